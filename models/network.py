@@ -1,0 +1,69 @@
+"""The network: EfficientNet-B4 (Tan and Le 2019) through timm. The only file of `models/` that knows torch.
+
+Letters in names: B pictures, F features, O outputs.
+"""
+
+from collections.abc import Iterator
+from typing import cast
+
+import timm
+from torch import Tensor, nn
+
+
+class PlantNetwork(nn.Module):
+    """An image classifier that also gives the pooled features in front of its classifier.
+
+    Args:
+        architecture: Name of a timm model with a linear classifier, such as "efficientnet_b4".
+        num_outputs: Width of the classifier.
+        dropout: Probability of dropping a feature in front of the classifier.
+        drop_path: Largest probability of skipping a residual block (stochastic depth).
+    """
+
+    def __init__(self, architecture: str, num_outputs: int, *, dropout: float = 0.0, drop_path: float = 0.0) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.num_outputs = num_outputs
+        self.timm_model = timm.create_model(
+            architecture, num_classes=num_outputs, drop_rate=dropout, drop_path_rate=drop_path
+        )
+
+    @property
+    def head(self) -> nn.Module:
+        """The classifier: the only part that a new list of outputs replaces."""
+        return cast(nn.Module, self.timm_model.get_classifier())  # type: ignore[operator]
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Gives logits_BO from normalized pictures of shape (B, 3, height, width)."""
+        return cast(Tensor, self.timm_model(pixels))
+
+    def logits_and_features(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Gives (logits_BO, features_BF); dropout acts between the two in training mode."""
+        maps = self.timm_model.forward_features(pixels)  # type: ignore[operator]
+        features_BF = self.timm_model.forward_head(maps, pre_logits=True)  # type: ignore[operator]
+        return self.head(features_BF), features_BF
+
+    def head_parameters(self) -> Iterator[nn.Parameter]:
+        """The parameters of the classifier."""
+        yield from self.head.parameters()
+
+    def backbone_parameters(self) -> Iterator[nn.Parameter]:
+        """Every parameter that is not the classifier's."""
+        head = {id(parameter) for parameter in self.head.parameters()}
+        yield from (parameter for parameter in self.parameters() if id(parameter) not in head)
+
+    def num_parameters(self) -> int:
+        """How many trainable numbers the network has."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+class ExportableNetwork(nn.Module):
+    """Wraps a network so that a plain call gives both outputs that a bundle's network file has."""
+
+    def __init__(self, network: PlantNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Gives (logits_BO, features_BF) from normalized pictures of shape (B, 3, height, width)."""
+        return self.network.logits_and_features(pixels)

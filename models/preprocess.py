@@ -1,0 +1,235 @@
+"""Picture bytes -> upright RGB -> network input: the only evaluation preprocessing there is.
+
+Training's validation, `evaluate.py` and the service all call this very file on original bytes, so that a score means
+the same everywhere. NumPy and Pillow only. Bytes decide the format, never a file name or a header.
+
+Shapes: `hw3` is (height, width, RGB) uint8; `chw` is (RGB, height, width) float32, normalized.
+"""
+
+import io
+import math
+from typing import Annotated, Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pillow_heif
+from PIL import Image, ImageOps
+
+from models.errors import InputError, TooManyPixels, UnreadableImage, UnsupportedFormat
+
+pillow_heif.register_heif_opener()
+# Our own limits, by format, are checked right after the header is read; Pillow's single one would come first.
+Image.MAX_IMAGE_PIXELS = None
+
+# Most megapixels by format. JPEG decodes at reduced scale and in strips; the others need several bytes a pixel at once:
+# a 50 MP WebP of 102 kB was measured to take 774 MB.
+PIXEL_LIMITS: Final[dict[str, int]] = {
+    "JPEG": 100_000_000,
+    "PNG": 40_000_000,
+    "HEIF": 40_000_000,
+    "AVIF": 40_000_000,
+    "WEBP": 25_000_000,
+}
+SUPPORTED_FORMATS: Final = "JPEG, PNG, WebP, HEIC or AVIF"
+_HEIF_BRANDS: Final = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
+_AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
+_RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+# The reduced-scale decode leaves at least this many times the wanted pixels: at 2 the mean error against a full decode
+# is 0.004 in normalized units, at 1 it is visible in the scores.
+_DRAFT_MARGIN: Final = 2
+
+Pixels = Annotated[int, msgspec.Meta(ge=8, le=4096)]
+UnitInterval = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
+Channels = tuple[float, float, float]
+
+
+class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a picture becomes the network's input; stands in the bundle as `input`."""
+
+    height: Pixels
+    """Height served to the network, px."""
+    width: Pixels
+    """Width served to the network, px."""
+    train_px: Pixels
+    """Side of the square pictures that training ended with, px; for the record only."""
+    crop_fraction: UnitInterval = 1.0
+    """Share of the largest centered crop of the right proportions that is kept."""
+    resize: Literal["center_crop"] = "center_crop"
+    """Rule that fits a picture to the input: crop the center, then resize the crop."""
+    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    """Resampling filter (with antialiasing)."""
+    mean: Channels = (0.485, 0.456, 0.406)
+    """Subtracted from RGB in [0, 1]; ImageNet's means, as the pretrained weights expect."""
+    std: Channels = (0.229, 0.224, 0.225)
+    """Divides after the subtraction; ImageNet's standard deviations."""
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """A decoded picture, upright."""
+
+    image: Image.Image
+    """RGB; may have been decoded at reduced scale."""
+    width: int
+    """Width of the upright original, px."""
+    height: int
+    """Height of the upright original, px."""
+    format: str
+    """One of the keys of `PIXEL_LIMITS`."""
+
+
+def sniff_format(data: bytes) -> str:
+    """Tells the format from the leading bytes.
+
+    Returns:
+        One of the keys of `PIXEL_LIMITS`.
+
+    Raises:
+        UnsupportedFormat: The bytes are of no accepted format.
+    """
+    if data.startswith(b"\xff\xd8\xff"):
+        return "JPEG"
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "PNG"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "WEBP"
+    if data[4:8] == b"ftyp":
+        brands = _ftyp_brands(data)
+        if brands & _AVIF_BRANDS:
+            return "AVIF"
+        if brands & _HEIF_BRANDS:
+            return "HEIF"
+    raise UnsupportedFormat(
+        "the bytes are no picture in an accepted format",
+        value="nothing" if not data else f"bytes starting {data[:8]!r}",
+        limit=SUPPORTED_FORMATS,
+        remedy="send the original photograph",
+    )
+
+
+def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
+    """Decodes a picture to upright RGB.
+
+    Args:
+        data: The bytes of a JPEG, PNG, WebP, HEIC or AVIF file.
+        min_side_px: If given, a JPEG may be decoded at 1/2, 1/4 or 1/8 as long as its short side keeps this many px.
+
+    Returns:
+        The picture with EXIF orientation applied, alpha laid on white, any color mode turned to 8-bit RGB. Only the
+        first frame of an animation is read.
+
+    Raises:
+        UnsupportedFormat: The bytes are of no accepted format.
+        TooManyPixels: The picture is larger than `PIXEL_LIMITS` allows for its format.
+        UnreadableImage: The format is accepted but the bytes do not decode.
+    """
+    name = sniff_format(data)
+    try:
+        with Image.open(io.BytesIO(data), formats=[name]) as opened:
+            width, height = opened.size
+            _require_pixels(name, width, height)
+            if min_side_px is not None and name == "JPEG":
+                _draft(opened, min_side_px)
+            upright = ImageOps.exif_transpose(opened)
+            swapped = (opened.width < opened.height) != (upright.width < upright.height)
+            image = _to_rgb(upright)
+    except InputError:
+        raise
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # Pillow's plugins raise SyntaxError, ValueError, struct.error, ... for damaged files
+        raise UnreadableImage(
+            f"the {name} picture does not decode",
+            value=str(error)[:120] or type(error).__name__,
+            limit="a complete, undamaged file",
+            remedy="send the original photograph again",
+        ) from error
+    if swapped:
+        width, height = height, width
+    return Picture(image, width, height, name)
+
+
+def to_network_input(image: Image.Image, spec: InputSpec) -> npt.NDArray[np.float32]:
+    """Crops, resizes and normalizes an upright RGB picture.
+
+    Crop and resize are one resampling of the original pixels: nothing is rounded to whole pixels in between.
+
+    Args:
+        image: Upright RGB, any size.
+        spec: What the network expects.
+
+    Returns:
+        `chw`, float32, shape (3, spec.height, spec.width), C-contiguous.
+    """
+    box = center_box(image.width, image.height, spec)
+    resized = image.resize((spec.width, spec.height), _RESAMPLING[spec.interpolation], box=box)
+    hw3 = np.asarray(resized, dtype=np.float32)
+    scale = np.float32(1 / 255) / np.array(spec.std, dtype=np.float32)
+    offset = np.array(spec.mean, dtype=np.float32) / np.array(spec.std, dtype=np.float32)
+    return np.ascontiguousarray((hw3 * scale - offset).transpose(2, 0, 1))
+
+
+def picture_to_input(data: bytes, spec: InputSpec) -> tuple[npt.NDArray[np.float32], Picture]:
+    """Decodes and preprocesses in one go, decoding no more pixels than the input needs.
+
+    Args:
+        data: The bytes of a picture file.
+        spec: What the network expects.
+
+    Returns:
+        The network input (see `to_network_input`) and the picture it came from.
+
+    Raises:
+        PictureError: As `read_picture`.
+    """
+    kept = max(spec.height, spec.width) / spec.crop_fraction
+    picture = read_picture(data, min_side_px=math.ceil(_DRAFT_MARGIN * kept))
+    return to_network_input(picture.image, spec), picture
+
+
+def center_box(width: int, height: int, spec: InputSpec) -> tuple[float, float, float, float]:
+    """The centered crop (left, upper, right, lower), in fractional source px, that `to_network_input` keeps."""
+    scale = spec.crop_fraction * min(width / spec.width, height / spec.height)
+    crop_width, crop_height = spec.width * scale, spec.height * scale
+    left, upper = (width - crop_width) / 2, (height - crop_height) / 2
+    # Rounding may push the far edges past the picture by 1e-13 px, which Pillow refuses.
+    return left, upper, min(left + crop_width, float(width)), min(upper + crop_height, float(height))
+
+
+def _ftyp_brands(data: bytes) -> set[bytes]:
+    """The major and compatible brands of an ISO base media file (ISO/IEC 14496-12, 4.3)."""
+    size = min(int.from_bytes(data[:4], "big"), 256)
+    return {data[8:12], *(data[at : at + 4] for at in range(16, size, 4))}
+
+
+def _require_pixels(name: str, width: int, height: int) -> None:
+    if width * height > PIXEL_LIMITS[name]:
+        raise TooManyPixels(
+            f"the {name} picture has too many pixels",
+            value=f"{width} x {height} = {width * height / 1e6:.1f} megapixels",
+            limit=f"at most {PIXEL_LIMITS[name] // 1_000_000} megapixels",
+            remedy="send a smaller version",
+        )
+
+
+def _draft(opened: Image.Image, min_side_px: int) -> None:
+    """Asks libjpeg for the smallest of 1/1, 1/2, 1/4, 1/8 whose short side keeps `min_side_px`."""
+    short = min(opened.size)
+    for denominator in (8, 4, 2):
+        if short // denominator >= min_side_px:
+            opened.draft(None, (opened.width // denominator, opened.height // denominator))
+            return
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Turns any mode into 8-bit RGB; transparency is laid on white."""
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode in {"I;16", "I;16L", "I;16B", "I;16N", "I"}:
+        grey = np.asarray(image).astype(np.int64)  # mode I also holds 16-bit PNG samples, hence the same scale
+        return Image.fromarray((np.clip(grey, 0, 65535) // 257).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image.convert("RGB")

@@ -1,0 +1,167 @@
+"""Logits -> calibrated probabilities -> taxa, genera, families -> verdict; several pictures -> one answer.
+
+Pure functions over NumPy arrays. Letters in names: B pictures, O outputs, T taxa. Genera and families sum the full
+distribution: a roll-up of the top five would miss a genus that is spread over twenty species.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from models.taxonomy import Groups, Taxon, Taxonomy
+
+Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+VerdictRank = Literal["species", "genus", "family", "uncertain", "not_a_plant"]
+
+
+class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Least calibrated probability at which a verdict names a rank.
+
+    The default of 0.5 means "more likely right than wrong", which calibrated scores make literally true.
+    """
+
+    species: Probability = 0.5
+    """Least probability of the first taxon."""
+    genus: Probability = 0.5
+    """Least summed probability of a genus."""
+    family: Probability = 0.5
+    """Least summed probability of a family."""
+
+
+class RankedTaxon(msgspec.Struct, frozen=True):
+    """A taxon and its probability."""
+
+    taxon: Taxon
+    score: float
+
+
+class RankedGroup(msgspec.Struct, frozen=True):
+    """A genus or family and its summed probability."""
+
+    name: str
+    score: float
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The one answer that the scores support."""
+
+    rank: VerdictRank
+    name: str | None
+    """Scientific name; None where nothing can be named."""
+    score: float
+    """Probability of the name, or of the best taxon where nothing is named."""
+    reason: str
+    """Why, in a sentence for people."""
+
+
+class Ranking(msgspec.Struct, frozen=True):
+    """The whole answer about one plant."""
+
+    verdict: Verdict
+    taxa: list[RankedTaxon]
+    genera: list[RankedGroup]
+    families: list[RankedGroup]
+
+
+def combine_pictures(logits_BO: Floats) -> npt.NDArray[np.float64]:
+    """Merges the pictures of one plant by the mean of their logits (a geometric mean of their probabilities).
+
+    Args:
+        logits_BO: Raw outputs, shape (num_pictures, num_outputs), at least one picture.
+
+    Returns:
+        Shape (num_outputs,).
+    """
+    return np.asarray(np.asarray(logits_BO, dtype=np.float64).mean(axis=0))
+
+
+def output_probabilities(logits: Floats, temperature: float) -> npt.NDArray[np.float64]:
+    """Calibrated softmax over the last axis.
+
+    Args:
+        logits: Raw outputs, shape (..., num_outputs).
+        temperature: Divides the logits (Guo et al. 2017, "On Calibration of Modern Neural Networks"); above 0.
+
+    Returns:
+        Probabilities in [0, 1] that sum to 1 along the last axis; same shape, float64.
+    """
+    scaled = np.asarray(logits, dtype=np.float64) / temperature
+    exponentials = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True))
+
+
+def taxon_probabilities(probabilities: Floats, taxonomy: Taxonomy) -> npt.NDArray[np.float64]:
+    """Sums the outputs that mean one taxon.
+
+    Args:
+        probabilities: Shape (..., num_outputs).
+        taxonomy: Tells which output means which taxon.
+
+    Returns:
+        Shape (..., num_taxa), in the order of `taxonomy.taxa`.
+    """
+    return sum_groups(probabilities, taxonomy.taxon_of_output, len(taxonomy.taxa))
+
+
+def sum_groups(values: Floats, group_of: npt.NDArray[np.intp], num_groups: int) -> npt.NDArray[np.float64]:
+    """Sums values over the last axis by group; shape (..., n) and (n,) -> (..., num_groups)."""
+    summed = np.zeros((*values.shape[:-1], num_groups), dtype=np.float64)
+    np.add.at(summed.T, group_of, np.asarray(values, dtype=np.float64).T)
+    return summed
+
+
+def rank(logits_O: Floats, taxonomy: Taxonomy, temperature: float, thresholds: Thresholds, top_k: int = 5) -> Ranking:
+    """Turns the (combined) logits of one plant into its answer.
+
+    Args:
+        logits_O: Shape (num_outputs,).
+        taxonomy: Names and groups of the outputs.
+        temperature: Calibration of this network file.
+        thresholds: When a verdict may name a rank.
+        top_k: How many taxa, genera and families to list at most; equal scores keep the order of the taxonomy.
+
+    Returns:
+        Verdict and lists, best first.
+    """
+    taxa_T = taxon_probabilities(output_probabilities(logits_O, temperature), taxonomy)
+    order = np.argsort(-taxa_T, kind="stable")[:top_k]
+    taxa = [RankedTaxon(taxonomy.taxa[index], float(taxa_T[index])) for index in order]
+    genera = _rank_groups(taxa_T, taxonomy.genera, top_k)
+    families = _rank_groups(taxa_T, taxonomy.families, top_k)
+    return Ranking(decide(taxa[0], genera[0], families, thresholds), taxa, genera, families)
+
+
+def decide(
+    best_taxon: RankedTaxon, best_genus: RankedGroup, families: list[RankedGroup], thresholds: Thresholds
+) -> Verdict:
+    """Names the most precise rank whose probability reaches its threshold.
+
+    A taxon of rank genus is never named a species, whatever its score.
+    """
+    species_named = best_taxon.taxon.rank == "species"
+    if species_named and best_taxon.score >= thresholds.species:
+        return _verdict("species", best_taxon.taxon.scientific_name, best_taxon.score, thresholds.species)
+    if best_genus.score >= thresholds.genus:
+        return _verdict("genus", best_genus.name, best_genus.score, thresholds.genus)
+    if families and families[0].score >= thresholds.family:
+        return _verdict("family", families[0].name, families[0].score, thresholds.family)
+    reason = "No species, genus or family reaches its threshold; a closer or sharper picture may help."
+    return Verdict("uncertain", None, best_taxon.score, reason)
+
+
+def _verdict(rank: VerdictRank, name: str, score: float, threshold: float) -> Verdict:
+    return Verdict(rank, name, score, f"The {rank} reaches its threshold ({score:.2f} of at least {threshold:.2f}).")
+
+
+def _rank_groups(taxa_T: npt.NDArray[np.float64], groups: Groups, top_k: int) -> list[RankedGroup]:
+    """Best groups first; the nameless group (family unknown) takes part in no list."""
+    scores = sum_groups(taxa_T, groups.of_taxon, len(groups.names))
+    ranked = [
+        RankedGroup(groups.names[index], float(scores[index]))
+        for index in np.argsort(-scores, kind="stable")
+        if groups.names[index]
+    ]
+    return ranked[:top_k]
