@@ -1,0 +1,1 @@
+"""Programs and parts that turn photographs into a bundle."""

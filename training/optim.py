@@ -1,0 +1,45 @@
+"""AdamW with two learning rates, and the cosine that takes both down."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
+
+from models.network import PlantNetwork
+from training.recipe import ScheduleRecipe
+
+_WARMUP_START = 0.01  # share of the peak rate at the first step of a warm-up
+
+
+def build_optimizer(network: PlantNetwork, schedule: ScheduleRecipe) -> torch.optim.AdamW:
+    """Makes AdamW (Loshchilov and Hutter 2017) over backbone and head, each at its own rate.
+
+    Norms and biases (one-dimensional parameters) are not decayed. The fused kernels keep the step, and the gradient
+    scaler with it, from waiting for the device.
+    """
+    groups = [
+        *_groups("backbone", network.backbone_parameters(), schedule.backbone_lr, schedule.weight_decay),
+        *_groups("head", network.head_parameters(), schedule.head_lr, schedule.weight_decay),
+    ]
+    return torch.optim.AdamW(groups, fused=True)
+
+
+def build_scheduler(optimizer: torch.optim.Optimizer, schedule: ScheduleRecipe, steps_per_epoch: int) -> LRScheduler:
+    """Cosine annealing to zero over all optimizer steps, after a linear warm-up if the recipe has one."""
+    total = schedule.epochs * steps_per_epoch
+    warmup = min(round(schedule.warmup_epochs * steps_per_epoch), total - 1)
+    cosine = CosineAnnealingLR(optimizer, T_max=total - warmup)
+    if warmup == 0:
+        return cosine
+    rising = LinearLR(optimizer, start_factor=_WARMUP_START, total_iters=warmup)
+    return SequentialLR(optimizer, [rising, cosine], milestones=[warmup])
+
+
+def _groups(name: str, parameters: Iterable[nn.Parameter], lr: float, decay: float) -> list[dict[str, Any]]:
+    kept = list(parameters)
+    return [
+        {"name": f"{name}, decayed", "params": [p for p in kept if p.ndim > 1], "lr": lr, "weight_decay": decay},
+        {"name": f"{name}, spared", "params": [p for p in kept if p.ndim <= 1], "lr": lr, "weight_decay": 0.0},
+    ]

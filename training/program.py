@@ -1,0 +1,20 @@
+"""How every program ends: a result, or one clear line and a non-zero exit code."""
+
+import sys
+from collections.abc import Callable
+
+from models.errors import BotanifyError
+
+EXIT_BAD_INPUT = 1
+
+
+def run_program(program: Callable[[], object]) -> None:
+    """Runs a program; a mistake that the user can mend becomes one line on standard error, without a traceback."""
+    try:
+        program()
+    except BotanifyError as error:
+        print(f"error ({error.code}): {error}", file=sys.stderr)
+        raise SystemExit(EXIT_BAD_INPUT) from None
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(130) from None

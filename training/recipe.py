@@ -1,0 +1,214 @@
+"""Every knob of a training run, documented once; recipes in `training/recipes/*.toml` are data.
+
+Precedence: flag > recipe > default. A misspelt key is an error that names it, and ranges are checked for files and flags
+alike, since both pass through `msgspec.convert`.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from models.errors import RecipeError
+
+RECIPES = Path(__file__).parent / "recipes"
+
+Positive = Annotated[float, Meta(gt=0.0)]
+NotNegative = Annotated[float, Meta(ge=0.0)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Count = Annotated[int, Meta(ge=1)]
+WholeNumber = Annotated[int, Meta(ge=0)]
+Pixels = Annotated[int, Meta(ge=32, le=2048)]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of the recipe's sections: frozen, and a misspelt key is an error."""
+
+
+class DataRecipe(Section, frozen=True, kw_only=True):
+    """Which pictures."""
+
+    data: Path = Path("data")
+    """Folder written by training/prepare.py: manifest.parquet and taxa.json."""
+    expect_outputs: WholeNumber = 0
+    """Refuse to start unless the data has this many outputs; 0 takes what is there."""
+    workers: WholeNumber = 4
+    """Loader processes; 0 loads in the training process."""
+    prefetch_factor: Count = 4
+    """Batches that each loader process prepares ahead."""
+    persistent_workers: bool = True
+    """Keep loader processes from one epoch to the next."""
+
+
+class NetworkRecipe(Section, frozen=True, kw_only=True):
+    """Which network and how it starts."""
+
+    architecture: str = "efficientnet_b4"
+    """Name of a timm model."""
+    weights: str = "imagenet"
+    """Start from "imagenet" (timm, from the hub), "none" (random), or a file: checkpoint, state dict or safetensors."""
+    dropout: Share = 0.4
+    """Probability of dropping a feature in front of the classifier (0.4: Tan and Le 2019, B4)."""
+    drop_path: Share = 0.2
+    """Largest probability of skipping a residual block (0.2: Tan and Le 2019)."""
+
+
+class ScheduleRecipe(Section, frozen=True, kw_only=True):
+    """How long, how large, how fast."""
+
+    epochs: Count = 15
+    """Passes over the training pictures."""
+    batch_size: Count = 16
+    """Pictures a step."""
+    accumulate: Count = 1
+    """Steps whose gradients are averaged before the optimizer moves."""
+    backbone_lr: Positive = 3e-5
+    """Peak learning rate of everything but the classifier."""
+    head_lr: Positive = 9e-5
+    """Peak learning rate of the classifier."""
+    warmup_epochs: NotNegative = 0.0
+    """Epochs of linear warm-up before the cosine; may be a fraction."""
+    weight_decay: NotNegative = 0.01
+    """AdamW's decoupled weight decay; norms and biases are spared (0.01: PyTorch's default)."""
+    clip_norm: NotNegative = 0.0
+    """Largest gradient norm; 0 does not clip."""
+    ema_decay: Share = 0.0
+    """Decay of the moving average of the weights that is validated and exported; 0 keeps none."""
+
+
+class PictureRecipe(Section, frozen=True, kw_only=True):
+    """Picture sizes."""
+
+    picture_px: Pixels = 380
+    """Side of the training pictures, px."""
+    progressive: tuple[tuple[WholeNumber, Pixels], ...] = ()
+    """Pairs (epoch, px): from that epoch on, train at that size; the last pair should come to picture_px."""
+    serve_px: Pixels = 380
+    """Side of the pictures in validation and in service, px."""
+    crop_fraction: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.95
+    """Share of the largest centered square that validation and service keep."""
+
+
+class AugmentRecipe(Section, frozen=True, kw_only=True):
+    """What happens to a training picture, all drawn from (seed, epoch, picture)."""
+
+    crop_scale_min: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.35
+    """Least share of the picture's area in a random crop."""
+    crop_ratio_max: Annotated[float, Meta(ge=1.0, le=3.0)] = 4 / 3
+    """Most the crop is stretched in either direction."""
+    flip: Share = 0.5
+    """Probability of a mirror image."""
+    randaugment_ops: WholeNumber = 2
+    """RandAugment operations a picture; 0 switches it off (Cubuk et al. 2019)."""
+    randaugment_magnitude: Annotated[int, Meta(ge=0, le=30)] = 7
+    """RandAugment strength, 0 to 30."""
+    erase: Share = 0.0
+    """Probability of erasing a rectangle (Zhong et al. 2017)."""
+    mixup: NotNegative = 0.0
+    """Alpha of mixup; 0 switches it off (Zhang et al. 2017)."""
+    cutmix: NotNegative = 0.0
+    """Alpha of CutMix; 0 switches it off. With both, each batch draws one (Yun et al. 2019)."""
+    mix_share: Share = 1.0
+    """Share of the batches that are mixed at all, where mixup or cutmix is on."""
+    label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.1
+    """Share of the target spread evenly over all outputs (Szegedy et al. 2015)."""
+
+
+class HardwareRecipe(Section, frozen=True, kw_only=True):
+    """How the arithmetic is done."""
+
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """Where to train; auto takes CUDA if there is any."""
+    amp: Literal["fp16", "bf16", "off"] = "fp16"
+    """Mixed precision under torch.amp; fp16 scales the loss and needs CUDA."""
+    channels_last: bool = True
+    """Store activations as NHWC."""
+    cudnn_benchmark: bool = True
+    """Let cuDNN time its kernels for each picture size."""
+    compile: bool = False
+    """torch.compile the network."""
+
+
+class RunRecipe(Section, frozen=True, kw_only=True):
+    """What is kept and written."""
+
+    run: Path = Path("runs/run")
+    """Folder for checkpoints, log and the resolved recipe."""
+    seed: WholeNumber = 0
+    """Everything random is a pure function of this."""
+    checkpoint_every_steps: Count = 500
+    """Optimizer steps between two checkpoints inside an epoch; one more follows each epoch."""
+    log_every_steps: Count = 20
+    """Steps between two readings of the losses; reading makes the host wait for the device."""
+    validate_every_epochs: Count = 1
+    """Epochs between two validations; the last epoch is always validated."""
+
+
+class Recipe(Section, frozen=True, kw_only=True):
+    """Everything that decides a training run."""
+
+    name: str
+    """Name of the recipe, and of the model it makes."""
+    description: str = ""
+    """What the recipe is for, in a sentence or two."""
+    data: DataRecipe = DataRecipe()
+    network: NetworkRecipe = NetworkRecipe()
+    schedule: ScheduleRecipe = ScheduleRecipe()
+    pictures: PictureRecipe = PictureRecipe()
+    augment: AugmentRecipe = AugmentRecipe()
+    hardware: HardwareRecipe = HardwareRecipe()
+    run: RunRecipe = RunRecipe()
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Reads and checks a recipe file.
+
+    Args:
+        path: A TOML file; a bare name such as "debug" also finds `training/recipes/debug.toml`.
+
+    Raises:
+        RecipeError: The file is missing, is no TOML, has a key that no recipe has, or a value out of range.
+    """
+    found = path if path.is_file() else RECIPES / f"{path.name.removesuffix('.toml')}.toml"
+    if not found.is_file():
+        known = ", ".join(sorted(recipe.stem for recipe in RECIPES.glob("*.toml")))
+        raise RecipeError(
+            "no such recipe", value=path, limit=f"a TOML file or one of {known}", remedy="correct the name"
+        )
+    try:
+        content = tomllib.loads(found.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{found} is no TOML", value=error, remedy="correct the file") from error
+    return check_recipe(content, origin=str(found))
+
+
+def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
+    """Turns plain values into a checked recipe.
+
+    Args:
+        content: As read from TOML or JSON.
+        origin: Where it came from, for the error.
+
+    Raises:
+        RecipeError: An unknown key, a wrong type or a value out of range; the message gives its path.
+    """
+    try:
+        return msgspec.convert(content, Recipe, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise RecipeError(
+            f"the recipe {origin} cannot be followed", value=error, remedy="correct the key or value; --help lists them"
+        ) from error
+
+
+def recipe_to_plain(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as plain values that TOML, JSON and `torch.save` can hold."""
+    plain: dict[str, Any] = msgspec.to_builtins(recipe, enc_hook=str)
+    return plain
+
+
+def _decode(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise TypeError(f"cannot read a {kind.__name__} from {value!r}")

@@ -1,0 +1,1 @@
+"""One reader a data set layout, all yielding the same record."""

@@ -1,0 +1,127 @@
+"""Program: trains a network by a recipe.
+
+python training/train.py RECIPE [--flags]     RECIPE is a TOML file or a name from training/recipes
+"""
+
+import sys
+from pathlib import Path
+
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import msgspec
+import rich
+import tyro
+
+from models.errors import DataError, RecipeError
+from models.network import PlantNetwork
+from training.checkpoint import LAST
+from training.loop import Trainer, choose_device
+from training.manifest import Manifest
+from training.program import run_program
+from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_plain
+from training.show_batch import show_batch
+from training.weights import load_weights
+
+RECIPE_COPY = "recipe.json"
+
+
+class Train(msgspec.Struct, frozen=True, kw_only=True):
+    """Trains a network by a recipe; every knob of the recipe is a flag too."""
+
+    recipe_file: tyro.conf.Positional[Path]
+    """A TOML file, or the name of one in training/recipes."""
+    recipe: Recipe
+    resume: bool = False
+    """Go on from the last checkpoint of the run's folder."""
+    restart: bool = False
+    """Start over in a folder that holds a run already, overwriting it."""
+    max_steps: int | None = None
+    """Stop after this many optimizer steps, with a checkpoint."""
+    show_batch: Path | None = None
+    """Draw one augmented batch with its names to this PNG file, and stop."""
+
+
+def main() -> None:
+    """Runs the program with the arguments of the command line."""
+    run_program(lambda: train(parse(sys.argv[1:])))
+
+
+def parse(arguments: list[str]) -> Train:
+    """Reads the recipe that comes first, then lets the flags override it.
+
+    Raises:
+        RecipeError: The recipe or a flag is wrong.
+    """
+    named = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    if named is None and not {"-h", "--help"} & set(arguments):
+        raise RecipeError("no recipe is named", remedy="give one first, as in: train.py b4_5337 --data DATA")
+    path = Path(named or "b4_5337")
+    command = tyro.cli(
+        Train,
+        description=__doc__,
+        args=arguments,
+        default=Train(recipe_file=path, recipe=read_recipe(path)),
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    checked = check_recipe(recipe_to_plain(command.recipe), origin="with these flags")
+    return msgspec.structs.replace(command, recipe=checked)
+
+
+def train(command: Train) -> None:
+    """Trains, resumes, or draws a batch.
+
+    Raises:
+        BotanifyError: Something that the user can mend; nothing was overwritten.
+    """
+    recipe = command.recipe
+    manifest = Manifest(recipe.data.data)
+    _require_outputs(manifest, recipe)
+    if command.show_batch is not None:
+        show_batch(manifest, recipe, command.show_batch)
+        rich.print(f"Written: {command.show_batch}")
+        return
+    _require_free_folder(command)
+    network = PlantNetwork(
+        recipe.network.architecture,
+        len(manifest.taxonomy.outputs),
+        dropout=recipe.network.dropout,
+        drop_path=recipe.network.drop_path,
+    )
+    if not command.resume:
+        rich.print(load_weights(network, recipe.network.weights).note)
+    trainer = Trainer(recipe, manifest, network, choose_device(recipe.hardware))
+    if command.resume:
+        trainer.resume()
+    (recipe.run.run / RECIPE_COPY).write_bytes(msgspec.json.format(msgspec.json.encode(recipe_to_plain(recipe))))
+    position = trainer.run(command.max_steps)
+    rich.print(
+        f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; "
+        f"best validation top-1 {max(position.best, 0):.1%}. "
+        f"Next: python training/evaluate.py --checkpoint {recipe.run.run / LAST} --data {recipe.data.data}"
+    )
+
+
+def _require_outputs(manifest: Manifest, recipe: Recipe) -> None:
+    expected, found = recipe.data.expect_outputs, len(manifest.taxonomy.outputs)
+    if expected and expected != found:
+        raise DataError(
+            "the data has another number of outputs than the recipe expects",
+            value=found,
+            limit=str(expected),
+            remedy="prepare the data that the recipe is for, or pass --expect-outputs 0",
+        )
+
+
+def _require_free_folder(command: Train) -> None:
+    checkpoint = command.recipe.run.run / LAST
+    if checkpoint.exists() and not (command.resume or command.restart):
+        raise RecipeError(
+            "the run's folder holds a run already",
+            value=checkpoint,
+            remedy="pass --resume to go on, --restart to start over, or --run for another folder",
+        )
+
+
+if __name__ == "__main__":
+    main()
