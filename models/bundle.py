@@ -120,6 +120,8 @@ class BundleRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """SHA-256 of every other file."""
     description: str = ""
     """The model card's first paragraph: what it knows, how it was trained, what to beware of."""
+    trained_on: str = "unknown"
+    """The device that trained it, in words."""
     parts: dict[str, FileName] = {}
     """Tables that later versions add; a part that is not known is ignored with a warning."""
 

@@ -29,6 +29,11 @@ class PlantNetwork(nn.Module):
         )
 
     @property
+    def num_features(self) -> int:
+        """Width of the pooled features."""
+        return cast(int, self.timm_model.num_features)
+
+    @property
     def head(self) -> nn.Module:
         """The classifier: the only part that a new list of outputs replaces."""
         return cast(nn.Module, self.timm_model.get_classifier())  # type: ignore[operator]

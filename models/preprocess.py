@@ -8,13 +8,15 @@ Shapes: `hw3` is (height, width, RGB) uint8; `chw` is (RGB, height, width) float
 
 import io
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pillow_heif
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from models.errors import InputError, TooManyPixels, UnreadableImage, UnsupportedFormat
 
@@ -34,6 +36,7 @@ PIXEL_LIMITS: Final[dict[str, int]] = {
 SUPPORTED_FORMATS: Final = "JPEG, PNG, WebP, HEIC or AVIF"
 _HEIF_BRANDS: Final = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
 _AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
+_SIDEWAYS: Final = frozenset({5, 6, 7, 8})  # EXIF orientations that swap width and height
 _RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 # The reduced-scale decode leaves at least this many times the wanted pixels: at 2 the mean error against a full decode
 # is 0.004 in normalized units, at 1 it is visible in the scores.
@@ -124,29 +127,30 @@ def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
         UnreadableImage: The format is accepted but the bytes do not decode.
     """
     name = sniff_format(data)
-    try:
-        with Image.open(io.BytesIO(data), formats=[name]) as opened:
-            width, height = opened.size
-            _require_pixels(name, width, height)
-            if min_side_px is not None and name == "JPEG":
-                _draft(opened, min_side_px)
-            upright = ImageOps.exif_transpose(opened)
-            swapped = (opened.width < opened.height) != (upright.width < upright.height)
-            image = _to_rgb(upright)
-    except InputError:
-        raise
-    except (MemoryError, RecursionError):
-        raise
-    except Exception as error:  # Pillow's plugins raise SyntaxError, ValueError, struct.error, ... for damaged files
-        raise UnreadableImage(
-            f"the {name} picture does not decode",
-            value=str(error)[:120] or type(error).__name__,
-            limit="a complete, undamaged file",
-            remedy="send the original photograph again",
-        ) from error
-    if swapped:
-        width, height = height, width
+    with _readable(name), Image.open(io.BytesIO(data), formats=[name]) as opened:
+        width, height = opened.size
+        _require_pixels(name, width, height)
+        if min_side_px is not None and name == "JPEG":
+            _draft(opened, min_side_px)
+        # Pillow's AVIF and HEIF plugins have turned the picture already and left orientation 1 behind.
+        if opened.getexif().get(ExifTags.Base.Orientation, 1) in _SIDEWAYS:
+            width, height = height, width
+        image = _to_rgb(ImageOps.exif_transpose(opened))
     return Picture(image, width, height, name)
+
+
+def upright_size(data: bytes) -> tuple[int, int]:
+    """Width and height of a picture as it will stand upright, px, from its header alone.
+
+    Raises:
+        UnsupportedFormat: The bytes are of no accepted format.
+        UnreadableImage: The header cannot be read.
+    """
+    name = sniff_format(data)
+    with _readable(name), Image.open(io.BytesIO(data), formats=[name]) as opened:
+        width, height = opened.size
+        sideways = opened.getexif().get(ExifTags.Base.Orientation, 1) in _SIDEWAYS
+    return (height, width) if sideways else (width, height)
 
 
 def to_network_input(image: Image.Image, spec: InputSpec) -> npt.NDArray[np.float32]:
@@ -194,6 +198,22 @@ def center_box(width: int, height: int, spec: InputSpec) -> tuple[float, float, 
     left, upper = (width - crop_width) / 2, (height - crop_height) / 2
     # Rounding may push the far edges past the picture by 1e-13 px, which Pillow refuses.
     return left, upper, min(left + crop_width, float(width)), min(upper + crop_height, float(height))
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Turns whatever a decoder raises for damaged bytes into one error."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # Pillow's plugins raise SyntaxError, ValueError, struct.error, ... for damaged files
+        raise UnreadableImage(
+            f"the {name} picture does not decode",
+            value=str(error)[:120] or type(error).__name__,
+            limit="a complete, undamaged file",
+            remedy="send the original photograph again",
+        ) from error
 
 
 def _ftyp_brands(data: bytes) -> set[bytes]:

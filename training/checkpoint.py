@@ -47,6 +47,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """What each row of the classifier means."""
     manifest_sha256: str
     git_commit: str
+    trained_on: str
+    """The device in words, for the model card."""
 
     @property
     def judged_weights(self) -> dict[str, Any]:
@@ -102,6 +104,13 @@ def load_tensors(path: Path) -> object:
         raise CheckpointError(
             f"the checkpoint {path} cannot be read", value=reason, remedy="use another one; it may be damaged"
         ) from error
+
+
+def device_in_words(device: torch.device) -> str:
+    """Names the device for people: "NVIDIA H200" or "CPU, AVX512, 2 threads"."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
 
 
 def current_commit() -> str:

@@ -21,7 +21,16 @@ from torch.nn.functional import cross_entropy
 from models.errors import BotanifyError, CheckpointError
 from models.network import PlantNetwork
 from training.augment import BatchMixer
-from training.checkpoint import BEST, LAST, Checkpoint, Position, current_commit, read_checkpoint, write_checkpoint
+from training.checkpoint import (
+    BEST,
+    LAST,
+    Checkpoint,
+    Position,
+    current_commit,
+    device_in_words,
+    read_checkpoint,
+    write_checkpoint,
+)
 from training.data import input_spec, judged_loader, training_loader
 from training.log import RunLog
 from training.manifest import Manifest
@@ -144,6 +153,7 @@ class Trainer:
             output_keys=list(self.manifest.taxonomy.output_keys),
             manifest_sha256=self.manifest.sha256,
             git_commit=current_commit(),
+            trained_on=device_in_words(self.device),
         )
 
     def _run_epoch(self, progress: Progress, stop_at: int | None) -> None:

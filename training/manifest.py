@@ -1,7 +1,7 @@
 """The Parquet table of every training picture: label, split, group, licence, hash. Beside it stands `taxa.json`.
 
-The table is the only thing that training reads about the data; its SHA-256 is kept in every checkpoint, so that a run is
-never resumed on other data.
+The table is the only thing that training reads about the data; its SHA-256 is kept in every checkpoint, so that a run
+is never resumed on other data.
 """
 
 from collections.abc import Callable, Sequence

@@ -35,7 +35,7 @@ def share(hits: int, total: int) -> Share:
 
 def top_k_hits(scores_NC: Floats, labels_N: Whole, k: int) -> npt.NDArray[np.bool_]:
     """Whether the right class is among the k best; ties count against it. Shape (N,)."""
-    right = np.take_along_axis(scores_NC, labels_N[:, None], axis=1)
+    right = scores_NC[np.arange(len(labels_N)), labels_N][:, None]
     better = (scores_NC >= right).sum(axis=1) - 1
     return np.asarray(better < k)
 
@@ -66,7 +66,7 @@ def expected_calibration_error(probabilities_NC: Floats, labels_N: Whole) -> flo
 
 def negative_log_likelihood(probabilities_NC: Floats, labels_N: Whole) -> float:
     """Mean of minus the log of the right class's probability, in nats."""
-    right = np.take_along_axis(probabilities_NC, labels_N[:, None], axis=1)
+    right = probabilities_NC[np.arange(len(labels_N)), labels_N]
     return float(-np.log(np.maximum(right, 1e-12)).mean())
 
 

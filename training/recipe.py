@@ -1,7 +1,7 @@
 """Every knob of a training run, documented once; recipes in `training/recipes/*.toml` are data.
 
-Precedence: flag > recipe > default. A misspelt key is an error that names it, and ranges are checked for files and flags
-alike, since both pass through `msgspec.convert`.
+Precedence: flag > recipe > default. A misspelt key is an error that names it, and ranges are checked for files and
+flags alike, since both pass through `msgspec.convert`.
 """
 
 import tomllib

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from models.preprocess import InputSpec
 from training.augment import BatchMixer
@@ -15,8 +16,11 @@ from training.manifest import Manifest
 from training.recipe import Recipe
 from training.sampler import side_at_epoch
 
-_CAPTION_PX = 16
+_CAPTION_PX = 14
+_CAPTION_LINES = 2  # a mixed picture has two names
+_MIN_WIDTH_PX = 180  # room for a long name above a small picture
 _MOST_PICTURES = 64
+_WHOLE = 0.995  # a share that rounds to 100 %
 
 
 def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
@@ -24,10 +28,23 @@ def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
     loader, batches = training_loader(manifest, recipe, pin=False)
     batches.side_px = side_at_epoch(recipe.pictures.progressive, recipe.pictures.picture_px, epoch=0)
     pixels, labels = next(iter(loader))
-    mixed, _ = BatchMixer(recipe.augment, len(manifest.taxonomy.outputs), recipe.run.seed)(pixels, labels, step=0)
-    names = label_names(manifest, labels.tolist()[:_MOST_PICTURES])
+    num_outputs = len(manifest.taxonomy.outputs)
+    mixed, targets = BatchMixer(recipe.augment, num_outputs, recipe.run.seed)(pixels, labels, step=0)
+    shares = targets if targets.ndim == 2 else one_hot(targets, num_outputs)
+    captions = [caption(manifest, row) for row in shares[:_MOST_PICTURES]]
     path.parent.mkdir(parents=True, exist_ok=True)
-    _grid(to_pictures(mixed[:_MOST_PICTURES], input_spec(recipe)), names).save(path)
+    _grid(to_pictures(mixed[:_MOST_PICTURES], input_spec(recipe)), captions).save(path)
+
+
+def caption(manifest: Manifest, shares: Tensor) -> str:
+    """Names what a picture shows, the larger share first: "60% Iris germanica, 40% Viola tricolor"."""
+    best = shares.float().topk(min(2, len(shares)))
+    names = label_names(manifest, best.indices.tolist())
+    if best.values[0] > _WHOLE:
+        return names[0]
+    return ", ".join(
+        f"{value:.0%} {name}" for name, value in zip(names, best.values.tolist(), strict=True) if value > 0
+    )
 
 
 def to_pictures(pixels: Tensor, spec: InputSpec) -> list[Image.Image]:
@@ -37,13 +54,13 @@ def to_pictures(pixels: Tensor, spec: InputSpec) -> list[Image.Image]:
     return [Image.fromarray(np.ascontiguousarray(picture)) for picture in hw3]
 
 
-def _grid(pictures: list[Image.Image], names: list[str]) -> Image.Image:
+def _grid(pictures: list[Image.Image], captions: list[str]) -> Image.Image:
     columns = math.ceil(math.sqrt(len(pictures)))
-    width, height = pictures[0].width, pictures[0].height + _CAPTION_PX
+    width, height = max(pictures[0].width, _MIN_WIDTH_PX), pictures[0].height + _CAPTION_PX * _CAPTION_LINES
     sheet = Image.new("RGB", (columns * width, math.ceil(len(pictures) / columns) * height), "white")
     pen = ImageDraw.Draw(sheet)
-    for position, (picture, name) in enumerate(zip(pictures, names, strict=True)):
+    for position, (picture, text) in enumerate(zip(pictures, captions, strict=True)):
         left, top = position % columns * width, position // columns * height
-        sheet.paste(picture, (left, top + _CAPTION_PX))
-        pen.text((left + 2, top + 2), name[: width // 6], fill="black")
+        pen.text((left + 2, top + 1), text.replace(", ", "\n"), fill="black", font_size=_CAPTION_PX - 3)
+        sheet.paste(picture, (left, top + _CAPTION_PX * _CAPTION_LINES))
     return sheet

@@ -27,9 +27,9 @@ def assign_splits(
 ) -> list[Split]:
     """Gives each picture its split.
 
-    Pictures without a published split first give up `test_share` of each class to test if their source publishes no test
-    split at all; then `validation_share` of each class's training pictures go to validation unless the source publishes
-    one. A class keeps at least one training group; a group goes where its first picture by hash goes.
+    Pictures without a published split first give up `test_share` of each class to test if their source publishes no
+    test split at all; then `validation_share` of each class's training pictures go to validation unless the source
+    publishes one. A class keeps at least one training group; a group goes where its first picture by hash goes.
 
     Args:
         candidates: All pictures of one source.

@@ -28,7 +28,7 @@ def load_weights(network: PlantNetwork, weights: str) -> LoadedWeights:
 
     Args:
         network: Filled in place.
-        weights: "imagenet", "none", or a file: a checkpoint of this project, a state dict saved by torch, or safetensors.
+        weights: "imagenet", "none", or a file: a checkpoint of this project, a state dict of torch, or safetensors.
 
     Returns:
         What was loaded. A file of another number of classes fills the backbone and leaves the classifier fresh.
