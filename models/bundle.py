@@ -1,7 +1,7 @@
 """The released folder: write, read, verify. It is the contract between training and serving.
 
 A bundle is immutable once sealed. `bundle.json` lists the SHA-256 of every other file; loading verifies them all and
-refuses a folder whose parts contradict one another, saying which and why. See `docs/bundle.md` for the format.
+refuses a folder whose parts contradict one another, saying which and why.
 """
 
 import hashlib

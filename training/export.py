@@ -108,8 +108,12 @@ def export(command: Export) -> Bundle:
         _require_gates(converted.gates)
         labels = manifest.labels[manifest.rows_of("validation")]
         temperature = fit_temperature(converted.logits, labels, manifest.taxonomy)
-        measured = measure_file(converted.path, manifest, spec, "test", temperature, command.workers)
-        record = describe(command, checkpoint, manifest, spec, temperature, converted.gates, measured)
+        measured = measure_file(
+            converted.path, manifest, spec, "test", temperature=temperature, workers=command.workers
+        )
+        record = describe(
+            command, checkpoint, manifest, spec, temperature=temperature, gates=converted.gates, measured=measured
+        )
         card = Path(folder) / MODEL_CARD_FILE
         card.write_text(model_card(record, manifest.taxonomy), encoding="utf-8")
         files = {_NETWORK_FILE: converted.path, MODEL_CARD_FILE: card}
@@ -146,7 +150,7 @@ def convert(checkpoint: Checkpoint, manifest: Manifest, spec: InputSpec, path: P
 
 
 def measure_file(
-    path: Path, manifest: Manifest, spec: InputSpec, split: Split, temperature: float, workers: int
+    path: Path, manifest: Manifest, spec: InputSpec, split: Split, *, temperature: float, workers: int
 ) -> Figures:
     """The figures of a network file on a split."""
     rows = manifest.rows_of(split)
@@ -159,6 +163,7 @@ def describe(
     checkpoint: Checkpoint,
     manifest: Manifest,
     spec: InputSpec,
+    *,
     temperature: float,
     gates: tuple[Gate, ...],
     measured: Figures,

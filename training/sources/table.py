@@ -16,7 +16,8 @@ def read_table(table: Path, licence: str = "") -> Iterator[PictureRecord]:
     """Yields the pictures of a CSV list, in its order.
 
     Columns: `path` (relative to the list's folder) and `scientific_name`; optionally `common_name`, `genus`, `family`,
-    `split` (train, validation or val, test), `group`, `author`, `licence`, and `class_id` where two classes share a name.
+    `split` (train, validation or val, test), `group`, `author`, `licence`, and `class_id` where two classes share a
+    name.
 
     Args:
         table: The CSV file, UTF-8, with a header.

@@ -1,0 +1,92 @@
+# Everything starts here: `make help`. Needs Python 3.11 or later with its venv module, and nothing else.
+# The environment is .venv in this folder; packages are the ones that requirements.lock pins by hash.
+PORT ?= 8000
+ARGS ?=
+PYTHON ?= python3
+
+python := .venv/bin/python
+uv := $(python) -m uv
+# The environment is up to date when it was installed from these two files in this place.
+key := $(shell { pwd; cat pyproject.toml requirements.lock; } | cksum | tr ' ' -)
+
+# uv knows its own list of certificates; the system's list, where there is one, also holds a company's own.
+export UV_SYSTEM_CERTS ?= $(if $(wildcard /etc/ssl/certs/*),1,0)
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test test-all format lock train-env clean
+
+help:  ## list what make can do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+serve: .venv/.ready-serve-$(key)  ## start the service on http://127.0.0.1:8000 (PORT=8000, ARGS="--help" for more flags)
+	@exec $(python) -m serving --port $(PORT) $(ARGS)
+
+test: check = not slow and not gpu
+test: train-env  ## run every check and the quick tests, as CI does
+	$(call run_checks)
+
+test-all: check = slow or not slow
+test-all: train-env  ## the same with every test that this machine can run
+	$(call run_checks)
+
+format: train-env  ## format the code and apply safe fixes
+	$(python) -m ruff check --fix-only --quiet .
+	$(python) -m ruff format .
+
+lock: .venv/.ready-uv-$(key)  ## write requirements.lock anew, keeping the pins that still hold (ARGS=--upgrade moves them)
+	$(uv) pip compile pyproject.toml --all-extras --universal --python-version 3.11 --fork-strategy fewest \
+	    --generate-hashes --no-annotate --no-emit-package botanify --custom-compile-command "make lock" \
+	    --quiet --output-file requirements.lock $(ARGS)
+
+train-env: .venv/.ready-train-$(key)  ## install what training and the tests need, and run nothing
+
+clean:  ## remove the environment and every cache
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache botanify.egg-info build
+	find models training serving tests $(wildcard benchmarks) -name __pycache__ -prune -exec rm -rf {} +
+
+define run_checks
+	$(python) -m ruff format --check .
+	$(python) -m ruff check .
+	$(python) -m mypy models training serving $(wildcard benchmarks)
+	$(python) .venv/bin/lint-imports
+	$(python) -m pytest -m '$(check)'
+endef
+
+# ---- the environment ----------------------------------------------------------------------------------
+
+# One line each for what a fresh machine may lack. --clear: a .venv without a working Python is no use to anybody.
+.venv/bin/python:
+	@command -v $(PYTHON) >/dev/null 2>&1 || \
+	    { echo "botanify needs Python 3.11 or later, and there is no $(PYTHON): install it, or name one with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "botanify needs Python 3.11 or later, and $(PYTHON) is $$($(PYTHON) --version 2>&1): name a newer one with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	    { echo "botanify needs Python's venv module, and $(PYTHON) has none: install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@echo "Making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear .venv
+
+# pip brings uv, checked against its hashes in requirements.lock; uv does the rest. The first line covers an
+# environment that was made without pip, or whose making was interrupted.
+.venv/.ready-uv-$(key): | .venv/bin/python
+	@$(python) -m pip --version >/dev/null 2>&1 || $(python) -m ensurepip >/dev/null
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > .venv/uv.txt
+	@$(python) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: -r .venv/uv.txt
+	@touch $@
+
+# Packages are added and moved to their pinned versions, never removed. A stamp that says otherwise goes first,
+# so that an interrupted installation is taken up again.
+define install
+	@rm -f .venv/.ready-serve-* .venv/.ready-train-*
+	$(uv) pip install --python $(python) --constraints requirements.lock --build-constraints requirements.lock \
+	    --verify-hashes --editable '.[$(1)]'
+endef
+
+.venv/.ready-serve-$(key): .venv/.ready-uv-$(key)
+	$(call install,serve)
+	@touch $@
+
+.venv/.ready-train-$(key): .venv/.ready-uv-$(key)
+	$(call install,serve$(comma)train$(comma)dev)
+	@touch .venv/.ready-serve-$(key) $@
+
+comma := ,

@@ -1,0 +1,126 @@
+"""Facts about the repository itself: its configuration, its lock and its Makefile agree with what is on disk."""
+
+import ast
+import re
+import subprocess
+import tomllib
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCK = (ROOT / "requirements.lock").read_text()
+
+# A registry's host or index address ties everybody to one mirror; a home folder or workspace ties them to one machine.
+# The dots stand in brackets so that this file does not find itself.
+PLACES = re.compile(
+    r"pypi[.]org|pythonhosted[.]org|download[.]pytorch[.]org|registry[.]npmjs|deb[.]debian[.]org|"
+    r"https?://[^\s\"'<>)]+/(?:simple|packages|debian)/|"
+    r"(?<![\w.~/])/(?:home|root|Users|work)/[\w.]|[A-Z]:\\Users\\"
+)
+
+
+def project_files() -> list[Path]:
+    """Gives every file that git tracks or would track, so that a new file is looked at before its first commit."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listing.split("\0") if name and (ROOT / name).is_file()]
+
+
+def pins() -> dict[str, str]:
+    """Gives name -> exact version for every pin of the lock that carries at least one hash."""
+    stanza = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)[^\n]*\\\n +--hash=sha256:[0-9a-f]{64}", re.MULTILINE)
+    return {canonicalize_name(name): version for name, version in stanza.findall(LOCK)}
+
+
+def declared_requirements() -> list[Requirement]:
+    project = PROJECT["project"]
+    groups = [project["dependencies"], PROJECT["build-system"]["requires"], *project["optional-dependencies"].values()]
+    requirements = [Requirement(line) for group in groups for line in group]
+    return [requirement for requirement in requirements if requirement.name != project["name"]]
+
+
+def names_needed_by(name: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> set[str]:
+    """Follows the installed metadata from one distribution to all that it needs on this machine."""
+    if (name, extras) in seen:
+        return set()
+    seen.add((name, extras))
+    names = {name}
+    for line in distribution(name).requires or []:
+        needed = Requirement(line)
+        if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras | {""}):
+            names |= names_needed_by(canonicalize_name(needed.name), frozenset(needed.extras), seen)
+    return names
+
+
+def test_no_file_names_a_registry_or_a_place_on_one_machine():
+    found = []
+    for path in project_files():
+        content = path.read_bytes()
+        if b"\0" in content[:8192]:
+            continue
+        lines = content.decode("utf-8", errors="replace").splitlines()
+        found += [
+            f"{path.relative_to(ROOT)}:{n}: {line[:120]}" for n, line in enumerate(lines, 1) if PLACES.search(line)
+        ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(("command", "target"), PROJECT["project"]["scripts"].items())
+def test_every_command_points_at_a_function(command, target):
+    module, function = target.split(":")
+    source = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    assert source.is_file(), f"{command} names {module}, and there is no {source.relative_to(ROOT)}"
+    functions = {node.name for node in ast.parse(source.read_text()).body if isinstance(node, ast.FunctionDef)}
+    assert function in functions
+
+
+def test_every_package_on_disk_is_listed():
+    on_disk = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for package in ("models", "training", "serving")
+        for path in (ROOT / package).rglob("__init__.py")
+    }
+    assert on_disk == set(PROJECT["tool"]["setuptools"]["packages"])
+
+
+def test_every_declared_dependency_is_pinned_by_hash_within_its_bounds():
+    pinned = pins()
+    wrong = [
+        str(r) for r in declared_requirements() if not r.specifier.contains(pinned.get(canonicalize_name(r.name), "0"))
+    ]
+    assert not wrong, f"run `make lock`: {wrong}"
+
+
+def test_every_package_that_is_installed_for_us_is_pinned_by_hash():
+    needed = names_needed_by("botanify", frozenset({"serve", "train", "dev"}), set()) - {"botanify"}
+    assert needed >= {"torch", "litestar", "uv"}
+    assert not needed - pins().keys(), "run `make lock`"
+
+
+def test_every_pin_has_a_hash():
+    assert len(re.findall(r"^[^\s#].*==", LOCK, re.MULTILINE)) == len(pins())
+
+
+def test_the_service_asks_for_no_torch():
+    training_only = {"torch", "torchvision", "timm", "onnx", "onnxscript"}
+    needed = names_needed_by("botanify", frozenset({"serve"}), set())
+    assert "litestar" in needed
+    assert not needed & training_only
+
+
+def test_make_help_lists_every_target():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, re.MULTILINE))
+    listing = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "serve" in targets
+    assert set(re.findall(r"^  make ([a-z-]+) +\S", listing.stdout, re.MULTILINE)) == targets
