@@ -5,6 +5,7 @@ refuses a folder whose parts contradict one another, saying which and why.
 """
 
 import hashlib
+import re
 import shutil
 import tempfile
 import warnings
@@ -26,7 +27,8 @@ KNOWN_PARTS: Final[frozenset[str]] = frozenset()
 
 Precision = Literal["fp32", "fp16", "int8"]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+_FILE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+FileName = Annotated[str, msgspec.Meta(pattern=_FILE_NAME)]
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
@@ -184,7 +186,7 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
         The bundle as loaded back from disk.
 
     Raises:
-        BundleError: The folder exists, or what was written does not verify.
+        BundleError: The folder exists, a file name leads elsewhere, or what was written does not verify.
     """
     if folder.exists():
         raise BundleError(
@@ -192,6 +194,8 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
             value=folder,
             remedy="choose a new folder or delete the old bundle",
         )
+    for name in files:
+        _require_plain_name(name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         draft = Path(temporary) / "bundle"
@@ -227,6 +231,17 @@ def file_sha256(path: Path) -> str:
     """SHA-256 of a file, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _require_plain_name(name: str) -> None:
+    """Before anything is copied: a path would write outside the bundle, our own records would be overwritten."""
+    if name in {BUNDLE_FILE, TAXA_FILE} or not re.fullmatch(_FILE_NAME, name):
+        raise BundleError(
+            "a file cannot stand in a bundle under that name",
+            value=repr(name),
+            limit=f"letters, digits, dots, - and _, and neither {BUNDLE_FILE} nor {TAXA_FILE}",
+            remedy="rename it",
+        )
 
 
 def _read_record(folder: Path) -> BundleRecord:

@@ -39,9 +39,9 @@ class InputError(BotanifyError):
         self, problem: str, *, value: object = None, limit: str | None = None, remedy: str | None = None
     ) -> None:
         self.problem, self.value, self.limit, self.remedy = problem, value, limit, remedy
-        super().__init__(self._sentence())
+        super().__init__(problem)  # alone, so that an error from another process is put together only once
 
-    def _sentence(self) -> str:
+    def __str__(self) -> str:
         facts = [f"got {self.value}"] if self.value is not None else []
         facts += [f"expected {self.limit}"] if self.limit else []
         detail = f" ({'; '.join(facts)})" if facts else ""

@@ -8,6 +8,7 @@ Shapes: `hw3` is (height, width, RGB) uint8; `chw` is (RGB, height, width) float
 
 import io
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final, Literal
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pillow_heif
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 
 from models.errors import InputError, TooManyPixels, UnreadableImage, UnsupportedFormat
 
@@ -36,7 +37,17 @@ PIXEL_LIMITS: Final[dict[str, int]] = {
 SUPPORTED_FORMATS: Final = "JPEG, PNG, WebP, HEIC or AVIF"
 _HEIF_BRANDS: Final = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
 _AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
-_SIDEWAYS: Final = frozenset({5, 6, 7, 8})  # EXIF orientations that swap width and height
+# What turns a picture of each EXIF orientation upright (CIPA DC-008, tag 274); from 5 on width and height swap.
+_UPRIGHT: Final = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SIDEWAYS: Final = frozenset({5, 6, 7, 8})
 _RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 # The reduced-scale decode leaves at least this many times the wanted pixels: at 2 the mean error against a full decode
 # is 0.004 in normalized units, at 1 it is visible in the scores.
@@ -45,6 +56,7 @@ _DRAFT_MARGIN: Final = 2
 Pixels = Annotated[int, msgspec.Meta(ge=8, le=4096)]
 UnitInterval = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 Channels = tuple[float, float, float]
+Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 
 
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +76,7 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Resampling filter (with antialiasing)."""
     mean: Channels = (0.485, 0.456, 0.406)
     """Subtracted from RGB in [0, 1]; ImageNet's means, as the pretrained weights expect."""
-    std: Channels = (0.229, 0.224, 0.225)
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
     """Divides after the subtraction; ImageNet's standard deviations."""
 
 
@@ -132,24 +144,31 @@ def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
         _require_pixels(name, width, height)
         if min_side_px is not None and name == "JPEG":
             _draft(opened, min_side_px)
-        # Pillow's AVIF and HEIF plugins have turned the picture already and left orientation 1 behind.
-        if opened.getexif().get(ExifTags.Base.Orientation, 1) in _SIDEWAYS:
+        opened.load()  # first, since the EXIF of a PNG may stand behind its pixels
+        orientation = _orientation(opened)
+        if orientation in _SIDEWAYS:
             width, height = height, width
-        image = _to_rgb(ImageOps.exif_transpose(opened))
+        # Not ImageOps.exif_transpose: it also rewrites the EXIF and fails on sound pictures with one odd tag.
+        method = _UPRIGHT.get(orientation)
+        image = _to_rgb(opened.copy() if method is None else opened.transpose(method))
     return Picture(image, width, height, name)
 
 
 def upright_size(data: bytes) -> tuple[int, int]:
     """Width and height of a picture as it will stand upright, px, from its header alone.
 
+    A PNG without EXIF in front of its pixels is the exception: it is read to its end, where the EXIF may stand.
+
     Raises:
         UnsupportedFormat: The bytes are of no accepted format.
+        TooManyPixels: The picture is larger than `PIXEL_LIMITS` allows for its format.
         UnreadableImage: The header cannot be read.
     """
     name = sniff_format(data)
     with _readable(name), Image.open(io.BytesIO(data), formats=[name]) as opened:
         width, height = opened.size
-        sideways = opened.getexif().get(ExifTags.Base.Orientation, 1) in _SIDEWAYS
+        _require_pixels(name, width, height)
+        sideways = _orientation(opened) in _SIDEWAYS
     return (height, width) if sideways else (width, height)
 
 
@@ -195,8 +214,8 @@ def center_box(width: int, height: int, spec: InputSpec) -> tuple[float, float, 
     """The centered crop (left, upper, right, lower), in fractional source px, that `to_network_input` keeps."""
     scale = spec.crop_fraction * min(width / spec.width, height / spec.height)
     crop_width, crop_height = spec.width * scale, spec.height * scale
-    left, upper = (width - crop_width) / 2, (height - crop_height) / 2
-    # Rounding may push the far edges past the picture by 1e-13 px, which Pillow refuses.
+    # Rounding may push every edge past the picture by 1e-13 px, which Pillow refuses.
+    left, upper = max((width - crop_width) / 2, 0.0), max((height - crop_height) / 2, 0.0)
     return left, upper, min(left + crop_width, float(width)), min(upper + crop_height, float(height))
 
 
@@ -210,7 +229,8 @@ def _readable(name: str) -> Iterator[None]:
     except Exception as error:  # Pillow's plugins raise SyntaxError, ValueError, struct.error, ... for damaged files
         raise UnreadableImage(
             f"the {name} picture does not decode",
-            value=str(error)[:120] or type(error).__name__,
+            # Pillow names the stream it read from by its address in memory, which tells a person nothing.
+            value=re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the bytes", str(error))[:120] or type(error).__name__,
             limit="a complete, undamaged file",
             remedy="send the original photograph again",
         ) from error
@@ -241,12 +261,24 @@ def _draft(opened: Image.Image, min_side_px: int) -> None:
             return
 
 
+def _orientation(opened: Image.Image) -> int:
+    """EXIF orientation, 1 to 8; 1 where the EXIF is damaged, since the pixels may be sound nevertheless."""
+    try:
+        orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)
+    except MemoryError:
+        raise
+    except Exception:  # as many kinds as the decoders raise
+        return 1
+    return orientation if orientation in _UPRIGHT else 1
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
     """Turns any mode into 8-bit RGB; transparency is laid on white."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode in {"I;16", "I;16L", "I;16B", "I;16N", "I"}:
         grey = np.asarray(image).astype(np.int64)  # mode I also holds 16-bit PNG samples, hence the same scale
+        grey[grey == image.info.get("transparency")] = 65535
         return Image.fromarray((np.clip(grey, 0, 65535) // 257).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")

@@ -103,7 +103,7 @@ def taxon_probabilities(probabilities: Floats, taxonomy: Taxonomy) -> npt.NDArra
     Returns:
         Shape (..., num_taxa), in the order of `taxonomy.taxa`.
     """
-    return sum_groups(probabilities, taxonomy.taxon_of_output, len(taxonomy.taxa))
+    return _at_most_1(sum_groups(probabilities, taxonomy.taxon_of_output, len(taxonomy.taxa)))
 
 
 def sum_groups(values: Floats, group_of: npt.NDArray[np.intp], num_groups: int) -> npt.NDArray[np.float64]:
@@ -158,10 +158,15 @@ def _verdict(rank: VerdictRank, name: str, score: float, threshold: float) -> Ve
 
 def _rank_groups(taxa_T: npt.NDArray[np.float64], groups: Groups, top_k: int) -> list[RankedGroup]:
     """Best groups first; the nameless group (family unknown) takes part in no list."""
-    scores = sum_groups(taxa_T, groups.of_taxon, len(groups.names))
+    scores = _at_most_1(sum_groups(taxa_T, groups.of_taxon, len(groups.names)))
     ranked = [
         RankedGroup(groups.names[index], float(scores[index]))
         for index in np.argsort(-scores, kind="stable")
         if groups.names[index]
     ]
     return ranked[:top_k]
+
+
+def _at_most_1(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Sums of probabilities whose rounding errors may carry them 1e-16 past the certain."""
+    return np.minimum(sums, 1.0)

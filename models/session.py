@@ -3,11 +3,11 @@
 Importing this module is cheap: ONNX Runtime itself is loaded when the first session is opened.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -58,6 +58,7 @@ class OnnxSession:
         self.providers: tuple[str, ...] = tuple(self._session.get_providers())
         self.output_keys = _output_keys(self._session, path)
         _require_names(self._session, path)
+        _require_pictures(self._session, path)
         self._require_same_width(path)
 
     def run(self, pixels: npt.NDArray[np.float32]) -> NetworkOutput:
@@ -66,7 +67,8 @@ class OnnxSession:
         return NetworkOutput(logits, features)
 
     def _require_same_width(self, path: Path) -> None:
-        width = next(out.shape[-1] for out in self._session.get_outputs() if out.name == LOGITS_NAME)
+        shape = next(out.shape for out in self._session.get_outputs() if out.name == LOGITS_NAME)
+        width = shape[-1] if shape else "no"
         if width != len(self.output_keys):
             raise BundleError(
                 f"{path.name} has another number of outputs than names",
@@ -93,14 +95,17 @@ def _open(path: Path, providers: Sequence[str], num_threads: int | None) -> Any:
     except Exception as error:  # ONNX Runtime raises its own classes straight from Exception
         raise BundleError(
             f"{path.name} does not load as an ONNX network",
-            value=str(error).splitlines()[0][:200],
+            value=str(error).partition("\n")[0][:200],
             remedy="export the network again or fetch the bundle anew",
         ) from error
 
 
 def _output_keys(session: Any, path: Path) -> tuple[str, ...]:
     metadata = session.get_modelmeta().custom_metadata_map
-    keys = tuple(json.loads(metadata.get(OUTPUT_KEYS_FIELD, "[]")))
+    try:
+        keys = msgspec.json.decode(metadata.get(OUTPUT_KEYS_FIELD, "[]"), type=tuple[str, ...])
+    except msgspec.DecodeError:
+        keys = ()
     if not keys or metadata.get(LABEL_HASH_FIELD) != label_hash(keys):
         raise BundleError(
             f"{path.name} does not carry the names of its outputs, or their hash does not fit",
@@ -113,10 +118,22 @@ def _output_keys(session: Any, path: Path) -> tuple[str, ...]:
 def _require_names(session: Any, path: Path) -> None:
     inputs = {node.name for node in session.get_inputs()}
     outputs = {node.name for node in session.get_outputs()}
-    if INPUT_NAME not in inputs or not {LOGITS_NAME, FEATURES_NAME} <= outputs:
+    if inputs != {INPUT_NAME} or not {LOGITS_NAME, FEATURES_NAME} <= outputs:
         raise BundleError(
             f"{path.name} has other inputs or outputs than agreed",
             value=f"{sorted(inputs)} -> {sorted(outputs)}",
             limit=f"{INPUT_NAME} -> {LOGITS_NAME}, {FEATURES_NAME}",
+            remedy="export the network with training/export.py",
+        )
+
+
+def _require_pictures(session: Any, path: Path) -> None:
+    node = session.get_inputs()[0]
+    shape = list(node.shape)
+    if node.type != "tensor(float)" or len(shape) != 4 or isinstance(shape[0], int) or shape[1] != 3:
+        raise BundleError(
+            f"{path.name} takes other pictures than agreed",
+            value=f"{node.type} of {shape}",
+            limit="tensor(float) of any number of pictures, 3, height, width",
             remedy="export the network with training/export.py",
         )

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 
+from models.errors import DataError
 from models.taxonomy import Output, Taxon, Taxonomy, taxon_id_from_name
 from training.sources.record import PictureRecord
 
@@ -11,8 +12,12 @@ TAXONOMY_VERSION = "names as given by the sources"
 
 
 def output_key(source: str, record: PictureRecord) -> str:
-    """The key of the output that a picture teaches: source, colon, taxon id."""
-    return f"{source}:{taxon_id_from_name(_name(record))}"
+    """The key of the output that a picture teaches: source, colon, taxon id.
+
+    Raises:
+        DataError: The name has no Latin letter or digit, and with it no taxon id.
+    """
+    return f"{source}:{_taxon_id(_name(record))}"
 
 
 def build_taxonomy(source: str, records: Iterable[PictureRecord]) -> Taxonomy:
@@ -40,13 +45,25 @@ def build_taxonomy(source: str, records: Iterable[PictureRecord]) -> Taxonomy:
 def _taxon(record: PictureRecord) -> Taxon:
     name = _name(record)
     return Taxon(
-        taxon_id=taxon_id_from_name(name),
+        taxon_id=_taxon_id(name),
         rank="species" if " " in name else "genus",
         scientific_name=name,
         genus=record.genus or name.split()[0],
         family=record.family,
         common_names=(record.common_name,) if record.common_name else (),
     )
+
+
+def _taxon_id(name: str) -> str:
+    taxon_id = taxon_id_from_name(name)
+    if not taxon_id:
+        raise DataError(
+            "a class has no name in Latin letters, and would be one with every other such class",
+            value=name,
+            limit="a scientific name",
+            remedy="name its folder Common (Scientific)",
+        )
+    return taxon_id
 
 
 def _name(record: PictureRecord) -> str:

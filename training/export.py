@@ -14,7 +14,6 @@ if not __package__:
 
 import msgspec
 import numpy as np
-import rich
 import torch
 import tyro
 
@@ -260,12 +259,12 @@ def _require_same_outputs(checkpoint: Checkpoint, manifest: Manifest) -> None:
 
 def _print(bundle: Bundle) -> None:
     network = bundle.network("fp32")
-    rich.print(f"Sealed: {bundle.folder} ({_megabytes(bundle.folder):.1f} MB), temperature {network.temperature:.3f}")
+    print(f"Sealed: {bundle.folder} ({_megabytes(bundle.folder):.1f} MB), temperature {network.temperature:.3f}")
     for gate in network.gates:
-        rich.print(f"  {gate.name}: {gate.value:.2e} (limit {gate.limit:g}, {gate.num_pictures} pictures)")
+        print(f"  {gate.name}: {gate.value:.2e} (limit {gate.limit:g}, {gate.num_pictures} pictures)")
     for metric in bundle.record.metrics:
-        rich.print(f"  {metric.name}: {metric.value:.4f} on {metric.num_pictures} pictures ({metric.data})")
-    rich.print(f"Next: python -m serving --bundle {bundle.folder}")
+        print(f"  {metric.name}: {metric.value:.4f} on {metric.num_pictures} pictures ({metric.data})")
+    print(f"Next: python -m serving --bundle {bundle.folder}")
 
 
 def _megabytes(folder: Path) -> float:

@@ -35,7 +35,7 @@ from training.data import input_spec, judged_loader, training_loader
 from training.log import RunLog
 from training.manifest import Manifest
 from training.metrics import Share, share, top_k_hits
-from training.optim import build_optimizer, build_scheduler
+from training.optim import build_optimizer, build_scheduler, fast_forward, load_moments
 from training.predict import predict, torch_runner
 from training.recipe import HardwareRecipe, Recipe, recipe_to_plain
 from training.sampler import batches_per_epoch, side_at_epoch
@@ -43,8 +43,12 @@ from training.sampler import batches_per_epoch, side_at_epoch
 _EMA_WARMUP_POWER = 3 / 4  # timm's schedule: decay reaches 0.999 after 10,000 steps, sooner averages forget the start
 
 
+# A checkpoint's position means nothing where these differ.
+_DECIDE_BATCHES = (("schedule", "batch_size"), ("schedule", "accumulate"), ("run", "seed"))
+
+
 class Diverged(BotanifyError):
-    """The loss is no longer a number."""
+    """The loss or the weights are no longer numbers."""
 
     code = "diverged"
 
@@ -77,6 +81,7 @@ class Trainer:
         self.ema = _moving_average(self.network, schedule.ema_decay)
         self.loader, self._batches = training_loader(manifest, recipe, pin=device.type == "cuda")
         self._num_batches = batches_per_epoch(len(manifest.rows_of("train")), schedule.batch_size)
+        manifest.rows_of("validation")  # an empty one is told now, not after the first epoch
         self.optimizer = build_optimizer(self.network, schedule)
         self.scheduler = build_scheduler(self.optimizer, schedule, self.steps_per_epoch)
         self._amp_dtype = amp_dtype(hardware, device)
@@ -93,21 +98,25 @@ class Trainer:
         return math.ceil(self._num_batches / self.recipe.schedule.accumulate)
 
     def resume(self) -> None:
-        """Goes on from the run's last checkpoint.
+        """Goes on from the run's last checkpoint; a schedule that was changed since holds from here on.
 
         Raises:
-            CheckpointError: There is none, or it belongs to other data or another network.
+            CheckpointError: There is none, it belongs to other data or another network, or batches are cut otherwise.
         """
         path = self.recipe.run.run / LAST
         checkpoint = read_checkpoint(path)
         _require_same_run(checkpoint, self)
         self.network.load_state_dict(checkpoint.network)
-        if self.ema is not None and checkpoint.ema is not None:
-            self.ema.module.load_state_dict(checkpoint.ema)
-        self.optimizer.load_state_dict(checkpoint.optimizer)
-        self.scheduler.load_state_dict(checkpoint.scheduler)
-        self.scaler.load_state_dict(checkpoint.scaler)
+        if self.ema is not None:
+            self.ema.module.load_state_dict(checkpoint.judged_weights)
         self.position = msgspec.convert(checkpoint.position, Position)
+        if recipe_to_plain(self.recipe)["schedule"] == checkpoint.recipe["schedule"]:
+            self.optimizer.load_state_dict(checkpoint.optimizer)
+            self.scheduler.load_state_dict(checkpoint.scheduler)
+        else:
+            load_moments(self.optimizer, checkpoint.optimizer)
+            fast_forward(self.scheduler, self.position.step)
+        self.scaler.load_state_dict(checkpoint.scaler)
         self._log.write("resume", checkpoint=str(path), **checkpoint.position)
         self._say(f"resumed from {path}: epoch {self.position.epoch + 1}, batch {self.position.batch}")
 
@@ -118,7 +127,7 @@ class Trainer:
             How far the run has come.
 
         Raises:
-            Diverged: The loss is no longer a number; the last checkpoint still stands.
+            Diverged: The loss or the weights are no longer numbers; the last checkpoint still stands.
         """
         schedule = self.recipe.schedule
         stop_at = self.position.step + max_steps if max_steps is not None else None
@@ -128,6 +137,10 @@ class Trainer:
                 self._run_epoch(progress, stop_at)
         self._log.write("end", **msgspec.to_builtins(self.position))
         return self.position
+
+    def close(self) -> None:
+        """Closes the run's log."""
+        self._log.close()
 
     def validate(self) -> Validation:
         """Judges the weights that would be exported on the validation split, as they would be served."""
@@ -230,11 +243,7 @@ class Trainer:
         self._log.write("losses", step=self.position.step, losses=losses, lr=self.scheduler.get_last_lr())
         progress.update(task, loss=f"loss {np.mean(losses):.3f}")
         if not math.isfinite(sum(losses)) and not self.scaler.is_enabled():
-            self._log.write("diverged", step=self.position.step)
-            raise Diverged(
-                f"the loss is no longer a number at step {self.position.step} (epoch {self.position.epoch + 1}); "
-                "lower the learning rates, warm up longer or set --clip-norm, then --resume."
-            )
+            raise self._diverged("the loss is no longer a number")
 
     def _end_epoch(self, seconds: float, num_batches: int) -> None:
         epoch, schedule = self.position.epoch, self.recipe.schedule
@@ -255,7 +264,17 @@ class Trainer:
         if better:
             self._save(BEST)
 
+    def _diverged(self, what: str) -> Diverged:
+        self._log.write("diverged", step=self.position.step)
+        return Diverged(
+            f"{what} at step {self.position.step} (epoch {self.position.epoch + 1}); "
+            "lower the learning rates, warm up longer or set --clip-norm, then --resume."
+        )
+
     def _save(self, name: str) -> None:
+        """Writes a checkpoint, unless it would put weights that are lost in the place of good ones."""
+        if not all(bool(value.isfinite().all()) for value in self.network.state_dict().values()):
+            raise self._diverged("the weights are no longer numbers")
         write_checkpoint(self.recipe.run.run / name, self.checkpoint())
         self._log.write("checkpoint", file=name, **msgspec.to_builtins(self.position))
 
@@ -325,3 +344,12 @@ def _require_same_run(checkpoint: Checkpoint, trainer: Trainer) -> None:
             limit=trainer.network.architecture,
             remedy="resume with the recipe that the run began with",
         )
+    now, then = recipe_to_plain(trainer.recipe), checkpoint.recipe
+    for section, knob in _DECIDE_BATCHES:
+        if now[section][knob] != then[section][knob]:
+            raise CheckpointError(
+                f"the run was begun with another {knob}, which decides what each of its steps sees",
+                value=now[section][knob],
+                limit=str(then[section][knob]),
+                remedy="resume with that, or start a new run with --weights and another --run",
+            )

@@ -34,10 +34,10 @@ def share(hits: int, total: int) -> Share:
 
 
 def top_k_hits(scores_NC: Floats, labels_N: Whole, k: int) -> npt.NDArray[np.bool_]:
-    """Whether the right class is among the k best; ties count against it. Shape (N,)."""
+    """Whether the right class is among the k best; ties and scores that are no numbers count against it. Shape (N,)."""
     right = scores_NC[np.arange(len(labels_N)), labels_N][:, None]
-    better = (scores_NC >= right).sum(axis=1) - 1
-    return np.asarray(better < k)
+    rivals = scores_NC.shape[1] - 1 - (scores_NC < right).sum(axis=1)
+    return np.asarray(rivals < k)
 
 
 def macro_top1(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> tuple[float, tuple[float, float]]:

@@ -1,5 +1,6 @@
 """AdamW with two learning rates, and the cosine that takes both down."""
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,6 +36,19 @@ def build_scheduler(optimizer: torch.optim.Optimizer, schedule: ScheduleRecipe, 
         return cosine
     rising = LinearLR(optimizer, start_factor=_WARMUP_START, total_iters=warmup)
     return SequentialLR(optimizer, [rising, cosine], milestones=[warmup])
+
+
+def load_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Takes the moments of a saved optimizer and keeps the rates and the decay that this one was made with."""
+    optimizer.load_state_dict({"state": state["state"], "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def fast_forward(scheduler: LRScheduler, steps: int) -> None:
+    """Brings a new scheduler to where it would stand after that many optimizer steps."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.* before .*optimizer.step")
+        for _ in range(steps):
+            scheduler.step()
 
 
 def _groups(name: str, parameters: Iterable[nn.Parameter], lr: float, decay: float) -> list[dict[str, Any]]:

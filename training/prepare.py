@@ -17,7 +17,6 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import msgspec
-import rich
 import tyro
 from rich.progress import track
 
@@ -52,6 +51,16 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """Changes which pictures those are."""
     workers: int = os.cpu_count() or 1
     """Processes that decode pictures."""
+
+    def __post_init__(self) -> None:
+        for name in ("validation_share", "test_share"):
+            if not 0 <= getattr(self, name) < 1:
+                raise DataError(
+                    f"--{name.replace('_', '-')} is no share",
+                    value=getattr(self, name),
+                    limit="a number from 0 to below 1",
+                    remedy="give 0.1 for a tenth",
+                )
 
 
 class Folder(Preparation, frozen=True, kw_only=True):
@@ -215,12 +224,12 @@ def _rows(
 
 def _print_report(report: Report, out: Path) -> None:
     splits = ", ".join(f"{count} {split}" for split, count in sorted(report.pictures_by_split.items()))
-    rich.print(f"{report.num_pictures} pictures of {report.num_outputs} classes: {splits}")
+    print(f"{report.num_pictures} pictures of {report.num_outputs} classes: {splits}")
     for rejected in report.rejected[:20]:
-        rich.print(f"  left out ({rejected.code}): {rejected.path}: {rejected.reason}")
+        print(f"  left out ({rejected.code}): {rejected.path}: {rejected.reason}")
     if len(report.rejected) > 20:
-        rich.print(f"  ... and {len(report.rejected) - 20} more, all in {out / REPORT_FILE}")
-    rich.print(f"Written: {out / MANIFEST_FILE}. Next: python training/train.py RECIPE --data {out}")
+        print(f"  ... and {len(report.rejected) - 20} more, all in {out / REPORT_FILE}")
+    print(f"Written: {out / MANIFEST_FILE}. Next: python training/train.py RECIPE --data {out}")
 
 
 if __name__ == "__main__":

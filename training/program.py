@@ -15,6 +15,9 @@ def run_program(program: Callable[[], object]) -> None:
     except BotanifyError as error:
         print(f"error ({error.code}): {error}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_INPUT) from None
+    except OSError as error:  # a full disk, a folder that may not be written, a file where a folder should stand
+        print(f"error (file_system): {error}", file=sys.stderr)
+        raise SystemExit(EXIT_BAD_INPUT) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None

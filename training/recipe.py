@@ -171,7 +171,8 @@ def read_recipe(path: Path) -> Recipe:
     Raises:
         RecipeError: The file is missing, is no TOML, has a key that no recipe has, or a value out of range.
     """
-    found = path if path.is_file() else RECIPES / f"{path.name.removesuffix('.toml')}.toml"
+    bare = path.name == str(path)  # a mistyped path must not find another recipe of the same name
+    found = RECIPES / f"{path.name.removesuffix('.toml')}.toml" if bare and not path.is_file() else path
     if not found.is_file():
         known = ", ".join(sorted(recipe.stem for recipe in RECIPES.glob("*.toml")))
         raise RecipeError(

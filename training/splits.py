@@ -6,10 +6,13 @@ Published splits stay. Validation is cut from train, class by class and whole gr
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from training.sources.record import Split
+
+_WEAKEST_FIRST: Final[tuple[Split, ...]] = ("train", "validation", "test")
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -29,7 +32,8 @@ def assign_splits(
 
     Pictures without a published split first give up `test_share` of each class to test if their source publishes no
     test split at all; then `validation_share` of each class's training pictures go to validation unless the source
-    publishes one. A class keeps at least one training group; a group goes where its first picture by hash goes.
+    publishes one. A class keeps at least one training group; a group goes where its first picture by hash goes. A group
+    that straddles published splits goes where it does least harm: to test, else to validation.
 
     Args:
         candidates: All pictures of one source.
@@ -41,11 +45,12 @@ def assign_splits(
         A split a candidate, in their order.
     """
     published = {candidate.published for candidate in candidates}
-    split_of_group: dict[str, Split] = {
-        candidate.group: candidate.published for candidate in candidates if candidate.published is not None
-    }
+    split_of_group: dict[str, Split] = {}
+    for split in _WEAKEST_FIRST:
+        split_of_group |= {candidate.group: split for candidate in candidates if candidate.published == split}
     if "test" not in published:
-        _cut(candidates, split_of_group, "test", test_share, seed)
+        open_to_test = [candidate for candidate in candidates if candidate.group not in split_of_group]
+        _cut(open_to_test, split_of_group, "test", test_share, seed)
     if "validation" not in published:
         _cut(candidates, split_of_group, "validation", validation_share, seed)
     return [split_of_group.get(candidate.group, "train") for candidate in candidates]

@@ -4,13 +4,15 @@ python training/train.py RECIPE [--flags]     RECIPE is a TOML file or a name fr
 """
 
 import sys
+from contextlib import closing
+from difflib import get_close_matches
 from pathlib import Path
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import msgspec
-import rich
+import timm
 import tyro
 
 from models.errors import DataError, RecipeError
@@ -64,6 +66,8 @@ def parse(arguments: list[str]) -> Train:
         default=Train(recipe_file=path, recipe=read_recipe(path)),
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    if command.max_steps is not None and command.max_steps < 1:
+        raise RecipeError("a run needs a step", value=f"--max-steps {command.max_steps}", limit="at least 1")
     checked = check_recipe(recipe_to_plain(command.recipe), origin="with these flags")
     return msgspec.structs.replace(command, recipe=checked)
 
@@ -79,9 +83,10 @@ def train(command: Train) -> None:
     _require_outputs(manifest, recipe)
     if command.show_batch is not None:
         show_batch(manifest, recipe, command.show_batch)
-        rich.print(f"Written: {command.show_batch}")
+        print(f"Written: {command.show_batch}")
         return
     _require_free_folder(command)
+    _require_architecture(recipe.network.architecture)
     network = PlantNetwork(
         recipe.network.architecture,
         len(manifest.taxonomy.outputs),
@@ -89,13 +94,13 @@ def train(command: Train) -> None:
         drop_path=recipe.network.drop_path,
     )
     if not command.resume:
-        rich.print(load_weights(network, recipe.network.weights).note)
-    trainer = Trainer(recipe, manifest, network, choose_device(recipe.hardware))
-    if command.resume:
-        trainer.resume()
-    (recipe.run.run / RECIPE_COPY).write_bytes(msgspec.json.format(msgspec.json.encode(recipe_to_plain(recipe))))
-    position = trainer.run(command.max_steps)
-    rich.print(
+        print(load_weights(network, recipe.network.weights).note)
+    with closing(Trainer(recipe, manifest, network, choose_device(recipe.hardware))) as trainer:
+        if command.resume:
+            trainer.resume()
+        (recipe.run.run / RECIPE_COPY).write_bytes(msgspec.json.format(msgspec.json.encode(recipe_to_plain(recipe))))
+        position = trainer.run(command.max_steps)
+    print(
         f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; "
         f"best validation top-1 {max(position.best, 0):.1%}. "
         f"Next: python training/evaluate.py --checkpoint {recipe.run.run / LAST} --data {recipe.data.data}"
@@ -110,6 +115,14 @@ def _require_outputs(manifest: Manifest, recipe: Recipe) -> None:
             value=found,
             limit=str(expected),
             remedy="prepare the data that the recipe is for, or pass --expect-outputs 0",
+        )
+
+
+def _require_architecture(name: str) -> None:
+    if not timm.is_model(name):
+        close = get_close_matches(name, timm.list_models(), n=1) or ["efficientnet_b4"]
+        raise RecipeError(
+            "no such architecture", value=name, limit="the name of a timm model", remedy=f"try {close[0]}"
         )
 
 

@@ -24,10 +24,18 @@ def read_table(table: Path, licence: str = "") -> Iterator[PictureRecord]:
         licence: Licence of pictures whose row names none.
 
     Raises:
-        DataError: The list is missing, lacks a column, is empty, or a row has an empty name or an unknown split.
+        DataError: The list is missing, is no UTF-8 CSV, lacks a column, is empty, or a row has an empty name or an
+            unknown split.
     """
     if not table.is_file():
         raise DataError("no such list of pictures", value=table, remedy="give a CSV file with a header")
+    try:
+        yield from _records(table, licence)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{table} is no UTF-8 CSV file", value=error, remedy="save it as CSV in UTF-8") from error
+
+
+def _records(table: Path, licence: str) -> Iterator[PictureRecord]:
     with table.open(newline="", encoding="utf-8-sig") as stream:
         reader = csv.DictReader(stream)
         missing = [column for column in _REQUIRED if column not in (reader.fieldnames or [])]

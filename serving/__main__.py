@@ -1,0 +1,98 @@
+"""The program: `python -m serving`. It answers until SIGTERM or SIGINT, then lets running requests end and exits 0."""
+
+import sys
+from pathlib import Path
+
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import math
+import signal
+import socket
+from collections.abc import Sequence
+from types import FrameType
+from typing import Final
+
+import structlog
+import uvicorn
+from litestar import Litestar
+
+from models.errors import InputError
+from serving.app import create_app
+from serving.logs import configure_logging
+from serving.settings import Settings, load_settings
+
+_BACKLOG: Final = 2048  # connections that the kernel keeps while the event loop is busy; uvicorn's own default
+_log = structlog.get_logger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the service; exits 0 when told to stop, 1 with one line when it cannot start.
+
+    Args:
+        arguments: Command line without the program's name; by default this process's.
+    """
+    # uvicorn hands signals back to the handlers that stood here before it; the default ones would end with an error.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    try:
+        settings = load_settings(arguments)
+        configure_logging()
+        _serve(settings)
+    except InputError as error:
+        print(f"botanify: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _serve(settings: Settings) -> None:
+    failures: list[Exception] = []
+
+    def stop(error: Exception) -> None:
+        failures.append(error)
+        server.should_exit = True
+
+    app = create_app(settings, on_failure=stop)
+    server = uvicorn.Server(_server_config(app, settings))
+    with _listen(settings.host, settings.port) as listening:
+        _log.info("serving", url=_url(listening))
+        server.run(sockets=[listening])
+    if failures:
+        reason = " ".join(str(failures[0]).split())  # ONNX Runtime writes several lines
+        raise InputError("the network does not run", value=reason, remedy="fetch or export the bundle again")
+
+
+def _server_config(app: Litestar, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        access_log=False,  # serving.observe writes the line
+        log_config=None,
+        lifespan="on",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=math.ceil(settings.deadline_s) + 5,
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Opens the port ourselves, so that one in use is one clear line."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise InputError(
+            f"port {port} of {host} cannot be opened", value=error.strerror or error, remedy="name another with --port"
+        ) from error
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Logs: one JSON object a line, or colored text on a terminal. Never pictures, file names or EXIF."""
+
+import logging
+import sys
+
+import structlog
+
+
+def configure_logging() -> None:
+    """Sends the logs of this process, other libraries' included, to standard error."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[*_renderers(sys.stderr.isatty())])
+    )
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    logging.captureWarnings(capture=True)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop are told by our own lines
+
+
+def _renderers(terminal: bool) -> list[structlog.typing.Processor]:
+    remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    if terminal:  # plain tracebacks: the rich ones show local variables, and a picture may be one
+        return [remove_meta, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+    return [remove_meta, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

@@ -1,0 +1,16 @@
+// Gives the API viewer the page's colors, light or dark as the reader's device prefers, before it first draws.
+
+const COLORS = {
+  light: { theme: "light", "bg-color": "#fffefa", "text-color": "#1e2a21", "nav-bg-color": "#ebeadd", "nav-text-color": "#3d493a", "primary-color": "#2b6640" },
+  dark: { theme: "dark", "bg-color": "#121813", "text-color": "#e9eee2", "nav-bg-color": "#0d120e", "nav-text-color": "#a9b6a3", "primary-color": "#93cd9c" },
+};
+
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+
+function paint() {
+  const viewer = document.querySelector("rapi-doc");
+  for (const [name, value] of Object.entries(COLORS[prefersDark.matches ? "dark" : "light"])) viewer.setAttribute(name, value);
+}
+
+prefersDark.addEventListener("change", paint);
+paint();

@@ -1,0 +1,57 @@
+// The service's HTTP interface: what to ask, and every failure as one kind of error that people can read.
+
+const TEMPORARY = new Set([408, 429]); // of the refusals, those that the same pictures may get past later
+
+/** A failure with a title and a sentence for people; `index` counts the blamed picture from 0. */
+export class ServiceProblem extends Error {
+  constructor({ title, detail = "", index = null, requestId = null, retryAfterS = null, canRetry = true }) {
+    super(detail || title);
+    Object.assign(this, { title, detail, index, requestId, retryAfterS, canRetry });
+  }
+}
+
+export function identify(files, signal) {
+  const form = new FormData();
+  for (const file of files) form.append("image", file, file.name || "picture");
+  return ask("/identify", { method: "POST", body: form, signal });
+}
+
+export const describeModel = () => ask("/model");
+
+export function findSpecies(query, limit, signal) {
+  return ask(`/species?${new URLSearchParams({ q: query, limit })}`, { signal });
+}
+
+async function ask(url, options = {}) {
+  let response, body;
+  try {
+    response = await fetch(url, { headers: { Accept: "application/json, application/problem+json" }, ...options });
+    body = await response.json();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    if (!response) throw unreachable();
+    body = null; // an answer that is not JSON, such as a gateway's own error page
+  }
+  if (response.ok && body !== null) return body;
+  throw problemOf(response, body);
+}
+
+function unreachable() {
+  return new ServiceProblem({
+    title: "The service did not answer",
+    detail: "Check that it is running and that this device is connected to it. Very large pictures can be refused this way too.",
+  });
+}
+
+function problemOf(response, body) {
+  const known = body !== null && typeof body === "object" ? body : {};
+  const retryAfterS = Number.parseInt(response.headers.get("Retry-After") ?? "", 10);
+  return new ServiceProblem({
+    title: known.title || `The service answered with status ${response.status}`,
+    detail: known.detail || (known.title ? "" : "It gave no reason. Its log may know more."),
+    index: Number.isInteger(known.index) ? known.index : null,
+    requestId: known.request_id ?? null,
+    retryAfterS: Number.isNaN(retryAfterS) ? null : retryAfterS,
+    canRetry: response.status >= 500 || TEMPORARY.has(response.status),
+  });
+}

@@ -1,0 +1,150 @@
+// The tray holds the pictures of one plant: take them in by choosing, dropping or pasting, show them, give them back.
+
+import { count, element } from "./elements.js";
+
+export const MAX_PICTURES = 5;
+
+const find = (id) => document.getElementById(id);
+
+/**
+ * Brings the tray to life.
+ *
+ * @param onChange Called with the list of files after each change.
+ * @returns mark(index) outlines the picture that the service refused; remove(index) takes it out.
+ */
+export function openTray(onChange) {
+  let pictures = []; // { file, tile }, in the order in which they are sent
+
+  function add(files) {
+    const fresh = files.filter((file) => !pictures.some((picture) => isSameFile(picture.file, file)));
+    const taken = fresh.slice(0, MAX_PICTURES - pictures.length);
+    const numLeftOut = fresh.length - taken.length;
+    say(numLeftOut ? `${count(numLeftOut, "picture")} left out: an answer takes five at most.` : "");
+    if (!taken.length) return;
+    for (const file of taken) {
+      const picture = { file, tile: null };
+      picture.tile = makeTile(file, () => remove(picture));
+      pictures.push(picture);
+    }
+    changed();
+    find("tiles").scrollIntoView({ block: "nearest" });
+  }
+
+  function remove(picture) {
+    const position = pictures.indexOf(picture);
+    pictures = pictures.filter((other) => other !== picture);
+    say("");
+    changed();
+    const neighbor = pictures[Math.min(position, pictures.length - 1)];
+    (neighbor ? neighbor.tile.querySelector("button") : find("choose")).focus();
+  }
+
+  function clear() {
+    pictures = [];
+    say("");
+    changed();
+    find("choose").focus();
+  }
+
+  function changed() {
+    const tiles = pictures.map((picture) => picture.tile);
+    for (const gone of [...find("tiles").children].filter((tile) => !tiles.includes(tile))) discard(gone);
+    find("tiles").append(...tiles.filter((tile) => !tile.isConnected));
+    tiles.forEach(number);
+    showFill(pictures.length);
+    onChange(pictures.map((picture) => picture.file));
+  }
+
+  takeFromInputs(add);
+  takeFromDrops(add);
+  takeFromPaste(add);
+  find("clear").addEventListener("click", clear);
+  return {
+    mark: (index) => pictures[index]?.tile.classList.add("tile--refused"),
+    remove: (index) => remove(pictures[index]),
+  };
+}
+
+function makeTile(file, onRemove) {
+  const name = file.name || "picture";
+  const image = element("img", { className: "tile__image", decoding: "async", src: URL.createObjectURL(file) });
+  image.addEventListener("error", () => image.replaceWith(placeholder(name, image.alt)), { once: true });
+  const button = element("button", { className: "tile__remove", type: "button", onclick: onRemove });
+  return element("li", { className: "tile", "data-name": name, "data-url": image.src, title: name },
+    image, element("span", { className: "tile__number", "aria-hidden": "true" }), button);
+}
+
+/** Stands in for a picture that this browser cannot show, though the service may well read it. */
+function placeholder(name, label) {
+  const extension = name.includes(".") ? name.split(".").pop().slice(0, 5).toUpperCase() : "File";
+  return element("span", { className: "tile__image tile__image--none", role: "img", "aria-label": label },
+    element("b", {}, extension), element("span", {}, "no preview"));
+}
+
+function number(tile, index) {
+  const label = `picture ${index + 1}, ${tile.dataset.name}`;
+  const image = tile.querySelector(".tile__image");
+  tile.classList.remove("tile--refused");
+  tile.querySelector(".tile__number").textContent = String(index + 1);
+  tile.querySelector("button").setAttribute("aria-label", `Remove ${label}`);
+  if (image instanceof HTMLImageElement) image.alt = label;
+  else image.setAttribute("aria-label", label);
+}
+
+function discard(tile) {
+  URL.revokeObjectURL(tile.dataset.url);
+  tile.remove();
+}
+
+function showFill(numPictures) {
+  const full = numPictures === MAX_PICTURES;
+  document.body.classList.toggle("has-pictures", numPictures > 0);
+  find("tiles").hidden = find("tray-foot").hidden = numPictures === 0;
+  find("dropzone").hidden = full;
+  find("choose-label").textContent = numPictures ? "Add pictures" : "Choose pictures";
+}
+
+function say(text) {
+  find("notice").hidden = !text;
+  find("notice").textContent = text;
+  if (text) find("status").textContent = text;
+}
+
+function isSameFile(one, other) {
+  return one.name === other.name && one.size === other.size && one.lastModified === other.lastModified;
+}
+
+function takeFromInputs(add) {
+  for (const input of [find("choose"), find("photograph")]) {
+    input.addEventListener("change", () => {
+      add([...input.files]);
+      input.value = ""; // so that the same file can be chosen again after its removal
+    });
+  }
+}
+
+function takeFromDrops(add) {
+  const holdsFiles = (event) => event.dataTransfer?.types.includes("Files");
+  const light = (on) => document.body.classList.toggle("is-dropping", on);
+  document.addEventListener("dragover", (event) => {
+    if (!holdsFiles(event)) return;
+    event.preventDefault();
+    light(true);
+  });
+  document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) light(false); });
+  document.addEventListener("drop", (event) => {
+    if (!holdsFiles(event)) return;
+    event.preventDefault();
+    light(false);
+    add([...event.dataTransfer.files]);
+  });
+}
+
+function takeFromPaste(add) {
+  document.addEventListener("paste", (event) => {
+    const files = [...(event.clipboardData?.files ?? [])];
+    if (!files.length) return;
+    event.preventDefault();
+    add(files);
+  });
+}

@@ -1,0 +1,130 @@
+"""The demonstration bundle as it is released: the figures it claims, in process and over HTTP."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from PIL import Image
+
+from models.bundle import load_bundle
+from serving.settings import Settings, find_bundle
+from training.evaluate import bundle_subject, measure
+from training.judgment import figures
+from training.manifest import Manifest
+from training.prepare import Table, prepare
+
+ROOT = Path(__file__).parents[2]
+PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
+needs_photos = [
+    pytest.mark.photos,
+    pytest.mark.skipif(not PHOTOS.is_dir(), reason=f"no folder of photographs at {PHOTOS}; set BOTANIFY_PHOTOS"),
+]
+MOST_BUNDLE_BYTES = 40_000_000
+
+
+@pytest.fixture(scope="module")
+def bundle():
+    return load_bundle(find_bundle(Settings()))
+
+
+@pytest.fixture(scope="module")
+def service():
+    """The real program on a free port, with the bundle that it serves when none is named."""
+    command = [sys.executable, "-m", "serving", "--port", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        address = next(found[0] for line in process.stderr if (found := re.search(r"http://[\d.:]+", line)))
+        with httpx.Client(base_url=address, timeout=60) as client:
+            for line in process.stderr:
+                if '"ready"' in line:
+                    break
+            yield client
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+
+
+@pytest.fixture(scope="module")
+def flowers(tmp_path_factory):
+    """The photographs that the bundle was trained and measured on, prepared as they were for training."""
+    out = tmp_path_factory.mktemp("data") / "flowers17"
+    prepare(Table(table=PHOTOS / "flowers17" / "labels.csv", out=out, workers=1))
+    return Manifest(out)
+
+
+def test_demonstration_bundle_is_small_and_answers_for_itself(bundle):
+    assert sum(path.stat().st_size for path in bundle.folder.iterdir()) < MOST_BUNDLE_BYTES
+    assert {metric.num_pictures for metric in bundle.record.metrics} == {272}
+    assert all(gate.passed for gate in bundle.network("fp32").gates)
+    assert "unclear" in json.dumps([source.note for source in bundle.record.sources])
+
+
+def test_five_lines_of_python_print_the_names_inside_the_network_file(bundle):
+    program = (
+        "import json, sys, onnxruntime\n"
+        "session = onnxruntime.InferenceSession(sys.argv[1])\n"
+        "fields = session.get_modelmeta().custom_metadata_map\n"
+        "for position, name in enumerate(json.loads(fields['scientific_names'])):\n"
+        "    print(position, name)\n"
+    )
+    network = bundle.folder / bundle.network("fp32").file
+    printed = subprocess.run([sys.executable, "-c", program, network], capture_output=True, text=True, check=True)
+    names = [bundle.taxonomy.taxa[taxon].scientific_name for taxon in bundle.taxonomy.taxon_of_output]
+    assert printed.stdout.splitlines() == [f"{position} {name}" for position, name in enumerate(names)]
+
+
+class TestPhotographs:
+    pytestmark = [*needs_photos, pytest.mark.slow, pytest.mark.timeout(600)]
+
+    def test_measured_accuracy_is_the_one_that_the_bundle_claims(self, bundle, flowers):
+        answers = measure(bundle_subject(bundle, "fp32"), flowers, "test", workers=0)
+        claimed = {metric.name: metric.value for metric in bundle.record.metrics}
+        assert figures(answers).top1_taxon.value == pytest.approx(claimed["top1_taxon"], abs=1 / 272 + 1e-9)
+
+    def test_http_and_in_process_agree_on_every_test_photograph(self, bundle, flowers, service):
+        answers = measure(bundle_subject(bundle, "fp32"), flowers, "test", workers=0)
+        assert len(answers.rows) == 272
+        taxa = bundle.taxonomy.taxa
+        for row, scores in zip(answers.rows, answers.taxa_NT, strict=True):
+            picture = flowers.path(int(row)).read_bytes()
+            told = service.post("/identify?k=17", content=picture, headers={"content-type": "image/jpeg"}).json()
+            assert told["predictions"][0]["taxon_id"] == taxa[int(scores.argmax())].taxon_id
+            expected = {taxon.taxon_id: score for taxon, score in zip(taxa, scores, strict=True)}
+            for prediction in told["predictions"]:
+                assert prediction["score"] == pytest.approx(expected[prediction["taxon_id"]], abs=1e-4)
+
+    def test_no_test_photograph_was_trained_on(self, flowers):
+        with (PHOTOS / "flowers17" / "labels.csv").open(newline="") as stream:
+            published = {row["path"] for row in csv.DictReader(stream) if row["split"] == "test"}
+        paths = flowers.table["path"].to_pylist()
+        assert {paths[row] for row in flowers.rows_of("test")} == published
+        assert not {paths[row] for split in ("train", "validation") for row in flowers.rows_of(split)} & published
+
+
+class TestOrientations:
+    pytestmark = needs_photos
+
+    @pytest.mark.parametrize("shape", ["landscape", "portrait"])
+    def test_all_eight_orientations_of_a_photograph_get_the_same_answer(self, service, shape):
+        told = []
+        for orientation in range(1, 9):
+            picture = (PHOTOS / "photos" / "orientation" / f"{shape}_{orientation}.jpg").read_bytes()
+            told.append(service.post("/identify?k=17", files={"image": picture}).raise_for_status().json())
+        scores = [{taxon["taxon_id"]: taxon["score"] for taxon in answer["predictions"]} for answer in told]
+        assert len({answer["predictions"][0]["taxon_id"] for answer in told}) == 1
+        for taxon_id, score in scores[0].items():
+            assert [other[taxon_id] for other in scores] == pytest.approx([score] * 8, abs=0.02)
+        assert len({(answer["images"][0]["width"], answer["images"][0]["height"]) for answer in told}) == 1
+
+
+def test_service_answers_a_drawn_picture_with_the_released_bundle(service, tmp_path):
+    path = tmp_path / "flower.png"
+    Image.new("RGB", (300, 200), "gold").save(path)
+    answer = service.post("/identify", files={"image": path.read_bytes()}).raise_for_status().json()
+    assert [prediction["position"] for prediction in answer["predictions"]] == [1, 2, 3, 4, 5]
+    assert answer["images"] == [{"index": 0, "width": 300, "height": 200}]

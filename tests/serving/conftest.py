@@ -1,0 +1,53 @@
+"""The service in this process, over a tiny bundle."""
+
+import time
+from contextlib import ExitStack
+
+import pytest
+from litestar.testing import TestClient
+from msgspec.structs import replace
+
+from serving.app import create_app
+from serving.settings import Settings
+from tests.serving.tiny import seal_tiny_bundle
+
+
+@pytest.fixture(scope="session")
+def bundle_folder(tmp_path_factory):
+    scratch = tmp_path_factory.mktemp("bundle")
+    return seal_tiny_bundle(scratch / "tiny", scratch).folder
+
+
+@pytest.fixture
+def settings(bundle_folder):
+    return Settings(bundle=bundle_folder, num_threads=1, num_runs=1, num_decoders=1)
+
+
+def wait_until_ready(client):
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if client.get("/health/ready").status_code == 200:
+            return client
+        time.sleep(0.01)
+    raise AssertionError("the service never became ready")
+
+
+@pytest.fixture(scope="module")
+def client(bundle_folder):
+    """The service in this process, ready, with default limits."""
+    app = create_app(Settings(bundle=bundle_folder, num_threads=1, num_runs=1, num_decoders=1))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield wait_until_ready(client)
+
+
+@pytest.fixture
+def start(settings):
+    """Starts further services in this process, with other settings or a network that stands in."""
+    with ExitStack() as stack:
+
+        def start_one(*, session=None, ready=True, **changes):
+            app = create_app(replace(settings, **changes), session=session)
+            client = stack.enter_context(TestClient(app, raise_server_exceptions=False))
+            return wait_until_ready(client) if ready else client
+
+        yield start_one

@@ -1,0 +1,234 @@
+"""What a good request is answered with."""
+
+import io
+import math
+
+import numpy as np
+import pillow_heif
+import pytest
+from PIL import Image
+
+from models.preprocess import InputSpec, picture_to_input
+from tests.serving.tiny import (
+    BLUE,
+    FORM,
+    GREEN,
+    RED,
+    SIDE_PX,
+    TAXA,
+    TAXONOMY,
+    WEIGHTS,
+    draw,
+    encode,
+    form,
+    images,
+    jpeg,
+    part,
+)
+
+SPEC = InputSpec(height=SIDE_PX, width=SIDE_PX, train_px=SIDE_PX)
+
+
+def identify(client, *pictures, **options):
+    response = client.post("/identify", files=images(*pictures), **options)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def scores(answer):
+    return {prediction["taxon_id"]: prediction["score"] for prediction in answer["predictions"]}
+
+
+def expected_scores(*pictures):
+    """Softmax of the mean logits, summed over the outputs of a taxon; worked out without the code under test."""
+    logits = np.mean([picture_to_input(data, SPEC)[0].mean(axis=(1, 2)) @ WEIGHTS for data in pictures], axis=0)
+    shares = np.exp(logits) / np.exp(logits).sum()
+    found = dict.fromkeys((taxon.taxon_id for taxon in TAXA), 0.0)
+    for output, share in zip(TAXONOMY.outputs, shares, strict=True):
+        found[output.taxon_id] += float(share)
+    return found
+
+
+def test_answer_has_every_field_of_the_contract(client):
+    answer = identify(client, jpeg(RED, (64, 48)))
+    assert set(answer) == {
+        "request_id", "model", "verdict", "predictions", "genera", "families", "images", "warnings"
+    }  # fmt: skip
+    assert answer["model"] == {"name": "tiny", "version": "0.0.1", "label_hash": TAXONOMY.label_hash}
+    assert set(answer["verdict"]) == {"rank", "name", "score", "reason"}
+    assert answer["images"] == [{"index": 0, "width": 64, "height": 48}]
+    assert answer["warnings"] == []
+    first = answer["predictions"][0]
+    assert first == {
+        "position": 1,
+        "rank": "species",
+        "taxon_id": "rosa-canina",
+        "scientific_name": "Rosa canina",
+        "common_names": ["dog rose"],
+        "genus": "Rosa",
+        "family": "Rosaceae",
+        "gbif_id": 3003446,
+        "score": first["score"],
+    }
+    assert [prediction["position"] for prediction in answer["predictions"]] == [1, 2, 3, 4, 5]
+
+
+def test_scores_are_the_softmax_with_outputs_of_one_taxon_summed(client):
+    picture = jpeg(GREEN)
+    assert scores(identify(client, picture)) == pytest.approx(expected_scores(picture), abs=1e-5)
+
+
+def test_several_pictures_are_averaged_in_logits(client):
+    pictures = [jpeg(RED), jpeg(GREEN), jpeg(GREEN, (20, 90))]
+    answer = identify(client, *pictures)
+    assert scores(answer) == pytest.approx(expected_scores(*pictures), abs=1e-5)
+    assert [image["index"] for image in answer["images"]] == [0, 1, 2]
+    assert answer["images"][2] == {"index": 2, "width": 20, "height": 90}
+
+
+def test_genera_and_families_sum_their_taxa(client):
+    answer = identify(client, jpeg(BLUE))
+    by_taxon = scores(answer)
+    genera = {group["name"]: group["score"] for group in answer["genera"]}
+    assert genera["Crocus"] == pytest.approx(by_taxon["crocus"] + by_taxon["crocus-vernus"])
+    assert {group["name"] for group in answer["families"]} == {"Rosaceae", "Asteraceae", "Iridaceae"}
+    assert math.fsum(group["score"] for group in answer["families"]) == pytest.approx(1)
+
+
+def test_taxon_of_rank_genus_is_never_named_a_species(client):
+    answer = identify(client, jpeg(BLUE))
+    assert answer["predictions"][0]["rank"] == "genus"
+    assert answer["verdict"]["rank"] == "genus"
+    assert answer["verdict"]["name"] == "Crocus"
+
+
+def test_nothing_is_named_when_nothing_is_likely(client):
+    verdict = identify(client, jpeg((124, 116, 104)))["verdict"]  # the mean color of ImageNet: every logit is near 0
+    assert verdict["rank"] == "uncertain"
+    assert verdict["name"] is None
+
+
+def test_raw_body_is_answered_like_a_form(client):
+    picture = jpeg(RED)
+    raw = client.post("/identify", content=picture, headers={"content-type": "image/jpeg"}).json()
+    assert raw["predictions"] == identify(client, picture)["predictions"]
+
+
+@pytest.mark.parametrize("content_type", ["image/png", "application/octet-stream", "text/plain", None])
+def test_bytes_decide_whatever_the_content_type_says(client, content_type):
+    headers = {"content-type": content_type} if content_type else {}
+    response = client.post("/identify", content=jpeg(RED), headers=headers)
+    assert response.status_code == 200
+
+
+def in_mode(mode):
+    return lambda: encode(draw(RED, mode=mode), "PNG")
+
+
+def sixteen_bit():
+    return encode(Image.fromarray(np.full((40, 50), 40_000, dtype=np.uint16)), "PNG")
+
+
+def heic():
+    stream = io.BytesIO()
+    pillow_heif.from_pillow(draw(RED)).save(stream)
+    return stream.getvalue()
+
+
+DRAWN = {
+    "palette": in_mode("P"),
+    "grey": in_mode("L"),
+    "bilevel": in_mode("1"),
+    "alpha": in_mode("RGBA"),
+    "grey and alpha": in_mode("LA"),
+    "16-bit": sixteen_bit,
+    "CMYK": lambda: encode(draw(RED, mode="CMYK"), "JPEG"),
+    "grey JPEG": lambda: encode(draw(RED, mode="L"), "JPEG"),
+    "progressive": lambda: encode(draw(RED), "JPEG", progressive=True),
+    "WebP": lambda: encode(draw(RED), "WEBP"),
+    "animated WebP": lambda: encode(draw(RED), "WEBP", save_all=True, append_images=[draw(BLUE)]),
+    "AVIF": lambda: encode(draw(RED), "AVIF"),
+    "HEIC": heic,
+    "one pixel": lambda: encode(draw(RED, (1, 1)), "PNG"),
+    "thread": lambda: encode(draw(RED, (1, 3000)), "PNG"),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_every_accepted_kind_of_picture_is_answered(client, kind):
+    answer = identify(client, DRAWN[kind]())
+    assert len(answer["predictions"]) == 5
+
+
+@pytest.mark.parametrize("kind", ["palette", "alpha", "WebP", "animated WebP", "AVIF", "HEIC", "CMYK", "progressive"])
+def test_a_red_picture_is_a_rose_in_every_format(client, kind):
+    assert identify(client, DRAWN[kind]())["predictions"][0]["taxon_id"] == "rosa-canina"
+
+
+def test_rotated_phone_photo_is_answered_like_the_upright_one(client):
+    # The center crop of a tall picture sees only its middle, so a picture that is not turned shows other colors.
+    upright = Image.new("RGB", (60, 180), BLUE)
+    upright.paste(Image.new("RGB", (60, 90), RED), (0, 60))
+    turned = upright.transpose(Image.Transpose.ROTATE_90)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be shown upright, turn by 90 degrees clockwise
+    answer = identify(client, encode(turned, "PNG", exif=exif))
+    assert answer["images"] == [{"index": 0, "width": 60, "height": 180}]
+    assert scores(answer) == pytest.approx(scores(identify(client, encode(upright, "PNG"))), abs=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 3, 50])
+def test_k_in_the_query_says_how_many_are_listed(client, k):
+    answer = identify(client, jpeg(), params={"k": k})
+    assert len(answer["predictions"]) == min(k, len(TAXA))
+    assert len(answer["genera"]) == min(k, 3)
+
+
+def test_form_field_k_equals_the_query(client):
+    body = form(part("k", b"2"), part("image", jpeg(), filename="a.jpg"))
+    answer = client.post("/identify", content=body, headers=FORM).json()
+    assert len(answer["predictions"]) == 2
+    assert answer["warnings"] == []
+
+
+def test_query_wins_over_the_form_field(client):
+    body = form(part("image", jpeg()), part("k", b"2"))
+    answer = client.post("/identify?k=4", content=body, headers=FORM).json()
+    assert len(answer["predictions"]) == 4
+
+
+def test_unknown_fields_and_parameters_are_ignored_with_a_warning(client):
+    body = form(part("organ", b"leaf"), part("image", jpeg()), part("organ", b"flower"))
+    response = client.post("/identify?lang=en", content=body, headers=FORM)
+    assert response.status_code == 200
+    assert response.json()["warnings"] == [
+        "The query parameter 'lang' is not known and was ignored.",
+        "The form field 'organ' is not known and was ignored.",
+    ]
+
+
+def test_image_part_needs_no_filename(client):
+    response = client.post("/identify", content=form(part("image", jpeg())), headers=FORM)
+    assert response.status_code == 200
+
+
+def test_two_files_of_one_name_are_two_pictures(client):
+    body = form(part("image", jpeg(RED), filename="a.jpg"), part("image", jpeg(BLUE), filename="a.jpg"))
+    assert len(client.post("/identify", content=body, headers=FORM).json()["images"]) == 2
+
+
+def test_unknown_charset_of_a_part_does_no_harm(client):
+    body = form(part("image", jpeg(), filename="a.jpg", more="Content-Type: image/jpeg; charset=klingon\r\n"))
+    assert client.post("/identify", content=body, headers=FORM).status_code == 200
+
+
+def test_hostile_file_names_do_no_harm(client):
+    body = form(part("image", jpeg(), filename="../../etc/passwd\u0000😀.exe"))
+    assert client.post("/identify", content=body, headers=FORM).status_code == 200
+
+
+def test_form_in_tiny_pieces_is_read_whole(client):
+    body = form(part("image", jpeg(RED)), part("k", b"1"))
+    pieces = (body[at : at + 7] for at in range(0, len(body), 7))
+    answer = client.post("/identify", content=pieces, headers=FORM).json()
+    assert len(answer["predictions"]) == 1

@@ -1,0 +1,277 @@
+"""The program as a person starts it: a process, a port, signals, exit codes."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from models.bundle import load_bundle, seal_bundle
+from models.preprocess import InputSpec
+from tests.serving.tiny import TAXONOMY, images, jpeg, write_network
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOTANIFY_")}
+
+
+class Service:
+    """A running service and what it wrote to standard error."""
+
+    def __init__(self, process):
+        self.process, self.lines = process, []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        self.lines.extend(iter(self.process.stderr.readline, ""))
+
+    def event(self, name, seconds=20, **facts):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for line in self.lines:
+                found = json.loads(line) if line.startswith("{") else {}
+                if found.items() >= {"event": name, **facts}.items():
+                    return found
+            assert self.process.poll() is None, self.lines
+            time.sleep(0.02)
+        raise AssertionError(f"no line {name!r} in {self.lines}")
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        code = self.process.wait(20)
+        self.reader.join(5)
+        return code
+
+    def address(self):
+        host, port = re.fullmatch(r"http://(.+):(\d+)", self.event("serving")["url"]).groups()
+        return host, int(port)
+
+
+@contextmanager
+def service(bundle, *flags, **environment):
+    command = [sys.executable, "-m", "serving", "--bundle", bundle, "--port", "0", *flags]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={**ENVIRONMENT, **environment}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    running = Service(process)
+    try:
+        running.event("ready")
+        yield running
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        running.reader.join(5)
+        process.stdout.close()
+        process.stderr.close()
+
+
+def run(*flags, cwd=ROOT, program=("-m", "serving"), **environment):
+    return subprocess.run(
+        [sys.executable, *program, *map(str, flags)],
+        cwd=cwd, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def assert_one_clear_line(ended, *words):
+    assert ended.returncode == 1
+    logged = ("{", "\x1b[1;31m20")  # our own lines, and ONNX Runtime's about the error it also raises
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith(logged)]
+    assert len(lines) == 1, ended.stderr
+    assert lines[0].startswith("botanify: ")
+    for word in words:
+        assert word in lines[0]
+
+
+def children_of(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def receive_all(connection):
+    connection.settimeout(10)
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+# ---- start, answer, end
+
+
+def test_service_answers_and_ends_cleanly_on_sigterm(bundle_folder):
+    with service(bundle_folder) as running:
+        url = running.event("serving")["url"]
+        with httpx.Client(base_url=url) as client:
+            response = client.post("/identify", files=images(jpeg()), headers={"x-request-id": "wire-1"})
+            assert response.status_code == 200
+            assert client.get("/").text.startswith("<!DOCTYPE html>")
+            assert client.head("/model").headers["content-length"] == str(len(client.get("/model").content))
+        assert children_of(running.process.pid) == []
+        assert running.end(signal.SIGTERM) == 0
+    lines = [json.loads(line) for line in running.lines]  # every line is JSON, as standard error is no terminal
+    assert {"serving", "ready", "request"} == {line["event"] for line in lines}
+    (identify,) = [line for line in lines if line.get("route") == "/identify"]
+    assert (identify["request_id"], identify["status"], identify["level"]) == ("wire-1", 200, "info")
+
+
+def test_service_ends_cleanly_on_sigint(bundle_folder):
+    with service(bundle_folder) as running:
+        assert running.end(signal.SIGINT) == 0
+    assert not [line for line in running.lines if "Traceback" in line]
+
+
+def test_request_under_way_is_answered_before_the_end(bundle_folder):
+    picture = jpeg()
+    with service(bundle_folder) as running, socket.create_connection(running.address()) as connection:
+        head = (
+            f"POST /identify HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nContent-Length: {len(picture)}\r\n\r\n"
+        )
+        connection.sendall(head.encode() + picture[:50])
+        time.sleep(0.3)
+        running.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        connection.sendall(picture[50:])
+        assert receive_all(connection).startswith(b"HTTP/1.1 200")
+        assert running.process.wait(20) == 0
+
+
+# ---- on the wire
+
+
+@pytest.fixture(scope="module")
+def wire(bundle_folder):
+    with service(bundle_folder, "--upload-s", "1") as running:
+        yield running
+        assert running.end() == 0
+    assert not [line for line in running.lines if "Traceback" in line or '"error"' in line]
+
+
+def test_large_upload_is_refused_before_it_is_sent(wire):
+    with socket.create_connection(wire.address()) as connection:
+        connection.sendall(
+            b"POST /identify HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nContent-Length: 40000000\r\n\r\n"
+        )
+        connection.settimeout(10)
+        answer = connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 413")
+
+
+def test_large_upload_sent_regardless_gets_its_answer_and_costs_no_memory(wire):
+    def peak_mb():
+        return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{wire.process.pid}/status").read_text())[1]) / 1000
+
+    before = peak_mb()
+    url = wire.event("serving")["url"]
+    response = httpx.post(f"{url}/identify", content=bytes(40_000_000), headers={"content-type": "image/jpeg"})
+    assert response.status_code == 413
+    assert response.json()["code"] == "too_large"
+    assert peak_mb() - before < 15
+
+
+def test_slow_upload_is_ended(wire):
+    with socket.create_connection(wire.address()) as connection:
+        connection.sendall(b"POST /identify HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc")
+        answer = receive_all(connection)  # up to its end: the connection is closed
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b'"slow_body"' in answer
+
+
+def test_client_that_hangs_up_leaves_no_error_behind(wire):
+    with socket.create_connection(wire.address()) as connection:
+        head = b"POST /identify HTTP/1.1\r\nHost: x\r\nX-Request-ID: gone\r\nContent-Length: 1000\r\n\r\nabc"
+        connection.sendall(head)
+        time.sleep(0.2)
+    line = wire.event("request", request_id="gone")
+    assert (line["status"], line["code"], line["level"]) == (499, "client_left", "info")
+
+
+def test_bytes_that_are_no_http_leave_the_service_standing(wire):
+    with socket.create_connection(wire.address()) as connection:
+        connection.sendall(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
+        assert receive_all(connection).startswith(b"HTTP/1.1 400")
+    assert httpx.get(wire.event("serving")["url"] + "/health/ready").status_code == 200
+
+
+# ---- what cannot start
+
+
+def test_missing_bundle_is_one_clear_line(tmp_path):
+    assert_one_clear_line(run("--bundle", tmp_path / "nowhere"), "no bundle", "nowhere")
+
+
+def test_damaged_network_is_one_clear_line(bundle_folder, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(bundle_folder, broken)
+    network = broken / "model.fp32.onnx"
+    data = bytearray(network.read_bytes())
+    data[len(data) // 2] ^= 1
+    network.write_bytes(data)
+    assert_one_clear_line(run("--bundle", broken), "SHA-256", "model.fp32.onnx")
+
+
+def test_network_that_loads_but_does_not_run_is_one_clear_line(bundle_folder, tmp_path):
+    write_network(tmp_path / "broken.onnx", sides=("height", "width"), pool=False)
+    record = load_bundle(bundle_folder).record
+    seal_bundle(tmp_path / "bad", record, TAXONOMY, {"model.fp32.onnx": tmp_path / "broken.onnx"})
+    assert_one_clear_line(run("--bundle", tmp_path / "bad", "--port", 0), "the network does not run", "MatMul")
+
+
+def test_network_of_another_input_than_its_bundle_is_one_clear_line(bundle_folder, tmp_path):
+    record = replace(load_bundle(bundle_folder).record, input=InputSpec(height=64, width=64, train_px=64))
+    seal_bundle(tmp_path / "bad", record, TAXONOMY, {"model.fp32.onnx": bundle_folder / "model.fp32.onnx"})
+    assert_one_clear_line(run("--bundle", tmp_path / "bad", "--port", 0), "32", "64")
+
+
+def test_bundle_without_the_wanted_precision_is_one_clear_line(bundle_folder):
+    assert_one_clear_line(run("--bundle", bundle_folder, "--precision", "int8"), "int8", "fp32")
+
+
+def test_port_in_use_is_one_clear_line(bundle_folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert_one_clear_line(run("--bundle", bundle_folder, "--port", port), str(port), "--port")
+
+
+def test_value_out_of_range_is_one_clear_line(bundle_folder):
+    assert_one_clear_line(run("--bundle", bundle_folder, BOTANIFY_PORT="70000"), "port")
+
+
+def test_cuda_that_cannot_be_used_is_one_clear_line(bundle_folder):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this machine's ONNX Runtime is built for CUDA")
+    ended = run("--bundle", bundle_folder, "--provider", "cuda")
+    assert_one_clear_line(ended, "CUDA", "onnxruntime-gpu", "--provider cpu")
+
+
+# ---- how it is built
+
+
+def test_program_starts_as_a_file_from_anywhere(tmp_path):
+    ended = run("--help", cwd=tmp_path, program=[str(ROOT / "serving" / "__main__.py")])
+    assert ended.returncode == 0
+    assert "--max-picture-bytes" in ended.stdout
+
+
+def test_service_never_loads_torch(bundle_folder):
+    code = (
+        "import sys, serving.__main__\n"
+        "from pathlib import Path\n"
+        "from serving.app import create_app\n"
+        "from serving.settings import Settings\n"
+        "create_app(Settings(bundle=Path(sys.argv[1])))\n"
+        "print(*sys.modules)"
+    )
+    ended = run(bundle_folder, program=["-W", "error", "-c", code])
+    assert ended.returncode == 0, ended.stderr
+    loaded = {name.split(".")[0] for name in ended.stdout.split()}
+    assert "onnxruntime" in loaded
+    assert not loaded & {"torch", "torchvision", "timm", "training", "onnx", "scipy", "pandas"}

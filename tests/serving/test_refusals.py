@@ -1,0 +1,245 @@
+"""What a bad request is answered with: always a problem document, never a 500."""
+
+import struct
+import zlib
+
+import pytest
+import structlog
+from PIL import Image
+
+from tests.serving.tiny import BOUNDARY, FORM, RED, StandIn, assert_problem, draw, encode, form, images, jpeg, part
+
+
+def post(client, *pictures, **options):
+    return client.post("/identify", files=images(*pictures), **options)
+
+
+def post_form(client, body, **headers):
+    return client.post("/identify", content=body, headers={**FORM, **headers})
+
+
+def png_header(width, height):
+    """A PNG that says it is this large, and holds nothing."""
+
+    def chunk(kind, content):
+        checksum = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+# ---- no picture, or no form
+
+
+def test_empty_raw_body_is_no_image(client):
+    problem = assert_problem(client.post("/identify", headers={"content-type": "image/jpeg"}), 400, "no_image")
+    assert "`image`" in problem["detail"]
+
+
+def test_form_without_a_file_is_no_image(client):
+    assert_problem(post_form(client, form(part("k", b"3"))), 400, "no_image")
+
+
+def test_form_without_parts_is_no_image(client):
+    assert_problem(post_form(client, form()), 400, "no_image")
+
+
+def test_empty_file_is_no_image_and_named(client):
+    body = form(part("image", jpeg(), filename="a.jpg"), part("image", b"", filename=""))
+    assert assert_problem(post_form(client, body), 400, "no_image")["index"] == 1
+
+
+def test_picture_under_another_field_name_is_no_image(client):
+    assert_problem(post_form(client, form(part("file", jpeg(), filename="a.jpg"))), 400, "no_image")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        form(part("image", jpeg(), filename="a.jpg"))[:-30],
+        part("image", jpeg()[:100], filename="a.jpg")[:-40],
+        b"",
+        b"this is no form",
+        b"\r\n" * 500,
+        f"--{BOUNDARY}\r\n\r\nno header\r\n--{BOUNDARY}--".encode(),
+        f"--{BOUNDARY}\r\nContent-Disposition: attachment; name=image\r\n\r\nx\r\n--{BOUNDARY}--".encode(),
+        f"--{BOUNDARY}\r\nContent-Disposition: form-data; name=\xff\r\n\r\nx\r\n--{BOUNDARY}--".encode("latin-1"),
+        f"--{BOUNDARY}\r\n{'x' * 9000}".encode(),
+        form(*(part(f"field{number}", b"x") for number in range(200))),
+    ],
+    ids=[
+        "truncated", "truncated early", "nothing", "text", "line feeds", "part without header", "part of another kind",
+        "header in no charset", "endless header", "two hundred parts",
+    ],
+)  # fmt: skip
+def test_broken_form_is_malformed(client, body):
+    assert_problem(post_form(client, body), 400, "malformed_body")
+
+
+@pytest.mark.parametrize("boundary", ["", "; boundary=", f"; boundary={'x' * 71}", "; boundary=other"])
+def test_form_with_a_wrong_boundary_is_malformed(client, boundary):
+    headers = {"content-type": f"multipart/form-data{boundary}"}
+    response = client.post("/identify", content=form(part("image", jpeg())), headers=headers)
+    assert_problem(response, 400, "malformed_body")
+
+
+# ---- pictures that are none
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"just some text", b"GIF89a" + bytes(100), b"%PDF-1.7", b"<svg/>", b"\xff\xd8", b"RIFF\0\0\0\0WAVE", b"\0"],
+    ids=["text", "GIF", "PDF", "SVG", "two bytes of a JPEG", "WAV", "zero"],
+)
+def test_unknown_bytes_are_an_unsupported_format_whatever_their_name(client, data):
+    problem = assert_problem(post(client, data), 415, "unsupported_format")
+    assert problem["index"] == 0
+    assert "JPEG, PNG, WebP, HEIC or AVIF" in problem["detail"]
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain", "application/x-www-form-urlencoded"])
+def test_body_of_another_kind_is_an_unsupported_format(client, content_type):
+    response = client.post("/identify", content=b'{"image": "..."}', headers={"content-type": content_type})
+    assert_problem(response, 415, "unsupported_format")
+
+
+def truncated(data):
+    return data[: len(data) // 2]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        truncated(jpeg(size=(300, 300))),
+        b"\xff\xd8\xff\xe0" + bytes(50),
+        truncated(encode(Image.effect_noise((90, 90), 90), "PNG")),
+        truncated(encode(draw(RED, (90, 90)), "WEBP")),
+        truncated(encode(Image.effect_noise((90, 90), 90).convert("RGB"), "AVIF")),
+        b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(50),
+        png_header(100, 100),
+        b"\x89PNG\r\n\x1a\n",
+    ],
+    ids=["JPEG", "JPEG of zeros", "PNG", "WebP", "AVIF", "HEIC", "PNG without pixels", "PNG signature"],
+)
+def test_damaged_picture_is_unreadable(client, data):
+    problem = assert_problem(post(client, data), 422, "unreadable_image")
+    assert problem["index"] == 0
+
+
+def test_too_many_pixels_are_refused_with_the_limit(client):
+    problem = assert_problem(post(client, png_header(10_000, 10_000)), 422, "too_many_pixels")
+    assert "100.0 megapixels" in problem["detail"]
+    assert "at most 40 megapixels" in problem["detail"]
+
+
+def test_one_bad_picture_fails_the_request_and_is_named(client):
+    problem = assert_problem(post(client, jpeg(), jpeg(), b"text", jpeg()), 415, "unsupported_format")
+    assert problem["index"] == 2
+
+
+def test_first_of_two_bad_pictures_is_named(client):
+    assert assert_problem(post(client, jpeg(), truncated(jpeg()), b"text"), 422, "unreadable_image")["index"] == 1
+
+
+def test_six_pictures_are_too_many(client):
+    problem = assert_problem(post(client, *[jpeg()] * 6), 422, "too_many_images")
+    assert "at most 5" in problem["detail"]
+
+
+@pytest.mark.parametrize("data", [jpeg(size=(500, 400)), encode(draw(RED), "PNG"), encode(draw(RED), "WEBP")])
+def test_no_damage_to_a_picture_is_an_error_of_the_service(client, data):
+    for at in range(2, len(data), max(1, len(data) // 25)):
+        for damaged in (data[:at], data[:at] + bytes(8) + data[at + 8 :], data[:at] + b"\xff" + data[at + 1 :]):
+            assert post(client, damaged).status_code in {200, 415, 422}
+
+
+def test_decoder_that_fails_in_an_unforeseen_way_blames_the_picture(client, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("serving.identify.picture_to_input", fail)
+    assert_problem(post(client, jpeg()), 422, "unreadable_image")
+
+
+def test_picture_that_needs_too_much_memory_is_no_error_of_the_service(client, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("serving.identify.picture_to_input", fail)
+    assert "retry-after" in post(client, jpeg()).headers
+
+
+# ---- parameters
+
+
+@pytest.mark.parametrize("k", ["0", "51", "-1", "+5", "five", "", "2.0", "1_0", "٥", " 5", "9" * 400])
+def test_k_out_of_range_is_a_bad_parameter(client, k):
+    problem = assert_problem(post(client, jpeg(), params={"k": k}), 422, "bad_parameter")
+    assert "from 1 to 50" in problem["detail"]
+
+
+@pytest.mark.parametrize("k", [b"0", b"x", b"\xff\xfe", b"", b"1" * 5000])
+def test_bad_form_field_k_is_a_bad_parameter(client, k):
+    assert_problem(post_form(client, form(part("image", jpeg()), part("k", k))), 422, "bad_parameter")
+
+
+def test_detail_is_one_sentence_with_value_limit_and_remedy(client):
+    detail = post(client, jpeg(), params={"k": "99"}).json()["detail"]
+    assert detail == (
+        "The parameter `k` is out of its range (got '99'; expected a whole number from 1 to 50): "
+        "send such a number, or leave the parameter out."
+    )
+
+
+# ---- sizes
+
+
+def test_picture_over_the_limit_is_too_large_and_named(start):
+    client = start(max_picture_bytes=2_000)
+    body = form(part("image", jpeg(size=(8, 8))), part("image", bytes(2_001)))
+    problem = assert_problem(post_form(client, body), 413, "too_large")
+    assert problem["index"] == 1
+    assert "at most 0.002 MB" in problem["detail"]
+
+
+def test_length_over_the_limit_is_refused_before_anything_is_read(start):
+    client = start(max_picture_bytes=1_000, max_request_bytes=3_000)
+
+    def never_read():
+        raise AssertionError("the body was read")
+        yield b""
+
+    for kind in ("image/jpeg", FORM["content-type"]):
+        headers = {"content-type": kind, "content-length": "40000000"}
+        response = client.post("/identify", content=never_read(), headers=headers)
+        assert "40.0 MB" in assert_problem(response, 413, "too_large")["detail"]
+
+
+def test_body_of_unknown_length_is_cut_off_at_the_limit(start):
+    client = start(max_picture_bytes=100_000, max_request_bytes=100_000)
+    for headers in ({"content-type": "image/jpeg"}, FORM):
+        zeros = (bytes(10_000) for _ in range(50))
+        assert_problem(client.post("/identify", content=zeros, headers=headers), 413, "too_large")
+
+
+def test_length_that_is_no_number_is_malformed(client):
+    headers = {"content-type": "image/jpeg", "content-length": "many"}
+    assert_problem(client.post("/identify", content=iter([jpeg()]), headers=headers), 400, "malformed_body")
+
+
+# ---- our own mistakes
+
+
+def test_error_of_the_service_is_a_problem_document_without_its_cause(start):
+    session = StandIn()
+    client = start(session=session)
+    session.fails = True
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        response = post(client, jpeg())
+    problem = assert_problem(response, 500, "internal")
+    assert "secret" not in response.text
+    assert [line["event"] for line in lines] == ["internal", "request"]
+    assert {line["request_id"] for line in lines} == {problem["request_id"]}
+    session.fails = False
+    assert post(client, jpeg()).status_code == 200

@@ -1,0 +1,88 @@
+"""Flags, environment and defaults; how many cores there are."""
+
+import os
+
+import pytest
+
+from models.errors import InputError
+from serving.cores import available_cores
+from serving.settings import Settings, find_bundle, load_settings
+
+
+def test_defaults_are_the_ones_of_the_record():
+    assert load_settings([], {}) == Settings()
+
+
+def test_flag_beats_environment_beats_default():
+    environment = {"BOTANIFY_PORT": "9000", "BOTANIFY_MAX_WAITING": "3", "BOTANIFY_BUNDLE": "/some/where"}
+    settings = load_settings(["--port", "9001"], environment)
+    assert (settings.port, settings.max_waiting, settings.deadline_s) == (9001, 3, 10.0)
+    assert str(settings.bundle) == "/some/where"
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"BOTANIFY_PORT": "99999"}, "port"),
+        ({"BOTANIFY_PROVIDER": "tpu"}, "provider"),
+        ({"BOTANIFY_PORT": "x"}, "port"),
+    ],
+)
+def test_bad_variable_is_named(environment, named):
+    with pytest.raises(InputError, match=named):
+        load_settings([], environment)
+
+
+@pytest.mark.parametrize("flags", [["--port", "99999"], ["--deadline-s", "0"], ["--max-active", "0"]])
+def test_flag_out_of_range_is_named(flags):
+    with pytest.raises(InputError, match=flags[0].strip("-").replace("-", "_")):
+        load_settings(flags, {})
+
+
+def test_unknown_flag_ends_the_program():
+    with pytest.raises(SystemExit) as ending:
+        load_settings(["--prot", "1"], {})
+    assert ending.value.code != 0
+
+
+def test_the_only_released_bundle_is_found(tmp_path):
+    with pytest.raises(InputError, match="--bundle"):
+        find_bundle(Settings(), tmp_path)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "bundle.json").touch()
+    assert find_bundle(Settings(), tmp_path) == tmp_path / "one"
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "bundle.json").touch()
+    with pytest.raises(InputError, match="one, two"):
+        find_bundle(Settings(), tmp_path)
+
+
+def cgroup(tmp_path, files, own="0::/\n"):
+    for name, content in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    (tmp_path / "own").write_text(own)
+    return tmp_path / "cgroup", tmp_path / "own"
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "expected"),
+    [
+        ({"cpu.max": "300000 100000\n"}, "0::/\n", 3),
+        ({"cpu.max": "50000 100000\n"}, "0::/\n", 1),
+        ({"cpu.max": "max 100000\n"}, "0::/\n", 64),
+        ({"cpu.max": "max 100000\n", "a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, "0::/a/b\n", 2),
+        ({"cpu/cpu.cfs_quota_us": "250000\n", "cpu/cpu.cfs_period_us": "100000\n"}, "1:cpu:/\n", 2),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, "1:cpu:/\n", 64),
+        ({}, "", 64),
+    ],
+)
+def test_quota_of_the_container_counts(tmp_path, monkeypatch, files, own, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    assert available_cores(*cgroup(tmp_path, files, own)) == expected
+
+
+def test_affinity_counts_when_it_is_smaller(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    assert available_cores(*cgroup(tmp_path, {"cpu.max": "300000 100000\n"})) == 1

@@ -1,0 +1,218 @@
+"""Everything beside /identify: health, model, species, metrics, documents, pages, headers, log lines."""
+
+import json
+import re
+
+import pytest
+import structlog
+
+from tests.serving.tiny import TAXA, TAXONOMY, assert_problem, images, jpeg
+
+ERROR_STATUSES = {"400", "408", "413", "415", "422", "500", "503", "504"}
+
+
+# ---- request id
+
+
+def test_request_id_that_was_sent_comes_back_everywhere(client):
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        response = client.post("/identify", files=images(jpeg()), headers={"x-request-id": "plant-42"})
+    assert response.headers["x-request-id"] == "plant-42"
+    assert response.json()["request_id"] == "plant-42"
+    assert [line["request_id"] for line in lines] == ["plant-42"]
+
+
+@pytest.mark.parametrize("sent", ["", "a b", "x" * 129, "tab\there", "caf\xe9"])
+def test_request_id_that_is_not_sane_is_replaced(client, sent):
+    response = client.get("/health/live", headers={"x-request-id": sent.encode("latin-1")})
+    assert re.fullmatch("[0-9a-f]{32}", response.headers["x-request-id"])
+
+
+@pytest.mark.parametrize("address", ["/", "/nowhere", "/metrics", "/web/style.css", "/schema"])
+def test_every_answer_has_a_request_id(client, address):
+    first, second = (client.get(address).headers["x-request-id"] for _ in range(2))
+    assert first
+    assert first != second
+
+
+def test_one_log_line_a_request_without_names_or_pictures(client):
+    with structlog.testing.capture_logs() as lines:
+        client.post("/identify?k=2", files=[("image", ("my garden.jpg", jpeg(), "image/jpeg"))])
+        client.post("/identify", content=b"")
+    assert [line["event"] for line in lines] == ["request", "request"]
+    assert [(line["route"], line["status"], line.get("code")) for line in lines] == [
+        ("/identify", 200, None),
+        ("/identify", 400, "no_image"),
+    ]
+    assert "garden" not in json.dumps(lines)
+
+
+# ---- health and model
+
+
+def test_alive_and_ready(client):
+    assert client.get("/health/live").status_code == 200
+    assert client.get("/health/ready").status_code == 200
+
+
+def test_model_tells_what_the_bundle_says(client):
+    card = client.get("/model").json()
+    assert (card["name"], card["version"], card["label_hash"]) == ("tiny", "0.0.1", TAXONOMY.label_hash)
+    assert card["architecture"]["num_outputs"] == 6
+    assert (card["input"]["height"], card["input"]["width"]) == (32, 32)
+    assert card["precision"] == "fp32"
+    assert card["providers"] == ["CPUExecutionProvider"]
+    assert card["metrics"][0]["num_pictures"] == 10
+    assert card["sources"][0]["licences"] == {"CC0": 10}
+    assert card["sources"][0]["note"] == "for tests"
+    assert card["thresholds"] == {"species": 0.5, "genus": 0.5, "family": 0.5}
+    assert card["description"] == "Tells colors apart."
+
+
+# ---- species
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [("ros", ["Rosa canina", "Rosa rugosa"]), ("DAISY", ["Bellis perennis"]), ("ferox", ["Rosa rugosa"]), ("zzz", [])],
+)
+def test_species_are_found_by_any_of_their_names(client, query, found):
+    body = client.get("/species", params={"q": query}).json()
+    assert [entry["scientific_name"] for entry in body["species"]] == found
+    assert body["total"] == len(TAXA)
+
+
+def test_species_entry_has_every_field(client):
+    (entry,) = client.get("/species", params={"q": "rosa c"}).json()["species"]
+    assert entry == {
+        "taxon_id": "rosa-canina",
+        "rank": "species",
+        "scientific_name": "Rosa canina",
+        "common_names": ["dog rose"],
+        "genus": "Rosa",
+        "family": "Rosaceae",
+        "gbif_id": 3003446,
+    }
+
+
+def test_species_without_a_query_are_all_of_them_up_to_the_limit(client):
+    assert len(client.get("/species").json()["species"]) == len(TAXA)
+    assert len(client.get("/species?limit=2&page=3").json()["species"]) == 2
+
+
+@pytest.mark.parametrize("query", [{"limit": "0"}, {"limit": "201"}, {"limit": "x"}, {"q": "x" * 201}])
+def test_bad_species_parameters_are_problems(client, query):
+    assert_problem(client.get("/species", params=query), 422, "bad_parameter")
+
+
+# ---- metrics
+
+
+def test_metrics_count_requests_stages_pictures_and_refusals(start):
+    client = start()
+    client.post("/identify", files=images(jpeg(), jpeg()))
+    client.post("/identify", files=images(b"text"))
+    client.get("/nowhere/at/all")
+    response = client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    values = dict(line.rsplit(" ", 1) for line in response.text.splitlines() if not line.startswith("#"))
+    assert values['botanify_requests_total{method="POST",route="/identify",status="200"}'] == "1.0"
+    assert values['botanify_requests_total{method="POST",route="/identify",status="415"}'] == "1.0"
+    assert values['botanify_requests_total{method="GET",route="unmatched",status="404"}'] == "1.0"
+    assert values['botanify_refusals_total{code="unsupported_format"}'] == "1.0"
+    assert values['botanify_pictures_total{format="JPEG"}'] == "2.0"
+    assert values["botanify_requests_in_flight"] == "1.0"  # this very request
+    for stage in ("read", "wait", "decode", "run", "rank"):
+        assert float(values[f'botanify_stage_seconds_count{{stage="{stage}"}}']) >= 1
+    assert any(line.startswith("botanify_model_info") and 'name="tiny"' in line for line in values)
+
+
+# ---- documents
+
+
+def test_openapi_declares_both_kinds_of_body(client):
+    operation = client.get("/schema/openapi.json").json()["paths"]["/identify"]["post"]
+    assert {"multipart/form-data", "image/jpeg", "image/heic"} <= set(operation["requestBody"]["content"])
+    image = operation["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]["image"]
+    assert (image["type"], image["minItems"], image["maxItems"]) == ("array", 1, 5)
+    (k,) = operation["parameters"]
+    assert (k["name"], k["schema"]["type"], k["schema"]["minimum"], k["schema"]["maximum"]) == ("k", "integer", 1, 50)
+
+
+def test_openapi_declares_every_error_as_a_problem_document(client):
+    paths = client.get("/schema/openapi.json").json()["paths"]
+    responses = paths["/identify"]["post"]["responses"]
+    assert set(responses) == {"200"} | ERROR_STATUSES
+    errors = [
+        content
+        for path in paths.values()
+        for operation in path.values()
+        for status, response in operation["responses"].items()
+        if status != "200"
+        for content in response["content"]
+    ]
+    assert set(errors) == {"application/problem+json"}
+
+
+def test_viewer_and_page_load_nothing_from_elsewhere(client):
+    for address in ("/", "/schema"):
+        response = client.get(address)
+        assert response.headers["content-type"].startswith("text/html")
+        assert not re.search(r"""(src|href|url)\s*=\s*["']?(https?:)?//""", response.text)
+        assert "default-src 'self'" in response.headers["content-security-policy"]
+        for loaded in re.findall(r'(?:src|href)="(/web/[^"]+)"', response.text):
+            assert client.get(loaded).status_code == 200, loaded
+
+
+def test_viewer_reads_our_own_document(client):
+    assert 'spec-url="/schema/openapi.json"' in client.get("/schema").text
+
+
+# ---- addresses and methods
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["/nowhere", "/schema/nowhere", "/schema/nowhere.json", "/web/nowhere", "/web/%00", f"/web/{'x' * 5000}", "/web",
+     "/web/..%2fapp.py", "/web/../app.py", "/web//etc/passwd", "/identify/x"],
+)  # fmt: skip
+def test_unknown_address_is_a_problem_document(client, address):
+    response = client.get(address)
+    assert_problem(response, 404, "not_found")
+    assert "/work" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("method", "address", "allowed"),
+    [
+        ("GET", "/identify", {"POST", "OPTIONS"}),
+        ("DELETE", "/model", {"GET", "HEAD", "OPTIONS"}),
+        ("POST", "/", {"GET", "HEAD", "OPTIONS"}),
+        ("HEAD", "/identify", {"POST", "OPTIONS"}),
+    ],
+)
+def test_unknown_method_is_a_problem_document_with_allow(client, method, address, allowed):
+    response = client.request(method, address)
+    assert response.status_code == 405
+    assert set(response.headers["allow"].split(", ")) == allowed
+    if method != "HEAD":
+        assert_problem(response, 405, "method_not_allowed")
+
+
+def test_options_names_the_methods(client):
+    response = client.options("/model")
+    assert response.status_code == 204
+    assert set(response.headers["allow"].split(", ")) == {"GET", "HEAD", "OPTIONS"}
+
+
+@pytest.mark.parametrize("address", ["/", "/model", "/health/ready", "/schema/openapi.json", "/web/style.css"])
+def test_head_is_get_without_the_body(client, address):
+    head, get = client.head(address), client.get(address)
+    assert head.status_code == 200
+    assert head.content == b""
+    assert head.headers["content-length"] == get.headers["content-length"]
+    assert head.headers["content-type"] == get.headers["content-type"]
+
+
+def test_wrong_host_header_is_a_problem_document(client):
+    assert_problem(client.get("/model", headers={"host": "bad host"}), 400, "bad_request")

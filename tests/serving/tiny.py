@@ -1,0 +1,161 @@
+"""A tiny bundle, pictures drawn on the spot, and what a problem document must look like."""
+
+import io
+import threading
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+from models import session as names
+from models.bundle import Architecture, BundleRecord, DataSource, Metric, NetworkFile, seal_bundle
+from models.preprocess import InputSpec
+from models.taxonomy import Output, Taxon, Taxonomy
+
+SIDE_PX = 32
+RED, GREEN, BLUE = (230, 20, 20), (20, 230, 20), (20, 20, 230)
+
+TAXA = (
+    Taxon("rosa-canina", "species", "Rosa canina", "Rosa", "Rosaceae", common_names=("dog rose",), gbif_id=3003446),
+    Taxon("rosa-rugosa", "species", "Rosa rugosa", "Rosa", "Rosaceae", synonyms=("Rosa ferox",)),
+    Taxon("bellis-perennis", "species", "Bellis perennis", "Bellis", "Asteraceae", common_names=("daisy",)),
+    Taxon("crocus", "genus", "Crocus", "Crocus", "Iridaceae"),
+    Taxon("crocus-vernus", "species", "Crocus vernus", "Crocus", "Iridaceae", common_names=("spring crocus",)),
+)
+# Six outputs over five taxa: the daisy stands in two data sets.
+OUTPUTS = tuple(
+    Output(f"{source}:{taxon_id}", source, taxon_id)
+    for source, taxon_id in (
+        ("a", "rosa-canina"),
+        ("a", "rosa-rugosa"),
+        ("a", "bellis-perennis"),
+        ("b", "bellis-perennis"),
+        ("a", "crocus"),
+        ("a", "crocus-vernus"),
+    )
+)
+TAXONOMY = Taxonomy("2026-11", TAXA, OUTPUTS)
+# Rows: mean of normalized red, green, blue. Red pictures are roses, green ones daisies, blue ones crocuses.
+WEIGHTS = np.array(
+    [[1.5, 1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.2, 1.2, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.5, 0.5]], dtype=np.float32
+)
+
+
+def write_network(path, output_keys=TAXONOMY.output_keys, weights=WEIGHTS, sides=(SIDE_PX, SIDE_PX), pool=True):
+    """A network that looks at the mean color and nothing else; without the pool it does not run."""
+    nodes = [
+        helper.make_node("GlobalAveragePool" if pool else "Identity", [names.INPUT_NAME], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], [names.FEATURES_NAME]),
+        helper.make_node("MatMul", [names.FEATURES_NAME, "weights"], [names.LOGITS_NAME]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info(names.INPUT_NAME, TensorProto.FLOAT, ["batch", 3, *sides])],
+        [
+            helper.make_tensor_value_info(names.LOGITS_NAME, TensorProto.FLOAT, ["batch", weights.shape[1]]),
+            helper.make_tensor_value_info(names.FEATURES_NAME, TensorProto.FLOAT, ["batch", "features"]),
+        ],
+        [numpy_helper.from_array(weights, "weights")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    keys = "[" + ", ".join(f'"{key}"' for key in output_keys) + "]"
+    helper.set_model_props(
+        model, {names.OUTPUT_KEYS_FIELD: keys, names.LABEL_HASH_FIELD: names.label_hash(output_keys)}
+    )
+    onnx.save(model, path)
+
+
+def seal_tiny_bundle(folder, scratch):
+    network = scratch / "model.fp32.onnx"
+    write_network(network)
+    record = BundleRecord(
+        format_version=1,
+        name="tiny",
+        version="0.0.1",
+        architecture=Architecture("tiny", num_outputs=6, num_features=3, num_parameters=18),
+        input=InputSpec(height=SIDE_PX, width=SIDE_PX, train_px=SIDE_PX),
+        label_hash=TAXONOMY.label_hash,
+        networks={"fp32": NetworkFile("model.fp32.onnx", temperature=1.0)},
+        metrics=(Metric("top1_taxon", 0.5, "drawn", 10),),
+        recipe={},
+        trained_on="nothing",
+        sources=(DataSource("drawn", 10, {"CC0": 10}, "for tests"),),
+        git_commit="unknown",
+        created="2026-11-20T00:00:00Z",
+        description="Tells colors apart.",
+    )
+    return seal_bundle(folder, record, TAXONOMY, {"model.fp32.onnx": network})
+
+
+def draw(color=RED, size=(64, 48), mode="RGB"):
+    """A picture of one color."""
+    return Image.new("RGB", size, color).convert(mode)
+
+
+def encode(image, file_format="JPEG", **options):
+    stream = io.BytesIO()
+    image.save(stream, file_format, **options)
+    return stream.getvalue()
+
+
+def jpeg(color=RED, size=(64, 48), **options):
+    return encode(draw(color, size), "JPEG", quality=95, **options)
+
+
+def assert_problem(response, status, code):
+    """A problem document as the contract has it; gives its content."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
+    assert problem["code"] == code
+    assert problem["status"] == status
+    assert problem["type"] == f"urn:botanify:problem:{code}"
+    assert problem["title"]
+    assert problem["detail"].endswith(".")
+    assert problem["request_id"] == response.headers["x-request-id"]
+    assert set(problem) <= {"type", "title", "status", "detail", "code", "request_id", "index"}
+    return problem
+
+
+class StandIn:
+    """A network that can be held up or made to fail, and counts its runs; every logit is 0."""
+
+    def __init__(self):
+        self.free, self.entered = threading.Event(), threading.Event()
+        self.free.set()
+        self.fails, self.num_runs = False, 0
+
+    def hold(self):
+        self.entered.clear()
+        self.free.clear()
+
+    def run(self, pixels):
+        self.num_runs += 1
+        self.entered.set()
+        assert self.free.wait(20)
+        if self.fails:
+            raise RuntimeError("secret words")
+        return names.NetworkOutput(np.zeros((len(pixels), 6), np.float32), np.zeros((len(pixels), 3), np.float32))
+
+
+BOUNDARY = "botanify-test"
+FORM = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
+
+
+def part(name, content, *, filename=None, more=""):
+    """One part of a form, written by hand so that it may also be wrong."""
+    quoted = f'; filename="{filename}"' if filename is not None else ""
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{quoted}\r\n{more}\r\n'
+    return head.encode() + content + b"\r\n"
+
+
+def form(*parts):
+    """A complete form."""
+    return b"".join(parts) + f"--{BOUNDARY}--\r\n".encode()
+
+
+def images(*pictures):
+    """The pictures as an HTTP library sends them."""
+    return [("image", (f"{number}.jpg", data, "image/jpeg")) for number, data in enumerate(pictures)]
