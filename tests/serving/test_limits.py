@@ -120,10 +120,10 @@ def test_warm_up_that_fails_is_told_and_the_service_never_ready(settings):
 # ---- clients that leave
 
 
-async def exchange(app, messages):
+async def exchange(app, messages, method="POST", path="/identify"):
     """Sends one request by hand; gives what was sent back and the log lines."""
     scope = {
-        "type": "http", "http_version": "1.1", "method": "POST", "path": "/identify", "raw_path": b"/identify",
+        "type": "http", "http_version": "1.1", "method": method, "path": path, "raw_path": path.encode(),
         "query_string": b"", "root_path": "", "scheme": "http", "server": ("127.0.0.1", 80), "client": None,
         "headers": [(b"host", b"localhost"), (b"content-type", b"image/jpeg")], "asgi": {"version": "3.0"},
     }  # fmt: skip
@@ -140,13 +140,13 @@ async def exchange(app, messages):
     return sent, lines
 
 
-def run_exchange(settings, session, messages):
+def run_exchange(settings, session, messages, **request):
     async def main():
         app = create_app(settings, session=session)
         async with app.lifespan():
             await asyncio.to_thread(session.entered.wait)
             await asyncio.sleep(0.1)  # the warm-up ran, and now its result is taken in
-            return await exchange(app, messages)
+            return await exchange(app, messages, **request)
 
     return asyncio.run(main())
 
@@ -165,6 +165,13 @@ def test_nothing_runs_for_a_client_that_left(settings):
     _, lines = run_exchange(settings, session, [whole])
     assert lines[-1]["status"] == 499
     assert session.num_runs == 1  # the warm-up
+
+
+def test_head_sends_no_body_whatever_the_server_does_with_it(settings):
+    sent, _ = run_exchange(settings, StandIn(), [], method="HEAD", path="/model")
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert sent[0]["status"] == 200
+    assert sent[1]["body"] == b""
 
 
 # ---- the promise that all of it stands on
