@@ -268,9 +268,11 @@ def _format_version(path: Path) -> object:
     """Read before anything else: a later format may have other fields."""
     try:
         return msgspec.json.decode(path.read_bytes())["format_version"]
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise BundleError(
-            f"{path} is no bundle record", value=error, remedy="fetch or export the bundle again"
+            f"{path} is no bundle record",
+            limit="a JSON object with format_version",
+            remedy="fetch or export the bundle again",
         ) from error
 
 
@@ -299,7 +301,7 @@ def _require_equal(what: str, first: str, first_value: object, second: str, seco
 def _read_json(path: Path, kind: type[_Record]) -> _Record:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (msgspec.DecodeError, BotanifyError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, BotanifyError) as error:
         raise BundleError(f"{path} cannot be read", value=error, remedy="fetch or export the bundle again") from error
 
 

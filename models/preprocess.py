@@ -144,7 +144,7 @@ def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
         _require_pixels(name, width, height)
         if min_side_px is not None and name == "JPEG":
             _draft(opened, min_side_px)
-        opened.load()  # first, since the EXIF of a PNG may stand behind its pixels
+        opened.load()  # first: EXIF may stand behind the pixels, and `_orientation` would forgive their damage
         orientation = _orientation(opened)
         if orientation in _SIDEWAYS:
             width, height = height, width

@@ -112,7 +112,7 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         return Groups.of([taxon.family for taxon in self.taxa])
 
     def search(self, query: str, limit: int = 20) -> list[Taxon]:
-        """Finds taxa whose scientific name, synonym or common name has a word that starts with the query.
+        """Finds taxa whose scientific name, synonym, common name or family has a word that starts with the query.
 
         Args:
             query: What a person typed; case, accents and surrounding space do not matter. Empty finds every taxon.
@@ -122,8 +122,16 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
             Taxa sorted by scientific name.
         """
         wanted = fold(query)
-        found = (taxon for taxon in self.taxa if any(_has_word(name, wanted) for name in _names(taxon)))
-        return sorted(found, key=lambda taxon: taxon.scientific_name)[:limit]
+        return [taxon for taxon, words in self._searchable if f" {wanted}" in words][:limit]
+
+    @cached_property
+    def _searchable(self) -> list[tuple[Taxon, str]]:
+        """The taxa by scientific name, each with all its folded names, a space in front of every word.
+
+        Folding 5,337 taxa takes 50 ms, so it is done once.
+        """
+        ordered = sorted(self.taxa, key=lambda taxon: taxon.scientific_name)
+        return [(taxon, "".join(f" {fold(name)}\n" for name in _names(taxon))) for taxon in ordered]
 
 
 class Groups(msgspec.Struct, frozen=True):
@@ -160,10 +168,6 @@ def fold(text: str) -> str:
 
 def _names(taxon: Taxon) -> Iterable[str]:
     return (taxon.scientific_name, *taxon.synonyms, *taxon.common_names, taxon.family)
-
-
-def _has_word(name: str, folded_query: str) -> bool:
-    return f" {fold(name)}".find(f" {folded_query}") >= 0
 
 
 def _require_unique(what: str, values: Iterable[str]) -> None:

@@ -64,6 +64,22 @@ class JudgedPictures(Dataset[tuple[Tensor, int]]):
         return torch.from_numpy(pixels), int(self._manifest.labels[row])
 
 
+class PictureLoader(DataLoader[Any]):
+    """The stock loader, whose errors read the same from its processes as from this one."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """Gives the batches.
+
+        Raises:
+            DataError: A picture cannot be read. torch would put the other process's traceback into its message.
+        """
+        try:
+            yield from super().__iter__()
+        except DataError as error:
+            told = [line for line in str(error).splitlines() if line.strip(" .")][-1]
+            raise DataError(told.removeprefix("models.errors.DataError: ").rstrip(".")) from None
+
+
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
     """Says which file an error came from: a manifest can be older than its pictures."""
@@ -88,19 +104,19 @@ def input_spec(recipe: Recipe) -> InputSpec:
     )
 
 
-def training_loader(manifest: Manifest, recipe: Recipe, pin: bool) -> tuple[DataLoader[Any], EpochBatches]:
+def training_loader(manifest: Manifest, recipe: Recipe, pin: bool) -> tuple[PictureLoader, EpochBatches]:
     """The loader of training batches, and the sampler that decides where in which epoch it starts."""
     batches = EpochBatches(manifest.rows_of("train"), recipe.schedule.batch_size, recipe.run.seed)
     pictures = TrainingPictures(manifest, recipe.augment, input_spec(recipe), recipe.run.seed)
-    return DataLoader(pictures, batch_sampler=batches, pin_memory=pin, **_worker_options(recipe.data)), batches
+    return PictureLoader(pictures, batch_sampler=batches, pin_memory=pin, **_worker_options(recipe.data)), batches
 
 
 def judged_loader(
     manifest: Manifest, rows: npt.NDArray[np.int64], spec: InputSpec, data: DataRecipe, batch_size: int = 32
-) -> DataLoader[Any]:
+) -> PictureLoader:
     """A loader of pictures as they are served, in the order of `rows`."""
     options = _worker_options(data) | {"persistent_workers": False}
-    return DataLoader(JudgedPictures(manifest, rows, spec), batch_size=batch_size, **options)
+    return PictureLoader(JudgedPictures(manifest, rows, spec), batch_size=batch_size, **options)
 
 
 def _worker_options(data: DataRecipe) -> dict[str, Any]:

@@ -43,15 +43,15 @@ def top_k_hits(scores_NC: Floats, labels_N: Whole, k: int) -> npt.NDArray[np.boo
 def macro_top1(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> tuple[float, tuple[float, float]]:
     """Mean over the classes of each class's share of hits, with its 95 % interval.
 
-    The interval is normal, from the binomial variance of every class (Agresti-Coull's two added hits and misses keep a
-    class of few pictures from claiming certainty).
+    The interval is normal, from the binomial variance of every class; two added hits and misses (as Agresti and Coull
+    1998) keep a class of few pictures from claiming certainty.
     """
     classes, index = np.unique(labels_N, return_inverse=True)
     counts = np.bincount(index)
     hits = np.bincount(index, weights=hits_N)
     mean = float((hits / counts).mean())
     smoothed = (hits + 2) / (counts + 4)
-    deviation = math.sqrt(float((smoothed * (1 - smoothed) / (counts + 4)).sum())) / len(classes)
+    deviation = math.sqrt(float((smoothed * (1 - smoothed) / counts).sum())) / len(classes)
     return mean, (max(mean - _Z_95 * deviation, 0.0), min(mean + _Z_95 * deviation, 1.0))
 
 

@@ -17,6 +17,7 @@ import tyro
 
 from models.errors import DataError, RecipeError
 from models.network import PlantNetwork
+from training.augment import seeded
 from training.checkpoint import LAST
 from training.loop import Trainer, choose_device
 from training.manifest import Manifest
@@ -87,12 +88,13 @@ def train(command: Train) -> None:
         return
     _require_free_folder(command)
     _require_architecture(recipe.network.architecture)
-    network = PlantNetwork(
-        recipe.network.architecture,
-        len(manifest.taxonomy.outputs),
-        dropout=recipe.network.dropout,
-        drop_path=recipe.network.drop_path,
-    )
+    with seeded(recipe.run.seed):
+        network = PlantNetwork(
+            recipe.network.architecture,
+            len(manifest.taxonomy.outputs),
+            dropout=recipe.network.dropout,
+            drop_path=recipe.network.drop_path,
+        )
     if not command.resume:
         print(load_weights(network, recipe.network.weights).note)
     with closing(Trainer(recipe, manifest, network, choose_device(recipe.hardware))) as trainer:

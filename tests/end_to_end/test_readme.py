@@ -1,0 +1,96 @@
+"""README.md is held against the project: its map against the disk, its commands by running them."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from training.recipe import RECIPES
+from training.sources.herbarium import write_image_folder
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PACKAGES = ("models", "training", "serving")
+# So small that it runs anywhere; everything else is as written.
+TINY = (
+    "--architecture test_efficientnet --weights none --device cpu --workers 0 --epochs 1 --batch-size 4 "
+    "--picture-px 32 --progressive --serve-px 32 --cutmix 0 --randaugment-ops 0"
+)
+
+
+def section(title: str) -> str:
+    return README.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def mapped_names() -> dict[str, set[str]]:
+    """Package -> what the map lists in it."""
+    names: dict[str, set[str]] = {}
+    package = ""
+    for line in section("The map").splitlines():
+        if found := re.match(r"(\w+)/ ", line):
+            package = found[1]
+            names[package] = set()
+        elif found := re.match(r"  ([\w./-]+)", line):
+            names[package].add(found[1].rstrip("/"))
+    return names
+
+
+def names_on_disk(package: str) -> set[str]:
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", package],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return {Path(line).parts[1] for line in tracked.stdout.splitlines()} - {"__init__.py"}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_map_lists_exactly_what_is_on_disk(package):
+    assert mapped_names()[package] == names_on_disk(package)
+
+
+def test_every_recipe_is_listed():
+    listed = set(re.findall(r"^\| `(\w+)` \|", section("Train it on your own folder"), re.MULTILINE))
+    assert listed == {path.stem for path in RECIPES.glob("*.toml")}
+
+
+def test_pictures_and_links_of_the_readme_exist():
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder in which the README's training commands ran, one after the other, and what each printed."""
+    folder = tmp_path_factory.mktemp("own")
+    write_image_folder(folder / "my_plants", num_species=3, pictures_per_species=12, size_px=48)
+    (folder / "my_plants" / "labels.csv").unlink()
+    block = re.search(r"```sh\n(python training/prepare.*?)```", section("Train it on your own folder"), re.DOTALL)
+    commands = block[1].strip().splitlines()
+    for command in commands[:-1]:
+        flags = TINY if "train.py" in command else "--workers 1"
+        line = command.replace("python training/", f"{sys.executable} {ROOT}/training/")
+        done = subprocess.run(shlex.split(f"{line} {flags}"), cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return folder, commands[-1]
+
+
+@pytest.mark.timeout(300)
+def test_four_commands_lead_from_a_folder_to_an_answer(trained):
+    folder, serve = trained
+    line = f"{serve.replace('python -m', f'{sys.executable} -m')} --port 0"
+    with subprocess.Popen(shlex.split(line), cwd=folder, stderr=subprocess.PIPE, text=True) as service:
+        try:
+            address = next(found[0] for told in service.stderr if (found := re.search(r"http://[\d.:]+", told)))
+            next(told for told in service.stderr if '"ready"' in told)
+            picture = next((folder / "my_plants").rglob("*.jpg"))
+            answer = httpx.post(f"{address}/identify", files={"image": picture.read_bytes()}, timeout=30).json()
+        finally:
+            service.terminate()
+    assert len(answer["predictions"]) == 3
+    names = {folder.name.partition("(")[2].rstrip(")") for folder in (folder / "my_plants").iterdir()}
+    assert {prediction["scientific_name"] for prediction in answer["predictions"]} == names

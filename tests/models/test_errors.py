@@ -1,0 +1,81 @@
+"""Errors are one sentence with problem, value, limit and remedy, and keep their codes."""
+
+import pickle
+
+import pytest
+
+from models import errors
+from models.errors import BotanifyError, BundleError, InputError, PictureError, TooManyPixels, UnreadableImage
+
+CODES = {
+    "BotanifyError": "error",
+    "InputError": "bad_input",
+    "RecipeError": "bad_recipe",
+    "DataError": "bad_data",
+    "CheckpointError": "bad_checkpoint",
+    "BundleError": "bad_bundle",
+    "PictureError": "bad_picture",
+    "UnsupportedFormat": "unsupported_format",
+    "UnreadableImage": "unreadable_image",
+    "TooManyPixels": "too_many_pixels",
+}
+
+
+def error_classes():
+    return {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+
+
+def test_codes_never_change():
+    assert {name: kind.code for name, kind in error_classes().items()} == CODES
+
+
+def test_tree_in_the_docstring_is_the_tree_of_the_classes():
+    parents = []
+    for line in errors.__doc__.splitlines():
+        words = line.replace("└──", "   ").replace("├──", "   ").replace("│", " ")
+        name, depth = words.split()[0] if words.strip() else "", (len(words) - len(words.lstrip())) // 4
+        if name not in CODES:
+            continue
+        parents[depth - 1 :] = [error_classes()[name]]
+        assert depth == 1 or parents[-1].__base__ is parents[-2], name
+    drawn = [name for name in CODES if f" {name} " in errors.__doc__]
+    assert drawn == list(CODES)
+
+
+def test_sentence_tells_problem_value_limit_and_remedy():
+    error = InputError("the batch is too small", value=0, limit="at least 1", remedy="raise batch_size")
+    assert str(error) == "the batch is too small (got 0; expected at least 1): raise batch_size."
+    assert (error.problem, error.value, error.limit, error.remedy) == (
+        "the batch is too small", 0, "at least 1", "raise batch_size",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({}, "it is wrong."),
+        ({"value": 3}, "it is wrong (got 3)."),
+        ({"limit": "4"}, "it is wrong (expected 4)."),
+        ({"remedy": "mend it"}, "it is wrong: mend it."),
+        ({"value": 0, "remedy": "mend it"}, "it is wrong (got 0): mend it."),
+    ],
+)
+def test_sentence_leaves_out_what_is_not_known(facts, sentence):
+    assert str(InputError("it is wrong", **facts)) == sentence
+
+
+def test_error_from_another_process_says_the_same():
+    error = TooManyPixels("too large", value="9 x 9", limit="at most 8", remedy="send less")
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - what multiprocessing does, with our own bytes
+    assert type(copy) is TooManyPixels
+    assert str(copy) == str(error)
+    assert (copy.problem, copy.value, copy.limit, copy.remedy) == (
+        error.problem, error.value, error.limit, error.remedy,
+    )  # fmt: skip
+
+
+def test_one_clause_catches_every_picture_error():
+    with pytest.raises(PictureError):
+        raise UnreadableImage("broken")
+    assert not issubclass(BundleError, PictureError)
+    assert issubclass(BundleError, BotanifyError)

@@ -1,0 +1,84 @@
+"""EfficientNet-B4 with a classifier of its own, and the pooled features in front of it."""
+
+import math
+
+import pytest
+import torch
+
+from models.network import ExportableNetwork, PlantNetwork
+
+BUILD = "efficientnet_b4"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tiny pictures are not worth more, and on a busy machine threads wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(1)
+    return PlantNetwork(BUILD, 17, dropout=0.4, drop_path=0.2).eval()
+
+
+@pytest.fixture(scope="module")
+def pixels():
+    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+
+
+def test_reference_network_has_the_published_number_of_parameters():
+    with torch.device("meta"):
+        network = PlantNetwork(BUILD, 5337)
+    assert network.num_parameters() == 27_117_857
+    assert sum(parameter.numel() for parameter in network.head_parameters()) == 9_569_241
+    assert sum(parameter.numel() for parameter in network.backbone_parameters()) == 17_548_616
+
+
+def test_logits_and_features_agree_with_a_plain_call(network, pixels):
+    with torch.inference_mode():
+        logits, features = network.logits_and_features(pixels)
+        torch.testing.assert_close(logits, network(pixels))
+        torch.testing.assert_close(logits, network.head(features))
+    assert logits.shape == (2, 17)
+    assert features.shape == (2, 1792) == (2, network.num_features)
+    assert not torch.allclose(features[0], features[1])
+
+
+def test_exported_call_gives_both_outputs(network, pixels):
+    with torch.inference_mode():
+        logits, features = ExportableNetwork(network).eval()(pixels)
+        again = network.logits_and_features(pixels)
+    torch.testing.assert_close((logits, features), again)
+
+
+def test_head_and_backbone_share_out_the_parameters(network):
+    head = {id(parameter) for parameter in network.head_parameters()}
+    backbone = {id(parameter) for parameter in network.backbone_parameters()}
+    everything = {id(parameter) for parameter in network.parameters()}
+    assert not head & backbone
+    assert head | backbone == everything
+    assert {id(network.head.weight), id(network.head.bias)} == head
+
+
+def test_training_starts_at_chance():
+    torch.manual_seed(3)
+    network = PlantNetwork(BUILD, 17).train()
+    with torch.no_grad():
+        logits = network(torch.randn(8, 3, 64, 64))
+    surprise = torch.nn.functional.cross_entropy(logits, torch.arange(8))
+    assert surprise.item() == pytest.approx(math.log(17), abs=0.4)
+
+
+def test_dropout_acts_in_front_of_the_classifier_and_only_in_training(pixels):
+    network = PlantNetwork(BUILD, 5, dropout=0.9).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(network(pixels), network(pixels))
+        network.timm_model.eval()
+        network.timm_model.training = True  # dropout alone, so that BatchNorm stays as it is
+        logits, features = network.logits_and_features(pixels)
+    assert (features == 0).float().mean() > 0.8
+    torch.testing.assert_close(logits, network.head(features))
