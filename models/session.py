@@ -3,6 +3,7 @@
 Importing this module is cheap: ONNX Runtime itself is loaded when the first session is opened.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -79,9 +80,9 @@ class OnnxSession:
 
 
 def _open(path: Path, providers: Sequence[str], num_threads: int | None) -> Any:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the import, which already writes a device id
     import onnxruntime
 
-    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised too, and told once, by us
     # Spinning threads steal the cores from everything else on the host: 248 ms against 149 under load.

@@ -15,6 +15,7 @@ from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, picture_to_input
 from training.augment import random_input, seeded
 from training.manifest import Manifest
+from training.processes import clean_context
 from training.recipe import AugmentRecipe, DataRecipe, Recipe
 from training.sampler import Draw, EpochBatches
 
@@ -76,6 +77,7 @@ class PictureLoader(DataLoader[Any]):
         try:
             yield from super().__iter__()
         except DataError as error:
+            error.__traceback__ = None  # torch leaves a cycle in it, which keeps the processes waiting to be collected
             told = [line for line in str(error).splitlines() if line.strip(" .")][-1]
             raise DataError(told.removeprefix("models.errors.DataError: ").rstrip(".")) from None
 
@@ -126,13 +128,8 @@ def _worker_options(data: DataRecipe) -> dict[str, Any]:
         "num_workers": data.workers,
         "prefetch_factor": data.prefetch_factor,
         "persistent_workers": data.persistent_workers,
-        "worker_init_fn": _one_thread,
+        "multiprocessing_context": clean_context(),
     }
-
-
-def _one_thread(_worker: int) -> None:
-    """A loader process that starts a thread a core would fight with the others."""
-    torch.set_num_threads(1)
 
 
 def label_names(manifest: Manifest, labels: Sequence[int]) -> list[str]:

@@ -43,7 +43,7 @@ from training.model_card import MODEL_CARD_FILE, model_card
 from training.onnx_file import fold_batch_norm, round_to_half, write_onnx
 from training.predict import Logits, predict, torch_runner
 from training.program import run_program
-from training.recipe import DataRecipe, check_recipe
+from training.recipe import DataRecipe, Pixels, check_recipe
 from training.sources.record import Split
 
 PARITY_LIMIT: Final = 1e-3
@@ -64,6 +64,9 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the model; default: the recipe's."""
     model_version: str = "1.0.0"
     """Version of the model."""
+    serve_px: Pixels | None = None
+    """Side of the pictures in service, px; default: the recipe's. Often best a little above the last training size
+    (Touvron et al. 2019); choose it on validation, never on test."""
     half_storage: bool = True
     """Store the weights in half precision and compute in single: half the size at the same speed."""
     note: str = ""
@@ -102,6 +105,8 @@ def export(command: Export) -> Bundle:
     checkpoint, manifest = read_checkpoint(command.checkpoint), Manifest(command.data)
     _require_same_outputs(checkpoint, manifest)
     spec = input_spec(check_recipe(checkpoint.recipe, origin=str(command.checkpoint)))
+    if command.serve_px is not None:
+        spec = msgspec.structs.replace(spec, height=command.serve_px, width=command.serve_px)
     with tempfile.TemporaryDirectory() as folder:
         converted = convert(checkpoint, manifest, spec, Path(folder) / _NETWORK_FILE, command)
         _require_gates(converted.gates)

@@ -80,6 +80,10 @@ class Manifest:
                 remedy="run training/prepare.py again",
             )
 
+    def __reduce__(self) -> tuple[type["Manifest"], tuple[Path]]:
+        """Other processes open the files themselves: the table is memory-mapped, and shared that way."""
+        return Manifest, (self.folder,)
+
     def __len__(self) -> int:
         return int(self.table.num_rows)
 

@@ -1,0 +1,54 @@
+"""Drawn pictures, their prepared data, one finished run and its bundle: made once, read by many."""
+
+import pytest
+import torch
+
+from models.bundle import load_bundle
+from tests.training.small import run_training, write_pictures
+from training.export import Export, export
+from training.manifest import Manifest
+from training.prepare import Folder, prepare
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """Runs are compared with those of other processes, and the core is shared."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch, tmp_path):
+    """No test fetches weights, whatever lies in the user's cache."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    return write_pictures(tmp_path_factory.mktemp("drawn") / "flowers")
+
+
+@pytest.fixture(scope="session")
+def data(pictures, tmp_path_factory):
+    """Prepared: 36 pictures, of which 3 validate and 3 test."""
+    folder = tmp_path_factory.mktemp("prepared") / "data"
+    prepare(Folder(pictures=pictures, out=folder, workers=1))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def manifest(data):
+    return Manifest(data)
+
+
+@pytest.fixture(scope="session")
+def finished_run(data, tmp_path_factory):
+    """A run of both epochs, never to be written to."""
+    return run_training(data, tmp_path_factory.mktemp("runs") / "finished")
+
+
+@pytest.fixture(scope="session")
+def bundle(finished_run, data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bundles") / "tiny"
+    export(Export(checkpoint=finished_run / "last.pt", data=data, out=folder, workers=0, note="Drawn."))
+    return load_bundle(folder)

@@ -1,0 +1,133 @@
+"""Drawn flowers and short runs: what the tests of training share, small enough for one busy core."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from models.taxonomy import Output, Taxon, Taxonomy
+from training.loop import Trainer, choose_device
+from training.manifest import Manifest, ManifestRow, write_manifest
+from training.train import parse, train
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = Path(__file__).with_name("tiny.toml")
+# Folder name -> (color, shape): one name with both parts, one scientific alone, one common alone.
+FLOWERS = {
+    "Red rose (Rosa rubra)": ("crimson", "ellipse"),
+    "Iris caerulea": ("royalblue", "rectangle"),
+    "Buttercup": ("gold", "polygon"),
+}
+
+
+def draw(color, shape, variant, size=(80, 64)):
+    """One picture: a colored shape on a speckled meadow; another variant stands elsewhere."""
+    random = np.random.default_rng(variant)
+    meadow = np.array([90, 140, 80]) + random.integers(-30, 30, (size[1], size[0], 1))
+    picture = Image.fromarray(np.broadcast_to(meadow, (size[1], size[0], 3)).astype(np.uint8))
+    left, top = (int(random.integers(2, side // 3)) for side in size)
+    right, bottom = left + size[0] // 2, top + size[1] // 2
+    pen = ImageDraw.Draw(picture)
+    if shape == "polygon":
+        pen.polygon([(left, bottom), (right, bottom), ((left + right) / 2, top)], fill=color)
+    else:
+        getattr(pen, shape)((left, top, right, bottom), fill=color)
+    return picture
+
+
+def write_pictures(root, per_class=12, flowers=FLOWERS):
+    """Writes one folder of JPEGs a flower."""
+    for number, (name, (color, shape)) in enumerate(flowers.items()):
+        (root / name).mkdir(parents=True)
+        for picture in range(per_class):
+            draw(color, shape, 1000 * number + picture).save(root / name / f"{picture:02}.jpg", quality=92)
+    return root
+
+
+def command(data, run, *flags, recipe=RECIPE):
+    """The parsed command line of a training run."""
+    return parse([str(recipe), "--data", str(data), "--run", str(run), *map(str, flags)])
+
+
+def run_training(data, run, *flags):
+    """Trains in this process."""
+    train(command(data, run, *flags))
+    return run
+
+
+def make_trainer(data, run, network, *flags):
+    """A trainer around a network that the test made itself."""
+    recipe = command(data, run, *flags).recipe
+    return Trainer(recipe, Manifest(recipe.data.data), network, choose_device(recipe.hardware))
+
+
+def events(run, kind):
+    """The log's events of one kind, in order."""
+    lines = map(json.loads, (run / "log.jsonl").read_text().splitlines())
+    return [event for event in lines if event["event"] == kind]
+
+
+def losses_by_step(run):
+    """Step -> losses; where a step was taken again after a resume, what the last time gave."""
+    return {event["step"]: event["losses"] for event in events(run, "losses")}
+
+
+def start_program(name, *arguments, cwd=None):
+    """Runs a program of training/ as a file, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / "training" / name), *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def require_one_line(stderr, code):
+    """What a user sees of a mistake: one line with its code, and no traceback."""
+    assert stderr.startswith(f"error ({code}): "), stderr
+    assert stderr.count("\n") == 1, stderr
+    assert "Traceback" not in stderr
+
+
+def make_taxonomy(num_outputs):
+    """Generated species, ten a genus."""
+    names = [f"Genus{number // 10:04} species{number:05}" for number in range(num_outputs)]
+    ids = [name.lower().replace(" ", "-") for name in names]
+    return Taxonomy(
+        taxonomy_version="test",
+        taxa=tuple(
+            Taxon(taxon_id=id_, rank="species", scientific_name=name, genus=name.split()[0])
+            for id_, name in zip(ids, names, strict=True)
+        ),
+        outputs=tuple(Output(key=f"drawn:{id_}", source="drawn", taxon_id=id_) for id_ in ids),
+    )
+
+
+def write_data(folder, root, pictures, taxonomy):
+    """Writes a manifest of (path below root, output key, split) without going through prepare."""
+    rows = [
+        ManifestRow(
+            picture_id=f"{key.partition(':')[0]}:{path}",
+            source=key.partition(":")[0],
+            path=path,
+            label=key,
+            split=split,
+            group=path,
+            licence="",
+            author="",
+            sha256="0" * 64,
+            num_bytes=1,
+            width=80,
+            height=64,
+        )
+        for path, key, split in pictures
+    ]
+    write_manifest(folder, rows, taxonomy, root)
+    return folder

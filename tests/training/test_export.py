@@ -1,0 +1,125 @@
+import json
+import subprocess
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from models.bundle import load_bundle
+from models.errors import BundleError, DataError
+from models.network import PlantNetwork
+from models.preprocess import picture_to_input
+from training.checkpoint import read_checkpoint
+from training.export import Export, export
+from training.manifest import Manifest
+from training.onnx_file import fold_batch_norm, round_to_half
+from training.prepare import Folder, prepare
+
+
+@pytest.fixture
+def exporting(finished_run, data, tmp_path):
+    return Export(checkpoint=finished_run / "last.pt", data=data, out=tmp_path / "parent" / "bundle", workers=0)
+
+
+def test_what_is_sealed_can_be_loaded_and_was_measured(bundle):
+    loaded = load_bundle(bundle.folder)
+    record, network = loaded.record, loaded.network("fp32")
+    assert record.name == "tiny"
+    assert (record.architecture.num_outputs, record.architecture.num_features) == (3, 256)
+    assert network.stored_as == "float16"
+    assert 0.05 <= network.temperature <= 20
+    assert all(gate.passed and gate.num_pictures == 3 for gate in network.gates)
+    assert network.gates[0].value < 1e-4
+    assert (record.input.height, record.input.train_px) == (32, 32)
+    assert record.recipe["network"]["architecture"] == "test_efficientnet"
+
+
+def test_every_share_in_the_bundle_carries_data_number_and_interval(bundle):
+    metrics = {metric.name: metric for metric in bundle.record.metrics}
+    assert {"top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon", "ece", "nll"} == set(metrics)
+    for name, metric in metrics.items():
+        assert metric.num_pictures == 3
+        assert metric.data == "data, test split"
+        assert (metric.interval_95 is not None) == (name not in {"ece", "nll"})
+
+
+def test_the_bundle_answers_as_the_moving_average_of_the_weights(bundle, finished_run, manifest):
+    checkpoint = read_checkpoint(finished_run / "last.pt")
+    data = manifest.path(0).read_bytes()
+    pixels, _ = picture_to_input(data, bundle.record.input)
+    served = bundle.open_session("fp32").run(pixels[None])
+    found = {}
+    for name in ("ema", "network"):
+        network = PlantNetwork("test_efficientnet", 3)
+        network.load_state_dict(getattr(checkpoint, name))
+        network.eval()
+        fold_batch_norm(network, bundle.record.input)
+        round_to_half(network)
+        with torch.no_grad():
+            found[name] = network(torch.from_numpy(pixels)[None]).numpy()
+    assert np.abs(served.logits - found["ema"]).max() < 1e-4
+    assert np.abs(served.logits - found["network"]).max() > 1e-3
+
+
+def test_sources_and_licences_stand_in_bundle_and_card(bundle):
+    (source,) = bundle.record.sources
+    assert (source.num_pictures, source.licences, source.note) == (36, {"unknown": 36}, "Drawn.")
+    card = (bundle.folder / "MODEL_CARD.md").read_text()
+    for text in ("# tiny 1.0.0", "Rosa rubra", "36 unknown", "Drawn.", "95 % interval", "test_efficientnet"):
+        assert text in card
+
+
+def test_a_folder_that_exists_is_refused(exporting, tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(BundleError, match="exists already"):
+        export(msgspec.structs.replace(exporting, out=tmp_path / "there"))
+    assert not list((tmp_path / "there").iterdir())
+
+
+def test_data_with_other_outputs_is_refused(exporting, pictures, tmp_path):
+    prepare(Folder(pictures=pictures, out=tmp_path / "other", source="other", workers=1))
+    with pytest.raises(DataError, match="different outputs"):
+        export(msgspec.structs.replace(exporting, data=tmp_path / "other"))
+    assert not exporting.out.parent.exists()
+
+
+@pytest.mark.parametrize("half_storage", [False, True])
+def test_a_file_that_does_not_answer_as_pytorch_does_is_never_sealed(half_storage, exporting):
+    with pytest.raises(BundleError, match=r"does not answer as PyTorch does.*expected at most 1e-12"):
+        export(msgspec.structs.replace(exporting, parity_limit=1e-12, half_storage=half_storage))
+    assert not exporting.out.parent.exists() or not list(exporting.out.parent.iterdir())
+
+
+def test_full_storage_needs_no_rounding(exporting):
+    sealed = export(msgspec.structs.replace(exporting, half_storage=False, name="mine", model_version="2.1"))
+    assert (sealed.record.name, sealed.record.version) == ("mine", "2.1")
+    assert sealed.network("fp32").stored_as == "float32"
+    assert len(sealed.network("fp32").gates) == 1
+
+
+def test_the_bundle_is_served_without_torch(bundle, manifest):
+    code = (
+        "import json, sys; from pathlib import Path; from models.bundle import load_bundle; "
+        "from models.preprocess import picture_to_input; "
+        "bundle = load_bundle(Path(sys.argv[1])); "
+        "pixels, _ = picture_to_input(Path(sys.argv[2]).read_bytes(), bundle.record.input); "
+        "found = bundle.open_session('fp32').run(pixels[None]); "
+        "print(json.dumps([list(found.logits.shape), list(found.features.shape), 'torch' in sys.modules]))"
+    )
+    arguments = [sys.executable, "-c", code, str(bundle.folder), str(manifest.path(0))]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == [[1, 3], [1, 256], False]
+
+
+def test_a_corrected_name_reaches_the_bundle_without_training(exporting, data, tmp_path):
+    corrected = tmp_path / "data"
+    corrected.mkdir()
+    (corrected / "manifest.parquet").write_bytes((data / "manifest.parquet").read_bytes())
+    taxa = (data / "taxa.json").read_text().replace('"Rosa rubra"', '"Rosa rubiginosa"')
+    (corrected / "taxa.json").write_text(taxa)
+    sealed = export(msgspec.structs.replace(exporting, data=corrected))
+    assert sealed.record.label_hash == Manifest(data).taxonomy.label_hash
+    assert "Rosa rubiginosa" in (sealed.folder / "MODEL_CARD.md").read_text()

@@ -1,0 +1,203 @@
+import csv
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.training.small import FLOWERS, ROOT, draw, require_one_line, start_program, write_pictures
+from training.manifest import Manifest
+from training.prepare import Folder, Table, prepare
+
+
+def write_table(path, rows, columns=("path", "scientific_name")):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([columns, *rows])
+    return path
+
+
+def split_of_each(data):
+    manifest = Manifest(data)
+    return dict(zip(manifest.table["path"].to_pylist(), manifest.table["split"].to_pylist(), strict=True))
+
+
+def rejected(data):
+    report = json.loads((data / "prepare.json").read_text())
+    return {entry["path"].rpartition("/")[2]: entry for entry in report["rejected"]}
+
+
+def test_a_class_folder_may_give_both_names_or_either_alone(data):
+    taxa = {taxon.taxon_id: taxon for taxon in Manifest(data).taxonomy.taxa}
+    assert taxa["rosa-rubra"].scientific_name == "Rosa rubra"
+    assert taxa["rosa-rubra"].common_names == ("Red rose",)
+    assert (taxa["iris-caerulea"].scientific_name, taxa["iris-caerulea"].rank) == ("Iris caerulea", "species")
+    assert taxa["iris-caerulea"].common_names == ()
+    assert (taxa["buttercup"].scientific_name, taxa["buttercup"].rank) == ("Buttercup", "genus")
+
+
+def test_a_table_gives_names_family_licence_and_author(tmp_path):
+    draw("crimson", "ellipse", 1).save(tmp_path / "a.png")
+    draw("crimson", "ellipse", 2).save(tmp_path / "b.png")
+    columns = ("path", "scientific_name", "common_name", "genus", "family", "licence", "author")
+    rows = [("a.png", "Rosa rubra", "Red rose", "Rosa", "Rosaceae", "CC0", "Ada"), ("b.png", "Rosa rubra")]
+    table = write_table(tmp_path / "list.csv", rows, columns)
+    prepare(Table(table=table, out=tmp_path / "data", source="mine", licence="CC BY 4.0", workers=1))
+    manifest = Manifest(tmp_path / "data")
+    (taxon,) = manifest.taxonomy.taxa
+    assert (taxon.genus, taxon.family, taxon.common_names) == ("Rosa", "Rosaceae", ("Red rose",))
+    assert manifest.taxonomy.output_keys == ("mine:rosa-rubra",)
+    assert manifest.table["licence"].to_pylist() == ["CC0", "CC BY 4.0"]
+    assert manifest.table["author"].to_pylist() == ["Ada", ""]
+
+
+def test_what_cannot_be_used_is_listed_with_its_reason(tmp_path):
+    root = write_pictures(tmp_path / "flowers", per_class=4)
+    folder = root / "Iris caerulea"
+    whole = (folder / "00.jpg").read_bytes()
+    (folder / "broken.jpg").write_bytes(whole[: len(whole) // 2])
+    (folder / "page.jpg").write_bytes(b"<!doctype html><title>404</title>")
+    (folder / "notes").write_text("blooms in May")
+    (folder / "zz_copy.jpg").write_bytes(whole)
+    (folder / "list.txt").write_text("clearly no picture, so nobody need be told")
+    report = prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
+    found = rejected(tmp_path / "data")
+    codes = {name: entry["code"] for name, entry in found.items()}
+    assert codes == {
+        "broken.jpg": "unreadable_image",
+        "page.jpg": "unsupported_format",
+        "notes": "unsupported_format",
+        "zz_copy.jpg": "copy",
+    }
+    assert all(entry["reason"] for entry in found.values())
+    assert "00.jpg" in found["zz_copy.jpg"]["reason"]
+    assert report.num_pictures == len(Manifest(tmp_path / "data")) == 12
+
+
+def test_of_two_copies_the_published_test_picture_stays(tmp_path):
+    draw("gold", "ellipse", 1).save(tmp_path / "a.png")
+    shutil.copy(tmp_path / "a.png", tmp_path / "b.png")
+    draw("gold", "ellipse", 2).save(tmp_path / "c.png")
+    rows = [("a.png", "Rosa rubra", "train"), ("b.png", "Rosa rubra", "test"), ("c.png", "Rosa rubra", "train")]
+    table = write_table(tmp_path / "list.csv", rows, ("path", "scientific_name", "split"))
+    prepare(Table(table=table, out=tmp_path / "data", workers=1))
+    assert split_of_each(tmp_path / "data") == {"b.png": "test", "c.png": "train"}
+
+
+def test_each_class_gives_its_share_to_test_and_validation(tmp_path):
+    root = write_pictures(tmp_path / "flowers", per_class=20)
+    prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
+    splits = Counter((path.partition("/")[0], split) for path, split in split_of_each(tmp_path / "data").items())
+    for name in FLOWERS:
+        assert (splits[name, "train"], splits[name, "validation"], splits[name, "test"]) == (16, 2, 2)
+
+
+def test_splits_do_not_depend_on_the_order_of_the_list(pictures, tmp_path):
+    rows = [(path.relative_to(pictures.parent), path.parent.name) for path in sorted(pictures.rglob("*.jpg"))]
+    found = []
+    for order in range(2):
+        random.Random(order).shuffle(rows)
+        root = tmp_path / str(order) / "drawn"
+        shutil.copytree(pictures, root / pictures.name)
+        table = write_table(root / "list.csv", rows)
+        prepare(Table(table=table, out=tmp_path / f"data{order}", workers=1))
+        found.append(split_of_each(tmp_path / f"data{order}"))
+    assert found[0] == found[1]
+    assert set(found[0].values()) == {"train", "validation", "test"}
+
+
+def test_published_splits_stay(pictures, tmp_path):
+    published = {path: ("train", "val", "test")[at % 3] for at, path in enumerate(sorted(pictures.rglob("*.jpg")))}
+    rows = [(path, path.parent.name, split) for path, split in published.items()]
+    table = write_table(tmp_path / "list.csv", rows, ("path", "scientific_name", "split"))
+    prepare(Table(table=table, out=tmp_path / "data", workers=1))
+    manifest = Manifest(tmp_path / "data")
+    splits = manifest.table["split"].to_pylist()
+    found = {manifest.path(row).resolve(): split for row, split in enumerate(splits)}
+    assert found == {path: {"val": "validation"}.get(split, split) for path, split in published.items()}
+
+
+def test_pictures_of_one_plant_share_a_split(pictures, tmp_path):
+    paths = sorted(pictures.rglob("*.jpg"))
+    rows = [(path, path.parent.name, f"plant {at // 3}") for at, path in enumerate(paths)]
+    table = write_table(tmp_path / "list.csv", rows, ("path", "scientific_name", "group"))
+    prepare(Table(table=table, out=tmp_path / "data", test_share=0.3, validation_share=0.3, workers=1))
+    manifest = Manifest(tmp_path / "data")
+    pairs = set(zip(manifest.table["group"].to_pylist(), manifest.table["split"].to_pylist(), strict=True))
+    assert len(pairs) == len(paths) / 3
+    assert {split for _, split in pairs} == {"train", "validation", "test"}
+
+
+def test_pictures_may_lie_outside_the_folder_of_a_relative_list(tmp_path, monkeypatch):
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        draw("gold", "ellipse", number).save(tmp_path / "photos" / f"{number}.png")
+    write_table(tmp_path / "lists" / "list.csv", [(f"../photos/{number}.png", "Rosa rubra") for number in range(3)])
+    monkeypatch.chdir(tmp_path / "lists")
+    prepare(Table(table=Path("list.csv"), out=tmp_path / "data", workers=1))
+    monkeypatch.chdir("/")
+    manifest = Manifest(tmp_path / "data")
+    assert len(manifest) == 3
+    assert all(manifest.path(row).is_file() for row in range(3))
+
+
+HEADER, ROW = "path,scientific_name\n", "a.png,Rosa rubra\n"
+# Files of a source that cannot be prepared, the arguments that name it, and a piece of what the user is told.
+BROKEN = {
+    "no folder": ({}, "folder nowhere", "no such folder"),
+    "no list": ({}, "table nowhere.csv", "no such list"),
+    "no column": ({"list.csv": f"path,name\n{ROW}"}, "table list.csv", "lacks the column scientific_name"),
+    "empty name": ({"list.csv": f"{HEADER}{ROW}a.png, \n"}, "table list.csv", "line 3"),
+    "unknown split": ({"list.csv": "path,scientific_name,split\na.png,Rosa,dev\n"}, "table list.csv", "(got dev"),
+    "empty list": ({"list.csv": HEADER}, "table list.csv", "holds no pictures"),
+    "empty file": ({"list.csv": ""}, "table list.csv", "an empty file"),
+    "no pictures": ({"flowers/Rosa/notes.txt": "none yet"}, "folder flowers", "holds no pictures"),
+    "nothing decodes": ({"flowers/Rosa/a.jpg": "no picture"}, "folder flowers", "no picture of the source decodes"),
+    "no UTF-8": ({"list.csv": f"{HEADER}a.png,Gänseblümchen\n".encode("latin-1")}, "table list.csv", "no UTF-8 CSV"),
+    "no Latin name": ({"list.csv": f"{HEADER}a.png,Подсолнух\n"}, "table list.csv", "Latin letters"),
+    "no share": ({"list.csv": HEADER + ROW}, "table list.csv --test-share 1.5", "--test-share"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_source_that_cannot_be_prepared_is_one_line_and_leaves_nothing(kind, tmp_path):
+    files, arguments, told = BROKEN[kind]
+    draw("gold", "ellipse", 1).save(tmp_path / "a.png")
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    ended = start_program("prepare.py", *arguments.split(), "--out", "data", "--workers", "1", cwd=tmp_path)
+    assert ended.returncode == 1
+    require_one_line(ended.stderr, "bad_data")
+    assert told in ended.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_file_in_the_place_of_the_new_folder_is_one_line(pictures, tmp_path):
+    (tmp_path / "data").write_text("in the way")
+    ended = start_program("prepare.py", "folder", pictures, "--out", tmp_path / "data")
+    assert ended.returncode == 1
+    require_one_line(ended.stderr, "file_system")
+
+
+def test_the_program_runs_as_a_file_from_anywhere_and_as_a_module(pictures, tmp_path):
+    ended = start_program("prepare.py", "folder", pictures, "--out", "as_file", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    module = [sys.executable, "-m", "training.prepare", "folder", str(pictures), "--out", str(tmp_path / "as_module")]
+    subprocess.run(module, cwd=ROOT, env=dict(os.environ), check=True, capture_output=True)
+    assert split_of_each(tmp_path / "as_file") == split_of_each(tmp_path / "as_module")
+
+
+def test_the_next_command_is_printed_on_one_line_whatever_the_path_holds(tmp_path, capsys):
+    root = write_pictures(tmp_path / "old [bold] pictures", per_class=4)
+    (root / "Buttercup" / "page.jpg").write_bytes(b"<html>")
+    out = tmp_path / ("a long name " * 12)
+    prepare(Folder(pictures=root, out=out, workers=1))
+    printed = capsys.readouterr().out
+    assert f"training/train.py RECIPE --data {out}\n" in printed
+    assert str(root / "Buttercup" / "page.jpg") in printed

@@ -1,0 +1,112 @@
+import json
+import tomllib
+
+import msgspec
+import pytest
+
+from models.errors import RecipeError
+from training.recipe import RECIPES, Recipe, check_recipe, read_recipe, recipe_to_plain
+from training.train import parse
+
+
+def write(folder, text):
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('name = "x"\n[schedule]\nepoch = 3', "epoch"),
+        ('name = "x"\n[schedul]\nepochs = 3', "schedul"),
+        ('name = "x"\n[schedule]\nepochs = 0', r"\$\.schedule\.epochs"),
+        ('name = "x"\n[schedule]\nbackbone_lr = nan', r"\$\.schedule\.backbone_lr"),
+        ('name = "x"\n[augment]\nflip = 1.5', r"\$\.augment\.flip"),
+        ('name = "x"\n[pictures]\npicture_px = "380"', r"\$\.pictures\.picture_px"),
+        ('name = "x"\n[pictures]\nprogressive = [[0]]', r"\$\.pictures\.progressive"),
+        ('name = "x"\n[hardware]\namp = "fp8"', r"\$\.hardware\.amp"),
+        ('name = "x"\n[data]\ndata = 3', r"\$\.data\.data"),
+        ("[schedule]\nepochs = 3", "name"),
+        ("name = x", "no TOML"),
+    ],
+)
+def test_a_recipe_that_cannot_be_followed_names_what_is_wrong_and_the_remedy(text, told, tmp_path):
+    with pytest.raises(RecipeError, match=told) as caught:
+        read_recipe(write(tmp_path, text))
+    assert caught.value.remedy
+
+
+def test_a_missing_recipe_lists_the_known_ones(tmp_path):
+    with pytest.raises(RecipeError, match="b4_5337"):
+        read_recipe(tmp_path / "nowhere.toml")
+
+
+def test_a_mistyped_path_never_finds_another_recipe_of_the_same_name(tmp_path):
+    assert read_recipe(type(tmp_path)("b4_5337")).name == "b4_5337"
+    with pytest.raises(RecipeError, match="no such recipe"):
+        read_recipe(tmp_path / "b4_5337.toml")
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_recipe_of_the_project_can_be_followed(path):
+    recipe = read_recipe(path)
+    assert recipe.name
+    assert recipe.description
+    assert not recipe.pictures.progressive or recipe.pictures.progressive[-1][1] == recipe.pictures.picture_px
+
+
+def test_the_reference_recipe_is_the_reference():
+    recipe = read_recipe(RECIPES / "b4_5337.toml")
+    assert (recipe.network.architecture, recipe.network.weights) == ("efficientnet_b4", "imagenet")
+    assert (recipe.schedule.backbone_lr, recipe.schedule.head_lr) == (3e-5, 9e-5)
+    assert (recipe.schedule.batch_size, recipe.schedule.epochs) == (16, 15)
+    assert (recipe.pictures.picture_px, recipe.hardware.amp, recipe.data.expect_outputs) == (380, "fp16", 5337)
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_resolved_recipe_survives_plain_values_and_json(path):
+    recipe = read_recipe(path)
+    plain = recipe_to_plain(recipe)
+    assert check_recipe(plain, origin="plain") == recipe
+    assert check_recipe(json.loads(json.dumps(plain)), origin="JSON") == recipe
+    assert plain["run"]["run"] == tomllib.loads(path.read_text()).get("run", {}).get("run", "runs/run")
+
+
+def test_a_flag_overrides_the_recipe_and_the_recipe_the_default(tmp_path):
+    path = write(tmp_path, 'name = "x"\n[schedule]\nepochs = 7\nbatch_size = 8')
+    schedule = parse([str(path), "--epochs", "9"]).recipe.schedule
+    assert (schedule.epochs, schedule.batch_size, schedule.accumulate) == (9, 8, 1)
+
+
+def test_flags_reach_every_knob(tmp_path):
+    knobs = {
+        field.name for section in msgspec.structs.fields(Recipe)[2:] for field in msgspec.structs.fields(section.type)
+    }
+    path = write(tmp_path, 'name = "x"')
+    flags = ["--progressive", "0", "64", "5", "96", "--no-channels-last", "--seed", "3", "--data", "elsewhere"]
+    recipe = parse([str(path), *flags]).recipe
+    assert {"progressive", "channels_last", "seed", "data"} <= knobs
+    assert recipe.pictures.progressive == ((0, 64), (5, 96))
+    assert (recipe.hardware.channels_last, recipe.run.seed, str(recipe.data.data)) == (False, 3, "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--epochs", "0"], ["--flip", "2"], ["--picture-px", "16"], ["--weight-decay", "nan"], ["--max-steps", "0"]],
+)
+def test_a_flag_out_of_range_is_refused(flags, tmp_path):
+    with pytest.raises(RecipeError):
+        parse([str(write(tmp_path, 'name = "x"')), *flags])
+
+
+def test_a_misspelt_flag_is_refused_with_the_nearest(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse([str(write(tmp_path, 'name = "x"')), "--epochz", "3"])
+    assert ended.value.code != 0
+    assert "--epochs" in capsys.readouterr().err
+
+
+def test_no_recipe_at_all_is_told():
+    with pytest.raises(RecipeError, match="no recipe is named"):
+        parse(["--epochs", "3"])

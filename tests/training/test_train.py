@@ -1,0 +1,307 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from models.errors import CheckpointError, DataError, RecipeError
+from tests.training.small import (
+    RECIPE,
+    ROOT,
+    command,
+    draw,
+    events,
+    losses_by_step,
+    make_taxonomy,
+    require_one_line,
+    run_training,
+    start_program,
+    write_data,
+    write_pictures,
+)
+from training.checkpoint import read_checkpoint
+from training.prepare import Folder, prepare
+from training.train import main, parse, train
+
+LONG = ("--batch-size", 2, "--checkpoint-every-steps", 2, "--log-every-steps", 1)  # an epoch of 15 steps
+
+
+def run_main(monkeypatch, capsys, *arguments):
+    """The program as the command line starts it, in this process: its exit code and standard error."""
+    monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
+    try:  # pytest.raises would keep the loader's processes alive until the next collection of garbage, and that waits
+        main()
+    except SystemExit as ended:
+        return ended.code, capsys.readouterr().err
+    raise AssertionError("the program did not end by itself")
+
+
+def require_same_steps(run, whole):
+    """Every step of a run has the losses that it has in the uninterrupted one."""
+    found, expected = losses_by_step(run), losses_by_step(whole)
+    assert sorted(found) == sorted(expected)
+    for step, losses in expected.items():
+        assert found[step] == pytest.approx(losses, abs=1e-5), step
+
+
+def require_same_weights(run, whole):
+    first, second = (read_checkpoint(folder / "last.pt") for folder in (run, whole))
+    for part in ("network", "ema"):
+        assert all(torch.allclose(v, getattr(second, part)[k], atol=1e-6) for k, v in getattr(first, part).items())
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data, tmp_path_factory):
+    return run_training(data, tmp_path_factory.mktemp("whole") / "run", *LONG)
+
+
+def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_as_if_nothing_had_happened(data, uninterrupted, tmp_path):
+    run = run_training(data, tmp_path / "run", *LONG, "--max-steps", 5)
+    assert read_checkpoint(run / "last.pt").position["batch"] == 5
+    run_training(data, run, *LONG, "--resume", "--max-steps", 13)
+    assert read_checkpoint(run / "last.pt").position["epoch"] == 1
+    run_training(data, run, *LONG, "--resume")
+    assert [event["step"] for event in events(run, "resume")] == [5, 18]
+    require_same_steps(run, uninterrupted)
+    require_same_weights(run, uninterrupted)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_crash_between_two_checkpoints_costs_only_the_steps_since(
+    workers, data, uninterrupted, tmp_path, monkeypatch
+):
+    steps = []
+
+    def crash(self, *_, **__):
+        steps.append(1)
+        if len(steps) == 6:
+            raise KeyboardInterrupt
+        return original(self)
+
+    original = torch.optim.AdamW.step
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.optim.AdamW, "step", crash)
+        with pytest.raises(KeyboardInterrupt):
+            run_training(data, tmp_path / "run", *LONG, "--workers", workers)
+    run_training(data, tmp_path / "run", *LONG, "--workers", workers, "--resume")
+    assert [event["step"] for event in events(tmp_path / "run", "resume")] == [4]
+    require_same_steps(tmp_path / "run", uninterrupted)
+
+
+@pytest.mark.parametrize("flags", [("--accumulate", 2), ("--ema-decay", 0, "--warmup-epochs", 0.5)])
+def test_other_schedules_resume_exactly_too(flags, data, tmp_path):
+    whole = run_training(data, tmp_path / "whole", *LONG, *flags)
+    run = run_training(data, tmp_path / "run", *LONG, *flags, "--max-steps", 5)
+    run_training(data, run, *LONG, *flags, "--resume")
+    require_same_steps(run, whole)
+
+
+def wait_for_step(process, run, step):
+    deadline = time.monotonic() + 80
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()
+        if (run / "log.jsonl").exists() and any(event["step"] >= step for event in events(run, "losses")):
+            return
+        time.sleep(0.01)
+    raise AssertionError("the program never came to that step")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_killed_program_goes_on_with_the_very_same_losses(tmp_path):
+    root = write_pictures(tmp_path / "flowers", per_class=40)
+    prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
+    flags = (*LONG, "--data", tmp_path / "data", "--workers", 1)  # an epoch of 48 steps
+    arguments = [sys.executable, str(ROOT / "training" / "train.py"), str(RECIPE), *map(str, flags)]
+    arguments += ["--run", str(tmp_path / "run")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        wait_for_step(process, tmp_path / "run", 5)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    position = read_checkpoint(tmp_path / "run" / "last.pt").position
+    assert position["batch"] > 0
+    assert position["step"] % 2 == 0
+    ended = subprocess.run([*arguments, "--resume"], env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert [event["step"] for event in events(tmp_path / "run", "resume")] == [position["step"]]
+    assert "training/evaluate.py --checkpoint" in ended.stdout
+    require_same_steps(tmp_path / "run", run_training(tmp_path / "data", tmp_path / "whole", *LONG))
+
+
+def test_a_finished_run_resumed_is_still_finished(finished_run, data, tmp_path):
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    run_training(data, run, "--resume")
+    assert read_checkpoint(run / "last.pt").position == read_checkpoint(finished_run / "last.pt").position
+
+
+def test_a_lowered_rate_holds_from_the_resume_on(data, tmp_path):
+    run = run_training(data, tmp_path / "run", "--max-steps", 7)
+    run_training(data, run, "--resume", "--backbone-lr", 1e-5, "--head-lr", 2e-5, "--max-steps", 1)
+    whole = run_training(data, tmp_path / "whole", "--max-steps", 8)
+    slowed, usual = (events(folder, "losses")[-1]["lr"] for folder in (run, whole))
+    assert slowed == pytest.approx([usual[0] / 100, usual[1] / 100, usual[2] / 50, usual[3] / 50])
+
+
+def test_a_run_may_be_made_longer(data, tmp_path):
+    run = run_training(data, tmp_path / "run", "--epochs", 1)
+    run_training(data, run, "--resume", "--epochs", 3)
+    rates = {event["step"]: event["lr"][0] for event in events(run, "losses")}
+    assert rates[7] == pytest.approx(0, abs=1e-12)  # the cosine of one epoch
+    assert rates[8] == pytest.approx(1e-3 * 0.6826, rel=1e-3)  # the cosine of three, at 8 of 21 steps
+    assert rates[21] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_moving_average_that_begins_with_a_resume_begins_at_the_trained_weights(data, tmp_path):
+    run = run_training(data, tmp_path / "run", "--epochs", 1, "--ema-decay", 0)
+    before = read_checkpoint(run / "last.pt").network
+    run_training(data, run, "--resume", "--epochs", 2, "--ema-decay", 0.9999, "--max-steps", 1)
+    ema = read_checkpoint(run / "last.pt").ema
+    assert all((value - ema[name]).abs().max() < 0.01 for name, value in before.items() if name.endswith("weight"))
+
+
+@pytest.mark.parametrize("flags", [("--batch-size", 3), ("--accumulate", 2), ("--seed", 5)])
+def test_a_resume_that_would_cut_batches_otherwise_is_refused(flags, finished_run, data):
+    with pytest.raises(CheckpointError, match=flags[0].removeprefix("--").replace("-", "_")):
+        run_training(data, finished_run, "--resume", *flags)
+
+
+def test_a_resume_on_other_data_is_refused(finished_run, pictures, tmp_path):
+    prepare(Folder(pictures=pictures, out=tmp_path / "other", seed=9, workers=1))
+    before = (finished_run / "last.pt").read_bytes()
+    with pytest.raises(CheckpointError, match="other data"):
+        run_training(tmp_path / "other", finished_run, "--resume")
+    assert (finished_run / "last.pt").read_bytes() == before
+
+
+def test_a_resume_with_another_network_is_refused(finished_run, data):
+    with pytest.raises(CheckpointError, match="another network"):
+        run_training(data, finished_run, "--resume", "--architecture", "test_resnet")
+
+
+def test_first_weights_follow_from_the_seed(data, tmp_path):
+    runs = {name: ("--seed", seed, "--max-steps", 1) for name, seed in (("a", 0), ("b", 0), ("c", 1))}
+    first = {name: losses_by_step(run_training(data, tmp_path / name, *flags))[1] for name, flags in runs.items()}
+    heads = {name: read_checkpoint(tmp_path / name / "last.pt").network["timm_model.conv_stem.weight"] for name in runs}
+    assert first["a"] == first["b"]
+    assert torch.equal(heads["a"], heads["b"])
+    assert not torch.allclose(heads["a"], heads["c"], atol=0.01)
+
+
+def test_a_resume_of_nothing_is_told(data, tmp_path):
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        run_training(data, tmp_path / "run", "--resume")
+
+
+def test_a_resume_of_a_damaged_checkpoint_is_told(finished_run, data, tmp_path):
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    (run / "last.pt").write_bytes((run / "last.pt").read_bytes()[:5000])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        run_training(data, run, "--resume")
+
+
+def test_a_folder_that_holds_a_run_is_refused_unless_it_shall_be_overwritten(finished_run, data, tmp_path):
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    with pytest.raises(RecipeError, match="--resume to go on, --restart to start over"):
+        run_training(data, run)
+    run_training(data, run, "--restart", "--max-steps", 1)
+    assert read_checkpoint(run / "last.pt").position["step"] == 1
+
+
+def test_the_resolved_recipe_stands_in_the_run_and_in_the_checkpoint(finished_run, data):
+    kept = json.loads((finished_run / "recipe.json").read_text())
+    assert kept == json.loads(json.dumps(read_checkpoint(finished_run / "last.pt").recipe))
+    assert kept["data"]["data"] == str(data)
+    assert kept["schedule"]["weight_decay"] == 0.01
+
+
+def test_a_checkpoint_says_what_its_outputs_mean_and_where_it_was_trained(finished_run, manifest):
+    checkpoint = read_checkpoint(finished_run / "last.pt")
+    assert tuple(checkpoint.output_keys) == manifest.taxonomy.output_keys
+    assert checkpoint.manifest_sha256 == manifest.sha256
+    assert checkpoint.trained_on.startswith("CPU, ")
+    assert checkpoint.trained_on.endswith("1 threads")
+
+
+def test_data_of_another_number_of_outputs_is_refused(data, tmp_path):
+    with pytest.raises(DataError, match=r"got 3; expected 5337.*--expect-outputs 0"):
+        run_training(data, tmp_path / "run", "--expect-outputs", 5337)
+
+
+def test_a_misspelt_architecture_is_told_with_the_nearest(data, tmp_path):
+    with pytest.raises(RecipeError, match="try efficientnet_b4"):
+        run_training(data, tmp_path / "run", "--architecture", "efficientnetb4")
+    assert not (tmp_path / "run").exists()
+
+
+def test_cuda_without_cuda_is_one_line_and_leaves_nothing(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    arguments = (RECIPE, "--data", data, "--run", tmp_path / "run", "--device", "cuda")
+    code, told = run_main(monkeypatch, capsys, *arguments)
+    assert code == 1
+    require_one_line(told, "error")
+    assert "--device cpu" in told
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_picture_that_vanished_ends_the_program_with_one_line(workers, tmp_path, monkeypatch, capsys):
+    root = write_pictures(tmp_path / "flowers", per_class=8)
+    prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
+    shutil.rmtree(root / "Buttercup")
+    arguments = (RECIPE, "--data", tmp_path / "data", "--run", tmp_path / "run", "--workers", workers)
+    code, told = run_main(monkeypatch, capsys, *arguments)
+    assert code == 1
+    require_one_line(told[told.index("error (") :], "bad_data")
+    assert "Buttercup" in told
+
+
+@pytest.mark.slow
+def test_the_program_as_a_file_ends_with_one_line(tmp_path):
+    ended = start_program("train.py", "b4_5337", "--data", tmp_path / "nowhere", cwd=tmp_path)
+    assert ended.returncode == 1
+    require_one_line(ended.stderr, "bad_data")
+
+
+def test_help_explains_every_knob_with_its_default(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"])
+    assert ended.value.code == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for text in ("--backbone-lr", "3e-05", "--show-batch", "Pictures a step"):
+        assert text in told
+
+
+def test_show_batch_draws_and_trains_nothing(data, tmp_path, capsys):
+    train(command(data, tmp_path / "run", "--show-batch", tmp_path / "batch.png"))
+    assert (tmp_path / "batch.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "run").exists()
+    assert str(tmp_path / "batch.png") in capsys.readouterr().out
+
+
+def test_the_reference_recipe_trains_the_reference_network(tmp_path):
+    taxonomy = make_taxonomy(5337)
+    rows = []
+    for number in range(8):
+        draw("gold", "ellipse", number).save(tmp_path / f"{number}.jpg")
+        key = taxonomy.output_keys[number * 667]
+        rows.append((f"{number}.jpg", key, "train" if number < 7 else "validation"))
+    data = write_data(tmp_path / "data", tmp_path, rows, taxonomy)
+    flags = ("--weights", "none", "--picture-px", 32, "--serve-px", 32, "--batch-size", 2, "--workers", 0)
+    run = tmp_path / "run"
+    train(command(data, run, *flags, "--device", "cpu", "--log-every-steps", 1, "--max-steps", 2, recipe="b4_5337"))
+    checkpoint = read_checkpoint(run / "last.pt")
+    counted = sum(group["params"].__len__() for group in checkpoint.optimizer["param_groups"])
+    moments = [state["exp_avg"] for state in checkpoint.optimizer["state"].values()]
+    assert (len(moments), sum(moment.numel() for moment in moments)) == (counted, 27_117_857)
+    assert [len(losses) for losses in losses_by_step(run).values()] == [1, 1]
+    assert checkpoint.position == {"epoch": 0, "batch": 2, "step": 2, "best": -1.0}
+    assert len(checkpoint.output_keys) == 5337
+    (run / "last.pt").unlink()  # 325 MB that pytest would keep
