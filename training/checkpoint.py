@@ -106,13 +106,6 @@ def load_tensors(path: Path) -> object:
         ) from error
 
 
-def device_in_words(device: torch.device) -> str:
-    """Names the device for people: "NVIDIA H200" or "CPU, AVX512, 2 threads"."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
-
-
 def current_commit() -> str:
     """The git commit of this checkout, with "+" if it has changes; "unknown" outside one."""
     root = Path(__file__).parents[1]

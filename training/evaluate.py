@@ -23,8 +23,8 @@ from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from training.checkpoint import read_checkpoint
 from training.data import input_spec, judged_loader
+from training.device import amp_dtype, choose_device
 from training.judgment import Answers, Figures, Judgment, answers, class_figures, judge
-from training.loop import amp_dtype, choose_device
 from training.manifest import Manifest
 from training.metrics import Share
 from training.predict import RunBatch, predict, torch_runner

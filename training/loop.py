@@ -27,17 +27,17 @@ from training.checkpoint import (
     Checkpoint,
     Position,
     current_commit,
-    device_in_words,
     read_checkpoint,
     write_checkpoint,
 )
 from training.data import input_spec, judged_loader, training_loader
+from training.device import amp_dtype, device_in_words
 from training.log import RunLog
 from training.manifest import Manifest
 from training.metrics import Share, share, top_k_hits
 from training.optim import build_optimizer, build_scheduler, fast_forward, load_moments
 from training.predict import predict, torch_runner
-from training.recipe import HardwareRecipe, Recipe, recipe_to_plain
+from training.recipe import Recipe, recipe_to_plain
 from training.sampler import batches_per_epoch, side_at_epoch
 
 _EMA_WARMUP_POWER = 3 / 4  # timm's schedule: decay reaches 0.999 after 10,000 steps, sooner averages forget the start
@@ -296,26 +296,6 @@ class _Window(msgspec.Struct, frozen=True):
 
     index: int
     size: int
-
-
-def choose_device(hardware: HardwareRecipe) -> torch.device:
-    """The device that a recipe asks for.
-
-    Raises:
-        BotanifyError: CUDA is asked for and there is none.
-    """
-    if hardware.device == "cuda" and not torch.cuda.is_available():
-        raise BotanifyError("CUDA is asked for but PyTorch sees no GPU; install its driver or train with --device cpu.")
-    if hardware.device == "cpu":
-        return torch.device("cpu")
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def amp_dtype(hardware: HardwareRecipe, device: torch.device) -> torch.dtype | None:
-    """Type for autocast, or None for full precision; fp16 needs CUDA and becomes full precision on a CPU."""
-    if hardware.amp == "off" or (hardware.amp == "fp16" and device.type != "cuda"):
-        return None
-    return torch.float16 if hardware.amp == "fp16" else torch.bfloat16
 
 
 def _moving_average(network: PlantNetwork, decay: float) -> ModelEmaV3 | None:

@@ -19,7 +19,8 @@ from models.errors import DataError, RecipeError
 from models.network import PlantNetwork
 from training.augment import seeded
 from training.checkpoint import LAST
-from training.loop import Trainer, choose_device
+from training.device import choose_device
+from training.loop import Trainer
 from training.manifest import Manifest
 from training.program import run_program
 from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_plain

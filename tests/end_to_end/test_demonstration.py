@@ -1,6 +1,7 @@
 """The demonstration bundle as it is released: the figures it claims, in process and over HTTP."""
 
 import csv
+import io
 import json
 import os
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from models.bundle import load_bundle
 from serving.settings import Settings, find_bundle
@@ -22,11 +23,21 @@ from training.prepare import Table, prepare
 
 ROOT = Path(__file__).parents[2]
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
-needs_photos = [
-    pytest.mark.photos,
-    pytest.mark.skipif(not PHOTOS.is_dir(), reason=f"no folder of photographs at {PHOTOS}; set BOTANIFY_PHOTOS"),
-]
+TURNED_AWAY = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
 MOST_BUNDLE_BYTES = 40_000_000
+
+
+def on_photos(test):
+    absent = pytest.mark.skipif(not PHOTOS.is_dir(), reason=f"no photographs at {PHOTOS}; set BOTANIFY_PHOTOS")
+    return pytest.mark.photos(absent(test))
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +89,10 @@ def test_five_lines_of_python_print_the_names_inside_the_network_file(bundle):
     assert printed.stdout.splitlines() == [f"{position} {name}" for position, name in enumerate(names)]
 
 
-class TestPhotographs:
-    pytestmark = [*needs_photos, pytest.mark.slow, pytest.mark.timeout(600)]
-
+@on_photos
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+class TestFlowers17:
     def test_measured_accuracy_is_the_one_that_the_bundle_claims(self, bundle, flowers):
         answers = measure(bundle_subject(bundle, "fp32"), flowers, "test", workers=0)
         claimed = {metric.name: metric.value for metric in bundle.record.metrics}
@@ -106,20 +118,41 @@ class TestPhotographs:
         assert not {paths[row] for split in ("train", "validation") for row in flowers.rows_of(split)} & published
 
 
-class TestOrientations:
-    pytestmark = needs_photos
+def scores_of(service, picture):
+    told = service.post("/identify?k=17", files={"image": picture}).raise_for_status().json()
+    return {taxon["taxon_id"]: taxon["score"] for taxon in told["predictions"]}
 
-    @pytest.mark.parametrize("shape", ["landscape", "portrait"])
-    def test_all_eight_orientations_of_a_photograph_get_the_same_answer(self, service, shape):
-        told = []
-        for orientation in range(1, 9):
-            picture = (PHOTOS / "photos" / "orientation" / f"{shape}_{orientation}.jpg").read_bytes()
-            told.append(service.post("/identify?k=17", files={"image": picture}).raise_for_status().json())
-        scores = [{taxon["taxon_id"]: taxon["score"] for taxon in answer["predictions"]} for answer in told]
-        assert len({answer["predictions"][0]["taxon_id"] for answer in told}) == 1
-        for taxon_id, score in scores[0].items():
-            assert [other[taxon_id] for other in scores] == pytest.approx([score] * 8, abs=0.02)
-        assert len({(answer["images"][0]["width"], answer["images"][0]["height"]) for answer in told}) == 1
+
+def stored_as(upright, orientation):
+    """The JPEG of a camera that was held so: pixels turned away, and EXIF that says how to turn them back."""
+    turned = upright if orientation == 1 else upright.transpose(TURNED_AWAY[orientation])
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    stream = io.BytesIO()
+    turned.save(stream, "JPEG", quality=95, subsampling=0, exif=exif)
+    return stream.getvalue()
+
+
+@on_photos
+@pytest.mark.parametrize("name", ["orientation/landscape_1.jpg", "orientation/portrait_1.jpg", "phone_flower_8mp.jpg"])
+def test_one_photograph_in_all_eight_orientations_gets_one_answer(service, name):
+    upright = ImageOps.exif_transpose(Image.open(PHOTOS / "photos" / name))
+    expected, *others = [scores_of(service, stored_as(upright, orientation)) for orientation in range(1, 9)]
+    for scores in others:
+        assert max(scores, key=scores.get) == max(expected, key=expected.get)
+        assert scores == pytest.approx(expected, abs=0.02)
+
+
+@on_photos
+@pytest.mark.parametrize("shape", ["landscape", "portrait"])
+def test_eight_files_of_one_scene_get_the_same_plant_and_size(service, shape):
+    # Each file of this set shows its own large digit in the middle of the scene, so their scores differ a little.
+    told = []
+    for orientation in range(1, 9):
+        picture = (PHOTOS / "photos" / "orientation" / f"{shape}_{orientation}.jpg").read_bytes()
+        told.append(service.post("/identify", files={"image": picture}).raise_for_status().json())
+    assert len({answer["predictions"][0]["taxon_id"] for answer in told}) == 1
+    assert len({(answer["images"][0]["width"], answer["images"][0]["height"]) for answer in told}) == 1
 
 
 def test_service_answers_a_drawn_picture_with_the_released_bundle(service, tmp_path):

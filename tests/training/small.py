@@ -10,7 +10,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from models.taxonomy import Output, Taxon, Taxonomy
-from training.loop import Trainer, choose_device
+from training.device import choose_device
+from training.loop import Trainer
 from training.manifest import Manifest, ManifestRow, write_manifest
 from training.train import parse, train
 

@@ -19,7 +19,8 @@ from tests.training.small import (
 )
 from training.checkpoint import read_checkpoint
 from training.data import input_spec, judged_loader
-from training.loop import Diverged, Trainer, amp_dtype, choose_device
+from training.device import amp_dtype, choose_device
+from training.loop import Diverged, Trainer
 from training.manifest import Manifest
 from training.predict import predict, torch_runner
 from training.recipe import HardwareRecipe

@@ -1,0 +1,33 @@
+"""Where a network runs and in which arithmetic."""
+
+import torch
+
+from models.errors import BotanifyError
+from training.recipe import HardwareRecipe
+
+
+def choose_device(hardware: HardwareRecipe) -> torch.device:
+    """The device that a recipe asks for.
+
+    Raises:
+        BotanifyError: CUDA is asked for and there is none.
+    """
+    if hardware.device == "cuda" and not torch.cuda.is_available():
+        raise BotanifyError("CUDA is asked for but PyTorch sees no GPU; install its driver or train with --device cpu.")
+    if hardware.device == "cpu":
+        return torch.device("cpu")
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def amp_dtype(hardware: HardwareRecipe, device: torch.device) -> torch.dtype | None:
+    """Type for autocast, or None for full precision; fp16 needs CUDA and becomes full precision on a CPU."""
+    if hardware.amp == "off" or (hardware.amp == "fp16" and device.type != "cuda"):
+        return None
+    return torch.float16 if hardware.amp == "fp16" else torch.bfloat16
+
+
+def device_in_words(device: torch.device) -> str:
+    """Names the device for people: "NVIDIA H200" or "CPU, AVX512, 2 threads"."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
