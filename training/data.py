@@ -15,7 +15,7 @@ from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, picture_to_input
 from training.augment import random_input, seeded
 from training.manifest import Manifest
-from training.processes import clean_context
+from training.processes import clean_context, end_with_parent
 from training.recipe import AugmentRecipe, DataRecipe, Recipe
 from training.sampler import Draw, EpochBatches
 
@@ -128,7 +128,8 @@ def _worker_options(data: DataRecipe) -> dict[str, Any]:
         "num_workers": data.workers,
         "prefetch_factor": data.prefetch_factor,
         "persistent_workers": data.persistent_workers,
-        "multiprocessing_context": clean_context(),
+        "multiprocessing_context": clean_context("training.data"),
+        "worker_init_fn": end_with_parent,
     }
 
 

@@ -24,7 +24,7 @@ from models.errors import DataError, PictureError
 from models.preprocess import read_picture
 from training.classes import build_taxonomy, output_key
 from training.manifest import MANIFEST_FILE, ManifestRow, write_manifest
-from training.processes import clean_context
+from training.processes import clean_context, end_with_parent
 from training.program import run_program
 from training.sources.image_folder import read_image_folder
 from training.sources.record import PictureRecord
@@ -149,7 +149,8 @@ def check_pictures(
     """
     kept: list[tuple[PictureRecord, Checked]] = []
     rejected: list[Rejected] = []
-    with ProcessPoolExecutor(max(workers, 1), mp_context=clean_context()) as pool:
+    context = clean_context("training.manifest", "models.preprocess")
+    with ProcessPoolExecutor(max(workers, 1), mp_context=context, initializer=end_with_parent) as pool:
         results = pool.map(_check_file, (record.path for record in records), chunksize=16)
         for record, result in zip(records, track(results, "Decoding", len(records)), strict=True):
             if isinstance(result, Checked):

@@ -5,16 +5,35 @@ warns of it. The server imports what the helpers need once, so that each starts 
 """
 
 import multiprocessing
+import os
+import threading
 from multiprocessing.context import BaseContext
-from typing import Final
-
-_PRELOADED: Final = ["training.data"]
+from multiprocessing.process import BaseProcess
 
 
-def clean_context() -> BaseContext:
-    """The way to start processes that is safe beside threads: a fork server where there is one, else spawning."""
+def clean_context(*preloaded: str) -> BaseContext:
+    """The way to start processes that is safe beside threads: a fork server where there is one, else spawning.
+
+    Args:
+        preloaded: Modules that the server imports; only those of the first start count, and the rest costs only time.
+    """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
+    context.set_forkserver_preload(list(preloaded))
     return context
+
+
+def end_with_parent(_worker: int = 0) -> None:
+    """Ends this helper process as soon as the one that asked for it is gone, killed or not.
+
+    torch's own watchdog looks at the process above, which is the server, and the server stays as long as its helpers.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_outlive, args=(parent,), daemon=True).start()
+
+
+def _outlive(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)  # at once: nobody is left to report to
