@@ -82,8 +82,9 @@ class DataSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     num_pictures: int
+    """How many of its pictures the network was trained on."""
     licences: dict[str, int]
-    """Licence of the pictures -> how many have it."""
+    """Licence of those pictures -> how many have it."""
     note: str = ""
     """What a user of the weights must know, such as "may not be used commercially"."""
 

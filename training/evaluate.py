@@ -39,7 +39,8 @@ class Evaluate(msgspec.Struct, frozen=True, kw_only=True):
     data: Path
     """Folder written by training/prepare.py."""
     checkpoint: Path | None = None
-    """A checkpoint of training/train.py; judged without calibration, in full precision."""
+    """A checkpoint of training/train.py; judged without calibration, in full precision, at the bundle's picture size
+    if one is named too."""
     bundle: Path | None = None
     """A bundle; judged as it is served."""
     precision: Precision = "fp32"
@@ -118,8 +119,13 @@ def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:
     return Subject("bundle", run, bundle.record.input, bundle.taxonomy.output_keys, temperature)
 
 
-def checkpoint_subject(path: Path) -> Subject:
-    """A checkpoint's network: the moving average of its weights where there is one, without calibration."""
+def checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
+    """A checkpoint's network: the moving average of its weights where there is one, without calibration.
+
+    Args:
+        path: The checkpoint.
+        served: The input of the bundle that it is held against; default: the recipe's.
+    """
     checkpoint = read_checkpoint(path)
     recipe = check_recipe(checkpoint.recipe, origin=str(path))
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
@@ -127,15 +133,16 @@ def checkpoint_subject(path: Path) -> Subject:
     hardware = HardwareRecipe(amp="off")
     device = choose_device(hardware)
     run = torch_runner(network.to(device), device, amp_dtype(hardware, device))
-    return Subject("checkpoint", run, input_spec(recipe), tuple(checkpoint.output_keys), temperature=1.0)
+    return Subject("checkpoint", run, served or input_spec(recipe), tuple(checkpoint.output_keys), temperature=1.0)
 
 
 def _subjects(command: Evaluate) -> list[Subject]:
+    bundle = load_bundle(command.bundle) if command.bundle is not None else None
     subjects = []
     if command.checkpoint is not None:
-        subjects.append(checkpoint_subject(command.checkpoint))
-    if command.bundle is not None:
-        subjects.append(bundle_subject(load_bundle(command.bundle), command.precision))
+        subjects.append(checkpoint_subject(command.checkpoint, bundle.record.input if bundle else None))
+    if bundle is not None:
+        subjects.append(bundle_subject(bundle, command.precision))
     if not subjects:
         raise DataError("nothing to judge is named", remedy="give --checkpoint FILE, --bundle DIR, or both")
     return subjects

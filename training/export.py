@@ -218,7 +218,9 @@ def _metrics(measured: Figures, data: str) -> tuple[Metric, ...]:
 
 
 def _sources(manifest: Manifest, note: str) -> tuple[DataSource, ...]:
-    table = manifest.table.select(["source", "licence"]).group_by(["source", "licence"]).aggregate([([], "count_all")])
+    """Only what taught the network: the training pictures."""
+    taught = manifest.table.select(["source", "licence"]).take(manifest.rows_of("train"))
+    table = taught.group_by(["source", "licence"]).aggregate([([], "count_all")])
     licences: dict[str, dict[str, int]] = {}
     for row in table.to_pylist():
         licences.setdefault(row["source"], {})[row["licence"] or "unknown"] = row["count_all"]

@@ -31,9 +31,9 @@ def end_with_parent(_worker: int = 0) -> None:
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_outlive, args=(parent,), daemon=True).start()
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
 
 
-def _outlive(parent: BaseProcess) -> None:
+def _end_after(parent: BaseProcess) -> None:
     parent.join()
     os._exit(1)  # at once: nobody is left to report to

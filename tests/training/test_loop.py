@@ -121,6 +121,20 @@ def test_the_moving_average_is_what_is_validated(finished_run, data):
     assert abs(validated - losses["network"]) > 1e-4
 
 
+def test_every_epoch_shows_the_pictures_in_another_order_and_otherwise_changed(data, tmp_path):
+    seen = []
+    network = PlantNetwork("test_efficientnet", 3)
+    network.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]) if module.training else None)
+    flags = ("--cutmix", 0, "--batch-size", 10, "--ema-decay", 0, "--backbone-lr", 1e-12, "--head-lr", 1e-12)
+    trainer = make_trainer(data, tmp_path / "run", network, *flags)
+    trainer.run()
+    trainer.close()
+    assert len(seen) == 6
+    epochs = [{picture.numpy().tobytes() for batch in batches for picture in batch} for batches in (seen[:3], seen[3:])]
+    assert len(epochs[0]) == len(epochs[1]) == 30
+    assert not epochs[0] & epochs[1]
+
+
 def test_without_a_moving_average_the_weights_themselves_are_judged(data, tmp_path):
     run = run_training(data, tmp_path / "run", "--ema-decay", 0, "--epochs", 1)
     checkpoint = read_checkpoint(run / "last.pt")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 import torch
 
@@ -121,11 +122,17 @@ def test_a_killed_program_goes_on_with_the_very_same_losses(tmp_path):
     arguments += ["--run", str(tmp_path / "run")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
         wait_for_step(process, tmp_path / "run", 5)
-        os.killpg(process.pid, signal.SIGKILL)
+        helpers = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
+    _, alive = psutil.wait_procs(helpers, timeout=60)
+    for left in alive:
+        left.kill()
+    assert helpers
+    assert not alive
     position = read_checkpoint(tmp_path / "run" / "last.pt").position
     assert position["batch"] > 0
     assert position["step"] % 2 == 0
