@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests.end_to_end.service import running_service
 from training.recipe import RECIPES
 from training.sources.herbarium import write_image_folder
 
@@ -82,15 +82,10 @@ def trained(tmp_path_factory):
 @pytest.mark.timeout(300)
 def test_four_commands_lead_from_a_folder_to_an_answer(trained):
     folder, serve = trained
-    line = f"{serve.replace('python -m', f'{sys.executable} -m')} --port 0"
-    with subprocess.Popen(shlex.split(line), cwd=folder, stderr=subprocess.PIPE, text=True) as service:
-        try:
-            address = next(found[0] for told in service.stderr if (found := re.search(r"http://[\d.:]+", told)))
-            next(told for told in service.stderr if '"ready"' in told)
-            picture = next((folder / "my_plants").rglob("*.jpg"))
-            answer = httpx.post(f"{address}/identify", files={"image": picture.read_bytes()}, timeout=30).json()
-        finally:
-            service.terminate()
+    arguments = serve.removeprefix("python -m serving ").split()
+    with running_service(folder / "log", *arguments, cwd=folder) as service:
+        picture = next((folder / "my_plants").rglob("*.jpg"))
+        answer = service.post("/identify", files={"image": picture.read_bytes()}).json()
     assert len(answer["predictions"]) == 3
     names = {folder.name.partition("(")[2].rstrip(")") for folder in (folder / "my_plants").iterdir()}
     assert {prediction["scientific_name"] for prediction in answer["predictions"]} == names
