@@ -47,7 +47,7 @@ clean:  ## remove the environment and every cache
 define run_checks
 	$(python) -m ruff format --check .
 	$(python) -m ruff check .
-	$(python) -m mypy models training serving $(wildcard benchmarks)
+	$(python) -m mypy models training serving $(if $(wildcard benchmarks/*.py benchmarks/*/*.py),benchmarks)
 	$(python) .venv/bin/lint-imports
 	$(python) -m pytest -m '$(check)'
 endef
