@@ -73,6 +73,7 @@ def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path:
     )
     assert program is not None, "the dynamo exporter returns a program"
     model = program.model_proto
+    _forget_origin(model)
     if half_storage:
         _store_half(model)
     helper.set_model_props(model, _metadata(taxonomy))
@@ -107,6 +108,13 @@ def _pairs(network: PlantNetwork, spec: InputSpec) -> list[tuple[nn.Conv2d, str]
     for hook in hooks:
         hook.remove()
     return pairs
+
+
+def _forget_origin(model: onnx.ModelProto) -> None:
+    """Drops the exporter's notes, which hold stack traces with the paths of the machine that exported."""
+    for entry in [*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output, model.graph]:
+        del entry.metadata_props[:]
+        entry.doc_string = ""
 
 
 def _store_half(model: onnx.ModelProto) -> None:

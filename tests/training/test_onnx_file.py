@@ -146,3 +146,9 @@ def test_an_exporter_that_writes_another_opset_is_refused(tmp_path, monkeypatch)
     with pytest.raises(BotanifyError, match="opset 20 where 18 was asked for"):
         write_onnx(lived_in("test_efficientnet"), SPEC, TAXONOMY, tmp_path / "model.onnx", half_storage=False)
     assert not (tmp_path / "model.onnx").exists()
+
+
+def test_the_file_names_no_place_on_the_machine_that_wrote_it(bundle):
+    content = (bundle.folder / bundle.network("fp32").file).read_bytes()
+    assert b"stack_trace" not in content
+    assert b"site-packages" not in content
