@@ -1,13 +1,16 @@
-"""The Parquet table of every training picture: label, split, group, licence, hash. Beside it stands `taxa.json`.
+"""The Parquet table of every training picture: where it lies, label, split, group, licence, hash; beside it `taxa.json`.
 
 The table is the only thing that training reads about the data; its SHA-256 is kept in every checkpoint, so that a run
-is never resumed on other data.
+is never resumed on other data. `manifest.arrow` holds the same rows uncompressed: every process maps it into memory
+instead of reading it, so 1.6 million rows cost a loader process next to nothing. It is made from the Parquet file
+whenever it is missing or belongs to another one.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -21,40 +24,51 @@ from models.taxonomy import Taxonomy
 from training.sources.record import Split
 
 MANIFEST_FILE: Final = "manifest.parquet"
+INDEX_FILE: Final = "manifest.arrow"
 _TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 SCHEMA: Final = pa.schema(
     [
-        pa.field("picture_id", pa.string(), nullable=False),  # source, colon, path below the root
+        pa.field("picture_id", pa.string(), nullable=False),  # source, colon, path below the source's root
         pa.field("source", _TEXT, nullable=False),
-        pa.field("path", pa.string(), nullable=False),  # relative to the root that the schema's metadata names
+        pa.field("path", pa.string(), nullable=False),  # relative to the source's root, which the metadata names
+        pa.field("shard", _TEXT, nullable=False),  # tar file that holds the picture; empty: a file of its own
+        pa.field("offset", pa.int64(), nullable=False),  # of the picture's first byte in its shard or file
+        pa.field("length", pa.int64(), nullable=False),  # bytes
         pa.field("label", _TEXT, nullable=False),  # key of the network output
         pa.field("split", _TEXT, nullable=False),
-        pa.field("group", pa.string(), nullable=False),
+        pa.field("group", pa.string(), nullable=False),  # pictures of one group never straddle two splits
         pa.field("licence", _TEXT, nullable=False),  # empty: unknown
         pa.field("author", _TEXT, nullable=False),
-        pa.field("sha256", pa.string(), nullable=False),
-        pa.field("num_bytes", pa.int64(), nullable=False),
-        pa.field("width", pa.int32(), nullable=False),  # upright, px
+        pa.field("taken_on", pa.date32()),
+        pa.field("latitude", pa.float32()),  # degrees
+        pa.field("longitude", pa.float32()),
+        pa.field("sha256", pa.string(), nullable=False),  # of the bytes that offset and length name
+        pa.field("width", pa.int32(), nullable=False),  # upright, px, of the same bytes
         pa.field("height", pa.int32(), nullable=False),
     ]
 )
 
 
-class ManifestRow(msgspec.Struct, frozen=True):
-    """One row, with the fields of `SCHEMA`."""
+class Place(msgspec.Struct, frozen=True):
+    """Where a picture's bytes lie."""
 
-    picture_id: str
-    source: str
-    path: str
-    label: str
-    split: Split
-    group: str
-    licence: str
-    author: str
-    sha256: str
-    num_bytes: int
-    width: int
-    height: int
+    file: str
+    """Path or URL of the picture's file or of the shard that holds it."""
+    offset: int
+    """First byte."""
+    length: int
+    """How many bytes; the whole file where the picture has one of its own."""
+    whole: bool
+    """Whether the picture is a file of its own."""
+
+
+class SourceNote(msgspec.Struct, frozen=True):
+    """What is known of a source as a whole."""
+
+    root: str
+    """Folder that its paths are relative to."""
+    note: str = ""
+    """What a user of the weights must know of it."""
 
 
 class Manifest:
@@ -62,17 +76,19 @@ class Manifest:
 
     Args:
         folder: Written by training/prepare.py.
+        shards: Folder or URL (s3://, gs://) that the shards lie in; default: the data folder.
+        checked: Another process has just held `manifest.arrow` against the manifest.
 
     Raises:
         DataError: Something is missing, damaged, or manifest and taxa do not belong together.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, shards: str = "", *, checked: bool = False) -> None:
+        self.folder, self._shards = folder, shards
         self.taxonomy = _read_taxonomy(folder)
-        self.table = _read_table(folder)
+        self.table, self._mapped = _open_index(folder, checked=checked)
         metadata = self.table.schema.metadata or {}
-        self.root = Path(metadata.get(b"root", b".").decode())
+        self.sources = msgspec.json.decode(metadata.get(b"sources", b"{}"), type=dict[str, SourceNote])
         if metadata.get(b"label_hash", b"").decode() != self.taxonomy.label_hash:
             raise DataError(
                 f"{MANIFEST_FILE} and {TAXA_FILE} do not belong together",
@@ -80,9 +96,9 @@ class Manifest:
                 remedy="run training/prepare.py again",
             )
 
-    def __reduce__(self) -> tuple[type["Manifest"], tuple[Path]]:
+    def __reduce__(self) -> tuple[Callable[..., "Manifest"], tuple[Path, str]]:
         """Other processes open the files themselves: the table is memory-mapped, and shared that way."""
-        return Manifest, (self.folder,)
+        return partial(Manifest, checked=self._mapped), (self.folder, self._shards)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -92,17 +108,32 @@ class Manifest:
         """Hash of the manifest file, which a checkpoint must agree with."""
         return file_sha256(self.folder / MANIFEST_FILE)
 
-    @cached_property
+    @property
     def labels(self) -> npt.NDArray[np.int64]:
-        """Position of each picture's output; shape (len(self),)."""
-        column = self.table["label"].combine_chunks()
-        position = {key: index for index, key in enumerate(self.taxonomy.output_keys)}
-        of_code = np.array([position[key] for key in column.dictionary.to_pylist()], dtype=np.int64)
-        return np.asarray(of_code[column.indices.to_numpy()])
+        """Position of each picture's output; shape (len(self),). For whole splits; `label` is for single pictures."""
+        return np.asarray(self._output_of_code[self._codes("label")])
+
+    def label(self, row: int) -> int:
+        """Position of one picture's output, without a copy of the column."""
+        return int(self._output_of_code[self._codes("label")[row]])
+
+    def name(self, row: int) -> str:
+        """Which picture a row is, for people: its file, in or out of a shard."""
+        shard = self._text("shard", row)
+        return f"{self.folder / shard}: {self._text('picture_id', row)}" if shard else self.place(row).file
+
+    def place(self, row: int) -> Place:
+        """Where the bytes of one picture lie."""
+        shard, length = self._text("shard", row), int(self.table["length"][row].as_py())
+        if not shard:
+            root = self.sources[self._text("source", row)].root
+            return Place(str(self.folder / root / self._text("path", row)), 0, length, whole=True)
+        base = self._shards.rstrip("/") or str(self.folder)
+        return Place(f"{base}/{shard}", int(self.table["offset"][row].as_py()), length, whole=False)
 
     def path(self, row: int) -> Path:
-        """The file of one picture."""
-        return self.root / str(self.table["path"][row].as_py())
+        """The file of a picture that has one of its own."""
+        return Path(self.place(row).file)
 
     def rows_of(self, split: Split) -> npt.NDArray[np.int64]:
         """The rows of a split, in ascending order.
@@ -110,27 +141,96 @@ class Manifest:
         Raises:
             DataError: The split is empty.
         """
-        rows = np.flatnonzero(np.asarray(self.table["split"].to_numpy(zero_copy_only=False) == split))
+        names = self._dictionary("split")
+        rows = np.flatnonzero(self._codes("split") == names.index(split)) if split in names else np.array([], np.int64)
         if len(rows) == 0:
             raise DataError(f"the data has no {split} pictures", value=self.folder, remedy="prepare it with that split")
         return rows
 
+    @cached_property
+    def _output_of_code(self) -> npt.NDArray[np.int64]:
+        position = {key: index for index, key in enumerate(self.taxonomy.output_keys)}
+        return np.array([position[key] for key in self._dictionary("label")], dtype=np.int64)
 
-def write_manifest(folder: Path, rows: Sequence[ManifestRow], taxonomy: Taxonomy, root: Path) -> None:
-    """Writes manifest and taxa; each file is there whole or not at all."""
+    def _text(self, column: str, row: int) -> str:
+        return str(self.table[column][row].as_py())
+
+    def _codes(self, column: str) -> npt.NDArray[np.int32]:
+        """The column's dictionary codes, in the mapped file itself."""
+        codes: npt.NDArray[np.int32] = self.table[column].chunk(0).indices.to_numpy()
+        return codes
+
+    def _dictionary(self, column: str) -> list[str]:
+        names: list[str] = self.table[column].chunk(0).dictionary.to_pylist()
+        return names
+
+
+def write_manifest(
+    folder: Path, columns: Mapping[str, Any], taxonomy: Taxonomy, sources: Mapping[str, SourceNote]
+) -> None:
+    """Writes manifest and taxa; each file is there whole or not at all.
+
+    Args:
+        folder: Where to.
+        columns: Arrow arrays, arrays or lists of equal length, with the names of `SCHEMA`.
+        taxonomy: The outputs that the labels name.
+        sources: Where the pictures of each source lie.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    metadata = {"root": str(root), "label_hash": taxonomy.label_hash}
-    columns = {field.name: [getattr(row, field.name) for row in rows] for field in SCHEMA}
-    table = pa.table(columns, schema=SCHEMA.with_metadata(metadata))
+    metadata = {"sources": msgspec.json.encode(dict(sources)), "label_hash": taxonomy.label_hash}
+    table = pa.table(dict(columns), schema=SCHEMA.with_metadata(metadata))
     taxa = msgspec.json.format(msgspec.json.encode(taxonomy), indent=2) + b"\n"
     _replace(folder / TAXA_FILE, lambda path: path.write_bytes(taxa))
     _replace(folder / MANIFEST_FILE, lambda path: pq.write_table(table, path))
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    write(temporary)
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _open_index(folder: Path, *, checked: bool) -> tuple[pa.Table, bool]:
+    """Maps the uncompressed rows, writing them first where they are missing or belong to another manifest.
+
+    Returns:
+        The rows, and whether they are mapped.
+    """
+    index, manifest = folder / INDEX_FILE, folder / MANIFEST_FILE
+    if not manifest.is_file():
+        raise _not_prepared(folder)
+    if not checked and _sha256_of_index(index) != file_sha256(manifest):
+        table = _read_parquet(manifest)
+        try:
+            _replace(index, lambda path: _write_index(path, table, file_sha256(manifest)))
+        except OSError:  # a folder that may not be written, a full disk: the rows then cost memory, nothing else
+            return table, False
+    return pa.ipc.open_file(pa.memory_map(str(index))).read_all(), True
+
+
+def _sha256_of_index(index: Path) -> str:
+    try:
+        metadata = pa.ipc.open_file(pa.memory_map(str(index))).schema.metadata or {}
+    except (OSError, pa.ArrowInvalid):
+        return ""
+    return bytes(metadata.get(b"manifest_sha256", b"")).decode()
+
+
+def _write_index(path: Path, table: pa.Table, sha256: str) -> None:
+    """One record batch: a row is then found without searching for its chunk."""
+    schema = table.schema.with_metadata((table.schema.metadata or {}) | {b"manifest_sha256": sha256.encode()})
+    with pa.ipc.new_file(path, schema) as writer:
+        writer.write_table(table.cast(schema), max_chunksize=max(table.num_rows, 1))
+
+
+def _read_parquet(manifest: Path) -> pa.Table:
+    try:
+        return pq.read_table(manifest).unify_dictionaries().combine_chunks()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{manifest} is damaged", value=error, remedy="prepare the data again") from error
 
 
 def _read_taxonomy(folder: Path) -> Taxonomy:
@@ -140,15 +240,6 @@ def _read_taxonomy(folder: Path) -> Taxonomy:
         raise _not_prepared(folder) from error
     except msgspec.DecodeError as error:
         raise DataError(f"{folder / TAXA_FILE} cannot be read", value=error, remedy="prepare the data again") from error
-
-
-def _read_table(folder: Path) -> pa.Table:
-    try:
-        return pq.read_table(folder / MANIFEST_FILE, memory_map=True)
-    except FileNotFoundError as error:
-        raise _not_prepared(folder) from error
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{folder / MANIFEST_FILE} is damaged", value=error, remedy="prepare the data again") from error
 
 
 def _not_prepared(folder: Path) -> DataError:

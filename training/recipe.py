@@ -4,16 +4,12 @@ Precedence: flag > recipe > default. A misspelt key is an error that names it, a
 flags alike, since both pass through `msgspec.convert`.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
 
-from models.errors import RecipeError
-
-RECIPES = Path(__file__).parent / "recipes"
+from training.toml_file import RECIPES, Section, check_section, read_toml, section_to_plain
 
 Positive = Annotated[float, Meta(gt=0.0)]
 NotNegative = Annotated[float, Meta(ge=0.0)]
@@ -21,10 +17,6 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Count = Annotated[int, Meta(ge=1)]
 WholeNumber = Annotated[int, Meta(ge=0)]
 Pixels = Annotated[int, Meta(ge=32, le=2048)]
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of the recipe's sections: frozen, and a misspelt key is an error."""
 
 
 class DataRecipe(Section, frozen=True, kw_only=True):
@@ -162,6 +154,11 @@ class Recipe(Section, frozen=True, kw_only=True):
     run: RunRecipe = RunRecipe()
 
 
+def recipe_files() -> list[Path]:
+    """The recipes of this project; collections of data sets stand beside them as `data_*.toml`."""
+    return sorted(path for path in RECIPES.glob("*.toml") if not path.name.startswith("data_"))
+
+
 def read_recipe(path: Path) -> Recipe:
     """Reads and checks a recipe file.
 
@@ -171,45 +168,18 @@ def read_recipe(path: Path) -> Recipe:
     Raises:
         RecipeError: The file is missing, is no TOML, has a key that no recipe has, or a value out of range.
     """
-    bare = path.name == str(path)  # a mistyped path must not find another recipe of the same name
-    found = RECIPES / f"{path.name.removesuffix('.toml')}.toml" if bare and not path.is_file() else path
-    if not found.is_file():
-        known = ", ".join(sorted(recipe.stem for recipe in RECIPES.glob("*.toml")))
-        raise RecipeError(
-            "no such recipe", value=path, limit=f"a TOML file or one of {known}", remedy="correct the name"
-        )
-    try:
-        content = tomllib.loads(found.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{found} is no TOML", value=error, remedy="correct the file") from error
-    return check_recipe(content, origin=str(found))
+    return check_recipe(*read_toml(path, known=recipe_files()))
 
 
 def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
-    """Turns plain values into a checked recipe.
-
-    Args:
-        content: As read from TOML or JSON.
-        origin: Where it came from, for the error.
+    """Turns plain values, as read from TOML or JSON, into a checked recipe; `origin` is named in the error.
 
     Raises:
         RecipeError: An unknown key, a wrong type or a value out of range; the message gives its path.
     """
-    try:
-        return msgspec.convert(content, Recipe, dec_hook=_decode)
-    except msgspec.ValidationError as error:
-        raise RecipeError(
-            f"the recipe {origin} cannot be followed", value=error, remedy="correct the key or value; --help lists them"
-        ) from error
+    return check_section(content, Recipe, origin)
 
 
 def recipe_to_plain(recipe: Recipe) -> dict[str, Any]:
     """The recipe as plain values that TOML, JSON and `torch.save` can hold."""
-    plain: dict[str, Any] = msgspec.to_builtins(recipe, enc_hook=str)
-    return plain
-
-
-def _decode(kind: type, value: object) -> object:
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    raise TypeError(f"cannot read a {kind.__name__} from {value!r}")
+    return section_to_plain(recipe)

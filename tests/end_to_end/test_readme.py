@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.service import running_service
-from training.recipe import RECIPES
+from training.toml_file import RECIPES
 from training.sources.herbarium import write_image_folder
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from models.taxonomy import Output, Taxon, Taxonomy
 from training.device import choose_device
 from training.loop import Trainer
-from training.manifest import Manifest, ManifestRow, write_manifest
+from training.manifest import Manifest, SourceNote, write_manifest
 from training.train import parse, train
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,22 +113,26 @@ def make_taxonomy(num_outputs):
 
 def write_data(folder, root, pictures, taxonomy):
     """Writes a manifest of (path below root, output key, split) without going through prepare."""
-    rows = [
-        ManifestRow(
-            picture_id=f"{key.partition(':')[0]}:{path}",
-            source=key.partition(":")[0],
-            path=path,
-            label=key,
-            split=split,
-            group=path,
-            licence="",
-            author="",
-            sha256="0" * 64,
-            num_bytes=1,
-            width=80,
-            height=64,
-        )
-        for path, key, split in pictures
-    ]
-    write_manifest(folder, rows, taxonomy, root)
+    size = len(pictures)
+    columns = {
+        "picture_id": [f"{key.partition(':')[0]}:{path}" for path, key, _ in pictures],
+        "source": [key.partition(":")[0] for _, key, _ in pictures],
+        "path": [path for path, _, _ in pictures],
+        "shard": [""] * size,
+        "offset": [0] * size,
+        "length": [1] * size,
+        "label": [key for _, key, _ in pictures],
+        "split": [split for _, _, split in pictures],
+        "group": [path for path, _, _ in pictures],
+        "licence": [""] * size,
+        "author": [""] * size,
+        "taken_on": [None] * size,
+        "latitude": [None] * size,
+        "longitude": [None] * size,
+        "sha256": ["0" * 64] * size,
+        "width": [80] * size,
+        "height": [64] * size,
+    }
+    sources = {source: SourceNote(str(root)) for source in columns["source"]}
+    write_manifest(folder, columns, taxonomy, sources)
     return folder

@@ -1,0 +1,76 @@
+"""Checked records from TOML files: a misspelt key, a wrong type and a value out of range are errors that name the place."""
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from models.errors import RecipeError
+
+RECIPES: Final = Path(__file__).parent / "recipes"
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of everything that is read from TOML: frozen, and a misspelt key is an error."""
+
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+def read_toml(path: Path, known: Sequence[Path]) -> tuple[dict[str, Any], str]:
+    """Reads a TOML file.
+
+    Args:
+        path: The file; a bare name such as "debug" also finds `training/recipes/debug.toml`.
+        known: The files in `training/recipes` that may be meant, for the error.
+
+    Returns:
+        Its content, and where it was found.
+
+    Raises:
+        RecipeError: The file is missing or is no TOML.
+    """
+    bare = path.name == str(path)  # a mistyped path must not find another file of the same name
+    found = RECIPES / f"{path.name.removesuffix('.toml')}.toml" if bare and not path.is_file() else path
+    if not found.is_file():
+        names = ", ".join(file.stem for file in known)
+        raise RecipeError(
+            "no such recipe", value=path, limit=f"a TOML file or one of {names}", remedy="correct the name"
+        )
+    try:
+        return tomllib.loads(found.read_text(encoding="utf-8")), str(found)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{found} is no TOML", value=error, remedy="correct the file") from error
+
+
+def check_section(content: object, kind: type[AnySection], origin: str) -> AnySection:
+    """Turns plain values into a checked record.
+
+    Args:
+        content: As read from TOML or JSON.
+        kind: The record.
+        origin: Where it came from, for the error.
+
+    Raises:
+        RecipeError: An unknown key, a wrong type or a value out of range; the message gives its path.
+    """
+    try:
+        return msgspec.convert(content, kind, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise RecipeError(
+            f"the recipe {origin} cannot be followed", value=error, remedy="correct the key or value; --help lists them"
+        ) from error
+
+
+def section_to_plain(section: Section) -> dict[str, Any]:
+    """The record as plain values that TOML, JSON and `torch.save` can hold."""
+    plain: dict[str, Any] = msgspec.to_builtins(section, enc_hook=str)
+    return plain
+
+
+def _decode(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise TypeError(f"cannot read a {kind.__name__} from {value!r}")
