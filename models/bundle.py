@@ -77,6 +77,9 @@ class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """95 % confidence interval (Wilson score), where it is a share."""
 
 
+CommercialUse = Literal["allowed", "not_allowed", "unknown"]
+
+
 class DataSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A data set that taught the network."""
 
@@ -86,7 +89,9 @@ class DataSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     licences: dict[str, int]
     """Licence of those pictures -> how many have it."""
     note: str = ""
-    """What a user of the weights must know, such as "may not be used commercially"."""
+    """What a user of the weights must know of the data set."""
+    commercial_use: CommercialUse = "unknown"
+    """What the licences of those pictures, taken together, say of commercial use: one that forbids it decides."""
 
 
 class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -52,7 +52,7 @@ class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One output of the network, in the order of the logits."""
 
     key: NonEmpty
-    """Unique name of the output: source, colon, taxon id."""
+    """Unique name of the output: source, colon, the name that its pictures carry there (or the taxon id)."""
     source: NonEmpty
     """Data set whose pictures taught this output."""
     taxon_id: NonEmpty

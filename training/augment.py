@@ -8,15 +8,15 @@ import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
-from models.preprocess import InputSpec, read_picture, upright_size
+from models.preprocess import InputSpec
+from training.decode import Crop, CropReader
+from training.randaugment import rand_augment
 from training.recipe import AugmentRecipe
 
 _CROP_TRIES = 10  # as torchvision's RandomResizedCrop; then the center is taken
@@ -32,34 +32,39 @@ def seeded(*parts: int) -> Iterator[None]:
 
 
 def random_input(data: bytes, recipe: AugmentRecipe, spec: InputSpec, side_px: int) -> Tensor:
-    """Makes a randomly changed network input from the bytes of a picture.
+    """Makes a randomly changed picture, ready for `Normalizer`, from the bytes of a file.
 
-    The crop is chosen first, so that a JPEG is decoded at the smallest scale that still covers it.
+    The crop is chosen first, so that a JPEG is decoded at the smallest scale that still covers it. Pixels stay 8-bit
+    until they are on the device: a quarter of the memory to collate, to hand over and to copy.
 
     Args:
         data: A picture file.
         recipe: How much may change.
-        spec: Mean and standard deviation.
+        spec: Its mean is the color of what is erased or comes in from outside.
         side_px: Side of the result, px.
 
     Returns:
-        Shape (3, side_px, side_px), float32, normalized.
+        Shape (3, side_px, side_px), uint8, channels last in memory.
 
     Raises:
         PictureError: The bytes do not decode.
     """
-    width, height = upright_size(data)
-    left, top, crop_width, crop_height = random_crop(width, height, recipe)
-    image = read_picture(data, math.ceil(side_px * min(width, height) / min(crop_width, crop_height))).image
-    scale_x, scale_y = image.width / width, image.height / height
-    box = (left * scale_x, top * scale_y, (left + crop_width) * scale_x, (top + crop_height) * scale_y)
-    resized = image.resize((side_px, side_px), Image.Resampling.BICUBIC, box=box)
-    changed: Tensor = _transforms(recipe, spec)(resized)
-    return changed
+    reader = CropReader(data)
+    square_HW3 = reader.read(random_crop(reader.width, reader.height, recipe), side_px)
+    if _uniform(0.0, 1.0) < recipe.flip:
+        square_HW3 = square_HW3.flip(1)
+    red, green, blue = (round(255 * mean) for mean in spec.mean)
+    if recipe.randaugment_ops:
+        fill = (red, green, blue)
+        square_HW3 = rand_augment(square_HW3, recipe.randaugment_ops, recipe.randaugment_magnitude, fill)
+    pixels_3HW = square_HW3.permute(2, 0, 1)
+    if recipe.erase:
+        pixels_3HW = v2.RandomErasing(recipe.erase, value=[red, green, blue])(pixels_3HW)
+    return pixels_3HW
 
 
-def random_crop(width: int, height: int, recipe: AugmentRecipe) -> tuple[int, int, int, int]:
-    """Draws a crop of random area and proportions (Szegedy et al. 2015), in whole px: left, top, width, height."""
+def random_crop(width: int, height: int, recipe: AugmentRecipe) -> Crop:
+    """Draws a crop of random area and proportions (Szegedy et al. 2015), in whole px."""
     log_ratio = math.log(recipe.crop_ratio_max)
     for _ in range(_CROP_TRIES):
         area = width * height * _uniform(recipe.crop_scale_min, 1.0)
@@ -68,9 +73,36 @@ def random_crop(width: int, height: int, recipe: AugmentRecipe) -> tuple[int, in
         if 0 < crop_width <= width and 0 < crop_height <= height:
             left = int(torch.randint(width - crop_width + 1, ()))
             top = int(torch.randint(height - crop_height + 1, ()))
-            return left, top, crop_width, crop_height
+            return Crop(left, top, crop_width, crop_height)
     side = min(width, height)
-    return (width - side) // 2, (height - side) // 2, side, side
+    return Crop((width - side) // 2, (height - side) // 2, side, side)
+
+
+class Normalizer:
+    """Turns batches of 8-bit pixels into network input, on the device.
+
+    Args:
+        spec: Mean and standard deviation.
+        device: Where the batches are.
+    """
+
+    def __init__(self, spec: InputSpec, device: torch.device) -> None:
+        mean, std = torch.tensor(spec.mean), torch.tensor(spec.std)
+        self._factor, self._shift = (1 / (255 * std)).to(device), (-mean / std).to(device)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Normalizes a batch.
+
+        Args:
+            pixels: Shape (batch, 3, height, width), uint8.
+
+        Returns:
+            The same shape, float32, channels last in memory.
+        """
+        rows_BHC = pixels.permute(0, 2, 3, 1).flatten(2)  # whole rows: over three channels at a time a CPU takes thrice
+        width = pixels.shape[3]
+        normalized = torch.addcmul(self._shift.repeat(width), rows_BHC.float(), self._factor.repeat(width))
+        return normalized.view(*rows_BHC.shape[:2], width, 3).permute(0, 3, 1, 2)
 
 
 class BatchMixer:
@@ -110,19 +142,6 @@ class BatchMixer:
                 mixed: tuple[Tensor, Tensor] = kind(pixels, labels)
                 return mixed
         return pixels, torch.nn.functional.one_hot(labels, self._num_outputs).to(pixels.dtype)
-
-
-@lru_cache(maxsize=4)
-def _transforms(recipe: AugmentRecipe, spec: InputSpec) -> v2.Compose:
-    """What follows the crop, on the small picture."""
-    steps: list[Any] = [v2.RandomHorizontalFlip(recipe.flip)]
-    if recipe.randaugment_ops:
-        gray = [round(255 * mean) for mean in spec.mean]
-        steps.append(v2.RandAugment(recipe.randaugment_ops, recipe.randaugment_magnitude, fill=gray))
-    steps += [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(spec.mean), list(spec.std))]
-    if recipe.erase:
-        steps.append(v2.RandomErasing(recipe.erase))
-    return v2.Compose(steps)
 
 
 def _uniform(low: float, high: float) -> float:

@@ -1,6 +1,5 @@
 """Everything a run needs to go on as if nothing had happened, written so that a crash never leaves half a file."""
 
-import os
 import subprocess
 from pathlib import Path
 from typing import Any, Final
@@ -9,8 +8,9 @@ import msgspec
 import torch
 
 from models.errors import CheckpointError
+from training.atomic_file import replaced
 
-FORMAT: Final = 1
+FORMAT: Final = 2  # 1 counted batches, which mean nothing where another number of ranks goes on
 LAST: Final = "last.pt"
 BEST: Final = "best.pt"
 
@@ -20,8 +20,8 @@ class Position(msgspec.Struct, frozen=True):
 
     epoch: int = 0
     """Epochs finished."""
-    batch: int = 0
-    """Batches of the next epoch that are done already."""
+    pictures: int = 0
+    """Pictures of the next epoch that are done already, on all ranks together."""
     step: int = 0
     """Optimizer steps since the run began."""
     best: float = -1.0
@@ -59,29 +59,27 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint: whole and on disk when this returns, or the old file still stands."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    with temporary.open("wb") as stream:
+    with replaced(path) as stream:
         torch.save(msgspec.structs.asdict(checkpoint), stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Reads a checkpoint to the CPU. Nothing in it is ever executed.
 
     Raises:
-        CheckpointError: The file is missing, damaged, or no checkpoint of this project.
+        CheckpointError: The file is missing, damaged, of another format, or no checkpoint of this project.
     """
     content = load_tensors(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise CheckpointError(
             "the file is no checkpoint of this program", value=path, remedy="name last.pt or best.pt of a run"
+        )
+    if content["format"] != FORMAT:
+        raise CheckpointError(
+            f"the checkpoint {path} was written by another version of this program",
+            value=f"format {content['format']}",
+            limit=f"format {FORMAT}",
+            remedy="use that version, or start a new run from its weights with --weights",
         )
     try:
         return Checkpoint(**content)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from training.toml_file import RECIPES, Section, check_section, read_toml
 
@@ -23,7 +23,7 @@ class SourceEntry(Section, frozen=True, kw_only=True):
     """Licence of its pictures that name none."""
     note: str = ""
     """What a user of the weights must know of it; reaches the bundle."""
-    names: dict[str, str] = {}
+    names: dict[str, str] = field(default_factory=dict)
     """Class names as the data set writes them -> scientific names; for names that are common or misspelt."""
 
 
@@ -37,7 +37,7 @@ class Collection(Section, frozen=True, kw_only=True):
     sources: dict[str, SourceEntry]
     """Name in output keys -> data set."""
     merge: MergeRule = "within_sources"
-    """One output for each taxon of each source, or one for each taxon."""
+    """One output for each name of each source, where several may be one taxon; or one output for each taxon."""
     synonyms: Path | None = None
     """Darwin Core Taxon file (GBIF backbone, WCVP; tab-separated) that maps synonyms to accepted names."""
     validation_share: CutShare = 0.1

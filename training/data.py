@@ -2,67 +2,82 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, picture_to_input
 from training.augment import random_input, seeded
+from training.cache import EncodedCache
 from training.manifest import Manifest
 from training.processes import clean_context, end_with_parent
 from training.recipe import AugmentRecipe, DataRecipe, Recipe
 from training.sampler import Draw, EpochBatches
+from training.storage import PictureStore, unreadable
 
 
 class TrainingPictures(Dataset[tuple[Tensor, int]]):
     """Training pictures, changed at random as the draw decides.
 
     Args:
-        manifest: The data.
+        store: Reads the pictures of the data.
         augment: How pictures are changed.
         spec: Mean and standard deviation.
-        seed: Decides every change, together with epoch and row.
+        seed: Decides every change, together with epoch, row and copy.
     """
 
-    def __init__(self, manifest: Manifest, augment: AugmentRecipe, spec: InputSpec, seed: int) -> None:
-        self._manifest, self._augment, self._spec, self._seed = manifest, augment, spec, seed
+    def __init__(self, store: PictureStore, augment: AugmentRecipe, spec: InputSpec, seed: int) -> None:
+        self._store, self._augment, self._spec, self._seed = store, augment, spec, seed
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, int]:
-        """Gives pixels of shape (3, side, side) and the position of the picture's output."""
-        path = self._manifest.path(draw.row)
-        with seeded(self._seed, draw.epoch, draw.row), _named(path):
-            pixels = random_input(path.read_bytes(), self._augment, self._spec, draw.side_px)
-        return pixels, int(self._manifest.labels[draw.row])
+        """Gives pixels of shape (3, side, side), uint8, and the position of the picture's output."""
+        return self.__getitems__([draw])[0]
+
+    def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[Tensor, int]]:
+        """Gives a batch, whose bytes are asked for all at once."""
+        found = self._store.read_many([draw.row for draw in draws])
+        return [self._changed(draw, data) for draw, data in zip(draws, found, strict=True)]
+
+    def _changed(self, draw: Draw, data: bytes) -> tuple[Tensor, int]:
+        manifest = self._store.manifest
+        with seeded(self._seed, draw.epoch, draw.row, draw.copy), _named(manifest, draw.row):
+            pixels = random_input(data, self._augment, self._spec, draw.side_px)
+        return pixels, manifest.label(draw.row)
 
 
 class JudgedPictures(Dataset[tuple[Tensor, int]]):
     """Pictures as they are served: original bytes through `models/preprocess.py`, in the order given.
 
     Args:
-        manifest: The data.
+        store: Reads the pictures of the data.
         rows: Rows of the manifest.
         spec: What the network expects.
     """
 
-    def __init__(self, manifest: Manifest, rows: npt.NDArray[np.int64], spec: InputSpec) -> None:
-        self._manifest, self._rows, self._spec = manifest, rows, spec
+    def __init__(self, store: PictureStore, rows: npt.NDArray[np.int64], spec: InputSpec) -> None:
+        self._store, self._rows, self._spec = store, rows, spec
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, position: int) -> tuple[Tensor, int]:
-        """Gives pixels of shape (3, height, width) and the position of the picture's output."""
-        row = int(self._rows[position])
-        path = self._manifest.path(row)
-        with _named(path):
-            pixels, _ = picture_to_input(path.read_bytes(), self._spec)
-        return torch.from_numpy(pixels), int(self._manifest.labels[row])
+        """Gives pixels of shape (3, height, width), normalized, and the position of the picture's output."""
+        return self.__getitems__([position])[0]
+
+    def __getitems__(self, positions: Sequence[int]) -> list[tuple[Tensor, int]]:
+        """Gives a batch, whose bytes are asked for all at once."""
+        rows = [int(self._rows[position]) for position in positions]
+        return [self._judged(row, data) for row, data in zip(rows, self._store.read_many(rows), strict=True)]
+
+    def _judged(self, row: int, data: bytes) -> tuple[Tensor, int]:
+        with _named(self._store.manifest, row):
+            pixels, _ = picture_to_input(data, self._spec)
+        return torch.from_numpy(pixels), self._store.manifest.label(row)
 
 
 class PictureLoader(DataLoader[Any]):
@@ -83,16 +98,21 @@ class PictureLoader(DataLoader[Any]):
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Says which file an error came from: a manifest can be older than its pictures."""
+def _named(manifest: Manifest, row: int) -> Iterator[None]:
+    """Says which picture does not decode."""
     try:
         yield
-    except (PictureError, OSError) as error:
-        raise DataError(
-            f"a picture of the manifest cannot be read: {path}",
-            value=error,
-            remedy="restore the file or run training/prepare.py again",
-        ) from error
+    except PictureError as error:
+        raise unreadable(manifest.name(row), error) from error
+
+
+def collate_channels_last(items: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    """Puts pictures of shape (3, side, side) together as they lie in memory: the channels of a pixel side by side.
+
+    torch's own collation, which also knows the memory that processes share, would put the channels apart.
+    """
+    pixels_BHW3, labels = default_collate([(pixels.permute(1, 2, 0), label) for pixels, label in items])
+    return pixels_BHW3.permute(0, 3, 1, 2), labels
 
 
 def input_spec(recipe: Recipe) -> InputSpec:
@@ -106,11 +126,31 @@ def input_spec(recipe: Recipe) -> InputSpec:
     )
 
 
-def training_loader(manifest: Manifest, recipe: Recipe, pin: bool) -> tuple[PictureLoader, EpochBatches]:
-    """The loader of training batches, and the sampler that decides where in which epoch it starts."""
-    batches = EpochBatches(manifest.rows_of("train"), recipe.schedule.batch_size, recipe.run.seed)
-    pictures = TrainingPictures(manifest, recipe.augment, input_spec(recipe), recipe.run.seed)
-    return PictureLoader(pictures, batch_sampler=batches, pin_memory=pin, **_worker_options(recipe.data)), batches
+def training_loader(
+    manifest: Manifest, recipe: Recipe, pin: bool, rank: int = 0, num_ranks: int = 1
+) -> tuple[PictureLoader, EpochBatches]:
+    """The loader of one rank's training batches, and the sampler that decides where in which epoch it starts."""
+    rows = manifest.rows_of("train")
+    batches = EpochBatches(
+        rows,
+        recipe.schedule.batch_size,
+        recipe.run.seed,
+        rank=rank,
+        num_ranks=num_ranks,
+        order=recipe.data.order,
+        sampling=recipe.data.sampling,
+        labels=manifest.labels[rows],
+    )
+    store = PictureStore(manifest, _cache(recipe.data, len(manifest)))
+    pictures = TrainingPictures(store, recipe.augment, input_spec(recipe), recipe.run.seed)
+    loader = PictureLoader(
+        pictures,
+        batch_sampler=batches,
+        collate_fn=collate_channels_last,
+        pin_memory=pin,
+        **_worker_options(recipe.data),
+    )
+    return loader, batches
 
 
 def judged_loader(
@@ -118,7 +158,11 @@ def judged_loader(
 ) -> PictureLoader:
     """A loader of pictures as they are served, in the order of `rows`."""
     options = _worker_options(data) | {"persistent_workers": False}
-    return PictureLoader(JudgedPictures(manifest, rows, spec), batch_size=batch_size, **options)
+    return PictureLoader(JudgedPictures(PictureStore(manifest), rows, spec), batch_size=batch_size, **options)
+
+
+def _cache(data: DataRecipe, num_rows: int) -> EncodedCache | None:
+    return EncodedCache(num_rows, round(data.cache_gb * 1e9)) if data.cache_gb else None
 
 
 def _worker_options(data: DataRecipe) -> dict[str, Any]:

@@ -184,11 +184,11 @@ def _write(folder: Path, judgment: Judgment, found: Answers, manifest: Manifest)
     taxa = manifest.taxonomy.taxa
     with (folder / f"{stem}-answers.csv").open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
-        writer.writerow(["path", "right_taxon_id", "named_taxon_id", "score"])
+        writer.writerow(["picture", "right_taxon_id", "named_taxon_id", "score"])
         for row, right, scores in zip(found.rows, found.taxon_labels_N, found.taxa_NT, strict=True):
             best = int(scores.argmax())
-            path = manifest.path(int(row))
-            writer.writerow([path, taxa[right].taxon_id, taxa[best].taxon_id, f"{scores[best]:.6f}"])
+            picture = manifest.name(int(row))
+            writer.writerow([picture, taxa[right].taxon_id, taxa[best].taxon_id, f"{scores[best]:.6f}"])
 
 
 if __name__ == "__main__":

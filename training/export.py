@@ -33,6 +33,7 @@ from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from models.ranking import Thresholds, output_probabilities
 from models.session import OnnxSession
+from training.audit import joint_commercial_use
 from training.calibration import fit_temperature
 from training.checkpoint import Checkpoint, current_commit, read_checkpoint
 from training.data import input_spec, judged_loader
@@ -57,7 +58,7 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Path
     """A checkpoint of training/train.py."""
     data: Path
-    """Folder written by training/prepare.py: validation calibrates, test is measured."""
+    """Folder written by training/prepare.py: its calibration split (else validation) calibrates, test is measured."""
     out: Path
     """Folder of the new bundle; must not exist."""
     name: str = ""
@@ -110,8 +111,7 @@ def export(command: Export) -> Bundle:
     with tempfile.TemporaryDirectory() as folder:
         converted = convert(checkpoint, manifest, spec, Path(folder) / _NETWORK_FILE, command)
         _require_gates(converted.gates)
-        labels = manifest.labels[manifest.rows_of("validation")]
-        temperature = fit_temperature(converted.logits, labels, manifest.taxonomy)
+        temperature = _temperature(converted, manifest, spec, command.workers)
         measured = measure_file(
             converted.path, manifest, spec, "test", temperature=temperature, workers=command.workers
         )
@@ -206,6 +206,15 @@ def describe(
     )
 
 
+def _temperature(converted: Converted, manifest: Manifest, spec: InputSpec, workers: int) -> float:
+    """Fitted on the calibration split where there is one: no choice was made by its pictures."""
+    if not manifest.has("calibration"):
+        labels = manifest.labels[manifest.rows_of("validation")]
+        return fit_temperature(converted.logits, labels, manifest.taxonomy)
+    logits = _file_logits(converted.path, manifest, spec, "calibration", workers)
+    return fit_temperature(logits, manifest.labels[manifest.rows_of("calibration")], manifest.taxonomy)
+
+
 def _metrics(measured: Figures, data: str) -> tuple[Metric, ...]:
     metrics = []
     for name in Figures.__struct_fields__:
@@ -224,7 +233,16 @@ def _sources(manifest: Manifest, note: str) -> tuple[DataSource, ...]:
     licences: dict[str, dict[str, int]] = {}
     for row in table.to_pylist():
         licences.setdefault(row["source"], {})[row["licence"] or "unknown"] = row["count_all"]
-    return tuple(DataSource(name, sum(counts.values()), counts, note) for name, counts in sorted(licences.items()))
+    return tuple(
+        DataSource(
+            name,
+            sum(counts.values()),
+            counts,
+            note=" ".join(filter(None, (manifest.sources[name].note, note))),
+            commercial_use=joint_commercial_use(counts),
+        )
+        for name, counts in sorted(licences.items())
+    )
 
 
 def _validation_logits(network: PlantNetwork, manifest: Manifest, spec: InputSpec, workers: int) -> Logits:

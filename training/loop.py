@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from models.errors import BotanifyError, CheckpointError
 from models.network import PlantNetwork
-from training.augment import BatchMixer
+from training.augment import BatchMixer, Normalizer
 from training.checkpoint import (
     BEST,
     LAST,
@@ -38,13 +38,19 @@ from training.metrics import Share, share, top_k_hits
 from training.optim import build_optimizer, build_scheduler, fast_forward, load_moments
 from training.predict import predict, torch_runner
 from training.recipe import Recipe, recipe_to_plain
-from training.sampler import batches_per_epoch, side_at_epoch
+from training.sampler import side_at_epoch
 
 _EMA_WARMUP_POWER = 3 / 4  # timm's schedule: decay reaches 0.999 after 10,000 steps, sooner averages forget the start
 
 
-# A checkpoint's position means nothing where these differ.
-_DECIDE_BATCHES = (("schedule", "batch_size"), ("schedule", "accumulate"), ("run", "seed"))
+# A checkpoint's position means nothing in another order, and another batch or window makes other steps of the rest.
+_DECIDE_BATCHES = (
+    ("data", "order"),
+    ("data", "sampling"),
+    ("schedule", "batch_size"),
+    ("schedule", "accumulate"),
+    ("run", "seed"),
+)
 
 
 class Diverged(BotanifyError):
@@ -80,12 +86,13 @@ class Trainer:
         self._forward = torch.compile(self.network, dynamic=False) if hardware.compile else self.network
         self.ema = _moving_average(self.network, schedule.ema_decay)
         self.loader, self._batches = training_loader(manifest, recipe, pin=device.type == "cuda")
-        self._num_batches = batches_per_epoch(len(manifest.rows_of("train")), schedule.batch_size)
+        self._num_batches = len(self._batches)  # of a whole epoch
         manifest.rows_of("validation")  # an empty one is told now, not after the first epoch
         self.optimizer = build_optimizer(self.network, schedule)
         self.scheduler = build_scheduler(self.optimizer, schedule, self.steps_per_epoch)
         self._amp_dtype = amp_dtype(hardware, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self._amp_dtype == torch.float16)
+        self._normalize = Normalizer(input_spec(recipe), device)
         self._mix = BatchMixer(recipe.augment, len(manifest.taxonomy.outputs), recipe.run.seed)
         self.position = Position()
         self._log = RunLog(recipe.run.run)
@@ -118,7 +125,7 @@ class Trainer:
             fast_forward(self.scheduler, self.position.step)
         self.scaler.load_state_dict(checkpoint.scaler)
         self._log.write("resume", checkpoint=str(path), **checkpoint.position)
-        self._say(f"resumed from {path}: epoch {self.position.epoch + 1}, batch {self.position.batch}")
+        self._say(f"resumed from {path}: epoch {self.position.epoch + 1}, {self.position.pictures} pictures done")
 
     def run(self, max_steps: int | None = None) -> Position:
         """Trains to the end of the recipe, or for at most `max_steps` more optimizer steps.
@@ -170,9 +177,9 @@ class Trainer:
         )
 
     def _run_epoch(self, progress: Progress, stop_at: int | None) -> None:
-        epoch, first = self.position.epoch, self.position.batch
+        epoch, first = self.position.epoch, self.position.pictures // self._batches.global_batch
         pictures = self.recipe.pictures
-        self._batches.epoch, self._batches.first_batch = epoch, first
+        self._batches.epoch, self._batches.first_picture = epoch, self.position.pictures
         self._batches.side_px = side_at_epoch(pictures.progressive, pictures.picture_px, epoch)
         task = progress.add_task(f"epoch {epoch + 1}", total=self._num_batches, completed=first, loss="")
         started = time.perf_counter()
@@ -187,7 +194,7 @@ class Trainer:
                     self._save(LAST)
                     return
         self._read_losses(progress, task)
-        self.position = msgspec.structs.replace(self.position, epoch=epoch + 1, batch=0)
+        self.position = msgspec.structs.replace(self.position, epoch=epoch + 1, pictures=0)
         self._end_epoch(time.perf_counter() - started, self._num_batches - first)
         progress.remove_task(task)
 
@@ -195,7 +202,7 @@ class Trainer:
         """Adds one batch's gradients; moves the optimizer when the window is full. Returns whether it moved."""
         schedule, window = self.recipe.schedule, self._window(batch)
         torch.manual_seed(_step_seed(self.recipe.run.seed, self.position.step, batch))
-        pixels = pixels.to(self.device, non_blocking=True, memory_format=self._format)
+        pixels = self._normalize(pixels.to(self.device, non_blocking=True)).contiguous(memory_format=self._format)
         labels = labels.to(self.device, non_blocking=True)
         pixels, targets = self._mix(pixels, labels, self.position.step * schedule.accumulate + window.index)
         with self._precision():
@@ -226,7 +233,8 @@ class Trainer:
         return _Window(batch - start, min(accumulate, self._num_batches - start))
 
     def _after_step(self, batch: int, progress: Progress, task: Any) -> None:
-        self.position = msgspec.structs.replace(self.position, batch=batch, step=self.position.step + 1)
+        pictures = batch * self._batches.global_batch
+        self.position = msgspec.structs.replace(self.position, pictures=pictures, step=self.position.step + 1)
         run = self.recipe.run
         if self.position.step % run.log_every_steps == 0:
             self._read_losses(progress, task)

@@ -1,4 +1,4 @@
-"""The Parquet table of every training picture: where it lies, label, split, group, licence, hash; beside it `taxa.json`.
+"""The Parquet table of every training picture: place, label, split, group, licence, hash; beside it `taxa.json`.
 
 The table is the only thing that training reads about the data; its SHA-256 is kept in every checkpoint, so that a run
 is never resumed on other data. `manifest.arrow` holds the same rows uncompressed: every process maps it into memory
@@ -6,11 +6,10 @@ instead of reading it, so 1.6 million rows cost a loader process next to nothing
 whenever it is missing or belongs to another one.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 import numpy as np
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 from models.bundle import TAXA_FILE, file_sha256
 from models.errors import DataError
 from models.taxonomy import Taxonomy
+from training.atomic_file import replaced
 from training.sources.record import Split
 
 MANIFEST_FILE: Final = "manifest.parquet"
@@ -135,17 +135,20 @@ class Manifest:
         """The file of a picture that has one of its own."""
         return Path(self.place(row).file)
 
+    def has(self, split: Split) -> bool:
+        """Whether any picture belongs to the split."""
+        names = self._dictionary("split")
+        return split in names and bool((self._codes("split") == names.index(split)).any())
+
     def rows_of(self, split: Split) -> npt.NDArray[np.int64]:
         """The rows of a split, in ascending order.
 
         Raises:
             DataError: The split is empty.
         """
-        names = self._dictionary("split")
-        rows = np.flatnonzero(self._codes("split") == names.index(split)) if split in names else np.array([], np.int64)
-        if len(rows) == 0:
+        if not self.has(split):
             raise DataError(f"the data has no {split} pictures", value=self.folder, remedy="prepare it with that split")
-        return rows
+        return np.flatnonzero(self._codes("split") == self._dictionary("split").index(split))
 
     @cached_property
     def _output_of_code(self) -> npt.NDArray[np.int64]:
@@ -166,7 +169,12 @@ class Manifest:
 
 
 def write_manifest(
-    folder: Path, columns: Mapping[str, Any], taxonomy: Taxonomy, sources: Mapping[str, SourceNote]
+    folder: Path,
+    columns: Mapping[str, Any],
+    taxonomy: Taxonomy,
+    sources: Mapping[str, SourceNote],
+    *,
+    plan: str = "",
 ) -> None:
     """Writes manifest and taxa; each file is there whole or not at all.
 
@@ -175,22 +183,18 @@ def write_manifest(
         columns: Arrow arrays, arrays or lists of equal length, with the names of `SCHEMA`.
         taxonomy: The outputs that the labels name.
         sources: Where the pictures of each source lie.
+        plan: Of packed data, the identity of the plan that its shards follow.
     """
     folder.mkdir(parents=True, exist_ok=True)
     metadata = {"sources": msgspec.json.encode(dict(sources)), "label_hash": taxonomy.label_hash}
+    if plan:
+        metadata["plan"] = plan
     table = pa.table(dict(columns), schema=SCHEMA.with_metadata(metadata))
     taxa = msgspec.json.format(msgspec.json.encode(taxonomy), indent=2) + b"\n"
-    _replace(folder / TAXA_FILE, lambda path: path.write_bytes(taxa))
-    _replace(folder / MANIFEST_FILE, lambda path: pq.write_table(table, path))
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced(folder / TAXA_FILE) as stream:
+        stream.write(taxa)
+    with replaced(folder / MANIFEST_FILE) as stream:
+        pq.write_table(table, stream)
 
 
 def _open_index(folder: Path, *, checked: bool) -> tuple[pa.Table, bool]:
@@ -205,7 +209,8 @@ def _open_index(folder: Path, *, checked: bool) -> tuple[pa.Table, bool]:
     if not checked and _sha256_of_index(index) != file_sha256(manifest):
         table = _read_parquet(manifest)
         try:
-            _replace(index, lambda path: _write_index(path, table, file_sha256(manifest)))
+            with replaced(index) as stream:
+                _write_index(stream, table, file_sha256(manifest))
         except OSError:  # a folder that may not be written, a full disk: the rows then cost memory, nothing else
             return table, False
     return pa.ipc.open_file(pa.memory_map(str(index))).read_all(), True
@@ -219,10 +224,10 @@ def _sha256_of_index(index: Path) -> str:
     return bytes(metadata.get(b"manifest_sha256", b"")).decode()
 
 
-def _write_index(path: Path, table: pa.Table, sha256: str) -> None:
+def _write_index(stream: BinaryIO, table: pa.Table, sha256: str) -> None:
     """One record batch: a row is then found without searching for its chunk."""
     schema = table.schema.with_metadata((table.schema.metadata or {}) | {b"manifest_sha256": sha256.encode()})
-    with pa.ipc.new_file(path, schema) as writer:
+    with pa.ipc.new_file(stream, schema) as writer:
         writer.write_table(table.cast(schema), max_chunksize=max(table.num_rows, 1))
 
 

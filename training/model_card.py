@@ -2,11 +2,16 @@
 
 from typing import Final
 
-from models.bundle import BundleRecord, Metric
+from models.bundle import BundleRecord, CommercialUse, Metric
 from models.taxonomy import Taxonomy
 
 MODEL_CARD_FILE: Final = "MODEL_CARD.md"
 _MOST_NAMES: Final = 50
+_COMMERCIAL_USE: Final[dict[CommercialUse, str]] = {
+    "allowed": "Commercial use is allowed by all of them.",
+    "not_allowed": "May not be used commercially: at least one of them forbids it.",
+    "unknown": "Whether commercial use is allowed is not known of all of them.",
+}
 
 
 def model_card(record: BundleRecord, taxonomy: Taxonomy) -> str:
@@ -43,7 +48,8 @@ def _data(record: BundleRecord) -> str:
     for source in record.sources:
         licences = ", ".join(f"{count} {licence}" for licence, count in sorted(source.licences.items()))
         note = f" {source.note}" if source.note else ""
-        lines.append(f"* {source.name}: {source.num_pictures} pictures; licences: {licences}.{note}")
+        use = _COMMERCIAL_USE[source.commercial_use]
+        lines.append(f"* {source.name}: {source.num_pictures} pictures; licences: {licences}. {use}{note}")
     return "## What it learned from\n\n" + "\n".join(lines)
 
 

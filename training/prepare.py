@@ -1,237 +1,157 @@
-"""Program: reads pictures from a source, checks that every one decodes, and writes a manifest.
+"""Program: turns data sets into training data, and packs it.
 
-python training/prepare.py folder DIR --out DATA        one folder a class
-python training/prepare.py table LIST.csv --out DATA    a CSV list
+python training/prepare.py folder DIR --out DATA          one folder of pictures a class
+python training/prepare.py table LIST.csv --out DATA      a CSV list
+python training/prepare.py sources data_5337 --out DATA   several data sets, as a TOML file says
+python training/prepare.py pack DATA --out PACKED         pictures -> shards that a GPU never waits for
+python training/prepare.py verify PACKED                  every stored picture against its hash
+python training/prepare.py herbarium DIR                  drawn data sets, for rehearsals
 """
 
-import hashlib
 import os
 import sys
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import Final
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import msgspec
 import tyro
-from rich.progress import track
 
-from models.errors import DataError, PictureError
-from models.preprocess import read_picture
-from training.classes import build_taxonomy, output_key
-from training.manifest import MANIFEST_FILE, ManifestRow, write_manifest
-from training.processes import clean_context, end_with_parent
+from training.assemble import assemble
+from training.collection import Collection, Layout, SourceEntry, read_collection
+from training.manifest import MANIFEST_FILE
 from training.program import run_program
-from training.sources.image_folder import read_image_folder
-from training.sources.record import PictureRecord
-from training.sources.table import read_table
-from training.splits import Candidate, assign_splits
+from training.report import HTML_FILE, Report
+from training.shards import Pack, Verify, pack, verify
+from training.sources.herbarium import Herbarium, write_herbarium
+from training.toml_file import check_section
 
-REPORT_FILE = "prepare.json"
-_STRENGTH = {"test": 0, "validation": 1, None: 2, "train": 3}
+_MOST_LISTED: Final = 20
 
 
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
-    """What both commands share."""
+    """What the commands that look at pictures share."""
 
     out: Path
-    """Folder to write manifest.parquet, taxa.json and prepare.json to."""
+    """Folder to write manifest, names and report to."""
+    workers: int = os.cpu_count() or 1
+    """Processes that decode pictures."""
+    shards: Path | None = None
+    """Also pack the pictures, to this folder, as the command `pack` does."""
+
+
+class OneSource(Preparation, frozen=True, kw_only=True):
+    """What the commands for one data set share."""
+
     source: str = ""
-    """Name of the data set in output keys; default: the name of the folder or list."""
+    """Name of the data set in output keys; default: the name of the folder."""
     licence: str = ""
     """Licence of pictures that name none."""
-    validation_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1
+    validation_share: float = 0.1
     """Share of each class's training pictures that becomes validation, unless the source publishes one."""
-    test_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1
+    calibration_share: float = 0.0
+    """Share of each class's training pictures that the temperature is fitted on; 0: on validation."""
+    test_share: float = 0.1
     """Share of each class's pictures that becomes test, unless the source publishes one."""
     seed: int = 0
     """Changes which pictures those are."""
-    workers: int = os.cpu_count() or 1
-    """Processes that decode pictures."""
-
-    def __post_init__(self) -> None:
-        for name in ("validation_share", "test_share"):
-            if not 0 <= getattr(self, name) < 1:
-                raise DataError(
-                    f"--{name.replace('_', '-')} is no share",
-                    value=getattr(self, name),
-                    limit="a number from 0 to below 1",
-                    remedy="give 0.1 for a tenth",
-                )
+    near_copy_bits: int = 4
+    """Pictures whose 64-bit perceptual hashes differ in at most this many bits stay in one split."""
 
 
-class Folder(Preparation, frozen=True, kw_only=True):
+class Folder(OneSource, frozen=True, kw_only=True):
     """A folder with one folder of pictures a class, named Common (Scientific), scientific alone, or common alone."""
 
     pictures: tyro.conf.Positional[Path]
     """The folder above the class folders."""
 
 
-class Table(Preparation, frozen=True, kw_only=True):
+class Table(OneSource, frozen=True, kw_only=True):
     """A CSV list with columns path and scientific_name, and optionally split, group, licence and more."""
 
     table: tyro.conf.Positional[Path]
     """The list; paths in it are relative to its folder."""
 
 
-class Checked(msgspec.Struct, frozen=True):
-    """What one decode found out."""
+class Sources(Preparation, frozen=True, kw_only=True):
+    """Several data sets, named with their rules in a TOML file."""
 
-    sha256: str
-    num_bytes: int
-    width: int
-    height: int
-
-
-class Rejected(msgspec.Struct, frozen=True):
-    """A picture that is left out, and why."""
-
-    path: str
-    code: str
-    reason: str
+    collection: tyro.conf.Positional[Path]
+    """A TOML file, or the name of one in training/recipes."""
+    root: Path = Path()
+    """Folder that the data sets' roots are relative to."""
 
 
-class Report(msgspec.Struct, frozen=True):
-    """The content of `prepare.json`."""
-
-    source: str
-    num_pictures: int
-    num_outputs: int
-    pictures_by_split: dict[str, int]
-    licences: dict[str, int]
-    rejected: list[Rejected]
+Command = Folder | Table | Sources | Pack | Verify | Herbarium
 
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: prepare(tyro.cli(Folder | Table, description=__doc__)))
+    run_program(lambda: run(tyro.cli(Command, description=__doc__)))
 
 
-def prepare(command: Folder | Table) -> Report:
-    """Prepares one source.
+def run(command: Command) -> None:
+    """Does what one command says.
 
     Raises:
-        DataError: The source holds nothing to learn from.
+        BotanifyError: Something that the user can mend.
     """
-    root, records = _records(command)
-    source = command.source or root.name
-    kept, rejected = check_pictures(records, command.workers)
-    kept, copies = drop_copies(kept)
-    if not kept:
-        raise DataError("no picture of the source decodes", value=root, remedy=f"see what was read: {rejected[:1]}")
-    rows = _rows(source, root, kept, command)
-    taxonomy = build_taxonomy(source, (record for record, _ in kept))
-    write_manifest(command.out, rows, taxonomy, root)
-    report = Report(
-        source=source,
-        num_pictures=len(rows),
-        num_outputs=len(taxonomy.outputs),
-        pictures_by_split=dict(Counter(row.split for row in rows)),
-        licences=dict(Counter(row.licence or "unknown" for row in rows)),
-        rejected=[*rejected, *copies],
-    )
-    (command.out / REPORT_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    match command:
+        case Pack():
+            pack(command)
+        case Verify():
+            verify(command)
+        case Herbarium():
+            write_herbarium(command)
+        case _:
+            prepare(command)
+
+
+def prepare(command: Folder | Table | Sources) -> Report:
+    """Makes training data of what the command names.
+
+    Raises:
+        DataError: The sources hold nothing to learn from.
+    """
+    if isinstance(command, Sources):
+        collection, base = read_collection(command.collection), command.root
+    else:
+        collection, base = _collection_of_one(command), Path()
+    report = assemble(collection, base, command.out, command.workers)
     _print_report(report, command.out)
+    if command.shards is not None:
+        pack(Pack(data=command.out, out=command.shards, workers=command.workers))
     return report
 
 
-def check_pictures(
-    records: Sequence[PictureRecord], workers: int
-) -> tuple[list[tuple[PictureRecord, Checked]], list[Rejected]]:
-    """Decodes every picture once, in several processes.
-
-    Returns:
-        The records that decode, each with what was found out, and the pictures that do not, each with the reason.
-    """
-    kept: list[tuple[PictureRecord, Checked]] = []
-    rejected: list[Rejected] = []
-    context = clean_context("training.manifest", "models.preprocess")
-    with ProcessPoolExecutor(max(workers, 1), mp_context=context, initializer=end_with_parent) as pool:
-        results = pool.map(_check_file, (record.path for record in records), chunksize=16)
-        for record, result in zip(records, track(results, "Decoding", len(records)), strict=True):
-            if isinstance(result, Checked):
-                kept.append((record, result))
-            else:
-                rejected.append(result)
-    return kept, rejected
-
-
-def drop_copies(
-    kept: Iterable[tuple[PictureRecord, Checked]],
-) -> tuple[list[tuple[PictureRecord, Checked]], list[Rejected]]:
-    """Leaves out byte-for-byte copies; of equal pictures the one in the stronger published split stays."""
-    ordered = sorted(kept, key=lambda pair: (_STRENGTH[pair[0].split], str(pair[0].path)))
-    first: dict[str, PictureRecord] = {}
-    unique: list[tuple[PictureRecord, Checked]] = []
-    copies: list[Rejected] = []
-    for record, checked in ordered:
-        original = first.setdefault(checked.sha256, record)
-        if original is record:
-            unique.append((record, checked))
-        else:
-            copies.append(Rejected(str(record.path), "copy", f"the same bytes as {original.path}"))
-    return sorted(unique, key=lambda pair: str(pair[0].path)), copies
-
-
-def _check_file(path: Path) -> Checked | Rejected:
-    try:
-        data = path.read_bytes()
-        picture = read_picture(data)
-    except (PictureError, OSError) as error:
-        return Rejected(str(path), getattr(error, "code", "unreadable_file"), str(error))
-    return Checked(hashlib.sha256(data).hexdigest(), len(data), picture.width, picture.height)
-
-
-def _records(command: Folder | Table) -> tuple[Path, list[PictureRecord]]:
-    if isinstance(command, Folder):
-        root = command.pictures.resolve()
-        return root, list(read_image_folder(root, command.licence))
-    table = command.table.resolve()
-    return table.parent, list(read_table(table, command.licence))
-
-
-def _rows(
-    source: str, root: Path, kept: Sequence[tuple[PictureRecord, Checked]], command: Preparation
-) -> list[ManifestRow]:
-    names = [Path(os.path.relpath(record.path, root)).as_posix() for record, _ in kept]
-    candidates = [
-        Candidate(name, output_key(source, record), record.group or name, record.split)
-        for name, (record, _) in zip(names, kept, strict=True)
-    ]
-    splits = assign_splits(
-        candidates, seed=command.seed, validation_share=command.validation_share, test_share=command.test_share
+def _collection_of_one(command: Folder | Table) -> Collection:
+    layout: Layout = "image_folder" if isinstance(command, Folder) else "table"
+    root = (command.pictures if isinstance(command, Folder) else command.table).resolve()
+    name = command.source or (root if layout == "image_folder" else root.parent).name
+    rules = Collection(
+        name=name,
+        sources={name: SourceEntry(layout=layout, root=root, licence=command.licence)},
+        validation_share=command.validation_share,
+        calibration_share=command.calibration_share,
+        test_share=command.test_share,
+        seed=command.seed,
+        near_copy_bits=command.near_copy_bits,
     )
-    return [
-        ManifestRow(
-            picture_id=f"{source}:{name}",
-            source=source,
-            path=name,
-            label=candidate.label,
-            split=split,
-            group=candidate.group,
-            licence=record.licence,
-            author=record.author,
-            sha256=checked.sha256,
-            num_bytes=checked.num_bytes,
-            width=checked.width,
-            height=checked.height,
-        )
-        for name, candidate, split, (record, checked) in zip(names, candidates, splits, kept, strict=True)
-    ]
+    return check_section(msgspec.to_builtins(rules, enc_hook=str), Collection, origin="of the flags")
 
 
 def _print_report(report: Report, out: Path) -> None:
-    splits = ", ".join(f"{count} {split}" for split, count in sorted(report.pictures_by_split.items()))
-    print(f"{report.num_pictures} pictures of {report.num_outputs} classes: {splits}")
-    for rejected in report.rejected[:20]:
-        print(f"  left out ({rejected.code}): {rejected.path}: {rejected.reason}")
-    if len(report.rejected) > 20:
-        print(f"  ... and {len(report.rejected) - 20} more, all in {out / REPORT_FILE}")
-    print(f"Written: {out / MANIFEST_FILE}. Next: python training/train.py RECIPE --data {out}")
+    splits = ", ".join(f"{count:,} {split}" for split, count in report.by_split.items() if count)
+    print(f"{report.num_pictures:,} pictures of {report.num_outputs:,} classes: {splits}")
+    for entry in report.left_out[:_MOST_LISTED]:
+        print(f"  left out ({entry.code}): {entry.picture}: {entry.reason}")
+    if len(report.left_out) > _MOST_LISTED:
+        print(f"  ... and {len(report.left_out) - _MOST_LISTED:,} more, all in {out / HTML_FILE}")
+    for source, licences in report.licences.items():
+        print(f"  {source}: {licences.sentence}")
+    print(f"Written: {out / MANIFEST_FILE} and {out / HTML_FILE}. Next: python training/train.py RECIPE --data {out}")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Count = Annotated[int, Meta(ge=1)]
 WholeNumber = Annotated[int, Meta(ge=0)]
 Pixels = Annotated[int, Meta(ge=32, le=2048)]
+Order = Literal["shuffled", "blocks"]
+Sampling = Literal["every_picture", "square_root", "class_balanced"]
 
 
 class DataRecipe(Section, frozen=True, kw_only=True):
@@ -24,6 +26,8 @@ class DataRecipe(Section, frozen=True, kw_only=True):
 
     data: Path = Path("data")
     """Folder written by training/prepare.py: manifest.parquet and taxa.json."""
+    shards: str = ""
+    """Folder or URL (s3://, gs://) that the shards of packed data lie in; default: the data folder."""
     expect_outputs: WholeNumber = 0
     """Refuse to start unless the data has this many outputs; 0 takes what is there."""
     workers: WholeNumber = 4
@@ -32,6 +36,14 @@ class DataRecipe(Section, frozen=True, kw_only=True):
     """Batches that each loader process prepares ahead."""
     persistent_workers: bool = True
     """Keep loader processes from one epoch to the next."""
+    cache_gb: NotNegative = 0.0
+    """Memory for encoded pictures, shared by all loader processes, GB; 0 keeps none."""
+    order: Order = "shuffled"
+    """Order of an epoch. "shuffled" mixes all pictures; "blocks" moves blocks of 64 neighbors and mixes within 64 such
+    blocks, so that disks and object stores read neighbors together."""
+    sampling: Sampling = "every_picture"
+    """How often the pictures of a class come: "every_picture" once an epoch; "square_root" draws a class in proportion
+    to the root of its size, "class_balanced" all classes alike. Every epoch has as many draws as there are pictures."""
 
 
 class NetworkRecipe(Section, frozen=True, kw_only=True):
@@ -53,7 +65,7 @@ class ScheduleRecipe(Section, frozen=True, kw_only=True):
     epochs: Count = 15
     """Passes over the training pictures."""
     batch_size: Count = 16
-    """Pictures a step."""
+    """Pictures a step, on each rank."""
     accumulate: Count = 1
     """Steps whose gradients are averaged before the optimizer moves."""
     backbone_lr: Positive = 3e-5

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from models.preprocess import InputSpec
-from training.augment import BatchMixer
+from training.augment import BatchMixer, Normalizer
 from training.data import input_spec, label_names, training_loader
 from training.manifest import Manifest
 from training.recipe import Recipe
@@ -28,12 +28,15 @@ def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
     loader, batches = training_loader(manifest, recipe, pin=False)
     batches.side_px = side_at_epoch(recipe.pictures.progressive, recipe.pictures.picture_px, epoch=0)
     pixels, labels = next(iter(loader))
+    spec = input_spec(recipe)
     num_outputs = len(manifest.taxonomy.outputs)
-    mixed, targets = BatchMixer(recipe.augment, num_outputs, recipe.run.seed)(pixels, labels, step=0)
+    mixed, targets = BatchMixer(recipe.augment, num_outputs, recipe.run.seed)(
+        Normalizer(spec, pixels.device)(pixels), labels, step=0
+    )
     shares = targets if targets.ndim == 2 else one_hot(targets, num_outputs)
     captions = [caption(manifest, row) for row in shares[:_MOST_PICTURES]]
     path.parent.mkdir(parents=True, exist_ok=True)
-    _grid(to_pictures(mixed[:_MOST_PICTURES], input_spec(recipe)), captions).save(path)
+    _grid(to_pictures(mixed[:_MOST_PICTURES], spec), captions).save(path)
 
 
 def caption(manifest: Manifest, shares: Tensor) -> str:

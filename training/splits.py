@@ -1,78 +1,141 @@
-"""Which pictures train, validate and test. Drawn once, by hash: the order of the files never matters.
+"""Which pictures train, validate, calibrate and test. Drawn once, by hash: the order of the files never matters.
 
-Published splits stay. Validation is cut from train, class by class and whole groups at a time.
+Published splits stay. Where a group (an observation, near duplicates) straddles them, test beats validation beats
+train: the picture in the weaker split is left out, never moved. What a source does not publish is cut from its training
+pictures, class by class and whole groups at a time.
 """
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from training.sources.record import Split
 
-_WEAKEST_FIRST: Final[tuple[Split, ...]] = ("train", "validation", "test")
+SPLITS: Final[tuple[Split, ...]] = ("train", "calibration", "validation", "test")  # the weakest first
+_STRENGTH: Final[dict[Split | None, int]] = {None: -1} | {split: at for at, split in enumerate(SPLITS)}
+_TRAIN, _TEST = _STRENGTH["train"], _STRENGTH["test"]
+Codes = npt.NDArray[np.int64]
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """What the draw needs to know of one picture."""
+class Shares(msgspec.Struct, frozen=True):
+    """How much of each class's training pictures is cut off for what the source does not publish."""
 
-    picture_id: str
-    label: str
-    group: str
-    """Never empty: the picture's own id where it belongs to no group."""
-    published: Split | None
+    test: float = 0.0
+    validation: float = 0.0
+    calibration: float = 0.0
 
 
-def assign_splits(
-    candidates: Sequence[Candidate], *, seed: int, validation_share: float, test_share: float
-) -> list[Split]:
-    """Gives each picture its split.
+class Candidates(msgspec.Struct, frozen=True):
+    """What the draw needs to know; one entry a picture."""
 
-    Pictures without a published split first give up `test_share` of each class to test if their source publishes no
-    test split at all; then `validation_share` of each class's training pictures go to validation unless the source
-    publishes one. A class keeps at least one training group; a group goes where its first picture by hash goes. A group
-    that straddles published splits goes where it does least harm: to test, else to validation.
+    group_names: Sequence[str]
+    """Name of each picture's group: its draw follows from nothing else."""
+    labels: Codes
+    """Class as a number."""
+    sources: Codes
+    """Data set as a number."""
+    groups: Codes
+    """Group as a number; pictures alone have numbers of their own."""
+    published: Codes
+    """Published split: its position in `SPLITS`, or -1."""
+
+
+def published_codes(published: Sequence[Split | None]) -> Codes:
+    """Splits as positions in `SPLITS`; -1 where none is published."""
+    return np.array([_STRENGTH[split] for split in published], dtype=np.int64)
+
+
+def straddling(published: Codes, groups: Codes) -> npt.NDArray[np.bool_]:
+    """Finds the pictures in the weaker split of a group that straddles published splits.
+
+    A picture without a published split counts as the weakest where its group reaches a judged split, since it would
+    have to go there or leak; beside training pictures it trains.
+    """
+    strongest = np.full(int(groups.max(initial=-1)) + 1, -1, dtype=np.int64)
+    np.maximum.at(strongest, groups, published)
+    of_group = strongest[groups]
+    return (of_group > _TRAIN) & (published < of_group)
+
+
+def assign_splits(candidates: Candidates, shares: Shares, seed: int) -> Codes:
+    """Gives each picture its split; no group may straddle published splits (see `straddling`).
+
+    Sources that publish no test split give up `shares.test` of each class to it; then come validation and calibration
+    in the same way. Only groups of which every picture's source lacks the split can be cut. A class keeps at least one
+    training group.
 
     Args:
-        candidates: All pictures of one source.
+        candidates: All pictures.
+        shares: Each in [0, 1).
         seed: Changes the draw.
-        validation_share: Share of each class's training pictures in [0, 1).
-        test_share: Share of each class's pictures in [0, 1).
 
     Returns:
-        A split a candidate, in their order.
+        Position in `SPLITS`; shape (pictures,).
     """
-    published = {candidate.published for candidate in candidates}
-    split_of_group: dict[str, Split] = {}
-    for split in _WEAKEST_FIRST:
-        split_of_group |= {candidate.group: split for candidate in candidates if candidate.published == split}
-    if "test" not in published:
-        open_to_test = [candidate for candidate in candidates if candidate.group not in split_of_group]
-        _cut(open_to_test, split_of_group, "test", test_share, seed)
-    if "validation" not in published:
-        _cut(candidates, split_of_group, "validation", validation_share, seed)
-    return [split_of_group.get(candidate.group, "train") for candidate in candidates]
+    split_of_group = np.full(int(candidates.groups.max(initial=-1)) + 1, _TRAIN, dtype=np.int64)
+    np.maximum.at(split_of_group, candidates.groups, candidates.published)
+    taken = np.zeros(len(split_of_group), dtype=bool)  # groups that publish anything are no test pictures of ours
+    taken[candidates.groups[candidates.published >= 0]] = True
+    draws = _draws(candidates, seed)
+    for column, (split, share) in enumerate(
+        (("test", shares.test), ("validation", shares.validation), ("calibration", shares.calibration))
+    ):
+        code = SPLITS.index(split)
+        open_groups = (split_of_group == _TRAIN) & _all_sources_lack(candidates, code)
+        if code == _TEST:
+            open_groups &= ~taken
+        split_of_group[_cut(candidates, open_groups, split_of_group, share, draws[:, column])] = code
+    return np.asarray(split_of_group[candidates.groups])
+
+
+def _all_sources_lack(candidates: Candidates, code: int) -> npt.NDArray[np.bool_]:
+    """For each group: whether no source of its pictures publishes the split."""
+    publishing = np.unique(candidates.sources[candidates.published == code])
+    lacks = np.ones(int(candidates.groups.max(initial=-1)) + 1, dtype=bool)
+    lacks[candidates.groups[np.isin(candidates.sources, publishing)]] = False
+    return lacks
 
 
 def _cut(
-    candidates: Sequence[Candidate], split_of_group: dict[str, Split], split: Split, share: float, seed: int
-) -> None:
-    """Moves `share` of each class's training pictures to another split, whole groups at a time."""
-    groups_of_label: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for candidate in candidates:
-        if split_of_group.get(candidate.group, "train") == "train":
-            groups_of_label[candidate.label][candidate.group] += 1
-    for label in sorted(groups_of_label):
-        groups = groups_of_label[label]
-        wanted = round(share * sum(groups.values()))
-        for group in sorted(groups, key=lambda name: _draw(seed, split, name))[:-1]:
-            if wanted <= 0:
-                break
-            split_of_group[group] = split
-            wanted -= groups[group]
+    candidates: Candidates,
+    open_groups: npt.NDArray[np.bool_],
+    split_of_group: Codes,
+    share: float,
+    draw: npt.NDArray[np.uint64],
+) -> Codes:
+    """Chooses groups, in the order of their draws, while they bring each class nearer to its share."""
+    if share == 0:
+        return np.array([], dtype=np.int64)
+    training = split_of_group[candidates.groups] == _TRAIN
+    left = training & open_groups[candidates.groups]
+    pairs, counts = np.unique(candidates.labels[left] * len(draw) + candidates.groups[left], return_counts=True)
+    labels, groups = np.divmod(pairs, len(draw))
+    order = np.lexsort((draw[groups], labels))
+    labels, groups, counts = labels[order], groups[order], counts[order]
+    first = np.searchsorted(labels, labels)  # where each entry's class begins
+    before = np.cumsum(counts) - counts
+    given = before - before[first]
+    wanted = np.rint(share * np.bincount(labels, weights=counts))[labels]
+    last_of_class = np.append(labels[1:] != labels[:-1], True)
+    # The class's last group stays, unless groups that cannot be cut keep it in training anyway.
+    closed = np.bincount(candidates.labels[training & ~left], minlength=int(labels.max(initial=-1)) + 1)[labels] > 0
+    return np.asarray(groups[(given + counts / 2 <= wanted) & (~last_of_class | closed)])
 
 
-def _draw(seed: int, split: Split, group: str) -> bytes:
-    return hashlib.sha256(f"{seed}/{split}/{group}".encode()).digest()
+def _draws(candidates: Candidates, seed: int) -> npt.NDArray[np.uint64]:
+    """Three random numbers a group, from its name; shape (groups, 3)."""
+    groups, first = np.unique(candidates.groups, return_index=True)
+    draws = np.zeros((int(candidates.groups.max(initial=-1)) + 1, 3), dtype=np.uint64)
+    for group, at in zip(groups.tolist(), first.tolist(), strict=True):
+        digest = hashlib.sha256(f"{seed}/{candidates.group_names[at]}".encode()).digest()
+        draws[group] = np.frombuffer(digest, dtype="<u8", count=3)
+    return draws
+
+
+def split_name(code: int) -> Split:
+    """The split that a code means."""
+    return SPLITS[code]

@@ -1,4 +1,4 @@
-"""Checked records from TOML files: a misspelt key, a wrong type and a value out of range are errors that name the place."""
+"""Checked records from TOML files: a misspelt key, a wrong type or a value out of range is an error that names it."""
 
 import tomllib
 from collections.abc import Sequence

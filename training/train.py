@@ -81,7 +81,7 @@ def train(command: Train) -> None:
         BotanifyError: Something that the user can mend; nothing was overwritten.
     """
     recipe = command.recipe
-    manifest = Manifest(recipe.data.data)
+    manifest = Manifest(recipe.data.data, recipe.data.shards)
     _require_outputs(manifest, recipe)
     if command.show_batch is not None:
         show_batch(manifest, recipe, command.show_batch)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.service import running_service
-from training.toml_file import RECIPES
 from training.sources.herbarium import write_image_folder
+from training.toml_file import RECIPES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

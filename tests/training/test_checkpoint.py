@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.errors import CheckpointError
-from training.checkpoint import Checkpoint, load_tensors, read_checkpoint, write_checkpoint
+from training.checkpoint import FORMAT, Checkpoint, load_tensors, read_checkpoint, write_checkpoint
 
 TINY = Checkpoint(
     architecture="test_efficientnet",
@@ -16,7 +16,7 @@ TINY = Checkpoint(
     optimizer={},
     scheduler={},
     scaler={},
-    position={"epoch": 1, "batch": 2, "step": 3, "best": 0.5},
+    position={"epoch": 1, "pictures": 8, "step": 3, "best": 0.5},
     recipe={"name": "tiny"},
     output_keys=["s:rosa"],
     manifest_sha256="0" * 64,
@@ -77,9 +77,9 @@ def damaged(kind, path):
     elif kind == "a tensor":
         torch.save(torch.zeros(3), path)
     elif kind == "incomplete":
-        torch.save({"format": 1, "architecture": "x"}, path)
+        torch.save({"format": FORMAT, "architecture": "x"}, path)
     elif kind == "from the future":
-        torch.save({**msgspec.structs.asdict(TINY), "format": 2}, path)
+        torch.save({**msgspec.structs.asdict(TINY), "format": FORMAT + 1}, path)
     else:
         assert kind == "missing"
         path.unlink()
@@ -108,6 +108,13 @@ def test_a_damaged_checkpoint_is_one_clear_error(kind, tmp_path):
     assert str(path) in told
     assert "\n" not in told
     assert caught.value.remedy
+
+
+def test_a_checkpoint_that_counts_batches_is_told_as_one_of_an_older_format(tmp_path):
+    old = {**msgspec.structs.asdict(TINY), "format": 1, "position": {"epoch": 1, "batch": 2, "step": 3, "best": 0.5}}
+    torch.save(old, tmp_path / "last.pt")
+    with pytest.raises(CheckpointError, match=rf"another version .*format 1; expected format {FORMAT}.*--weights"):
+        read_checkpoint(tmp_path / "last.pt")
 
 
 def test_code_in_a_checkpoint_is_never_executed(tmp_path):

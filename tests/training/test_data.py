@@ -12,10 +12,10 @@ from training.prepare import Folder, prepare
 from training.recipe import DataRecipe
 
 
-def batches(data, tmp_path, workers, epoch=1, first_batch=2, seed=0):
+def batches(data, tmp_path, workers, epoch=1, first_picture=8, seed=0):
     recipe = command(data, tmp_path / "run", "--workers", workers, "--seed", seed).recipe
     loader, sampler = training_loader(Manifest(data), recipe, pin=False)
-    sampler.epoch, sampler.first_batch, sampler.side_px = epoch, first_batch, 40
+    sampler.epoch, sampler.first_picture, sampler.side_px = epoch, first_picture, 40
     return list(loader)
 
 
@@ -53,7 +53,7 @@ def test_a_picture_that_vanished_is_one_sentence_that_names_it(workers, tmp_path
     lost.unlink()
     told = None
     try:  # pytest.raises would keep the loader's processes alive until the next collection of garbage, and that waits
-        batches(tmp_path / "data", tmp_path, workers, first_batch=0)
+        batches(tmp_path / "data", tmp_path, workers, first_picture=0)
     except DataError as error:
         told = str(error)
     assert str(lost) in told

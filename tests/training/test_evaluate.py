@@ -48,7 +48,7 @@ def test_the_tables_have_a_row_a_class_and_a_row_a_picture(both, manifest):
     )
     assert sorted(row["taxon_id"] for row in classes) == ["buttercup", "iris-caerulea", "rosa-rubra"]
     assert sum(int(row["num_pictures"]) for row in classes) == 3
-    assert [row["path"] for row in answers] == [str(manifest.path(int(row))) for row in manifest.rows_of("test")]
+    assert [row["picture"] for row in answers] == [manifest.name(int(row)) for row in manifest.rows_of("test")]
     right = sum(row["right_taxon_id"] == row["named_taxon_id"] for row in answers)
     assert right / 3 == pytest.approx(both[0][1].all.top1_taxon.value)
     assert all(0 < float(row["score"]) <= 1 for row in answers)

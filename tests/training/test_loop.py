@@ -135,6 +135,32 @@ def test_every_epoch_shows_the_pictures_in_another_order_and_otherwise_changed(d
     assert not epochs[0] & epochs[1]
 
 
+def test_a_rare_class_comes_as_often_as_the_recipe_says_and_changed_in_another_way_each_time(tmp_path):
+    taxonomy, rows = make_taxonomy(2), []
+    for number in range(9):
+        draw(("gold", "crimson")[number == 8], "ellipse", number).save(tmp_path / f"{number}.png")
+        split = "train" if number else "validation"
+        rows.append((f"{number}.png", taxonomy.output_keys[number == 8], split))
+    data = write_data(tmp_path / "data", tmp_path, rows, taxonomy)
+    flags = ("--sampling", "class_balanced", "--order", "blocks", "--batch-size", 4, "--epochs", 1)
+    trainer, seen = make_trainer(data, tmp_path / "run", frozen_network(), *flags), []
+    trainer.loader = (seen.append(batch) or batch for batch in trainer.loader)
+    trainer.run()
+    trainer.close()
+    pixels, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    assert labels.bincount().tolist() == [4, 4]
+    assert len({picture.numpy().tobytes() for picture in pixels}) == 8
+
+
+def test_a_checkpoint_in_the_middle_of_an_epoch_counts_its_pictures(ten_pictures, tmp_path):
+    flags = ("--batch-size", 2, "--accumulate", 2)
+    trainer = make_trainer(ten_pictures, tmp_path / "run", frozen_network(), *flags)
+    position = trainer.run(max_steps=2)
+    trainer.close()
+    assert (position.epoch, position.pictures, position.step) == (0, 8, 2)
+    assert read_checkpoint(tmp_path / "run" / "last.pt").position["pictures"] == 8
+
+
 def test_without_a_moving_average_the_weights_themselves_are_judged(data, tmp_path):
     run = run_training(data, tmp_path / "run", "--ema-decay", 0, "--epochs", 1)
     checkpoint = read_checkpoint(run / "last.pt")

@@ -28,6 +28,9 @@ def write(folder, text):
         ('name = "x"\n[pictures]\nprogressive = [[0]]', r"\$\.pictures\.progressive"),
         ('name = "x"\n[hardware]\namp = "fp8"', r"\$\.hardware\.amp"),
         ('name = "x"\n[data]\ndata = 3', r"\$\.data\.data"),
+        ('name = "x"\n[data]\norder = "random"', r"\$\.data\.order"),
+        ('name = "x"\n[data]\nsampling = "balanced"', r"\$\.data\.sampling"),
+        ('name = "x"\n[data]\ncache_gb = -1', r"\$\.data\.cache_gb"),
         ("[schedule]\nepochs = 3", "name"),
         ("name = x", "no TOML"),
     ],
@@ -90,6 +93,20 @@ def test_flags_reach_every_knob(tmp_path):
     assert {"progressive", "channels_last", "seed", "data"} <= knobs
     assert recipe.pictures.progressive == ((0, 64), (5, 96))
     assert (recipe.hardware.channels_last, recipe.run.seed, str(recipe.data.data)) == (False, 3, "elsewhere")
+
+
+def test_flags_say_where_shards_lie_and_how_pictures_come(tmp_path):
+    path = write(tmp_path, 'name = "x"\n[data]\nsampling = "square_root"')
+    flags = ["--shards", "s3://plants/shards", "--cache-gb", "2.5", "--order", "blocks"]
+    data = parse([str(path), *flags]).recipe.data
+    assert (data.shards, data.cache_gb, data.order, data.sampling) == (
+        "s3://plants/shards",
+        2.5,
+        "blocks",
+        "square_root",
+    )
+    usual = parse([str(path)]).recipe.data
+    assert (usual.shards, usual.cache_gb, usual.order) == ("", 0.0, "shuffled")
 
 
 @pytest.mark.parametrize(

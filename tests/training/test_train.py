@@ -63,7 +63,7 @@ def uninterrupted(data, tmp_path_factory):
 
 def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_as_if_nothing_had_happened(data, uninterrupted, tmp_path):
     run = run_training(data, tmp_path / "run", *LONG, "--max-steps", 5)
-    assert read_checkpoint(run / "last.pt").position["batch"] == 5
+    assert read_checkpoint(run / "last.pt").position["pictures"] == 10
     run_training(data, run, *LONG, "--resume", "--max-steps", 13)
     assert read_checkpoint(run / "last.pt").position["epoch"] == 1
     run_training(data, run, *LONG, "--resume")
@@ -134,7 +134,7 @@ def test_a_killed_program_goes_on_with_the_very_same_losses(tmp_path):
     assert helpers
     assert not alive
     position = read_checkpoint(tmp_path / "run" / "last.pt").position
-    assert position["batch"] > 0
+    assert position["pictures"] > 0
     assert position["step"] % 2 == 0
     ended = subprocess.run([*arguments, "--resume"], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -174,7 +174,10 @@ def test_a_moving_average_that_begins_with_a_resume_begins_at_the_trained_weight
     assert all((value - ema[name]).abs().max() < 0.01 for name, value in before.items() if name.endswith("weight"))
 
 
-@pytest.mark.parametrize("flags", [("--batch-size", 3), ("--accumulate", 2), ("--seed", 5)])
+@pytest.mark.parametrize(
+    "flags",
+    [("--batch-size", 3), ("--accumulate", 2), ("--seed", 5), ("--order", "blocks"), ("--sampling", "square_root")],
+)
 def test_a_resume_that_would_cut_batches_otherwise_is_refused(flags, finished_run, data):
     with pytest.raises(CheckpointError, match=flags[0].removeprefix("--").replace("-", "_")):
         run_training(data, finished_run, "--resume", *flags)
@@ -309,6 +312,6 @@ def test_the_reference_recipe_trains_the_reference_network(tmp_path):
     moments = [state["exp_avg"] for state in checkpoint.optimizer["state"].values()]
     assert (len(moments), sum(moment.numel() for moment in moments)) == (counted, 27_117_857)
     assert [len(losses) for losses in losses_by_step(run).values()] == [1, 1]
-    assert checkpoint.position == {"epoch": 0, "batch": 2, "step": 2, "best": -1.0}
+    assert checkpoint.position == {"epoch": 0, "pictures": 4, "step": 2, "best": -1.0}
     assert len(checkpoint.output_keys) == 5337
     (run / "last.pt").unlink()  # 325 MB that pytest would keep

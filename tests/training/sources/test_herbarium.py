@@ -5,7 +5,18 @@ import pytest
 from PIL import Image
 
 from models.errors import InputError
-from training.sources.herbarium import contact_sheet, draw_plant, species_name, species_traits, write_image_folder
+from training.sources.herbarium import (
+    HOUSE_LOOK,
+    INATURALIST_LOOK,
+    PLAIN_LOOK,
+    PLANTNET_LOOK,
+    Look,
+    contact_sheet,
+    draw_plant,
+    species_name,
+    species_traits,
+    write_image_folder,
+)
 from training.sources.herbarium import picture as picture_module
 
 SMALL_PX = 64
@@ -27,6 +38,39 @@ def test_pictures_species_and_seeds_all_change_the_picture():
     assert len({picture.tobytes() for picture in pictures}) == len(pictures)
 
 
+@pytest.mark.parametrize(
+    ("species", "picture", "seed", "color"),
+    [
+        (0, 0, 0, (113.5, 106.0, 125.6)),
+        (7, 3, 5, (134.0, 137.5, 109.9)),
+        (123, 1, 0, (116.3, 145.1, 175.5)),
+        (4001, 9, 2, (119.5, 101.2, 79.0)),
+    ],
+)
+def test_pictures_are_still_those_of_the_first_version(species, picture, seed, color):
+    # Means of red, green and blue: bytes would differ between processors, a changed random stream changes these too.
+    drawn = np.asarray(draw_plant(species, picture, seed=seed, size_px=SMALL_PX))
+    assert drawn.reshape(-1, 3).mean(axis=0) == pytest.approx(color, abs=0.3)
+
+
+def test_looks_change_the_picture_and_not_the_plant():
+    looks = [PLAIN_LOOK, INATURALIST_LOOK, PLANTNET_LOOK, HOUSE_LOOK]
+    assert len({draw_plant(7, 3, size_px=SMALL_PX, look=look).tobytes() for look in looks}) == 4
+    same_but_lit = Look(brightness=(0.3, 0.3), warmth_spread=0.0)
+    bright, dark = (np.asarray(draw_plant(7, 3, size_px=SMALL_PX, look=look)) for look in (Look(), same_but_lit))
+    assert dark.mean() < 0.5 * bright.mean()
+    assert np.corrcoef(bright.ravel(), dark.ravel())[0, 1] > 0.9
+
+
+def test_house_plants_stand_in_warmer_light_than_plants_outdoors():
+    def warmth(look):
+        pictures = [np.asarray(draw_plant(species, 0, size_px=16, look=look), dtype=float) for species in range(12)]
+        red, _, blue = np.mean(pictures, axis=(0, 1, 2))
+        return red / blue
+
+    assert warmth(HOUSE_LOOK) > 1.2 * warmth(INATURALIST_LOOK)
+
+
 @pytest.mark.parametrize("size_px", [16, 100, 256])
 def test_picture_is_rgb_of_the_size_asked_for(size_px):
     picture = draw_plant(0, 0, size_px=size_px)
@@ -43,12 +87,12 @@ def test_size_changes_the_resolution_but_not_the_scene():
 
 def test_plant_is_in_the_picture_and_does_not_fill_it(monkeypatch):
     # Before pure blue, what has red or green in it is the plant; "bokeh" has neither shadow nor grass.
-    monkeypatch.setattr(picture_module, "BACKDROPS", ("bokeh",))
     monkeypatch.setattr(
         picture_module, "paint_backdrop", lambda kind, size, rng: Image.new("RGB", (size, size), "#00f")
     )
+    look = Look(backdrops=("bokeh",))
     covers = [
-        (np.asarray(draw_plant(species, picture, size_px=SMALL_PX))[..., :2].max(axis=-1) > 40).mean()
+        (np.asarray(draw_plant(species, picture, size_px=SMALL_PX, look=look))[..., :2].max(axis=-1) > 40).mean()
         for species in range(0, 160, 4)
         for picture in range(3)
     ]
@@ -180,12 +224,16 @@ def test_an_empty_contact_sheet_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_color_alone_does_not_tell_200_species_apart():
+@pytest.mark.parametrize("look", [PLAIN_LOOK, PLANTNET_LOOK], ids=["plain", "plantnet"])
+def test_color_alone_does_not_tell_200_species_apart(look):
     """A linear probe on color histograms stays under 20 % top-1, so that species must be learned from their shape."""
     num_species, num_train, num_test = 200, 20, 5
     features = np.array(
         [
-            [_color_histogram(draw_plant(species, picture, size_px=64)) for picture in range(num_train + num_test)]
+            [
+                _color_histogram(draw_plant(species, picture, size_px=64, look=look))
+                for picture in range(num_train + num_test)
+            ]
             for species in range(num_species)
         ]
     )

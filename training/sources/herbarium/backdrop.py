@@ -1,10 +1,10 @@
-"""What lies behind the plant: sky, meadow, soil, a wall, or out-of-focus lights.
+"""What lies behind the plant: sky, meadow, soil, a wall, out-of-focus lights, a sheet of paper, or a room.
 
 Backdrops are painted at 128 px with NumPy whatever the size of the picture, blurred and enlarged: they are out of focus
 anyway, and the scene stays the same at every size.
 """
 
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import numpy as np
 from PIL import Image, ImageFilter
@@ -12,8 +12,12 @@ from PIL import Image, ImageFilter
 from training.sources.herbarium.flowers import PIGMENTS
 from training.sources.herbarium.geometry import Floats
 
-Backdrop = Literal["sky", "meadow", "soil", "wall", "bokeh"]
-BACKDROPS: Final[tuple[Backdrop, ...]] = get_args(Backdrop)
+Backdrop = Literal["sky", "meadow", "soil", "wall", "bokeh", "plain", "room"]
+OUTDOORS: Final[tuple[Backdrop, ...]] = ("sky", "meadow", "soil", "wall", "bokeh")
+# Near enough for the plant to cast its shadow on them.
+SHADOWED: Final[frozenset[Backdrop]] = frozenset({"soil", "wall", "room"})
+# Backdrop -> how far out of focus it is, in pixels of the painting.
+_BLURS: Final = {"sky": 1.0, "meadow": 1.6, "soil": 0.8, "wall": 0.6, "bokeh": 0.8, "plain": 0.8, "room": 2.2}
 
 _SIDE: Final = 128
 _ROWS, _COLUMNS = np.mgrid[0:_SIDE, 0:_SIDE] / (_SIDE - 1)
@@ -21,10 +25,17 @@ _ROWS, _COLUMNS = np.mgrid[0:_SIDE, 0:_SIDE] / (_SIDE - 1)
 
 def paint_backdrop(kind: Backdrop, size_px: int, rng: np.random.Generator) -> Image.Image:
     """An RGB picture of `size_px` squared."""
-    painter = {"sky": _sky, "meadow": _meadow, "soil": _soil, "wall": _wall, "bokeh": _bokeh}[kind]
+    painter = {
+        "sky": _sky,
+        "meadow": _meadow,
+        "soil": _soil,
+        "wall": _wall,
+        "bokeh": _bokeh,
+        "plain": _plain,
+        "room": _room,
+    }[kind]
     pixels = np.round(np.clip(painter(rng), 0, 1) * 255).astype(np.uint8)
-    blur = {"sky": 1.0, "meadow": 1.6, "soil": 0.8, "wall": 0.6, "bokeh": 0.8}[kind]
-    picture = Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(blur))
+    picture = Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(_BLURS[kind]))
     return picture.resize((size_px, size_px), Image.Resampling.BICUBIC)
 
 
@@ -106,6 +117,34 @@ def _bokeh(rng: np.random.Generator) -> Floats:
     colors = np.where(rng.uniform(0, 1, (count, 1)) < 0.62, leafy, _some_pigments(rng, count, 3))
     radii = rng.uniform(0.03, 0.12, count)
     return _add_spots(scene, (rng.uniform(0, 1, count), rng.uniform(0, 1, count)), radii, colors, 0.34)
+
+
+def _plain(rng: np.random.Generator) -> Floats:
+    """Paper, cloth or shade, in one color; any of them may be nearly that of a petal."""
+    tones = np.array(
+        [[0.88, 0.87, 0.84], [0.16, 0.17, 0.16], [0.55, 0.58, 0.56], [0.30, 0.40, 0.22], [0.74, 0.70, 0.6]]
+    )
+    cast = _some_pigments(rng, 1, 1)[0] * rng.uniform(0.3, 1)
+    tone = tones[int(rng.integers(len(tones)))] + rng.normal(0, 0.03, 3)
+    tone = tone + (cast - tone) * rng.uniform(0, 0.4)
+    return _gradient(tone * 1.06, tone * 0.9) * (1 + 0.10 * _noise(rng, 3, 3) + 0.03 * _noise(rng, 60, 60))[..., None]
+
+
+def _room(rng: np.random.Generator) -> Floats:
+    """A wall with a window beside the plant, things on a shelf, and the table that the plant stands on."""
+    tones = np.array([[0.86, 0.80, 0.70], [0.72, 0.66, 0.60], [0.62, 0.66, 0.58], [0.80, 0.64, 0.54], [0.5, 0.5, 0.54]])
+    tone = tones[int(rng.integers(len(tones)))] + rng.normal(0, 0.02, 3)
+    scene = _gradient(tone * 1.03, tone * 0.86) * (1 + 0.06 * _noise(rng, 3, 3))[..., None]
+    left, right = rng.uniform(-0.2, 0.75) + np.array([0.0, rng.uniform(0.25, 0.5)])
+    sill = rng.uniform(0.4, 0.75)
+    pane = np.minimum(np.minimum(_COLUMNS - left, right - _COLUMNS), sill - _ROWS) * 40
+    daylight = np.array([0.88, 0.93, 0.98]) * (1 + 0.08 * _noise(rng, 4, 4))[..., None]
+    scene = _blend(scene, daylight, pane * (np.abs(_COLUMNS - (left + right) / 2) > 0.012))
+    shelf = rng.uniform(0.35, 0.7)
+    places = rng.uniform(0, 1, 7), shelf - rng.uniform(0.02, 0.06, 7)
+    scene = _add_spots(scene, places, rng.uniform(0.03, 0.08, 7), _some_pigments(rng, 7, 4) * 0.75, 0.8)
+    wood = np.array([0.50, 0.34, 0.22]) * rng.uniform(0.6, 1.5) * (1 + 0.12 * _noise(rng, 30, 3))[..., None]
+    return _blend(scene, wood, (_ROWS - rng.uniform(0.78, 0.95)) * 30)
 
 
 def _some_pigments(rng: np.random.Generator, count: int, kinds: int) -> Floats:

@@ -8,6 +8,7 @@ from typing import Final
 from PIL import Image
 
 from models.errors import InputError
+from training.sources.herbarium.looks import PLAIN_LOOK, Look
 from training.sources.herbarium.names import SpeciesName, species_name
 from training.sources.herbarium.picture import draw_plant
 
@@ -33,7 +34,7 @@ def write_image_folder(
     Raises:
         InputError: `root` is a file or has something in it, or a number cannot be used.
     """
-    _refuse_occupied(root)
+    refuse_occupied(root)
     root.mkdir(parents=True, exist_ok=True)
     with (root / "labels.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
@@ -49,7 +50,9 @@ def write_image_folder(
                 table.writerow(_label(path, name, picture))
 
 
-def contact_sheet(species: Sequence[int], pictures: int, *, seed: int = 0, size_px: int = 128) -> Image.Image:
+def contact_sheet(
+    species: Sequence[int], pictures: int, *, seed: int = 0, size_px: int = 128, look: Look = PLAIN_LOOK
+) -> Image.Image:
     """One RGB picture with a row for each of `species` and a column for each of its first `pictures` pictures.
 
     Raises:
@@ -60,7 +63,8 @@ def contact_sheet(species: Sequence[int], pictures: int, *, seed: int = 0, size_
     sheet = Image.new("RGB", (pictures * size_px, len(species) * size_px))
     for row, number in enumerate(species):
         for column in range(pictures):
-            sheet.paste(draw_plant(number, column, seed=seed, size_px=size_px), (column * size_px, row * size_px))
+            tile = draw_plant(number, column, seed=seed, size_px=size_px, look=look)
+            sheet.paste(tile, (column * size_px, row * size_px))
     return sheet
 
 
@@ -69,7 +73,8 @@ def _label(path: str, name: SpeciesName, picture: int) -> tuple[str, ...]:
     return path, name.scientific_name, name.common_name, name.genus, name.family, split
 
 
-def _refuse_occupied(root: Path) -> None:
+def refuse_occupied(root: Path) -> None:
+    """Raises InputError unless `root` is empty or does not exist: drawn pictures never mix with others."""
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise InputError(
             "the folder for the drawn pictures is not empty",

@@ -77,6 +77,11 @@ def species_name(species: int, seed: int = 0) -> SpeciesName:
         InputError: A number is negative, or there are no names left for a `species` that high (more than 50,000).
     """
     check_not_negative(species=species, seed=seed)
+    return _name_of(species, seed)
+
+
+@lru_cache(maxsize=1 << 14)  # as many as a flora at full width asks for, several times each
+def _name_of(species: int, seed: int) -> SpeciesName:
     genus_number, member = divmod(species, SPECIES_PER_GENUS)
     genera, families = _word_lists(seed)
     if genus_number >= len(genera):

@@ -1,7 +1,7 @@
 """A photograph of a drawn plant: pose, light, focus, backdrop.
 
-Everything in a picture follows from (seed, species, picture). The random numbers are drawn in the same order at every
-size, so `size_px` changes how finely a scene is drawn but not what it shows.
+Everything in a picture follows from (seed, species, picture) and its look. The random numbers are drawn in the same
+order at every size, so `size_px` changes how finely a scene is drawn but not what it shows.
 """
 
 from typing import Final, NamedTuple
@@ -11,17 +11,17 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from models.errors import InputError
-from training.sources.herbarium.backdrop import BACKDROPS, Backdrop, paint_backdrop
+from training.sources.herbarium.backdrop import SHADOWED, Backdrop, paint_backdrop
 from training.sources.herbarium.geometry import Bools, Faces, Floats, lit_colors, paint, painting_order, select, turn
+from training.sources.herbarium.looks import PLAIN_LOOK, Look
 from training.sources.herbarium.plant import Plant, Scale, Sketch, grow, sketch
 from training.sources.herbarium.traits import PlantTraits, check_not_negative, species_traits
 
 _SUPERSAMPLING: Final = 2
 _PICTURE_STREAM: Final = 14
-_SMALLEST_PX: Final = 16
+SMALLEST_PX: Final = 16
 _FACE_BUDGET: Final = 5000  # at 256 px; keeps the drawing of rich inflorescences fast
 _SHARE_OF_MORPH: Final = 0.4  # of the plants of a species
-_CLOSE_UPS: Final = 0.4  # share of pictures that show one flower or inflorescence
 
 
 class _View(NamedTuple):
@@ -50,7 +50,9 @@ class _Light(NamedTuple):
     shadow: float  # 0..1
 
 
-def draw_plant(species: int, picture: int, *, seed: int = 0, size_px: int = 256) -> Image.Image:
+def draw_plant(
+    species: int, picture: int, *, seed: int = 0, size_px: int = 256, look: Look = PLAIN_LOOK
+) -> Image.Image:
     """One RGB picture of one plant of a species, `size_px` squared.
 
     Args:
@@ -58,18 +60,19 @@ def draw_plant(species: int, picture: int, *, seed: int = 0, size_px: int = 256)
         picture: Number of the picture of that species, from 0.
         seed: Another seed is another flora.
         size_px: Width and height, at least 16.
+        look: How photographs are taken.
 
     Raises:
         InputError: A number is negative or the size too small.
     """
     check_not_negative(species=species, picture=picture, seed=seed)
-    if size_px < _SMALLEST_PX:
-        raise InputError("the picture is too small", value=size_px, limit=f"{_SMALLEST_PX} px or more")
+    if size_px < SMALLEST_PX:
+        raise InputError("the picture is too small", value=size_px, limit=f"{SMALLEST_PX} px or more")
     rng = np.random.default_rng([seed, _PICTURE_STREAM, species, picture])
     traits = _individual(species_traits(species, seed), rng)
-    light, backdrop = _light(rng), BACKDROPS[int(rng.integers(len(BACKDROPS)))]
+    light, backdrop = _light(look, rng), look.backdrops[int(rng.integers(len(look.backdrops)))]
     frame = sketch(traits, rng)
-    view = _view(traits, frame, rng)
+    view = _view(traits, frame, look, rng)
     canvas_px = size_px * _SUPERSAMPLING
     budget = _FACE_BUDGET * max(1.0, size_px / 256) ** 1.5
     plant = grow(traits, frame, Scale(view.scale * canvas_px, budget, view.shows), rng)
@@ -89,21 +92,21 @@ def _individual(traits: PlantTraits, rng: np.random.Generator) -> PlantTraits:
     return PlantTraits(leaf=leaf, flower=flower, habit=traits.habit)
 
 
-def _light(rng: np.random.Generator) -> _Light:
+def _light(look: Look, rng: np.random.Generator) -> _Light:
     side, height = rng.uniform(-0.9, 0.9), rng.uniform(0.4, 1.0)
     direction = np.array([side, height, 0.75])
-    warmth = rng.normal(0, 0.06)
-    gains = rng.uniform(0.8, 1.14) * np.array([1 + warmth, 1.0, 1 - 1.3 * warmth])
+    warmth = look.warmth + rng.normal(0, look.warmth_spread)
+    gains = rng.uniform(*look.brightness) * np.array([1 + warmth, 1.0, 1 - 1.3 * warmth])
     return _Light(direction / np.linalg.norm(direction), gains, rng.uniform(0.2, 0.6))
 
 
-def _view(traits: PlantTraits, frame: Sketch, rng: np.random.Generator) -> _View:
+def _view(traits: PlantTraits, frame: Sketch, look: Look, rng: np.random.Generator) -> _View:
     tilt, roll = rng.normal(0.28, 0.14), rng.normal(0, 0.07)
     about_x = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
     about_z = np.array([[np.cos(roll), -np.sin(roll), 0], [np.sin(roll), np.cos(roll), 0], [0, 0, 1]])
     turned = about_z @ about_x
-    close_up, chosen = bool(rng.uniform() < _CLOSE_UPS), rng.uniform()
-    jitter, zoom = rng.normal(0, 0.035, 2), rng.uniform(0.82, 1.12)
+    close_up, chosen = bool(rng.uniform() < look.close_ups), rng.uniform()
+    jitter, zoom = rng.normal(0, 0.035, 2), look.zoom * rng.uniform(0.82, 1.12)
     heads, radius = frame.origins @ turned.T, float(frame.sizes.max())
     if close_up:
         target, reach = _closest_subject(heads, radius, chosen)
@@ -180,7 +183,7 @@ def _develop(
 ) -> Image.Image:
     """Puts the plant before the backdrop, with its shadow, and treats the whole like a photograph."""
     size = behind.width
-    if backdrop in ("wall", "soil"):
+    if backdrop in SHADOWED:
         behind = _cast_shadow(behind, plant, light)
     behind.paste(plant, mask=plant.getchannel("A"))
     glow = behind.reduce(4).filter(ImageFilter.GaussianBlur(size / 64)).resize(behind.size, Image.Resampling.BILINEAR)

@@ -1,0 +1,244 @@
+"""Data sets -> manifest and report: read, name, look at every picture, leave out, split, write.
+
+read_sources     what the data sets say                          no picture is opened
+name_classes     their names -> outputs and taxa                 fails before the long part
+look             every picture decoded once                      hours; resumable
+settle           copies, groups, splits -> manifest, report      minutes; nothing is opened
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from models.errors import DataError
+from models.taxonomy import Taxonomy
+from training.audit import drop_copies, examine, ledger, licence_id, near_groups
+from training.classes import Classes, build_classes, names_to_look_up
+from training.collection import Collection
+from training.findings import licence_summaries, name_findings
+from training.grouping import Codes, group_names, join_groups, observation_codes
+from training.inventory import Facts, Picture
+from training.manifest import SourceNote, write_manifest
+from training.report import Report, contact_sheets, summarize, write_report
+from training.sources.layouts import READERS
+from training.sources.record import LeftOut, Reading, Split
+from training.splits import SPLITS, Candidates, Shares, assign_splits, published_codes, straddling
+from training.synonyms import read_synonyms
+
+JOURNAL_FILE: Final = "audit.sqlite"
+_LEAKS: Final = {
+    True: ("observation_split", "it belongs to the same observation as"),
+    False: ("near_copy", "it, or another picture of its observation, is a near copy of"),
+}
+
+
+class Described(msgspec.Struct, frozen=True):
+    """What the data sets say of themselves."""
+
+    collection: Collection
+    roots: dict[str, Path]
+    """Source -> the folder that its pictures' paths are relative to."""
+    readings: dict[str, Reading]
+    classes: Classes
+
+
+def assemble(collection: Collection, base: Path, out: Path, workers: int) -> Report:
+    """Makes one training set of several data sets.
+
+    Args:
+        collection: The data sets and the rules.
+        base: Folder that their roots are relative to.
+        out: Folder for manifest.parquet, taxa.json, report.html and report.json; audit.sqlite keeps what was decoded.
+        workers: Processes that decode.
+
+    Raises:
+        DataError: A data set cannot be used or nothing is left; an old manifest then still stands.
+    """
+    described = describe(collection, base)
+    out.mkdir(parents=True, exist_ok=True)
+    pictures, unusable = look(described, journal=out / JOURNAL_FILE, workers=workers)
+    unread = [entry for reading in described.readings.values() for entry in reading.left_out]
+    return settle(described, pictures, [*unread, *unusable], out)
+
+
+def describe(collection: Collection, base: Path) -> Described:
+    """Reads every data set's description and turns the names of its classes into outputs and taxa.
+
+    Raises:
+        DataError: A data set is missing or damaged, a name cannot be used, or the number of outputs is not the expected
+            one.
+    """
+    sources = collection.sources
+    given = {name: (base / entry.root).resolve() for name, entry in sources.items()}
+    readings = {name: READERS[entry.layout](name, given[name], entry.licence) for name, entry in sources.items()}
+    roots = {name: given[name].parent if entry.layout == "table" else given[name] for name, entry in sources.items()}
+    plants = {
+        name: list({record.plant.class_id: record.plant for record in reading.records}.values())
+        for name, reading in readings.items()
+    }
+    names = {name: entry.names for name, entry in sources.items()}
+    synonyms = {}
+    if collection.synonyms is not None:
+        synonyms = read_synonyms(base / collection.synonyms, names_to_look_up(plants, names))
+    edition = collection.synonyms.name if collection.synonyms is not None else ""
+    classes = build_classes(plants, collection.merge, synonyms, names, synonyms_from=edition)
+    _require_outputs(classes.taxonomy, collection)
+    return Described(collection, roots, readings, classes)
+
+
+def look(described: Described, *, journal: Path, workers: int) -> tuple[list[Picture], list[LeftOut]]:
+    """Decodes every picture once; returns those that can be used, and the others with the reason."""
+    named = [(name, record) for name, reading in described.readings.items() for record in reading.records]
+    found = examine(
+        [(f"{name}:{record.path}", described.roots[name] / record.path) for name, record in named],
+        journal=journal,
+        workers=workers,
+        min_side_px=described.collection.min_side_px,
+    )
+    labels = described.classes.labels
+    pictures = [
+        Picture(source=name, record=record, label=labels[name, record.plant.class_id], facts=facts)
+        for (name, record), facts in zip(named, found, strict=True)
+        if isinstance(facts, Facts)
+    ]
+    return pictures, [entry for entry in found if isinstance(entry, LeftOut)]
+
+
+def settle(described: Described, pictures: Sequence[Picture], left_out: Sequence[LeftOut], out: Path) -> Report:
+    """Decides what stays and in which split, and writes manifest and report; opens only what the sheets show.
+
+    Raises:
+        DataError: Nothing is left, or not as many outputs as expected.
+    """
+    collection, roots = described.collection, described.roots
+    unique, copies = drop_copies(pictures)
+    hashes = np.array([picture.facts.perceptual_hash for picture in unique], dtype=np.uint64)
+    near = near_groups(hashes, collection.near_copy_bits).group_of
+    kept, groups, leaks = _leave_out_leaks(unique, near)
+    left_out = [*left_out, *copies, *leaks]
+    if not kept:
+        raise DataError("no picture of the sources can be used", remedy=f"see what was read: {left_out[:1]}")
+    taxonomy, emptied = _keep_taught(described.classes.taxonomy, {picture.label for picture in kept})
+    _require_outputs(taxonomy, collection)
+    names = group_names(groups, [picture.picture_id for picture in kept])
+    splits = _draw_splits(kept, groups, names, collection)
+    sources = {name: SourceNote(str(roots[name]), entry.note) for name, entry in collection.sources.items()}
+    write_manifest(out, _columns(kept, splits, names), taxonomy, sources)
+    report = summarize(
+        collection,
+        kept,
+        splits,
+        [*left_out, *emptied],
+        taxonomy,
+        names=name_findings(described.classes),
+        licences=licence_summaries(ledger(kept)),
+        near_copies=_named_groups(unique, near),
+    )
+    write_report(out, report, contact_sheets(kept, roots, taxonomy, collection.seed))
+    return report
+
+
+def _leave_out_leaks(pictures: Sequence[Picture], near: Codes) -> tuple[list[Picture], Codes, list[LeftOut]]:
+    """Leaves out what would show a judged observation, or a near copy of a judged picture, in a weaker split.
+
+    Returns:
+        The pictures that stay, the group of each, and what was left out.
+    """
+    observations = observation_codes(pictures)
+    published = published_codes([picture.record.split for picture in pictures])
+    of_observation = straddling(published, join_groups(observations))
+    groups = join_groups(observations, near)
+    strongest = np.zeros(int(groups.max(initial=-1)) + 1, dtype=np.int64)  # of each group, where it stands
+    order = np.argsort(published, kind="stable")
+    strongest[groups[order]] = order
+    leaking = straddling(published, groups)
+    left_out = []
+    for row in np.flatnonzero(leaking).tolist():
+        judged = pictures[strongest[groups[row]]]
+        code, what = (
+            ("observation_split", "the same observation") if of_observation[row] else ("near_copy", "a near copy")
+        )
+        reason = f"{what} {judged.picture_id}, which stands in the {judged.record.split} split"
+        left_out.append(LeftOut(picture=pictures[row].picture_id, code=code, reason=reason))
+    kept = np.flatnonzero(~leaking)
+    return [pictures[row] for row in kept.tolist()], np.unique(groups[kept], return_inverse=True)[1], left_out
+
+
+def _named_groups(pictures: Sequence[Picture], near: Codes) -> tuple[tuple[str, ...], ...]:
+    """The pictures of each group of near copies."""
+    members: dict[int, list[str]] = {}
+    for row in np.flatnonzero(near >= 0).tolist():
+        members.setdefault(int(near[row]), []).append(pictures[row].picture_id)
+    return tuple(sorted(tuple(sorted(group)) for group in members.values()))
+
+
+def _draw_splits(pictures: Sequence[Picture], groups: Codes, names: Sequence[str], rules: Collection) -> list[Split]:
+    candidates = Candidates(
+        group_names=names,
+        labels=_numbered(picture.label for picture in pictures),
+        sources=_numbered(picture.source for picture in pictures),
+        groups=groups,
+        published=published_codes([picture.record.split for picture in pictures]),
+    )
+    shares = Shares(rules.test_share, rules.validation_share, rules.calibration_share)
+    return [SPLITS[code] for code in assign_splits(candidates, shares, rules.seed).tolist()]
+
+
+def _numbered(names: Iterable[str]) -> Codes:
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
+
+
+def _keep_taught(taxonomy: Taxonomy, taught: set[str]) -> tuple[Taxonomy, list[LeftOut]]:
+    """Drops the outputs that no picture is left for."""
+    outputs = tuple(output for output in taxonomy.outputs if output.key in taught)
+    named = {output.taxon_id for output in outputs}
+    taxa = tuple(taxon for taxon in taxonomy.taxa if taxon.taxon_id in named)
+    emptied = [
+        LeftOut(picture=output.key, code="no_pictures", reason="no picture of the class can be used", num_pictures=0)
+        for output in taxonomy.outputs
+        if output.key not in taught
+    ]
+    return msgspec.structs.replace(taxonomy, taxa=taxa, outputs=outputs), emptied
+
+
+def _require_outputs(taxonomy: Taxonomy, collection: Collection) -> None:
+    found, expected = len(taxonomy.outputs), collection.expect_outputs
+    if expected and found != expected:
+        by_source = Counter(output.source for output in taxonomy.outputs)
+        raise DataError(
+            "the data sets give another number of outputs than expected",
+            value=f"{found}: " + ", ".join(f"{count} of {source}" for source, count in by_source.items()),
+            limit=str(expected),
+            remedy="complete the data sets, or set expect_outputs = 0",
+        )
+
+
+def _columns(pictures: Sequence[Picture], splits: Sequence[Split], names: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """The manifest's columns; every picture is a file of its own."""
+    records, facts = [picture.record for picture in pictures], [picture.facts for picture in pictures]
+    licences = {licence: licence_id(licence) for licence in {record.licence for record in records}}
+    nowhere = (None, None)
+    return {
+        "picture_id": [picture.picture_id for picture in pictures],
+        "source": [picture.source for picture in pictures],
+        "path": [record.path for record in records],
+        "shard": [""] * len(pictures),
+        "offset": [0] * len(pictures),
+        "length": [fact.num_bytes for fact in facts],
+        "label": [picture.label for picture in pictures],
+        "split": splits,
+        "group": names,
+        "licence": [licences[record.licence] for record in records],
+        "author": [record.author for record in records],
+        "taken_on": [record.taken_on for record in records],
+        "latitude": [(record.coordinates or nowhere)[0] for record in records],
+        "longitude": [(record.coordinates or nowhere)[1] for record in records],
+        "sha256": [fact.sha256 for fact in facts],
+        "width": [fact.width for fact in facts],
+        "height": [fact.height for fact in facts],
+    }

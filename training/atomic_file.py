@@ -1,0 +1,44 @@
+"""Files that are there whole or not at all, whatever happens while they are written."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """Gives a stream whose content takes the place of a file when all of it is on the disk, even if power fails.
+
+    Raises:
+        OSError: The content could not be written; the old file still stands, and the error names the file.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        if error.filename is None:  # as when the disk is full
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def leftovers_of(path: Path) -> list[Path]:
+    """What killed processes left of attempts to write a file."""
+    return sorted(path.parent.glob(f".{path.name}.*.part"))
+
+
+def _sync_folder(folder: Path) -> None:
+    """A renamed file survives a power failure only when its folder is on the disk too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,51 @@
+"""Byte-for-byte copies, over all sources."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from training.inventory import Picture
+from training.sources.record import LeftOut, Split
+
+# Of equal pictures the one stays that the most is judged by; one whose split is still to be drawn may become any.
+_STRENGTH: Final[dict[Split | None, int]] = {"test": 0, "validation": 1, "calibration": 2, None: 3, "train": 4}
+
+
+def drop_copies(pictures: Sequence[Picture]) -> tuple[list[Picture], list[LeftOut]]:
+    """Leaves out byte-for-byte copies.
+
+    Of equal pictures the one in the strongest published split stays: test, validation, calibration, none, train; then
+    the one with the least `picture_id`.
+
+    Returns:
+        The pictures that stay, and those that do not, both in the order given.
+    """
+    originals: dict[str, Picture] = {}
+    for picture in pictures:
+        known = originals.setdefault(picture.facts.sha256, picture)
+        if known is not picture and _precedence(picture) < _precedence(known):
+            originals[picture.facts.sha256] = picture
+    kept: list[Picture] = []
+    copies: list[LeftOut] = []
+    for picture in pictures:
+        original = originals[picture.facts.sha256]
+        if picture is original:
+            kept.append(picture)
+        else:
+            copies.append(LeftOut(picture=picture.picture_id, code="copy", reason=_reason(picture, original)))
+    return kept, copies
+
+
+def _precedence(picture: Picture) -> tuple[int, str]:
+    return _STRENGTH[picture.record.split], picture.picture_id
+
+
+def _reason(copy: Picture, original: Picture) -> str:
+    same = f"the same bytes as {original.picture_id}"
+    if _plant(copy) == _plant(original):
+        return same
+    return f"{same}, but labelled {copy.label} here and {original.label} there"
+
+
+def _plant(picture: Picture) -> str:
+    """What a label names: under the rule "within_sources" each source has a label of its own for the same plant."""
+    return picture.label.partition(":")[2] or picture.label

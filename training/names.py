@@ -1,0 +1,279 @@
+"""A name as a data set writes it -> the parts of a scientific name, and a key that is equal for every way to write it.
+
+"Mazus pumilus (Burm. f.) Steenis", "Mazus  pumilus" and "MAZUS PUMILUS" are all "mazus pumilus". The rules are those
+of the International Code of Nomenclature for algae, fungi, and plants (the ICN, Shenzhen Code 2018), as far as written
+names follow them: a genus, an epithet in lower case, an author. What does not read like that is taken as a common name,
+whole and unchanged, so that two names are never thrown together because half of each was not understood.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from models.errors import DataError
+from models.taxonomy import Rank, fold
+
+_HYBRID_SIGNS: Final = frozenset({"×", "x", "X", "+"})  # "+" marks a graft-chimaera
+_APOSTROPHES: Final = dict.fromkeys('‘’´`“”"', "'")
+_DASHES: Final = dict.fromkeys("‐‑–", "-")
+# Soft hyphen, spaces without width, byte order mark.
+_UNSEEN: Final = dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff")
+_SPELLING: Final = str.maketrans({**_APOSTROPHES, **_DASHES, **_UNSEEN, "_": " ", "×": " × ", "✕": " × "})
+# ICN article 60.7: what these letters become in a Latin name; all other marks are dropped.
+_LETTERS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "æ": "ae", "œ": "oe", "ø": "oe", "å": "ao", "ł": "l"})
+_RANKS: Final = {
+    "subsp": "subsp.", "ssp": "subsp.", "subspecies": "subsp.", "nothosubsp": "subsp.",
+    "var": "var.", "varietas": "var.", "nothovar": "var.", "subvar": "subvar.", "convar": "convar.",
+    "f": "f.", "fo": "f.", "forma": "f.", "nothof": "f.", "subf": "subf.",
+}  # fmt: skip
+_CULTIVAR: Final = "cv."
+# A determination with "cf." is the likely species; "agg." and "s.l." take it in a wide sense.
+_QUALIFIERS: Final = frozenset({"cf.", "cf", "agg.", "agg", "s.l.", "s.lat.", "s.str.", "?"})
+# After a genus: no species is named. "aff." says "near that species", and so not it.
+_NO_SPECIES: Final = frozenset(
+    "sp spp hybrid hybrids cultivar cultivars hyb aff sect subsect subg subgen ser".split()  # noqa: SIM905
+)
+# Words in lower case that stand in author citations, and are no epithets.
+_CONNECTIVES: Final = frozenset(
+    "ex et in and non nec apud pro sensu auct auctt hort emend nom al f fil "  # noqa: SIM905
+    "de des du da das do dos del della di la le van von der den ter ten zu zur vom zum y e".split()
+)
+# These too, but they are also epithets: Pelargonium × hortorum, Psilotum nudum.
+_CITATION_WORDS: Final = _CONNECTIVES | {"auctorum", "hortorum", "lato", "nomen", "nudum", "parte", "stricto"}
+_ENGLISH_WORDS: Final = frozenset({"of", "the", "or", "with", "on"})
+
+
+class PlantName(msgspec.Struct, frozen=True, kw_only=True):
+    """A name taken apart."""
+
+    genus: str
+    """Genus, with a capital; of a common name the whole phrase, as written."""
+    epithet: str = ""
+    """Specific epithet; empty where no species is named. Of a hybrid formula the rest of it ("alba × fragilis")."""
+    infraspecific_rank: str = ""
+    """As in "subsp.", "var.", "f." or, of a cultivar, "cv."; empty where a third word stands without one."""
+    infraspecific_epithet: str = ""
+    """The lowest epithet that is given, or the name of a cultivar."""
+    author: str = ""
+    """As written."""
+    nothogenus: bool = False
+    """A hybrid sign stands before the genus."""
+    nothospecies: bool = False
+    """A hybrid sign stands before the epithet."""
+    common: bool = False
+    """Not readable as a scientific name."""
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether the name has a hybrid sign."""
+        return self.nothogenus or self.nothospecies
+
+    @property
+    def rank(self) -> Rank:
+        """Species only where one is named; a common name may stand for many."""
+        return "species" if self.epithet else "genus"
+
+    @property
+    def infraspecific(self) -> str:
+        """The part below the species, as in "subsp. minima"; empty where there is none."""
+        return f"{self.infraspecific_rank} {self.infraspecific_epithet}".strip()
+
+    @property
+    def key(self) -> str:
+        """Equal for every way to write the name: lower case, ASCII, no author, no hybrid sign."""
+        return _ascii(" ".join(part for part in (self.genus, self.epithet, self.infraspecific) if part))
+
+    @property
+    def scientific_name(self) -> str:
+        """For display, without author: "Fragaria × ananassa", "Viola tricolor subsp. minima", "Rosa 'Peace'"."""
+        below = self.infraspecific
+        if self.infraspecific_rank == _CULTIVAR:
+            below = f"'{self.infraspecific_epithet}'"
+        parts = ("×" * self.nothogenus, self.genus, "×" * self.nothospecies, self.epithet, below)
+        return " ".join(part for part in parts if part)
+
+
+def parse_name(text: str, *, scientific: bool = False) -> PlantName:
+    """Takes a name apart.
+
+    What cannot be told from the text alone is decided so: a capitalized second word without the marks of an author
+    (a full stop, brackets, "ex", "&") makes a common name ("Venus Flytrap", and also "Monstera Deliciosa"), unless the
+    text is in capitals throughout or known to be scientific. A second word in lower case makes a species, also in
+    "Peace lily". Whichever it is, the key is the same.
+
+    Args:
+        text: With or without author, hybrid sign, ranks, "spp."; underscores and odd spaces are spaces.
+        scientific: The text is known to be a scientific name, as it stands beside a common one.
+
+    Raises:
+        DataError: The name has letters that are not Latin, or neither letter nor digit.
+    """
+    words = _split_words(text)
+    name = _parse_scientific(words, scientific) or _common_name(words)
+    if not name.key.isascii() or not any(char.isalnum() for char in name.genus):
+        raise DataError(
+            "a class has no name in Latin letters, and would be one with every other such class",
+            value=text,
+            limit="a scientific name",
+            remedy="name its folder Common (Scientific)",
+        )
+    return name
+
+
+def _split_words(text: str) -> list[str]:
+    """The words in uniform spelling; a text in capitals becomes lower case, but for authors that can be told."""
+    words = unicodedata.normalize("NFC", text).translate(_SPELLING).split()
+    words = [word for word in words if word.lower() not in _QUALIFIERS]
+    plain = " ".join(word for word in words if word not in _HYBRID_SIGNS)
+    if " " in plain and plain.isupper():
+        return [word if "." in word else word.lower() for word in words]
+    return words
+
+
+def _parse_scientific(words: Sequence[str], scientific: bool) -> PlantName | None:
+    """Reads genus, epithet and so on from left to right; None if something does not fit."""
+    words, nothogenus = _take_hybrid_sign(words)
+    words, cultivar = _take_cultivar(words)
+    if not words or not _is_word(words[0]):
+        return None
+    genus, rest = words[0].capitalize(), words[1:]
+    infraspecific = (_CULTIVAR, cultivar) if cultivar else ("", "")
+    if not rest or _names_no_species(rest):
+        return _name(genus, "", infraspecific, [], nothogenus=nothogenus)
+    if _opens_author(rest) and _is_author(rest):
+        return _name(genus, "", infraspecific, rest, nothogenus=nothogenus)
+    rest, nothospecies = _take_hybrid_sign(rest)
+    epithet = _epithet(rest, scientific)
+    if not epithet:
+        return None
+    rest = rest[1:]
+    if not _HYBRID_SIGNS.isdisjoint(rest):  # a formula: the parents say what it is
+        formula = " ".join("×" if word in _HYBRID_SIGNS else word for word in [epithet, *rest])
+        return _name(genus, formula, infraspecific, [], nothogenus=nothogenus)
+    below, author = _take_infraspecific(rest)
+    if not _is_author(author):
+        return None
+    infraspecific = infraspecific if cultivar else below
+    return _name(genus, epithet, infraspecific, author, nothogenus=nothogenus, nothospecies=nothospecies)
+
+
+def _name(
+    genus: str,
+    epithet: str,
+    infraspecific: tuple[str, str],
+    author: Sequence[str],
+    *,
+    nothogenus: bool,
+    nothospecies: bool = False,
+) -> PlantName:
+    rank, below = infraspecific
+    return PlantName(
+        genus=genus,
+        epithet=epithet,
+        infraspecific_rank=rank,
+        infraspecific_epithet=below,
+        author=" ".join(author),
+        nothogenus=nothogenus,
+        nothospecies=nothospecies,
+    )
+
+
+def _common_name(words: Sequence[str]) -> PlantName:
+    kept = [word for word in words if word.lower().rstrip(".") not in {"sp", "spp"}]
+    phrase = " ".join(kept)
+    return PlantName(genus=phrase[:1].upper() + phrase[1:], common=True)
+
+
+def _take_hybrid_sign(words: Sequence[str]) -> tuple[Sequence[str], bool]:
+    """The words without a hybrid sign at their head, be it of its own or glued as in "xCitrofortunella"."""
+    if len(words) > 1 and words[0] in _HYBRID_SIGNS:
+        return words[1:], True
+    if words and words[0][0] == "x" and words[0][1:2].isupper():
+        return [words[0][1:], *words[1:]], True
+    return words, False
+
+
+def _take_cultivar(words: Sequence[str]) -> tuple[Sequence[str], str]:
+    """The words without the cultivar, and the cultivar: 'Peace' in quotes (unlike the author 't Hart), or cv. Peace."""
+    for start, word in enumerate(words[1:], start=1):
+        if word.lower() in {"cv.", "cv"} and start + 1 < len(words):
+            return words[:start], " ".join(words[start + 1 :]).strip("'")
+        if word[0] == "'" and word[1:2].isalnum() and not word[1:2].islower():
+            for end in range(start, len(words)):
+                if words[end].endswith("'"):
+                    return [*words[:start], *words[end + 1 :]], " ".join(words[start : end + 1]).strip("'")
+    return words, ""
+
+
+def _take_infraspecific(words: Sequence[str]) -> tuple[tuple[str, str], Sequence[str]]:
+    """Rank and epithet below the species, and the author.
+
+    "f." is a forma only before an epithet; in "Baker f. ex Harms" it is filius, the son. Of several ranks the lowest
+    counts. A third word in lower case without a rank is how zoologists, and some tables, write a subspecies.
+    """
+    for start in range(len(words) - 2, -1, -1):
+        rank = _RANKS.get(words[start].lower().rstrip("."))
+        if rank and _is_epithet(words[start + 1]):
+            return (rank, words[start + 1]), words[start + 2 :]
+    if words and _is_epithet(words[0]):
+        return ("", words[0]), words[1:]
+    return ("", ""), words
+
+
+def _names_no_species(words: Sequence[str]) -> bool:
+    """Whether what follows the genus says that there is no species: "spp.", "sp. 1", "sect. Caninae", a bare "ssp."."""
+    first = words[0].lower().rstrip("0123456789.")
+    return first in _NO_SPECIES or (len(words) == 1 and first in _RANKS)
+
+
+def _epithet(words: Sequence[str], scientific: bool) -> str:
+    """The epithet at the head of the words; empty if there is none."""
+    first = words[0]
+    if _is_epithet(first):
+        return first
+    wrongly_capitalized = scientific and first[0].isupper() and _is_epithet(first.lower())
+    return first.lower() if wrongly_capitalized else ""
+
+
+def _is_word(word: str) -> bool:
+    """Letters, hyphens, and digits after the first; generated names have digits."""
+    return word[0].isalpha() and word.replace("-", "").isalnum()
+
+
+def _is_epithet(word: str) -> bool:
+    return (
+        len(word) > 1
+        and _is_word(word)
+        and word.islower()
+        and word not in _CONNECTIVES
+        and word not in _ENGLISH_WORDS
+        and word not in _RANKS
+    )
+
+
+def _opens_author(words: Sequence[str]) -> bool:
+    """Whether the word after a genus can only begin an author: "L.", "(Burm.", "Schott ex Endl.", but not "Flytrap"."""
+    first = words[0]
+    marked = "." in first or first[0] == "(" or first.endswith(",") or (len(first) == 1 and first.isupper())
+    followed = first[0].isupper() and len(words) > 1 and words[1] in {"ex", "&", "et"}
+    return (marked or followed) and first not in _HYBRID_SIGNS
+
+
+def _is_author(words: Sequence[str]) -> bool:
+    """Whether every word may stand in an author's citation, which plain words in lower case may not."""
+    return all(_is_author_word(word.strip("()[],;&")) for word in words)
+
+
+def _is_author_word(word: str) -> bool:
+    return word.lower() in _CITATION_WORDS or not word.islower() or "." in word or word[0] == "'"
+
+
+def _ascii(text: str) -> str:
+    """Lower case without marks, in the letters that the ICN prescribes."""
+    lower = text.lower()
+    if lower.isascii():
+        return lower
+    plain = fold(lower.replace("×", "x").translate(_LETTERS))
+    return "".join(char for char in plain if char.isascii() or char.isalpha())

@@ -1,0 +1,75 @@
+"""The report as files: report.html for people, one file that works offline and without scripts, and report.json."""
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from training.atomic_file import replaced
+from training.report.facts import Report
+from training.report.plots import plots
+from training.report.summary import SPLITS
+from training.sources.record import LeftOut
+
+HTML_FILE: Final = "report.html"
+JSON_FILE: Final = "report.json"
+_TEMPLATE: Final = Path(__file__).with_name("page.html")
+_MOST_ROWS: Final = 200
+
+
+def write_report(folder: Path, report: Report, sheets: Mapping[str, bytes]) -> None:
+    """Writes the page and the same facts as JSON; each file is there whole or not at all.
+
+    Args:
+        folder: Where to.
+        report: What the preparation found.
+        sheets: Source -> its contact sheet, a JPEG.
+    """
+    page = render_page(report, sheets).encode()
+    facts = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in ((JSON_FILE, facts), (HTML_FILE, page)):
+        with replaced(folder / name) as stream:
+            stream.write(content)
+
+
+def render_page(report: Report, sheets: Mapping[str, bytes]) -> str:
+    """The page; long lists are cut and say so, the JSON has them whole. Whatever a data set wrote is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATE.parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": _number, "length_of_files": _length_of_files, "share": _share}
+    entries: dict[str, list[LeftOut]] = {reason.code: [] for reason in report.reasons}
+    for entry in report.left_out:
+        if len(entries[entry.code]) < _MOST_ROWS:
+            entries[entry.code].append(entry)
+    return environment.get_template(_TEMPLATE.name).render(
+        report=report,
+        entries=entries,
+        most_rows=_MOST_ROWS,
+        splits=SPLITS,
+        plots=plots(report) if report.num_pictures else {},
+        sheets={source: base64.b64encode(jpeg).decode() for source, jpeg in sheets.items()},
+    )
+
+
+def _number(value: int) -> str:
+    return f"{value:,}"
+
+
+def _length_of_files(num_bytes: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 1000)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.1f} {unit}"
+    return f"{num_bytes} bytes"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "–"

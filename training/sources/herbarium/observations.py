@@ -1,0 +1,90 @@
+"""Where, when and by whom the plants of a species are photographed.
+
+A species has a home and a season, so that a prior over places and dates has something to learn.
+"""
+
+from collections.abc import Sequence
+from datetime import date, timedelta
+from typing import Final, NamedTuple
+
+import numpy as np
+
+_HOME_STREAM: Final = 23
+_FIRST_YEAR: Final = 2011
+_NUM_YEARS: Final = 10
+_SEASON_DAYS: Final = 22.0  # standard deviation
+_SHARE_WITHOUT_PLACE: Final = 0.15
+_SHARE_WITHOUT_DATE: Final = 0.03
+_FIRST_NAMES: Final = (
+    "Ana",
+    "Bjørn",
+    "Chloé",
+    "Dieter",
+    "Eilís",
+    "Fatma",
+    "Goran",
+    "Hana",
+    "Inês",
+    "Jiří",
+    "Kofi",
+    "李",
+)
+_LAST_NAMES: Final = ("Novák", "Müller", "O'Brien", "da Silva", "Kowalski", "Ng", "Özdemir", "Smith-Jones", "Ångström")
+PHOTOGRAPHERS: Final = tuple(f"{first} {last}" for first in _FIRST_NAMES for last in _LAST_NAMES)
+
+
+class Home(NamedTuple):
+    """Where and when a species flowers."""
+
+    latitude: float  # degrees
+    longitude: float
+    spread: float  # standard deviation of both, degrees
+    day: float  # of the year, in the middle of its season
+
+
+class Sighting(NamedTuple):
+    """One observation; place and date can be unknown."""
+
+    latitude: float | None  # degrees
+    longitude: float | None
+    taken_at: str | None  # as iNaturalist writes it
+
+
+def home_of(species: int, seed: int = 0) -> Home:
+    """The home of a species; members of a genus need not be neighbors."""
+    rng = np.random.default_rng([seed, _HOME_STREAM, species])
+    return Home(rng.uniform(-42, 62), rng.uniform(-180, 180), rng.uniform(1, 6), rng.uniform(60, 290))
+
+
+def sightings(species: int, count: int, rng: np.random.Generator, seed: int = 0) -> list[Sighting]:
+    """Observations around the home and the season of a species, some without place or date."""
+    home = home_of(species, seed)
+    latitudes = np.clip(home.latitude + rng.normal(0, home.spread, count), -90, 90).round(5).tolist()
+    longitudes = ((home.longitude + rng.normal(0, home.spread, count) + 180) % 360 - 180).round(5).tolist()
+    placed = (rng.uniform(0, 1, count) >= _SHARE_WITHOUT_PLACE).tolist()
+    return [
+        Sighting(latitude if known else None, longitude if known else None, taken_at)
+        for latitude, longitude, known, taken_at in zip(
+            latitudes, longitudes, placed, _dates(home, count, rng), strict=True
+        )
+    ]
+
+
+def photographers(count: int, rng: np.random.Generator) -> list[str]:
+    """Who took so many pictures."""
+    return _some(PHOTOGRAPHERS, count, rng)
+
+
+def _dates(home: Home, count: int, rng: np.random.Generator) -> list[str | None]:
+    days = np.clip(home.day + rng.normal(0, _SEASON_DAYS, count), 0, 364).astype(int).tolist()
+    years = (_FIRST_YEAR + rng.integers(_NUM_YEARS, size=count)).tolist()
+    minutes = rng.integers(7 * 60, 20 * 60, size=count).tolist()
+    dated = (rng.uniform(0, 1, count) >= _SHARE_WITHOUT_DATE).tolist()
+    return [
+        f"{date(year, 1, 1) + timedelta(days=day)} {minute // 60:02}:{minute % 60:02}:00+00:00" if known else None
+        for year, day, minute, known in zip(years, days, minutes, dated, strict=True)
+    ]
+
+
+def _some(options: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
+    return [options[place] for place in rng.integers(len(options), size=count).tolist()]
