@@ -141,7 +141,7 @@ def test_a_giant_chain_is_taken_apart_at_its_longest_steps():
     hashes = walk(4000, [1, 4], np.random.default_rng(3))
     found = near_groups(hashes, 4)
     assert (found.group_of[::2] == found.group_of[1::2])[found.group_of[::2] >= 0].mean() > 0.9
-    assert 1800 < found.num_groups < 2010  # some steps happen to lead back
+    assert 1600 < found.num_groups < 2010  # some steps happen to lead back, which makes short chains again
     assert found.num_chained == 1
     assert found.chained.all()
 
