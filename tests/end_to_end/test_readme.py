@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.service import running_service
+from training.collection import collection_files
+from training.recipe import recipe_files
 from training.sources.herbarium import write_image_folder
-from training.toml_file import RECIPES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -52,9 +53,12 @@ def test_map_lists_exactly_what_is_on_disk(package):
     assert mapped_names()[package] == names_on_disk(package)
 
 
-def test_every_recipe_is_listed():
-    listed = set(re.findall(r"^\| `(\w+)` \|", section("Train it on your own folder"), re.MULTILINE))
-    assert listed == {path.stem for path in RECIPES.glob("*.toml")}
+@pytest.mark.parametrize(
+    ("title", "files"),
+    [("Train it on your own folder", recipe_files()), ("Train it on the public data sets", collection_files())],
+)
+def test_every_recipe_is_listed(title, files):
+    assert set(re.findall(r"^\| `(\w+)` \|", section(title), re.MULTILINE)) == {path.stem for path in files}
 
 
 def test_pictures_and_links_of_the_readme_exist():
