@@ -16,14 +16,14 @@ import numpy as np
 
 from models.errors import DataError
 from models.taxonomy import Taxonomy
-from training.audit import drop_copies, examine, ledger, licence_id, near_groups
+from training.audit import FEATURELESS, drop_copies, examine, ledger, licence_id, near_groups
 from training.classes import Classes, build_classes, names_to_look_up
 from training.collection import Collection
 from training.findings import licence_summaries, name_findings
 from training.grouping import Codes, group_names, join_groups, observation_codes
 from training.inventory import Facts, Picture
 from training.manifest import SourceNote, write_manifest
-from training.report import Report, contact_sheets, summarize, write_report
+from training.report import Report, contact_sheets, report_files, summarize
 from training.sources.layouts import READERS
 from training.sources.record import LeftOut, Reading, Split
 from training.splits import SPLITS, Candidates, Shares, assign_splits, published_codes, straddling
@@ -116,8 +116,7 @@ def settle(described: Described, pictures: Sequence[Picture], left_out: Sequence
     """
     collection, roots = described.collection, described.roots
     unique, copies = drop_copies(pictures)
-    hashes = np.array([picture.facts.perceptual_hash for picture in unique], dtype=np.uint64)
-    near = near_groups(hashes, collection.near_copy_bits).group_of
+    near = _near_copies(unique, collection.near_copy_bits)
     kept, groups, leaks = _leave_out_leaks(unique, near)
     left_out = [*left_out, *copies, *leaks]
     if not kept:
@@ -126,8 +125,6 @@ def settle(described: Described, pictures: Sequence[Picture], left_out: Sequence
     _require_outputs(taxonomy, collection)
     names = group_names(groups, [picture.picture_id for picture in kept])
     splits = _draw_splits(kept, groups, names, collection)
-    sources = {name: SourceNote(str(roots[name]), entry.note) for name, entry in collection.sources.items()}
-    write_manifest(out, _columns(kept, splits, names), taxonomy, sources)
     report = summarize(
         collection,
         kept,
@@ -138,8 +135,17 @@ def settle(described: Described, pictures: Sequence[Picture], left_out: Sequence
         licences=licence_summaries(ledger(kept)),
         near_copies=_named_groups(unique, near),
     )
-    write_report(out, report, contact_sheets(kept, roots, taxonomy, collection.seed))
+    sources = {name: SourceNote(str(roots[name]), entry.note) for name, entry in collection.sources.items()}
+    sheets = contact_sheets(kept, roots, taxonomy, collection.seed)
+    write_manifest(out, _columns(kept, splits, names), taxonomy, sources, beside=report_files(report, sheets))
     return report
+
+
+def _near_copies(pictures: Sequence[Picture], max_bits: int) -> Codes:
+    """Number of each picture's group of near copies; -1 for pictures alone, and for those that have nothing on them."""
+    hashes = np.array([picture.facts.perceptual_hash for picture in pictures], dtype=np.uint64)
+    blank = np.isin(hashes, np.array(FEATURELESS, dtype=np.uint64))
+    return np.where(blank, -1, near_groups(hashes, max_bits).group_of)
 
 
 def _leave_out_leaks(pictures: Sequence[Picture], near: Codes) -> tuple[list[Picture], Codes, list[LeftOut]]:

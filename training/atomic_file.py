@@ -1,8 +1,8 @@
 """Files that are there whole or not at all, whatever happens while they are written."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,6 +28,21 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def replace_together(folder: Path, files: Mapping[str, bytes | memoryview]) -> None:
+    """Writes files that belong together: no old one goes before all new ones are on the disk.
+
+    Raises:
+        OSError: One could not be written; all the old ones still stand.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        streams = {name: stack.enter_context(replaced(folder / name)) for name in files}
+        for name, content in files.items():
+            streams[name].write(content)
+            streams[name].flush()
+            os.fsync(streams[name].fileno())  # a full disk shows here at the latest, before any name changes
 
 
 def leftovers_of(path: Path) -> list[Path]:

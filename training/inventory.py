@@ -5,7 +5,7 @@ import msgspec
 from training.sources.record import PictureRecord
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one look at a picture's bytes found out."""
 
     sha256: str

@@ -6,6 +6,7 @@ instead of reading it, so 1.6 million rows cost a loader process next to nothing
 whenever it is missing or belongs to another one.
 """
 
+import io
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 from models.bundle import TAXA_FILE, file_sha256
 from models.errors import DataError
 from models.taxonomy import Taxonomy
-from training.atomic_file import replaced
+from training.atomic_file import replace_together, replaced
 from training.sources.record import Split
 
 MANIFEST_FILE: Final = "manifest.parquet"
@@ -175,8 +176,9 @@ def write_manifest(
     sources: Mapping[str, SourceNote],
     *,
     plan: str = "",
+    beside: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Writes manifest and taxa; each file is there whole or not at all.
+    """Writes manifest and taxa; all files are there whole, or the old ones still stand.
 
     Args:
         folder: Where to.
@@ -184,17 +186,16 @@ def write_manifest(
         taxonomy: The outputs that the labels name.
         sources: Where the pictures of each source lie.
         plan: Of packed data, the identity of the plan that its shards follow.
+        beside: Name -> content of further files that tell of the same data.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     metadata = {"sources": msgspec.json.encode(dict(sources)), "label_hash": taxonomy.label_hash}
     if plan:
         metadata["plan"] = plan
     table = pa.table(dict(columns), schema=SCHEMA.with_metadata(metadata))
     taxa = msgspec.json.format(msgspec.json.encode(taxonomy), indent=2) + b"\n"
-    with replaced(folder / TAXA_FILE) as stream:
-        stream.write(taxa)
-    with replaced(folder / MANIFEST_FILE) as stream:
-        pq.write_table(table, stream)
+    parquet = io.BytesIO()
+    pq.write_table(table, parquet)
+    replace_together(folder, {**(beside or {}), TAXA_FILE: taxa, MANIFEST_FILE: parquet.getbuffer()})
 
 
 def _open_index(folder: Path, *, checked: bool) -> tuple[pa.Table, bool]:

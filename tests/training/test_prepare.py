@@ -203,6 +203,25 @@ def test_a_file_in_the_place_of_the_new_folder_is_one_line(pictures, tmp_path):
     require_one_line(ended.stderr, "file_system")
 
 
+@pytest.mark.parametrize("limit_kb", [4, 24])
+def test_a_full_disk_is_one_line_and_leaves_the_old_manifest(limit_kb, pictures, data, tmp_path):
+    """Files may not grow past the limit: first the journal, then the report meets it."""
+    shutil.copytree(data, tmp_path / "data")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir() if path.suffix != ".sqlite"}
+    (tmp_path / "data" / "audit.sqlite").unlink()
+    program = [sys.executable, "training/prepare.py", "folder", str(pictures), "--workers=1", "--seed=1"]
+    limited = ["bash", "-c", f'ulimit -f {limit_kb}; exec "$@"', "bash", *program, "--out", tmp_path / "data"]
+    ended = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith(("error (file_system): ", "error (bad_data): ")), ended.stderr
+    assert "Traceback" not in ended.stderr
+    left = {path.name for path in (tmp_path / "data").iterdir()}
+    assert not [name for name in left if name.endswith(".part")]
+    for name in ("manifest.parquet", "taxa.json", "report.json", "report.html"):
+        assert (tmp_path / "data" / name).read_bytes() == before[name], name
+
+
 def test_the_program_runs_as_a_file_from_anywhere_and_as_a_module(pictures, tmp_path):
     ended = start_program("prepare.py", "folder", pictures, "--out", "as_file", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -17,9 +17,10 @@ from training.audit.ledger import (
     ledger,
     licence_id,
 )
-from training.audit.near_copies import NearGroups, near_groups
+from training.audit.near_copies import FEATURELESS, NearGroups, near_groups
 
 __all__ = [
+    "FEATURELESS",
     "Ledger",
     "NearGroups",
     "SourceLedger",

@@ -22,6 +22,9 @@ from scipy.sparse.csgraph import connected_components
 
 from models.errors import DataError
 
+# The hashes of pictures of one color: there is no shape to compare, whatever they are pictures of.
+FEATURELESS: Final = (0, 1 << 63)
+
 _Hashes = npt.NDArray[np.uint64]
 _Ints = npt.NDArray[np.int64]
 

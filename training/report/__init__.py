@@ -1,7 +1,7 @@
 """What a preparation found, for people: one HTML page, and the same facts as JSON."""
 
 from training.report.facts import LicenceSummary, NameFinding, NameFindings, Report
-from training.report.page import HTML_FILE, JSON_FILE, write_report
+from training.report.page import HTML_FILE, JSON_FILE, report_files
 from training.report.sheets import contact_sheets
 from training.report.summary import summarize
 
@@ -13,6 +13,6 @@ __all__ = [
     "NameFindings",
     "Report",
     "contact_sheets",
+    "report_files",
     "summarize",
-    "write_report",
 ]

@@ -8,7 +8,6 @@ from typing import Final
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from training.atomic_file import replaced
 from training.report.facts import Report
 from training.report.plots import plots
 from training.report.summary import SPLITS
@@ -20,20 +19,15 @@ _TEMPLATE: Final = Path(__file__).with_name("page.html")
 _MOST_ROWS: Final = 200
 
 
-def write_report(folder: Path, report: Report, sheets: Mapping[str, bytes]) -> None:
-    """Writes the page and the same facts as JSON; each file is there whole or not at all.
+def report_files(report: Report, sheets: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The page and the same facts as JSON, by the names of their files.
 
     Args:
-        folder: Where to.
         report: What the preparation found.
         sheets: Source -> its contact sheet, a JPEG.
     """
-    page = render_page(report, sheets).encode()
     facts = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in ((JSON_FILE, facts), (HTML_FILE, page)):
-        with replaced(folder / name) as stream:
-            stream.write(content)
+    return {HTML_FILE: render_page(report, sheets).encode(), JSON_FILE: facts}
 
 
 def render_page(report: Report, sheets: Mapping[str, bytes]) -> str:

@@ -1,0 +1,92 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.loader import Loader, measure
+from benchmarks.loader_variants import Setting, make_set, open_loader
+from models.errors import DataError, RecipeError
+from tests.training.small import draw, write_pictures
+
+VARIANTS = ("torchvision", "timm", "timm, all operations", "files", "shards")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return write_pictures(tmp_path_factory.mktemp("small") / "flowers", per_class=3)
+
+
+@pytest.fixture(scope="module")
+def camera(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("camera")
+    draw("crimson", "ellipse", 1, size=(640, 480)).save(folder / "large.jpg")
+    draw("crimson", "ellipse", 2).save(folder / "not_a_camera_file.jpg")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures(small, tmp_path_factory):
+    return make_set("small", sorted(small.rglob("*.jpg")), 8, tmp_path_factory.mktemp("scratch"))
+
+
+@pytest.mark.parametrize("augmentation", ["crop and flip", "RandAugment"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_loader_gives_normalized_batches_of_the_same_form(variant, augmentation, pictures):
+    setting = Setting(side_px=48, augmentation=augmentation, batch_size=4, workers=0)
+    batches = list(open_loader(variant, pictures, setting)(0))
+    assert len(batches) == 2
+    for pixels in batches:
+        assert (pixels.shape, pixels.dtype) == ((4, 3, 48, 48), torch.float32)
+        assert pixels.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_loader_shows_the_same_pictures_in_the_same_colors(variant, pictures):
+    setting = Setting(side_px=48, augmentation="crop and flip", batch_size=8, workers=0)
+    found = torch.cat([next(open_loader(variant, pictures, setting)(0)) for _ in range(4)])
+    expected = torch.cat([next(open_loader("torchvision", pictures, setting)(0)) for _ in range(4)])
+    assert np.allclose(found.mean(dim=(0, 2, 3)), expected.mean(dim=(0, 2, 3)), atol=0.15)
+    assert np.allclose(found.std(dim=(0, 2, 3)), expected.std(dim=(0, 2, 3)), atol=0.15)
+
+
+def test_a_run_compares_all_loaders_and_writes_what_it_found(small, camera, tmp_path, capsys):
+    out = tmp_path / "new" / "loader.json"
+    measure(
+        Loader(
+            small=small,
+            camera=camera,
+            sides=(32,),
+            rounds=2,
+            num_small=4,
+            num_camera=4,
+            batch_size=4,
+            least_camera_mp=0.3,
+            out=out,
+        )
+    )
+    written = json.loads(out.read_text())
+    assert {"processor", "num_cores", "libraries", "git_commit"} <= set(written["machine"])
+    told = [(found["pictures"], found["setting"]["augmentation"]) for found in written["comparisons"]]
+    assert told == [(name, how) for name in ("small", "camera") for how in ("crop and flip", "RandAugment")]
+    for comparison in written["comparisons"]:
+        assert {"torchvision", "timm", "files", "shards"} <= {rate["variant"] for rate in comparison["rates"]}
+        for rate in comparison["rates"]:
+            assert len(rate["per_s"]) == len(rate["per_core_s"]) == 2
+            assert min(rate["per_s"] + rate["per_core_s"]) > 0
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(table) == 2 + 4
+    assert len({line.count("|") for line in table}) == 1
+    assert "small (0.0051 to 0.0051 MP)" in table[2]
+    assert "camera (0.31 to 0.31 MP)" in table[4]
+
+
+def test_folders_without_pictures_are_told(small, tmp_path):
+    with pytest.raises(DataError, match="no camera pictures"):
+        measure(Loader(small=small, camera=tmp_path, num_small=8, num_camera=8))
+
+
+@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"batch_size": 0}, {"num_camera": 7}])
+def test_a_run_that_would_measure_nothing_is_refused(wrong):
+    with pytest.raises(RecipeError, match="nothing would be measured"):
+        Loader(**wrong)

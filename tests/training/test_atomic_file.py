@@ -1,0 +1,46 @@
+import os
+
+import pytest
+
+from training.atomic_file import leftovers_of, replace_together, replaced
+
+
+def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+
+    def write_half():
+        with replaced(tmp_path / "a.txt") as stream:
+            stream.write(b"new")
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        write_half()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.txt": "old"}
+
+
+def test_files_that_belong_together_are_all_new(tmp_path):
+    replace_together(tmp_path / "new folder", {"a": b"1", "b": b"2"})
+    assert {path.name: path.read_bytes() for path in (tmp_path / "new folder").iterdir()} == {"a": b"1", "b": b"2"}
+
+
+def test_files_that_belong_together_are_all_old_if_the_last_cannot_be_written(tmp_path, monkeypatch):
+    replace_together(tmp_path, {"a": b"1", "b": b"2"})
+    num_synced = 0
+
+    def full_disk(descriptor):
+        nonlocal num_synced
+        num_synced += 1
+        if num_synced == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        replace_together(tmp_path, {"a": b"3", "b": b"4"})
+    assert num_synced == 2
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"2"}
+
+
+def test_what_a_killed_process_left_is_found(tmp_path):
+    (tmp_path / ".a.txt.12345.part").write_bytes(b"half")
+    (tmp_path / ".b.txt.12345.part").write_bytes(b"half")
+    assert leftovers_of(tmp_path / "a.txt") == [tmp_path / ".a.txt.12345.part"]
