@@ -6,6 +6,7 @@ everywhere. timm's RandAugment has operations of its own, leaves each out with a
 otherwise, and moves pixels with bicubic interpolation instead of the nearest one.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -188,6 +189,6 @@ def _row(folder: Path, place: str, label: str) -> dict[str, Any]:
     data = (folder / place).read_bytes()
     width, height = upright_size(data)
     known = {"source": "photos", "path": place, "label": label, "split": "train", "width": width, "height": height}
-    unknown = dict.fromkeys(("taken_on", "latitude", "longitude"))
-    empty = dict.fromkeys(("shard", "licence", "author", "sha256"), "")
-    return {"picture_id": f"photos:{place}", "group": place, "offset": 0, "length": len(data)} | known | unknown | empty
+    known |= {"picture_id": f"photos:{place}", "group": place, "sha256": hashlib.sha256(data).hexdigest()}
+    empty = dict.fromkeys(("shard", "licence", "author"), "") | dict.fromkeys(("taken_on", "latitude", "longitude"))
+    return {"offset": 0, "length": len(data)} | known | empty

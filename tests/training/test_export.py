@@ -11,6 +11,7 @@ from models.bundle import load_bundle
 from models.errors import BundleError, DataError
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
+from training.calibration import fit_temperature
 from training.checkpoint import read_checkpoint
 from training.export import Export, export
 from training.manifest import Manifest
@@ -73,6 +74,36 @@ def test_sources_and_licences_stand_in_bundle_and_card(bundle):
     card = (bundle.folder / "MODEL_CARD.md").read_text()
     for text in ("# tiny 1.0.0", "Rosa rubra", "30 unknown", "Drawn.", "95 % interval", "test_efficientnet"):
         assert text in card
+
+
+@pytest.fixture(scope="module")
+def restricted(pictures, tmp_path_factory):
+    """The same pictures under a licence that forbids commercial use, with a calibration split."""
+    folder = tmp_path_factory.mktemp("restricted") / "data"
+    prepare(Folder(pictures=pictures, out=folder, licence="CC BY-NC 4.0", calibration_share=0.2, workers=1))
+    return folder
+
+
+def test_may_not_be_used_commercially_does_not_get_lost(exporting, restricted):
+    bundle = export(msgspec.structs.replace(exporting, data=restricted))
+    (source,) = load_bundle(bundle.folder).record.sources
+    assert source.commercial_use == "not_allowed"
+    assert set(source.licences) == {"CC-BY-NC-4.0"}
+    assert "May not be used commercially" in (bundle.folder / "MODEL_CARD.md").read_text()
+
+
+def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(exporting, restricted, monkeypatch):
+    fitted_on = []
+
+    def note_labels(logits, labels, taxonomy):
+        fitted_on.append(labels.tolist())
+        return fit_temperature(logits, labels, taxonomy)
+
+    monkeypatch.setattr("training.export.fit_temperature", note_labels)
+    export(msgspec.structs.replace(exporting, data=restricted))
+    manifest = Manifest(restricted)
+    assert fitted_on == [manifest.labels[manifest.rows_of("calibration")].tolist()]
+    assert len(fitted_on[0]) > len(manifest.rows_of("validation"))
 
 
 def test_a_folder_that_exists_is_refused(exporting, tmp_path):

@@ -134,8 +134,9 @@ def test_a_shard_that_is_cut_off_is_told_by_name(packed, tmp_path):
 
 def test_few_shards_are_open_at_once_and_all_are_read(packed, originals, monkeypatch):
     monkeypatch.setattr("training.storage._MOST_OPEN_SHARDS", 1)
+    manifest = Manifest(packed)
     before = num_open()
-    store = PictureStore(Manifest(packed))
+    store = PictureStore(manifest)
     assert [store.read(row) for row in (0, 17, 0, 17)] == [originals[row] for row in (0, 17, 0, 17)]
     assert num_open() <= before + 1
     del store

@@ -9,7 +9,6 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from training.report.facts import Report
-from training.report.plots import plots
 from training.report.summary import SPLITS
 from training.sources.record import LeftOut
 
@@ -32,6 +31,8 @@ def report_files(report: Report, sheets: Mapping[str, bytes]) -> dict[str, bytes
 
 def render_page(report: Report, sheets: Mapping[str, bytes]) -> str:
     """The page; long lists are cut and say so, the JSON has them whole. Whatever a data set wrote is escaped."""
+    from training.report.plots import plots  # matplotlib takes a second to come, and most commands draw nothing
+
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATE.parent),
         autoescape=True,

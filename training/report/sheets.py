@@ -7,7 +7,6 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Final
 
-import matplotlib as mpl
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from models.errors import InputError, PictureError
@@ -111,6 +110,8 @@ def _cell(path: Path, side_px: int) -> Image.Image:
 
 def _font() -> ImageFont.FreeTypeFont:
     """DejaVu Sans, which comes with matplotlib: Pillow's own font has no ×, and hybrids need one."""
+    import matplotlib as mpl
+
     return ImageFont.truetype(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", _FONT_PX)
 
 
