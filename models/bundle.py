@@ -53,7 +53,7 @@ class NetworkFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: FileName
     """File name inside the bundle."""
     temperature: Annotated[float, msgspec.Meta(gt=0.0)]
-    """Divides the logits before the softmax; fitted on the validation pictures with this very file."""
+    """Divides the logits before the softmax; fitted with this very file on pictures that it never learned from."""
     thresholds: Thresholds = Thresholds()
     """When a verdict may name a rank."""
     stored_as: Literal["float32", "float16", "int8"] = "float32"
@@ -90,6 +90,8 @@ class DataSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Licence of those pictures -> how many have it."""
     note: str = ""
     """What a user of the weights must know of the data set."""
+    num_authors: int = 0
+    """Distinct authors of those pictures that are named; the manifest names each."""
     commercial_use: CommercialUse = "unknown"
     """What the licences of those pictures, taken together, say of commercial use: one that forbids it decides."""
 

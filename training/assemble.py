@@ -16,11 +16,11 @@ import numpy as np
 
 from models.errors import DataError
 from models.taxonomy import Taxonomy
-from training.audit import FEATURELESS, drop_copies, examine, ledger, licence_id, near_groups
+from training.audit import FEATURELESS, NearGroups, drop_copies, examine, ledger, licence_id, near_groups
 from training.classes import Classes, build_classes, names_to_look_up
 from training.collection import Collection
-from training.findings import licence_summaries, name_findings
-from training.grouping import Codes, group_names, join_groups, observation_codes
+from training.findings import licence_summaries, name_findings, near_copy_notes
+from training.grouping import Codes, copy_codes, group_names, join_groups, observation_codes, strongest_rows
 from training.inventory import Facts, Picture
 from training.manifest import SourceNote, write_manifest
 from training.report import Report, contact_sheets, report_files, summarize
@@ -114,15 +114,17 @@ def settle(described: Described, pictures: Sequence[Picture], left_out: Sequence
     Raises:
         DataError: Nothing is left, or not as many outputs as expected.
     """
-    collection, roots = described.collection, described.roots
-    unique, copies = drop_copies(pictures)
-    near = _near_copies(unique, collection.near_copy_bits)
-    kept, groups, leaks = _leave_out_leaks(unique, near)
-    left_out = [*left_out, *copies, *leaks]
+    collection, roots, classes = described.collection, described.roots, described.classes
+    near = _near_copies(pictures, collection.near_copy_bits)
+    kept, groups, dropped = _leave_out(pictures, near.group_of, classes.taxonomy)
+    left_out = [*left_out, *dropped]
     if not kept:
-        raise DataError("no picture of the sources can be used", remedy=f"see what was read: {left_out[:1]}")
-    taxonomy, emptied = _keep_taught(described.classes.taxonomy, {picture.label for picture in kept})
-    _require_outputs(taxonomy, collection)
+        reasons = [f"{entry.picture}: {entry.reason}" for entry in left_out]
+        raise DataError(
+            "no picture of the sources can be used", value="; ".join(reasons[:3]), remedy="see to the files"
+        )
+    taxonomy, emptied = _keep_pictured(classes.taxonomy, {picture.label for picture in kept})
+    _require_outputs(taxonomy, collection, emptied)
     names = group_names(groups, [picture.picture_id for picture in kept])
     splits = _draw_splits(kept, groups, names, collection)
     report = summarize(
@@ -131,9 +133,10 @@ def settle(described: Described, pictures: Sequence[Picture], left_out: Sequence
         splits,
         [*left_out, *emptied],
         taxonomy,
-        names=name_findings(described.classes),
+        names=name_findings(classes),
         licences=licence_summaries(ledger(kept)),
-        near_copies=_named_groups(unique, near),
+        near_copies=_named_groups(pictures, near.group_of, {id(picture) for picture in kept}),
+        notes=near_copy_notes(near),
     )
     sources = {name: SourceNote(str(roots[name]), entry.note) for name, entry in collection.sources.items()}
     sheets = contact_sheets(kept, roots, taxonomy, collection.seed)
@@ -141,45 +144,61 @@ def settle(described: Described, pictures: Sequence[Picture], left_out: Sequence
     return report
 
 
-def _near_copies(pictures: Sequence[Picture], max_bits: int) -> Codes:
-    """Number of each picture's group of near copies; -1 for pictures alone, and for those that have nothing on them."""
+def _near_copies(pictures: Sequence[Picture], max_bits: int) -> NearGroups:
+    """Groups of near copies; pictures that have nothing on them stand alone."""
     hashes = np.array([picture.facts.perceptual_hash for picture in pictures], dtype=np.uint64)
+    found = near_groups(hashes, max_bits)
     blank = np.isin(hashes, np.array(FEATURELESS, dtype=np.uint64))
-    return np.where(blank, -1, near_groups(hashes, max_bits).group_of)
+    return msgspec.structs.replace(found, group_of=np.where(blank, -1, found.group_of))
 
 
-def _leave_out_leaks(pictures: Sequence[Picture], near: Codes) -> tuple[list[Picture], Codes, list[LeftOut]]:
-    """Leaves out what would show a judged observation, or a near copy of a judged picture, in a weaker split.
+def _leave_out(
+    pictures: Sequence[Picture], near: Codes, taxonomy: Taxonomy
+) -> tuple[list[Picture], Codes, list[LeftOut]]:
+    """Leaves out copies, and what would show a judged plant or picture in a weaker split.
+
+    A copy joins its observation to that of its original before it goes, so that neither leaks through the other.
 
     Returns:
         The pictures that stay, the group of each, and what was left out.
     """
-    observations = observation_codes(pictures)
+    taxon_of_label = {output.key: output.taxon_id for output in taxonomy.outputs}
+    unique, copies = drop_copies(pictures, taxon_of_label)
+    stays = np.isin([id(picture) for picture in pictures], [id(picture) for picture in unique])
+    observations = join_groups(observation_codes(pictures))
+    groups = join_groups(observations, near, copy_codes(pictures))
     published = published_codes([picture.record.split for picture in pictures])
-    of_observation = straddling(published, join_groups(observations))
-    groups = join_groups(observations, near)
-    strongest = np.zeros(int(groups.max(initial=-1)) + 1, dtype=np.int64)  # of each group, where it stands
-    order = np.argsort(published, kind="stable")
-    strongest[groups[order]] = order
-    leaking = straddling(published, groups)
-    left_out = []
-    for row in np.flatnonzero(leaking).tolist():
-        judged = pictures[strongest[groups[row]]]
-        code, what = (
-            ("observation_split", "the same observation") if of_observation[row] else ("near_copy", "a near copy")
-        )
-        reason = f"{what} {judged.picture_id}, which stands in the {judged.record.split} split"
-        left_out.append(LeftOut(picture=pictures[row].picture_id, code=code, reason=reason))
-    kept = np.flatnonzero(~leaking)
+    leaks = np.flatnonzero(straddling(published, groups) & stays)
+    of_observation = straddling(published, observations)
+    judged = {True: strongest_rows(published, observations), False: strongest_rows(published, groups)}
+    group_of = {True: observations, False: groups}
+    left_out = list(copies)
+    for row in leaks.tolist():
+        same = bool(of_observation[row])
+        left_out.append(_leak(pictures[row], pictures[judged[same][group_of[same][row]]], same_observation=same))
+    stays[leaks] = False
+    kept = np.flatnonzero(stays)
     return [pictures[row] for row in kept.tolist()], np.unique(groups[kept], return_inverse=True)[1], left_out
 
 
-def _named_groups(pictures: Sequence[Picture], near: Codes) -> tuple[tuple[str, ...], ...]:
-    """The pictures of each group of near copies."""
-    members: dict[int, list[str]] = {}
+def _leak(picture: Picture, judged: Picture, *, same_observation: bool) -> LeftOut:
+    code, what = _LEAKS[same_observation]
+    reason = f"{what} {judged.picture_id}, which stands in the {judged.record.split} split"
+    return LeftOut(picture=picture.picture_id, code=code, reason=reason)
+
+
+def _named_groups(pictures: Sequence[Picture], near: Codes, kept: set[int]) -> tuple[tuple[str, ...], ...]:
+    """The pictures of each group of near copies, by id; of a group that leaked those too that are left out."""
+    members: dict[int, list[Picture]] = {}
     for row in np.flatnonzero(near >= 0).tolist():
-        members.setdefault(int(near[row]), []).append(pictures[row].picture_id)
-    return tuple(sorted(tuple(sorted(group)) for group in members.values()))
+        members.setdefault(int(near[row]), []).append(pictures[row])
+    return tuple(
+        sorted(
+            tuple(sorted(picture.picture_id for picture in group))
+            for group in members.values()
+            if len({picture.facts.sha256 for picture in group}) > 1 and any(id(picture) in kept for picture in group)
+        )
+    )
 
 
 def _draw_splits(pictures: Sequence[Picture], groups: Codes, names: Sequence[str], rules: Collection) -> list[Split]:
@@ -199,26 +218,27 @@ def _numbered(names: Iterable[str]) -> Codes:
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
 
-def _keep_taught(taxonomy: Taxonomy, taught: set[str]) -> tuple[Taxonomy, list[LeftOut]]:
+def _keep_pictured(taxonomy: Taxonomy, pictured: set[str]) -> tuple[Taxonomy, list[LeftOut]]:
     """Drops the outputs that no picture is left for."""
-    outputs = tuple(output for output in taxonomy.outputs if output.key in taught)
+    outputs = tuple(output for output in taxonomy.outputs if output.key in pictured)
     named = {output.taxon_id for output in outputs}
     taxa = tuple(taxon for taxon in taxonomy.taxa if taxon.taxon_id in named)
     emptied = [
         LeftOut(picture=output.key, code="no_pictures", reason="no picture of the class can be used", num_pictures=0)
         for output in taxonomy.outputs
-        if output.key not in taught
+        if output.key not in pictured
     ]
     return msgspec.structs.replace(taxonomy, taxa=taxa, outputs=outputs), emptied
 
 
-def _require_outputs(taxonomy: Taxonomy, collection: Collection) -> None:
+def _require_outputs(taxonomy: Taxonomy, collection: Collection, emptied: Sequence[LeftOut] = ()) -> None:
     found, expected = len(taxonomy.outputs), collection.expect_outputs
     if expected and found != expected:
         by_source = Counter(output.source for output in taxonomy.outputs)
+        counts = ", ".join(f"{count} of {source}" for source, count in by_source.items())
         raise DataError(
             "the data sets give another number of outputs than expected",
-            value=f"{found}: " + ", ".join(f"{count} of {source}" for source, count in by_source.items()),
+            value=", ".join([f"{found}: {counts}", *(f"no picture left of {entry.picture}" for entry in emptied[:5])]),
             limit=str(expected),
             remedy="complete the data sets, or set expect_outputs = 0",
         )

@@ -33,10 +33,15 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 def replace_together(folder: Path, files: Mapping[str, bytes | memoryview]) -> None:
     """Writes files that belong together: no old one goes before all new ones are on the disk.
 
+    Names change from the last file to the first, so that the first, if it is new, says that all are.
+
     Raises:
-        OSError: One could not be written; all the old ones still stand.
+        OSError: One could not be written, and all the old ones still stand; or a name could not be changed, and the
+            first file is still the old one.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for leftover in (left for name in files for left in leftovers_of(folder / name)):
+        leftover.unlink(missing_ok=True)
     with ExitStack() as stack:
         streams = {name: stack.enter_context(replaced(folder / name)) for name in files}
         for name, content in files.items():

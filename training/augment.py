@@ -99,10 +99,12 @@ class Normalizer:
         Returns:
             The same shape, float32, channels last in memory.
         """
-        rows_BHC = pixels.permute(0, 2, 3, 1).flatten(2)  # whole rows: over three channels at a time a CPU takes thrice
         width = pixels.shape[3]
-        normalized = torch.addcmul(self._shift.repeat(width), rows_BHC.float(), self._factor.repeat(width))
-        return normalized.view(*rows_BHC.shape[:2], width, 3).permute(0, 3, 1, 2)
+        # Whole rows, as a CPU takes thrice as long over three channels at a time; in place, as fresh memory costs more
+        # than the arithmetic.
+        rows_BHC = pixels.permute(0, 2, 3, 1).flatten(2).float()
+        torch.addcmul(self._shift.repeat(width), rows_BHC, self._factor.repeat(width), out=rows_BHC)
+        return rows_BHC.view(*rows_BHC.shape[:2], width, 3).permute(0, 3, 1, 2)
 
 
 class BatchMixer:

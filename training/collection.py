@@ -57,6 +57,13 @@ class Collection(Section, frozen=True, kw_only=True):
     expect_outputs: Annotated[int, Meta(ge=0)] = 0
     """Refuse to write anything unless so many outputs come out; 0 takes what is there."""
 
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise ValueError("a collection needs at least one source")
+        for name in self.sources:
+            if not name or ":" in name or not name.isprintable():
+                raise ValueError(f"the source {name!r} needs a printable name without a colon")
+
 
 def collection_files() -> list[Path]:
     """The collections of this project."""

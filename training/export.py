@@ -5,6 +5,7 @@ python training/export.py --checkpoint FILE --data DATA --out DIR
 
 import sys
 import tempfile
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -228,17 +229,19 @@ def _metrics(measured: Figures, data: str) -> tuple[Metric, ...]:
 
 def _sources(manifest: Manifest, note: str) -> tuple[DataSource, ...]:
     """Only what taught the network: the training pictures."""
-    taught = manifest.table.select(["source", "licence"]).take(manifest.rows_of("train"))
-    table = taught.group_by(["source", "licence"]).aggregate([([], "count_all")])
+    taught = manifest.table.select(["source", "licence", "author"]).take(manifest.rows_of("train"))
     licences: dict[str, dict[str, int]] = {}
-    for row in table.to_pylist():
-        licences.setdefault(row["source"], {})[row["licence"] or "unknown"] = row["count_all"]
+    for row in taught.group_by(["source", "licence"]).aggregate([([], "count_all")]).to_pylist():
+        licences.setdefault(row["source"], {})[row["licence"]] = row["count_all"]
+    authors = taught.group_by(["source", "author"]).aggregate([]).to_pylist()
+    num_authors = Counter(row["source"] for row in authors if row["author"])
     return tuple(
         DataSource(
             name,
             sum(counts.values()),
             counts,
             note=" ".join(filter(None, (manifest.sources[name].note, note))),
+            num_authors=num_authors[name],
             commercial_use=joint_commercial_use(counts),
         )
         for name, counts in sorted(licences.items())

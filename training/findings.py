@@ -1,6 +1,6 @@
 """What the steps of a preparation found out, in the words of its report."""
 
-from training.audit import Ledger
+from training.audit import Ledger, NearGroups
 from training.classes import Classes, MergedName, WrittenName
 from training.report import LicenceSummary, NameFinding, NameFindings
 
@@ -39,6 +39,16 @@ def name_findings(classes: Classes) -> NameFindings:
             )
             for entry in classes.ambiguous
         ),
+    )
+
+
+def near_copy_notes(found: NearGroups) -> tuple[str, ...]:
+    """What the groups of near copies do not cover."""
+    if not found.num_chained:
+        return ()
+    return (
+        f"Near copies: {found.num_chained:,} chains were cut where their ends are too different; "
+        f"{int(found.chained.sum()):,} pictures in them may have a near copy in another group.",
     )
 
 

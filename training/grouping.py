@@ -24,6 +24,20 @@ def observation_codes(pictures: Sequence[Picture]) -> Codes:
     )
 
 
+def copy_codes(pictures: Sequence[Picture]) -> Codes:
+    """Each picture's content as a number: byte-for-byte copies share it."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(picture.facts.sha256, len(numbers)) for picture in pictures], dtype=np.int64)
+
+
+def strongest_rows(published: Codes, groups: Codes) -> Codes:
+    """For each group the position of a picture in its strongest published split; shape (groups,)."""
+    rows = np.zeros(int(groups.max(initial=-1)) + 1, dtype=np.int64)
+    order = np.argsort(published, kind="stable")
+    rows[groups[order]] = order  # of several the last one stays
+    return rows
+
+
 def join_groups(*memberships: Codes) -> Codes:
     """Joins groupings: two pictures that share a group in any of them, directly or in steps, share one in the result.
 

@@ -38,7 +38,7 @@ SCHEMA: Final = pa.schema(
         pa.field("label", _TEXT, nullable=False),  # key of the network output
         pa.field("split", _TEXT, nullable=False),
         pa.field("group", pa.string(), nullable=False),  # pictures of one group never straddle two splits
-        pa.field("licence", _TEXT, nullable=False),  # empty: unknown
+        pa.field("licence", _TEXT, nullable=False),  # as SPDX names it; "unknown"
         pa.field("author", _TEXT, nullable=False),
         pa.field("taken_on", pa.date32()),
         pa.field("latitude", pa.float32()),  # degrees
@@ -195,7 +195,7 @@ def write_manifest(
     taxa = msgspec.json.format(msgspec.json.encode(taxonomy), indent=2) + b"\n"
     parquet = io.BytesIO()
     pq.write_table(table, parquet)
-    replace_together(folder, {**(beside or {}), TAXA_FILE: taxa, MANIFEST_FILE: parquet.getbuffer()})
+    replace_together(folder, {MANIFEST_FILE: parquet.getbuffer(), TAXA_FILE: taxa, **(beside or {})})
 
 
 def _open_index(folder: Path, *, checked: bool) -> tuple[pa.Table, bool]:

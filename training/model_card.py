@@ -49,7 +49,8 @@ def _data(record: BundleRecord) -> str:
         licences = ", ".join(f"{count} {licence}" for licence, count in sorted(source.licences.items()))
         note = f" {source.note}" if source.note else ""
         use = _COMMERCIAL_USE[source.commercial_use]
-        lines.append(f"* {source.name}: {source.num_pictures} pictures; licences: {licences}. {use}{note}")
+        authors = f" by {source.num_authors} named authors" if source.num_authors else ""
+        lines.append(f"* {source.name}: {source.num_pictures} pictures{authors}; licences: {licences}. {use}{note}")
     return "## What it learned from\n\n" + "\n".join(lines)
 
 

@@ -129,7 +129,7 @@ def prepare(command: Folder | Table | Sources) -> Report:
 def _collection_of_one(command: Folder | Table) -> Collection:
     layout: Layout = "image_folder" if isinstance(command, Folder) else "table"
     root = (command.pictures if isinstance(command, Folder) else command.table).resolve()
-    name = command.source or (root if layout == "image_folder" else root.parent).name
+    name = command.source or (root if layout == "image_folder" else root.parent).name.replace(":", "-")
     rules = Collection(
         name=name,
         sources={name: SourceEntry(layout=layout, root=root, licence=command.licence)},

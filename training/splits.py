@@ -6,7 +6,7 @@ pictures, class by class and whole groups at a time.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -110,20 +110,58 @@ def _cut(
     """Chooses groups, in the order of their draws, while they bring each class nearer to its share."""
     if share == 0:
         return np.array([], dtype=np.int64)
-    training = split_of_group[candidates.groups] == _TRAIN
-    left = training & open_groups[candidates.groups]
-    pairs, counts = np.unique(candidates.labels[left] * len(draw) + candidates.groups[left], return_counts=True)
-    labels, groups = np.divmod(pairs, len(draw))
-    order = np.lexsort((draw[groups], labels))
-    labels, groups, counts = labels[order], groups[order], counts[order]
-    first = np.searchsorted(labels, labels)  # where each entry's class begins
-    before = np.cumsum(counts) - counts
-    given = before - before[first]
-    wanted = np.rint(share * np.bincount(labels, weights=counts))[labels]
-    last_of_class = np.append(labels[1:] != labels[:-1], True)
-    # The class's last group stays, unless groups that cannot be cut keep it in training anyway.
-    closed = np.bincount(candidates.labels[training & ~left], minlength=int(labels.max(initial=-1)) + 1)[labels] > 0
-    return np.asarray(groups[(given + counts / 2 <= wanted) & (~last_of_class | closed)])
+    classes = _TrainingGroups(candidates, split_of_group == _TRAIN)
+    chosen: set[int] = set()
+    for groups, counts in classes.by_label(open_groups, draw):
+        given, wanted = 0, round(share * sum(counts))
+        for group, count in zip(groups, counts, strict=True):
+            nearer = given + count / 2 <= wanted
+            if group in chosen or (nearer and classes.spare(group)):
+                given += count
+                classes.take(group, chosen)
+    return np.array(sorted(chosen), dtype=np.int64)
+
+
+class _TrainingGroups:
+    """Which training groups the classes have, so that none gives up its last one.
+
+    Args:
+        candidates: All pictures.
+        training: For each group, whether it trains.
+    """
+
+    def __init__(self, candidates: Candidates, training: npt.NDArray[np.bool_]) -> None:
+        self._num_groups = len(training)
+        rows = training[candidates.groups]
+        pairs = candidates.labels[rows] * self._num_groups + candidates.groups[rows]
+        self._pairs, self._counts = np.unique(pairs, return_counts=True)
+        labels, groups = np.divmod(self._pairs, self._num_groups)
+        self._left = np.bincount(labels).tolist()
+        self._labels_of: dict[int, list[int]] = {}
+        for label, group in zip(labels.tolist(), groups.tolist(), strict=True):
+            self._labels_of.setdefault(group, []).append(label)
+
+    def by_label(
+        self, open_groups: npt.NDArray[np.bool_], draw: npt.NDArray[np.uint64]
+    ) -> Iterator[tuple[list[int], list[int]]]:
+        """For each class the groups that may be cut, in the order of their draws, and how many pictures each has."""
+        labels, groups = np.divmod(self._pairs, self._num_groups)
+        order = np.lexsort((draw[groups], labels))
+        order = order[open_groups[groups[order]]]
+        starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
+        for rows in np.split(order, starts[1:]) if len(order) else ():
+            yield groups[rows].tolist(), self._counts[rows].tolist()
+
+    def spare(self, group: int) -> bool:
+        """Whether every class of the group has another training group."""
+        return all(self._left[label] > 1 for label in self._labels_of[group])
+
+    def take(self, group: int, chosen: set[int]) -> None:
+        """Moves a group from training to those chosen."""
+        if group not in chosen:
+            chosen.add(group)
+            for label in self._labels_of[group]:
+                self._left[label] -= 1
 
 
 def _draws(candidates: Candidates, seed: int) -> npt.NDArray[np.uint64]:
@@ -134,8 +172,3 @@ def _draws(candidates: Candidates, seed: int) -> npt.NDArray[np.uint64]:
         digest = hashlib.sha256(f"{seed}/{candidates.group_names[at]}".encode()).digest()
         draws[group] = np.frombuffer(digest, dtype="<u8", count=3)
     return draws
-
-
-def split_name(code: int) -> Split:
-    """The split that a code means."""
-    return SPLITS[code]

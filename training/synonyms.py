@@ -143,8 +143,8 @@ class _TaxonFile:
         with self.path.open("rb") as stream:
             next(stream)
             for line in stream:
-                head = line.split(separator, cut)
-                if len(head) > column and test(head[column]):
+                head = line.rstrip(b"\r\n").split(separator, cut)
+                if len(head) > column and test(head[column].strip()):
                     fields = self._decode(line).split(self.separator)
                     if len(fields) >= width:
                         yield fields
@@ -225,12 +225,14 @@ def _best_standing(rows: Sequence[_Row]) -> list[_Row]:
 def _follow(table: _TaxonFile, ids: set[str]) -> dict[str, _Row]:
     """The rows of these identifiers, and of those that they lead to, by identifier."""
     known: dict[str, _Row] = {}
+    looked_for: set[str] = set()
     for _ in range(_MOST_LINKS):
         if not ids:
             break
+        looked_for |= ids
         for row in table.rows(_Wanted(table.id_column, {taxon_id.encode() for taxon_id in ids}.__contains__)):
             known[row.taxon_id] = row
-        ids = {row.accepted_id for row in known.values() if row.standing == "synonym"} - known.keys()
+        ids = {row.accepted_id for row in known.values() if row.standing == "synonym"} - looked_for
     return known
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from training.grouping import group_names, join_groups, observation_codes
+from training.grouping import group_names, join_groups, observation_codes, strongest_rows
 from training.inventory import Facts, Picture
 from training.sources.record import PictureRecord, SourceClass
 
@@ -33,3 +33,7 @@ def test_pictures_alone_are_groups_of_their_own():
 def test_a_group_is_named_after_its_least_picture_whatever_the_order():
     assert group_names(np.array([0, 1, 0]), ["s:b", "s:c", "s:a"]) == ["s:a", "s:c", "s:a"]
     assert group_names(np.array([5, 5, 2]), ["s:a", "s:b", "s:c"]) == ["s:a", "s:a", "s:c"]
+
+
+def test_the_strongest_of_a_group_is_found():
+    assert strongest_rows(np.array([0, 3, -1, 0, 2]), np.array([0, 0, 1, 2, 2])).tolist() == [1, 2, 4]

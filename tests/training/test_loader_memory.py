@@ -56,7 +56,7 @@ def manifest(tmp_path_factory):
     return Manifest(folder)
 
 
-def private_bytes(pictures, batches, collate_fn=None):
+def private_bytes(pictures, batches):
     """What a loader process holds for itself alone after three batches.
 
     Pages of the mapped manifest that were only read do not count: they are the page cache's, there once for all
@@ -65,7 +65,7 @@ def private_bytes(pictures, batches, collate_fn=None):
     loader = PictureLoader(
         pictures,
         batch_sampler=batches,
-        collate_fn=collate_fn,
+        collate_fn=collate_channels_last,  # brings all modules with it
         num_workers=1,
         multiprocessing_context=clean_context("training.data"),
     )
@@ -82,12 +82,13 @@ def private_bytes(pictures, batches, collate_fn=None):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_loader_process_of_1_6_million_pictures_takes_less_than_50_mb(manifest):
     recipe = Recipe(name="large")
     batches = EpochBatches(manifest.rows_of("train"), 32, seed=0)
     batches.side_px = 380
     pictures = TrainingPictures(PictureStore(manifest), recipe.augment, input_spec(recipe), seed=0)
-    bare = private_bytes(TensorDataset(torch.zeros(1, 1)), [[0]] * 100)
-    grown = private_bytes(pictures, batches, collate_channels_last) - bare
+    bare = private_bytes(TensorDataset(torch.zeros(1, 3, 8, 8), torch.zeros(1)), [[0]] * 100)
+    grown = private_bytes(pictures, batches) - bare
     print(f"{bare / 1e6:.1f} MB bare, {grown / 1e6:.1f} MB more")
     assert 0 < grown < MOST_BYTES

@@ -111,6 +111,19 @@ def test_a_class_keeps_a_training_picture():
     assert {name.split("/")[1] for name, split in splits.items() if split == "train"} == set("0123")
 
 
+def test_a_class_keeps_a_training_picture_even_of_a_group_that_it_shares():
+    pictures = [Drawn(f"a/{n}", "a", f"g{n}") for n in range(10)] + [Drawn("b", "b", "g0")]
+    for seed in range(50):
+        assert draw_splits(pictures, seed, test=0.3, validation=0.3)["b"] == "train"
+
+
+def test_a_group_too_large_for_the_share_does_not_stop_the_draw():
+    pictures = [Drawn(f"a/{n}", "a", f"g{max(n, 9)}") for n in range(40)]  # one group of ten, thirty pictures alone
+    for seed in range(50):
+        splits = draw_splits(pictures, seed, test=0.1, validation=0.0)
+        assert Counter(splits.values())["test"] == 4
+
+
 def test_a_share_of_nothing_takes_nothing():
     assert set(draw_splits(generated(), validation=0.0, test=0.0).values()) == {"train"}
 

@@ -57,6 +57,15 @@ def test_a_synonym_leads_to_its_accepted_name_wherever_that_stands(tmp_path):
         assert found == {"anemone nemorosa": (expected,)}
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_identifier_may_stand_in_the_last_column(end, tmp_path):
+    order = [*range(1, len(HEADER)), 0]
+    rows = [[line[at] for at in order] for line in (HEADER, row(1, "Anemone nemorosa", accepted=2), ACCEPTED)]
+    path = tmp_path / "Taxon.tsv"
+    path.write_text("".join("\t".join(line) + end for line in rows), encoding="utf-8", newline="")
+    assert look_up(path, "anemone nemorosa").key == "anemonoides nemorosa"
+
+
 def test_an_accepted_name_is_its_own(tmp_path):
     assert look_up(write(tmp_path, ACCEPTED), "anemonoides nemorosa").gbif_id == 2
 

@@ -1,6 +1,6 @@
 """Byte-for-byte copies, over all sources."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from training.inventory import Picture
@@ -10,11 +10,15 @@ from training.sources.record import LeftOut, Split
 _STRENGTH: Final[dict[Split | None, int]] = {"test": 0, "validation": 1, "calibration": 2, None: 3, "train": 4}
 
 
-def drop_copies(pictures: Sequence[Picture]) -> tuple[list[Picture], list[LeftOut]]:
+def drop_copies(pictures: Sequence[Picture], taxon_of_label: Mapping[str, str]) -> tuple[list[Picture], list[LeftOut]]:
     """Leaves out byte-for-byte copies.
 
     Of equal pictures the one in the strongest published split stays: test, validation, calibration, none, train; then
     the one with the least `picture_id`.
+
+    Args:
+        pictures: Of all sources.
+        taxon_of_label: Output key -> taxon: a copy under another plant's name is told as such.
 
     Returns:
         The pictures that stay, and those that do not, both in the order given.
@@ -31,7 +35,9 @@ def drop_copies(pictures: Sequence[Picture]) -> tuple[list[Picture], list[LeftOu
         if picture is original:
             kept.append(picture)
         else:
-            copies.append(LeftOut(picture=picture.picture_id, code="copy", reason=_reason(picture, original)))
+            copies.append(
+                LeftOut(picture=picture.picture_id, code="copy", reason=_reason(picture, original, taxon_of_label))
+            )
     return kept, copies
 
 
@@ -39,13 +45,8 @@ def _precedence(picture: Picture) -> tuple[int, str]:
     return _STRENGTH[picture.record.split], picture.picture_id
 
 
-def _reason(copy: Picture, original: Picture) -> str:
+def _reason(copy: Picture, original: Picture, taxon_of_label: Mapping[str, str]) -> str:
     same = f"the same bytes as {original.picture_id}"
-    if _plant(copy) == _plant(original):
+    if taxon_of_label[copy.label] == taxon_of_label[original.label]:
         return same
     return f"{same}, but labelled {copy.label} here and {original.label} there"
-
-
-def _plant(picture: Picture) -> str:
-    """What a label names: under the rule "within_sources" each source has a label of its own for the same plant."""
-    return picture.label.partition(":")[2] or picture.label

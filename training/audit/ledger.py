@@ -28,12 +28,16 @@ _CC_BY: Final = re.compile(
 _CC_ZERO: Final = re.compile(r"(?<![a-z])cc[\s_-]?(?:0|zero)(?!\d)|publicdomain/zero|public domain dedication")
 _CC_MARK: Final = re.compile(r"(?<![a-z])pdm(?![a-z])|publicdomain/mark|public domain mark|^public[\s-]?domain$")
 _RESERVED: Final = re.compile(r"all[\s_-]rights[\s_-]reserved|^(?:©|\(c\)|c|copyright(?:ed)?)$|^©(?!.*some rights)")
-_FORBIDS: Final = re.compile(r"non[\s_-]?commercial|(?<![a-z])nc(?![a-z])", re.IGNORECASE)
+_FORBIDS: Final = re.compile(
+    r"non[\s_-]?commercial|(?<![a-z])nc(?![a-z])|\b(?:no|not for|without) commercial|"
+    r"\b(?:academic|research|educational|personal)(?: use)?,? only",
+    re.IGNORECASE,
+)
 _ALLOWS: Final = re.compile(r"CC0-|CC-PDM-|CC-BY(?!.*NC)")
 
 
 class SourceLedger(msgspec.Struct, frozen=True, kw_only=True):
-    """Licences and authors of one source, or of several taken together."""
+    """Licences and authors of one source."""
 
     num_pictures: int
     """How many pictures that is."""
@@ -52,8 +56,6 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     sources: dict[str, SourceLedger]
     """Source -> what its pictures say."""
-    together: SourceLedger
-    """What all pictures say."""
 
 
 def licence_id(text: str) -> str:
@@ -74,9 +76,12 @@ def licence_id(text: str) -> str:
         lower = pattern.sub(short, lower)
     if not written or lower == UNKNOWN:
         return UNKNOWN
-    if found := _CC_BY.search(lower):
-        further = [element for element in ("nc", "sa", "nd") if element in found["further"]]
-        return "-".join(["CC-BY", *further, *_version(found["version"])]).upper()
+    named = {_creative_commons(found) for found in _CC_BY.finditer(lower)}
+    if named:
+        # Several licences, or one and a condition beside it: only the whole text says what holds.
+        (short, *others) = sorted(named)
+        further = (_FORBIDS.search(lower) and "-NC" not in short) or "all rights reserved" in lower
+        return written if others or further else short
     if _CC_ZERO.search(lower):
         return "CC0-1.0"
     if _CC_MARK.search(lower):
@@ -90,7 +95,7 @@ def commercial_use(licence: str) -> CommercialUse:
     Whatever speaks of non-commercial use counts as forbidding; a licence that is not known decides nothing.
     """
     known = licence_id(licence)
-    if known == _ALL_RIGHTS_RESERVED or _FORBIDS.search(known):
+    if known == _ALL_RIGHTS_RESERVED or _FORBIDS.search(known) or _RESERVED.search(known.lower()):
         return "not_allowed"
     return "allowed" if _ALLOWS.match(known) else "unknown"
 
@@ -110,8 +115,7 @@ def ledger(pictures: Iterable[Picture]) -> Ledger:
     for picture in pictures:
         written.setdefault(picture.source, Counter())[picture.record.licence] += 1
         authors.setdefault(picture.source, set()).add(picture.record.author)
-    sources = {source: _summary(written[source], authors[source]) for source in sorted(written)}
-    return Ledger(sources=sources, together=_summary(sum(written.values(), Counter()), set().union(*authors.values())))
+    return Ledger(sources={source: _summary(written[source], authors[source]) for source in sorted(written)})
 
 
 def _summary(written: Counter[str], authors: set[str]) -> SourceLedger:
@@ -140,6 +144,11 @@ def _sentence(licences: Counter[str], use: CommercialUse) -> str:
         return f"may perhaps not be used commercially: {doubt}"
     more = f", and {doubt}" if num["unknown"] else ""
     return f"may not be used commercially: {num['not_allowed']:,} of {total:,} pictures forbid it{more}"
+
+
+def _creative_commons(found: re.Match[str]) -> str:
+    further = [element for element in ("nc", "sa", "nd") if element in found["further"]]
+    return "-".join(["CC-BY", *further, *_version(found["version"])]).upper()
 
 
 def _version(digits: str | None) -> list[str]:

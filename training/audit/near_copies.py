@@ -162,7 +162,7 @@ def _components(hashes: _Hashes, max_bits: int) -> _Ints:
             steps.append(found)
             if sum(map(len, steps)) >= _STEPS_AT_ONCE:
                 chain, steps = _joined(chain, steps), []
-    return _joined(chain, steps)
+    return _joined(chain, steps) if steps else chain
 
 
 def _joined(chain: _Ints, steps: Sequence[_Ints]) -> _Ints:

@@ -42,7 +42,7 @@ class LicenceSummary(Part, frozen=True):
     sentence: str
     """The same for people, and why."""
     licences: dict[str, int] = {}
-    """Licence -> number of pictures; empty means unknown."""
+    """Licence -> number of pictures."""
     num_authors: int = 0
     """Distinct authors that are named."""
 

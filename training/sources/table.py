@@ -105,6 +105,8 @@ def _plants(table: Path) -> dict[str, SourceClass]:
 def _check_cells(row: _Row) -> None:
     if not row["path"] or not row["scientific_name"]:
         raise DataError(f"{row.place}: path or scientific_name is empty", remedy="complete or delete the line")
+    if "\0" in row["path"]:
+        raise DataError(f"{row.place}: the path has a NUL character in it", remedy="write the list as plain UTF-8")
     surplus = row.cells.get(None)  # where csv puts what stands beyond the header
     if surplus and any(cell.strip() for cell in surplus):
         raise DataError(

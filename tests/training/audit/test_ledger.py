@@ -83,6 +83,22 @@ def test_a_licence_says_whether_commercial_use_is_allowed(licence, use):
     assert commercial_use(licence) == use
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "CC BY 4.0, for non-commercial use only",
+        "CC BY 4.0 (text); CC BY-NC 4.0 (images)",
+        "Creative Commons Attribution 4.0 (no commercial use)",
+        "CC BY 4.0, academic use only",
+        "CC BY 3.0 or all rights reserved",
+        "not for commercial use",
+    ],
+)
+def test_a_condition_beside_a_free_licence_is_never_lost(written):
+    assert commercial_use(written) == "not_allowed"
+    assert commercial_use(licence_id(written)) == "not_allowed"
+
+
 def test_one_licence_that_forbids_commercial_use_decides_for_all():
     assert joint_commercial_use(["CC-BY-4.0", "unknown", "CC-BY-NC-4.0"]) == "not_allowed"
     assert joint_commercial_use(["CC-BY-4.0", "unknown"]) == "unknown"
@@ -109,12 +125,10 @@ def test_the_ledger_counts_licences_and_authors_by_source():
         "allowed",
         "may be used commercially: the licences of all 1 pictures allow it",
     )
-    assert found.together.commercial_use == "not_allowed"
-    assert found.together.num_authors == 3
     assert json.loads(msgspec.json.encode(found))["sources"]["wild"]["licences"]["CC-BY-NC"] == 2
 
 
 def test_an_unknown_licence_is_never_taken_for_leave():
-    found = ledger([picture("wild", 1, "CC BY 4.0"), picture("wild", 2)]).together
+    found = ledger([picture("wild", 1, "CC BY 4.0"), picture("wild", 2)]).sources["wild"]
     assert found.commercial_use == "unknown"
     assert found.sentence == "may perhaps not be used commercially: of 1 of 2 pictures it is not known"

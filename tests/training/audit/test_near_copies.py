@@ -103,6 +103,16 @@ def assert_one_leads(members, max_bits):
     assert (distances <= max_bits).all(axis=1).any()
 
 
+@pytest.mark.parametrize("steps_at_once", [1, 3, 7])
+def test_pairs_may_be_joined_in_any_number_of_steps(steps_at_once, monkeypatch):
+    random = np.random.default_rng(steps_at_once)
+    hashes = random.integers(0, 2**64, 60, dtype=np.uint64)
+    hashes = np.concatenate([hashes, hashes[:20] ^ np.uint64(1), hashes[:10] ^ np.uint64(3)])
+    expected = near_groups(hashes, 2).group_of.tolist()
+    monkeypatch.setattr("training.audit.near_copies._STEPS_AT_ONCE", steps_at_once)
+    assert near_groups(hashes, 2).group_of.tolist() == expected
+
+
 def test_a_chain_is_cut_around_leaders_and_told():
     chain = hashes_of(*((1 << 4 * step) - 1 for step in range(9)))  # neighbours are 4 bits apart
     far = hashes_of(0xFFFF << 48)

@@ -34,6 +34,11 @@ def test_splits_are_read_under_their_usual_names(written, split, tmp_path):
     assert record.split == split
 
 
+def test_a_path_with_a_nul_is_told_with_its_line(tmp_path):
+    with pytest.raises(DataError, match="line 2: the path has a NUL"):
+        read(tmp_path, f"{HEADER}\na\0b.jpg,Rosa canina\n")
+
+
 def test_a_list_saved_by_a_spreadsheet_is_read(tmp_path):
     table = write(tmp_path / "list.csv", f"{HEADER}\r\na.jpg,  Rosa canina ,, \r\n", encoding="utf-8-sig")
     (record,) = read_table("mine", table).records
