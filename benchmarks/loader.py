@@ -158,9 +158,9 @@ def markdown(result: Result) -> str:
 
 
 def _make_sets(command: Loader, scratch: Path) -> list[PictureSet]:
-    small = sorted(command.small.rglob("*.jpg"))
+    small = sorted(command.small.rglob("*.[jJ][pP][gG]"))
     camera = []
-    for path in sorted(command.camera.glob("*.jpg")):
+    for path in sorted(command.camera.rglob("*.[jJ][pP][gG]")):
         with Image.open(path) as opened:
             if opened.width * opened.height >= command.least_camera_mp * 1e6:
                 camera.append(path)

@@ -1,10 +1,14 @@
 """Files that are there whole or not at all, whatever happens while they are written."""
 
 import os
+import time
+import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
+
+_SURELY_DEAD_S: Final = 3600
 
 
 @contextmanager
@@ -14,7 +18,8 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: The content could not be written; the old file still stands, and the error names the file.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # Not the process's number: machines that share a disk count their processes alike.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with temporary.open("wb") as stream:
             yield stream
@@ -40,8 +45,8 @@ def replace_together(folder: Path, files: Mapping[str, bytes | memoryview]) -> N
             first file is still the old one.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for leftover in (left for name in files for left in leftovers_of(folder / name)):
-        leftover.unlink(missing_ok=True)
+    for name in files:
+        remove_leftovers(folder / name, older_than_s=_SURELY_DEAD_S)
     with ExitStack() as stack:
         streams = {name: stack.enter_context(replaced(folder / name)) for name in files}
         for name, content in files.items():
@@ -50,9 +55,17 @@ def replace_together(folder: Path, files: Mapping[str, bytes | memoryview]) -> N
             os.fsync(streams[name].fileno())  # a full disk shows here at the latest, before any name changes
 
 
-def leftovers_of(path: Path) -> list[Path]:
-    """What killed processes left of attempts to write a file."""
-    return sorted(path.parent.glob(f".{path.name}.*.part"))
+def remove_leftovers(path: Path, older_than_s: float = 0) -> None:
+    """Removes what killed processes left of attempts to write a file.
+
+    Args:
+        path: The file.
+        older_than_s: Younger attempts may be those of a process that is still at it.
+    """
+    for leftover in path.parent.glob(f".{path.name}.*.part"):
+        with suppress(FileNotFoundError):
+            if time.time() - leftover.stat().st_mtime >= older_than_s:
+                leftover.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

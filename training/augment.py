@@ -27,7 +27,7 @@ def seeded(*parts: int) -> Iterator[None]:
     """Seeds torch's CPU generator from whole numbers for the length of the block."""
     key = "/".join(map(str, parts)).encode()
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed((zlib.crc32(key) << 32) | zlib.crc32(key[::-1]))
+        torch.default_generator.manual_seed(zlib.crc32(key[::-1]))  # the CPU's generator takes 32 bits
         yield
 
 

@@ -87,7 +87,8 @@ class PictureLoader(DataLoader[Any]):
         """Gives the batches.
 
         Raises:
-            DataError: A picture cannot be read. torch would put the other process's traceback into its message.
+            DataError: A picture cannot be read, or a process of the loader died. torch would put the other process's
+                traceback into its message.
         """
         try:
             yield from super().__iter__()
@@ -95,6 +96,14 @@ class PictureLoader(DataLoader[Any]):
             error.__traceback__ = None  # torch leaves a cycle in it, which keeps the processes waiting to be collected
             told = [line for line in str(error).splitlines() if line.strip(" .")][-1]
             raise DataError(told.removeprefix("models.errors.DataError: ").rstrip(".")) from None
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker"):
+                raise
+            raise DataError(
+                "a loader process was ended from outside",
+                value=str(error).splitlines()[0],
+                remedy="if memory or shared memory ran out, use fewer --workers or a smaller --prefetch-factor",
+            ) from None
 
 
 @contextmanager

@@ -7,6 +7,7 @@ wrong with it. Validation, evaluation and service never come here.
 """
 
 import io
+import math
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -87,8 +88,12 @@ class CropReader:
         scale = _scale(crop, side_px)
         stored_HW3 = self._decode(scale)
         if stored_HW3 is None:
-            return _resize(np.asarray(read_picture(self._data).image), crop, 1, side_px)
+            return self._read_with_pillow(crop, scale, side_px)
         return _upright(_resize(stored_HW3, self._stored(crop), scale, side_px), self._turn)
+
+    def _read_with_pillow(self, crop: Crop, scale: int, side_px: int) -> Tensor:
+        image = read_picture(self._data, math.ceil(min(self.width, self.height) / scale)).image
+        return _resize(np.asarray(image), crop, self.width / image.width, side_px)
 
     def _decode(self, scale: int) -> npt.NDArray[np.uint8] | None:
         """The whole picture as it is stored, at 1 / scale; None where simplejpeg is not to decode it, or cannot."""
@@ -145,7 +150,7 @@ def _scale(crop: Crop, side_px: int) -> int:
     return next((scale for scale in (8, 4, 2) if short // scale >= side_px), 1)
 
 
-def _resize(pixels_HW3: npt.NDArray[np.uint8], crop: Crop, scale: int, side_px: int) -> Tensor:
+def _resize(pixels_HW3: npt.NDArray[np.uint8], crop: Crop, scale: float, side_px: int) -> Tensor:
     """Cuts out a crop, given in px of the full scale, and makes it a square: bicubic, antialiased."""
     left, top, right, bottom = (
         round(edge / scale) for edge in (crop.left, crop.top, crop.left + crop.width, crop.top + crop.height)

@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from models.errors import BotanifyError, CheckpointError
 from models.network import PlantNetwork
+from training.atomic_file import remove_leftovers
 from training.augment import BatchMixer, Normalizer
 from training.checkpoint import (
     BEST,
@@ -95,6 +96,8 @@ class Trainer:
         self._normalize = Normalizer(input_spec(recipe), device)
         self._mix = BatchMixer(recipe.augment, len(manifest.taxonomy.outputs), recipe.run.seed)
         self.position = Position()
+        for name in (LAST, BEST):
+            remove_leftovers(recipe.run.run / name)
         self._log = RunLog(recipe.run.run)
         self._console = Console(stderr=True)
         self._unread: list[Tensor] = []
@@ -177,7 +180,7 @@ class Trainer:
         )
 
     def _run_epoch(self, progress: Progress, stop_at: int | None) -> None:
-        epoch, first = self.position.epoch, self.position.pictures // self._batches.global_batch
+        epoch, first = self.position.epoch, self._first_batch()
         pictures = self.recipe.pictures
         self._batches.epoch, self._batches.first_picture = epoch, self.position.pictures
         self._batches.side_px = side_at_epoch(pictures.progressive, pictures.picture_px, epoch)
@@ -197,6 +200,22 @@ class Trainer:
         self.position = msgspec.structs.replace(self.position, epoch=epoch + 1, pictures=0)
         self._end_epoch(time.perf_counter() - started, self._num_batches - first)
         progress.remove_task(task)
+
+    def _first_batch(self) -> int:
+        """Batches of the epoch that are done.
+
+        Raises:
+            CheckpointError: The position lies inside a batch, as only another size of batch can leave it.
+        """
+        batch, rest = divmod(self.position.pictures, self._batches.global_batch)
+        if rest:
+            raise CheckpointError(
+                "the checkpoint stands in the middle of a batch",
+                value=f"{self.position.pictures} pictures into the epoch",
+                limit=f"a multiple of {self._batches.global_batch}",
+                remedy="resume with the batch size and the number of ranks that it was trained with",
+            )
+        return batch
 
     def _take(self, batch: int, pixels: Tensor, labels: Tensor) -> bool:
         """Adds one batch's gradients; moves the optimizer when the window is full. Returns whether it moved."""

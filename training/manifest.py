@@ -10,7 +10,7 @@ import io
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -21,11 +21,12 @@ import pyarrow.parquet as pq
 from models.bundle import TAXA_FILE, file_sha256
 from models.errors import DataError
 from models.taxonomy import Taxonomy
-from training.atomic_file import replace_together, replaced
+from training.atomic_file import remove_leftovers, replace_together, replaced
 from training.sources.record import Split
 
 MANIFEST_FILE: Final = "manifest.parquet"
 INDEX_FILE: Final = "manifest.arrow"
+_SHA256_KEY: Final = b"manifest_sha256"
 _TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 SCHEMA: Final = pa.schema(
     [
@@ -78,16 +79,16 @@ class Manifest:
     Args:
         folder: Written by training/prepare.py.
         shards: Folder or URL (s3://, gs://) that the shards lie in; default: the data folder.
-        checked: Another process has just held `manifest.arrow` against the manifest.
+        sha256: Only the manifest with this hash will do: that of the process that started this one.
 
     Raises:
         DataError: Something is missing, damaged, or manifest and taxa do not belong together.
     """
 
-    def __init__(self, folder: Path, shards: str = "", *, checked: bool = False) -> None:
+    def __init__(self, folder: Path, shards: str = "", *, sha256: str = "") -> None:
         self.folder, self._shards = folder, shards
         self.taxonomy = _read_taxonomy(folder)
-        self.table, self._mapped = _open_index(folder, checked=checked)
+        self.table = _open_index(folder, sha256)
         metadata = self.table.schema.metadata or {}
         self.sources = msgspec.json.decode(metadata.get(b"sources", b"{}"), type=dict[str, SourceNote])
         if metadata.get(b"label_hash", b"").decode() != self.taxonomy.label_hash:
@@ -99,15 +100,15 @@ class Manifest:
 
     def __reduce__(self) -> tuple[Callable[..., "Manifest"], tuple[Path, str]]:
         """Other processes open the files themselves: the table is memory-mapped, and shared that way."""
-        return partial(Manifest, checked=self._mapped), (self.folder, self._shards)
+        return partial(Manifest, sha256=self.sha256), (self.folder, self._shards)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    @cached_property
+    @property
     def sha256(self) -> str:
         """Hash of the manifest file, which a checkpoint must agree with."""
-        return file_sha256(self.folder / MANIFEST_FILE)
+        return str((self.table.schema.metadata or {})[_SHA256_KEY].decode())
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
@@ -198,38 +199,55 @@ def write_manifest(
     replace_together(folder, {MANIFEST_FILE: parquet.getbuffer(), TAXA_FILE: taxa, **(beside or {})})
 
 
-def _open_index(folder: Path, *, checked: bool) -> tuple[pa.Table, bool]:
+def _open_index(folder: Path, expected: str) -> pa.Table:
     """Maps the uncompressed rows, writing them first where they are missing or belong to another manifest.
 
-    Returns:
-        The rows, and whether they are mapped.
+    A process that expects a manifest takes an index that says so for granted, and hashes nothing.
     """
     index, manifest = folder / INDEX_FILE, folder / MANIFEST_FILE
+    mapped = _map_index(index)
+    if expected and mapped is not None and _sha256_of(mapped) == expected:
+        return mapped
     if not manifest.is_file():
         raise _not_prepared(folder)
-    if not checked and _sha256_of_index(index) != file_sha256(manifest):
-        table = _read_parquet(manifest)
-        try:
-            with replaced(index) as stream:
-                _write_index(stream, table, file_sha256(manifest))
-        except OSError:  # a folder that may not be written, a full disk: the rows then cost memory, nothing else
-            return table, False
-    return pa.ipc.open_file(pa.memory_map(str(index))).read_all(), True
+    sha256 = file_sha256(manifest)
+    if expected and sha256 != expected:
+        raise DataError(
+            "the data was prepared anew while it was used",
+            value=folder,
+            remedy="start the run again, and prepare into another folder the next time",
+        )
+    if mapped is not None and _sha256_of(mapped) == sha256:
+        return mapped
+    return _write_index(index, _read_parquet(manifest), sha256)
 
 
-def _sha256_of_index(index: Path) -> str:
+def _map_index(index: Path) -> pa.Table | None:
     try:
-        metadata = pa.ipc.open_file(pa.memory_map(str(index))).schema.metadata or {}
+        return pa.ipc.open_file(pa.memory_map(str(index))).read_all()
     except (OSError, pa.ArrowInvalid):
-        return ""
-    return bytes(metadata.get(b"manifest_sha256", b"")).decode()
+        return None
 
 
-def _write_index(stream: BinaryIO, table: pa.Table, sha256: str) -> None:
-    """One record batch: a row is then found without searching for its chunk."""
-    schema = table.schema.with_metadata((table.schema.metadata or {}) | {b"manifest_sha256": sha256.encode()})
-    with pa.ipc.new_file(stream, schema) as writer:
-        writer.write_table(table.cast(schema), max_chunksize=max(table.num_rows, 1))
+def _sha256_of(table: pa.Table) -> str:
+    return bytes((table.schema.metadata or {}).get(_SHA256_KEY, b"")).decode()
+
+
+def _write_index(index: Path, table: pa.Table, sha256: str) -> pa.Table:
+    """Writes one record batch, in which a row is found without searching for its chunk, and maps it.
+
+    In a folder that may not be written, or on a full disk, the rows cost memory and nothing else.
+    """
+    schema = table.schema.with_metadata((table.schema.metadata or {}) | {_SHA256_KEY: sha256.encode()})
+    table = table.cast(schema)
+    try:
+        remove_leftovers(index, older_than_s=60)
+        with replaced(index) as stream, pa.ipc.new_file(stream, schema) as writer:
+            writer.write_table(table, max_chunksize=max(table.num_rows, 1))
+    except OSError:
+        return table
+    mapped = _map_index(index)
+    return mapped if mapped is not None and _sha256_of(mapped) == sha256 else table
 
 
 def _read_parquet(manifest: Path) -> pa.Table:

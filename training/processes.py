@@ -7,8 +7,13 @@ warns of it. The server imports what the helpers need once, so that each starts 
 import multiprocessing
 import os
 import threading
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+
+from models.errors import DataError
 
 
 def clean_context(*preloaded: str) -> BaseContext:
@@ -22,6 +27,23 @@ def clean_context(*preloaded: str) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preloaded))
     return context
+
+
+@contextmanager
+def told_if_killed() -> Iterator[None]:
+    """Turns the death of a pool's process into one clear error.
+
+    Raises:
+        DataError: A process was ended from outside, most often because memory ran out.
+    """
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise DataError(
+            "a helper process was ended from outside",
+            value=error,
+            remedy="if memory ran out, run the same command with fewer --workers",
+        ) from error
 
 
 def end_with_parent(_worker: int = 0) -> None:

@@ -37,10 +37,10 @@ class DataRecipe(Section, frozen=True, kw_only=True):
     persistent_workers: bool = True
     """Keep loader processes from one epoch to the next."""
     cache_gb: NotNegative = 0.0
-    """Memory for encoded pictures, shared by all loader processes, GB; 0 keeps none."""
+    """Memory for encoded pictures, shared by all loader processes of a rank, GB; 0 keeps none."""
     order: Order = "shuffled"
     """Order of an epoch. "shuffled" mixes all pictures; "blocks" moves blocks of 64 neighbors and mixes within 64 such
-    blocks, so that disks and object stores read neighbors together."""
+    blocks, so that neighbors are read soon after one another; for disks that read ahead and stores behind a cache."""
     sampling: Sampling = "every_picture"
     """How often the pictures of a class come: "every_picture" once an epoch; "square_root" draws a class in proportion
     to the root of its size, "class_balanced" all classes alike. Every epoch has as many draws as there are pictures."""

@@ -23,7 +23,7 @@ from torch.utils.data import Sampler
 from training.recipe import Order, Sampling
 
 BLOCK_SIZE: Final = 64
-"""Neighbors that the order "blocks" keeps together: 6 MB of pictures of 100 kB, one range read."""
+"""Neighbors that the order "blocks" keeps together: 6 MB of pictures of 100 kB."""
 WINDOW_BLOCKS: Final = 64
 """Blocks whose pictures the order "blocks" mixes: 4,096 pictures from 64 places."""
 _POWER: Final[dict[Sampling, float]] = {"every_picture": 1.0, "square_root": 0.5, "class_balanced": 0.0}
@@ -55,7 +55,9 @@ def epoch_order(
     """The order of one epoch: a permutation of range(num_pictures), the same on every machine.
 
     "shuffled" permutes all pictures. "blocks" permutes blocks of `block_size` neighbors and shuffles the pictures of
-    every `window_blocks` blocks among one another, so that disks and object stores read neighbors together.
+    every `window_blocks` blocks among one another, so that neighbors are read soon after one another. A batch still
+    takes its pictures from many places: what gains is whatever keeps what it read, such as a disk that reads ahead or a
+    cache in front of an object store.
     """
     random = np.random.default_rng([seed, epoch])
     if order == "shuffled":

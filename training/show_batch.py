@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from models.preprocess import InputSpec
+from training.atomic_file import replaced
 from training.augment import BatchMixer, Normalizer
 from training.data import input_spec, label_names, training_loader
 from training.manifest import Manifest
@@ -36,7 +37,8 @@ def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
     shares = targets if targets.ndim == 2 else one_hot(targets, num_outputs)
     captions = [caption(manifest, row) for row in shares[:_MOST_PICTURES]]
     path.parent.mkdir(parents=True, exist_ok=True)
-    _grid(to_pictures(mixed[:_MOST_PICTURES], spec), captions).save(path)
+    with replaced(path) as stream:
+        _grid(to_pictures(mixed[:_MOST_PICTURES], spec), captions).save(stream, "PNG")
 
 
 def caption(manifest: Manifest, shares: Tensor) -> str:

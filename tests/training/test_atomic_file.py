@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from training.atomic_file import leftovers_of, replace_together, replaced
+from training.atomic_file import remove_leftovers, replace_together, replaced
 
 
 def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -40,7 +40,21 @@ def test_files_that_belong_together_are_all_old_if_the_last_cannot_be_written(tm
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"2"}
 
 
-def test_what_a_killed_process_left_is_found(tmp_path):
-    (tmp_path / ".a.txt.12345.part").write_bytes(b"half")
-    (tmp_path / ".b.txt.12345.part").write_bytes(b"half")
-    assert leftovers_of(tmp_path / "a.txt") == [tmp_path / ".a.txt.12345.part"]
+def test_what_a_killed_process_left_is_removed_but_not_what_another_is_writing(tmp_path):
+    old, young, other = (tmp_path / f".{name}.part" for name in ("a.txt.1", "a.txt.2", "b.txt.1"))
+    for path in (old, young, other):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    remove_leftovers(tmp_path / "a.txt", older_than_s=60)
+    assert set(tmp_path.iterdir()) == {young, other}
+    remove_leftovers(tmp_path / "a.txt")
+    assert set(tmp_path.iterdir()) == {other}
+
+
+def test_writers_on_machines_that_count_processes_alike_do_not_meet(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with replaced(tmp_path / "a.txt") as first, replaced(tmp_path / "a.txt") as second:
+        first.write(b"first")
+        second.write(b"second")
+    assert (tmp_path / "a.txt").read_bytes() == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

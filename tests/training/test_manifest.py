@@ -1,3 +1,4 @@
+import copy
 import shutil
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 
 from models.errors import DataError
 from tests.training.small import make_taxonomy, write_data
-from training.manifest import MANIFEST_FILE, Manifest
+from training.manifest import INDEX_FILE, MANIFEST_FILE, Manifest
 
 
 @pytest.fixture
@@ -58,6 +59,33 @@ def test_taxa_of_other_data_are_refused(copied, tmp_path):
     shutil.copy(other / "taxa.json", copied / "taxa.json")
     with pytest.raises(DataError, match="do not belong together"):
         Manifest(copied)
+
+
+def test_another_process_never_reads_other_rows_than_the_one_that_started_it(copied, tmp_path):
+    reopen, arguments = Manifest(copied).__reduce__()  # what travels to another process
+    assert reopen(*arguments).sha256 == Manifest(copied).sha256
+    taxonomy = Manifest(copied).taxonomy
+    write_data(copied, tmp_path, [("a.jpg", taxonomy.output_keys[0], "train")], taxonomy)
+    with pytest.raises(DataError, match="prepared anew"):
+        reopen(*arguments)
+
+
+def test_a_folder_that_may_not_be_written_is_read_all_the_same(copied, monkeypatch):
+    (copied / INDEX_FILE).unlink(missing_ok=True)
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("training.manifest.replaced", refuse)
+    assert len(Manifest(copied)) == 36
+    assert len(copy.copy(Manifest(copied))) == 36
+    assert not (copied / INDEX_FILE).exists()
+
+
+def test_a_damaged_index_is_made_again(copied):
+    (copied / INDEX_FILE).write_bytes(b"half of it")
+    assert len(Manifest(copied)) == 36
+    assert (copied / INDEX_FILE).stat().st_size > 1000
 
 
 def test_a_corrected_name_needs_no_new_manifest(copied, manifest):

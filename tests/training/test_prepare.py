@@ -91,6 +91,24 @@ def test_of_two_copies_the_published_test_picture_stays(tmp_path):
     assert split_of_each(tmp_path / "data") == {"b.png": "test", "c.png": "train"}
 
 
+def test_a_copy_of_a_test_picture_takes_its_whole_observation_out_of_training(tmp_path):
+    for number, name in enumerate("tuvw"):
+        draw("gold", "ellipse", 10 * number).save(tmp_path / f"{name}.png")
+    shutil.copy(tmp_path / "t.png", tmp_path / "copy.png")
+    rows = [
+        ("t.png", "Rosa rubra", "test", "one"),
+        ("copy.png", "Rosa rubra", "train", "two"),
+        ("u.png", "Rosa rubra", "train", "two"),
+        ("v.png", "Rosa rubra", "train", "three"),
+        ("w.png", "Rosa rubra", "train", "four"),
+    ]
+    table = write_table(tmp_path / "list.csv", rows, ("path", "scientific_name", "split", "group"))
+    prepare(Table(table=table, out=tmp_path / "data", source="mine", workers=1, validation_share=0, near_copy_bits=0))
+    assert split_of_each(tmp_path / "data") == {"t.png": "test", "v.png": "train", "w.png": "train"}
+    found = {name.removeprefix("mine:"): entry["code"] for name, entry in rejected(tmp_path / "data").items()}
+    assert found == {"copy.png": "copy", "u.png": "near_copy"}
+
+
 def test_each_class_gives_its_share_to_test_and_validation(tmp_path):
     root = write_pictures(tmp_path / "flowers", per_class=20)
     prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))

@@ -1,10 +1,15 @@
+import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 import psutil
+import pytest
 
+from models.errors import DataError
 from tests.training.small import ROOT
+from training.processes import clean_context, told_if_killed
 
 PROGRAM = """
 import os, time
@@ -14,6 +19,15 @@ pool = ProcessPoolExecutor(1, mp_context=clean_context(), initializer=end_with_p
 print(pool.submit(os.getpid).result(), flush=True)
 time.sleep(60)
 """
+
+
+def test_a_killed_helper_is_one_clear_error():
+    def lose_one():
+        with told_if_killed(), ProcessPoolExecutor(1, mp_context=clean_context()) as pool:
+            pool.submit(os._exit, 1).result()
+
+    with pytest.raises(DataError, match="fewer --workers"):
+        lose_one()
 
 
 def test_helpers_and_their_server_end_with_a_killed_program():

@@ -17,10 +17,11 @@ from typing import Final
 
 import imagehash
 import numpy as np
+import simplejpeg
 from PIL import Image
 from rich.progress import track
 
-from models.errors import DataError, PictureError
+from models.errors import DataError, PictureError, UnreadableImage
 from models.preprocess import read_picture
 from training.audit.journal import Fault, Journal, Stamp
 from training.inventory import Facts
@@ -31,6 +32,7 @@ from training.sources.record import LeftOut
 # photographs 1,680 then keep within 2 bits of what a full decode gives. Damage is found all the same, since libjpeg
 # reads the bitstream to its end at any scale.
 _HASHED_SIDE_PX: Final = 128
+_CUT_OFF: Final = "premature end of data segment"  # libjpeg's warning
 _CHUNK: Final = 16  # pictures handed to a process at once: a crash names no more than so many
 _STAMPS_CHUNK: Final = 1000
 _STAMPING_THREADS: Final = 16  # asking a network disk for file sizes is waiting, not work
@@ -178,6 +180,7 @@ def _look(path: str) -> Facts | Fault:
     try:
         data = Path(path).read_bytes()
         picture = read_picture(data, min_side_px=_HASHED_SIDE_PX)
+        _require_whole(data)
     except PictureError as error:
         return Fault(error.code, error.problem if error.value is None else f"{error.problem} ({error.value})")
     except OSError as error:
@@ -191,6 +194,21 @@ def _look(path: str) -> Facts | Fault:
         height=picture.height,
         perceptual_hash=_perceptual_hash(picture.image),
     )
+
+
+def _require_whole(data: bytes) -> None:
+    """Finds JPEGs that were cut off and closed again: Pillow shows them half gray and says nothing.
+
+    Raises:
+        UnreadableImage: The pixels end too early.
+    """
+    if not simplejpeg.is_jpeg(data):
+        return
+    try:
+        simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, strict=True)  # every byte, few pixels
+    except ValueError as error:
+        if _CUT_OFF in str(error):  # its other warnings are of oddities that cost no pixel
+            raise UnreadableImage("the JPEG picture is cut off in the middle", value=error) from error
 
 
 def _perceptual_hash(image: Image.Image) -> int:

@@ -16,7 +16,7 @@ from models.errors import DataError
 from training.inventory import Facts
 
 # Raised whenever the same bytes may give other facts, such as another perceptual hash.
-_EDITION: Final = 1
+_EDITION: Final = 2
 _COMMIT_EVERY_S: Final = 1.0
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS pictures (

@@ -9,7 +9,6 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -23,10 +22,10 @@ from rich.progress import track
 
 from models.errors import DataError, RecipeError
 from training.manifest import MANIFEST_FILE, Manifest, write_manifest
-from training.processes import clean_context, end_with_parent
+from training.processes import clean_context, end_with_parent, told_if_killed
 from training.shards.encode import SourcePicture, StoredPicture, encode_pictures
 from training.shards.plan import PackOptions, Plan, Shard, make_plan, part_of, shards_of_part
-from training.shards.shard_index import is_done, plans_in, read_index, remove_leftovers, write_shard
+from training.shards.shard_index import is_done, plans_in, read_index, remove_shard_leftovers, write_shard
 
 _AHEAD: Final = 4  # tasks a process that may wait to be written
 _TASK_BYTES: Final = 2_000_000  # a camera's original, or as many copies as are worth a task
@@ -86,7 +85,7 @@ def pack(command: Pack) -> Packed:
     command.out.mkdir(parents=True, exist_ok=True)
     own = shards_of_part(plan, part, num_parts)
     for shard in own:
-        remove_leftovers(command.out, shard)
+        remove_shard_leftovers(command.out, shard)
     pending = [shard for shard in own if not is_done(command.out, shard, plan)]
     _write_shards(command, pending, manifest, plan)
     missing = [shard for shard in plan.shards if not is_done(command.out, shard, plan)]
@@ -122,19 +121,13 @@ def _in_order(
 ) -> Iterator[StoredPicture]:
     """Encoded pictures in the order of their sources, no more than `ahead` tasks of them in memory."""
     waiting: deque[Future[list[StoredPicture]]] = deque()
-    try:
+    with told_if_killed():
         for task in _tasks(sources):
             waiting.append(pool.submit(encode_pictures, task, command.short_side_px, command.quality))
             if len(waiting) >= ahead:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise DataError(
-            "a process that encodes pictures was ended from outside",
-            value=f"{command.workers} processes",
-            remedy="if memory ran out, run the same command with fewer --workers",
-        ) from error
 
 
 def _tasks(sources: Iterable[SourcePicture]) -> Iterator[list[SourcePicture]]:
@@ -200,7 +193,7 @@ def _require_same_plan(folder: Path, plan: Plan) -> None:
     """Before anything is touched: shards of other data or other options must not be mixed with these."""
     found = plans_in(folder)
     if (folder / MANIFEST_FILE).is_file():
-        found.add((pq.read_schema(folder / MANIFEST_FILE).metadata or {}).get(b"plan", b"").decode())
+        found.add(_plan_of(folder / MANIFEST_FILE))
     if found - {plan.identity}:
         raise DataError(
             "the folder holds other data, or shards that were packed with other options",
@@ -208,6 +201,13 @@ def _require_same_plan(folder: Path, plan: Plan) -> None:
             limit="an empty folder, or one that the same command has begun to fill",
             remedy="give the options of the first run, or name another folder",
         )
+
+
+def _plan_of(manifest: Path) -> str:
+    try:
+        return bytes((pq.read_schema(manifest).metadata or {}).get(b"plan", b"")).decode()
+    except (OSError, pa.ArrowInvalid):
+        return "a damaged manifest"
 
 
 def _print_summary(packed: Packed, missing_parts: Sequence[int], num_parts: int, folder: Path) -> None:

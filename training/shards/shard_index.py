@@ -8,13 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from models.errors import DataError
-from training.atomic_file import leftovers_of, replaced
+from training.atomic_file import remove_leftovers, replaced
 from training.manifest import Manifest
 from training.shards.encode import StoredPicture
 from training.shards.plan import Plan, Shard
 from training.shards.tar_file import write_tar
 
 _LONGEST_SUFFIX: Final = 8
+# A shard of 512 MB takes some minutes; a younger attempt may be that of another part that is still at it.
+_SURELY_DEAD_S: Final = 3600
 _SCHEMA: Final = pa.schema(
     [
         pa.field("row", pa.int64(), nullable=False),  # of the manifest that was packed
@@ -104,11 +106,10 @@ def plans_in(folder: Path) -> set[str]:
     return plans
 
 
-def remove_leftovers(folder: Path, shard: Shard) -> None:
+def remove_shard_leftovers(folder: Path, shard: Shard) -> None:
     """Removes what killed runs left of a shard."""
     for path in (folder / shard.name, index_path(folder, shard)):
-        for leftover in leftovers_of(path):
-            leftover.unlink(missing_ok=True)
+        remove_leftovers(path, older_than_s=_SURELY_DEAD_S)
 
 
 def _member_name(position: int, row: int, shard: Shard, manifest: Manifest) -> str:

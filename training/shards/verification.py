@@ -16,7 +16,7 @@ from rich.progress import track
 
 from models.errors import DataError
 from training.manifest import Manifest
-from training.processes import clean_context, end_with_parent
+from training.processes import clean_context, end_with_parent, told_if_killed
 from training.shards.tar_file import tar_members
 from training.storage import PictureStore
 
@@ -63,7 +63,7 @@ def _damaged_pictures(manifest: Manifest, workers: int) -> list[str]:
     store = PictureStore(manifest)
     damaged: list[str] = []
     context = clean_context("training.storage")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
+    with told_if_killed(), ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
         found = pool.map(_damaged_of, (store for _ in chunks), (chunk.tolist() for chunk in chunks))
         for names in track(found, "Verifying", len(chunks)):
             damaged += names

@@ -189,3 +189,11 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_shard(tmp_path):
     require_one_line(stderr, "file_system")
     assert "test-00000.tar" in stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["train-00000.parquet", "train-00000.tar"]
+
+
+def test_a_damaged_manifest_in_the_folder_is_one_clear_error(prepared, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "manifest.parquet").write_bytes(b"PA")
+    with pytest.raises(DataError, match="the folder holds other data"):
+        pack(Pack(data=prepared, out=tmp_path / "data", **OPTIONS))
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["manifest.parquet"]

@@ -11,7 +11,7 @@ import msgspec
 from PIL import Image
 from rich.progress import track
 
-from training.processes import clean_context, end_with_parent
+from training.processes import clean_context, end_with_parent, told_if_killed
 from training.sources.herbarium.looks import Look
 from training.sources.herbarium.picture import draw_plant
 
@@ -70,7 +70,7 @@ def draw_files(root: Path, drawings: Sequence[Drawing], *, seed: int, workers: i
             draw(drawing)
         return
     context = clean_context("training.sources.herbarium.drawings")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
+    with told_if_killed(), ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
         try:
             for _ in track(pool.map(draw, drawings, chunksize=_CHUNK), "Drawing", len(drawings)):
                 pass
