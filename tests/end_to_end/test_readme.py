@@ -76,7 +76,7 @@ def trained(tmp_path_factory):
     block = re.search(r"```sh\n(python training/prepare.*?)```", section("Train it on your own folder"), re.DOTALL)
     commands = block[1].strip().splitlines()
     for command in commands[:-1]:
-        flags = TINY if "train.py" in command else "--workers 1"
+        flags = TINY if "train.py" in command else f"--workers {int('prepare' in command)}"
         line = command.replace("python training/", f"{sys.executable} {ROOT}/training/")
         done = subprocess.run(shlex.split(f"{line} {flags}"), check=False, cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"

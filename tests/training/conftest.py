@@ -1,8 +1,5 @@
 """Drawn pictures, their prepared data, one finished run and its bundle: made once, read by many."""
 
-import multiprocessing
-from multiprocessing import forkserver
-
 import pytest
 import torch
 
@@ -11,21 +8,12 @@ from tests.training.small import run_training, write_pictures
 from training.export import Export, export
 from training.manifest import Manifest
 from training.prepare import Folder, prepare
-from training.processes import clean_context
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
     """Runs are compared with those of other processes, and the core is shared."""
     torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def helpers_know_torch():
-    """Only the first start of the server imports anything, and a preparation would start it without torch."""
-    clean_context("training.data")
-    if "forkserver" in multiprocessing.get_all_start_methods():
-        forkserver.ensure_running()
 
 
 @pytest.fixture(autouse=True)

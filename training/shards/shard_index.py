@@ -15,8 +15,6 @@ from training.shards.plan import Plan, Shard
 from training.shards.tar_file import write_tar
 
 _LONGEST_SUFFIX: Final = 8
-# A shard of 512 MB takes some minutes; a younger attempt may be that of another part that is still at it.
-_SURELY_DEAD_S: Final = 3600
 _SCHEMA: Final = pa.schema(
     [
         pa.field("row", pa.int64(), nullable=False),  # of the manifest that was packed
@@ -109,7 +107,7 @@ def plans_in(folder: Path) -> set[str]:
 def remove_shard_leftovers(folder: Path, shard: Shard) -> None:
     """Removes what killed runs left of a shard."""
     for path in (folder / shard.name, index_path(folder, shard)):
-        remove_leftovers(path, older_than_s=_SURELY_DEAD_S)
+        remove_leftovers(path)  # no two parts write one shard
 
 
 def _member_name(position: int, row: int, shard: Shard, manifest: Manifest) -> str:
