@@ -12,8 +12,14 @@ import pytest
 
 from tests.training.small import FLOWERS, ROOT, draw, require_one_line, start_program, write_pictures
 from training.manifest import Manifest
-from training.prepare import Folder, Table, prepare
+from training.prepare import Folder, Table, main, prepare
 from training.report import JSON_FILE
+
+
+@pytest.fixture(autouse=True)
+def no_plots(monkeypatch):
+    """They take two seconds a preparation; tests of the report and of whole preparations look at them."""
+    monkeypatch.setattr("training.report.plots.plots", lambda report: {})
 
 
 def write_table(path, rows, columns=("path", "scientific_name")):
@@ -185,16 +191,20 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_source_that_cannot_be_prepared_is_one_line_and_leaves_nothing(kind, tmp_path):
+def test_a_source_that_cannot_be_prepared_is_one_line_and_leaves_nothing(kind, tmp_path, monkeypatch, capsys):
     files, arguments, told = BROKEN[kind]
     draw("gold", "ellipse", 1).save(tmp_path / "a.png")
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    ended = start_program("prepare.py", *arguments.split(), "--out", "data", "--workers", "1", cwd=tmp_path)
-    assert ended.returncode == 1
-    require_one_line(ended.stderr, "bad_data")
-    assert told in ended.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["prepare.py", *arguments.split(), "--out", "data", "--workers", "1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    stderr = capsys.readouterr().err
+    require_one_line(stderr, "bad_data")
+    assert told in stderr
     assert not (tmp_path / "data").exists()
 
 
