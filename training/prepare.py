@@ -20,7 +20,7 @@ import msgspec
 import tyro
 
 from training.assemble import assemble
-from training.collection import Collection, Layout, SourceEntry, read_collection
+from training.collection import Collection, Layout, read_collection
 from training.manifest import MANIFEST_FILE
 from training.program import run_program
 from training.report import HTML_FILE, Report
@@ -130,16 +130,16 @@ def _collection_of_one(command: Folder | Table) -> Collection:
     layout: Layout = "image_folder" if isinstance(command, Folder) else "table"
     root = (command.pictures if isinstance(command, Folder) else command.table).resolve()
     name = command.source or (root if layout == "image_folder" else root.parent).name.replace(":", "-")
-    rules = Collection(
-        name=name,
-        sources={name: SourceEntry(layout=layout, root=root, licence=command.licence)},
-        validation_share=command.validation_share,
-        calibration_share=command.calibration_share,
-        test_share=command.test_share,
-        seed=command.seed,
-        near_copy_bits=command.near_copy_bits,
-    )
-    return check_section(msgspec.to_builtins(rules, enc_hook=str), Collection, origin="of the flags")
+    content = {
+        "name": name,
+        "sources": {name: {"layout": layout, "root": str(root), "licence": command.licence}},
+        "validation_share": command.validation_share,
+        "calibration_share": command.calibration_share,
+        "test_share": command.test_share,
+        "seed": command.seed,
+        "near_copy_bits": command.near_copy_bits,
+    }
+    return check_section(content, Collection, origin="of the flags")
 
 
 def _print_report(report: Report, out: Path) -> None:

@@ -208,11 +208,19 @@ def test_a_source_that_cannot_be_prepared_is_one_line_and_leaves_nothing(kind, t
     assert not (tmp_path / "data").exists()
 
 
-def test_a_share_above_one_is_one_line(tmp_path):
-    ended = start_program("prepare.py", "table", "list.csv", "--out", "data", "--test-share", "1.5", cwd=tmp_path)
-    assert ended.returncode == 1
-    require_one_line(ended.stderr, "bad_recipe")
-    assert "test_share" in ended.stderr
+@pytest.mark.parametrize(
+    ("flag", "value", "told"), [("--test-share", "1.5", "test_share"), ("--source", "a:b", "without a colon")]
+)
+def test_a_flag_out_of_range_is_one_line(flag, value, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["prepare.py", "table", "list.csv", "--out", "data", flag, value])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    stderr = capsys.readouterr().err
+    require_one_line(stderr, "bad_recipe")
+    assert told in stderr
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_source_of_which_nothing_decodes_leaves_no_manifest(tmp_path):
