@@ -10,7 +10,7 @@ import torch
 from models.errors import CheckpointError
 from training.atomic_file import replaced
 
-FORMAT: Final = 2  # 1 counted batches, which mean nothing where another number of ranks goes on
+FORMAT: Final = 3  # 1 counted batches; 2 knew no ranks, and its recipes had fewer sections
 LAST: Final = "last.pt"
 BEST: Final = "best.pt"
 

@@ -226,7 +226,7 @@ class Trainer:
         pixels, targets = self._mix(pixels, labels, self.position.step * schedule.accumulate + window.index)
         with self._precision():
             logits = self._forward(pixels)
-        loss = cross_entropy(logits.float(), targets, label_smoothing=self.recipe.augment.label_smoothing)
+        loss = cross_entropy(logits.float(), targets, label_smoothing=self.recipe.loss.label_smoothing)
         torch.autograd.backward(self.scaler.scale(loss / window.size))
         self._unread.append(loss.detach())
         if window.index + 1 < window.size:

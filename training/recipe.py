@@ -19,6 +19,10 @@ WholeNumber = Annotated[int, Meta(ge=0)]
 Pixels = Annotated[int, Meta(ge=32, le=2048)]
 Order = Literal["shuffled", "blocks"]
 Sampling = Literal["every_picture", "square_root", "class_balanced"]
+Norms = Literal["auto", "leave", "sync", "frozen", "ghost"]
+Target = Literal["output", "taxon"]
+Decay = Literal["cosine", "step", "none"]
+Precision = Literal["fp16", "bf16", "off"]
 
 
 class DataRecipe(Section, frozen=True, kw_only=True):
@@ -26,6 +30,8 @@ class DataRecipe(Section, frozen=True, kw_only=True):
 
     data: Path = Path("data")
     """Folder written by training/prepare.py: manifest.parquet and taxa.json."""
+    drawn_species: WholeNumber = 0
+    """Where the data folder is missing, draw so many species of the herbarium and prepare them there; 0 draws none."""
     shards: str = ""
     """Folder or URL (s3://, gs://) that the shards of packed data lie in; default: the data folder."""
     expect_outputs: WholeNumber = 0
@@ -57,6 +63,11 @@ class NetworkRecipe(Section, frozen=True, kw_only=True):
     """Probability of dropping a feature in front of the classifier (0.4: Tan and Le 2019, B4)."""
     drop_path: Share = 0.2
     """Largest probability of skipping a residual block (0.2: Tan and Le 2019)."""
+    norms: Norms = "auto"
+    """What BatchNorm takes its statistics over: "leave" the pictures of a step and rank, "sync" those of all ranks (CUDA
+    only), "ghost" groups of ghost_size, "frozen" keeps those it came with. "auto" chooses by batch size and says why."""
+    ghost_size: Annotated[int, Meta(ge=2)] = 32
+    """Pictures in a group of ghost batches (Hoffer et al. 2017)."""
 
 
 class ScheduleRecipe(Section, frozen=True, kw_only=True):
@@ -72,8 +83,16 @@ class ScheduleRecipe(Section, frozen=True, kw_only=True):
     """Peak learning rate of everything but the classifier."""
     head_lr: Positive = 9e-5
     """Peak learning rate of the classifier."""
+    decay: Decay = "cosine"
+    """How the rates fall: "cosine" to zero, "step" by step_factor every step_epochs, "none" not at all."""
+    step_epochs: Count = 5
+    """Epochs between two falls of the rates, with decay = "step"."""
+    step_factor: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.1
+    """What a fall multiplies the rates with, with decay = "step"."""
     warmup_epochs: NotNegative = 0.0
-    """Epochs of linear warm-up before the cosine; may be a fraction."""
+    """Epochs of linear warm-up before the rates fall; may be a fraction."""
+    head_only_epochs: WholeNumber = 0
+    """First epochs in which only the classifier learns; the rest of the network runs without gradients."""
     weight_decay: NotNegative = 0.01
     """AdamW's decoupled weight decay; norms and biases are spared (0.01: PyTorch's default)."""
     clip_norm: NotNegative = 0.0
@@ -116,8 +135,19 @@ class AugmentRecipe(Section, frozen=True, kw_only=True):
     """Alpha of CutMix; 0 switches it off. With both, each batch draws one (Yun et al. 2019)."""
     mix_share: Share = 1.0
     """Share of the batches that are mixed at all, where mixup or cutmix is on."""
+
+
+class LossRecipe(Section, frozen=True, kw_only=True):
+    """What is learned."""
+
+    target: Target = "output"
+    """What a picture is an example of: its "output", or its "taxon", whose outputs' probabilities are summed. Sampling
+    and logit adjustment count by the same."""
     label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.1
-    """Share of the target spread evenly over all outputs (Szegedy et al. 2015)."""
+    """Share of the target spread evenly over all targets (Szegedy et al. 2015)."""
+    logit_adjustment: NotNegative = 0.0
+    """Weight of the classes' log frequencies that are added to the logits in training only, so that rare classes are
+    not held back; 0 adds none, 1 is Menon et al. 2021."""
 
 
 class HardwareRecipe(Section, frozen=True, kw_only=True):
@@ -125,14 +155,16 @@ class HardwareRecipe(Section, frozen=True, kw_only=True):
 
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """Where to train; auto takes CUDA if there is any."""
-    amp: Literal["fp16", "bf16", "off"] = "fp16"
+    amp: Precision = "fp16"
     """Mixed precision under torch.amp; fp16 scales the loss and needs CUDA."""
     channels_last: bool = True
     """Store activations as NHWC."""
     cudnn_benchmark: bool = True
     """Let cuDNN time its kernels for each picture size."""
     compile: bool = False
-    """torch.compile the network."""
+    """torch.compile the network, once for each picture size."""
+    memory_gb: NotNegative = 0.0
+    """GPU memory that may be used, GB, to share a card or to imitate a smaller one; 0 takes what is there."""
 
 
 class RunRecipe(Section, frozen=True, kw_only=True):
@@ -144,10 +176,16 @@ class RunRecipe(Section, frozen=True, kw_only=True):
     """Everything random is a pure function of this."""
     checkpoint_every_steps: Count = 500
     """Optimizer steps between two checkpoints inside an epoch; one more follows each epoch."""
+    keep: Count = 3
+    """Newest checkpoints that are kept, beside the best."""
     log_every_steps: Count = 20
     """Steps between two readings of the losses; reading makes the host wait for the device."""
     validate_every_epochs: Count = 1
     """Epochs between two validations; the last epoch is always validated."""
+    max_bad_steps: Count = 25
+    """Steps in a row that may be skipped because a gradient is no number; one more ends the run."""
+    tensorboard: bool = True
+    """Write TensorBoard event files into the run's folder."""
 
 
 class Recipe(Section, frozen=True, kw_only=True):
@@ -162,6 +200,7 @@ class Recipe(Section, frozen=True, kw_only=True):
     schedule: ScheduleRecipe = ScheduleRecipe()
     pictures: PictureRecipe = PictureRecipe()
     augment: AugmentRecipe = AugmentRecipe()
+    loss: LossRecipe = LossRecipe()
     hardware: HardwareRecipe = HardwareRecipe()
     run: RunRecipe = RunRecipe()
 
