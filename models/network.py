@@ -49,9 +49,13 @@ class PlantNetwork(nn.Module):
 
     def logits_and_features(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Gives (logits_BO, features_BF); dropout acts between the two in training mode."""
-        maps = self.timm_model.forward_features(pixels)  # type: ignore[operator]
-        features_BF = self.timm_model.forward_head(maps, pre_logits=True)  # type: ignore[operator]
+        features_BF = self.features(pixels)
         return self.head(features_BF), features_BF
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """Gives the pooled features, features_BF, from normalized pictures of shape (B, 3, height, width)."""
+        maps = self.timm_model.forward_features(pixels)  # type: ignore[operator]
+        return cast(Tensor, self.timm_model.forward_head(maps, pre_logits=True))  # type: ignore[operator]
 
     def head_parameters(self) -> Iterator[nn.Parameter]:
         """The parameters of the classifier."""

@@ -1,6 +1,7 @@
 """Everything a run needs to go on as if nothing had happened, written so that a crash never leaves half a file."""
 
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,10 @@ LAST: Final = "last.pt"
 BEST: Final = "best.pt"
 
 
+class DamagedCheckpoint(CheckpointError):
+    """The file cannot be read, or is not as it was written."""
+
+
 class Position(msgspec.Struct, frozen=True):
     """How far a run has come."""
 
@@ -26,6 +31,8 @@ class Position(msgspec.Struct, frozen=True):
     """Optimizer steps since the run began."""
     best: float = -1.0
     """Best validation top-1 so far, a share; below 0: none yet."""
+    seconds: float = 0.0
+    """Time that the steps took so far, waits for pictures included and validations not."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +53,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     output_keys: list[str]
     """What each row of the classifier means."""
     manifest_sha256: str
+    global_batch: int
+    """Pictures of a batch on all ranks together."""
     git_commit: str
     trained_on: str
     """The device in words, for the model card."""
@@ -84,11 +93,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         return Checkpoint(**content)
     except TypeError as error:
-        raise CheckpointError(f"the checkpoint {path} is incomplete", value=error, remedy="use another one") from error
+        raise DamagedCheckpoint(
+            f"the checkpoint {path} is incomplete", value=error, remedy="use another one"
+        ) from error
 
 
 def load_tensors(path: Path) -> object:
-    """Loads what `torch.save` wrote, refusing code.
+    """Loads what `torch.save` wrote, refusing code. What torch does not, this compares every part with its checksum.
 
     Raises:
         CheckpointError: The file is missing or damaged.
@@ -96,12 +107,22 @@ def load_tensors(path: Path) -> object:
     if not path.is_file():
         raise CheckpointError("no such checkpoint", value=path, remedy="correct the path")
     try:
+        _require_checksums(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError, ... by kind of damage
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
-        raise CheckpointError(
+        raise DamagedCheckpoint(
             f"the checkpoint {path} cannot be read", value=reason, remedy="use another one; it may be damaged"
         ) from error
+
+
+def _require_checksums(path: Path) -> None:
+    if not zipfile.is_zipfile(path):
+        return  # torch's older format has none
+    with zipfile.ZipFile(path) as parts:
+        wrong = parts.testzip()
+    if wrong is not None:
+        raise zipfile.BadZipFile(f"{wrong} is not as it was written")
 
 
 def current_commit() -> str:

@@ -14,6 +14,7 @@ from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, picture_to_input
 from training.augment import random_input, seeded
 from training.cache import EncodedCache
+from training.losses import labels_for_sampling
 from training.manifest import Manifest
 from training.processes import clean_context, end_with_parent
 from training.recipe import AugmentRecipe, DataRecipe, Recipe
@@ -148,7 +149,7 @@ def training_loader(
         num_ranks=num_ranks,
         order=recipe.data.order,
         sampling=recipe.data.sampling,
-        labels=manifest.labels[rows],
+        labels=labels_for_sampling(manifest, rows, recipe.loss.target),
     )
     store = PictureStore(manifest, _cache(recipe.data, len(manifest)))
     pictures = TrainingPictures(store, recipe.augment, input_spec(recipe), recipe.run.seed)

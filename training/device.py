@@ -6,17 +6,24 @@ from models.errors import BotanifyError
 from training.recipe import HardwareRecipe
 
 
-def choose_device(hardware: HardwareRecipe) -> torch.device:
-    """The device that a recipe asks for.
+def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device:
+    """The device that a recipe asks for; of several GPUs, the one with the number of the rank.
 
     Raises:
-        BotanifyError: CUDA is asked for and there is none.
+        BotanifyError: CUDA is asked for and there is none, or there are fewer GPUs than ranks.
     """
     if hardware.device == "cuda" and not torch.cuda.is_available():
         raise BotanifyError("CUDA is asked for but PyTorch sees no GPU; install its driver or train with --device cpu.")
     if hardware.device == "cpu":
         return torch.device("cpu")
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise BotanifyError(
+            f"there is no GPU for rank {local_rank} of this machine, which has {torch.cuda.device_count()}; start "
+            "torchrun with --nproc-per-node no larger than that."
+        )
+    return torch.device("cuda", local_rank)
 
 
 def amp_dtype(hardware: HardwareRecipe, device: torch.device) -> torch.dtype | None:

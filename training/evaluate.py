@@ -4,8 +4,11 @@ python training/evaluate.py --data DATA --bundle DIR [--checkpoint FILE] [--out 
 """
 
 import csv
+import io
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, Final
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -21,23 +24,33 @@ from models.bundle import Bundle, Precision, load_bundle
 from models.errors import DataError
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
+from training.atomic_file import replace_together
 from training.checkpoint import read_checkpoint
+from training.curves import learning_curves
 from training.data import input_spec, judged_loader
 from training.device import amp_dtype, choose_device
-from training.judgment import Answers, Figures, Judgment, answers, class_figures, judge
+from training.judgment import Answers, ClassFigures, Figures, Judgment, answers, class_figures, judge
+from training.log import LOG_FILE
 from training.manifest import Manifest
 from training.metrics import Share
+from training.mistakes import SHEETS, draw_mistakes
 from training.predict import RunBatch, predict, torch_runner
 from training.program import run_program
-from training.recipe import DataRecipe, HardwareRecipe, check_recipe
+from training.recipe import DataRecipe, HardwareRecipe, WholeNumber, check_recipe
 from training.sources.record import Split
+from training.toml_file import Section, check_section, section_to_plain
+
+CURVES_FILE: Final = "curves.png"
+_ANSWER_COLUMNS: Final = ("picture", "right_taxon_id", "named_taxon_id", "score")
 
 
-class Evaluate(msgspec.Struct, frozen=True, kw_only=True):
+class Evaluate(Section, frozen=True, kw_only=True):
     """Measures a checkpoint, a bundle, or both."""
 
     data: Path
     """Folder written by training/prepare.py."""
+    shards: str = ""
+    """Folder or URL (s3://, gs://) that the shards of packed data lie in; default: the data folder."""
     checkpoint: Path | None = None
     """A checkpoint of training/train.py; judged without calibration, in full precision, at the bundle's picture size
     if one is named too."""
@@ -48,9 +61,10 @@ class Evaluate(msgspec.Struct, frozen=True, kw_only=True):
     split: Split = "test"
     """Which pictures."""
     out: Path | None = None
-    """Folder for the report (JSON), the per-class table and the answers (CSV)."""
-    workers: int = 2
-    """Loader processes."""
+    """Folder for the report (JSON), the per-class table and the answers (CSV), mistakes as pictures, and the learning
+    curves of the checkpoint's run."""
+    workers: WholeNumber = 2
+    """Loader processes; 0 loads in the process that judges."""
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -73,8 +87,10 @@ def evaluate(command: Evaluate) -> list[Judgment]:
 
     Raises:
         DataError: Nothing to judge is named, or it names other outputs than the data.
+        RecipeError: A flag is out of range.
     """
-    manifest = Manifest(command.data)
+    command = check_section(section_to_plain(command), Evaluate, origin="of the flags")
+    manifest = Manifest(command.data, command.shards)
     found: dict[str, Answers] = {}
     judgments = []
     for subject in _subjects(command):
@@ -85,6 +101,8 @@ def evaluate(command: Evaluate) -> list[Judgment]:
         judgments.append(judgment)
         if command.out is not None:
             _write(command.out, judgment, found[subject.name], manifest)
+    if command.out is not None and command.checkpoint is not None:
+        _write_curves(command.out, command.checkpoint.parent)
     _print(judgments, list(found.values()))
     return judgments
 
@@ -174,21 +192,42 @@ def _cell(figure: Share | float) -> str:
 
 
 def _write(folder: Path, judgment: Judgment, found: Answers, manifest: Manifest) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes everything about one subject; what an earlier evaluation drew and this one does not is removed."""
+    files = {
+        ".json": msgspec.json.format(msgspec.json.encode(judgment)) + b"\n",
+        "-classes.csv": _csv(
+            ClassFigures.__struct_fields__, map(msgspec.structs.astuple, class_figures(found, manifest.taxonomy))
+        ),
+        "-answers.csv": _csv(_ANSWER_COLUMNS, _answer_rows(found, manifest)),
+    }
+    drawn = draw_mistakes(found, manifest)
+    files |= {f"-{name}": content for name, content in drawn.items()}
     stem = f"{judgment.network}-{judgment.split}"
-    (folder / f"{stem}.json").write_bytes(msgspec.json.format(msgspec.json.encode(judgment)) + b"\n")
-    with (folder / f"{stem}-classes.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["taxon_id", "scientific_name", "num_pictures", "top1", "top5"])
-        writer.writerows(msgspec.structs.astuple(row) for row in class_figures(found, manifest.taxonomy))
+    replace_together(folder, {f"{stem}{ending}": content for ending, content in files.items()})
+    for name in SHEETS:
+        if name not in drawn:
+            (folder / f"{stem}-{name}").unlink(missing_ok=True)
+
+
+def _answer_rows(found: Answers, manifest: Manifest) -> Iterable[tuple[str, ...]]:
     taxa = manifest.taxonomy.taxa
-    with (folder / f"{stem}-answers.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["picture", "right_taxon_id", "named_taxon_id", "score"])
-        for row, right, scores in zip(found.rows, found.taxon_labels_N, found.taxa_NT, strict=True):
-            best = int(scores.argmax())
-            picture = manifest.name(int(row))
-            writer.writerow([picture, taxa[right].taxon_id, taxa[best].taxon_id, f"{scores[best]:.6f}"])
+    for row, right, scores in zip(found.rows, found.taxon_labels_N, found.taxa_NT, strict=True):
+        best = int(scores.argmax())
+        yield manifest.name(int(row)), taxa[right].taxon_id, taxa[best].taxon_id, f"{scores[best]:.6f}"
+
+
+def _csv(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _write_curves(folder: Path, run: Path) -> None:
+    """Draws the learning curves beside the report, where the checkpoint still lies in its run's folder."""
+    if (run / LOG_FILE).is_file():
+        replace_together(folder, {CURVES_FILE: learning_curves([run])})
 
 
 if __name__ == "__main__":

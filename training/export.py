@@ -45,21 +45,24 @@ from training.model_card import MODEL_CARD_FILE, model_card
 from training.onnx_file import fold_batch_norm, round_to_half, write_onnx
 from training.predict import Logits, predict, torch_runner
 from training.program import run_program
-from training.recipe import DataRecipe, Pixels, check_recipe
+from training.recipe import DataRecipe, Pixels, WholeNumber, check_recipe
 from training.sources.record import Split
+from training.toml_file import Section, check_section, section_to_plain
 
 PARITY_LIMIT: Final = 1e-3
 _NETWORK_FILE: Final = "model.fp32.onnx"
 _CPU: Final = torch.device("cpu")
 
 
-class Export(msgspec.Struct, frozen=True, kw_only=True):
+class Export(Section, frozen=True, kw_only=True):
     """Turns a checkpoint into a sealed bundle."""
 
     checkpoint: Path
     """A checkpoint of training/train.py."""
     data: Path
     """Folder written by training/prepare.py: its calibration split (else validation) calibrates, test is measured."""
+    shards: str = ""
+    """Folder or URL (s3://, gs://) that the shards of packed data lie in; default: the data folder."""
     out: Path
     """Folder of the new bundle; must not exist."""
     name: str = ""
@@ -76,8 +79,8 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: Thresholds = Thresholds()
     parity_limit: Annotated[float, msgspec.Meta(gt=0)] = PARITY_LIMIT
     """Largest difference in probability from PyTorch that is accepted."""
-    workers: int = 2
-    """Loader processes."""
+    workers: WholeNumber = 2
+    """Loader processes; 0 loads in the process that exports."""
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -99,12 +102,14 @@ def export(command: Export) -> Bundle:
     Raises:
         BundleError: The folder exists, or the network file does not answer as PyTorch does; nothing is written then.
         DataError: The data is not what the checkpoint was trained on.
+        RecipeError: A flag is out of range.
     """
+    command = check_section(section_to_plain(command), Export, origin="of the flags")
     if command.out.exists():
         raise BundleError(
             "a bundle is immutable and its folder exists already", value=command.out, remedy="name another"
         )
-    checkpoint, manifest = read_checkpoint(command.checkpoint), Manifest(command.data)
+    checkpoint, manifest = read_checkpoint(command.checkpoint), Manifest(command.data, command.shards)
     _require_same_outputs(checkpoint, manifest)
     spec = input_spec(check_recipe(checkpoint.recipe, origin=str(command.checkpoint)))
     if command.serve_px is not None:

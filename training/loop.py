@@ -1,71 +1,53 @@
-"""The engine: epochs of mixed-precision steps, validation, checkpoints.
+"""The training loop: epochs of steps, validations, checkpoints, and every way in which a run can end.
 
-Nothing inside a step waits for the device: losses stay there and are read every few steps. A step's randomness is a
-pure function of (seed, step), so a resumed run takes the very steps that an uninterrupted one would have taken.
+A step's randomness is a pure function of (seed, step), so a resumed run takes the very steps that an uninterrupted one
+would have taken. Losses are read every few steps, and nothing else makes the host wait for the device.
 """
 
 import math
 import time
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from models.errors import BotanifyError, CheckpointError
+from models.errors import CheckpointError
 from models.network import PlantNetwork
-from training.atomic_file import remove_leftovers
-from training.augment import BatchMixer, Normalizer
-from training.checkpoint import (
-    BEST,
-    LAST,
-    Checkpoint,
-    Position,
-    current_commit,
-    read_checkpoint,
-    write_checkpoint,
-)
-from training.data import input_spec, judged_loader, training_loader
-from training.device import amp_dtype, device_in_words
-from training.log import RunLog
+from training.checkpoint import Checkpoint, Position, current_commit
+from training.checkpoint_folder import CheckpointFolder
+from training.data import training_loader
+from training.device import device_in_words
+from training.distributed import Ranks
+from training.engine import Engine
+from training.interruption import ComeBack, Interruption
+from training.log import open_log
+from training.losses import training_classes
 from training.manifest import Manifest
-from training.metrics import Share, share, top_k_hits
-from training.optim import build_optimizer, build_scheduler, fast_forward, load_moments
-from training.predict import predict, torch_runner
+from training.memory import OutOfMemory, largest_that_fits, limit_memory, out_of_memory, peak_memory_gb
+from training.nonfinite import Diverged, diagnosis
+from training.norms import reestimate
+from training.optim import fast_forward, load_moments
 from training.recipe import Recipe, recipe_to_plain
 from training.sampler import side_at_epoch
+from training.validation import Validation, validate
 
-_EMA_WARMUP_POWER = 3 / 4  # timm's schedule: decay reaches 0.999 after 10,000 steps, sooner averages forget the start
-
-
-# A checkpoint's position means nothing in another order, and another batch or window makes other steps of the rest.
-_DECIDE_BATCHES = (
+# A checkpoint's position means nothing in another order, and another window makes other steps of the rest.
+_DECIDE_BATCHES: Final = (
     ("data", "order"),
     ("data", "sampling"),
-    ("schedule", "batch_size"),
     ("schedule", "accumulate"),
+    ("loss", "target"),
     ("run", "seed"),
 )
-
-
-class Diverged(BotanifyError):
-    """The loss or the weights are no longer numbers."""
-
-    code = "diverged"
-
-
-class Validation(msgspec.Struct, frozen=True):
-    """What a validation found."""
-
-    top1: Share
-    top5: Share
-    loss: float
+_REESTIMATION_BATCHES: Final = 200
+# Why an epoch stops before its end; with several ranks the largest reason holds for all.
+_GO_ON, _ENOUGH, _TIME_IS_OUT, _ASKED_TO_STOP = range(4)
 
 
 class Trainer:
@@ -76,31 +58,34 @@ class Trainer:
         manifest: The data.
         network: Already holds its first weights.
         device: Where to train.
+        ranks: Who trains together.
     """
 
-    def __init__(self, recipe: Recipe, manifest: Manifest, network: PlantNetwork, device: torch.device) -> None:
-        self.recipe, self.manifest, self.device = recipe, manifest, device
-        hardware, schedule = recipe.hardware, recipe.schedule
-        torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
-        self._format = torch.channels_last if hardware.channels_last else torch.contiguous_format
-        self.network = network.to(device=device, memory_format=self._format)  # type: ignore[call-overload]
-        self._forward = torch.compile(self.network, dynamic=False) if hardware.compile else self.network
-        self.ema = _moving_average(self.network, schedule.ema_decay)
-        self.loader, self._batches = training_loader(manifest, recipe, pin=device.type == "cuda")
+    def __init__(
+        self,
+        recipe: Recipe,
+        manifest: Manifest,
+        network: PlantNetwork,
+        device: torch.device,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.recipe, self.manifest, self.device, self.ranks = recipe, manifest, device, ranks or Ranks()
+        limit_memory(recipe.hardware.memory_gb, device)
+        self.loader, self._batches = self._new_loader(recipe)
         self._num_batches = len(self._batches)  # of a whole epoch
         manifest.rows_of("validation")  # an empty one is told now, not after the first epoch
-        self.optimizer = build_optimizer(self.network, schedule)
-        self.scheduler = build_scheduler(self.optimizer, schedule, self.steps_per_epoch)
-        self._amp_dtype = amp_dtype(hardware, device)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=self._amp_dtype == torch.float16)
-        self._normalize = Normalizer(input_spec(recipe), device)
-        self._mix = BatchMixer(recipe.augment, len(manifest.taxonomy.outputs), recipe.run.seed)
+        classes = training_classes(manifest, recipe)
+        self.engine = Engine(recipe, network, device, classes, steps_per_epoch=self.steps_per_epoch, ranks=self.ranks)
         self.position = Position()
-        for name in (LAST, BEST):
-            remove_leftovers(recipe.run.run / name)
-        self._log = RunLog(recipe.run.run)
-        self._console = Console(stderr=True)
-        self._unread: list[Tensor] = []
+        self.checkpoints = CheckpointFolder(recipe.run.run, recipe.run.keep)
+        self._log = open_log(recipe.run, is_first=self.ranks.is_first)
+        self._console = Console(stderr=True, quiet=not self.ranks.is_first)
+        self._current: tuple[Tensor, Tensor] | None = None
+        if self.ranks.is_first:
+            self.checkpoints.clear_leftovers()
+        self._note(self.engine.norms.sentence)
+        if recipe.hardware.cudnn_benchmark and len(_sides(recipe)) > 1 and device.type == "cuda":
+            self._note("cuDNN times its kernels anew for each picture size: the first steps at a new size are slow")
 
     @property
     def steps_per_epoch(self) -> int:
@@ -108,43 +93,54 @@ class Trainer:
         return math.ceil(self._num_batches / self.recipe.schedule.accumulate)
 
     def resume(self) -> None:
-        """Goes on from the run's last checkpoint; a schedule that was changed since holds from here on.
+        """Goes on from the run's newest sound checkpoint; a schedule that was changed since holds from here on.
 
         Raises:
             CheckpointError: There is none, it belongs to other data or another network, or batches are cut otherwise.
         """
-        path = self.recipe.run.run / LAST
-        checkpoint = read_checkpoint(path)
+        path, checkpoint = self.checkpoints.newest(self._note)
         _require_same_run(checkpoint, self)
-        self.network.load_state_dict(checkpoint.network)
-        if self.ema is not None:
-            self.ema.module.load_state_dict(checkpoint.judged_weights)
+        engine = self.engine
+        engine.network.load_state_dict(checkpoint.network)
+        if engine.ema is not None:
+            engine.ema.module.load_state_dict(checkpoint.judged_weights)
         self.position = msgspec.convert(checkpoint.position, Position)
         if recipe_to_plain(self.recipe)["schedule"] == checkpoint.recipe["schedule"]:
-            self.optimizer.load_state_dict(checkpoint.optimizer)
-            self.scheduler.load_state_dict(checkpoint.scheduler)
+            engine.optimizer.load_state_dict(checkpoint.optimizer)
+            engine.scheduler.load_state_dict(checkpoint.scheduler)
         else:
-            load_moments(self.optimizer, checkpoint.optimizer)
-            fast_forward(self.scheduler, self.position.step)
-        self.scaler.load_state_dict(checkpoint.scaler)
+            load_moments(engine.optimizer, checkpoint.optimizer)
+            fast_forward(engine.scheduler, self.position.step)
+        engine.load_scale(checkpoint.scaler)
         self._log.write("resume", checkpoint=str(path), **checkpoint.position)
         self._say(f"resumed from {path}: epoch {self.position.epoch + 1}, {self.position.pictures} pictures done")
 
-    def run(self, max_steps: int | None = None) -> Position:
-        """Trains to the end of the recipe, or for at most `max_steps` more optimizer steps.
+    def run(self, max_steps: int | None = None, max_seconds: float | None = None) -> Position:
+        """Trains to the end of the recipe, or until a limit is reached.
+
+        Args:
+            max_steps: Most optimizer steps from here on; then a checkpoint is written.
+            max_seconds: Most seconds of training since the run began, validations not counted; then the network is
+                validated, too.
 
         Returns:
             How far the run has come.
 
         Raises:
-            Diverged: The loss or the weights are no longer numbers; the last checkpoint still stands.
+            Diverged: Too many steps in a row had gradients that are no numbers; the last checkpoint still stands.
+            OutOfMemory: The device does not hold a step.
+            ComeBack: The process was asked to stop, and a checkpoint was written.
         """
-        schedule = self.recipe.schedule
         stop_at = self.position.step + max_steps if max_steps is not None else None
         self._log.write("start", recipe=recipe_to_plain(self.recipe), device=str(self.device), step=self.position.step)
-        with self._progress() as progress:
-            while self.position.epoch < schedule.epochs and self.position.step != stop_at:
-                self._run_epoch(progress, stop_at)
+        with self._progress() as progress, Interruption() as interruption:
+            while self.position.epoch < self.recipe.schedule.epochs:
+                reason = self._run_epoch(progress, _Limits(interruption, stop_at, max_seconds))
+                if reason == _ASKED_TO_STOP:
+                    self._log.write("interrupted", **msgspec.to_builtins(self.position))
+                    raise ComeBack
+                if reason != _GO_ON:
+                    break
         self._log.write("end", **msgspec.to_builtins(self.position))
         return self.position
 
@@ -154,60 +150,68 @@ class Trainer:
 
     def validate(self) -> Validation:
         """Judges the weights that would be exported on the validation split, as they would be served."""
-        network = self.ema.module if self.ema is not None else self.network
-        rows = self.manifest.rows_of("validation")
-        loader = judged_loader(self.manifest, rows, input_spec(self.recipe), self.recipe.data)
-        logits, labels = predict(loader, torch_runner(network, self.device, self._amp_dtype))
-        loss = float(cross_entropy(torch.from_numpy(logits), torch.from_numpy(labels)))
-        top1, top5 = (int(top_k_hits(logits, labels, k).sum()) for k in (1, 5))
-        return Validation(share(top1, len(labels)), share(top5, len(labels)), loss)
+        return validate(self.engine, self.manifest, self.ranks)
 
     def checkpoint(self) -> Checkpoint:
         """The run as it stands now."""
+        engine = self.engine
         return Checkpoint(
-            architecture=self.network.architecture,
-            network=self.network.state_dict(),
-            ema=self.ema.module.state_dict() if self.ema is not None else None,
-            optimizer=self.optimizer.state_dict(),
-            scheduler=self.scheduler.state_dict(),
-            scaler=self.scaler.state_dict(),
+            architecture=engine.network.architecture,
+            network=engine.network.state_dict(),
+            ema=engine.ema.module.state_dict() if engine.ema is not None else None,
+            optimizer=engine.optimizer.state_dict(),
+            scheduler=engine.scheduler.state_dict(),
+            scaler=engine.scaler.state_dict(),
             position=msgspec.to_builtins(self.position),
             recipe=recipe_to_plain(self.recipe),
             output_keys=list(self.manifest.taxonomy.output_keys),
             manifest_sha256=self.manifest.sha256,
+            global_batch=self._batches.global_batch,
             git_commit=current_commit(),
             trained_on=device_in_words(self.device),
         )
 
-    def _run_epoch(self, progress: Progress, stop_at: int | None) -> None:
-        epoch, first = self.position.epoch, self._first_batch()
-        pictures = self.recipe.pictures
-        self._batches.epoch, self._batches.first_picture = epoch, self.position.pictures
-        self._batches.side_px = side_at_epoch(pictures.progressive, pictures.picture_px, epoch)
+    def _run_epoch(self, progress: Progress, limits: "_Limits") -> int:
+        """Takes the steps that are left of an epoch; gives the reason why it ended, `_GO_ON` after the last step."""
+        first = self._begin_epoch()
+        epoch = self.position.epoch
         task = progress.add_task(f"epoch {epoch + 1}", total=self._num_batches, completed=first, loss="")
-        started = time.perf_counter()
-        self.network.train()
-        for batch, (pixels, labels) in enumerate(self.loader, start=first):
-            stepped = self._take(batch, pixels, labels)
+        began, before, pictures = time.perf_counter(), self.position.seconds, 0
+        for batch, (pixels, labels) in enumerate(self._loaded(), start=first):
+            moved = self._take(batch, pixels, labels)
+            pictures += len(labels) * self.ranks.num_ranks
             progress.advance(task)
-            if stepped:
-                self._after_step(batch + 1, progress, task)
-                if self.position.step == stop_at and batch + 1 < self._num_batches:
-                    self._read_losses(progress, task)
-                    self._save(LAST)
-                    return
-        self._read_losses(progress, task)
-        self.position = msgspec.structs.replace(self.position, epoch=epoch + 1, pictures=0)
-        self._end_epoch(time.perf_counter() - started, self._num_batches - first)
+            if not moved:
+                continue
+            self.position = msgspec.structs.replace(
+                self.position,
+                pictures=(batch + 1) * self._batches.global_batch,
+                step=self.position.step + 1,
+                seconds=before + time.perf_counter() - began,
+            )
+            ends = batch + 1 == self._num_batches
+            self._after_step(ends, progress, task)
+            reason = self._reason_to_stop(limits)
+            if reason and not (ends and reason == _ENOUGH):
+                self._read(progress, task)
+                if reason == _TIME_IS_OUT:
+                    self._judge_epoch(time.perf_counter() - began, pictures, whole=ends)
+                else:
+                    self._save()
+                return reason
+        self._read(progress, task)
+        self._judge_epoch(time.perf_counter() - began, pictures, whole=True)
         progress.remove_task(task)
+        return _ENOUGH if self.position.step == limits.stop_at else _GO_ON
 
-    def _first_batch(self) -> int:
-        """Batches of the epoch that are done.
+    def _begin_epoch(self) -> int:
+        """Sets the loader and the engine to where the epoch goes on; gives the batches of it that are done.
 
         Raises:
             CheckpointError: The position lies inside a batch, as only another size of batch can leave it.
         """
-        batch, rest = divmod(self.position.pictures, self._batches.global_batch)
+        epoch, pictures = self.position.epoch, self.recipe.pictures
+        done, rest = divmod(self.position.pictures, int(self._batches.global_batch))
         if rest:
             raise CheckpointError(
                 "the checkpoint stands in the middle of a batch",
@@ -215,100 +219,172 @@ class Trainer:
                 limit=f"a multiple of {self._batches.global_batch}",
                 remedy="resume with the batch size and the number of ranks that it was trained with",
             )
-        return batch
+        self._batches.epoch, self._batches.first_picture = epoch, self.position.pictures
+        self._batches.side_px = side_at_epoch(pictures.progressive, pictures.picture_px, epoch)
+        self.engine.head_only = epoch < self.recipe.schedule.head_only_epochs
+        self.engine.train_mode()
+        return done
+
+    def _loaded(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The epoch's batches; the time until each is there is waited, not worked."""
+        batches = iter(self.loader)
+        while True:
+            with self.engine.clock.stage("wait"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
 
     def _take(self, batch: int, pixels: Tensor, labels: Tensor) -> bool:
-        """Adds one batch's gradients; moves the optimizer when the window is full. Returns whether it moved."""
-        schedule, window = self.recipe.schedule, self._window(batch)
-        torch.manual_seed(_step_seed(self.recipe.run.seed, self.position.step, batch))
-        pixels = self._normalize(pixels.to(self.device, non_blocking=True)).contiguous(memory_format=self._format)
-        labels = labels.to(self.device, non_blocking=True)
-        pixels, targets = self._mix(pixels, labels, self.position.step * schedule.accumulate + window.index)
-        with self._precision():
-            logits = self._forward(pixels)
-        loss = cross_entropy(logits.float(), targets, label_smoothing=self.recipe.loss.label_smoothing)
-        torch.autograd.backward(self.scaler.scale(loss / window.size))
-        self._unread.append(loss.detach())
-        if window.index + 1 < window.size:
-            return False
-        self._move_optimizer(schedule.clip_norm)
-        return True
+        """Adds one batch's gradients, and says whether that moved the weights.
 
-    def _move_optimizer(self, clip_norm: float) -> None:
-        if clip_norm > 0:
-            self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), clip_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.scheduler.step()
-        if self.ema is not None:
-            self.ema.update(self.network, step=self.position.step)
+        Raises:
+            OutOfMemory: The device does not hold the step.
+        """
+        index, window = self._place_in_window(batch)
+        self._current = pixels, labels
+        try:
+            self.engine.take(pixels, labels, step=self.position.step, index=index, window=window)
+        except torch.OutOfMemoryError:
+            pass  # not here: the error holds on to the tensors that it was about
+        else:
+            return index + 1 == window
+        raise self._out_of_memory(pixels, labels)
 
-    def _window(self, batch: int) -> "_Window":
-        """Place of a batch in its accumulation window; the epoch's last window may be shorter."""
+    def _place_in_window(self, batch: int) -> tuple[int, int]:
+        """Place of a batch in its accumulation window, and the window's size: the epoch's last may be shorter."""
         accumulate = self.recipe.schedule.accumulate
         start = batch - batch % accumulate
-        return _Window(batch - start, min(accumulate, self._num_batches - start))
+        return batch - start, min(accumulate, self._num_batches - start)
 
-    def _after_step(self, batch: int, progress: Progress, task: Any) -> None:
-        pictures = batch * self._batches.global_batch
-        self.position = msgspec.structs.replace(self.position, pictures=pictures, step=self.position.step + 1)
-        run = self.recipe.run
-        if self.position.step % run.log_every_steps == 0:
-            self._read_losses(progress, task)
-        if self.position.step % run.checkpoint_every_steps == 0 and batch < self._num_batches:
-            self._read_losses(progress, task)
-            self._save(LAST)
+    def _after_step(self, ends: bool, progress: Progress, task: Any) -> None:
+        run, step = self.recipe.run, self.position.step
+        saves = step % run.checkpoint_every_steps == 0 and not ends
+        if saves or step % run.log_every_steps == 0:
+            self._read(progress, task)
+        if saves:
+            self._save()
 
-    def _read_losses(self, progress: Progress, task: Any) -> None:
-        """Fetches the losses since the last reading: the one place where the host waits for the device."""
-        if not self._unread:
+    def _reason_to_stop(self, limits: "_Limits") -> int:
+        reason = _GO_ON
+        if self.position.step == limits.stop_at:
+            reason = _ENOUGH
+        if limits.max_seconds is not None and self.position.seconds >= limits.max_seconds:
+            reason = _TIME_IS_OUT
+        if limits.interruption.requested:
+            reason = _ASKED_TO_STOP
+        return round(self.ranks.maximum(reason))
+
+    def _read(self, progress: Progress, task: Any) -> None:
+        """Fetches the losses since the last reading: the one place where the host waits for the device.
+
+        Raises:
+            Diverged: Too many steps in a row were skipped.
+        """
+        found = self.engine.read()
+        if not found.losses:
             return
-        losses = torch.stack(self._unread).tolist()
-        self._unread.clear()
-        self._log.write("losses", step=self.position.step, losses=losses, lr=self.scheduler.get_last_lr())
+        losses = self.ranks.mean(found.losses)
+        self._log.write(
+            "losses",
+            step=self.position.step,
+            losses=losses,
+            lr=self.engine.scheduler.get_last_lr(),
+            gradient_norms=found.gradient_norms,
+            bad_steps=found.bad_steps,
+            scale=found.scale,
+        )
         progress.update(task, loss=f"loss {np.mean(losses):.3f}")
-        if not math.isfinite(sum(losses)) and not self.scaler.is_enabled():
-            raise self._diverged("the loss is no longer a number")
+        if found.bad_in_a_row > self.recipe.run.max_bad_steps:
+            raise self._diverged(f"{found.bad_in_a_row} steps in a row had gradients that are no numbers")
 
-    def _end_epoch(self, seconds: float, num_batches: int) -> None:
-        epoch, schedule = self.position.epoch, self.recipe.schedule
-        speed = num_batches * schedule.batch_size / seconds
-        facts: dict[str, object] = {"epoch": epoch, "seconds": round(seconds, 2), "pictures_per_s": round(speed, 1)}
-        facts["side_px"] = self._batches.side_px
-        told = f"epoch {epoch}/{schedule.epochs}: {seconds:.0f} s, {speed:.1f} pictures/s at {self._batches.side_px} px"
+    def _judge_epoch(self, seconds: float, pictures: int, *, whole: bool) -> None:
+        """Ends an epoch: figures, validation if it is due, checkpoint."""
+        schedule, run = self.recipe.schedule, self.recipe.run
+        epoch = self.position.epoch + 1
+        side_px, speed = self._batches.side_px, pictures / seconds
+        facts: dict[str, object] = {
+            "epoch": epoch,
+            "step": self.position.step,
+            "seconds": round(seconds, 2),
+            "pictures_per_s": round(speed, 1),
+            "side_px": side_px,
+            "memory_gb": peak_memory_gb(self.device),
+            "bad_steps": self.engine.read().bad_steps,
+        }
+        told = f"epoch {epoch}/{schedule.epochs}: {seconds:.0f} s, {speed:.1f} pictures/s at {side_px} px"
         better = False
-        if epoch % self.recipe.run.validate_every_epochs == 0 or epoch == schedule.epochs:
-            found = self.validate()
+        if epoch % run.validate_every_epochs == 0 or epoch == schedule.epochs or not whole:
+            self._save()  # a validation may take longer than a scheduler's patience
+            found = self._validated()
             better = found.top1.value > self.position.best
             facts |= {"validation": msgspec.to_builtins(found)}
             told += f", validation top-1 {found.top1.value:.1%}, top-5 {found.top5.value:.1%}"
             self.position = msgspec.structs.replace(self.position, best=max(self.position.best, found.top1.value))
+        if whole:
+            self.position = msgspec.structs.replace(self.position, epoch=epoch, pictures=0)
         self._log.write("epoch", **facts)
         self._say(told)
-        self._save(LAST)
-        if better:
-            self._save(BEST)
+        self._save(best=better)
+
+    def _validated(self) -> Validation:
+        self.ranks.mean_statistics(self.engine.judged_network)
+        if self.engine.norms.reestimate:
+            reestimate(self.engine.judged_network, self._some_training_pictures())
+            self.ranks.mean_statistics(self.engine.judged_network)
+        return self.validate()
+
+    def _some_training_pictures(self) -> Iterator[Tensor]:
+        """The first batches of the epoch, as the network takes them, for BatchNorm's statistics."""
+        data = msgspec.structs.replace(self.recipe.data, persistent_workers=False)
+        loader, batches = self._new_loader(msgspec.structs.replace(self.recipe, data=data))
+        batches.epoch, batches.side_px = self.position.epoch, self._batches.side_px
+        for pixels, _ in islice(loader, _REESTIMATION_BATCHES):
+            yield self.engine.normalized(pixels)
+
+    def _save(self, *, best: bool = False) -> None:
+        """Writes a checkpoint, unless it would put weights that are lost in the place of good ones.
+
+        Raises:
+            Diverged: The weights are no longer numbers.
+        """
+        network = self.engine.network
+        for module in {id(m): m for m in (network, self.engine.judged_network)}.values():
+            self.ranks.mean_statistics(module)
+        if not all(bool(value.isfinite().all()) for value in network.state_dict().values()):
+            raise self._diverged("the weights are no longer numbers")
+        if self.ranks.is_first:
+            self.checkpoints.save(self.checkpoint(), self.position.step, best=best)
+            self._log.write("checkpoint", is_best=best, **msgspec.to_builtins(self.position))
 
     def _diverged(self, what: str) -> Diverged:
-        self._log.write("diverged", step=self.position.step)
+        why = "nothing was learned from yet"
+        if self._current is not None:
+            engine, pixels = self.engine, self.engine.normalized(self._current[0])
+            why = diagnosis(engine.network, pixels, engine.scaler.get_scale(), engine.amp_dtype == torch.float16)
+        self._log.write("diverged", step=self.position.step, problem=what, diagnosis=why)
         return Diverged(
-            f"{what} at step {self.position.step} (epoch {self.position.epoch + 1}); "
-            "lower the learning rates, warm up longer or set --clip-norm, then --resume."
+            f"{what} at step {self.position.step} (epoch {self.position.epoch + 1}); {why}; lower the learning rates, "
+            "warm up longer, set --clip-norm or train with --amp bf16, then --resume."
         )
 
-    def _save(self, name: str) -> None:
-        """Writes a checkpoint, unless it would put weights that are lost in the place of good ones."""
-        if not all(bool(value.isfinite().all()) for value in self.network.state_dict().values()):
-            raise self._diverged("the weights are no longer numbers")
-        write_checkpoint(self.recipe.run.run / name, self.checkpoint())
-        self._log.write("checkpoint", file=name, **msgspec.to_builtins(self.position))
+    def _out_of_memory(self, pixels: Tensor, labels: Tensor) -> OutOfMemory:
+        def rehearse(size: int) -> None:
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.engine.rehearse(pixels[:size], labels[:size])
 
-    def _precision(self) -> Any:
-        if self._amp_dtype is None:
-            return nullcontext()
-        return torch.amp.autocast(self.device.type, dtype=self._amp_dtype)
+        fits = largest_that_fits(rehearse, len(labels))
+        return out_of_memory(len(labels), pixels.shape[-1], self.recipe.schedule.accumulate, fits)
+
+    def _new_loader(self, recipe: Recipe) -> Any:
+        return training_loader(
+            self.manifest,
+            recipe,
+            pin=self.device.type == "cuda",
+            rank=self.ranks.rank,
+            num_ranks=self.ranks.num_ranks,
+        )
 
     def _progress(self) -> Progress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -317,23 +393,24 @@ class Trainer:
     def _say(self, sentence: str) -> None:
         self._console.print(sentence, highlight=False)
 
-
-class _Window(msgspec.Struct, frozen=True):
-    """Place in an accumulation window."""
-
-    index: int
-    size: int
+    def _note(self, sentence: str) -> None:
+        """Tells people, and the diary."""
+        self._say(sentence)
+        self._log.write("note", note=sentence)
 
 
-def _moving_average(network: PlantNetwork, decay: float) -> ModelEmaV3 | None:
-    if decay == 0:
-        return None
-    return ModelEmaV3(network, decay=decay, use_warmup=True, warmup_power=_EMA_WARMUP_POWER)
+class _Limits(msgspec.Struct, frozen=True):
+    """What can end a run before its recipe does."""
+
+    interruption: Interruption
+    stop_at: int | None
+    max_seconds: float | None
 
 
-def _step_seed(seed: int, step: int, batch: int) -> int:
-    """Seed of a batch's dropout and drop path: distinct for every batch of a run."""
-    return int(np.random.SeedSequence([seed, step, batch]).generate_state(1)[0])
+def _sides(recipe: Recipe) -> set[int]:
+    """The picture sizes of a run, px."""
+    pictures = recipe.pictures
+    return {side_at_epoch(pictures.progressive, pictures.picture_px, e) for e in range(recipe.schedule.epochs)}
 
 
 def _require_same_run(checkpoint: Checkpoint, trainer: Trainer) -> None:
@@ -344,12 +421,25 @@ def _require_same_run(checkpoint: Checkpoint, trainer: Trainer) -> None:
             limit=f"manifest {checkpoint.manifest_sha256[:12]}",
             remedy="restore that data, or start a new run with --weights and another --run",
         )
-    if checkpoint.architecture != trainer.network.architecture:
+    if checkpoint.architecture != trainer.engine.network.architecture:
         raise CheckpointError(
             "the checkpoint holds another network",
             value=checkpoint.architecture,
-            limit=trainer.network.architecture,
+            limit=trainer.engine.network.architecture,
             remedy="resume with the recipe that the run began with",
+        )
+    _require_same_batches(checkpoint, trainer)
+
+
+def _require_same_batches(checkpoint: Checkpoint, trainer: Trainer) -> None:
+    global_batch, num_ranks = checkpoint.global_batch, trainer.ranks.num_ranks
+    if global_batch != trainer.recipe.schedule.batch_size * num_ranks:
+        fitting = f"--batch-size {global_batch // num_ranks}" if global_batch % num_ranks == 0 else "as many ranks"
+        raise CheckpointError(
+            "the run was begun with another batch_size over all ranks, which decides what each of its steps sees",
+            value=f"{trainer.recipe.schedule.batch_size} on each of {num_ranks} ranks",
+            limit=f"{global_batch} together",
+            remedy=f"resume with {fitting}, or start a new run with --weights and another --run",
         )
     now, then = recipe_to_plain(trainer.recipe), checkpoint.recipe
     for section, knob in _DECIDE_BATCHES:

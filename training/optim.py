@@ -1,4 +1,4 @@
-"""AdamW with two learning rates, and the cosine that takes both down."""
+"""AdamW with two learning rates, and how they fall."""
 
 import warnings
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR, StepLR
 
 from models.network import PlantNetwork
 from training.recipe import ScheduleRecipe
@@ -28,14 +28,14 @@ def build_optimizer(network: PlantNetwork, schedule: ScheduleRecipe) -> torch.op
 
 
 def build_scheduler(optimizer: torch.optim.Optimizer, schedule: ScheduleRecipe, steps_per_epoch: int) -> LRScheduler:
-    """Cosine annealing to zero over all optimizer steps, after a linear warm-up if the recipe has one."""
+    """The rates over all optimizer steps: a linear warm-up if the recipe has one, then cosine, steps or none."""
     total = schedule.epochs * steps_per_epoch
     warmup = min(round(schedule.warmup_epochs * steps_per_epoch), total - 1)
-    cosine = CosineAnnealingLR(optimizer, T_max=total - warmup)
+    falling = _falling(optimizer, schedule, total - warmup, steps_per_epoch)
     if warmup == 0:
-        return cosine
+        return falling
     rising = LinearLR(optimizer, start_factor=_WARMUP_START, total_iters=warmup)
-    return SequentialLR(optimizer, [rising, cosine], milestones=[warmup])
+    return SequentialLR(optimizer, [rising, falling], milestones=[warmup])
 
 
 def load_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -49,6 +49,16 @@ def fast_forward(scheduler: LRScheduler, steps: int) -> None:
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.* before .*optimizer.step")
         for _ in range(steps):
             scheduler.step()
+
+
+def _falling(
+    optimizer: torch.optim.Optimizer, schedule: ScheduleRecipe, num_steps: int, steps_per_epoch: int
+) -> LRScheduler:
+    if schedule.decay == "cosine":
+        return CosineAnnealingLR(optimizer, T_max=num_steps)
+    if schedule.decay == "step":
+        return StepLR(optimizer, schedule.step_epochs * steps_per_epoch, gamma=schedule.step_factor)
+    return ConstantLR(optimizer, factor=1.0)
 
 
 def _groups(name: str, parameters: Iterable[nn.Parameter], lr: float, decay: float) -> list[dict[str, Any]]:

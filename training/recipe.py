@@ -64,8 +64,8 @@ class NetworkRecipe(Section, frozen=True, kw_only=True):
     drop_path: Share = 0.2
     """Largest probability of skipping a residual block (0.2: Tan and Le 2019)."""
     norms: Norms = "auto"
-    """What BatchNorm takes its statistics over: "leave" the pictures of a step and rank, "sync" those of all ranks (CUDA
-    only), "ghost" groups of ghost_size, "frozen" keeps those it came with. "auto" chooses by batch size and says why."""
+    """What BatchNorm takes its statistics over: "leave" the pictures of a step and rank, "sync" those of all ranks (on
+    CUDA), "ghost" groups of ghost_size; "frozen" keeps what it came with; "auto" chooses by batch size and says why."""
     ghost_size: Annotated[int, Meta(ge=2)] = 32
     """Pictures in a group of ghost batches (Hoffer et al. 2017)."""
 

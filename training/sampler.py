@@ -99,7 +99,7 @@ def epoch_copies(seed: int, epoch: int, labels: npt.NDArray[np.integer], samplin
     ring = _rings(seed, labels, len(sizes))
     present = np.flatnonzero(sizes)
     sizes = sizes[present]
-    draws = len(labels) * sizes ** _POWER[sampling] / (sizes ** _POWER[sampling]).sum()
+    draws = expected_draws(sizes, sampling)
     limits = np.concatenate([[0.0], draws.cumsum()])
     limits[-1] = len(labels)  # exactly, whatever the sum was rounded to
     quotas = np.diff(np.floor(limits + np.random.default_rng([seed, epoch, _QUOTAS]).random()).astype(np.int64))
@@ -110,6 +110,21 @@ def epoch_copies(seed: int, epoch: int, labels: npt.NDArray[np.integer], samplin
     copies = np.empty(len(labels), np.int32)
     copies[ring] = np.repeat(whole, sizes) + (turn < np.repeat(extra, sizes))
     return copies
+
+
+def expected_draws(sizes: npt.NDArray[np.integer], sampling: Sampling) -> npt.NDArray[np.float64]:
+    """How often each class is drawn in the mean epoch; a class without pictures never.
+
+    Args:
+        sizes: Pictures of each class.
+        sampling: The rule.
+
+    Returns:
+        Shape (len(sizes),); adds up to the number of pictures.
+    """
+    weights = np.where(sizes > 0, sizes ** _POWER[sampling], 0.0)
+    draws: npt.NDArray[np.float64] = sizes.sum() * weights / weights.sum()
+    return draws
 
 
 def batches_left(num_pictures: int, global_batch: int, first_picture: int = 0) -> int:

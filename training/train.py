@@ -3,6 +3,7 @@
 python training/train.py RECIPE [--flags]     RECIPE is a TOML file or a name from training/recipes
 """
 
+import os
 import sys
 from contextlib import closing
 from difflib import get_close_matches
@@ -13,13 +14,17 @@ if not __package__:
 
 import msgspec
 import timm
+import torch
 import tyro
 
 from models.errors import DataError, RecipeError
 from models.network import PlantNetwork
 from training.augment import seeded
 from training.checkpoint import LAST
+from training.checkpoint_folder import CheckpointFolder
 from training.device import choose_device
+from training.distributed import Ranks, join, leave, times_restarted
+from training.drawn_data import ensure_drawn
 from training.loop import Trainer
 from training.manifest import Manifest
 from training.program import run_program
@@ -38,10 +43,14 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
     recipe: Recipe
     resume: bool = False
     """Go on from the last checkpoint of the run's folder."""
+    auto_resume: bool = False
+    """Go on where there is a checkpoint, else begin: for schedulers, which start one command again and again."""
     restart: bool = False
     """Start over in a folder that holds a run already, overwriting it."""
     max_steps: int | None = None
     """Stop after this many optimizer steps, with a checkpoint."""
+    max_seconds: float | None = None
+    """Stop when the run has trained for so long, with a validation and a checkpoint, s."""
     show_batch: Path | None = None
     """Draw one augmented batch with its names to this PNG file, and stop."""
 
@@ -70,25 +79,60 @@ def parse(arguments: list[str]) -> Train:
     )
     if command.max_steps is not None and command.max_steps < 1:
         raise RecipeError("a run needs a step", value=f"--max-steps {command.max_steps}", limit="at least 1")
+    if command.max_seconds is not None and not command.max_seconds > 0:
+        raise RecipeError("a run needs time", value=f"--max-seconds {command.max_seconds}", limit="more than 0")
     checked = check_recipe(recipe_to_plain(command.recipe), origin="with these flags")
     return msgspec.structs.replace(command, recipe=checked)
 
 
 def train(command: Train) -> None:
-    """Trains, resumes, or draws a batch.
+    """Trains, resumes, or draws a batch; under torchrun together with the other ranks.
 
     Raises:
         BotanifyError: Something that the user can mend; nothing was overwritten.
+        ComeBack: The process was asked to stop, and saved.
     """
     recipe = command.recipe
-    manifest = Manifest(recipe.data.data, recipe.data.shards)
-    _require_outputs(manifest, recipe)
-    if command.show_batch is not None:
-        show_batch(manifest, recipe, command.show_batch)
-        print(f"Written: {command.show_batch}")
-        return
-    _require_free_folder(command)
+    device = choose_device(recipe.hardware, int(os.environ.get("LOCAL_RANK", "0")))
+    ranks = join(device.type)
+    try:
+        with ranks.first_goes_first():  # it writes what the others read: drawn pictures, the mapped manifest
+            ensure_drawn(recipe.data, recipe.run.seed)
+            manifest = Manifest(recipe.data.data, recipe.data.shards)
+        _require_outputs(manifest, recipe)
+        if command.show_batch is not None:
+            show_batch(manifest, recipe, command.show_batch)
+            print(f"Written: {command.show_batch}")
+            return
+        _train(command, manifest, device, ranks)
+    finally:
+        leave(ranks)
+
+
+def _train(command: Train, manifest: Manifest, device: torch.device, ranks: Ranks) -> None:
+    recipe = command.recipe
+    resumes = ranks.from_first(_resumes(command))
     _require_architecture(recipe.network.architecture)
+    network = _first_network(recipe, manifest, fresh=not resumes, told=ranks.is_first)
+    with closing(Trainer(recipe, manifest, network, device, ranks)) as trainer:
+        if resumes:
+            trainer.resume()
+        elif ranks.is_first:
+            trainer.checkpoints.clear()
+        if ranks.is_first:
+            plain = msgspec.json.encode(recipe_to_plain(recipe))
+            (recipe.run.run / RECIPE_COPY).write_bytes(msgspec.json.format(plain))
+        position = trainer.run(command.max_steps, command.max_seconds)
+    if ranks.is_first:
+        print(
+            f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; "
+            f"best validation top-1 {max(position.best, 0):.1%}. "
+            f"Next: python training/evaluate.py --checkpoint {recipe.run.run / LAST} --data {recipe.data.data}"
+        )
+
+
+def _first_network(recipe: Recipe, manifest: Manifest, *, fresh: bool, told: bool) -> PlantNetwork:
+    """The network with its first weights, the same on every rank; one that resumes gets its weights later."""
     with seeded(recipe.run.seed):
         network = PlantNetwork(
             recipe.network.architecture,
@@ -96,18 +140,32 @@ def train(command: Train) -> None:
             dropout=recipe.network.dropout,
             drop_path=recipe.network.drop_path,
         )
-    if not command.resume:
-        print(load_weights(network, recipe.network.weights).note)
-    with closing(Trainer(recipe, manifest, network, choose_device(recipe.hardware))) as trainer:
-        if command.resume:
-            trainer.resume()
-        (recipe.run.run / RECIPE_COPY).write_bytes(msgspec.json.format(msgspec.json.encode(recipe_to_plain(recipe))))
-        position = trainer.run(command.max_steps)
-    print(
-        f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; "
-        f"best validation top-1 {max(position.best, 0):.1%}. "
-        f"Next: python training/evaluate.py --checkpoint {recipe.run.run / LAST} --data {recipe.data.data}"
-    )
+    if fresh:
+        note = load_weights(network, recipe.network.weights, manifest.taxonomy.output_keys).note
+        if told:
+            print(note)
+    return network
+
+
+def _resumes(command: Train) -> bool:
+    """Whether the run goes on from a checkpoint.
+
+    Raises:
+        RecipeError: The folder holds a run, and nothing says what shall become of it.
+    """
+    run = command.recipe.run
+    held = CheckpointFolder(run.run, run.keep).holds_any
+    if command.resume:
+        return True
+    if command.auto_resume or times_restarted() > 0:
+        return held
+    if held and not command.restart:
+        raise RecipeError(
+            "the run's folder holds a run already",
+            value=run.run / LAST,
+            remedy="pass --resume to go on, --restart to start over, or --run for another folder",
+        )
+    return False
 
 
 def _require_outputs(manifest: Manifest, recipe: Recipe) -> None:
@@ -126,16 +184,6 @@ def _require_architecture(name: str) -> None:
         close = get_close_matches(name, timm.list_models(), n=1) or ["efficientnet_b4"]
         raise RecipeError(
             "no such architecture", value=name, limit="the name of a timm model", remedy=f"try {close[0]}"
-        )
-
-
-def _require_free_folder(command: Train) -> None:
-    checkpoint = command.recipe.run.run / LAST
-    if checkpoint.exists() and not (command.resume or command.restart):
-        raise RecipeError(
-            "the run's folder holds a run already",
-            value=checkpoint,
-            remedy="pass --resume to go on, --restart to start over, or --run for another folder",
         )
 
 

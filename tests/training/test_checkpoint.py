@@ -20,6 +20,7 @@ TINY = Checkpoint(
     recipe={"name": "tiny"},
     output_keys=["s:rosa"],
     manifest_sha256="0" * 64,
+    global_batch=4,
     git_commit="unknown",
     trained_on="CPU",
 )

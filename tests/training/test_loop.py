@@ -1,4 +1,6 @@
 import hashlib
+import os
+import signal
 
 import pytest
 import timm
@@ -20,8 +22,11 @@ from tests.training.small import (
 from training.checkpoint import read_checkpoint
 from training.data import input_spec, judged_loader
 from training.device import amp_dtype, choose_device
-from training.loop import Diverged, Trainer
+from training.interruption import ComeBack
+from training.loop import Trainer
 from training.manifest import Manifest
+from training.memory import OutOfMemory
+from training.nonfinite import Diverged
 from training.predict import predict, torch_runner
 from training.recipe import HardwareRecipe
 
@@ -56,7 +61,7 @@ def gradients_of_steps(data, run, *flags):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         found.append(torch.cat([parameter.grad.flatten() for parameter in parameters]))
 
-    trainer.optimizer.register_step_pre_hook(keep)
+    trainer.engine.optimizer.register_step_pre_hook(keep)
     trainer.run()
     trainer.close()
     return found
@@ -234,15 +239,115 @@ def content(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_the_last_checkpoint_stands(data, tmp_path):
+def test_too_many_steps_without_numbers_end_the_run_with_a_diagnosis_and_the_last_checkpoint_stands(data, tmp_path):
     run = run_training(data, tmp_path / "run", "--max-steps", 7)
     before = content(run / "last.pt")
-    with pytest.raises(Diverged, match="--clip-norm"):
-        run_training(data, run, "--resume", "--backbone-lr", 1e20, "--head-lr", 1e20)
+    with pytest.raises(Diverged, match=r"2 steps in a row.*the first layer whose output is no number.*--clip-norm"):
+        run_training(data, run, "--resume", "--backbone-lr", 1e20, "--head-lr", 1e20, "--max-bad-steps", 1)
     assert content(run / "last.pt") == before
     assert events(run, "diverged")
     run_training(data, run, "--resume")
     assert read_checkpoint(run / "last.pt").position["step"] == 14
+
+
+@pytest.mark.parametrize("clip", [0, 1])
+def test_a_step_whose_gradient_is_no_number_is_skipped_and_counted_and_leaves_no_trace(clip, data, tmp_path):
+    network = PlantNetwork("test_efficientnet", 3)
+    trainer, weights = make_trainer(data, tmp_path / "run", network, "--clip-norm", clip), []
+    spoiled = iter([False, True, True, False])
+
+    def spoil(module, inputs):
+        weights.append(module.head.weight.detach().clone())
+        return (inputs[0] * torch.nan,) if next(spoiled) else None
+
+    hook = network.register_forward_pre_hook(spoil)
+    trainer.run(max_steps=4)
+    hook.remove()
+    trainer.close()
+    assert not torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[1], weights[2])
+    assert torch.equal(weights[2], weights[3])
+    assert [event["bad_steps"] for event in events(tmp_path / "run", "losses")] == [0, 1, 2, 2]
+    checkpoint = read_checkpoint(tmp_path / "run" / "last.pt")
+    for part in (checkpoint.network, checkpoint.ema):
+        assert all(value.isfinite().all() for value in part.values())
+    states = checkpoint.optimizer["state"].values()
+    assert {float(state["step"]) for state in states} == {2.0}
+
+
+def test_a_batch_that_does_not_fit_is_one_sentence_with_a_size_that_was_tried(data, tmp_path):
+    network = PlantNetwork("test_efficientnet", 3)
+    trainer = make_trainer(data, tmp_path / "run", network, "--batch-size", 12)
+
+    def full(_module, inputs):
+        if len(inputs[0]) > 3:
+            raise torch.OutOfMemoryError
+
+    network.register_forward_pre_hook(full)
+    statistics = network.state_dict()["timm_model.bn1.running_mean"].clone()
+    with pytest.raises(OutOfMemory, match=r"12 pictures of 32 px; 3 fit.*--batch-size 3 --accumulate 4 keeps"):
+        trainer.run()
+    trainer.close()
+    assert torch.equal(network.state_dict()["timm_model.bn1.running_mean"], statistics)
+
+
+def test_while_only_the_head_learns_the_rest_stands_still(data, tmp_path):
+    torch.manual_seed(0)
+    network = PlantNetwork("test_efficientnet", 3)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    trainer = make_trainer(data, tmp_path / "run", network, "--head-only-epochs", 1)
+    trainer.run(max_steps=7)  # an epoch
+    moved = {name for name, value in network.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {"timm_model.classifier.weight", "timm_model.classifier.bias"}
+    trainer.run(max_steps=1)
+    trainer.close()
+    assert not torch.equal(network.state_dict()["timm_model.conv_stem.weight"], before["timm_model.conv_stem.weight"])
+
+
+def test_a_time_limit_ends_the_run_with_a_validation_and_a_checkpoint(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", PlantNetwork("test_efficientnet", 3), "--epochs", 500)
+    position = trainer.run(max_seconds=0.5)
+    trainer.close()
+    assert 0.5 <= position.seconds < 5
+    assert position.epoch < 500
+    assert "validation" in events(tmp_path / "run", "epoch")[-1]
+    assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == position.step
+
+
+def test_a_run_that_is_asked_to_stop_saves_at_the_next_step_and_says_come_back(data, tmp_path):
+    network = PlantNetwork("test_efficientnet", 3)
+    trainer, steps = make_trainer(data, tmp_path / "run", network), []
+
+    def ask(*_):
+        steps.append(1)
+        if len(steps) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    network.register_forward_pre_hook(ask)
+    with pytest.raises(ComeBack):
+        trainer.run()
+    trainer.close()
+    assert len(steps) == 3
+    assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == 3
+    assert events(tmp_path / "run", "interrupted")[-1]["step"] == 3
+
+
+def test_a_stop_after_the_last_step_of_an_epoch_leaves_its_validation_to_the_resume(data, tmp_path):
+    whole = run_training(data, tmp_path / "whole", "--epochs", 1)
+    network = PlantNetwork("test_efficientnet", 3)
+    trainer = make_trainer(data, tmp_path / "run", network, "--epochs", 1)
+    trainer.engine.optimizer.register_step_post_hook(
+        lambda *_: os.kill(os.getpid(), signal.SIGTERM) if trainer.position.step == 6 else None
+    )
+    with pytest.raises(ComeBack):
+        trainer.run()
+    trainer.close()
+    assert not events(tmp_path / "run", "epoch")
+    run_training(data, tmp_path / "run", "--epochs", 1, "--resume")
+    (epoch,) = events(tmp_path / "run", "epoch")
+    assert epoch["validation"]["top1"]["num_pictures"] == 3
+    positions = [read_checkpoint(run / "last.pt").position for run in (tmp_path / "run", whole)]
+    assert [(p["epoch"], p["pictures"], p["step"]) for p in positions] == [(1, 0, 7)] * 2
 
 
 def test_weights_that_are_no_numbers_never_replace_good_ones(data, tmp_path):

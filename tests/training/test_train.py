@@ -210,11 +210,35 @@ def test_a_resume_of_nothing_is_told(data, tmp_path):
         run_training(data, tmp_path / "run", "--resume")
 
 
-def test_a_resume_of_a_damaged_checkpoint_is_told(finished_run, data, tmp_path):
+def test_a_resume_of_a_damaged_checkpoint_goes_on_from_the_one_before_with_a_warning(data, uninterrupted, tmp_path):
+    run = run_training(data, tmp_path / "run", *LONG, "--max-steps", 5)
+    os.truncate(run / "last.pt", 5000)
+    run_training(data, run, *LONG, "--resume")
+    assert [event["step"] for event in events(run, "resume")] == [4]
+    assert any("cannot be read" in event["note"] for event in events(run, "note"))
+    require_same_steps(run, uninterrupted)
+
+
+def test_where_every_checkpoint_is_damaged_a_resume_is_refused(finished_run, data, tmp_path):
     run = shutil.copytree(finished_run, tmp_path / "run")
-    (run / "last.pt").write_bytes((run / "last.pt").read_bytes()[:5000])
+    for path in run.glob("*.pt"):
+        path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(CheckpointError, match="cannot be read"):
         run_training(data, run, "--resume")
+
+
+def test_a_scheduler_may_start_one_command_again_and_again(data, uninterrupted, tmp_path):
+    for _ in range(3):
+        run_training(data, tmp_path / "run", *LONG, "--auto-resume", "--max-steps", 5)
+    assert [event["step"] for event in events(tmp_path / "run", "resume")] == [5, 10]
+    assert losses_by_step(tmp_path / "run")[15] == pytest.approx(losses_by_step(uninterrupted)[15], abs=1e-5)
+
+
+def test_a_restart_by_torchrun_goes_on_by_itself(data, tmp_path, monkeypatch):
+    run = run_training(data, tmp_path / "run", *LONG, "--max-steps", 3)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    run_training(data, run, *LONG, "--max-steps", 1)
+    assert [event["step"] for event in events(run, "resume")] == [3]
 
 
 def test_a_folder_that_holds_a_run_is_refused_unless_it_shall_be_overwritten(finished_run, data, tmp_path):
@@ -223,6 +247,7 @@ def test_a_folder_that_holds_a_run_is_refused_unless_it_shall_be_overwritten(fin
         run_training(data, run)
     run_training(data, run, "--restart", "--max-steps", 1)
     assert read_checkpoint(run / "last.pt").position["step"] == 1
+    assert {path.name for path in run.glob("*.pt")} == {"last.pt", "step-000000001.pt"}
 
 
 def test_the_resolved_recipe_stands_in_the_run_and_in_the_checkpoint(finished_run, data):
@@ -312,6 +337,7 @@ def test_the_reference_recipe_trains_the_reference_network(tmp_path):
     moments = [state["exp_avg"] for state in checkpoint.optimizer["state"].values()]
     assert (len(moments), sum(moment.numel() for moment in moments)) == (counted, 27_117_857)
     assert [len(losses) for losses in losses_by_step(run).values()] == [1, 1]
-    assert checkpoint.position == {"epoch": 0, "pictures": 4, "step": 2, "best": -1.0}
+    assert checkpoint.position | {"seconds": 0} == {"epoch": 0, "pictures": 4, "step": 2, "best": -1.0, "seconds": 0}
     assert len(checkpoint.output_keys) == 5337
-    (run / "last.pt").unlink()  # 325 MB that pytest would keep
+    for path in run.glob("*.pt"):
+        path.unlink()  # 325 MB that pytest would keep

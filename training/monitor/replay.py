@@ -1,0 +1,198 @@
+"""How fast the steps alone would be: batches that are already loaded go through the real step again.
+
+A replayed step is a micro-batch in the middle of an accumulation window: it goes forward and backward exactly as in
+training (compiled, mixed, in the same arithmetic) and its gradients are thrown away before any optimizer moves. What it
+touches besides, BatchNorm's statistics and torch's random state, is put back. So weights, moments, rates and averages
+never change, and a run with replays equals one without, bit for bit. The optimizer's share of a step does not depend on
+the pictures; it is taken from the clock of the run itself.
+
+Only the time inside the step's stages counts, so that what holds the host up between them does not lower the ceiling.
+"""
+
+import os
+import statistics
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from training.monitor.clock import DEVICE_STAGES, StepClock
+from training.monitor.counters import wanted_s
+
+_BUDGET_S: Final = 0.5  # of measuring one size of batch; fewer than _FEWEST_GROUPS are never trusted
+_FEWEST_GROUPS, _MOST_GROUPS = 3, 15
+_CUDA_GROUP: Final = 5  # steps between two waits, so that the host can run ahead as it does in training
+_LONGEST_STEP_S: Final = 1.0  # a step that takes longer is no mystery: the clock tells enough
+_LARGER: Final = (4, 2)  # times the batch, the first that memory and patience allow
+_MOST_MEMORY: Final = 0.8
+_NEW_MEMORY: Final = 1.2  # a larger batch takes somewhat more than its share while cuDNN looks for kernels
+
+
+class Steps(Protocol):
+    """What the replay needs of an engine."""
+
+    clock: StepClock
+    device: torch.device
+
+    @property
+    def network(self) -> nn.Module:
+        """What learns."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Holds what learns."""
+
+    def take(self, pixels: Tensor, labels: Tensor, *, step: int, index: int, window: int) -> None:
+        """Adds the gradients of a micro-batch; moves nothing while index + 1 < window."""
+
+    def read(self) -> object:
+        """Waits for the device, and forgets the losses since the last reading."""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """One size of batch."""
+
+    batch_size: int
+    step_s: float
+    """Copy, forward and backward of a micro-batch, seconds; the time that the host slept in them is left out."""
+    slept_s: float
+    """Of the same, what the training thread slept; on CUDA, where it may well sleep, 0."""
+
+
+class Ceiling(msgspec.Struct, frozen=True):
+    """What the steps alone can do."""
+
+    own: Replayed
+    """The batch that the run has."""
+    larger: Replayed | None
+    """A batch of 4 or 2 times as many pictures, where memory and time allowed it."""
+    sync_lines: tuple[str, ...]
+    """Lines that make the host wait for the device inside a step, as far as CUDA tells."""
+
+
+def measure_ceiling(
+    steps: Steps, pixels: Tensor, labels: Tensor, *, with_larger: bool, memory_bytes: float | None = None
+) -> Ceiling:
+    """Replays a batch, and if asked a larger one made of its copies; the run goes on as if nothing had been.
+
+    Call it between two windows, after a reading, where no gradient waits for the optimizer.
+
+    Args:
+        steps: The engine of the run.
+        pixels: A batch as the loader gave it, shape (B, 3, side, side), uint8.
+        labels: Its labels, shape (B,).
+        with_larger: Whether to try larger batches; not where each size is compiled anew.
+        memory_bytes: GPU memory that may be used; unlimited if None.
+    """
+    with _unchanged(steps):
+        if steps.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(steps.device)
+        own = _measure(steps, pixels, labels)
+        larger = None
+        for times in _LARGER if with_larger else ():
+            if own.step_s * times <= _LONGEST_STEP_S and _fits(steps.device, times, memory_bytes):
+                larger = _measure_if_it_fits(steps, *_repeated(pixels, labels, times))
+            if larger is not None:
+                break
+        return Ceiling(own, larger, _sync_lines(steps.device, lambda: _take(steps, pixels, labels)))
+
+
+def worth_replaying(step_s: float) -> bool:
+    """Whether a step is short enough to be taken a few times more."""
+    return step_s <= _LONGEST_STEP_S
+
+
+def _take(steps: Steps, pixels: Tensor, labels: Tensor) -> None:
+    steps.take(pixels, labels, step=0, index=0, window=2)
+
+
+def _measure(steps: Steps, pixels: Tensor, labels: Tensor) -> Replayed:
+    on_cuda = steps.device.type == "cuda"
+    per_group = _CUDA_GROUP if on_cuda else 1
+    for _ in range(2 if on_cuda else 1):  # the first of a size looks for kernels and memory
+        _take(steps, pixels, labels)
+    steps.read()
+    steps.clock.read()
+    groups: list[tuple[float, float]] = []
+    began = time.perf_counter()
+    while len(groups) < _FEWEST_GROUPS or (len(groups) < _MOST_GROUPS and time.perf_counter() - began < _BUDGET_S):
+        wanted_before = _wanted_s()
+        for _ in range(per_group):
+            _take(steps, pixels, labels)
+        seconds, wanted = _stage_s(steps.clock.read()), _wanted_s()
+        slept = 0.0 if on_cuda or wanted is None or wanted_before is None else seconds - (wanted - wanted_before)
+        groups.append((seconds / per_group, max(slept, 0.0) / per_group))
+        steps.read()
+    # A wait in every step is in every group, unlike what a busy machine does now and then.
+    slept_s = min(slept for _, slept in groups)
+    return Replayed(len(labels), statistics.median(seconds for seconds, _ in groups) - slept_s, slept_s)
+
+
+def _measure_if_it_fits(steps: Steps, pixels: Tensor, labels: Tensor) -> Replayed | None:
+    try:
+        return _measure(steps, pixels, labels)
+    except torch.OutOfMemoryError:
+        return None
+
+
+def _stage_s(stages: dict[str, float]) -> float:
+    return sum(stages.get(name, 0.0) for name in DEVICE_STAGES)
+
+
+def _wanted_s() -> float | None:
+    return wanted_s(os.getpid(), threading.get_native_id())
+
+
+def _repeated(pixels: Tensor, labels: Tensor, times: int) -> tuple[Tensor, Tensor]:
+    """Copies side by side, in the layout and the kind of memory that the loader gives."""
+    pair = torch.cat([pixels] * times), torch.cat([labels] * times)
+    return (pair[0].pin_memory(), pair[1].pin_memory()) if pixels.is_pinned() else pair
+
+
+def _fits(device: torch.device, times: int, memory_bytes: float | None) -> bool:
+    if device.type != "cuda":
+        return True
+    total = torch.cuda.get_device_properties(device).total_memory
+    most = _MOST_MEMORY * min(total, memory_bytes or total)
+    return torch.cuda.max_memory_allocated(device) * times * _NEW_MEMORY <= most
+
+
+def _sync_lines(device: torch.device, take: Callable[[], None]) -> tuple[str, ...]:
+    """Lines of Python from which torch waited for the device."""
+    if device.type != "cuda":
+        return ()
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            take()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    lines = [f"{Path(one.filename).name}:{one.lineno}" for one in told if "synchronizing" in str(one.message)]
+    return tuple(dict.fromkeys(lines))
+
+
+@contextmanager
+def _unchanged(steps: Steps) -> Iterator[None]:
+    """Leaves the run as it was: statistics, gradients, random state, losses and clock."""
+    devices = [steps.device] if steps.device.type == "cuda" else []
+    before = {name: value.clone() for name, value in steps.network.named_buffers()}
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            for name, value in steps.network.named_buffers():
+                value.copy_(before[name])
+            steps.optimizer.zero_grad(set_to_none=True)
+            steps.read()
+            steps.clock.read()
+            if devices:
+                torch.cuda.empty_cache()  # the larger batches' share, which others on the card may need
