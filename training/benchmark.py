@@ -56,19 +56,17 @@ def run(command: Optimizations | BatchSizes | Ablate | Compare) -> None:
         BotanifyError: Something that the user can mend.
         StudyPaused: The time is over, or this process was asked to end.
     """
+    if isinstance(command, Compare):
+        print(compare(command))
+        return
     match command:
-        case Compare():
-            print(compare(command))
-            return
         case Optimizations():
-            name = measure_optimizations(command).name
+            measure_optimizations(command)
         case BatchSizes():
-            name = measure_batch_sizes(command).name
+            measure_batch_sizes(command)
         case Ablate():
             ablate(command)
-            name = "ablation"
-    print((command.out / f"{name}.md").read_text(encoding="utf-8"))
-    print(f"Written: {command.out / name}.md, {name}.json and plots.")
+    print(f"Written to {command.out}: a page, JSON and plots.")
 
 
 def _unless_paused(command: Optimizations | BatchSizes | Ablate | Compare) -> None:

@@ -16,7 +16,7 @@ from training.augment import random_input, seeded
 from training.cache import EncodedCache
 from training.losses import labels_for_sampling
 from training.manifest import Manifest
-from training.processes import clean_context, end_with_parent
+from training.processes import clean_context, serve_training
 from training.recipe import AugmentRecipe, DataRecipe, Recipe
 from training.sampler import Draw, EpochBatches
 from training.storage import PictureStore, unreadable
@@ -183,7 +183,7 @@ def _worker_options(data: DataRecipe) -> dict[str, Any]:
         "prefetch_factor": data.prefetch_factor,
         "persistent_workers": data.persistent_workers,
         "multiprocessing_context": clean_context("training.data"),
-        "worker_init_fn": end_with_parent,
+        "worker_init_fn": serve_training,
     }
 
 

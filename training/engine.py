@@ -159,10 +159,14 @@ class Engine:
             return nullcontext()
         return torch.amp.autocast(self.device.type, dtype=self.amp_dtype)
 
-    def load_scale(self, state: dict[str, Any]) -> None:
-        """Goes on with a saved scale of the loss, where both then and now there is one."""
-        if self._scales and state.get("scale", 1.0) != 1.0:
-            self.scaler.load_state_dict(state)
+    def load(self, network: dict[str, Any], judged: dict[str, Any], scaler: dict[str, Any]) -> None:
+        """Goes on from saved weights; a moving average that is new begins at those that were judged."""
+        self.network.load_state_dict(network)
+        if self.ema is not None:
+            self.ema.module.load_state_dict(judged)
+        if self._scales and scaler.get("scale", 1.0) != 1.0:  # both then and now there is a scale
+            self.scaler.load_state_dict(scaler)
+        self._good_statistics = self._copy_of_statistics()
 
     def read(self) -> Readings:
         """Fetches what the device has to tell: the one place where the host waits for it."""

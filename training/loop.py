@@ -30,6 +30,7 @@ from training.log import open_log
 from training.losses import training_classes
 from training.manifest import Manifest
 from training.memory import OutOfMemory, largest_that_fits, limit_memory, out_of_memory, peak_memory_gb
+from training.monitor.monitor import Monitor
 from training.nonfinite import Diverged, diagnosis
 from training.norms import reestimate
 from training.optim import fast_forward, load_moments
@@ -75,7 +76,17 @@ class Trainer:
         self._num_batches = len(self._batches)  # of a whole epoch
         manifest.rows_of("validation")  # an empty one is told now, not after the first epoch
         classes = training_classes(manifest, recipe)
-        self.engine = Engine(recipe, network, device, classes, steps_per_epoch=self.steps_per_epoch, ranks=self.ranks)
+        packed = not manifest.place(int(manifest.rows_of("train")[0])).whole
+        self.monitor = Monitor(recipe, device, packed=packed, alone=self.ranks.alone, note=self._note)
+        self.engine = Engine(
+            recipe,
+            network,
+            device,
+            classes,
+            steps_per_epoch=self.steps_per_epoch,
+            ranks=self.ranks,
+            clock=self.monitor.clock,
+        )
         self.position = Position()
         self.checkpoints = CheckpointFolder(recipe.run.run, recipe.run.keep)
         self._log = open_log(recipe.run, is_first=self.ranks.is_first)
@@ -101,9 +112,7 @@ class Trainer:
         path, checkpoint = self.checkpoints.newest(self._note)
         _require_same_run(checkpoint, self)
         engine = self.engine
-        engine.network.load_state_dict(checkpoint.network)
-        if engine.ema is not None:
-            engine.ema.module.load_state_dict(checkpoint.judged_weights)
+        engine.load(checkpoint.network, checkpoint.judged_weights, checkpoint.scaler)
         self.position = msgspec.convert(checkpoint.position, Position)
         if recipe_to_plain(self.recipe)["schedule"] == checkpoint.recipe["schedule"]:
             engine.optimizer.load_state_dict(checkpoint.optimizer)
@@ -111,7 +120,6 @@ class Trainer:
         else:
             load_moments(engine.optimizer, checkpoint.optimizer)
             fast_forward(engine.scheduler, self.position.step)
-        engine.load_scale(checkpoint.scaler)
         self._log.write("resume", checkpoint=str(path), **checkpoint.position)
         self._say(f"resumed from {path}: epoch {self.position.epoch + 1}, {self.position.pictures} pictures done")
 
@@ -146,6 +154,7 @@ class Trainer:
 
     def close(self) -> None:
         """Closes the run's log."""
+        self.monitor.close()
         self._log.close()
 
     def validate(self) -> Validation:
@@ -223,6 +232,7 @@ class Trainer:
         self._batches.side_px = side_at_epoch(pictures.progressive, pictures.picture_px, epoch)
         self.engine.head_only = epoch < self.recipe.schedule.head_only_epochs
         self.engine.train_mode()
+        self.monitor.begin_epoch()
         return done
 
     def _loaded(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -233,6 +243,7 @@ class Trainer:
                 batch = next(batches, None)
             if batch is None:
                 return
+            self.monitor.keep_batch(*batch)
             yield batch
 
     def _take(self, batch: int, pixels: Tensor, labels: Tensor) -> bool:
@@ -294,13 +305,22 @@ class Trainer:
             bad_steps=found.bad_steps,
             scale=found.scale,
         )
-        progress.update(task, loss=f"loss {np.mean(losses):.3f}")
+        progress.update(task, loss=f"loss {np.mean(losses):.3f}, {self._watch():.0%} waiting")
         if found.bad_in_a_row > self.recipe.run.max_bad_steps:
             raise self._diverged(f"{found.bad_in_a_row} steps in a row had gradients that are no numbers")
+
+    def _watch(self) -> float:
+        """The share of the epoch until now in which steps waited for pictures; tells the diary now and then."""
+        use = self.monitor.so_far()
+        if self.monitor.is_news():
+            verdict = msgspec.to_builtins(self.monitor.verdict(use))
+            self._log.write("monitor", step=self.position.step, use=msgspec.to_builtins(use), verdict=verdict)
+        return use.waiting
 
     def _judge_epoch(self, seconds: float, pictures: int, *, whole: bool) -> None:
         """Ends an epoch: figures, validation if it is due, checkpoint."""
         schedule, run = self.recipe.schedule, self.recipe.run
+        use = self.monitor.end_epoch()
         epoch = self.position.epoch + 1
         side_px, speed = self._batches.side_px, pictures / seconds
         facts: dict[str, object] = {
@@ -312,6 +332,9 @@ class Trainer:
             "memory_gb": peak_memory_gb(self.device),
             "bad_steps": self.engine.read().bad_steps,
         }
+        self.monitor.measure_ceiling(self.engine, head_only=self.engine.head_only)
+        verdict = self.monitor.verdict(use)
+        facts |= {"use": msgspec.to_builtins(use), "verdict": msgspec.to_builtins(verdict)}
         told = f"epoch {epoch}/{schedule.epochs}: {seconds:.0f} s, {speed:.1f} pictures/s at {side_px} px"
         better = False
         if epoch % run.validate_every_epochs == 0 or epoch == schedule.epochs or not whole:
@@ -324,7 +347,7 @@ class Trainer:
         if whole:
             self.position = msgspec.structs.replace(self.position, epoch=epoch, pictures=0)
         self._log.write("epoch", **facts)
-        self._say(told)
+        self._say(f"{told}; {verdict}")
         self._save(best=better)
 
     def _validated(self) -> Validation:
@@ -354,7 +377,8 @@ class Trainer:
         if not all(bool(value.isfinite().all()) for value in network.state_dict().values()):
             raise self._diverged("the weights are no longer numbers")
         if self.ranks.is_first:
-            self.checkpoints.save(self.checkpoint(), self.position.step, best=best)
+            with self.engine.clock.stage("save"):
+                self.checkpoints.save(self.checkpoint(), self.position.step, best=best)
             self._log.write("checkpoint", is_best=best, **msgspec.to_builtins(self.position))
 
     def _diverged(self, what: str) -> Diverged:

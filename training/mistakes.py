@@ -27,7 +27,7 @@ from training.storage import PictureStore
 SHEETS: Final = ("confusions.jpg", "surest-mistakes.jpg", "confusion-matrix.png")
 """Every file that mistakes can make."""
 _COLUMNS: Final = 4
-_CELL_PX: Final = 240  # room for a name and a score below a picture
+_CELL_PX: Final = 288  # room for a long name and a score below a picture
 _MOST_PAIRS: Final = 12
 _MOST_SUREST: Final = 24
 _MOST_CLASSES: Final = 20  # of the matrix: as many names as can be read
@@ -103,8 +103,7 @@ class _Sheet:
             mistakes = [at for at in self._surest_first.tolist() if ours[at]][: _COLUMNS - 1]
             places += [self._mistake(at) for at in mistakes]
             known = examples[named] or [_NONE]
-            times = f"{count} times" if count > 1 else "once"
-            caption = f"taken {times} for {self.names[named]}"
+            caption = f"{count} × taken for {self.names[named]}"
             places += [(caption, row) for row in known][: _COLUMNS - len(mistakes)]
             places += [("", _NONE)] * (-len(places) % _COLUMNS)
         return places
@@ -135,7 +134,7 @@ class _Sheet:
             return contact_sheet_jpeg(files, _COLUMNS, _CELL_PX)
 
     def _mistake(self, at: int) -> Place:
-        return f"{self._score_N[at]:.0%} sure, is {self.names[self._right_N[at]]}", int(self._rows[at])
+        return f"{self._score_N[at]:.0%} sure: is {self.names[self._right_N[at]]}", int(self._rows[at])
 
     def _examples(self, taxa: Iterable[int]) -> Mapping[int, list[int]]:
         """The first training pictures of some taxa, enough to fill a row; none where a taxon has none."""

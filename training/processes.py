@@ -6,6 +6,7 @@ warns of it. The server imports what the helpers need once, so that each starts 
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -54,6 +55,15 @@ def end_with_parent(_worker: int = 0) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def serve_training(worker: int = 0) -> None:
+    """Sets up a loader process: it ends with the training process, and not by a SIGTERM before it.
+
+    Schedulers send SIGTERM to all processes at once, and the training process still needs pictures until it has saved.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    end_with_parent(worker)
 
 
 def _end_after(parent: BaseProcess) -> None:

@@ -30,6 +30,7 @@ from training.manifest import Manifest
 from training.program import run_program
 from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_plain
 from training.show_batch import show_batch
+from training.tuning.proposal import tune
 from training.weights import load_weights
 
 RECIPE_COPY = "recipe.json"
@@ -53,6 +54,10 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
     """Stop when the run has trained for so long, with a validation and a checkpoint, s."""
     show_batch: Path | None = None
     """Draw one augmented batch with its names to this PNG file, and stop."""
+    tune: bool = False
+    """Measure batch sizes, layout, precision and compilation on this machine, propose flags, and stop."""
+    retune: bool = False
+    """The same, without what was measured here before."""
 
 
 def main() -> None:
@@ -86,7 +91,7 @@ def parse(arguments: list[str]) -> Train:
 
 
 def train(command: Train) -> None:
-    """Trains, resumes, or draws a batch; under torchrun together with the other ranks.
+    """Trains, resumes, tunes, or draws a batch; under torchrun together with the other ranks.
 
     Raises:
         BotanifyError: Something that the user can mend; nothing was overwritten.
@@ -104,6 +109,11 @@ def train(command: Train) -> None:
             show_batch(manifest, recipe, command.show_batch)
             print(f"Written: {command.show_batch}")
             return
+        _require_architecture(recipe.network.architecture)
+        if command.tune or command.retune:
+            network = _first_network(recipe, manifest, fresh=True, told=ranks.is_first)
+            tune(recipe, manifest, network, device, ranks, again=command.retune)
+            return
         _train(command, manifest, device, ranks)
     finally:
         leave(ranks)
@@ -112,7 +122,6 @@ def train(command: Train) -> None:
 def _train(command: Train, manifest: Manifest, device: torch.device, ranks: Ranks) -> None:
     recipe = command.recipe
     resumes = ranks.from_first(_resumes(command))
-    _require_architecture(recipe.network.architecture)
     network = _first_network(recipe, manifest, fresh=not resumes, told=ranks.is_first)
     with closing(Trainer(recipe, manifest, network, device, ranks)) as trainer:
         if resumes:

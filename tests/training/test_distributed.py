@@ -84,7 +84,7 @@ def all_losses(run):
 
 
 def test_twenty_steps_of_two_ranks_have_the_losses_of_one_with_the_same_global_batch(data, first_weights, tmp_path):
-    flags = (*STILL, "--weights", first_weights, "--epochs", 6, "--max-steps", 20)
+    flags = (*STILL, "--weights", first_weights, "--epochs", 7, "--max-steps", 20)
     alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 8)
     both = train_on(2, data, tmp_path / "both", *flags, "--batch-size", 4)
     assert len(all_losses(alone)) == 20

@@ -143,6 +143,26 @@ def test_a_killed_program_goes_on_with_the_very_same_losses(tmp_path):
     require_same_steps(tmp_path / "run", run_training(tmp_path / "data", tmp_path / "whole", *LONG))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_program_whose_whole_group_is_told_to_end_saves_and_asks_to_be_started_again(tmp_path):
+    root = write_pictures(tmp_path / "flowers", per_class=40)
+    prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
+    flags = (*LONG, "--checkpoint-every-steps", 1000, "--data", tmp_path / "data", "--run", tmp_path / "run")
+    arguments = [sys.executable, str(ROOT / "training" / "train.py"), str(RECIPE), *map(str, flags), "--workers", "1"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        arguments, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        wait_for_step(process, tmp_path / "run", 3)
+        os.killpg(process.pid, signal.SIGTERM)  # the loader's processes too, as schedulers do
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 75, told
+    step = events(tmp_path / "run", "interrupted")[-1]["step"]
+    assert step >= 3
+    assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == step
+
+
 def test_a_finished_run_resumed_is_still_finished(finished_run, data, tmp_path):
     run = shutil.copytree(finished_run, tmp_path / "run")
     run_training(data, run, "--resume")
