@@ -46,7 +46,7 @@ _DECIDE_BATCHES: Final = (
     ("loss", "target"),
     ("run", "seed"),
 )
-_REESTIMATION_BATCHES: Final = 200
+_REESTIMATION_PICTURES: Final = 2000  # of each rank; Wu and Johnson 2021 need a thousand or more
 # Why an epoch stops before its end; with several ranks the largest reason holds for all.
 _GO_ON, _ENOUGH, _TIME_IS_OUT, _ASKED_TO_STOP = range(4)
 
@@ -362,7 +362,7 @@ class Trainer:
         data = msgspec.structs.replace(self.recipe.data, persistent_workers=False)
         loader, batches = self._new_loader(msgspec.structs.replace(self.recipe, data=data))
         batches.epoch, batches.side_px = self.position.epoch, self._batches.side_px
-        for pixels, _ in islice(loader, _REESTIMATION_BATCHES):
+        for pixels, _ in islice(loader, math.ceil(_REESTIMATION_PICTURES / self.recipe.schedule.batch_size)):
             yield self.engine.normalized(pixels)
 
     def _save(self, *, best: bool = False) -> None:
