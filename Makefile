@@ -13,7 +13,7 @@ key := $(shell { pwd; cat pyproject.toml requirements.lock; } | cksum | tr ' ' -
 export UV_SYSTEM_CERTS ?= $(if $(wildcard /etc/ssl/certs/*),1,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all format lock train-env clean
+.PHONY: help serve test test-all format tables lock train-env clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ test-all: train-env  ## the same with every test that this machine can run
 format: train-env  ## format the code and apply safe fixes
 	$(python) -m ruff check --fix-only --quiet .
 	$(python) -m ruff format .
+
+tables: train-env  ## write the tables of README.md from benchmarks/results
+	$(python) benchmarks/tables.py $(ARGS)
 
 lock: .venv/.ready-uv-$(key)  ## write requirements.lock anew, keeping the pins that still hold (ARGS=--upgrade moves them)
 	$(uv) pip compile pyproject.toml --all-extras --universal --python-version 3.11 --fork-strategy fewest \

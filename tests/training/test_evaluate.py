@@ -1,14 +1,19 @@
 import csv
 import json
 import sys
+from shutil import copy
 
+import msgspec
 import pytest
+from PIL import Image
 
 from models.errors import DataError
 from tests.training.small import require_one_line
 from training.evaluate import Evaluate, evaluate, main
 from training.judgment import Figures
+from training.mistakes import SHEETS
 from training.prepare import Folder, prepare
+from training.shards import Pack, pack
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +57,60 @@ def test_the_tables_have_a_row_a_class_and_a_row_a_picture(both, manifest):
     right = sum(row["right_taxon_id"] == row["named_taxon_id"] for row in answers)
     assert right / 3 == pytest.approx(both[0][1].all.top1_taxon.value)
     assert all(0 < float(row["score"]) <= 1 for row in answers)
+
+
+def test_mistakes_and_learning_curves_stand_beside_the_report(both, manifest):
+    judgments, out = both
+    wrong = [judgment.network for judgment in judgments if judgment.all.top1_taxon.value < 1]
+    expected = {f"{network}-test-{sheet}" for network in wrong for sheet in SHEETS} | {"curves.png"}
+    pictures = {path.name for path in out.iterdir()} - {
+        f"{network}-test{ending}"
+        for network in ("checkpoint", "bundle")
+        for ending in (".json", "-classes.csv", "-answers.csv")
+    }
+    assert pictures == expected
+    for name in expected:
+        with Image.open(out / name) as picture:
+            assert min(picture.size) > 200
+
+
+def test_sheets_of_an_evaluation_before_do_not_stay(finished_run, data, tmp_path, monkeypatch):
+    (tmp_path / "checkpoint-test-confusions.jpg").write_bytes(b"old")
+    monkeypatch.setattr("training.evaluate.draw_mistakes", lambda found, manifest: {"confusion-matrix.png": b"new"})
+    evaluate(Evaluate(data=data, checkpoint=finished_run / "last.pt", out=tmp_path, workers=0))
+    assert not (tmp_path / "checkpoint-test-confusions.jpg").exists()
+    assert (tmp_path / "checkpoint-test-confusion-matrix.png").read_bytes() == b"new"
+
+
+def test_a_checkpoint_apart_from_its_run_has_no_curves(finished_run, data, tmp_path):
+    (tmp_path / "alone").mkdir()
+    copy(finished_run / "last.pt", tmp_path / "alone" / "last.pt")
+    evaluate(Evaluate(data=data, checkpoint=tmp_path / "alone" / "last.pt", out=tmp_path / "out", workers=0))
+    assert (tmp_path / "out" / "checkpoint-test.json").exists()
+    assert not (tmp_path / "out" / "curves.png").exists()
+
+
+def test_shards_may_lie_elsewhere(finished_run, data, tmp_path):
+    packed, elsewhere = tmp_path / "packed", tmp_path / "elsewhere"
+    pack(Pack(data=data, out=packed, workers=1))
+    elsewhere.mkdir()
+    for shard in packed.glob("*.tar"):
+        shard.rename(elsewhere / shard.name)
+    command = Evaluate(data=packed, checkpoint=finished_run / "last.pt", workers=0)
+    with pytest.raises(DataError, match="cannot be read"):
+        evaluate(command)
+    (judgment,) = evaluate(msgspec.structs.replace(command, shards=str(elsewhere)))
+    assert judgment.all.top1_taxon.num_pictures == 3
+
+
+def test_a_negative_number_of_workers_is_one_line(data, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--data", str(data), "--workers", "-1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    require_one_line(told, "bad_recipe")
+    assert "workers" in told
 
 
 def test_the_figures_are_printed_and_the_two_are_compared(bundle, finished_run, data, capsys, monkeypatch):

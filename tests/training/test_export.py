@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from models.bundle import load_bundle
-from models.errors import BundleError, DataError
+from models.errors import BundleError, DataError, RecipeError
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
 from training.calibration import fit_temperature
@@ -17,6 +17,7 @@ from training.export import Export, export
 from training.manifest import Manifest
 from training.onnx_file import fold_batch_norm, round_to_half
 from training.prepare import Folder, prepare
+from training.shards import Pack, pack
 
 
 @pytest.fixture
@@ -125,6 +126,24 @@ def test_a_file_that_does_not_answer_as_pytorch_does_is_never_sealed(half_storag
     with pytest.raises(BundleError, match=r"does not answer as PyTorch does.*expected at most 1e-12"):
         export(msgspec.structs.replace(exporting, parity_limit=1e-12, half_storage=half_storage))
     assert not exporting.out.parent.exists() or not list(exporting.out.parent.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [{"workers": -1}, {"serve_px": 8}, {"parity_limit": 0.0}])
+def test_a_flag_out_of_range_is_refused_before_anything_is_done(wrong, exporting):
+    with pytest.raises(RecipeError, match=next(iter(wrong))):
+        export(msgspec.structs.replace(exporting, **wrong))
+    assert not exporting.out.parent.exists()
+
+
+@pytest.mark.slow
+def test_shards_may_lie_elsewhere(exporting, data, tmp_path):
+    packed, elsewhere = tmp_path / "packed", tmp_path / "elsewhere"
+    pack(Pack(data=data, out=packed, workers=1))
+    elsewhere.mkdir()
+    for shard in packed.glob("*.tar"):
+        shard.rename(elsewhere / shard.name)
+    sealed = export(msgspec.structs.replace(exporting, data=packed, shards=str(elsewhere)))
+    assert load_bundle(sealed.folder).network("fp32").gates[0].num_pictures == 3
 
 
 def test_full_storage_needs_no_rounding(exporting):

@@ -1,0 +1,181 @@
+"""Program: writes the tables of README.md from the results that they stand for.
+
+python benchmarks/tables.py [--check]
+
+A table stands between `<!-- table: NAME -->` and `<!-- end of table -->` and shows every result of that name below
+benchmarks/results, one folder a device; a device without that result is not shown.
+"""
+
+import re
+import statistics
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import msgspec
+import tyro
+
+from benchmarks import loader, scale, train_speed
+from benchmarks.loader_variants import Variant
+from models.errors import DataError
+from training.atomic_file import replaced
+from training.program import run_program
+from training.studies.report import read_study, table
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+_MARKED: Final = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+_AUGMENTATIONS: Final = {"RandAugment": "with RandAugment"}
+_LOADERS: Final[Mapping[str, Variant]] = {
+    "(a) torchvision": "torchvision",
+    "(b) timm": "timm",
+    "(c) ours, files": "files",
+    "(d) ours, shards": "shards",
+}
+AnyResult = TypeVar("AnyResult")
+
+
+class Tables(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes the tables of README.md from the results."""
+
+    readme: Path = ROOT / "README.md"
+    """The page."""
+    results: Path = ROOT / "benchmarks" / "results"
+    """Folder of the results, with one folder a device."""
+    check: bool = False
+    """Write nothing; fail where the page shows anything else than the results."""
+
+
+def main() -> None:
+    """Runs the program with the arguments of the command line."""
+    run_program(lambda: write_tables(tyro.cli(Tables, description=__doc__)))
+
+
+def write_tables(command: Tables) -> None:
+    """Writes the tables, or with `check` compares them.
+
+    Raises:
+        DataError: A marker names no table, a result cannot be read, or the page that is checked is out of date.
+    """
+    old = command.readme.read_text(encoding="utf-8")
+    new = with_tables(old, command.results, command.readme.parent)
+    if command.check and new != old:
+        wrong = [a["name"] for a, b in zip(_MARKED.finditer(old), _MARKED.finditer(new), strict=True) if a[0] != b[0]]
+        raise DataError(
+            f"{command.readme.name} shows other figures than the results",
+            value=", ".join(wrong),
+            remedy="run: make tables",
+        )
+    if new != old:
+        with replaced(command.readme) as stream:
+            stream.write(new.encode())
+        print(f"Written: {command.readme}")
+
+
+def with_tables(page: str, results: Path, base: Path) -> str:
+    """The page with every marked table as the results have it.
+
+    Args:
+        page: Markdown.
+        results: Folder of the results.
+        base: Folder that links of the page are relative to.
+
+    Raises:
+        DataError: A marker names no table, or a result cannot be read.
+    """
+
+    def filled(marked: re.Match[str]) -> str:
+        render = TABLES.get(marked["name"])
+        if render is None:
+            raise DataError("no such table", value=marked["name"], limit=", ".join(TABLES), remedy="correct the marker")
+        shown = [render(path, path.relative_to(base).as_posix()) for path in _files(results, marked["name"])]
+        return "".join([marked[1], *(f"{each}\n\n" for each in shown), marked[3]])
+
+    return _MARKED.sub(filled, page)
+
+
+def loader_table(path: Path, link: str) -> str:
+    """Pictures that each training loader prepares, and how ours compares: medians over the rounds."""
+    result = _read(path, loader.Result)
+    rows = [_loader_row(comparison) for comparison in result.comparisons]
+    columns = ["pictures", "px", "augmentation", *_LOADERS, "(d) / (b)", "(c) / (a)"]
+    return f"{result.machine}; {result.rounds} rounds ([result]({link})):\n\n{table(columns, rows)}"
+
+
+def scale_table(path: Path, link: str) -> str:
+    """What a training set of that size costs before and after its pictures are decoded."""
+    result = _read(path, scale.Result)
+    rows = [[step, _rounded(seconds, "s")] for step, seconds in result.seconds.items()]
+    rows += [["all of it", _rounded(sum(result.seconds.values()), "s")], ["most memory", f"{result.peak_gb:.1f} GB"]]
+    kept = f"{result.num_kept:,} of {result.num_pictures:,} pictures kept, {result.num_outputs:,} outputs"
+    return f"{result.machine}; {kept} ([result]({link})):\n\n{table(['what', 'figure'], rows)}"
+
+
+def train_speed_table(path: Path, link: str) -> str:
+    """Pictures that each training loop takes, and the goals."""
+    return f"[Result]({link}). {train_speed.markdown(_read(path, train_speed.Result))}"
+
+
+def study_table(path: Path, link: str) -> str:
+    """All tables of a study and what follows from them."""
+    study = read_study(path)
+    page = link.removesuffix(".json") + ".md"
+    parts = [f"{study.title} ([page]({page})). Measured on {study.measured_on}, data {study.data}."]
+    for each in study.tables:
+        parts += [f"*{each.title}*", table(each.columns, each.rows)]
+    parts += ["\n".join(f"* {finding.text}" for finding in study.findings)] if study.findings else []
+    return "\n\n".join(parts)
+
+
+TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
+    "loader": loader_table,
+    "scale": scale_table,
+    "train_speed": train_speed_table,
+    "optimizations": study_table,
+    "batch_sizes": study_table,
+    "ablation": study_table,
+}
+"""Name of a result's file without its ending -> what makes Markdown of the file, given the link to it."""
+
+
+def _loader_row(comparison: loader.Comparison) -> list[str]:
+    setting = comparison.setting
+    rates = {rate.variant: statistics.median(rate.per_core_s or rate.per_s) for rate in comparison.rates}
+    return [
+        f"{comparison.pictures}, {comparison.megapixels[0]:.2g} to {comparison.megapixels[1]:.2g} MP",
+        str(setting.side_px),
+        _AUGMENTATIONS.get(setting.augmentation, setting.augmentation),
+        *(_rounded(rates[variant]) if variant in rates else "" for variant in _LOADERS.values()),
+        _rounded(statistics.median(comparison.ratios("shards", "timm"))),
+        _rounded(statistics.median(comparison.ratios("files", "torchvision"))),
+    ]
+
+
+def _files(results: Path, name: str) -> list[Path]:
+    return sorted(results.glob(f"*/**/{name}.json"))
+
+
+def _read(path: Path, kind: type[AnyResult]) -> AnyResult:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind, dec_hook=_decode)
+    except msgspec.DecodeError as error:
+        raise DataError(
+            f"{path} is no result of this version", value=error, remedy="measure again, or restore the file"
+        ) from error
+
+
+def _decode(kind: type, value: Any) -> Any:
+    return kind(value)  # a path, which JSON holds as text
+
+
+def _rounded(value: float, unit: str = "") -> str:
+    """Two digits that count, and every one before the point."""
+    digits = 0 if value >= 10 else 1 if value >= 1 else 2
+    return f"{value:.{digits}f} {unit}".rstrip()
+
+
+if __name__ == "__main__":
+    main()

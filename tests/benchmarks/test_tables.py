@@ -1,0 +1,117 @@
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks.tables import TABLES, Tables, with_tables, write_tables
+from models.errors import DataError
+from training.machine import Gpu, Machine
+from training.studies.report import Finding, Study, Table
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+CARD = Machine("EPYC", 16, 128.0, "Linux", "3.11", {}, "0" * 40, gpus=(Gpu("H200", 141.0),))
+LOADER = "Before.\n\n<!-- table: loader -->\nanything\n<!-- end of table -->\n\nAfter.\n"
+
+
+def planted(folder, name, result):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_bytes(msgspec.json.encode(result))
+
+
+def study(name):
+    return Study(
+        name=name,
+        title="What each part is worth",
+        about="",
+        machine=CARD,
+        measured_on="H200",
+        recipe="b4_5337",
+        data="flowers17",
+        flags=(),
+        arms=[],
+        tables=[Table("Equal epochs", ["arm", "top-1"], [["baseline", "70.1 %"]])],
+        findings=[Finding("batch_norm", "Half of it is BatchNorm.")],
+    )
+
+
+@pytest.fixture
+def readme(tmp_path):
+    """A page below which a copy of one result lies."""
+    (tmp_path / "results" / "a-cpu").mkdir(parents=True)
+    source = RESULTS / "amd-epyc-2-cores" / "loader.json"
+    (tmp_path / "results" / "a-cpu" / "loader.json").write_bytes(source.read_bytes())
+    (tmp_path / "README.md").write_text(LOADER)
+    return tmp_path / "README.md"
+
+
+def test_the_readme_shows_what_the_results_hold():
+    write_tables(Tables(check=True))
+
+
+def test_every_result_that_has_a_table_has_its_place_in_the_readme():
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    kept = {path.stem for path in RESULTS.rglob("*.json")} & set(TABLES)
+    assert {"loader", "scale"} <= kept
+    assert [name for name in sorted(kept) if f"<!-- table: {name} -->" not in page] == []
+
+
+def test_a_row_is_the_medians_of_its_rounds(readme):
+    write_tables(Tables(readme=readme, results=readme.parent / "results"))
+    result = json.loads((readme.parent / "results" / "a-cpu" / "loader.json").read_text())
+    lines = readme.read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| ")][2:]
+    assert len(rows) == len(result["comparisons"])
+    first = {rate["variant"]: sorted(rate["per_core_s"])[2] for rate in result["comparisons"][0]["rates"]}
+    cells = [cell.strip() for cell in rows[0].split("|")[1:-1]]
+    assert cells[:3] == ["small, 0.25 to 0.48 MP", "320", "crop and flip"]
+    assert cells[3:7] == [f"{first[name]:.0f}" for name in ("torchvision", "timm", "files", "shards")]
+    assert any("(results/a-cpu/loader.json)" in line and "AMD EPYC, 2 cores" in line for line in lines)
+    assert (lines[0], lines[-1]) == ("Before.", "After.")
+    assert "anything" not in lines
+
+
+def test_writing_again_changes_nothing(readme):
+    command = Tables(readme=readme, results=readme.parent / "results")
+    write_tables(command)
+    written = readme.read_text()
+    write_tables(command)
+    assert readme.read_text() == written
+    write_tables(msgspec.structs.replace(command, check=True))
+
+
+def test_a_page_that_shows_other_figures_fails_the_check_and_is_left_alone(readme):
+    command = Tables(readme=readme, results=readme.parent / "results")
+    write_tables(command)
+    readme.write_text(readme.read_text().replace("| 133 |", "| 134 |", 1))
+    before = readme.read_text()
+    with pytest.raises(DataError, match=r"other figures than the results \(got loader\)"):
+        write_tables(msgspec.structs.replace(command, check=True))
+    assert readme.read_text() == before
+
+
+def test_every_device_with_a_result_is_shown_and_no_other(tmp_path):
+    page = "<!-- table: ablation -->\n<!-- end of table -->\n"
+    assert with_tables(page, tmp_path, tmp_path) == page
+    planted(tmp_path / "one", "ablation", study("ablation"))
+    planted(tmp_path / "two" / "herbarium", "ablation", study("ablation"))
+    (tmp_path / "three").mkdir()
+    shown = with_tables(page, tmp_path, tmp_path)
+    assert shown.count("| baseline | 70.1 % |") == 2
+    assert shown.count("* Half of it is BatchNorm.") == 2
+    assert "(one/ablation.md)" in shown
+    assert "(two/herbarium/ablation.md)" in shown
+
+
+def test_a_marker_that_names_no_table_is_told(tmp_path):
+    with pytest.raises(DataError, match="no such table"):
+        with_tables("<!-- table: loaders -->\n<!-- end of table -->\n", tmp_path, tmp_path)
+
+
+def test_a_result_of_another_version_is_told(readme):
+    path = readme.parent / "results" / "a-cpu" / "loader.json"
+    path.write_text(path.read_text().replace('"rounds"', '"turns"'))
+    with pytest.raises(DataError, match="no result of this version"):
+        write_tables(Tables(readme=readme, results=readme.parent / "results"))
+    assert readme.read_text() == LOADER

@@ -1,0 +1,59 @@
+"""torchrun's part: a rank that is killed comes back, and the run goes on from its last checkpoint."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.training.small import ROOT, events, losses_by_step
+
+DEBUG = ROOT / "training" / "recipes" / "debug.toml"
+EPOCHS = 10  # of 4 species x 8 pictures: 2 steps each on two ranks of 8
+
+
+def start(folder, *flags):
+    """Two ranks, as README starts them, on drawn data."""
+    arguments = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments += [*map(str, flags), "--", str(ROOT / "training" / "train.py"), str(DEBUG), "--epochs", str(EPOCHS)]
+    arguments += ["--data", str(folder / "data"), "--run", str(folder / "run"), "--checkpoint-every-steps", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    with (folder / "told").open("w") as told:
+        return subprocess.Popen(arguments, env=environment, stdout=told, stderr=subprocess.STDOUT)
+
+
+def trainers(agent):
+    """The processes of the ranks: children of torchrun that run the program."""
+    return [child for child in psutil.Process(agent.pid).children() if "train.py" in " ".join(child.cmdline())]
+
+
+def wait_for_checkpoint(agent, run, step):
+    while not ((run / "log.jsonl").exists() and any(e["step"] >= step for e in events(run, "checkpoint"))):
+        assert agent.poll() is None, (run.parent / "told").read_text()
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_killed_rank_comes_back_and_the_run_goes_on_as_if_nothing_had_happened(tmp_path):
+    for name in ("whole", "run"):
+        (tmp_path / name).mkdir()
+    with start(tmp_path / "whole") as agent:
+        assert agent.wait() == 0, (tmp_path / "whole" / "told").read_text()
+    whole, run = tmp_path / "whole" / "run", tmp_path / "run" / "run"
+
+    with start(tmp_path / "run", "--max-restarts", 3) as agent:
+        wait_for_checkpoint(agent, run, 4)
+        trainers(agent)[1].send_signal(signal.SIGKILL)
+        assert agent.wait() == 0, (tmp_path / "run" / "told").read_text()
+
+    (resumed,) = events(run, "resume")
+    assert resumed["step"] >= 4
+    found, expected = losses_by_step(run), losses_by_step(whole)
+    assert sorted(found) == sorted(expected) == list(range(1, 2 * EPOCHS + 1))
+    for step, losses in expected.items():
+        assert found[step] == pytest.approx(losses, abs=1e-5), step
+    assert events(run, "end")[-1]["epoch"] == EPOCHS
