@@ -1,10 +1,15 @@
 import pickle
+import socket
 import sys
 import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import pytest
 import timm
 import torch
+from huggingface_hub import constants
 from safetensors.torch import save_file
 
 from models.errors import CheckpointError
@@ -81,6 +86,68 @@ def test_a_checkpoint_of_ours_gives_its_moving_average(finished_run):
     assert all(torch.equal(value, ema[name]) for name, value in network.state_dict().items())
 
 
+def save_checkpoint(folder, keys, num_rows=None):
+    """A checkpoint as a run writes it, of which only the weights and the keys are of interest here."""
+    torch.manual_seed(2)
+    network = PlantNetwork(NAME, len(keys) if num_rows is None else num_rows)
+    torch.nn.init.normal_(network.head.bias)
+    path = folder / "last.pt"
+    torch.save({"network": network.state_dict(), "ema": None, "output_keys": keys}, path)
+    return path, network
+
+
+def load_by_key(path, keys):
+    torch.manual_seed(3)
+    network = PlantNetwork(NAME, len(keys))
+    fresh = {name: value.clone() for name, value in network.head.state_dict().items()}
+    return network, fresh, load_weights(network, str(path), keys)
+
+
+@pytest.mark.parametrize("keys", [["c", "d", "a", "e"], ["c", "a", "b"], ["a"], ["d", "a", "e"]])
+def test_the_rows_of_the_classifier_follow_their_keys(keys, tmp_path):
+    path, saved = save_checkpoint(tmp_path, ["a", "b", "c"])
+    network, fresh, loaded = load_by_key(path, keys)
+    require_loaded(network, own_state(saved), head=False)
+    for row, key in enumerate(keys):
+        for name, value in network.head.state_dict().items():
+            known = key in "abc"
+            expected = saved.head.state_dict()[name]["abc".index(key)] if known else fresh[name][row]
+            assert torch.equal(value[row], expected), (key, name)
+    num_known = len(set(keys) & set("abc"))
+    assert f"{num_known} of {len(keys)} rows of the classifier by their key" in loaded.note
+    assert loaded.fresh_head == ("the rest starts at random" in loaded.note) == (num_known < len(keys))
+
+
+def test_as_many_outputs_of_other_plants_take_no_row(tmp_path):
+    path, _ = save_checkpoint(tmp_path, ["a", "b", "c"])
+    network, fresh, loaded = load_by_key(path, ["x", "y", "z"])
+    assert all(torch.equal(value, fresh[name]) for name, value in network.head.state_dict().items())
+    assert (loaded.fresh_head, "0 of 3 rows" in loaded.note) == (True, True)
+
+
+def test_the_same_outputs_in_the_same_order_are_copied_straight(tmp_path):
+    path, saved = save_checkpoint(tmp_path, ["a", "b", "c"])
+    network, _, loaded = load_by_key(path, ["a", "b", "c"])
+    require_loaded(network, own_state(saved))
+    assert (loaded.fresh_head, loaded.note) == (False, f"weights from {path}")
+
+
+def test_a_checkpoint_whose_names_and_rows_disagree_is_refused(tmp_path):
+    path, _ = save_checkpoint(tmp_path, ["a", "b", "c"], num_rows=5)
+    with pytest.raises(CheckpointError, match="3 names for 5 rows"):
+        load_by_key(path, ["c", "a"])
+
+
+def test_a_file_without_keys_is_taken_as_it_is_or_without_its_classifier(tmp_path):
+    path = save("timm", timm_state(3), tmp_path)
+    network, _, loaded = load_by_key(path, ["a", "b", "c"])
+    require_loaded(network, timm_state(3))
+    assert not loaded.fresh_head
+    network, fresh, loaded = load_by_key(path, ["a", "b"])
+    assert torch.equal(network.head.weight, fresh["weight"])
+    assert loaded.fresh_head
+
+
 @pytest.mark.parametrize("kind", ["timm", "safetensors"])
 def test_weights_of_another_architecture_are_refused_and_change_nothing(kind, tmp_path):
     network = PlantNetwork("test_resnet", 3)
@@ -117,6 +184,83 @@ def test_imagenet_fills_the_backbone_from_what_timm_gives(monkeypatch):
     loaded = load_weights(network, "imagenet")
     require_loaded(network, published.state_dict(), head=False)
     assert (loaded.origin, loaded.fresh_head) == ("imagenet", True)
+
+
+@contextmanager
+def hub_that_answers(status):
+    """A hub on this machine; the address is given."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+@contextmanager
+def hub_that_keeps_silent():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextmanager
+def no_hub_at_all():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize(
+    ("hub", "reached"),
+    [
+        (lambda: hub_that_answers(200), True),
+        (lambda: hub_that_answers(404), True),
+        (lambda: hub_that_answers(503), False),
+        (hub_that_keeps_silent, False),
+        (no_hub_at_all, False),
+    ],
+)
+def test_only_a_hub_that_answers_is_asked_for_weights(hub, reached, monkeypatch):
+    asked = []
+
+    def create_model(name, *, pretrained):
+        asked.append(not constants.HF_HUB_OFFLINE)
+        return timm.models.create_model(name)
+
+    monkeypatch.setattr(weights, "_HUB_PATIENCE_S", 5.0 if reached else 0.2)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    network = PlantNetwork(NAME, 3)
+    monkeypatch.setattr(weights.timm, "create_model", create_model)
+    with hub() as address:
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        load_weights(network, "imagenet")
+    assert asked == [reached]
+    assert not constants.HF_HUB_OFFLINE
+
+
+def test_weights_in_the_cache_need_no_hub(monkeypatch, tmp_path):
+    published = timm_state(1000)
+    cached = tmp_path / "hub" / f"models--timm--{NAME}.r160_in1k"
+    (cached / "snapshots" / "1").mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("1")
+    save_file(published, cached / "snapshots" / "1" / "model.safetensors")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    network = PlantNetwork(NAME, 3)
+    with no_hub_at_all() as address:
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        load_weights(network, "imagenet")
+    require_loaded(network, published, head=False)
 
 
 def test_imagenet_without_a_network_connection_is_one_line_with_both_ways_out(data, tmp_path, monkeypatch, capsys):

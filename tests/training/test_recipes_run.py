@@ -1,0 +1,50 @@
+"""Every recipe of the project, whole but tiny: its own batch, rates, loss, norms and augmentation.
+
+What is replaced is what a test machine has not: pretrained weights, the network's and the pictures' size, the number of
+epochs, GPUs and the data.
+"""
+
+import math
+
+import pytest
+
+from tests.training.small import command, events
+from training.checkpoint import LAST, read_checkpoint
+from training.recipe import read_recipe, recipe_files
+from training.sampler import side_at_epoch
+from training.train import train
+
+SMALLEST_PX, LARGER_PX = 32, 8
+
+
+def tiny_flags(recipe):
+    """One epoch a picture size, each size a little larger than the one before."""
+    sides = [SMALLEST_PX + LARGER_PX * place for place in range(max(len(recipe.pictures.progressive), 1))]
+    flags = ["--architecture", "test_efficientnet", "--weights", "none", "--device", "cpu", "--no-compile"]
+    flags += ["--expect-outputs", 0, "--drawn-species", 0, "--workers", 0, "--no-tensorboard"]
+    flags += ["--epochs", len(sides), "--picture-px", sides[-1], "--serve-px", sides[-1]]
+    flags += ["--log-every-steps", 1, "--warmup-epochs", min(recipe.schedule.warmup_epochs, 1)]
+    if recipe.pictures.progressive:
+        flags += ["--progressive", *(number for pair in enumerate(sides) for number in pair)]
+    return flags
+
+
+@pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)
+def test_a_recipe_trains_to_its_end(path, data, tmp_path):
+    recipe = read_recipe(path)
+    tiny = command(data, tmp_path / "run", *tiny_flags(recipe), recipe=path)
+    train(tiny)
+    pictures, epochs = tiny.recipe.pictures, tiny.recipe.schedule.epochs
+    losses = [loss for event in events(tmp_path / "run", "losses") for loss in event["losses"]]
+    assert len(losses) >= epochs
+    assert all(math.isfinite(loss) for loss in losses)
+    done = events(tmp_path / "run", "epoch")
+    sides = [side_at_epoch(pictures.progressive, pictures.picture_px, epoch) for epoch in range(epochs)]
+    assert [event["side_px"] for event in done] == sides
+    assert done[-1]["validation"]["top1"]["num_pictures"] == 3
+    (ended,) = events(tmp_path / "run", "end")
+    assert ended["epoch"] == epochs
+    checkpoint = read_checkpoint(tmp_path / "run" / LAST)
+    rates = {group["name"].partition(",")[0]: group["initial_lr"] for group in checkpoint.optimizer["param_groups"]}
+    assert rates == {"backbone": recipe.schedule.backbone_lr, "head": recipe.schedule.head_lr}
+    assert (checkpoint.ema is not None) == (recipe.schedule.ema_decay > 0)
