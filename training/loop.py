@@ -232,7 +232,7 @@ class Trainer:
         self._batches.side_px = side_at_epoch(pictures.progressive, pictures.picture_px, epoch)
         self.engine.head_only = epoch < self.recipe.schedule.head_only_epochs
         self.engine.train_mode()
-        self.monitor.begin_epoch()
+        self.monitor.begin_epoch(head_only=self.engine.head_only)
         return done
 
     def _loaded(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -292,7 +292,8 @@ class Trainer:
         Raises:
             Diverged: Too many steps in a row were skipped.
         """
-        found = self.engine.read()
+        with self.engine.clock.stage("read"):
+            found = self.engine.read()
         if not found.losses:
             return
         losses = self.ranks.mean(found.losses)
@@ -332,7 +333,7 @@ class Trainer:
             "memory_gb": peak_memory_gb(self.device),
             "bad_steps": self.engine.read().bad_steps,
         }
-        self.monitor.measure_ceiling(self.engine, head_only=self.engine.head_only)
+        self.monitor.measure_ceiling(self.engine)
         verdict = self.monitor.verdict(use)
         facts |= {"use": msgspec.to_builtins(use), "verdict": msgspec.to_builtins(verdict)}
         told = f"epoch {epoch}/{schedule.epochs}: {seconds:.0f} s, {speed:.1f} pictures/s at {side_px} px"

@@ -26,21 +26,21 @@ class StepClock:
 
     def __init__(self, device: torch.device) -> None:
         self._on_cuda = device.type == "cuda"
-        self._stages: dict[str, _HostStage | _CudaStage] = {}
-        for name in STAGES:
-            self.stage(name)
+        self._stages = {name: self._new_stage(name) for name in STAGES}
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """The block whose time counts for a stage; a name that is not of STAGES is the host's."""
         stage = self._stages.get(name)
         if stage is None:
-            stage = _CudaStage() if self._on_cuda and name in DEVICE_STAGES else _HostStage()
-            self._stages[name] = stage
+            stage = self._stages[name] = self._new_stage(name)
         return stage
 
     def read(self) -> dict[str, float]:
         """Seconds in each stage since the last reading; on CUDA it waits for the last step that was begun."""
         return {name: stage.take() for name, stage in self._stages.items()}
+
+    def _new_stage(self, name: str) -> "_HostStage | _CudaStage":
+        return _CudaStage() if self._on_cuda and name in DEVICE_STAGES else _HostStage()
 
 
 class _HostStage(AbstractContextManager[None]):

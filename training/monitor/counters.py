@@ -33,11 +33,23 @@ def wanted_s(pid: int, thread: int) -> float | None:
     What is missing to the time that has passed, it slept: for storage, for another thread, or on purpose. CPU time
     alone cannot tell sleeping from a machine that is busy with something else.
     """
+    told = _schedule_s(pid, thread)
+    return None if told is None else sum(told)
+
+
+def waited_s(pid: int, thread: int) -> float | None:
+    """Seconds in which a thread waited for a core; None where the kernel does not tell."""
+    told = _schedule_s(pid, thread)
+    return None if told is None else told[1]
+
+
+def _schedule_s(pid: int, thread: int) -> tuple[float, float] | None:
+    """Seconds in which a thread ran, and in which it waited for a core (kernel docs, sched-stats)."""
     try:
         ran, waited, _ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
     except (OSError, ValueError):
         return None
-    return (int(ran) + int(waited)) / _NS
+    return int(ran) / _NS, int(waited) / _NS
 
 
 def _quotas() -> Iterator[float]:

@@ -14,6 +14,8 @@ from training.monitor.verdict import EpochUse, Verdict, judge
 from training.recipe import Recipe
 
 _GB: Final = 1e9
+_NEWS_EVERY_S: Final = 60.0
+_REPLAY_SHARE: Final = 0.02  # of an epoch, for each of two sizes of batch
 
 
 class Monitor:
@@ -41,19 +43,24 @@ class Monitor:
     ) -> None:
         self.clock = StepClock(device)
         self._recipe, self._device, self._packed, self._alone, self._note = recipe, device, packed, alone, note
-        self._sampler = UsageSampler(device)
+        self._sampler = UsageSampler(device, recipe.data.workers)
         self._batch: tuple[Tensor, Tensor] | None = None
         self._ceilings: dict[tuple[int, bool], Ceiling] = {}
         self._ceiling: Ceiling | None = None
-        self._warm = self._runs = False
-        self._began_epoch = self._began = 0.0
+        self._warm = self._runs = self._head_only = False
+        self._began_epoch = self._began = self._told = 0.0
         self._pictures = self._pictures_before = 0
         self._stages: dict[str, float] = {}
         self._warming: EpochUse | None = None
 
-    def begin_epoch(self) -> None:
-        """Starts anew; the measured time begins with the first batch."""
-        self._began_epoch = time.perf_counter()
+    def begin_epoch(self, *, head_only: bool = False) -> None:
+        """Starts anew; the measured time begins with the first batch.
+
+        Args:
+            head_only: Whether only the classifier learns, which is another step.
+        """
+        self._head_only = head_only
+        self._began_epoch = self._told = time.perf_counter()
         self._pictures, self._runs, self._warming = 0, False, None
         self._batch = None
 
@@ -61,6 +68,7 @@ class Monitor:
         """Takes note of a batch that the loader gave; the first of an epoch is kept for the replay."""
         if not self._runs:
             self._runs, self._batch = True, (pixels, labels)
+            self._ceiling = self._ceilings.get((pixels.shape[-1], self._head_only))
             self._measure_from_here()
         self._pictures += len(labels)
 
@@ -72,6 +80,14 @@ class Monitor:
             self._measure_from_here()
         return use
 
+    def is_news(self) -> bool:
+        """Whether a minute has passed since it was last so, or since the epoch began."""
+        now = time.perf_counter()
+        if now - self._told < _NEWS_EVERY_S:
+            return False
+        self._told = now
+        return True
+
     def end_epoch(self) -> EpochUse:
         """The epoch, after its last step; call it where the host has just waited for the device."""
         use = self._use(final=True)
@@ -82,22 +98,23 @@ class Monitor:
             return self._warming
         return use
 
-    def measure_ceiling(self, steps: Steps, *, head_only: bool = False) -> None:
+    def measure_ceiling(self, steps: Steps) -> None:
         """Replays the epoch's first batch, once for each picture size; call it after `end_epoch`.
 
         Args:
             steps: The engine of the run.
-            head_only: Whether only the classifier learns, which is another step.
         """
         batch, self._batch = self._batch, None
-        if batch is None:
+        if batch is None or self._ceiling is not None or not self._alone or not worth_replaying(self._step_s()):
             return
-        key = batch[0].shape[-1], head_only
-        if key not in self._ceilings and self._alone and worth_replaying(self._step_s()):
-            hardware = self._recipe.hardware
-            memory = hardware.memory_gb * _GB if hardware.memory_gb else None
-            self._ceilings[key] = measure_ceiling(steps, *batch, with_larger=not hardware.compile, memory_bytes=memory)
-        self._ceiling = self._ceilings.get(key)
+        hardware = self._recipe.hardware
+        self._ceiling = self._ceilings[batch[0].shape[-1], self._head_only] = measure_ceiling(
+            steps,
+            *batch,
+            with_larger=not hardware.compile,
+            budget_s=_REPLAY_SHARE * (time.perf_counter() - self._began_epoch),
+            memory_bytes=hardware.memory_gb * _GB if hardware.memory_gb else None,
+        )
 
     def verdict(self, use: EpochUse) -> Verdict:
         """What limits the run, as far as the epoch's figures show."""
@@ -122,7 +139,7 @@ class Monitor:
         return EpochUse(
             pictures=pictures,
             seconds=round(seconds, 3),
-            pictures_per_s=round(pictures / seconds, 2),
+            pictures_per_s=round(pictures / seconds, 4),
             start_s=round(self._began - self._began_epoch, 3),
             stages={name: round(value, 4) for name, value in self._stages.items()},
             usage=self._sampler.end() if final else self._sampler.so_far(),

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from training.monitor.clock import DEVICE_STAGES, StepClock
-from training.monitor.counters import wanted_s
+from training.monitor.counters import waited_s
 
-_BUDGET_S: Final = 0.5  # of measuring one size of batch; fewer than _FEWEST_GROUPS are never trusted
+_LONGEST_S: Final = 0.5  # of measuring one size of batch; fewer than _FEWEST_GROUPS are never trusted
 _FEWEST_GROUPS, _MOST_GROUPS = 3, 15
 _CUDA_GROUP: Final = 5  # steps between two waits, so that the host can run ahead as it does in training
 _LONGEST_STEP_S: Final = 1.0  # a step that takes longer is no mystery: the clock tells enough
@@ -78,7 +78,13 @@ class Ceiling(msgspec.Struct, frozen=True):
 
 
 def measure_ceiling(
-    steps: Steps, pixels: Tensor, labels: Tensor, *, with_larger: bool, memory_bytes: float | None = None
+    steps: Steps,
+    pixels: Tensor,
+    labels: Tensor,
+    *,
+    with_larger: bool,
+    budget_s: float = _LONGEST_S,
+    memory_bytes: float | None = None,
 ) -> Ceiling:
     """Replays a batch, and if asked a larger one made of its copies; the run goes on as if nothing had been.
 
@@ -89,16 +95,17 @@ def measure_ceiling(
         pixels: A batch as the loader gave it, shape (B, 3, side, side), uint8.
         labels: Its labels, shape (B,).
         with_larger: Whether to try larger batches; not where each size is compiled anew.
+        budget_s: About how long to measure each size; a few steps are always taken.
         memory_bytes: GPU memory that may be used; unlimited if None.
     """
     with _unchanged(steps):
         if steps.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(steps.device)
-        own = _measure(steps, pixels, labels)
+        own = _measure(steps, pixels, labels, budget_s)
         larger = None
         for times in _LARGER if with_larger else ():
             if own.step_s * times <= _LONGEST_STEP_S and _fits(steps.device, times, memory_bytes):
-                larger = _measure_if_it_fits(steps, *_repeated(pixels, labels, times))
+                larger = _measure_if_it_fits(steps, *_repeated(pixels, labels, times), budget_s)
             if larger is not None:
                 break
         return Ceiling(own, larger, _sync_lines(steps.device, lambda: _take(steps, pixels, labels)))
@@ -113,41 +120,32 @@ def _take(steps: Steps, pixels: Tensor, labels: Tensor) -> None:
     steps.take(pixels, labels, step=0, index=0, window=2)
 
 
-def _measure(steps: Steps, pixels: Tensor, labels: Tensor) -> Replayed:
+def _measure(steps: Steps, pixels: Tensor, labels: Tensor, budget_s: float) -> Replayed:
     on_cuda = steps.device.type == "cuda"
     per_group = _CUDA_GROUP if on_cuda else 1
     for _ in range(2 if on_cuda else 1):  # the first of a size looks for kernels and memory
         _take(steps, pixels, labels)
     steps.read()
-    steps.clock.read()
-    groups: list[tuple[float, float]] = []
+    clock = steps.clock = StepClock(steps.device) if on_cuda else _SleepClock(steps.device)
+    groups: list[float] = []
     began = time.perf_counter()
-    while len(groups) < _FEWEST_GROUPS or (len(groups) < _MOST_GROUPS and time.perf_counter() - began < _BUDGET_S):
-        wanted_before = _wanted_s()
+    while len(groups) < _FEWEST_GROUPS or (
+        len(groups) < _MOST_GROUPS and time.perf_counter() - began < min(budget_s, _LONGEST_S)
+    ):
         for _ in range(per_group):
             _take(steps, pixels, labels)
-        seconds, wanted = _stage_s(steps.clock.read()), _wanted_s()
-        slept = 0.0 if on_cuda or wanted is None or wanted_before is None else seconds - (wanted - wanted_before)
-        groups.append((seconds / per_group, max(slept, 0.0) / per_group))
+        stages = clock.read()
+        groups.append(sum(stages[name] for name in DEVICE_STAGES) / per_group)
         steps.read()
-    # A wait in every step is in every group, unlike what a busy machine does now and then.
-    slept_s = min(slept for _, slept in groups)
-    return Replayed(len(labels), statistics.median(seconds for seconds, _ in groups) - slept_s, slept_s)
+    slept_s = max(clock.slept_s / len(groups), 0.0) if isinstance(clock, _SleepClock) else 0.0
+    return Replayed(len(labels), max(statistics.median(groups) - slept_s, 0.0), slept_s)
 
 
-def _measure_if_it_fits(steps: Steps, pixels: Tensor, labels: Tensor) -> Replayed | None:
+def _measure_if_it_fits(steps: Steps, pixels: Tensor, labels: Tensor, budget_s: float) -> Replayed | None:
     try:
-        return _measure(steps, pixels, labels)
+        return _measure(steps, pixels, labels, budget_s)
     except torch.OutOfMemoryError:
         return None
-
-
-def _stage_s(stages: dict[str, float]) -> float:
-    return sum(stages.get(name, 0.0) for name in DEVICE_STAGES)
-
-
-def _wanted_s() -> float | None:
-    return wanted_s(os.getpid(), threading.get_native_id())
 
 
 def _repeated(pixels: Tensor, labels: Tensor, times: int) -> tuple[Tensor, Tensor]:
@@ -180,19 +178,46 @@ def _sync_lines(device: torch.device, take: Callable[[], None]) -> tuple[str, ..
     return tuple(dict.fromkeys(lines))
 
 
+class _SleepClock(StepClock):
+    """Tells beside how long the thread slept inside the stages; too slow for every step of a run."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.slept_s = 0.0
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """The block whose time counts for a stage."""
+        began, wanted_before = time.perf_counter(), _wanted_s()
+        with super().stage(name):
+            yield
+        wanted = _wanted_s()
+        if wanted is not None and wanted_before is not None:
+            self.slept_s += time.perf_counter() - began - (wanted - wanted_before)
+
+
+def _wanted_s() -> float | None:
+    """As `wanted_s` for this thread, whose run time the kernel else only brings up to date every few milliseconds."""
+    waited = waited_s(os.getpid(), threading.get_native_id())
+    return None if waited is None else time.thread_time() + waited
+
+
 @contextmanager
 def _unchanged(steps: Steps) -> Iterator[None]:
-    """Leaves the run as it was: statistics, gradients, random state, losses and clock."""
+    """Leaves the run as it was: its clock, statistics, gradients, random state and losses."""
     devices = [steps.device] if steps.device.type == "cuda" else []
     before = {name: value.clone() for name, value in steps.network.named_buffers()}
+    clock = steps.clock
     with torch.random.fork_rng(devices):
         try:
             yield
         finally:
+            steps.clock = clock
             for name, value in steps.network.named_buffers():
                 value.copy_(before[name])
             steps.optimizer.zero_grad(set_to_none=True)
             steps.read()
             steps.clock.read()
             if devices:
-                torch.cuda.empty_cache()  # the larger batches' share, which others on the card may need
+                torch.cuda.empty_cache()  # the larger batch's share, which others on the card may need
+                torch.cuda.reset_peak_memory_stats(steps.device)

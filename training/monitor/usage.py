@@ -30,8 +30,6 @@ class Usage(msgspec.Struct, frozen=True):
     cpu_cores_mean: float
     """Cores that this process and its children kept busy."""
     cpu_cores_max: float
-    num_loaders: int
-    """Loader processes that were seen."""
     loader_busy: float | None
     """Share of their time in which loader processes ran or would have; the rest they waited for storage or for room."""
     host_slept_s: float | None
@@ -50,13 +48,15 @@ class UsageSampler:
 
     Args:
         device: Where the steps run; a GPU is sampled too.
+        workers: Loader processes that the run has; the busiest so many are taken for them, since a loader that is no
+            longer used may keep its own.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, workers: int) -> None:
         self.gpu_problem = ""
         """Why the GPU cannot be sampled; empty where it can, or where there is none."""
         self._device = device if device.type == "cuda" else None
-        self._cores = cores_available()
+        self._cores, self._workers = cores_available(), workers
         self._lock = threading.Lock()
         self._awake, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -75,14 +75,14 @@ class UsageSampler:
     def so_far(self) -> Usage:
         """What was seen since `begin`."""
         with self._lock:
-            return self._seen.usage(self._cores)
+            return self._seen.usage(self._cores, self._workers)
 
     def end(self) -> Usage:
         """What was seen since `begin`, up to now, and samples no more."""
         self._awake.clear()
         with self._lock:
             self._sample()
-            return self._seen.usage(self._cores)
+            return self._seen.usage(self._cores, self._workers)
 
     def close(self) -> None:
         """Ends the thread."""
@@ -123,6 +123,12 @@ class _Span(NamedTuple):
         if self.first.wanted_s is None or self.last.wanted_s is None:
             return None
         return self.last.wanted_s - self.first.wanted_s
+
+    def busy(self) -> float | None:
+        """Share of the time in which the process ran or would have; None if it was seen only once."""
+        wanted = self.wanted_s()
+        busy_s = self.cpu_s() if wanted is None else wanted
+        return min(busy_s / self.seconds(), 1.0) if self.seconds() > 0 else None
 
     def read_bytes(self) -> int | None:
         if self.first.read_bytes is None or self.last.read_bytes is None:
@@ -165,7 +171,7 @@ class _Seen:
         self._gpu_use.append(torch.cuda.utilization(device) / 100)
         self._gpu_memory.append(torch.cuda.device_memory_used(device) / _GB)
 
-    def usage(self, cores: int) -> Usage:
+    def usage(self, cores: int, workers: int) -> Usage:
         own = self._spans[self._own.pid]
         seconds = max(own.seconds(), 1e-9)
         cpu_mean = self._cpu_s() / seconds
@@ -174,8 +180,7 @@ class _Seen:
             cores=cores,
             cpu_cores_mean=round(cpu_mean, 2),
             cpu_cores_max=round(max(self._cpu_max, cpu_mean), 2),
-            num_loaders=len(self._loaders),
-            loader_busy=self._loader_busy(),
+            loader_busy=self._loader_busy(workers),
             host_slept_s=None if wanted is None else round(max(seconds - wanted, 0.0), 3),
             read_mb_per_s=self._read_mb_per_s(seconds),
             gpu_use_mean=_mean(self._gpu_use),
@@ -203,14 +208,10 @@ class _Seen:
     def _cpu_s(self) -> float:
         return sum(span.cpu_s() for span in self._spans.values())
 
-    def _loader_busy(self) -> float | None:
+    def _loader_busy(self, workers: int) -> float | None:
         spans = [self._spans[pid] for pid in self._loaders if pid in self._spans]
-        seconds = sum(span.seconds() for span in spans)
-        if seconds == 0:
-            return None
-        wanted = [span.wanted_s() for span in spans]
-        busy = sum(span.cpu_s() if want is None else want for span, want in zip(spans, wanted, strict=True))
-        return round(min(busy / seconds, 1.0), 3)
+        busy = sorted((share for span in spans if (share := span.busy()) is not None), reverse=True)[:workers]
+        return _mean(busy)
 
     def _read_mb_per_s(self, seconds: float) -> float | None:
         read = [num_bytes for span in self._spans.values() if (num_bytes := span.read_bytes()) is not None]

@@ -13,7 +13,7 @@ import msgspec
 from training.monitor.clock import DEVICE_STAGES
 from training.monitor.replay import Ceiling, Replayed
 from training.monitor.usage import Usage
-from training.recipe import Recipe
+from training.recipe import Recipe, RunRecipe
 
 Kind = Literal[
     "balanced",
@@ -29,7 +29,7 @@ _WORTH_MENDING: Final = 0.1  # of the time; below, the device sets the pace
 _WORTH_A_LARGER_BATCH: Final = 0.25  # which also changes what is learned
 _MOSTLY_BUSY: Final = 0.5  # of a loader's time; a loader that waits for storage longer than it works is held up by it
 _SLEEPS: Final = 0.3  # of a stage; threads of a step wait for one another now and then
-_FEW_STEPS_A_READING: Final = 20  # the recipe's default
+_FEW_STEPS_A_READING: Final = RunRecipe().log_every_steps
 _SHORT_SIDE: Final = 8 / 7  # timm's and torchvision's usual ratio of what is stored to what is cropped: 256 to 224
 
 
@@ -45,6 +45,11 @@ class EpochUse(msgspec.Struct, frozen=True):
     stages: dict[str, float]
     """Seconds by stage: "wait" for the loader, copy, forward, backward, optimizer; and others of the host."""
     usage: Usage
+
+    @property
+    def waiting(self) -> float:
+        """Share of the time in which steps waited for the loader."""
+        return self.stages.get("wait", 0.0) / self.seconds if self.seconds else 0.0
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -86,6 +91,8 @@ def judge(use: EpochUse, ceiling: Ceiling | None, recipe: Recipe, *, on_cuda: bo
         on_cuda: Whether the device works beside the host.
         packed: Whether the pictures lie in shards.
     """
+    if use.pictures_per_s == 0:
+        return Verdict("balanced", "no step was measured", "", 1.0, 0.0)
     costs = _costs(use, ceiling, recipe, on_cuda=on_cuda)
     largest = max(costs[:3])
     if largest < _WORTH_MENDING * use.seconds and costs.batch < _WORTH_A_LARGER_BATCH * use.seconds:
@@ -108,7 +115,7 @@ def _costs(use: EpochUse, ceiling: Ceiling | None, recipe: Recipe, *, on_cuda: b
     host, batch = gap - checkpoints - loader, 0.0
     if ceiling is not None:
         steps = use.pictures / recipe.schedule.batch_size
-        slept_s = ceiling.own.slept_s * steps
+        slept_s = min(ceiling.own.slept_s * steps, device_s)
         if slept_s >= _SLEEPS * device_s:
             host += slept_s
             device_s -= slept_s
@@ -149,9 +156,9 @@ def _share(seconds: float, use: EpochUse) -> str:
     return f"{seconds / use.seconds:.0%}"
 
 
-def _without(cost: float, use: EpochUse) -> tuple[float, float]:
-    """Gain and pictures a second once a cost is gone."""
-    gain = use.seconds / max(use.seconds - cost, 1e-9)
+def _without(cost: float, use: EpochUse, most: float = math.inf) -> tuple[float, float]:
+    """Gain and pictures a second once a cost is gone; never more than `most` a second."""
+    gain = min(use.seconds / max(use.seconds - cost, 1e-9), most / use.pictures_per_s)
     return round(gain, 2), round(use.pictures_per_s * gain, 1)
 
 
@@ -162,6 +169,8 @@ def _balanced(use: EpochUse, ceiling: Ceiling | None) -> Verdict:
         sentence = f"the host waits for the device inside every step, at {lines}"
         fix = "keep such values on the device until the losses are read; what it costs is not known"
         return Verdict("host synchronization", sentence, fix, 1.0, use.pictures_per_s)
+    if use.usage.gpu_use_mean is not None:
+        stages += f"; GPU in use {use.usage.gpu_use_mean:.0%}"
     return Verdict("balanced", f"the network sets the pace ({stages})", "", 1.0, use.pictures_per_s)
 
 
@@ -183,16 +192,22 @@ def _small_batch(use: EpochUse, own: Replayed, larger: Replayed, costs: _Costs, 
 
 
 def _host(use: EpochUse, ceiling: Ceiling | None, costs: _Costs, recipe: Recipe) -> Verdict:
-    sentence = f"the host holds the device up for {_share(costs.host, use)} of the time, between or inside the stages"
-    gain, speed = _without(costs.host, use)
+    held = f"for {_share(costs.host, use)} of the time"
+    sentence = f"the host holds the device up {held}, between or inside the stages"
+    gain, speed = _without(costs.host, use, _ceiling_speed(use, ceiling, recipe))
     every = recipe.run.log_every_steps
     if ceiling is not None and ceiling.sync_lines:
         fix = f"keep on the device what {', '.join(ceiling.sync_lines)} asks of it until the losses are read"
-    elif every < _FEW_STEPS_A_READING:
-        fix = f"--log-every-steps {_FEW_STEPS_A_READING}, as losses are read every {every} now"
+    elif every < _FEW_STEPS_A_READING and use.stages.get("read", 0.0) > costs.host / 2:
+        sentence = f"the host holds the device up {held} to read the losses every {_steps(every)}"
+        fix = f"--log-every-steps {_FEW_STEPS_A_READING}"
     else:
         fix = "take what waits out of the step (.item(), .cpu(), printing, sleeping)"
     return Verdict("host synchronization", sentence, fix, gain, speed)
+
+
+def _steps(count: int) -> str:
+    return "step" if count == 1 else f"{count} steps"
 
 
 def _checkpoints(use: EpochUse, costs: _Costs, recipe: Recipe) -> Verdict:
@@ -206,23 +221,23 @@ def _checkpoints(use: EpochUse, costs: _Costs, recipe: Recipe) -> Verdict:
 def _loader(use: EpochUse, ceiling: Ceiling | None, costs: _Costs, recipe: Recipe, *, packed: bool) -> Verdict:
     waits = f"the loader limits the run: steps wait {_share(costs.loader, use)} of the time for pictures"
     most = _ceiling_speed(use, ceiling, recipe)
-    busy = _loader_busy(use, costs)
+    busy = _loader_busy(use, costs, recipe)
     if busy is not None and busy < _MOSTLY_BUSY:
         return _slow_storage(use, waits, busy, most, recipe, packed=packed)
     working = "" if busy is None else f", and {_loaders(recipe)} {busy:.0%} busy"
     workers, cores = recipe.data.workers, use.usage.cores
-    needed = math.ceil(most / (use.pictures_per_s / max(workers, 1)))
     if workers >= cores:
         return _too_few_cores(use, waits + working, most, recipe, packed=packed)
-    more = max(min(needed, cores), workers + 1)
-    speed = min(most, use.pictures_per_s * more / max(workers, 1)) if workers else most
-    fix = f"--workers {more} ({_rate(use, workers)}; this machine has {cores} cores)"
+    of_one = use.pictures_per_s / workers if workers else use.pictures / costs.loader
+    more = max(min(math.ceil(most / of_one), cores), workers + 1)
+    speed = min(most, of_one * more)
+    fix = f"--workers {more} (one prepares {of_one:.1f} pictures/s, and there are {_cores(cores)})"
     return Verdict("too few workers", waits + working, fix, round(speed / use.pictures_per_s, 2), round(speed, 1))
 
 
-def _loader_busy(use: EpochUse, costs: _Costs) -> float | None:
+def _loader_busy(use: EpochUse, costs: _Costs, recipe: Recipe) -> float | None:
     """Share of the time that loading is work, whoever loads."""
-    if use.usage.loader_busy is not None or use.usage.num_loaders:
+    if recipe.data.workers:
         return use.usage.loader_busy
     slept_s = use.usage.host_slept_s  # nothing but loading makes the training thread sleep so long
     return None if slept_s is None else max(1 - slept_s / costs.loader, 0.0)
@@ -235,10 +250,8 @@ def _loaders(recipe: Recipe) -> str:
     return "its one process is" if workers == 1 else f"its {workers} processes are"
 
 
-def _rate(use: EpochUse, workers: int) -> str:
-    if workers == 0:
-        return "pictures are then prepared beside the steps"
-    return f"one prepares {use.pictures_per_s / workers:.1f} pictures/s"
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"
 
 
 def _too_few_cores(use: EpochUse, sentence: str, most: float, recipe: Recipe, *, packed: bool) -> Verdict:
@@ -246,8 +259,13 @@ def _too_few_cores(use: EpochUse, sentence: str, most: float, recipe: Recipe, *,
     fix = "a machine with more cores, or fewer --randaugment-ops"
     if not packed:
         fix = f"smaller stored pictures (training/prepare.py pack --short-side-px {short_side}), or {fix}"
-    sentence += f" on {use.usage.cores} core{'s' if use.usage.cores > 1 else ''}"
-    return Verdict("too few cores", sentence, fix, round(most / use.pictures_per_s, 2), round(most, 1))
+    return Verdict(
+        "too few cores",
+        f"{sentence} on {_cores(use.usage.cores)}",
+        fix,
+        round(most / use.pictures_per_s, 2),
+        round(most, 1),
+    )
 
 
 def _slow_storage(use: EpochUse, sentence: str, busy: float, most: float, recipe: Recipe, *, packed: bool) -> Verdict:
