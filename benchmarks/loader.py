@@ -23,8 +23,8 @@ from PIL import Image
 from rich.progress import track
 
 from benchmarks.loader_variants import Augmentation, Epoch, PictureSet, Setting, Variant, make_set, open_loader
-from benchmarks.machine import Machine, this_machine
 from models.errors import RecipeError
+from training.machine import Machine, this_machine
 from training.program import run_program
 
 _PHOTOS = Path(__file__).resolve().parents[2] / "shared" / "data"

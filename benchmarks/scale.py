@@ -23,11 +23,11 @@ import msgspec
 import numpy as np
 import tyro
 
-from benchmarks.machine import Machine, this_machine
 from training.assemble import Described, settle
 from training.classes import build_classes
 from training.collection import Collection, SourceEntry
 from training.inventory import Facts, Picture
+from training.machine import Machine, this_machine
 from training.manifest import Manifest
 from training.program import run_program
 from training.sampler import EpochBatches
