@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Fetches what a GPU machine without a network may lack beside PyTorch, timm and their like, to data/wheels (18 MB): the
+# versions of requirements.lock, for Python 3.12 on x86-64 Linux, or the version that PYTHON_VERSION names.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+names='docstring-parser imagehash msgspec pillow pillow-heif pywavelets simplejpeg tyro typeguard'
+pins=()
+for name in $names; do
+    pins+=("$(grep -oE "^$name==[^ ]+" requirements.lock)")
+done
+platforms=()
+for platform in manylinux_2_28 manylinux_2_27 manylinux_2_17 manylinux2014 manylinux1; do
+    platforms+=(--platform "${platform}_x86_64")
+done
+"${PYTHON:-python3}" -m pip download --quiet --no-deps --only-binary=:all: --implementation cp \
+    --python-version "${PYTHON_VERSION:-3.12}" "${platforms[@]}" --dest data/wheels "${pins[@]}"

@@ -1,0 +1,302 @@
+"""Program: how many pictures a second training takes, ours beside timm's own loop.
+
+python benchmarks/train_speed.py [--data PACKED] [--arms ours timm ...] [--rounds 5] [--out FILE.json]
+
+All loops live in one process and take turns: each in turn takes the same number of steps, then the next round begins,
+and ratios are taken within a round, so that a busy machine or a warm card slows all alike. Compiling, the choice of
+kernels and the filling of the loaders' queues come before the clock starts. Without --data the pictures are noise in
+the host's memory; with it, ours reads the prepared or packed data, and timm an image folder of the same bytes.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import msgspec
+import torch
+import tyro
+from rich.progress import track
+
+from benchmarks.train_speed_arms import Arm, ArmName, Stored, open_arm, write_folder
+from training.atomic_file import replaced
+from training.device import choose_device
+from training.machine import Machine, this_machine
+from training.program import run_program
+from training.recipe import (
+    Count,
+    DataRecipe,
+    HardwareRecipe,
+    NetworkRecipe,
+    PictureRecipe,
+    Pixels,
+    Precision,
+    Recipe,
+    ScheduleRecipe,
+    WholeNumber,
+)
+
+_ALL_ARMS: Final[tuple[ArmName, ...]] = get_args(ArmName)
+_LEAD_IN: Final = 2  # steps in front of a turn: the clocks of a GPU sink while another loop is being made
+# Bytes that a training picture moves at 380 px through EfficientNet-B4 in 16-bit precision: 2.4 to 2.7 GB operation by
+# operation, of which the lesser flatters least; 1.6 GB with all that can be fused (counted from the network's layers).
+_MOVED_GB: Final = {"eager": 2.4, "compiled": 1.6}
+_ROOFLINE_PX: Final = 380
+_COPY_BYTES: Final = 4 * 2**30
+
+
+class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Compares training loops."""
+
+    arms: tuple[ArmName, ...] = ()
+    """Loops to compare; default: all, those that read stored pictures only with --data."""
+    data: Path | None = None
+    """Prepared or packed data for the loops that read stored pictures; an image folder of the same bytes is written to
+    a temporary folder."""
+    architecture: str = "efficientnet_b4"
+    """Name of a timm model."""
+    num_outputs: Count = 5337
+    """Width of the classifier."""
+    picture_px: Pixels = 380
+    """Side of the pictures, px."""
+    batch_size: Count = 128
+    """Pictures a step."""
+    amp: Precision = "fp16"
+    """Mixed precision; fp16 needs CUDA."""
+    channels_last: bool = True
+    """Store activations as NHWC, in both loops."""
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """Where to train; auto takes CUDA if there is any."""
+    rounds: Count = 5
+    """Rounds that count; one more, that does not, comes first."""
+    steps: Count = 30
+    """Steps of a loop in a round."""
+    log_every_steps: Count = 20
+    """Steps between two readings of our losses; timm reads every one."""
+    timm_fused: bool = False
+    """Give timm's optimizer the fused kernels, as its train.py does only with --opt-kwargs fused=True."""
+    workers: WholeNumber = 4
+    """Loader processes of each loop that reads stored pictures."""
+    note: str = ""
+    """What readers of the result must know of this run."""
+    out: Path | None = None
+    """File for the result, JSON."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What both loops train by."""
+        return Recipe(
+            name="benchmark",
+            data=DataRecipe(workers=self.workers, prefetch_factor=2),
+            network=NetworkRecipe(architecture=self.architecture, weights="none", norms="leave"),
+            schedule=ScheduleRecipe(batch_size=self.batch_size),
+            pictures=PictureRecipe(picture_px=self.picture_px),
+            hardware=HardwareRecipe(device=self.device, amp=self.amp, channels_last=self.channels_last),
+        )
+
+    @property
+    def chosen(self) -> tuple[ArmName, ...]:
+        """The loops to run."""
+        return self.arms or tuple(name for name in _ALL_ARMS if self.data is not None or not name.endswith("-data"))
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """What one loop did."""
+
+    arm: ArmName
+    per_s: list[float]
+    """Pictures a second of each round."""
+    warmup_s: float
+    """Seconds of its first turn: compiling, the choice of kernels, the start of loader processes."""
+    roofline: float | None
+    """Median as a share of what the memory's bandwidth allows; None where that is not known."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A figure that training aims at."""
+
+    name: str
+    goal: float
+    value: float | None
+    """What was measured, the median of the rounds; None where an arm that it needs was left out."""
+    holds: bool | None
+    """None where nothing was measured, or not on what the goal is for."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What was measured."""
+
+    machine: Machine
+    setting: TrainSpeed
+    threads: int
+    """Threads of the host's arithmetic."""
+    num_pictures: int
+    """Stored pictures; 0 without them."""
+    copy_gb_per_s: float | None
+    """Bytes that the device's memory read and wrote in copying, GB a second; None on a CPU."""
+    rates: list[Rate]
+    targets: list[Target]
+
+    def ratios(self, faster: ArmName, slower: ArmName) -> list[float]:
+        """How many times as many pictures the one took as the other, round by round; empty where one was left out."""
+        per_s = {rate.arm: rate.per_s for rate in self.rates}
+        return [a / b for a, b in zip(per_s.get(faster, []), per_s.get(slower, []), strict=False)]
+
+
+def main() -> None:
+    """Runs the program with the arguments of the command line."""
+    run_program(lambda: measure(tyro.cli(TrainSpeed, description=__doc__)))
+
+
+def measure(command: TrainSpeed) -> Result:
+    """Runs all loops, prints a table and, with `out`, writes the result.
+
+    Raises:
+        DataError: The data is missing or damaged.
+        RecipeError: A loop is asked for that cannot run.
+    """
+    recipe = command.recipe
+    device = choose_device(recipe.hardware)
+    bandwidth = _copy_gb_per_s(device)
+    with tempfile.TemporaryDirectory() as scratch:
+        stored, num_pictures = None, 0
+        if command.data is not None:
+            stored = Stored(command.data, Path(scratch))
+            num_pictures = write_folder(command.data, stored.folder)
+        arms = {
+            name: open_arm(name, recipe, command.num_outputs, device, stored, timm_fused=command.timm_fused)
+            for name in command.chosen
+        }
+        rates = _run(command, arms, device, bandwidth)
+        arms.clear()  # ends their loaders' processes before the folder goes
+    setting = msgspec.structs.replace(command, data=None, out=None)  # paths say nothing to anybody else
+    result = Result(this_machine(), setting, torch.get_num_threads(), num_pictures, bandwidth, rates, [])
+    result = msgspec.structs.replace(result, targets=targets(result))
+    print(markdown(result))
+    if command.out is not None:
+        command.out.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(command.out) as stream:
+            stream.write(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    return result
+
+
+def targets(result: Result) -> list[Target]:
+    """The goals and whether they hold; they are for EfficientNet-B4 at 380 px in mixed precision on an H200."""
+    setting = result.setting
+    meant = any("H200" in gpu.name for gpu in result.machine.gpus) and setting.device != "cpu"
+    meant = meant and (setting.architecture, setting.picture_px) == ("efficientnet_b4", 380) and setting.amp != "off"
+    medians = {rate.arm: statistics.median(rate.per_s) for rate in result.rates}
+    best: ArmName = "ours-compiled" if medians.get("ours-compiled", 0.0) > medians.get("ours", 0.0) else "ours"
+    best_data: ArmName = "ours-data" if best == "ours" else "ours-compiled-data"
+    measured: tuple[tuple[str, float, ArmName | tuple[ArmName, ArmName]], ...] = (
+        ("ours, the faster of eager and compiled, against timm with AMP and channels_last", 1.3, (best, "timm")),
+        ("ours compiled against timm compiled", 1.05, ("ours-compiled", "timm-compiled")),
+        ("pictures a second on generated pictures", 1300.0, best),
+        ("reading stored pictures against generated ones", 0.93, (best_data, best)),
+    )
+    found = []
+    for name, goal, what in measured:
+        values = result.ratios(*what) if isinstance(what, tuple) else [medians[what]] if what in medians else []
+        value = statistics.median(values) if values else None
+        found.append(Target(name, goal, value, value >= goal if meant and value is not None else None))
+    return found
+
+
+def markdown(result: Result) -> str:
+    """The result as a table: median and, in brackets, range of the rounds; then the goals."""
+    setting = result.setting
+    lines = [
+        f"{result.machine}: {setting.architecture}, {setting.picture_px} px, batch {setting.batch_size}, AMP "
+        f"{setting.amp}; {setting.rounds} interleaved rounds of {setting.steps} steps. Median [range].",
+        "",
+        "| loop | pictures/s | against timm's | of the bandwidth | first turn, s |",
+        "|---|---|---|---|---|",
+    ]
+    for rate in result.rates:
+        ratios = result.ratios(rate.arm, _peer(rate.arm)) if rate.arm.startswith("ours") else []
+        share = "" if rate.roofline is None else f"{rate.roofline:.0%}"
+        compared = _cell(ratios, digits=2) if ratios else ""
+        lines.append(f"| {rate.arm} | {_cell(rate.per_s, 1)} | {compared} | {share} | {rate.warmup_s:.1f} |")
+    lines.append("")
+    for target in result.targets:
+        held = {None: "not judged here", True: "holds", False: "does NOT hold"}[target.holds]
+        value = "not measured" if target.value is None else f"{target.value:.4g}"
+        lines.append(f"* {target.name}: {value}, goal {target.goal:g}: {held}")
+    return "\n".join(lines)
+
+
+def _run(command: TrainSpeed, arms: dict[ArmName, Arm], device: torch.device, bandwidth: float | None) -> list[Rate]:
+    """Runs all loops in turns."""
+    names = list(arms)
+    per_s: dict[ArmName, list[float]] = {name: [] for name in names}
+    warmup_s: dict[ArmName, float] = {}
+    for number in track(range(command.rounds + 1), description="rounds", disable=not sys.stderr.isatty()):
+        first = number % len(names)  # none always follows the same one
+        for name in names[first:] + names[:first]:
+            began = time.perf_counter()
+            # A loader fills its queue while the others have their turns: those batches are not counted.
+            arms[name].take(_LEAD_IN + (2 * command.workers if name.endswith("-data") else 0))
+            seconds = _timed(arms[name], command.steps, device)
+            if number == 0:
+                warmup_s[name] = time.perf_counter() - began
+            else:
+                per_s[name].append(command.steps * command.batch_size / seconds)
+    return [
+        Rate(name, rates, warmup_s[name], _roofline(command, name, statistics.median(rates), bandwidth))
+        for name, rates in per_s.items()
+    ]
+
+
+def _timed(arm: Arm, steps: int, device: torch.device) -> float:
+    _wait_for(device)
+    began = time.perf_counter()
+    arm.take(steps)
+    _wait_for(device)
+    return time.perf_counter() - began
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _copy_gb_per_s(device: torch.device, repeats: int = 10) -> float | None:
+    """What the device's memory reads and writes in copying, the best of several."""
+    if device.type != "cuda":
+        return None
+    size = min(_COPY_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target, seconds = torch.empty_like(source), []
+    for _ in range(repeats):
+        _wait_for(device)
+        began = time.perf_counter()
+        target.copy_(source)
+        _wait_for(device)
+        seconds.append(time.perf_counter() - began)
+    return 2 * size / min(seconds) / 1e9
+
+
+def _roofline(command: TrainSpeed, name: ArmName, per_s: float, bandwidth: float | None) -> float | None:
+    """Share of the pictures a second that the memory could feed; known for one network in 16-bit precision."""
+    if bandwidth is None or command.architecture != "efficientnet_b4" or command.amp == "off":
+        return None
+    gigabytes = _MOVED_GB["compiled" if "-compiled" in name else "eager"] * (command.picture_px / _ROOFLINE_PX) ** 2
+    return per_s * gigabytes / bandwidth
+
+
+def _peer(name: ArmName) -> ArmName:
+    """timm's loop of the same kind."""
+    return next(peer for peer in _ALL_ARMS if peer == name.replace("ours", "timm"))
+
+
+def _cell(values: list[float], digits: int) -> str:
+    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f} to {max(values):.{digits}f}]"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""The training loops that `benchmarks/train_speed.py` compares: ours and timm's, over the very same pictures.
+
+Both train the same network with AdamW, label smoothing, dropout and drop path, in the same precision and layout. Ours
+is the engine that `training/train.py` drives. timm's is written after `train_one_epoch` of the train.py in timm's
+repository (version 1.0.29, August 2026), with its per-step behavior: pictures come normalized from its prefetcher, and
+the host waits for every loss. In its favor, memory is pinned, which its train.py does only with --pin-mem.
+"""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+import timm
+import torch
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.data.dataset_factory import create_dataset
+from timm.data.loader import PrefetchLoader, create_loader
+from timm.loss.cross_entropy import LabelSmoothingCrossEntropy
+from timm.optim import create_optimizer_v2  # type: ignore[attr-defined]  # it is re-exported without saying so
+from timm.scheduler.scheduler_factory import create_scheduler_v2
+from timm.utils.cuda import NativeScaler
+from timm.utils.metrics import AverageMeter
+from torch import Tensor
+
+from models.errors import RecipeError
+from models.network import PlantNetwork
+from training.augment import seeded
+from training.data import training_loader
+from training.device import amp_dtype
+from training.engine import Engine
+from training.losses import TrainingClasses
+from training.manifest import Manifest
+from training.recipe import Recipe
+from training.storage import PictureStore
+
+ArmName = Literal[
+    "ours",
+    "timm",
+    "ours-compiled",
+    "timm-compiled",
+    "ours-data",
+    "timm-data",
+    "ours-compiled-data",
+    "timm-compiled-data",
+]
+_SYNTHETIC_BATCHES: Final = 4
+_STEPS_PER_EPOCH: Final = 10_000  # the rates hardly move during a measurement
+_Batch = tuple[Tensor, Tensor]
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """The same pictures twice: as this project keeps them, and as an image folder."""
+
+    data: Path
+    folder: Path
+
+
+class Arm(Protocol):
+    """A training loop that can be run a little further."""
+
+    def take(self, steps: int) -> None:
+        """Takes so many steps, and comes back when the last loss is known."""
+
+
+def open_arm(
+    name: ArmName,
+    recipe: Recipe,
+    num_outputs: int,
+    device: torch.device,
+    stored: Stored | None = None,
+    *,
+    timm_fused: bool = False,
+) -> Arm:
+    """Makes a training loop.
+
+    Args:
+        name: With `-compiled` in it torch.compile is on; with `-data`, stored pictures are read.
+        recipe: What both kinds train by.
+        num_outputs: Width of the classifier.
+        device: Where to train.
+        stored: The stored pictures.
+        timm_fused: Whether timm's optimizer gets the fused kernels.
+
+    Raises:
+        RecipeError: It reads stored pictures, and there are none.
+    """
+    if name.endswith("-data") and stored is None:
+        raise RecipeError("a loop reads stored pictures", value=name, remedy="name prepared data with --data")
+    hardware = msgspec.structs.replace(recipe.hardware, compile="-compiled" in name)
+    chosen = msgspec.structs.replace(recipe, hardware=hardware)
+    pictures = stored if name.endswith("-data") else None
+    with seeded(recipe.run.seed):
+        if name.startswith("ours"):
+            return _Ours(chosen, num_outputs, device, pictures)
+        return _Timm(chosen, num_outputs, device, pictures, fused=timm_fused)
+
+
+def write_folder(data: Path, folder: Path) -> int:
+    """Writes the training pictures of prepared data, byte for byte, as an image folder; gives their number."""
+    manifest = Manifest(data)
+    store, rows = PictureStore(manifest), manifest.rows_of("train").tolist()
+    for row in rows:
+        path = folder / f"{manifest.label(row):05}" / f"{row:07}.jpg"  # bytes decide the format, not the name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(store.read(row))
+    return len(rows)
+
+
+class _Ours:
+    """`training/engine.py`, fed as `training/loop.py` feeds it."""
+
+    def __init__(self, recipe: Recipe, num_outputs: int, device: torch.device, stored: Stored | None) -> None:
+        shape = recipe.network
+        network = PlantNetwork(shape.architecture, num_outputs, dropout=shape.dropout, drop_path=shape.drop_path)
+        classes = TrainingClasses(tuple(range(num_outputs)), num_outputs, (1.0,) * num_outputs)
+        self._engine = Engine(recipe, network, device, classes, steps_per_epoch=_STEPS_PER_EPOCH)
+        self._batches = (
+            _generated(recipe, num_outputs, device, torch.channels_last)
+            if stored is None
+            else _from_shards(recipe, stored.data, device)
+        )
+        self._read_every, self._step = recipe.run.log_every_steps, 0
+
+    def take(self, steps: int) -> None:
+        """Losses are read as often as the recipe says, and once at the end."""
+        for pixels, labels in itertools.islice(self._batches, steps):
+            self._engine.take(pixels, labels, step=self._step)
+            self._step += 1
+            if self._step % self._read_every == 0:
+                self._engine.read()
+        self._engine.read()
+
+
+class _Timm:
+    """timm's model, optimizer, scaler, schedule, loader and step."""
+
+    def __init__(
+        self, recipe: Recipe, num_outputs: int, device: torch.device, stored: Stored | None, *, fused: bool
+    ) -> None:
+        shape, schedule, hardware = recipe.network, recipe.schedule, recipe.hardware
+        torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
+        model = timm.create_model(
+            shape.architecture, num_classes=num_outputs, drop_rate=shape.dropout, drop_path_rate=shape.drop_path
+        ).to(device)
+        self._format = torch.channels_last if hardware.channels_last else torch.contiguous_format
+        model = model.to(memory_format=self._format)
+        self._optimizer = create_optimizer_v2(
+            model,
+            opt="adamw",
+            lr=schedule.backbone_lr,
+            weight_decay=schedule.weight_decay,
+            fused=fused or None,
+        )
+        self._dtype = amp_dtype(hardware, device)
+        self._scaler: Any = NativeScaler(device.type) if self._dtype == torch.float16 else None  # type: ignore[no-untyped-call]
+        self._loss = LabelSmoothingCrossEntropy(recipe.loss.label_smoothing)  # type: ignore[no-untyped-call]
+        self._scheduler, _ = create_scheduler_v2(
+            self._optimizer, sched="cosine", num_epochs=schedule.epochs, updates_per_epoch=_STEPS_PER_EPOCH
+        )
+        self._model: Any = torch.compile(model.train()) if hardware.compile else model.train()
+        self._losses: Any = AverageMeter()  # type: ignore[no-untyped-call]
+        self._device, self._updates = device, 0
+        self._batches = (
+            _prefetched(recipe, num_outputs, device) if stored is None else _from_folder(recipe, stored.folder, device)
+        )
+
+    def take(self, steps: int) -> None:
+        """One turn of timm's `train_one_epoch` a step, without accumulation, clipping and moving average."""
+        for pixels, labels in itertools.islice(self._batches, steps):
+            pixels_as_laid_out = pixels.contiguous(memory_format=self._format)
+            with self._precision():
+                loss = self._loss(self._model(pixels_as_laid_out), labels)
+            if self._scaler is not None:
+                self._scaler(loss, self._optimizer)
+            else:
+                loss.backward()
+                self._optimizer.step()
+            self._losses.update(loss.item(), len(labels))
+            self._updates += 1
+            self._optimizer.zero_grad()
+            self._scheduler.step_update(num_updates=self._updates, metric=self._losses.avg)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._dtype is None else torch.autocast(self._device.type, dtype=self._dtype)
+
+
+def _generated(
+    recipe: Recipe, num_outputs: int, device: torch.device, memory_format: torch.memory_format
+) -> Iterator[_Batch]:
+    """Endless batches of noise on the host, pinned where the device is a GPU, as the loaders hand them over."""
+    size, side, pinned = recipe.schedule.batch_size, recipe.pictures.picture_px, device.type == "cuda"
+
+    def batch() -> _Batch:
+        pixels = torch.randint(256, (size, 3, side, side), dtype=torch.uint8).contiguous(memory_format=memory_format)
+        labels = torch.randint(num_outputs, (size,))
+        return (pixels.pin_memory(), labels.pin_memory()) if pinned else (pixels, labels)
+
+    return itertools.cycle([batch() for _ in range(_SYNTHETIC_BATCHES)])
+
+
+def _prefetched(recipe: Recipe, num_outputs: int, device: torch.device) -> Iterator[_Batch]:
+    """The same through timm's prefetcher, which copies and normalizes a batch ahead of its turn."""
+    batches: Any = _generated(recipe, num_outputs, device, torch.contiguous_format)
+    return iter(PrefetchLoader(batches, mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD, device=device))
+
+
+def _from_shards(recipe: Recipe, data: Path, device: torch.device) -> Iterator[_Batch]:
+    stored = msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, data=data))
+    loader, batches = training_loader(Manifest(data), stored, pin=device.type == "cuda")
+    batches.side_px = recipe.pictures.picture_px
+    for epoch in itertools.count():
+        batches.epoch = epoch
+        yield from loader
+
+
+def _from_folder(recipe: Recipe, folder: Path, device: torch.device) -> Iterator[_Batch]:
+    """timm's loader with the recipe's crops and flips; its RandAugment leaves each operation out half of the time."""
+    augment, ratio = recipe.augment, recipe.augment.crop_ratio_max
+    randaugment = f"rand-m{augment.randaugment_magnitude}-n{augment.randaugment_ops}"
+    loader = create_loader(
+        create_dataset("", root=str(folder), split="train", is_training=True),
+        input_size=(3, recipe.pictures.picture_px, recipe.pictures.picture_px),
+        batch_size=recipe.schedule.batch_size,
+        is_training=True,
+        scale=(augment.crop_scale_min, 1.0),
+        ratio=(1 / ratio, ratio),
+        hflip=augment.flip,
+        color_jitter=None,  # type: ignore[arg-type]  # None is none, whatever the signature says
+        auto_augment=randaugment if augment.randaugment_ops else None,
+        interpolation="bicubic",
+        mean=IMAGENET_DEFAULT_MEAN,
+        std=IMAGENET_DEFAULT_STD,
+        num_workers=recipe.data.workers,
+        pin_memory=device.type == "cuda",
+        device=device,
+    )
+    while True:
+        yield from loader

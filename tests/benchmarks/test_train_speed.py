@@ -1,0 +1,133 @@
+import json
+
+import msgspec
+import pytest
+import torch
+
+from benchmarks.train_speed import Rate, Result, TrainSpeed, markdown, measure, targets
+from benchmarks.train_speed_arms import open_arm, write_folder
+from models.errors import RecipeError
+from tests.training.small import make_taxonomy, write_data, write_pictures
+from training.machine import Gpu, this_machine
+from training.manifest import Manifest
+from training.storage import PictureStore
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # timm leaves them to the collector
+CPU = torch.device("cpu")
+TINY = {"architecture": "test_efficientnet", "num_outputs": 3, "picture_px": 32, "batch_size": 4, "amp": "off"}
+H200 = (Gpu("NVIDIA H200", 150.8),)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root, taxonomy = tmp_path_factory.mktemp("drawn"), make_taxonomy(3)
+    flowers = zip(sorted(write_pictures(root / "flowers", per_class=3).iterdir()), taxonomy.output_keys, strict=True)
+    places = [(path, key) for folder, key in flowers for path in sorted(folder.iterdir())]
+    listed = [(str(path.relative_to(root)), key, "train") for path, key in places]
+    return write_data(root / "data", root, listed, taxonomy)
+
+
+def tiny(**changes):
+    return TrainSpeed(**(TINY | {"device": "cpu", "rounds": 2, "steps": 2, "workers": 0} | changes))
+
+
+def result(per_s, gpus=H200, **changes):
+    machine = msgspec.structs.replace(this_machine(), gpus=gpus)
+    rates = [Rate(arm, values, 1.0, None) for arm, values in per_s.items()]
+    found = Result(machine, TrainSpeed(**changes), 1, 0, None, rates, [])
+    return msgspec.structs.replace(found, targets=targets(found))
+
+
+def weights_after(name, steps, recipe):
+    arm = open_arm(name, recipe, 3, CPU)
+    network = arm._model if name == "timm" else arm._engine.network
+    before = [value.clone() for value in network.parameters()]
+    arm.take(steps)
+    return before, list(network.parameters())
+
+
+@pytest.mark.parametrize("name", ["ours", "timm"])
+def test_a_loop_really_trains(name):
+    before, after = weights_after(name, 2, tiny().recipe)
+    assert sum(not torch.equal(a, b) for a, b in zip(before, after, strict=True)) > 0.9 * len(before)
+    assert all(bool(value.isfinite().all()) for value in after)
+
+
+def test_both_loops_train_the_same_network_by_the_same_rules():
+    recipe = tiny().recipe
+    ours, timm = open_arm("ours", recipe, 3, CPU), open_arm("timm", recipe, 3, CPU)
+    network = ours._engine.network.timm_model
+    assert network.state_dict().keys() == timm._model.state_dict().keys()
+    assert type(ours._engine.optimizer) is type(timm._optimizer) is torch.optim.AdamW
+    logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    torch.testing.assert_close(ours._engine.loss(logits, labels), timm._loss(logits, labels))
+    for loop in (network, timm._model):
+        assert loop.training
+        assert loop.conv_stem.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_timm_reads_the_very_bytes_that_ours_reads(data, tmp_path):
+    manifest = Manifest(data)
+    store, rows = PictureStore(manifest), manifest.rows_of("train").tolist()
+    assert write_folder(data, tmp_path / "folder") == len(rows) == 9
+    written = sorted(path.read_bytes() for path in (tmp_path / "folder").rglob("*.jpg"))
+    assert written == sorted(store.read_many(rows))
+    assert len(list((tmp_path / "folder").iterdir())) == len({manifest.label(row) for row in rows})
+
+
+def test_a_run_compares_the_loops_in_turns_and_writes_what_it_found(data, tmp_path, capsys):
+    out = tmp_path / "new" / "train_speed.json"
+    measure(tiny(arms=("ours", "timm", "ours-data", "timm-data"), data=data, note="A busy machine.", out=out))
+    written = msgspec.json.decode(out.read_bytes(), type=Result)
+    assert [rate.arm for rate in written.rates] == ["ours", "timm", "ours-data", "timm-data"]
+    assert all(len(rate.per_s) == 2 and min(rate.per_s) > 0 and rate.warmup_s > 0 for rate in written.rates)
+    assert written.num_pictures == len(Manifest(data).rows_of("train"))
+    assert written.setting.note == "A busy machine."
+    assert {"processor", "git_commit"} <= set(json.loads(out.read_text())["machine"])
+    assert all(target.holds is None for target in written.targets)  # no H200 here
+    printed = capsys.readouterr().out
+    assert "| ours-data |" in printed
+    assert "not judged here" in printed
+
+
+def test_goals_are_judged_by_the_median_of_the_rounds_on_the_device_they_are_for():
+    per_s = {"ours": [900.0] * 3, "ours-compiled": [1400.0, 1310.0, 1350.0], "timm": [1000.0, 1000.0, 1000.0]}
+    faster, compiled, speed, read = result(per_s).targets
+    assert (faster.value, faster.holds) == (1.35, True)
+    assert (compiled.value, compiled.holds) == (None, None)  # timm was not compiled
+    assert (speed.value, speed.holds) == (1350.0, True)
+    assert read.holds is None
+    assert "does NOT hold" in markdown(result({**per_s, "ours-compiled": [1200.0, 1250.0, 1299.0]}))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "changes"),
+    [(H200, {"picture_px": 320}), (H200, {"amp": "off"}), (H200, {"device": "cpu"}), ((Gpu("NVIDIA A100", 80.0),), {})],
+)
+def test_goals_are_not_judged_elsewhere(gpus, changes):
+    assert {target.holds for target in result({"ours": [2000.0], "timm": [1000.0]}, gpus, **changes).targets} == {None}
+
+
+def test_reading_is_held_against_the_same_loop_on_generated_pictures():
+    per_s = {"ours": [1000.0], "ours-data": [990.0], "ours-compiled": [1500.0], "ours-compiled-data": [1350.0]}
+    read = result(per_s).targets[-1]
+    assert (read.value, read.holds) == (0.9, False)
+
+
+def test_stored_pictures_must_be_named():
+    with pytest.raises(RecipeError, match="--data"):
+        measure(tiny(arms=("ours-data",)))
+
+
+@pytest.mark.slow
+def test_the_compiled_loops_run(capsys):
+    measure(tiny(arms=("ours-compiled", "timm-compiled"), rounds=1))
+    assert "| ours-compiled |" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_on_a_gpu_the_bandwidth_is_measured_and_both_loops_scale_their_loss():
+    found = measure(TrainSpeed(picture_px=64, batch_size=8, rounds=1, steps=3, arms=("ours", "timm")))
+    assert found.copy_gb_per_s > 10
+    assert all(0 < rate.roofline < 1 for rate in found.rates)
