@@ -9,7 +9,7 @@ import msgspec
 from training.machine import Machine
 from training.studies.arms import ArmResult
 from training.studies.ladder import AMP, BASELINE, BATCH_16, COSINE, TWO_RATES, Step
-from training.studies.verdicts import Claim, Interval, Verdict, judge, mean_interval, ratio_interval
+from training.studies.verdicts import Claim, Interval, Verdict, judge, points_interval, ratio_interval
 
 Quantity = Literal["points", "speed", "memory", "largest_batch"]
 
@@ -144,11 +144,10 @@ def _effect(ablation: Ablation, step: Step) -> Effect:
         pairs = _pairs(ablation.equal_epochs, step.name, step.parent, value)
         return ratio_interval([ours / theirs for ours, theirs in pairs]) if pairs else None
 
-    equal, timed = (point_differences(results, step) for results in (ablation.equal_epochs, ablation.equal_time))
     return Effect(
         step=step,
-        points=mean_interval(equal) if equal else None,
-        points_equal_time=mean_interval(timed) if timed else None,
+        points=_points(ablation.equal_epochs, step.name, step.parent),
+        points_equal_time=_points(ablation.equal_time, step.name, step.parent),
         speed=times(pictures_per_s),
         memory=times(memory_gb),
     )
@@ -161,20 +160,29 @@ def _verdict(ablation: Ablation, comparison: _Comparison) -> Verdict:
     if quantity == "largest_batch":
         return _verdict_on_batches(ablation, claim)
     arm, against = _arms_of(ablation, comparison)
-    value = {"points": top1_points, "speed": pictures_per_s, "memory": memory_gb}[quantity]
-    pairs = _pairs(ablation.equal_epochs, arm, against, value)
-    if not pairs:
-        return Verdict(claim, "not measured", None, _why_missing(ablation, arm, against))
-    measured = _measured(pairs, quantity)
-    return Verdict(claim, judge(claim, measured), measured, f"{arm} against {against}, {_seeds(len(pairs))}.")
-
-
-def _measured(pairs: Sequence[tuple[float, float]], quantity: Quantity) -> Interval:
     if quantity == "points":
-        return mean_interval([ours - theirs for ours, theirs in pairs])
-    if quantity == "memory":  # half the memory is two times less
-        return ratio_interval([theirs / ours for ours, theirs in pairs])
-    return ratio_interval([ours / theirs for ours, theirs in pairs])
+        measured = _points(ablation.equal_epochs, arm, against)
+    else:
+        measured = _times(ablation.equal_epochs, arm, against, quantity)
+    if measured is None:
+        return Verdict(claim, "not measured", None, _why_missing(ablation, arm, against))
+    return Verdict(claim, judge(claim, measured), measured, f"{arm} against {against}, {_seeds(measured.num_values)}.")
+
+
+def _points(results: Sequence[ArmResult], arm: str, against: str) -> Interval | None:
+    pairs = _pairs(results, arm, against, top1_points)
+    judged = [one.epochs[-1].num_pictures or 0 for one in of_arm(results, arm) if one.top1 is not None]
+    return points_interval([ours - theirs for ours, theirs in pairs], min(judged)) if pairs else None
+
+
+def _times(
+    results: Sequence[ArmResult], arm: str, against: str, quantity: Literal["speed", "memory"]
+) -> Interval | None:
+    """How many times as fast; or how many times less memory, as half the memory is two times less."""
+    if quantity == "memory":
+        arm, against = against, arm
+    pairs = _pairs(results, arm, against, pictures_per_s if quantity == "speed" else memory_gb)
+    return ratio_interval([ours / theirs for ours, theirs in pairs]) if pairs else None
 
 
 def _arms_of(ablation: Ablation, comparison: _Comparison) -> tuple[str, str]:

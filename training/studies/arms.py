@@ -3,12 +3,15 @@
 A study may be stopped at any time and started again: what is finished is not run again, what was interrupted goes on.
 """
 
+import math
 import signal
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -193,16 +196,30 @@ def _epoch(event: Event) -> EpochResult:
 
 
 def _first_step_s(events: list[Event]) -> float | None:
-    """Losses are read every few steps: those after the first are taken off at the pace of the next reading."""
+    """Losses are read every few steps: those behind the first are taken off at the pace of later ones."""
     began = next((event["time"] for event in events if event["event"] == "start"), None)
-    readings = [event for event in events if event["event"] == "losses"][:2]
-    if began is None or not readings:
+    first = next((event for event in events if event["event"] == "losses"), None)
+    if began is None or first is None:
         return None
-    first, more = readings[0], 0.0
-    if len(readings) == 2 and readings[1]["step"] > first["step"]:
-        pace = (readings[1]["time"] - first["time"]) / (readings[1]["step"] - first["step"])
-        more = (first["step"] - 1) * pace
-    return float(max(first["time"] - began - more, 0.0))
+    pace = _seconds_a_step(events) if first["step"] > 1 else 0.0
+    return None if pace is None else float(max(first["time"] - began - (first["step"] - 1) * pace, 0.0))
+
+
+def _seconds_a_step(events: list[Event]) -> float | None:
+    """The pace behind the first epoch; where there is one epoch only, that between two readings in it."""
+    epochs = [event for event in events if event["event"] == "epoch"]
+    paces = [
+        later["seconds"] / (later["step"] - one["step"])
+        for one, later in pairwise(epochs)
+        if later["step"] > one["step"]
+    ]
+    if not paces:
+        ends = epochs[0]["step"] if epochs else math.inf
+        readings = [event for event in events if event["event"] == "losses" and event["step"] <= ends]
+        paces = [
+            (b["time"] - a["time"]) / (b["step"] - a["step"]) for a, b in pairwise(readings) if b["step"] > a["step"]
+        ]
+    return statistics.median(paces) if paces else None
 
 
 def _read(run: Path, begun: _ArmFile) -> _ArmFile | None:

@@ -9,7 +9,8 @@ between two arms over the seeds, and its 95 % interval:
 * refuted: the whole interval lies below the claimed range, and no effect is in it or above it;
 * undecided: anything else, and whatever was run with a single seed.
 
-The interval is over seeds, for one set of validation pictures: how another set would turn out, it does not tell.
+The interval is that of the seeds. Points are widened by what the number of validation pictures leaves open at the
+least; which pictures changed is not known, so another set of pictures may move them further.
 """
 
 import math
@@ -23,6 +24,7 @@ Word = Literal["confirmed", "smaller", "larger", "refuted", "undecided", "not me
 Unit = Literal["points", "times", "times less"]
 
 _CONFIDENCE: Final = 0.95
+_Z_95: Final = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -72,6 +74,23 @@ def mean_interval(values: Sequence[float]) -> Interval:
     quantile = float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1))
     half = quantile * math.sqrt(variance / len(values))
     return Interval(mean, mean - half, mean + half, len(values))
+
+
+def points_interval(points: Sequence[float], num_pictures: int) -> Interval:
+    """Mean of paired differences of top-1, in points, with an interval for other seeds and other pictures.
+
+    Three pictures that all seeds name alike would else give certainty. Of two networks on the same pictures the error
+    depends on how many answers changed (Agresti and Min 2005, with half a picture added to each of the four cells); the
+    least that a difference needs is taken.
+    """
+    seeds = mean_interval(points)
+    if seeds.low is None or seeds.high is None:
+        return seeds
+    better, worse = abs(seeds.mean) / 100 * num_pictures + 0.5, 0.5
+    total = num_pictures + 2
+    error = math.sqrt(better + worse - (better - worse) ** 2 / total) / total
+    half = math.hypot(seeds.high - seeds.mean, 100 * _Z_95 * error)
+    return Interval(seeds.mean, seeds.mean - half, seeds.mean + half, seeds.num_values)
 
 
 def ratio_interval(ratios: Sequence[float]) -> Interval:

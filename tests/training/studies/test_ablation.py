@@ -15,7 +15,7 @@ from training.studies.ablation_report import as_study, plots
 from training.studies.arms import Arm, StudyPaused
 from training.studies.ladder import LADDER, arms, ladder, memory_arm, rate_arms
 from training.studies.report import markdown, read_study, write_study
-from training.studies.verdicts import Claim, Interval, judge, mean_interval, ratio_interval
+from training.studies.verdicts import Claim, Interval, judge, mean_interval, points_interval, ratio_interval
 from training.train import parse
 
 POINTS = Claim("drawn", "5 to 7 points", 5, 7, "points")
@@ -113,6 +113,16 @@ def test_intervals_are_students():
     assert mean_interval([5.0]) == Interval(5.0, None, None, 1)
 
 
+def test_few_pictures_give_no_certainty_however_alike_the_seeds():
+    certain, few, many = (points_interval([0.0, 0.0], count) for count in (10**9, 3, 10_000))
+    assert certain.high == pytest.approx(0, abs=1e-3)
+    assert few.high == pytest.approx(100 * 1.959964 / 5)  # one picture in five changed, at half a picture a cell
+    assert many.high < 0.03
+    assert judge(POINTS, few) == "undecided"
+    wide = points_interval([6.0, 6.0, 6.0], 1000)  # 60.5 pictures better, 0.5 worse
+    assert wide.high - 6 == pytest.approx(196 * (61 - 60**2 / 1002) ** 0.5 / 1002, rel=1e-3)
+
+
 def words(found):
     return {verdict.claim.name: verdict.word for verdict in verdicts(found)}
 
@@ -130,7 +140,7 @@ def test_planted_effects_give_the_right_verdicts():
 
 
 def test_other_planted_effects_give_other_verdicts():
-    top1 = TOP1 | {"groups_of_4": 74.5, "two_rates_3x": 81.5, "cosine": 83.0, "hardware": 76.0}
+    top1 = TOP1 | {"groups_of_4": 74.5, "two_rates_3x": 81.5, "cosine": 83.0, "hardware": 75.0}
     found = words(ablation(top1=top1))
     assert (found["BatchNorm"], found["two learning rates"], found["cosine annealing"], found["all together"]) == (
         "smaller",
@@ -172,7 +182,7 @@ def test_an_arm_that_failed_is_named_where_its_claim_is_not_measured():
 
 def test_seeds_are_compared_with_themselves():
     step = {effect.step.name: effect for effect in effects(ablation(noise=(-20.0, 0.0, 20.0)))}["batch_16"]
-    assert (step.points.low, step.points.high) == pytest.approx((6, 6), abs=0.3)
+    assert (step.points.low, step.points.high) == pytest.approx((6, 6), abs=0.6)
     assert step.speed.mean == pytest.approx(1)
     assert step.memory.mean == pytest.approx(2.5)
 
@@ -186,7 +196,7 @@ def test_the_report_says_what_was_planted(tmp_path):
     found = ablation(failing=("frozen_norms",))
     write_study(tmp_path, as_study(found), plots(found))
     told = (tmp_path / "ablation.md").read_text()
-    assert "BatchNorm, claimed 5 to 7 points: **confirmed**. +6.0 (+5.9 to +6.2). batch_16 against groups_of_4" in told
+    assert "BatchNorm, claimed 5 to 7 points: **confirmed**. +6.0 (+5.5 to +6.5). batch_16 against groups_of_4" in told
     assert "cosine annealing, claimed 1 to 2 points: **refuted**. +0.0" in told
     assert "With 8 GB, 8 pictures a step fit in FP32 (9 do not)" in told
     assert "frozen_norms failed with seed 1 at equal epochs: error (diverged): lost" in told
@@ -324,7 +334,7 @@ def test_what_makes_no_sense_is_told_before_anything_runs(changes, error, told, 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_the_ablation_runs_whole_at_tiny_size(data, finished_run, tmp_path):
     tiny = ("--architecture", "test_efficientnet", "--picture-px", "32", "--serve-px", "32", "--workers", "0")
     command = Ablate(
@@ -346,4 +356,5 @@ def test_the_ablation_runs_whole_at_tiny_size(data, finished_run, tmp_path):
     assert words(found)["speed"] == "not measured"
     assert "measured on" in (tmp_path / "out" / "ablation.md").read_text().lower()
     assert not list((tmp_path / "out").rglob("*.pt"))
-    assert ablate(command) == found  # nothing is run again
+    again = ablate(command)
+    assert (again.equal_epochs, again.equal_time) == (found.equal_epochs, found.equal_time)  # nothing is run again

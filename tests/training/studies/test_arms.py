@@ -164,6 +164,18 @@ def test_the_first_step_is_timed_without_those_that_were_read_with_it(tmp_path):
     assert write_diary(tmp_path / "run", events).seconds_to_first_step == pytest.approx(30)
 
 
+def test_a_validation_between_two_readings_is_no_part_of_a_step(tmp_path):
+    events = [
+        {"event": "start", "step": 0, "time": 100.0},
+        {"event": "losses", "step": 10, "time": 139.0},
+        epoch(1, 39.0),
+        {"event": "losses", "step": 20, "time": 900.0},
+        epoch(2, 10.0),
+    ]
+    assert write_diary(tmp_path / "run", events).seconds_to_first_step == pytest.approx(30)
+    assert write_diary(tmp_path / "short", events[:3]).seconds_to_first_step is None  # no pace is known
+
+
 def test_a_run_without_a_diary_has_no_epochs(tmp_path):
     result = read_result(tmp_path, ARM, 0, error="broken")
     assert (result.epochs, result.seconds_to_first_step, result.top1) == ([], None, None)
