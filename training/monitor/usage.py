@@ -55,7 +55,7 @@ class UsageSampler:
     def __init__(self, device: torch.device, workers: int) -> None:
         self.gpu_problem = ""
         """Why the GPU cannot be sampled; empty where it can, or where there is none."""
-        self._device = device if device.type == "cuda" else None
+        self._device = _with_index(device) if device.type == "cuda" else None
         self._cores, self._workers = cores_available(), workers
         self._lock = threading.Lock()
         self._awake, self._closed = threading.Event(), threading.Event()
@@ -216,6 +216,13 @@ class _Seen:
     def _read_mb_per_s(self, seconds: float) -> float | None:
         read = [num_bytes for span in self._spans.values() if (num_bytes := span.read_bytes()) is not None]
         return round(sum(read) / _MB / seconds, 2) if read else None
+
+
+def _with_index(device: torch.device) -> torch.device:
+    """The GPU by its number: "the current one" is another in another thread."""
+    if device.index is not None or not torch.cuda.is_available():
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _mean(values: list[float]) -> float | None:
