@@ -2,6 +2,7 @@
 
 import subprocess
 import zipfile
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,8 +126,9 @@ def _require_checksums(path: Path) -> None:
         raise zipfile.BadZipFile(f"{wrong} is not as it was written")
 
 
+@cache
 def current_commit() -> str:
-    """The git commit of this checkout, with "+" if it has changes; "unknown" outside one."""
+    """The git commit of this checkout when it was first asked, with "+" if it has changes; "unknown" outside one."""
     root = Path(__file__).parents[1]
     try:
         commit = subprocess.run(

@@ -46,6 +46,7 @@ _DECIDE_BATCHES: Final = (
     ("loss", "target"),
     ("run", "seed"),
 )
+_WORTH_A_VERDICT_S: Final = 5  # shorter epochs measure chance; the diary has their verdicts all the same
 _REESTIMATION_PICTURES: Final = 2000  # of each rank; Wu and Johnson 2021 need a thousand or more
 # Why an epoch stops before its end; with several ranks the largest reason holds for all.
 _GO_ON, _ENOUGH, _TIME_IS_OUT, _ASKED_TO_STOP = range(4)
@@ -348,7 +349,7 @@ class Trainer:
         if whole:
             self.position = msgspec.structs.replace(self.position, epoch=epoch, pictures=0)
         self._log.write("epoch", **facts)
-        self._say(f"{told}; {verdict}")
+        self._say(f"{told}; {verdict}" if seconds >= _WORTH_A_VERDICT_S else told)
         self._save(best=better)
 
     def _validated(self) -> Validation:

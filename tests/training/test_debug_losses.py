@@ -1,7 +1,7 @@
 """The losses of 20 steps of `debug.toml` are those that were recorded: a change of the loop that means to change none.
 
 Recorded anew, after a change that does mean to, by `python -m tests.training.test_debug_losses`. Other instructions of
-the processor move them by 3e-7 and another memory format by 2e-6 (measured: SSE4.1 against AVX-512, NCHW against NHWC),
+the processor move them by 3e-7 and another memory format by 2e-6 (measured: SSE4.1 against AVX2, NCHW against NHWC),
 while a rate of the classifier 5 % higher moves them by 1.4e-3.
 """
 

@@ -14,14 +14,14 @@ from training.recipe import DataRecipe
 
 @pytest.fixture
 def plain_pictures(monkeypatch):
-    """Gray squares in place of drawings, where what they show does not matter; counts them."""
+    """Gray squares in place of drawings, where what they show does not matter; keeps what was asked for."""
     made = []
 
     def draw_files(root, drawings, *, seed, workers):
         for drawing in drawings:
             (root / drawing.path).parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (drawing.width, drawing.height), "gray").save(root / drawing.path)
-            made.append(drawing)
+            made.append((seed, drawing))
 
     monkeypatch.setattr(drawn_data, "draw_files", draw_files)
     return made
@@ -51,14 +51,20 @@ def test_every_split_has_pictures_of_every_drawn_species(tmp_path_factory):
     assert len(set(manifest.table["sha256"].to_pylist())) == len(manifest) == num_species * len(SPLIT_OF_PICTURE)
 
 
-def test_a_seed_gives_the_same_pictures_anywhere_and_another_seed_others(tmp_path, tmp_path_factory):
+def test_a_seed_gives_the_same_pictures_anywhere_however_many_species(tmp_path, tmp_path_factory):
     ensure_drawn(asked(tmp_path / "again"), DEBUG.run.seed)
     again, whole = files(tmp_path / "again" / "pictures"), files(debug_data(tmp_path_factory) / "pictures")
+    assert len(again) == len(SPLIT_OF_PICTURE)
     assert again.items() <= whole.items()
-    ensure_drawn(asked(tmp_path / "other"), DEBUG.run.seed + 1)
-    other = files(tmp_path / "other" / "pictures")
-    assert len(other) == len(again) == len(SPLIT_OF_PICTURE)
-    assert not set(other.values()) & set(whole.values())
+
+
+def test_another_seed_is_another_flora(plain_pictures, tmp_path):
+    floras = []
+    for seed in (0, 1):
+        ensure_drawn(asked(tmp_path / str(seed), num_species=3), seed)
+        floras.append({taxon.scientific_name for taxon in Manifest(tmp_path / str(seed)).taxonomy.taxa})
+    assert not floras[0] & floras[1]
+    assert [drawn_with for drawn_with, _ in plain_pictures] == [0] * 36 + [1] * 36
 
 
 def test_drawn_data_can_be_moved(plain_pictures, tmp_path):

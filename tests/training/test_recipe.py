@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from models.errors import RecipeError
-from training.recipe import Recipe, check_recipe, read_recipe, recipe_files, recipe_to_plain
+from training.drawn_data import SPLIT_OF_PICTURE
+from training.recipe import Recipe, RunRecipe, check_recipe, read_recipe, recipe_files, recipe_to_plain
 from training.train import parse
 
 
@@ -60,12 +61,73 @@ def test_every_recipe_of_the_project_can_be_followed(path):
     assert not recipe.pictures.progressive or recipe.pictures.progressive[-1][1] == recipe.pictures.picture_px
 
 
+def test_every_recipe_of_the_project_writes_to_a_folder_of_its_own():
+    runs = [read_recipe(path).run.run for path in recipe_files()]
+    named = [run for run in runs if run != RunRecipe().run]
+    assert len(set(named)) == len(named) >= len(runs) - 1  # own_folder leaves the name to its user
+
+
 def test_the_reference_recipe_is_the_reference():
     recipe = read_recipe(Path("b4_5337"))
     assert (recipe.network.architecture, recipe.network.weights) == ("efficientnet_b4", "imagenet")
     assert (recipe.schedule.backbone_lr, recipe.schedule.head_lr) == (3e-5, 9e-5)
-    assert (recipe.schedule.batch_size, recipe.schedule.epochs) == (16, 15)
-    assert (recipe.pictures.picture_px, recipe.hardware.amp, recipe.data.expect_outputs) == (380, "fp16", 5337)
+    assert (recipe.schedule.batch_size, recipe.schedule.accumulate, recipe.schedule.epochs) == (16, 1, 15)
+    assert (recipe.schedule.decay, recipe.schedule.warmup_epochs, recipe.schedule.head_only_epochs) == ("cosine", 0, 0)
+    assert (recipe.pictures.picture_px, recipe.pictures.progressive) == (380, ())
+    assert (recipe.hardware.amp, recipe.data.expect_outputs) == ("fp16", 5337)
+
+
+def test_the_fast_recipe_scales_the_reference_rates_by_the_root_of_the_batch():
+    fast, reference = read_recipe(Path("b4_5337_fast")), read_recipe(Path("b4_5337")).schedule
+    factor = (fast.schedule.batch_size / reference.batch_size) ** 0.5
+    assert fast.schedule.backbone_lr == pytest.approx(factor * reference.backbone_lr)
+    assert fast.schedule.head_lr == pytest.approx(factor * reference.head_lr)
+    assert fast.schedule.epochs == reference.epochs
+    assert (fast.hardware.amp, fast.hardware.compile, fast.hardware.channels_last) == ("bf16", True, True)
+    sides = [side for _, side in fast.pictures.progressive]
+    assert sides == sorted(sides)
+    assert (320 in sides, sides[-1], fast.pictures.serve_px) == (True, 384, 384)
+
+
+def test_the_recipe_for_8_gb_moves_by_the_batch_of_the_reference_and_fits():
+    small, reference = read_recipe(Path("b4_8gb")), read_recipe(Path("b4_5337")).schedule
+    assert small.schedule.batch_size * small.schedule.accumulate == reference.batch_size
+    assert (small.schedule.backbone_lr, small.schedule.head_lr) == (reference.backbone_lr, reference.head_lr)
+    activations_gb = small.schedule.batch_size * 0.230 * (small.pictures.picture_px / 320) ** 2
+    assert activations_gb + 27.1e6 * (4 * 4 + 2) / 1e9 + 1.5 < 0.9 * 8
+
+
+def test_the_constrained_baseline_has_none_of_what_replaced_it():
+    recipe = read_recipe(Path("directml_baseline"))
+    assert (recipe.schedule.batch_size, recipe.hardware.amp, recipe.schedule.decay) == (4, "off", "step")
+    assert recipe.schedule.backbone_lr == recipe.schedule.head_lr
+    assert recipe.network.norms == "leave"
+    hardware = recipe.hardware
+    assert (hardware.channels_last, hardware.cudnn_benchmark, hardware.compile) == (False, False, False)
+    assert recipe.schedule.epochs == read_recipe(Path("b4_5337")).schedule.epochs
+
+
+def test_the_recipe_for_long_tails_makes_up_for_rarity_once():
+    recipe = read_recipe(Path("b4_long_tail"))
+    assert (recipe.data.sampling, recipe.loss.logit_adjustment) == ("every_picture", 1.0)
+    assert recipe.loss.target == "taxon"
+
+
+def test_the_recipe_from_random_weights_learns_all_layers_alike():
+    recipe = read_recipe(Path("b4_5337_scratch"))
+    assert (recipe.network.weights, recipe.schedule.batch_size) == ("none", 256)
+    assert recipe.schedule.backbone_lr == recipe.schedule.head_lr > read_recipe(Path("b4_5337")).schedule.head_lr
+    assert recipe.schedule.warmup_epochs > 0 < recipe.schedule.ema_decay
+
+
+def test_the_debug_recipe_needs_no_data_no_gpu_and_no_second_rank():
+    recipe = read_recipe(Path("debug"))
+    assert recipe.data.drawn_species > 1
+    assert (recipe.network.weights, recipe.hardware.device, recipe.data.workers) == ("none", "cpu", 0)
+    num_training = recipe.data.drawn_species * SPLIT_OF_PICTURE.count("train")
+    steps = num_training // recipe.schedule.batch_size * recipe.schedule.epochs
+    assert recipe.run.checkpoint_every_steps * 10 < steps
+    assert recipe.run.log_every_steps == 1
 
 
 @pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)

@@ -1,7 +1,7 @@
-"""Every recipe of the project, whole but tiny: its own batch, rates, loss, norms and augmentation.
+"""Every recipe of the project, whole but tiny: its own rates, loss, norms and augmentation.
 
-What is replaced is what a test machine has not: pretrained weights, the network's and the pictures' size, the number of
-epochs, GPUs and the data.
+What is replaced is what a test machine has not: pretrained weights, a GPU and its precision, the data, and the size of
+network, pictures, batch and run.
 """
 
 import math
@@ -14,15 +14,26 @@ from training.recipe import read_recipe, recipe_files
 from training.sampler import side_at_epoch
 from training.train import train
 
-SMALLEST_PX, LARGER_PX = 32, 8
+SMALLEST_PX, LARGER_PX, LARGEST_BATCH = 32, 8, 16
 
 
 def tiny_flags(recipe):
     """One epoch a picture size, each size a little larger than the one before."""
     sides = [SMALLEST_PX + LARGER_PX * place for place in range(max(len(recipe.pictures.progressive), 1))]
-    flags = ["--architecture", "test_efficientnet", "--weights", "none", "--device", "cpu", "--no-compile"]
+    flags = [
+        "--architecture",
+        "test_efficientnet",
+        "--weights",
+        "none",
+        "--device",
+        "cpu",
+        "--amp",
+        "off",
+        "--no-compile",
+    ]
     flags += ["--expect-outputs", 0, "--drawn-species", 0, "--workers", 0, "--no-tensorboard"]
     flags += ["--epochs", len(sides), "--picture-px", sides[-1], "--serve-px", sides[-1]]
+    flags += ["--batch-size", min(recipe.schedule.batch_size, LARGEST_BATCH)]
     flags += ["--log-every-steps", 1, "--warmup-epochs", min(recipe.schedule.warmup_epochs, 1)]
     if recipe.pictures.progressive:
         flags += ["--progressive", *(number for pair in enumerate(sides) for number in pair)]

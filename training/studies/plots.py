@@ -84,6 +84,8 @@ def _curves(axes: Any, plot: Curves) -> None:
         axes.plot(places, middle, dash, color=color, label=name, marker="o", markersize=3, linewidth=1.3)
         if low != high:
             axes.fill_between(places, low, high, color=color, alpha=0.15, linewidth=0)
+    if all(float(x).is_integer() for repeats in plot.series.values() for repeat in repeats for x, _ in repeat):
+        axes.xaxis.get_major_locator().set_params(integer=True)  # there is no epoch 1.5
     if plot.log2:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -107,6 +107,7 @@ def write_study(folder: Path, study: Study, plots: Sequence[Plot] = ()) -> Path:
     Raises:
         OSError: A file could not be written.
     """
+    study = _told_of_other_software(folder, study)
     files = {
         f"{study.name}.json": msgspec.json.format(msgspec.json.encode(study)) + b"\n",
         f"{study.name}.md": markdown(study, plots).encode(),
@@ -114,6 +115,17 @@ def write_study(folder: Path, study: Study, plots: Sequence[Plot] = ()) -> Path:
     }
     replace_together(folder, files)
     return folder / f"{study.name}.md"
+
+
+def _told_of_other_software(folder: Path, study: Study) -> Study:
+    """A study that went on with another commit or another driver says so."""
+    path = folder / _MACHINE_FILE
+    began = msgspec.json.decode(path.read_bytes(), type=Machine) if path.is_file() else study.machine
+    changed = began.other_software(study.machine)
+    if not changed:
+        return study
+    text = f"The study began and ended with other software: {'; '.join(changed)}."
+    return msgspec.structs.replace(study, findings=[*study.findings, Finding("software", text)])
 
 
 def read_study(path: Path) -> Study:

@@ -1,7 +1,7 @@
 """Layout, precision and compilation: each timed at the chosen batch size, and changed only where that is worth it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -10,6 +10,8 @@ from training.recipe import Recipe
 from training.tuning.search import NEAR
 from training.tuning.setting import Setting, Trial
 
+COMPILING_S: Final = 60.0
+"""Compiling takes at least about this long, so that in a shorter run it is not even tried, s."""
 Option = tuple[str, tuple[Any, ...]]
 """A knob of `Setting` and the values that it may take."""
 
@@ -48,7 +50,9 @@ def try_options(
     best, trials = chosen, []
     for knob, values in options:
         for value in values:
-            if value == getattr(chosen.setting, knob):
+            if value == getattr(chosen.setting, knob) or (
+                knob == "compile" and _run_s(best, num_pictures) < COMPILING_S
+            ):
                 continue
             trial = measure(msgspec.structs.replace(best.setting, **{knob: value}))
             trials.append(trial)

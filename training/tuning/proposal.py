@@ -186,7 +186,8 @@ def _largest(value: float, ranks: Ranks) -> float:
 
 def _search(measure: _Measure, recipe: Recipe, device: torch.device, num_pictures: int) -> Trial:
     """The batch size first, then the rest at that size; `num_pictures` is of an epoch, on each rank."""
-    start, largest = setting_of(recipe), max(num_pictures // _LEAST_STEPS, 1)
+    start = setting_of(recipe)
+    largest = max(num_pictures // _LEAST_STEPS, min(start.batch_size, num_pictures))
     chosen = BatchSearch(lambda size: measure(msgspec.structs.replace(start, batch_size=size)), largest).run()
     options = available_options(recipe, device)
     best, _ = try_options(measure, chosen, options, num_pictures * recipe.schedule.epochs)

@@ -35,7 +35,7 @@ def trial_table(trials: Sequence[Trial], chosen: Setting) -> Table:
 def arithmetic(setting: Setting) -> str:
     """A setting but its batch size, in words: "fp16, NHWC, compiled"."""
     words = [
-        "full precision" if setting.amp == "off" else setting.amp,
+        "fp32" if setting.amp == "off" else setting.amp,
         "NHWC" if setting.channels_last else "NCHW",
         "compiled" if setting.compile else "",
     ]
