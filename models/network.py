@@ -48,7 +48,7 @@ class PlantNetwork(nn.Module):
         return cast(Tensor, self.timm_model(pixels))
 
     def logits_and_features(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Gives (logits_BO, features_BF); dropout acts between the two in training mode."""
+        """Gives (logits_BO, features_BF); in training mode, dropout has acted on both."""
         features_BF = self.features(pixels)
         return self.head(features_BF), features_BF
 

@@ -74,9 +74,9 @@ class CheckpointFolder:
         return sorted(self._folder.glob(_STEPS), reverse=True)
 
     def _candidates(self) -> list[Path]:
-        """`last.pt`, then the others from the newest on, each file once whatever its names."""
+        """The numbered ones from the newest on, then `last.pt`, each file once whatever its names."""
         found: list[Path] = []
-        for path in [self._folder / LAST, *self._newest_first()]:
+        for path in [*self._newest_first(), self._folder / LAST]:
             if path.is_file() and not any(path.samefile(other) for other in found):
                 found.append(path)
         return found

@@ -2,7 +2,7 @@
 
 import torch
 
-from models.errors import BotanifyError
+from models.errors import BotanifyError, RecipeError
 from training.recipe import HardwareRecipe
 
 
@@ -27,10 +27,28 @@ def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device
 
 
 def amp_dtype(hardware: HardwareRecipe, device: torch.device) -> torch.dtype | None:
-    """Type for autocast, or None for full precision; fp16 needs CUDA and becomes full precision on a CPU."""
+    """Type for autocast, or None for full precision; fp16 needs CUDA and becomes full precision on a CPU.
+
+    Raises:
+        RecipeError: The GPU knows no bf16.
+    """
+    if hardware.amp == "bf16" and device.type == "cuda" and torch.cuda.is_available():
+        _require_bf16(device)
     if hardware.amp == "off" or (hardware.amp == "fp16" and device.type != "cuda"):
         return None
     return torch.float16 if hardware.amp == "fp16" else torch.bfloat16
+
+
+def _require_bf16(device: torch.device) -> None:
+    with torch.cuda.device(device):
+        known = torch.cuda.is_bf16_supported(including_emulation=False)
+    if not known:
+        raise RecipeError(
+            "this GPU has no bf16 arithmetic",
+            value=torch.cuda.get_device_name(device),
+            limit="Ampere or newer",
+            remedy="train with --amp fp16",
+        )
 
 
 def device_in_words(device: torch.device) -> str:

@@ -5,6 +5,7 @@ the hosts (Gloo), never over the GPUs', so that nothing here makes a host wait f
 """
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,6 +20,7 @@ from models.errors import BotanifyError
 Told = TypeVar("Told")
 # Long enough for a validation that one rank ends sooner than another; a rank that dies is noticed at once.
 _PATIENCE = timedelta(minutes=30)
+_LOST = ("Connection closed", "Connection reset", "NCCL")
 
 
 class Ranks:
@@ -86,7 +88,7 @@ class Ranks:
 
     def mean_(self, tensors: Sequence[Tensor]) -> None:
         """Gives every rank the mean of all ranks' tensors, over the devices' group: in place, and no host waits."""
-        if self.alone:
+        if self.alone or not tensors:
             return
         together = torch.cat([tensor.flatten() for tensor in tensors])
         dist.all_reduce(together)
@@ -127,7 +129,7 @@ def join(device_type: str) -> Ranks:
     Args:
         device_type: "cuda" or "cpu": where gradients are averaged (NCCL or Gloo).
     """
-    if "TORCHELASTIC_RUN_ID" not in os.environ and "RANK" not in os.environ:
+    if "RANK" not in os.environ:
         return Ranks()
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if device_type == "cuda":
@@ -140,12 +142,30 @@ def join(device_type: str) -> Ranks:
     return Ranks(dist.get_rank(), dist.get_world_size(), local_rank, hosts)
 
 
-def leave(ranks: Ranks) -> None:
-    """Ends the connections to the other ranks."""
-    if not ranks.alone or dist.is_initialized():
+def leave() -> None:
+    """Ends the connections to the other ranks, at an end that all ranks reach: each waits for the others to do it."""
+    if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def end_at_once(code: int) -> None:
+    """Ends a rank that failed without waiting for the others, which torchrun then ends; a process alone returns."""
+    if dist.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def lost_a_rank(error: RuntimeError) -> bool:
+    """Whether the error only says that another rank has gone, whose own words tell why."""
+    return dist.is_initialized() and any(word in str(error) for word in _LOST)
 
 
 def times_restarted() -> int:
     """How often torchrun has started this group of ranks anew, as after the death of one."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def launch_id() -> str:
+    """What torchrun calls this launch, the same for all its ranks and restarts; empty without torchrun."""
+    return os.environ.get("TORCHELASTIC_RUN_ID", "")

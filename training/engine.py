@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 from torch.nn.parallel import DistributedDataParallel
 
 from models.network import PlantNetwork
@@ -72,6 +73,9 @@ class Engine:
         self.recipe, self.device, self.ranks = recipe, device, ranks or Ranks()
         self.clock = clock or StepClock(device)
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
+        single_precision = "tf32" if hardware.tf32 else "ieee"
+        torch.backends.cudnn.conv.fp32_precision = single_precision
+        torch.backends.cuda.matmul.fp32_precision = single_precision
         self._format = torch.channels_last if hardware.channels_last else torch.contiguous_format
         self.norms: NormChoice = choose_norms(recipe, self.ranks.num_ranks, device)
         apply_norms(network, self.norms, recipe.network.ghost_size)
@@ -134,17 +138,18 @@ class Engine:
                 self._move(step)
 
     def rehearse(self, pixels: Tensor, labels: Tensor) -> None:
-        """Goes forward and backward with a batch without moving anything; on this rank alone.
+        """Goes forward and backward with a batch twice, as in a window, without moving anything; on this rank alone.
 
-        Holds as much memory as a step would: before the first one, the optimizer's moments are still to come.
+        Holds as much memory as steps would: before the first one, the optimizer's moments are still to come.
         """
         self.optimizer.zero_grad(set_to_none=True)
         moments = [] if self.optimizer.state else [torch.empty_like(p) for p in self.network.parameters() for _ in "12"]
         with torch.random.fork_rng(self._own_devices()), _restored(self.network):
             pixels, targets = self._on_device(pixels, labels, number=0)
-            with self.precision():
-                logits = self.network(pixels)
-            torch.autograd.backward(self.loss(logits, targets))
+            for _ in range(2):
+                with self.precision():
+                    logits = self.network(pixels)
+                torch.autograd.backward(self.loss(logits, targets))
         moments.clear()
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -164,9 +169,13 @@ class Engine:
         self.network.load_state_dict(network)
         if self.ema is not None:
             self.ema.module.load_state_dict(judged)
-        if self._scales and scaler.get("scale", 1.0) != 1.0:  # both then and now there is a scale
+        if self._scales and scaler:  # both then and now there is a scale
             self.scaler.load_state_dict(scaler)
         self._good_statistics = self._copy_of_statistics()
+
+    def scale_state(self) -> dict[str, Any]:
+        """What to save of the loss's scale; nothing where there is none."""
+        return self.scaler.state_dict() if self._scales else {}
 
     def read(self) -> Readings:
         """Fetches what the device has to tell: the one place where the host waits for it."""
@@ -179,18 +188,16 @@ class Engine:
         return Readings(losses, norms, bad_steps, bad_in_a_row, float(self.scaler.get_scale()))
 
     def _on_device(self, pixels: Tensor, labels: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        mixed: tuple[Tensor, Tensor] = self._mix(
-            self.normalized(pixels), labels.to(self.device, non_blocking=True), number
-        )
-        return mixed
+        mixed, targets = self._mix(self.normalized(pixels), labels.to(self.device, non_blocking=True), number)
+        return mixed.contiguous(memory_format=self._format), targets  # mixup on CUDA loses the layout
 
     def _logits(self, pixels: Tensor) -> Any:
         with self.precision():
             if not self.head_only:
                 return self._forward(pixels)
             with torch.no_grad():
-                features = self.network.features(pixels)
-            return self.network.head(features)
+                features = self.network.features(pixels)  # in evaluation mode, so dropout is still to come
+            return self.network.head(dropout(features, self.recipe.network.dropout))
 
     def _move(self, step: int) -> None:
         clip_norm = self.recipe.schedule.clip_norm

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -19,11 +20,11 @@ from torch import Tensor
 
 from models.errors import CheckpointError
 from models.network import PlantNetwork
-from training.checkpoint import Checkpoint, Position, current_commit
+from training.checkpoint import Checkpoint, Position, current_commit, read_checkpoint
 from training.checkpoint_folder import CheckpointFolder
 from training.data import training_loader
 from training.device import device_in_words
-from training.distributed import Ranks
+from training.distributed import Ranks, launch_id
 from training.engine import Engine
 from training.interruption import ComeBack, Interruption
 from training.log import open_log
@@ -33,16 +34,15 @@ from training.memory import OutOfMemory, largest_that_fits, limit_memory, out_of
 from training.monitor.monitor import Monitor
 from training.nonfinite import Diverged, diagnosis
 from training.norms import reestimate
-from training.optim import fast_forward, load_moments
+from training.optim import fast_forward, keep_layout, load_moments
 from training.recipe import Recipe, recipe_to_plain
 from training.sampler import side_at_epoch
 from training.validation import Validation, validate
 
-# A checkpoint's position means nothing in another order, and another window makes other steps of the rest.
-_DECIDE_BATCHES: Final = (
+# A checkpoint's position means nothing in another order.
+_DECIDE_ORDER: Final = (
     ("data", "order"),
     ("data", "sampling"),
-    ("schedule", "accumulate"),
     ("loss", "target"),
     ("run", "seed"),
 )
@@ -110,7 +110,7 @@ class Trainer:
         Raises:
             CheckpointError: There is none, it belongs to other data or another network, or batches are cut otherwise.
         """
-        path, checkpoint = self.checkpoints.newest(self._note)
+        path, checkpoint = self._newest_checkpoint()
         _require_same_run(checkpoint, self)
         engine = self.engine
         engine.load(checkpoint.network, checkpoint.judged_weights, checkpoint.scaler)
@@ -121,6 +121,7 @@ class Trainer:
         else:
             load_moments(engine.optimizer, checkpoint.optimizer)
             fast_forward(engine.scheduler, self.position.step)
+        keep_layout(engine.optimizer)
         self._log.write("resume", checkpoint=str(path), **checkpoint.position)
         self._say(f"resumed from {path}: epoch {self.position.epoch + 1}, {self.position.pictures} pictures done")
 
@@ -141,7 +142,13 @@ class Trainer:
             ComeBack: The process was asked to stop, and a checkpoint was written.
         """
         stop_at = self.position.step + max_steps if max_steps is not None else None
-        self._log.write("start", recipe=recipe_to_plain(self.recipe), device=str(self.device), step=self.position.step)
+        self._log.write(
+            "start",
+            recipe=recipe_to_plain(self.recipe),
+            device=str(self.device),
+            step=self.position.step,
+            launch=launch_id(),
+        )
         with self._progress() as progress, Interruption() as interruption:
             while self.position.epoch < self.recipe.schedule.epochs:
                 reason = self._run_epoch(progress, _Limits(interruption, stop_at, max_seconds))
@@ -171,7 +178,7 @@ class Trainer:
             ema=engine.ema.module.state_dict() if engine.ema is not None else None,
             optimizer=engine.optimizer.state_dict(),
             scheduler=engine.scheduler.state_dict(),
-            scaler=engine.scaler.state_dict(),
+            scaler=engine.scale_state(),
             position=msgspec.to_builtins(self.position),
             recipe=recipe_to_plain(self.recipe),
             output_keys=list(self.manifest.taxonomy.output_keys),
@@ -180,6 +187,15 @@ class Trainer:
             git_commit=current_commit(),
             trained_on=device_in_words(self.device),
         )
+
+    def _newest_checkpoint(self) -> tuple[Path, Checkpoint]:
+        """The first rank chooses, since what a shared disk shows may differ, and all read the same."""
+        if self.ranks.is_first:
+            path, checkpoint = self.checkpoints.newest(self._note)
+            self.ranks.from_first(path)
+            return path, checkpoint
+        path = self.ranks.from_first(Path())
+        return path, read_checkpoint(path)
 
     def _run_epoch(self, progress: Progress, limits: "_Limits") -> int:
         """Takes the steps that are left of an epoch; gives the reason why it ended, `_GO_ON` after the last step."""
@@ -400,7 +416,8 @@ class Trainer:
                 torch.cuda.empty_cache()
             self.engine.rehearse(pixels[:size], labels[:size])
 
-        fits = largest_that_fits(rehearse, len(labels))
+        # Other ranks do not rehearse, and norms over all ranks would wait for them.
+        fits = largest_that_fits(rehearse, len(labels)) if self.ranks.alone else None
         return out_of_memory(len(labels), pixels.shape[-1], self.recipe.schedule.accumulate, fits)
 
     def _new_loader(self, recipe: Recipe) -> Any:
@@ -454,11 +471,16 @@ def _require_same_run(checkpoint: Checkpoint, trainer: Trainer) -> None:
             limit=trainer.engine.network.architecture,
             remedy="resume with the recipe that the run began with",
         )
+    _require_same_order(checkpoint, trainer)
     _require_same_batches(checkpoint, trainer)
 
 
 def _require_same_batches(checkpoint: Checkpoint, trainer: Trainer) -> None:
     global_batch, num_ranks = checkpoint.global_batch, trainer.ranks.num_ranks
+    schedule = trainer.recipe.schedule
+    effective = global_batch * checkpoint.recipe["schedule"]["accumulate"]
+    if checkpoint.position["pictures"] == 0 and schedule.batch_size * num_ranks * schedule.accumulate == effective:
+        return  # between epochs, as when a larger picture size no longer fits: a step sees as many pictures as before
     if global_batch != trainer.recipe.schedule.batch_size * num_ranks:
         fitting = f"--batch-size {global_batch // num_ranks}" if global_batch % num_ranks == 0 else "as many ranks"
         raise CheckpointError(
@@ -467,12 +489,21 @@ def _require_same_batches(checkpoint: Checkpoint, trainer: Trainer) -> None:
             limit=f"{global_batch} together",
             remedy=f"resume with {fitting}, or start a new run with --weights and another --run",
         )
+    if schedule.accumulate != checkpoint.recipe["schedule"]["accumulate"]:
+        raise _begun_otherwise("accumulate", schedule.accumulate, checkpoint.recipe["schedule"]["accumulate"])
+
+
+def _require_same_order(checkpoint: Checkpoint, trainer: Trainer) -> None:
     now, then = recipe_to_plain(trainer.recipe), checkpoint.recipe
-    for section, knob in _DECIDE_BATCHES:
+    for section, knob in _DECIDE_ORDER:
         if now[section][knob] != then[section][knob]:
-            raise CheckpointError(
-                f"the run was begun with another {knob}, which decides what each of its steps sees",
-                value=now[section][knob],
-                limit=str(then[section][knob]),
-                remedy="resume with that, or start a new run with --weights and another --run",
-            )
+            raise _begun_otherwise(knob, now[section][knob], then[section][knob])
+
+
+def _begun_otherwise(knob: str, now: object, then: object) -> CheckpointError:
+    return CheckpointError(
+        f"the run was begun with another {knob}, which decides what each of its steps sees",
+        value=now,
+        limit=str(then),
+        remedy="resume with that, or start a new run with --weights and another --run",
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import pynvml
+import pynvml  # type: ignore[import-untyped]
 import torch
 
 from training.checkpoint import current_commit

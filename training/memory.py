@@ -49,13 +49,22 @@ def largest_that_fits(rehearse: Callable[[int], None], batch_size: int) -> int:
     return 0
 
 
-def out_of_memory(batch_size: int, side_px: int, accumulate: int, fits: int) -> OutOfMemory:
-    """The one sentence about a batch that did not fit: what would, and how the effective batch stays the same."""
+def out_of_memory(batch_size: int, side_px: int, accumulate: int, fits: int | None) -> OutOfMemory:
+    """The one sentence about a batch that did not fit: what would, and how the effective batch stays the same.
+
+    Args:
+        batch_size: Pictures a step and rank.
+        side_px: Their side, px.
+        accumulate: Steps of a window.
+        fits: How many were found to fit; None if nothing could be tried.
+    """
     problem = f"the GPU's memory does not hold a step of {batch_size} pictures of {side_px} px"
     if fits == 0:
         return OutOfMemory(f"{problem}, nor of one; train with a smaller --picture-px or on a larger card.")
-    windows = -(-batch_size * accumulate // fits)
+    most = max(batch_size // 2, 1) if fits is None else fits
+    size = next(size for size in range(most, 0, -1) if batch_size % size == 0)
+    tried = "half of it may fit" if fits is None else f"{fits} fit, which was tried"
     return OutOfMemory(
-        f"{problem}; {fits} fit, which was tried: --batch-size {fits} --accumulate {windows} keeps the effective batch "
-        f"of {batch_size * accumulate}."
+        f"{problem}; {tried}: --batch-size {size} --accumulate {batch_size // size * accumulate} keeps the effective "
+        f"batch of {batch_size * accumulate}."
     )

@@ -157,6 +157,8 @@ class HardwareRecipe(Section, frozen=True, kw_only=True):
     """Where to train; auto takes CUDA if there is any."""
     amp: Precision = "fp16"
     """Mixed precision under torch.amp; fp16 scales the loss and needs CUDA."""
+    tf32: bool = True
+    """Let single precision on CUDA be TF32, whose mantissa has 10 bits instead of 23."""
     channels_last: bool = True
     """Store activations as NHWC."""
     cudnn_benchmark: bool = True

@@ -17,16 +17,19 @@ import timm
 import torch
 import tyro
 
-from models.errors import DataError, RecipeError
+from models.errors import BotanifyError, DataError, RecipeError
 from models.network import PlantNetwork
 from training.augment import seeded
 from training.checkpoint import LAST
 from training.checkpoint_folder import CheckpointFolder
 from training.device import choose_device
-from training.distributed import Ranks, join, leave, times_restarted
+from training.distributed import Ranks, end_at_once, join, launch_id, leave, lost_a_rank, times_restarted
 from training.drawn_data import ensure_drawn
+from training.interruption import EXIT_COME_BACK, ComeBack
+from training.log import LOG_FILE, read_log
 from training.loop import Trainer
 from training.manifest import Manifest
+from training.memory import OutOfMemory
 from training.program import run_program
 from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_plain
 from training.show_batch import show_batch
@@ -62,7 +65,12 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: train(parse(sys.argv[1:])))
+    try:
+        run_program(lambda: train(parse(sys.argv[1:])))
+    except SystemExit as ended:
+        if ended.code not in (None, 0, EXIT_COME_BACK):
+            end_at_once(int(ended.code))
+        raise
 
 
 def parse(arguments: list[str]) -> Train:
@@ -101,27 +109,42 @@ def train(command: Train) -> None:
     device = choose_device(recipe.hardware, int(os.environ.get("LOCAL_RANK", "0")))
     ranks = join(device.type)
     try:
-        with ranks.first_goes_first():  # it writes what the others read: drawn pictures, the mapped manifest
-            ensure_drawn(recipe.data, recipe.run.seed)
-            manifest = Manifest(recipe.data.data, recipe.data.shards)
-        _require_outputs(manifest, recipe)
-        if command.show_batch is not None:
-            show_batch(manifest, recipe, command.show_batch)
-            print(f"Written: {command.show_batch}")
-            return
-        _require_architecture(recipe.network.architecture)
-        if command.tune or command.retune:
-            network = _first_network(recipe, manifest, fresh=True, told=ranks.is_first)
-            tune(recipe, manifest, network, device, ranks, again=command.retune)
-            return
-        _train(command, manifest, device, ranks)
-    finally:
-        leave(ranks)
+        _train_on(command, device, ranks)
+    except ComeBack:  # on all ranks alike
+        leave()
+        raise
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"the GPU's memory ran out outside of a step ({str(error).splitlines()[0]}); take a smaller --batch-size."
+        ) from error
+    except RuntimeError as error:
+        if lost_a_rank(error):
+            raise BotanifyError("another rank has ended, and says why.") from error
+        raise
+    leave()
+
+
+def _train_on(command: Train, device: torch.device, ranks: Ranks) -> None:
+    recipe = command.recipe
+    with ranks.first_goes_first():  # it writes what the others read: drawn pictures, the mapped manifest
+        ensure_drawn(recipe.data, recipe.run.seed)
+        manifest = Manifest(recipe.data.data, recipe.data.shards)
+    _require_outputs(manifest, recipe)
+    if command.show_batch is not None:
+        show_batch(manifest, recipe, command.show_batch)
+        print(f"Written: {command.show_batch}")
+        return
+    _require_architecture(recipe.network.architecture)
+    if command.tune or command.retune:
+        network = _first_network(recipe, manifest, fresh=True, told=ranks.is_first)
+        tune(recipe, manifest, network, device, ranks, again=command.retune)
+        return
+    _train(command, manifest, device, ranks)
 
 
 def _train(command: Train, manifest: Manifest, device: torch.device, ranks: Ranks) -> None:
     recipe = command.recipe
-    resumes = ranks.from_first(_resumes(command))
+    resumes = ranks.from_first(ranks.is_first and _resumes(command))
     network = _first_network(recipe, manifest, fresh=not resumes, told=ranks.is_first)
     with closing(Trainer(recipe, manifest, network, device, ranks)) as trainer:
         if resumes:
@@ -166,7 +189,7 @@ def _resumes(command: Train) -> bool:
     held = CheckpointFolder(run.run, run.keep).holds_any
     if command.resume:
         return True
-    if command.auto_resume or times_restarted() > 0:
+    if command.auto_resume or (times_restarted() > 0 and _begun_by_this_launch(run.run)):
         return held
     if held and not command.restart:
         raise RecipeError(
@@ -175,6 +198,14 @@ def _resumes(command: Train) -> bool:
             remedy="pass --resume to go on, --restart to start over, or --run for another folder",
         )
     return False
+
+
+def _begun_by_this_launch(run: Path) -> bool:
+    """Whether the run in the folder is the one that this torchrun started before it had to start its ranks again."""
+    if not (run / LOG_FILE).exists():
+        return False
+    starts = [event for event in read_log(run) if event["event"] == "start"]
+    return bool(starts) and starts[-1].get("launch") == launch_id()
 
 
 def _require_outputs(manifest: Manifest, recipe: Recipe) -> None:

@@ -4,7 +4,7 @@ source "$(dirname "$0")/bootstrap.sh"
 
 herbarium_200
 if [[ $TINY == 1 ]]; then
-    study=(--sizes 4 8 --epochs 1 --seeds 0 --no-equal-time --cpu-s 0)
+    study=(--sizes 4 8 --epochs 2 --seeds 0 --no-equal-time --cpu-s 0)
     flags=(--architecture test_efficientnet --picture-px 32 --serve-px 32 --workers 0 --weights none)
 else
     study=(--sizes 16 32 64 128 256 --epochs 15 --seeds 0 1 2)

@@ -125,7 +125,7 @@ def agree(_):
         ranks.mean([ranks.rank + 1.0]),
         ranks.from_first(f"rank {ranks.rank}"),
     ]
-    leave(ranks)
+    leave()
     return found
 
 
@@ -135,12 +135,9 @@ def test_ranks_agree():
 
 def one_fails(who):
     ranks = join("cpu")
-    try:
-        with ranks.first_goes_first():
-            if ranks.rank == who:
-                raise ValueError("no such data")
-    finally:
-        leave(ranks)
+    with ranks.first_goes_first():
+        if ranks.rank == who:
+            raise ValueError("no such data")
 
 
 def test_where_the_first_rank_fails_the_others_do_not_go_on():

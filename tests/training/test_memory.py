@@ -27,12 +27,22 @@ def test_a_card_that_holds_no_picture_is_told_as_that():
     assert "nor of one" in str(out_of_memory(5, 380, 1, 0))
 
 
-@pytest.mark.parametrize(("batch", "accumulate", "fits", "windows"), [(32, 1, 16, 2), (32, 2, 8, 8), (5, 1, 2, 3)])
-def test_the_sentence_keeps_the_effective_batch(batch, accumulate, fits, windows):
+@pytest.mark.parametrize(
+    ("batch", "accumulate", "fits", "size", "windows"),
+    [(32, 1, 16, 16, 2), (32, 2, 8, 8, 8), (15, 1, 7, 5, 3), (100, 1, 12, 10, 10), (7, 2, 3, 1, 14)],
+)
+def test_the_sentence_keeps_the_effective_batch(batch, accumulate, fits, size, windows):
     told = str(out_of_memory(batch, 380, accumulate, fits))
-    assert f"--batch-size {fits} --accumulate {windows}" in told
+    assert f"{fits} fit, which was tried: --batch-size {size} --accumulate {windows}" in told
+    assert size * windows == batch * accumulate
     assert f"of {batch * accumulate}." in told
     assert told.count("\n") == 0
+
+
+def test_what_could_not_be_tried_is_not_said_to_be():
+    told = str(out_of_memory(32, 380, 1, None))
+    assert "may fit: --batch-size 16 --accumulate 2" in told
+    assert "tried" not in told
 
 
 def test_a_cpu_has_no_limit_and_no_peak():

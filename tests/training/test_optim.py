@@ -1,3 +1,4 @@
+import copy
 import io
 import math
 import warnings
@@ -6,7 +7,7 @@ import pytest
 import torch
 
 from models.network import PlantNetwork
-from training.optim import build_optimizer, build_scheduler, fast_forward, load_moments
+from training.optim import build_optimizer, build_scheduler, fast_forward, keep_layout, load_moments
 from training.recipe import ScheduleRecipe
 
 
@@ -111,6 +112,27 @@ def test_steps_go_on_from_a_saved_state_as_if_nothing_had_happened(warmup_epochs
     whole, carry, _ = step_by_step(schedule)
     resumed, _, _ = step_by_step(schedule, from_step=5, carry=carry, load=load)
     assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
+
+
+def test_loaded_moments_lie_in_memory_as_their_parameters_do():
+    def steps(layout, carry=None, num_steps=2):
+        torch.manual_seed(0)
+        network = PlantNetwork("test_efficientnet", 3).to(memory_format=layout)
+        optimizer = build_optimizer(network, ScheduleRecipe(backbone_lr=1e-3, head_lr=1e-3))
+        if carry:
+            network.load_state_dict(carry[0])
+            optimizer.load_state_dict(copy.deepcopy(carry[1]))  # it takes tensors over as they are
+            keep_layout(optimizer)
+        for step in range(num_steps):
+            torch.manual_seed(step)
+            for parameter in network.parameters():
+                parameter.grad = torch.empty_like(parameter).copy_(torch.randn(parameter.shape))
+            optimizer.step()
+        return copy.deepcopy((network.state_dict(), optimizer.state_dict()))
+
+    begun = steps(torch.contiguous_format)
+    ends = [steps(layout, begun)[0] for layout in (torch.contiguous_format, torch.channels_last)]
+    assert all(torch.allclose(value, ends[1][name], atol=1e-7) for name, value in ends[0].items())
 
 
 def test_a_schedule_made_anew_has_its_own_rates():

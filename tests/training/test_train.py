@@ -255,10 +255,29 @@ def test_a_scheduler_may_start_one_command_again_and_again(data, uninterrupted, 
 
 
 def test_a_restart_by_torchrun_goes_on_by_itself(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "this launch")
     run = run_training(data, tmp_path / "run", *LONG, "--max-steps", 3)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     run_training(data, run, *LONG, "--max-steps", 1)
     assert [event["step"] for event in events(run, "resume")] == [3]
+
+
+def test_a_restart_by_torchrun_never_goes_on_with_a_run_of_another_launch(finished_run, data, tmp_path, monkeypatch):
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "this launch")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(RecipeError, match="holds a run already"):
+        run_training(data, run)
+    run_training(data, run, "--restart", "--max-steps", 1)
+    assert read_checkpoint(run / "last.pt").position["step"] == 1
+
+
+def test_between_epochs_the_same_pictures_a_step_may_be_cut_into_other_batches(finished_run, data, tmp_path):
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    run_training(data, run, "--resume", "--epochs", 3, "--batch-size", 2, "--accumulate", 2, "--max-steps", 1)
+    assert len(losses_by_step(run)[15]) == 2
+    with pytest.raises(CheckpointError, match="batch_size"):
+        run_training(data, run, "--resume", "--epochs", 3, "--batch-size", 4)
 
 
 def test_a_folder_that_holds_a_run_is_refused_unless_it_shall_be_overwritten(finished_run, data, tmp_path):

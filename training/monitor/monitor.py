@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import torch
@@ -108,13 +109,16 @@ class Monitor:
         if batch is None or self._ceiling is not None or not self._alone or not worth_replaying(self._step_s()):
             return
         hardware = self._recipe.hardware
-        self._ceiling = self._ceilings[batch[0].shape[-1], self._head_only] = measure_ceiling(
-            steps,
-            *batch,
-            with_larger=not hardware.compile,
-            budget_s=_REPLAY_SHARE * (time.perf_counter() - self._began_epoch),
-            memory_bytes=hardware.memory_gb * _GB if hardware.memory_gb else None,
-        )
+        with suppress(
+            torch.OutOfMemoryError
+        ):  # replays keep gradients, for which there may be no room: no ceiling then
+            self._ceiling = self._ceilings[batch[0].shape[-1], self._head_only] = measure_ceiling(
+                steps,
+                *batch,
+                with_larger=not hardware.compile,
+                budget_s=_REPLAY_SHARE * (time.perf_counter() - self._began_epoch),
+                memory_bytes=hardware.memory_gb * _GB if hardware.memory_gb else None,
+            )
 
     def verdict(self, use: EpochUse) -> Verdict:
         """What limits the run, as far as the epoch's figures show."""

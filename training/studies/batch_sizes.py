@@ -191,7 +191,8 @@ def _about(command: BatchSizes, grid: Grid) -> str:
         f"({grid.backbone_lr:g} and {grid.head_lr:g} at batch {grid.recipe_batch}) and with rates that grow with "
         f"{RULES[grid.rule]}. {command.epochs} epochs each, seeds {', '.join(map(str, command.seeds))}; then as many "
         "epochs as come nearest to the time that the smallest batch took. Top-1 is that of the last epoch on the "
-        "validation pictures. Verdicts are over seeds, for these validation pictures."
+        "validation pictures. Better and worse are told by 95 % intervals of paired differences, for other seeds and "
+        "other pictures; one comparison in twenty strays that far by chance."
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 from training.recipe import Recipe
 from training.studies.ablation_findings import memory_gb, pictures_per_s, top1_points
 from training.studies.arms import Arm, ArmResult
-from training.studies.verdicts import Interval, mean_interval
+from training.studies.verdicts import Interval, points_interval
 
 Augmentation = Literal["light", "heavy"]
 Rule = Literal["square_root", "linear"]
@@ -118,10 +118,12 @@ class Found(msgspec.Struct, frozen=True):
 
     def difference(self, cell: Cell, against: Cell, *, by_time: bool = False) -> Interval | None:
         """Percentage points of top-1 that a cell has more than another, over the seeds that both have."""
-        others = {each.seed: top1_points(each) for each in self.results(against, by_time=by_time)}
-        pairs = [(top1_points(each), others.get(each.seed)) for each in self.results(cell, by_time=by_time)]
-        points = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
-        return mean_interval(points) if points else None
+        ours = {each.seed: each for each in self.results(cell, by_time=by_time)}
+        theirs = {each.seed: each for each in self.results(against, by_time=by_time)}
+        pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+        points = [(a - b) * 100 for a, b in ((x.top1, y.top1) for x, y in pairs) if a is not None and b is not None]
+        judged = min((each.epochs[-1].num_pictures or 0 for pair in pairs for each in pair), default=0)
+        return points_interval(points, judged) if points else None
 
     def budget_s(self, augmentation: Augmentation) -> float | None:
         """What the smallest batch at the recipe's rate needed for the equal epochs, median, s."""

@@ -46,6 +46,8 @@ class Order(msgspec.Struct, frozen=True):
     """Number of the GPU."""
     budget_s: float
     """For the windows that are timed, s."""
+    parent: int
+    """Number of the process that waits for the trial."""
 
 
 class TrialLauncher:
@@ -99,6 +101,7 @@ class TrialLauncher:
             threads=torch.get_num_threads(),
             local_rank=self._local_rank,
             budget_s=self._limits.budget_s,
+            parent=os.getpid(),
         )
 
 

@@ -26,7 +26,7 @@ from training.tuning.launch import largest_side_px
 _GROUP: Final = 8  # micro-batches in a large batch
 _MOST_GROUPS: Final = 16
 _LEAST_GROUPS: Final = 2  # fewer have no spread
-_MOST_PICTURES: Final = 16  # of a micro-batch: full precision takes twice the memory of what was tuned
+_MOST_PICTURES: Final = 16  # of a micro-batch; smaller ones show the noise better
 
 
 class NoiseScale(msgspec.Struct, frozen=True):
@@ -106,29 +106,24 @@ def measure_noise(
         budget_s: When to begin no more large batches, s; two are always finished.
 
     Returns:
-        The noise scale, or None where the data is smaller than a micro-batch.
+        The noise scale, or None where the data is smaller than a micro-batch or memory does not hold one.
     """
     recipe = _in_micro_batches(recipe)
     batch_size = recipe.schedule.batch_size
     if len(manifest.rows_of("train")) < batch_size:
         return None
-    engine = Engine(recipe, network, device, classes, steps_per_epoch=1)
-    meter, started = NoiseMeter(batch_size), time.perf_counter()
-    parameters = [parameter for parameter in engine.network.parameters() if parameter.requires_grad]
-    with seeded(recipe.run.seed):
-        for pixels, labels in _batches(manifest, recipe):
-            loss = engine.loss(engine.network(engine.normalized(pixels)), labels.to(device))
-            meter.add(torch.autograd.grad(loss, parameters))
-            late = time.perf_counter() - started > budget_s
-            if meter.num_groups == _MOST_GROUPS or (late and meter.num_groups >= _LEAST_GROUPS):
-                break
-    return meter.read()
+    try:
+        engine = Engine(recipe, network, device, classes, steps_per_epoch=1)
+        with seeded(recipe.run.seed):
+            return _metered(engine, _batches(manifest, recipe), budget_s)
+    except torch.OutOfMemoryError:
+        return None
 
 
 def noise_sentence(noise: NoiseScale | None, pictures_per_step: int) -> str:
     """What the noise scale says of a number of pictures a step."""
     if noise is None:
-        return "The gradient-noise scale was not measured: there are too few training pictures."
+        return "The gradient-noise scale was not measured: too few training pictures, or too little memory for fp32."
     where = f"measured on {noise.num_pictures} training pictures at the first weights"
     if noise.pictures is None:
         return (
@@ -145,12 +140,30 @@ def noise_sentence(noise: NoiseScale | None, pictures_per_step: int) -> str:
     return f"{told}: {pictures_per_step} pictures a step are below it, so larger batches still make better steps."
 
 
+def _metered(engine: Engine, batches: Iterator[tuple[Tensor, Tensor]], budget_s: float) -> NoiseScale:
+    meter, started = NoiseMeter(engine.recipe.schedule.batch_size), time.perf_counter()
+    parameters = [parameter for parameter in engine.network.parameters() if parameter.requires_grad]
+    for pixels, labels in batches:
+        loss = engine.loss(engine.network(engine.normalized(pixels)), labels.to(engine.device))
+        meter.add(torch.autograd.grad(loss, parameters))
+        late = time.perf_counter() - started > budget_s
+        if meter.num_groups == _MOST_GROUPS or (late and meter.num_groups >= _LEAST_GROUPS):
+            break
+    return meter.read()
+
+
 def _in_micro_batches(recipe: Recipe) -> Recipe:
-    """The recipe in small batches and full precision, where no gradient is too small for its numbers."""
+    """The recipe in small batches and full precision, where no gradient is too small for its numbers.
+
+    Full precision takes twice the memory of half, so the batches are at most half of what was tuned. They are no larger
+    than a group of ghost batches, so they need no groups.
+    """
     replace = msgspec.structs.replace
-    batch_size = min(recipe.schedule.batch_size, _MOST_PICTURES)
+    batch_size = max(min(recipe.schedule.batch_size // 2, _MOST_PICTURES), 2)
+    norms = "leave" if recipe.network.norms == "ghost" else recipe.network.norms
     return replace(
         recipe,
+        network=replace(recipe.network, norms=norms),
         data=replace(recipe.data, persistent_workers=False, cache_gb=0.0),
         schedule=replace(recipe.schedule, batch_size=batch_size, accumulate=1, ema_decay=0.0),
         hardware=replace(recipe.hardware, amp="off", compile=False, cudnn_benchmark=False),

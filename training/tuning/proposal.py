@@ -18,7 +18,7 @@ from training.recipe import Precision, Recipe
 from training.tuning.cache import TrialCache, cache_folder, facts_of
 from training.tuning.launch import Limits, TrialLauncher
 from training.tuning.noise import NoiseScale, measure_noise, noise_sentence
-from training.tuning.options import available_options, try_options
+from training.tuning.options import Option, available_options, try_options
 from training.tuning.rates import rates_for
 from training.tuning.report import arithmetic, remark, trial_plot, trial_table
 from training.tuning.search import NEAR, BatchSearch
@@ -101,7 +101,9 @@ def tune(
     measure = _Measure(launch, cache, ranks, console)
     num_pictures = len(manifest.rows_of("train")) // ranks.num_ranks
 
-    chosen = _search(measure, recipe, device, num_pictures)
+    # Ranks must ask for the same trials, whatever each one's card could do.
+    options = ranks.from_first(available_options(recipe, device))
+    chosen = _search(measure, recipe, options, num_pictures)
     tuned_recipe = with_setting(recipe, chosen.setting)
     noise = None
     if ranks.is_first:
@@ -175,6 +177,7 @@ def agreed(trial: Trial, ranks: Ranks) -> Trial:
     return msgspec.structs.replace(
         trial,
         pictures_per_s=ranks.minimum(trial.pictures_per_s),
+        warmup_s=_largest(trial.warmup_s, ranks),
         memory_gb=None if trial.memory_gb is None else _largest(trial.memory_gb, ranks),
         memory_share=None if trial.memory_share is None else _largest(trial.memory_share, ranks),
     )
@@ -184,12 +187,11 @@ def _largest(value: float, ranks: Ranks) -> float:
     return -ranks.minimum(-value)
 
 
-def _search(measure: _Measure, recipe: Recipe, device: torch.device, num_pictures: int) -> Trial:
+def _search(measure: _Measure, recipe: Recipe, options: Sequence[Option], num_pictures: int) -> Trial:
     """The batch size first, then the rest at that size; `num_pictures` is of an epoch, on each rank."""
     start = setting_of(recipe)
     largest = max(num_pictures // _LEAST_STEPS, min(start.batch_size, num_pictures))
     chosen = BatchSearch(lambda size: measure(msgspec.structs.replace(start, batch_size=size)), largest).run()
-    options = available_options(recipe, device)
     best, _ = try_options(measure, chosen, options, num_pictures * recipe.schedule.epochs)
     return best
 

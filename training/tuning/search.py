@@ -15,6 +15,7 @@ _START: Final = 8
 _STEP: Final = 8  # between powers of two; tensor cores like multiples of 8
 _FLAT_DOUBLINGS: Final = 2  # one may be flat by chance
 _CRASHES: Final = 2  # in a row: the next size would crash too
+_FIRST_CRASHES: Final = 4  # before anything has run: small batches may be refused, as by ghost batches
 
 
 class NothingRan(BotanifyError):
@@ -85,7 +86,7 @@ class BatchSearch:
                 return size
             else:
                 crashes, flat = 0, 0 if trial.pictures_per_s > before * (1 + NEAR) else flat + 1
-            if flat == _FLAT_DOUBLINGS or crashes == _CRASHES:
+            if flat == _FLAT_DOUBLINGS or crashes == (_CRASHES if self._running() else _FIRST_CRASHES):
                 return size
             size *= 2
         return self._largest + 1

@@ -1,5 +1,6 @@
 import math
 
+import msgspec
 import pytest
 
 from models.errors import RecipeError
@@ -17,19 +18,22 @@ SPEED = {16: 100.0, 64: 290.0, 256: 295.0}
 PICTURES = 1000
 
 
-def planted(top1, *, by_time=None, speed=SPEED, seeds=(0, 1, 2), device="cuda", cpu=None, failing=()):
+def planted(top1, *, by_time=None, speed=SPEED, seeds=(0, 1, 2), device="cuda", cpu=None, failing=(), judged=10**6):
     """Four epochs of every arm; top-1 in percent is a function of the cell, and seeds move it by a tenth of a point."""
     runs = {GRID.name(cell): cell for cell in GRID.cells}
 
+    def epochs(cell, seed, value):
+        moved = value(cell) + seed / 10 + (cell.size > 16) * 0.05 * (seed - 1)
+        pace, peak = speed[cell.size], 1 + cell.size / 10
+        return [EpochResult(n, PICTURES / pace, pace, moved / 100, judged, 1.0, peak) for n in range(1, 5)]
+
+    def result(arm, seed, value):
+        if arm.name in failing:
+            return ArmResult(arm, seed, [], None, "error (out_of_memory): it does not fit.")
+        return ArmResult(arm, seed, epochs(runs[arm.name], seed, value), 1.0)
+
     def results(value):
-        return [
-            ArmResult(arm, seed, *(([], None, "error (out_of_memory): it does not fit.") if arm.name in failing else (
-                [EpochResult(n, PICTURES / speed[runs[arm.name].size], speed[runs[arm.name].size],
-                             (value(runs[arm.name]) + seed / 10 + (runs[arm.name].size > 16) * 0.05 * (seed - 1)) / 100,
-                             500, 1.0, 1 + runs[arm.name].size / 10) for n in range(1, 5)], 1.0)))
-            for arm in GRID.arms
-            for seed in seeds
-        ]  # fmt: skip
+        return [result(arm, seed, value) for arm in GRID.arms for seed in seeds]
 
     return Found(GRID, results(top1), results(by_time or top1), device, cpu)
 
@@ -88,6 +92,11 @@ def test_partly_where_only_one_augmentation_gains():
 
 def test_one_seed_tells_nothing_apart():
     found = planted(lambda cell: cell.size / 10, seeds=(0,))
+    assert answers(found)[1].startswith("Not shown: none of 8 comparisons")
+
+
+def test_a_few_validation_pictures_tell_a_point_apart_from_nothing():
+    found = planted(lambda cell: 70 + (cell.size > 16), judged=100)
     assert answers(found)[1].startswith("Not shown: none of 8 comparisons")
 
 
@@ -181,9 +190,44 @@ def test_sizes_without_sense_are_refused_before_anything_runs(changes, told, dat
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_study_runs_equal_epochs_then_equal_time(data, tmp_path, monkeypatch):
+    def trained(recipe, arm, seed, folder, common, **_limits):
+        """Batch 8 is twice as fast as batch 4."""
+        epochs, pace = int(common[common.index("--epochs") + 1]), 1.0 if arm.name.startswith("b4") else 0.5
+        asked.append((folder.name, arm.name, seed, epochs))
+        results = [EpochResult(n, pace, 30 / pace, 0.5 + seed / 10, 3, 1.0, None) for n in range(1, epochs + 1)]
+        return ArmResult(arm, seed, results, 0.1)
+
+    asked = []
+    monkeypatch.setattr("training.studies.rounds.run_arm", trained)
+    command = BatchSizes(
+        data=data,
+        out=tmp_path,
+        recipe=RECIPE,
+        epochs=3,
+        seeds=(0, 1),
+        sizes=(8, 4),
+        device="cpu",
+        flags=("--norms", "leave"),
+    )
+    study = measure_batch_sizes(command)
+    names = [
+        *("b4-light-unscaled", "b4-heavy-unscaled"),
+        *("b8-light-unscaled", "b8-light-scaled", "b8-heavy-unscaled", "b8-heavy-scaled"),
+    ]
+    assert asked[:6] == [("equal-epochs", name, 0, 3) for name in names]
+    assert asked[6:12] == [("equal-epochs", name, 1, 3) for name in [*names[1:], names[0]]]
+    assert sorted(asked[12:]) == sorted(("equal-time", name, seed, 6) for name in names[2:] for seed in (0, 1))
+    timed = [(each["arm"]["name"], each["seed"]) for each in study.details["equal_time"]]
+    assert sorted(timed) == sorted((name, seed) for name in names for seed in (0, 1))
+    assert msgspec.json.encode(read_study(tmp_path / "batch_sizes.json")) == msgspec.json.encode(study)
+    assert {file.suffix for file in tmp_path.glob("batch_sizes*")} == {".json", ".md", ".svg"}
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_tiny_study_runs_whole(data, tmp_path):
+    flags = ("--norms", "leave")
     command = BatchSizes(
         data=data,
         out=tmp_path,
@@ -192,13 +236,11 @@ def test_a_tiny_study_runs_whole(data, tmp_path):
         seeds=(0,),
         sizes=(4, 8),
         device="cpu",
-        flags=("--norms", "leave"),
+        equal_time=False,
+        flags=flags,
     )
     study = measure_batch_sizes(command)
-    assert [result.arm.name for result in study.arms] == [
-        *("b4-light-unscaled", "b4-heavy-unscaled"),
-        *("b8-light-unscaled", "b8-light-scaled", "b8-heavy-unscaled", "b8-heavy-scaled"),
-    ]
+    assert len(study.arms) == 6
     assert not [result.error for result in study.arms if result.error]
-    assert {result["arm"]["name"] for result in study.details["equal_time"]} == {each.arm.name for each in study.arms}
-    assert read_study(tmp_path / "batch_sizes.json") == study
+    assert all(len(result.epochs) == 2 and result.epochs[-1].top1 is not None for result in study.arms)
+    assert {"throughput", "accuracy", "bigger_is_better"} <= {finding.about for finding in study.findings}

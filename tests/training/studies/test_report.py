@@ -97,6 +97,14 @@ def test_a_study_goes_on_only_on_its_machine(tmp_path):
         hold_machine(tmp_path)
 
 
+def test_a_study_that_went_on_with_another_commit_says_so(tmp_path):
+    machine = hold_machine(tmp_path)
+    newer = msgspec.structs.replace(machine, git_commit="fedcba9")
+    write_study(tmp_path, msgspec.structs.replace(STUDY, machine=newer))
+    told = [finding.text for finding in read_study(tmp_path / "small.json").findings if finding.about == "software"]
+    assert told == [f"The study began and ended with other software: git_commit {machine.git_commit} and fedcba9."]
+
+
 def test_this_machine_has_a_card_only_where_it_has_a_driver():
     machine = this_machine()
     assert machine.num_cores >= 1

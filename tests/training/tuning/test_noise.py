@@ -56,8 +56,14 @@ def test_it_is_measured_on_training_pictures_and_leaves_the_weights(data, manife
         found.append(measure_noise(recipe, manifest, network, classes, device=device, budget_s=0.0))
         assert all(map(torch.equal, before, network.parameters()))
     assert found[0] == found[1]
-    assert found[0].num_pictures == 2 * 8 * 4
+    assert found[0].num_pictures == 2 * 8 * 2
     assert found[0].pictures is None or found[0].pictures > 0
+
+
+def test_ghost_batches_are_measured_without_groups(data, manifest, tmp_path):
+    recipe = command(data, tmp_path, "--batch-size", 4, "--norms", "ghost", "--ghost-size", 4).recipe
+    network, classes = PlantNetwork("test_efficientnet", 3), training_classes(manifest, recipe)
+    assert measure_noise(recipe, manifest, network, classes, device=torch.device("cpu"), budget_s=0.0) is not None
 
 
 def test_data_smaller_than_a_batch_is_not_measured(data, manifest, tmp_path):

@@ -35,6 +35,11 @@ def test_compiling_must_be_worth_its_time():
     assert tried(machine, num_pictures=220_000)[0].compile
 
 
+def test_in_a_short_run_compiling_is_not_even_tried():
+    _, trials = tried(Machine(half=0.0), num_pictures=50_000)
+    assert not any(trial.compile for trial in trials)
+
+
 def test_each_option_is_tried_once():
     _, trials = tried(Machine())
     assert [trial.channels_last for trial in trials].count(False) == 1

@@ -16,7 +16,7 @@ def trials():
 def test_the_table_gives_every_trial_a_row_and_marks_the_proposal():
     console = Console(width=140, file=io.StringIO())
     console.print(trial_table(trials(), setting(64)))
-    rows = [line for line in console.file.getvalue().splitlines() if "precision" in line]
+    rows = [line for line in console.file.getvalue().splitlines() if "fp32" in line]
     assert len(rows) == 8
     assert [row for row in rows if "*64" in row] == [rows[3]]
     assert "761.9" in rows[3]  # pictures a second

@@ -88,6 +88,11 @@ def test_growth_ends_after_two_crashes():
     assert max(asked) == 128
 
 
+def test_a_recipe_that_refuses_small_batches_gets_large_ones():
+    refused = {size: "crashed" for size in range(1000) if size % 32}
+    assert search(Machine(half=100.0, outcomes=refused), largest=256)[0] == 256
+
+
 def test_growth_ends_where_time_is_short():
     chosen, asked = search(Machine(half=1000.0, outcomes=dict.fromkeys(range(64, 10_000), "too_slow")))
     assert max(asked) == 64

@@ -1,17 +1,30 @@
+import os
+import subprocess
+import sys
+import time
+
 import msgspec
+import psutil
 import pytest
 import torch
 
 import training.tuning.trial as module
+from tests.training.small import ROOT
 from tests.training.tuning.stand_in import THREE, TINY, setting
 from training.recipe import recipe_to_plain
 from training.tuning.launch import Limits, Order, TrialLauncher
 from training.tuning.setting import with_setting
 
+PROGRAM = """
+from tests.training.tuning.stand_in import THREE, TINY, setting
+from training.tuning.launch import Limits, TrialLauncher
+TrialLauncher(TINY, THREE, 0, Limits(budget_s=1000.0, most_s=1000.0))(setting(4096))
+"""
+
 
 def order(wanted, recipe=TINY, budget_s=0.3):
     plain = recipe_to_plain(with_setting(recipe, wanted))
-    return Order(recipe=plain, classes=THREE, side_px=32, threads=1, local_rank=0, budget_s=budget_s)
+    return Order(recipe=plain, classes=THREE, side_px=32, threads=1, local_rank=0, budget_s=budget_s, parent=0)
 
 
 def test_a_setting_is_timed_with_the_real_step():
@@ -61,6 +74,21 @@ def test_a_trial_runs_in_a_process_of_its_own():
     trial = TrialLauncher(TINY, THREE, 0, Limits(budget_s=0.3))(setting(8))
     assert trial.fits, trial.note
     assert trial.pictures_per_s > 0
+
+
+@pytest.mark.slow
+def test_a_trial_ends_with_the_program_that_asked_for_it(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    with subprocess.Popen([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": str(ROOT)}) as program:
+        family = psutil.Process(program.pid)
+        while not (trials := family.children()):
+            time.sleep(0.1)
+        program.kill()
+    _, alive = psutil.wait_procs(trials, timeout=90)
+    for left in alive:
+        left.kill()
+    assert not alive
 
 
 @pytest.mark.gpu
