@@ -1,9 +1,9 @@
 """Whether bigger is better, by rule.
 
-A size is better or worse than the smallest when the 95 % interval of the paired difference in validation top-1 lies above
-or below 0 (see `points_interval`: other seeds and other pictures); otherwise the two are not told apart. One seed tells
-nothing apart, and one comparison in twenty strays that far by chance. Speed: a batch is as fast as the fastest when it
-reaches 97 % of it, the rule that the tuner follows too.
+A size is better or worse than the smallest when the 95 % interval of the paired difference in validation top-1 lies
+above or below 0 (see `points_interval`: other seeds and other pictures); otherwise the two are not told apart. One seed
+tells nothing apart, and one comparison in twenty strays that far by chance. Speed: a batch is as fast as the fastest
+when it reaches 97 % of it, the rule that the tuner follows too.
 """
 
 import statistics
