@@ -74,7 +74,7 @@ class Engine:
         self.clock = clock or StepClock(device)
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
         single_precision = "tf32" if hardware.tf32 else "ieee"
-        torch.backends.cudnn.conv.fp32_precision = single_precision
+        torch.backends.cudnn.conv.fp32_precision = single_precision  # type: ignore[attr-defined]
         torch.backends.cuda.matmul.fp32_precision = single_precision
         self._format = torch.channels_last if hardware.channels_last else torch.contiguous_format
         self.norms: NormChoice = choose_norms(recipe, self.ranks.num_ranks, device)
