@@ -33,7 +33,6 @@ from training.memory import OutOfMemory
 from training.program import run_program
 from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_plain
 from training.show_batch import show_batch
-from training.tuning.proposal import tune
 from training.weights import load_weights
 
 RECIPE_COPY = "recipe.json"
@@ -136,6 +135,8 @@ def _train_on(command: Train, device: torch.device, ranks: Ranks) -> None:
         return
     _require_architecture(recipe.network.architecture)
     if command.tune or command.retune:
+        from training.tuning.proposal import tune  # it draws, which takes a second to import
+
         network = _first_network(recipe, manifest, fresh=True, told=ranks.is_first)
         tune(recipe, manifest, network, device, ranks, again=command.retune)
         return

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
+import tyro
 from msgspec import Meta
 
 from models.errors import BotanifyError, CheckpointError, RecipeError
@@ -54,7 +55,7 @@ class Ablate(msgspec.Struct, frozen=True, kw_only=True):
     """Where to train; auto takes CUDA if there is any."""
     stop_after_s: Annotated[float, Meta(ge=0.0)] = 0.0
     """Pause after so many seconds; the same command goes on. 0 runs to the end."""
-    flags: tuple[str, ...] = ()
+    flags: tyro.conf.Suppress[tuple[str, ...]] = ()
     """Flags of train.py for all arms."""
 
 
