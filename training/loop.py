@@ -36,16 +36,10 @@ from training.nonfinite import Diverged, diagnosis
 from training.norms import reestimate
 from training.optim import fast_forward, keep_layout, load_moments
 from training.recipe import Recipe, recipe_to_plain
+from training.same_run import require_same_run
 from training.sampler import side_at_epoch
 from training.validation import Validation, validate
 
-# A checkpoint's position means nothing in another order.
-_DECIDE_ORDER: Final = (
-    ("data", "order"),
-    ("data", "sampling"),
-    ("loss", "target"),
-    ("run", "seed"),
-)
 _WORTH_A_VERDICT_S: Final = 5  # shorter epochs measure chance; the diary has their verdicts all the same
 _REESTIMATION_PICTURES: Final = 2000  # of each rank; Wu and Johnson 2021 need a thousand or more
 # Why an epoch stops before its end; with several ranks the largest reason holds for all.
@@ -111,7 +105,12 @@ class Trainer:
             CheckpointError: There is none, it belongs to other data or another network, or batches are cut otherwise.
         """
         path, checkpoint = self._newest_checkpoint()
-        _require_same_run(checkpoint, self)
+        require_same_run(
+            checkpoint,
+            self.recipe,
+            manifest_sha256=self.manifest.sha256,
+            num_ranks=self.ranks.num_ranks,
+        )
         engine = self.engine
         engine.load(checkpoint.network, checkpoint.judged_weights, checkpoint.scaler)
         self.position = msgspec.convert(checkpoint.position, Position)
@@ -454,56 +453,3 @@ def _sides(recipe: Recipe) -> set[int]:
     """The picture sizes of a run, px."""
     pictures = recipe.pictures
     return {side_at_epoch(pictures.progressive, pictures.picture_px, e) for e in range(recipe.schedule.epochs)}
-
-
-def _require_same_run(checkpoint: Checkpoint, trainer: Trainer) -> None:
-    if checkpoint.manifest_sha256 != trainer.manifest.sha256:
-        raise CheckpointError(
-            "the checkpoint was trained on other data",
-            value=f"manifest {trainer.manifest.sha256[:12]}",
-            limit=f"manifest {checkpoint.manifest_sha256[:12]}",
-            remedy="restore that data, or start a new run with --weights and another --run",
-        )
-    if checkpoint.architecture != trainer.engine.network.architecture:
-        raise CheckpointError(
-            "the checkpoint holds another network",
-            value=checkpoint.architecture,
-            limit=trainer.engine.network.architecture,
-            remedy="resume with the recipe that the run began with",
-        )
-    _require_same_order(checkpoint, trainer)
-    _require_same_batches(checkpoint, trainer)
-
-
-def _require_same_batches(checkpoint: Checkpoint, trainer: Trainer) -> None:
-    global_batch, num_ranks = checkpoint.global_batch, trainer.ranks.num_ranks
-    schedule = trainer.recipe.schedule
-    effective = global_batch * checkpoint.recipe["schedule"]["accumulate"]
-    if checkpoint.position["pictures"] == 0 and schedule.batch_size * num_ranks * schedule.accumulate == effective:
-        return  # between epochs, as when a larger picture size no longer fits: a step sees as many pictures as before
-    if global_batch != trainer.recipe.schedule.batch_size * num_ranks:
-        fitting = f"--batch-size {global_batch // num_ranks}" if global_batch % num_ranks == 0 else "as many ranks"
-        raise CheckpointError(
-            "the run was begun with another batch_size over all ranks, which decides what each of its steps sees",
-            value=f"{trainer.recipe.schedule.batch_size} on each of {num_ranks} ranks",
-            limit=f"{global_batch} together",
-            remedy=f"resume with {fitting}, or start a new run with --weights and another --run",
-        )
-    if schedule.accumulate != checkpoint.recipe["schedule"]["accumulate"]:
-        raise _begun_otherwise("accumulate", schedule.accumulate, checkpoint.recipe["schedule"]["accumulate"])
-
-
-def _require_same_order(checkpoint: Checkpoint, trainer: Trainer) -> None:
-    now, then = recipe_to_plain(trainer.recipe), checkpoint.recipe
-    for section, knob in _DECIDE_ORDER:
-        if now[section][knob] != then[section][knob]:
-            raise _begun_otherwise(knob, now[section][knob], then[section][knob])
-
-
-def _begun_otherwise(knob: str, now: object, then: object) -> CheckpointError:
-    return CheckpointError(
-        f"the run was begun with another {knob}, which decides what each of its steps sees",
-        value=now,
-        limit=str(then),
-        remedy="resume with that, or start a new run with --weights and another --run",
-    )
