@@ -13,13 +13,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 import torch
-from timm.data.dataset_factory import create_dataset
-from timm.data.loader import create_loader
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
+from benchmarks.timm_loader import timm_training_loader
 from models.errors import DataError
 from models.preprocess import InputSpec, upright_size
 from models.taxonomy import Output, Taxon, Taxonomy
@@ -95,7 +94,7 @@ def open_loader(variant: Variant, pictures: PictureSet, setting: Setting) -> Epo
         return _ours(pictures.plain, setting)
     if variant == "shards":
         return _ours(pictures.packed, setting)
-    return _timm(pictures.folder, setting, "rand-m7-n2" if variant == "timm" else "rand-m7-n2-p1.0")
+    return _timm(pictures.folder, setting, always=variant != "timm")
 
 
 def _torchvision(folder: Path, setting: Setting) -> Epoch:
@@ -124,23 +123,15 @@ def _torchvision(folder: Path, setting: Setting) -> Epoch:
     return lambda _epoch: (_channels_last(pixels) for pixels, _ in loader)
 
 
-def _timm(folder: Path, setting: Setting, randaugment: str) -> Epoch:
-    augment, spec, ratio = setting.augment, setting.spec, setting.augment.crop_ratio_max
-    loader = create_loader(
-        create_dataset("", root=str(folder), split="train", is_training=True),
-        input_size=(3, setting.side_px, setting.side_px),
+def _timm(folder: Path, setting: Setting, *, always: bool) -> Epoch:
+    loader = timm_training_loader(
+        folder,
+        setting.augment,
+        side_px=setting.side_px,
         batch_size=setting.batch_size,
-        is_training=True,
-        scale=(augment.crop_scale_min, 1.0),
-        ratio=(1 / ratio, ratio),
-        hflip=augment.flip,
-        color_jitter=None,  # type: ignore[arg-type]  # None is none, whatever the signature says
-        auto_augment=randaugment if augment.randaugment_ops else None,
-        interpolation="bicubic",
-        mean=spec.mean,
-        std=spec.std,
-        num_workers=setting.workers,
+        workers=setting.workers,
         device=_CPU,
+        always=always,
     )
     return lambda _epoch: (_channels_last(pixels) for pixels, _ in loader)
 

@@ -16,8 +16,7 @@ import msgspec
 import timm
 import torch
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.data.dataset_factory import create_dataset
-from timm.data.loader import PrefetchLoader, create_loader
+from timm.data.loader import PrefetchLoader
 from timm.loss.cross_entropy import LabelSmoothingCrossEntropy
 from timm.optim import create_optimizer_v2  # type: ignore[attr-defined]  # it is re-exported without saying so
 from timm.scheduler.scheduler_factory import create_scheduler_v2
@@ -25,6 +24,7 @@ from timm.utils.cuda import NativeScaler
 from timm.utils.metrics import AverageMeter
 from torch import Tensor
 
+from benchmarks.timm_loader import timm_training_loader
 from models.errors import RecipeError
 from models.network import PlantNetwork
 from training.augment import seeded
@@ -218,23 +218,12 @@ def _from_shards(recipe: Recipe, data: Path, device: torch.device) -> Iterator[_
 
 def _from_folder(recipe: Recipe, folder: Path, device: torch.device) -> Iterator[_Batch]:
     """timm's loader with the recipe's crops and flips; its RandAugment leaves each operation out half of the time."""
-    augment, ratio = recipe.augment, recipe.augment.crop_ratio_max
-    randaugment = f"rand-m{augment.randaugment_magnitude}-n{augment.randaugment_ops}"
-    loader = create_loader(
-        create_dataset("", root=str(folder), split="train", is_training=True),
-        input_size=(3, recipe.pictures.picture_px, recipe.pictures.picture_px),
+    loader = timm_training_loader(
+        folder,
+        recipe.augment,
+        side_px=recipe.pictures.picture_px,
         batch_size=recipe.schedule.batch_size,
-        is_training=True,
-        scale=(augment.crop_scale_min, 1.0),
-        ratio=(1 / ratio, ratio),
-        hflip=augment.flip,
-        color_jitter=None,  # type: ignore[arg-type]  # None is none, whatever the signature says
-        auto_augment=randaugment if augment.randaugment_ops else None,
-        interpolation="bicubic",
-        mean=IMAGENET_DEFAULT_MEAN,
-        std=IMAGENET_DEFAULT_STD,
-        num_workers=recipe.data.workers,
-        pin_memory=device.type == "cuda",
+        workers=recipe.data.workers,
         device=device,
     )
     while True:

@@ -148,9 +148,14 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
+def alone() -> bool:
+    """Whether this process has joined nobody."""
+    return not dist.is_initialized()
+
+
 def end_at_once(code: int) -> None:
     """Ends a rank that failed without waiting for the others, which torchrun then ends; a process alone returns."""
-    if dist.is_initialized():
+    if not alone():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -158,7 +163,7 @@ def end_at_once(code: int) -> None:
 
 def lost_a_rank(error: RuntimeError) -> bool:
     """Whether the error only says that another rank has gone, whose own words tell why."""
-    return dist.is_initialized() and any(word in str(error) for word in _LOST)
+    return not alone() and any(word in str(error) for word in _LOST)
 
 
 def times_restarted() -> int:

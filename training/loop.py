@@ -7,7 +7,6 @@ would have taken. Losses are read every few steps, and nothing else makes the ho
 import math
 import time
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +32,6 @@ from training.manifest import Manifest
 from training.memory import OutOfMemory, largest_that_fits, limit_memory, out_of_memory, peak_memory_gb
 from training.monitor.monitor import Monitor
 from training.nonfinite import Diverged, diagnosis
-from training.norms import reestimate
 from training.optim import fast_forward, keep_layout, load_moments
 from training.recipe import Recipe, recipe_to_plain
 from training.same_run import require_same_run
@@ -41,7 +39,6 @@ from training.sampler import side_at_epoch
 from training.validation import Validation, validate
 
 _WORTH_A_VERDICT_S: Final = 5  # shorter epochs measure chance; the diary has their verdicts all the same
-_REESTIMATION_PICTURES: Final = 2000  # of each rank; Wu and Johnson 2021 need a thousand or more
 # Why an epoch stops before its end; with several ranks the largest reason holds for all.
 _GO_ON, _ENOUGH, _TIME_IS_OUT, _ASKED_TO_STOP = range(4)
 
@@ -67,7 +64,9 @@ class Trainer:
     ) -> None:
         self.recipe, self.manifest, self.device, self.ranks = recipe, manifest, device, ranks or Ranks()
         limit_memory(recipe.hardware.memory_gb, device)
-        self.loader, self._batches = self._new_loader(recipe)
+        self.loader, self._batches = training_loader(
+            manifest, recipe, pin=device.type == "cuda", rank=self.ranks.rank, num_ranks=self.ranks.num_ranks
+        )
         self._num_batches = len(self._batches)  # of a whole epoch
         manifest.rows_of("validation")  # an empty one is told now, not after the first epoch
         classes = training_classes(manifest, recipe)
@@ -166,7 +165,7 @@ class Trainer:
 
     def validate(self) -> Validation:
         """Judges the weights that would be exported on the validation split, as they would be served."""
-        return validate(self.engine, self.manifest, self.ranks)
+        return validate(self.engine, self.manifest, self.position.epoch, self._batches.side_px)
 
     def checkpoint(self) -> Checkpoint:
         """The run as it stands now."""
@@ -356,7 +355,7 @@ class Trainer:
         better = False
         if epoch % run.validate_every_epochs == 0 or epoch == schedule.epochs or not whole:
             self._save()  # a validation may take longer than a scheduler's patience
-            found = self._validated()
+            found = self.validate()
             better = found.top1.value > self.position.best
             facts |= {"validation": msgspec.to_builtins(found)}
             told += f", validation top-1 {found.top1.value:.1%}, top-5 {found.top5.value:.1%}"
@@ -366,21 +365,6 @@ class Trainer:
         self._log.write("epoch", **facts)
         self._say(f"{told}; {verdict}" if seconds >= _WORTH_A_VERDICT_S else told)
         self._save(best=better)
-
-    def _validated(self) -> Validation:
-        self.ranks.mean_statistics(self.engine.judged_network)
-        if self.engine.norms.reestimate:
-            reestimate(self.engine.judged_network, self._some_training_pictures())
-            self.ranks.mean_statistics(self.engine.judged_network)
-        return self.validate()
-
-    def _some_training_pictures(self) -> Iterator[Tensor]:
-        """The first batches of the epoch, as the network takes them, for BatchNorm's statistics."""
-        data = msgspec.structs.replace(self.recipe.data, persistent_workers=False)
-        loader, batches = self._new_loader(msgspec.structs.replace(self.recipe, data=data))
-        batches.epoch, batches.side_px = self.position.epoch, self._batches.side_px
-        for pixels, _ in islice(loader, math.ceil(_REESTIMATION_PICTURES / self.recipe.schedule.batch_size)):
-            yield self.engine.normalized(pixels)
 
     def _save(self, *, best: bool = False) -> None:
         """Writes a checkpoint, unless it would put weights that are lost in the place of good ones.
@@ -418,15 +402,6 @@ class Trainer:
         # Other ranks do not rehearse, and norms over all ranks would wait for them.
         fits = largest_that_fits(rehearse, len(labels)) if self.ranks.alone else None
         return out_of_memory(len(labels), pixels.shape[-1], self.recipe.schedule.accumulate, fits)
-
-    def _new_loader(self, recipe: Recipe) -> Any:
-        return training_loader(
-            self.manifest,
-            recipe,
-            pin=self.device.type == "cuda",
-            rank=self.ranks.rank,
-            num_ranks=self.ranks.num_ranks,
-        )
 
     def _progress(self) -> Progress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

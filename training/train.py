@@ -5,6 +5,7 @@ python training/train.py RECIPE [--flags]     RECIPE is a TOML file or a name fr
 
 import os
 import sys
+import traceback
 from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,7 +24,7 @@ from training.augment import seeded
 from training.checkpoint import LAST
 from training.checkpoint_folder import CheckpointFolder
 from training.device import choose_device
-from training.distributed import Ranks, end_at_once, join, launch_id, leave, lost_a_rank, times_restarted
+from training.distributed import Ranks, alone, end_at_once, join, launch_id, leave, lost_a_rank, times_restarted
 from training.drawn_data import ensure_drawn
 from training.interruption import EXIT_COME_BACK, ComeBack
 from training.log import LOG_FILE, read_log
@@ -70,6 +71,11 @@ def main() -> None:
         if ended.code not in (None, 0, EXIT_COME_BACK):
             end_at_once(int(ended.code))
         raise
+    except Exception:
+        if alone():
+            raise
+        traceback.print_exc()
+        end_at_once(1)
 
 
 def parse(arguments: list[str]) -> Train:

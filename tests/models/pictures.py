@@ -8,6 +8,8 @@ import numpy as np
 import pillow_heif
 from PIL import ExifTags, Image
 
+from models.preprocess import read_picture
+
 pillow_heif.register_heif_opener()
 
 FORMATS = ("JPEG", "PNG", "WEBP", "HEIF", "AVIF")
@@ -111,3 +113,15 @@ def claiming_size(file_format, size):
         assert plain in small
         small = small.replace(plain, wanted)
     return bytes(small)
+
+
+def seen(data, *points):
+    """The mode and colors of the picture at (x, y) points."""
+    image = read_picture(data).image
+    assert image.mode == "RGB"
+    return [image.getpixel(point) for point in points]
+
+
+def difference(first, second):
+    """Mean absolute difference of two pictures or arrays."""
+    return float(np.abs(np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)).mean())

@@ -1,0 +1,207 @@
+"""Every picture ends as upright RGB, whatever its orientation, colors and transparency."""
+
+import struct
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.preprocess import (
+    InputSpec,
+    picture_to_input,
+    read_picture,
+    to_network_input,
+    upright_size,
+)
+from tests.models.pictures import (
+    BLUE,
+    FORMATS,
+    GREEN,
+    LANDSCAPE,
+    PORTRAIT,
+    RED,
+    as_camera_file,
+    as_stored,
+    difference,
+    encode,
+    exif,
+    exif_with_entries,
+    png,
+    png_chunk,
+    scene,
+    seen,
+)
+
+SPEC = InputSpec(height=32, width=32, train_px=32)
+NOT_A_TIFF = b"Exif\0\0no directory stands here"
+
+
+# ---- upright
+
+
+@pytest.mark.parametrize("size", [LANDSCAPE, PORTRAIT], ids=["landscape", "portrait"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_rotated_phone_photo_is_upright(file_format, orientation, size):
+    upright = scene(size)
+    data = as_camera_file(upright, file_format, orientation)
+    pixels, picture = picture_to_input(data, SPEC)
+    assert (picture.width, picture.height) == picture.image.size == upright_size(data) == size
+    assert difference(picture.image, upright) < 3
+    assert difference(pixels, to_network_input(upright, SPEC)) < 0.03
+
+
+def test_drawn_scene_tells_all_orientations_apart():
+    inputs = [to_network_input(as_stored(scene((64, 64)), orientation), SPEC) for orientation in range(1, 9)]
+    for index, first in enumerate(inputs):
+        assert all(difference(first, other) > 0.3 for other in inputs[:index])
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 77])
+def test_orientation_outside_the_standard_leaves_the_picture_as_it_is(orientation):
+    data = encode(scene(), "JPEG", exif=exif(orientation))
+    assert difference(read_picture(data).image, scene()) < 3
+
+
+def test_exif_behind_the_pixels_of_a_png_still_turns_it():
+    rows = [bytes(RED + GREEN), bytes(RED + GREEN), bytes(RED + GREEN)]
+    data = png((2, 3), 8, 2, rows, behind=png_chunk(b"eXIf", exif(6)[6:]))
+    assert upright_size(data) == read_picture(data).image.size == (3, 2)
+    assert seen(data, (0, 0), (0, 1)) == [RED, GREEN]
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of damaged EXIF
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP", "HEIF"])
+def test_damaged_exif_does_not_refuse_a_sound_picture(file_format):
+    data = encode(scene(), file_format, exif=NOT_A_TIFF)
+    assert difference(read_picture(data).image, scene()) < 3
+    assert upright_size(data) == LANDSCAPE
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param((0x131, 12, 1, b"\0\0\0\x08"), id="software that is a number"),
+        pytest.param((0x131, 5, 1, b"\0\0\0\x08"), id="software that is a fraction"),
+        pytest.param((0x8769, 2, 2, b"ab\0\0"), id="directory pointer that is a text"),
+        pytest.param((0x8825, 3, 1, b"\xff\xff\0\0"), id="directory pointer past the end"),
+        pytest.param((0x8769, 9, 1, b"\xff\xff\xff\x00"), id="directory pointer below 0"),
+    ],
+)
+def test_odd_exif_tag_keeps_no_rotated_photo_out(file_format, odd):
+    tags = exif_with_entries((0x112, 3, 1, b"\0\6\0\0"), odd)
+    data = encode(as_stored(scene(), 6), file_format, exif=tags)
+    picture = read_picture(data)
+    assert (picture.width, picture.height) == picture.image.size == upright_size(data) == LANDSCAPE
+    assert difference(picture.image, scene()) < 3
+
+
+# ---- colors
+
+TRANSPARENT_PALETTE = Image.new("P", (3, 1))
+TRANSPARENT_PALETTE.putpalette([*RED, *GREEN, *BLUE])
+TRANSPARENT_PALETTE.putdata([0, 1, 2])
+WHITE, BLACK = (255, 255, 255), (0, 0, 0)
+
+
+def test_palette_becomes_its_colors():
+    assert seen(encode(TRANSPARENT_PALETTE, "PNG"), (0, 0), (1, 0), (2, 0)) == [RED, GREEN, BLUE]
+
+
+def test_transparent_palette_entry_lies_on_white():
+    data = encode(TRANSPARENT_PALETTE, "PNG", transparency=1)
+    assert seen(data, (0, 0), (1, 0), (2, 0)) == [RED, WHITE, BLUE]
+
+
+def test_half_transparent_palette_entries_lie_on_white():
+    data = encode(TRANSPARENT_PALETTE, "PNG", transparency=bytes([255, 0, 102]))
+    *sure, mixed = seen(data, (0, 0), (1, 0), (2, 0))
+    assert sure == [RED, WHITE]
+    assert mixed == pytest.approx([0.4 * c + 0.6 * 255 for c in BLUE], abs=1.01)
+
+
+def test_grey_becomes_three_equal_channels():
+    assert seen(encode(Image.new("L", (4, 4), 77), "PNG"), (1, 1)) == [(77, 77, 77)]
+    assert seen(encode(Image.new("L", (16, 16), 77), "JPEG"), (1, 1)) == [(77, 77, 77)]
+
+
+def test_grey_with_alpha_lies_on_white():
+    image = Image.new("LA", (3, 1))
+    image.putdata([(50, 255), (50, 0), (50, 127)])
+    assert seen(encode(image, "PNG"), (0, 0), (1, 0)) == [(50, 50, 50), WHITE]
+    assert seen(encode(image, "PNG"), (2, 0))[0] == pytest.approx([153] * 3, abs=1.01)
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "WEBP", "HEIF", "AVIF"])
+def test_alpha_lies_on_white(file_format):
+    image = Image.new("RGBA", (64, 64), (*BLUE, 255))
+    image.paste((*RED, 0), (0, 0, 32, 64))
+    clear, solid = seen(encode(image, file_format), (8, 8), (56, 8))
+    assert clear == pytest.approx(WHITE, abs=6)
+    assert solid == pytest.approx(BLUE, abs=6)
+
+
+def test_cmyk_jpeg_keeps_its_colors():
+    drawn = Image.new("RGB", (32, 16), RED)
+    drawn.paste(BLUE, (16, 0, 32, 16))
+    data = encode(drawn.convert("CMYK"), "JPEG")
+    red, blue = seen(data, (4, 8), (28, 8))
+    assert red == pytest.approx(RED, abs=6)
+    assert blue == pytest.approx(BLUE, abs=6)
+
+
+def test_one_bit_picture_is_black_and_white():
+    image = Image.new("1", (2, 1))
+    image.putdata([0, 255])
+    assert seen(encode(image, "PNG"), (0, 0), (1, 0)) == [BLACK, WHITE]
+
+
+def test_16_bit_grey_png_spans_black_to_white():
+    data = png((3, 1), 16, 0, [struct.pack(">3H", 0, 128 * 257, 65535)])
+    assert seen(data, (0, 0), (1, 0), (2, 0)) == [BLACK, (128, 128, 128), WHITE]
+
+
+def test_transparent_16_bit_grey_lies_on_white():
+    data = png((3, 1), 16, 0, [struct.pack(">3H", 0, 1000, 30 * 257)], png_chunk(b"tRNS", struct.pack(">H", 1000)))
+    assert seen(data, (0, 0), (1, 0), (2, 0)) == [BLACK, WHITE, (30, 30, 30)]
+
+
+def test_16_bit_colors_keep_their_high_bytes():
+    samples = [200 * 257, 100 * 257, 0, 0, 65535, 7 * 257]
+    assert seen(png((2, 1), 16, 2, [struct.pack(">6H", *samples)]), (0, 0), (1, 0)) == [(200, 100, 0), (0, 255, 7)]
+
+
+def test_16_bit_alpha_lies_on_white():
+    grey = png((2, 1), 16, 4, [struct.pack(">4H", 40 * 257, 65535, 40 * 257, 0)])
+    color = png((2, 1), 16, 6, [struct.pack(">8H", 0, 65535, 0, 65535, 0, 0, 0, 0)])
+    assert seen(grey, (0, 0), (1, 0)) == [(40, 40, 40), WHITE]
+    assert seen(color, (0, 0), (1, 0)) == [(0, 255, 0), WHITE]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_few_bits_of_grey_are_stretched_to_eight(depth):
+    darkest_then_lightest = bytes([(2**depth - 1) << (8 - 2 * depth)])
+    assert seen(png((2, 1), depth, 0, [darkest_then_lightest]), (0, 0), (1, 0)) == [BLACK, WHITE]
+
+
+def test_wide_grey_that_pillow_wrote_keeps_its_brightness():
+    image = Image.fromarray(np.array([[0, 60 * 257, 65535]], dtype=np.uint16))
+    assert image.mode == "I;16"
+    data = encode(image, "PNG")
+    assert seen(data, (0, 0), (1, 0), (2, 0)) == [BLACK, (60, 60, 60), WHITE]
+
+
+@pytest.mark.parametrize(("mode", "transparent"), [("L", 50), ("RGB", RED), ("1", 0)])
+def test_transparent_color_of_a_png_lies_on_white(mode, transparent):
+    image = Image.new(mode, (2, 1), transparent)
+    image.putpixel((1, 0), {"L": 51, "RGB": BLUE, "1": 255}[mode])
+    solid = {"L": (51, 51, 51), "RGB": BLUE, "1": WHITE}[mode]
+    assert seen(encode(image, "PNG", transparency=transparent), (0, 0), (1, 0)) == [WHITE, solid]
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_plain_colors_survive_every_format(file_format):
+    drawn = Image.new("RGB", (64, 64), GREEN)
+    assert seen(encode(drawn, file_format), (32, 32))[0] == pytest.approx(GREEN, abs=5)

@@ -1,0 +1,249 @@
+"""Bytes tell their format, and what cannot be decoded is refused by name, never by a crash or by memory."""
+
+import contextlib
+import io
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.errors import PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
+from models.preprocess import (
+    PIXEL_LIMITS,
+    InputSpec,
+    picture_to_input,
+    read_picture,
+    sniff_format,
+    upright_size,
+)
+from tests.models.pictures import (
+    BLUE,
+    FORMATS,
+    GREEN,
+    RED,
+    as_camera_file,
+    claiming_size,
+    difference,
+    encode,
+    exif_with_entries,
+    foliage,
+    scene,
+    seen,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = InputSpec(height=32, width=32, train_px=32)
+LEAKS = re.compile(r"0x[0-9a-fA-F]+|object at|BytesIO")
+
+
+# ---- formats
+
+MP4 = b"\0\0\0\x18ftypisom\0\0\2\0isomiso2" + b"\0" * 64
+
+
+def drawn_as(file_format):
+    return encode(Image.new("RGB", (8, 8), RED), file_format)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_bytes_tell_the_format(file_format):
+    data = encode(scene(), file_format)
+    assert sniff_format(data) == read_picture(data).format == file_format
+    assert file_format in PIXEL_LIMITS
+
+
+@pytest.mark.parametrize(("brand", "name"), [(b"mif1", "HEIF"), (b"heix", "HEIF"), (b"avis", "AVIF")])
+def test_every_brand_of_a_format_counts(brand, name):
+    assert sniff_format(b"\0\0\0\x10ftyp" + brand + b"\0\0\0\0") == name
+
+
+def test_compatible_brands_tell_avif_from_heic():
+    assert sniff_format(b"\0\0\0\x18ftypmif1\0\0\0\0mif1avif") == "AVIF"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(drawn_as("GIF"), id="GIF"),
+        pytest.param(drawn_as("BMP"), id="BMP"),
+        pytest.param(drawn_as("TIFF"), id="TIFF"),
+        pytest.param(drawn_as("ICO"), id="ICO"),
+        pytest.param(drawn_as("JPEG2000"), id="JPEG 2000"),
+        pytest.param(b"<svg xmlns='http://www.w3.org/2000/svg'/>", id="SVG"),
+        pytest.param(b"<!DOCTYPE html><html></html>", id="HTML"),
+        pytest.param(b"%PDF-1.7\n", id="PDF"),
+        pytest.param(b"RIFF\x24\0\0\0WAVEfmt ", id="WAV"),
+        pytest.param(MP4, id="MP4"),
+        pytest.param(b"\xff\xd8", id="two bytes of a JPEG"),
+        pytest.param(b"\0" * 100, id="zeros"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+@pytest.mark.parametrize("function", [read_picture, upright_size, sniff_format])
+def test_other_bytes_are_an_unsupported_format(function, data):
+    with pytest.raises(UnsupportedFormat, match="JPEG, PNG, WebP, HEIC or AVIF"):
+        function(data)
+
+
+def test_nothing_at_all_is_called_nothing():
+    with pytest.raises(UnsupportedFormat, match="got nothing"):
+        read_picture(b"")
+
+
+def test_first_frame_of_an_animation_is_read():
+    frames = [Image.new("RGB", (32, 32), color) for color in (RED, BLUE, GREEN)]
+    for file_format in ("WEBP", "PNG", "AVIF", "HEIF"):
+        data = encode(frames[0], file_format, save_all=True, append_images=frames[1:])
+        assert seen(data, (16, 16))[0] == pytest.approx(RED, abs=6), file_format
+
+
+def test_phone_file_of_several_pictures_opens_as_the_first_jpeg():
+    second = Image.new("RGB", (40, 40), BLUE)
+    data = encode(scene((200, 160)), "MPO", save_all=True, append_images=[second], quality=95)
+    with Image.open(io.BytesIO(data)) as opened:
+        assert opened.format == "MPO", "the drawn file must be one that Pillow takes for several pictures"
+    picture = read_picture(data, min_side_px=40)
+    assert (picture.format, picture.width, picture.height) == ("JPEG", 200, 160)
+    assert picture.image.size == (50, 40)
+    assert difference(read_picture(data).image, scene((200, 160))) < 3
+
+
+# ---- damaged files
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_truncated_file_is_an_unreadable_image(file_format, kept):
+    data = encode(foliage((96, 64)), file_format)
+    assert read_picture(data).image.size == (96, 64)
+    with pytest.raises(UnreadableImage, match=f"the {file_format} picture does not decode") as caught:
+        read_picture(data[: int(kept * len(data))])
+    assert not LEAKS.search(str(caught.value))
+    assert str(caught.value).endswith(": send the original photograph again.")
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_leading_bytes_alone_are_an_unreadable_image(file_format):
+    start = encode(scene(), file_format)[:16] + b"\xa7" * 200
+    for function in (read_picture, upright_size):
+        with pytest.raises(UnreadableImage) as caught:
+            function(start)
+        assert not LEAKS.search(str(caught.value))
+
+
+def mutations(data, generator, number):
+    """Damaged copies: flipped bytes, lost, repeated and swapped stretches."""
+    for _ in range(number):
+        copy = bytearray(data)
+        kind = generator.randrange(5)
+        at = generator.randrange(len(copy))
+        length = generator.randrange(1, 1 + max(1, len(copy) // 8))
+        if kind <= 1:
+            for _ in range(generator.randrange(1, 9)):
+                copy[generator.randrange(len(copy))] = generator.randrange(256)
+        elif kind == 2:
+            del copy[at : at + length]
+        elif kind == 3:
+            copy[at:at] = copy[at : at + length]
+        else:
+            copy[at : at + length] = bytes(length)
+        yield bytes(copy)
+
+
+@pytest.mark.filterwarnings("ignore")  # what Pillow warns of in damaged files is told by our own errors
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_damaged_bytes_raise_nothing_but_picture_errors(file_format):
+    data = as_camera_file(foliage((40, 24)), file_format, 6)
+    generator = random.Random(f"{file_format} 2026")
+    messages = []
+    for damaged in mutations(data, generator, 300):
+        try:
+            pixels, picture = picture_to_input(damaged, SPEC)
+        except PictureError as error:
+            messages.append(str(error))
+        else:
+            assert picture.image.mode == "RGB"
+            assert pixels.shape == (3, 32, 32)
+            assert np.isfinite(pixels).all()
+        with contextlib.suppress(PictureError):
+            upright_size(damaged)
+    assert 30 < len(messages) < 300
+    assert not [message for message in messages if LEAKS.search(message)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP"])
+def test_random_exif_refuses_no_sound_picture(file_format):
+    generator = random.Random(7)
+    for _ in range(200):
+        entries = [(0x112, 3, 1, b"\0\6\0\0")]
+        for _ in range(generator.randrange(1, 4)):
+            tag = generator.choice([0x10F, 0x131, 0x8769, 0x8825, 0x11A, 0x9286, 0x14A, 0x2BC, 0x8773])
+            kind = generator.choice([1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 129])
+            entries.append((tag, kind, generator.randrange(6), generator.randbytes(4)))
+        data = encode(Image.new("RGB", (8, 6), RED), file_format, exif=exif_with_entries(*entries))
+        picture = read_picture(data)
+        assert (picture.width, picture.height) == picture.image.size == upright_size(data)
+
+
+# ---- too many pixels
+
+BOMBS = {
+    "JPEG": (65_000, 65_000),
+    "PNG": (50_000, 50_000),
+    "WEBP": (16_384, 16_384),
+    "HEIF": (8_192, 8_192),
+    "AVIF": (16_000, 16_000),
+}
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("function", [read_picture, upright_size])
+def test_huge_picture_is_refused_at_its_header(function, file_format):
+    data = claiming_size(file_format, BOMBS[file_format])
+    assert len(data) < 3_000
+    started = time.perf_counter()
+    with pytest.raises(TooManyPixels, match=f"at most {PIXEL_LIMITS[file_format] // 1_000_000} megapixels"):
+        function(data)
+    assert time.perf_counter() - started < 1
+
+
+def test_pixel_limits_depend_on_the_format():
+    thirty_megapixels, ninety_megapixels = (6_000, 5_000), (10_000, 9_000)
+    assert upright_size(claiming_size("JPEG", ninety_megapixels)) == ninety_megapixels
+    assert upright_size(claiming_size("AVIF", thirty_megapixels)) == thirty_megapixels
+    for file_format, size in (("AVIF", ninety_megapixels), ("WEBP", thirty_megapixels)):
+        with pytest.raises(TooManyPixels):
+            upright_size(claiming_size(file_format, size))
+
+
+def test_huge_pictures_take_no_memory(tmp_path):
+    for file_format in FORMATS:
+        (tmp_path / f"{file_format}.small").write_bytes(encode(scene(), file_format))
+        (tmp_path / f"{file_format}.huge").write_bytes(claiming_size(file_format, BOMBS[file_format]))
+    program = """
+import resource, sys
+from pathlib import Path
+from models.errors import TooManyPixels
+from models.preprocess import read_picture
+peak_kib = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for path in Path(sys.argv[1]).glob("*.small"):
+    read_picture(path.read_bytes())
+before = peak_kib()
+for path in Path(sys.argv[1]).glob("*.huge"):
+    try:
+        read_picture(path.read_bytes())
+    except TooManyPixels:
+        continue
+    raise AssertionError(path)
+print(peak_kib() - before)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert int(ended.stdout) < 20 * 1024
