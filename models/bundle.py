@@ -10,130 +10,58 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from models.bundle_record import (
+    FILE_NAME,
+    Architecture,
+    BundleRecord,
+    CommercialUse,
+    DataSource,
+    FileName,
+    Gate,
+    LeftOut,
+    Metric,
+    NetworkFile,
+    Precision,
+    Sha256,
+)
 from models.errors import BotanifyError, BundleError
-from models.preprocess import InputSpec
-from models.ranking import Thresholds
+from models.golden import GOLDEN_PART, Golden
 from models.session import OnnxSession
 from models.taxonomy import Taxonomy
+
+# The records belong to the bundle, so they are imported from here too.
+__all__ = [
+    "BUNDLE_FILE",
+    "FORMAT_VERSION",
+    "KNOWN_PARTS",
+    "TAXA_FILE",
+    "Architecture",
+    "Bundle",
+    "BundleRecord",
+    "CommercialUse",
+    "DataSource",
+    "FileName",
+    "Gate",
+    "LeftOut",
+    "Metric",
+    "NetworkFile",
+    "Precision",
+    "Sha256",
+    "file_sha256",
+    "load_bundle",
+    "seal_bundle",
+]
 
 FORMAT_VERSION: Final = 1
 BUNDLE_FILE: Final = "bundle.json"
 TAXA_FILE: Final = "taxa.json"
-KNOWN_PARTS: Final[frozenset[str]] = frozenset()
+KNOWN_PARTS: Final[frozenset[str]] = frozenset({GOLDEN_PART})
 
-Precision = Literal["fp32", "fp16", "int8"]
-Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-_FILE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-FileName = Annotated[str, msgspec.Meta(pattern=_FILE_NAME)]
 _Record = TypeVar("_Record", bound=msgspec.Struct)
-
-
-class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A measured figure that a network file had to reach before release."""
-
-    name: str
-    """What was measured, such as "parity: largest difference in probability against PyTorch"."""
-    value: float
-    """The figure."""
-    limit: float
-    """The bound it had to keep."""
-    passed: bool
-    """Whether it kept it."""
-    num_pictures: int
-    """How many pictures it was measured on."""
-
-
-class NetworkFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One precision of the network."""
-
-    file: FileName
-    """File name inside the bundle."""
-    temperature: Annotated[float, msgspec.Meta(gt=0.0)]
-    """Divides the logits before the softmax; fitted with this very file on pictures that it never learned from."""
-    thresholds: Thresholds = Thresholds()
-    """When a verdict may name a rank."""
-    stored_as: Literal["float32", "float16", "int8"] = "float32"
-    """Number format of the stored weights; half-precision weights are cast back when the file is loaded."""
-    gates: tuple[Gate, ...] = ()
-    """What was checked before release, with figures."""
-
-
-class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A measured share of right answers."""
-
-    name: str
-    """What was measured, such as "top1_taxon"."""
-    value: float
-    """Share in [0, 1], or the figure itself where it is no share."""
-    data: str
-    """Data and split it was measured on."""
-    num_pictures: int
-    """How many pictures."""
-    interval_95: tuple[float, float] | None = None
-    """95 % confidence interval (Wilson score), where it is a share."""
-
-
-CommercialUse = Literal["allowed", "not_allowed", "unknown"]
-
-
-class DataSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A data set that taught the network."""
-
-    name: str
-    num_pictures: int
-    """How many of its pictures the network was trained on."""
-    licences: dict[str, int]
-    """Licence of those pictures -> how many have it."""
-    note: str = ""
-    """What a user of the weights must know of the data set."""
-    num_authors: int = 0
-    """Distinct authors of those pictures that are named; the manifest names each."""
-    commercial_use: CommercialUse = "unknown"
-    """What the licences of those pictures, taken together, say of commercial use: one that forbids it decides."""
-
-
-class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The network's build."""
-
-    name: str
-    """timm name, such as "efficientnet_b4"."""
-    num_outputs: Annotated[int, msgspec.Meta(ge=1)]
-    num_features: Annotated[int, msgspec.Meta(ge=1)]
-    num_parameters: Annotated[int, msgspec.Meta(ge=1)]
-
-
-class BundleRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `bundle.json`."""
-
-    format_version: int
-    name: str
-    """Name of the model."""
-    version: str
-    """Version of the model."""
-    architecture: Architecture
-    input: InputSpec
-    label_hash: Sha256
-    networks: dict[Precision, NetworkFile]
-    metrics: tuple[Metric, ...]
-    recipe: dict[str, Any]
-    """The resolved recipe that trained the network."""
-    sources: tuple[DataSource, ...]
-    git_commit: str
-    """Commit of this project that exported the bundle; "unknown" outside a checkout."""
-    created: str
-    """Time of sealing, UTC, ISO 8601."""
-    files: dict[FileName, Sha256] = {}
-    """SHA-256 of every other file."""
-    description: str = ""
-    """The model card's first paragraph: what it knows, how it was trained, what to beware of."""
-    trained_on: str = "unknown"
-    """The device that trained it, in words."""
-    parts: dict[str, FileName] = {}
-    """Tables that later versions add; a part that is not known is ignored with a warning."""
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -158,6 +86,15 @@ class Bundle(msgspec.Struct, frozen=True):
                 remedy="ask for a precision that it holds or export that one too",
             )
         return found
+
+    def golden(self) -> Golden | None:
+        """The golden picture with its recorded answers; None in bundles that were sealed before there was one.
+
+        Raises:
+            BundleError: Its file cannot be read.
+        """
+        part = self.record.parts.get(GOLDEN_PART)
+        return None if part is None else _read_json(self.folder / part, Golden)
 
     def open_session(self, precision: Precision, **options: Any) -> OnnxSession:
         """Opens a network file and checks that it speaks of the same outputs as the bundle.
@@ -243,7 +180,7 @@ def file_sha256(path: Path) -> str:
 
 def _require_plain_name(name: str) -> None:
     """Before anything is copied: a path would write outside the bundle, our own records would be overwritten."""
-    if name in {BUNDLE_FILE, TAXA_FILE} or not re.fullmatch(_FILE_NAME, name):
+    if name in {BUNDLE_FILE, TAXA_FILE} or not re.fullmatch(FILE_NAME, name):
         raise BundleError(
             "a file cannot stand in a bundle under that name",
             value=repr(name),
@@ -294,6 +231,8 @@ def _verify_files(folder: Path, record: BundleRecord) -> None:
         _require_equal(f"SHA-256 of {name}", BUNDLE_FILE, record.files[name], "the file", file_sha256(folder / name))
     if not record.networks:
         raise BundleError("the bundle holds no network", value=folder, remedy="export it again")
+    for precision in record.networks.keys() & record.left_out.keys():
+        raise BundleError("a precision is both released and left out", value=precision, remedy="export it again")
 
 
 def _require_equal(what: str, first: str, first_value: object, second: str, second_value: object) -> None:

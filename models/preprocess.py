@@ -19,6 +19,8 @@ import numpy.typing as npt
 import pillow_heif
 from PIL import ExifTags, Image
 
+from models import webp
+from models.colors import to_rgb
 from models.errors import InputError, TooManyPixels, UnreadableImage, UnsupportedFormat
 
 pillow_heif.register_heif_opener()
@@ -122,6 +124,25 @@ def sniff_format(data: bytes) -> str:
     )
 
 
+@contextmanager
+def open_picture(data: bytes) -> Iterator[tuple[str, Image.Image]]:
+    """Reads a picture's header; what decoders raise within the `with` becomes `UnreadableImage`.
+
+    Returns:
+        The format and the picture as it is stored, not loaded yet.
+
+    Raises:
+        PictureError: As `read_picture`.
+    """
+    name = sniff_format(data)
+    with _readable(name):
+        if name == "WEBP" and (canvas := webp.canvas_size(data)):
+            _require_pixels(name, *canvas)
+        with Image.open(io.BytesIO(data), formats=[name]) as opened:
+            _require_pixels(name, *opened.size)
+            yield name, opened
+
+
 def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
     """Decodes a picture to upright RGB.
 
@@ -138,20 +159,18 @@ def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
         TooManyPixels: The picture is larger than `PIXEL_LIMITS` allows for its format.
         UnreadableImage: The format is accepted but the bytes do not decode.
     """
-    name = sniff_format(data)
-    with _readable(name), Image.open(io.BytesIO(data), formats=[name]) as opened:
+    with open_picture(data) as (name, opened):
         width, height = opened.size
-        _require_pixels(name, width, height)
         if min_side_px is not None and name == "JPEG":
-            _draft(opened, min_side_px)
-        opened.load()  # first: EXIF may stand behind the pixels, and `_orientation` would forgive their damage
-        orientation = _orientation(opened)
-        if orientation in _SIDEWAYS:
-            width, height = height, width
-        # Not ImageOps.exif_transpose: it also rewrites the EXIF and fails on sound pictures with one odd tag.
-        method = _UPRIGHT.get(orientation)
-        image = _to_rgb(opened.copy() if method is None else opened.transpose(method))
-    return Picture(image, width, height, name)
+            reduce_scale(opened, min_side_px)
+        opened.load()  # first: EXIF may stand behind the pixels, and `exif_orientation` would forgive their damage
+        orientation = exif_orientation(opened)
+        vars(opened).pop("_decoder", None)  # holds the picture once more: WebP 8 bytes a pixel, AVIF 3
+        image = to_rgb(opened)
+    del opened  # or there would be three pictures in memory where two are enough
+    # Not ImageOps.exif_transpose: it also rewrites the EXIF and fails on sound pictures with one odd tag.
+    upright = image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
+    return Picture(upright, *_turned(width, height, orientation), name)
 
 
 def upright_size(data: bytes) -> tuple[int, int]:
@@ -164,12 +183,8 @@ def upright_size(data: bytes) -> tuple[int, int]:
         TooManyPixels: The picture is larger than `PIXEL_LIMITS` allows for its format.
         UnreadableImage: The header cannot be read.
     """
-    name = sniff_format(data)
-    with _readable(name), Image.open(io.BytesIO(data), formats=[name]) as opened:
-        width, height = opened.size
-        _require_pixels(name, width, height)
-        sideways = _orientation(opened) in _SIDEWAYS
-    return (height, width) if sideways else (width, height)
+    with open_picture(data) as (_, opened):
+        return _turned(*opened.size, exif_orientation(opened))
 
 
 def to_network_input(image: Image.Image, spec: InputSpec) -> npt.NDArray[np.float32]:
@@ -205,9 +220,22 @@ def picture_to_input(data: bytes, spec: InputSpec) -> tuple[npt.NDArray[np.float
     Raises:
         PictureError: As `read_picture`.
     """
-    kept = max(spec.height, spec.width) / spec.crop_fraction
-    picture = read_picture(data, min_side_px=math.ceil(_DRAFT_MARGIN * kept))
+    picture = read_picture(data, min_side_px=needed_side_px(spec))
     return to_network_input(picture.image, spec), picture
+
+
+def needed_side_px(spec: InputSpec) -> int:
+    """Shortest side, px, at which `picture_to_input` may decode a picture."""
+    return math.ceil(_DRAFT_MARGIN * max(spec.height, spec.width) / spec.crop_fraction)
+
+
+def reduce_scale(opened: Image.Image, min_side_px: int) -> None:
+    """Has a JPEG that is not loaded yet decoded at the smallest of 1/1, 1/2, 1/4, 1/8 that keeps its short side."""
+    short = min(opened.size)
+    for denominator in (8, 4, 2):
+        if short // denominator >= min_side_px:
+            opened.draft(None, (opened.width // denominator, opened.height // denominator))
+            return
 
 
 def center_box(width: int, height: int, spec: InputSpec) -> tuple[float, float, float, float]:
@@ -252,16 +280,11 @@ def _require_pixels(name: str, width: int, height: int) -> None:
         )
 
 
-def _draft(opened: Image.Image, min_side_px: int) -> None:
-    """Asks libjpeg for the smallest of 1/1, 1/2, 1/4, 1/8 whose short side keeps `min_side_px`."""
-    short = min(opened.size)
-    for denominator in (8, 4, 2):
-        if short // denominator >= min_side_px:
-            opened.draft(None, (opened.width // denominator, opened.height // denominator))
-            return
+def _turned(width: int, height: int, orientation: int) -> tuple[int, int]:
+    return (height, width) if orientation in _SIDEWAYS else (width, height)
 
 
-def _orientation(opened: Image.Image) -> int:
+def exif_orientation(opened: Image.Image) -> int:
     """EXIF orientation, 1 to 8; 1 where the EXIF is damaged, since the pixels may be sound nevertheless."""
     try:
         orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)
@@ -270,18 +293,3 @@ def _orientation(opened: Image.Image) -> int:
     except Exception:  # as many kinds as the decoders raise
         return 1
     return orientation if orientation in _UPRIGHT else 1
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """Turns any mode into 8-bit RGB; transparency is laid on white."""
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.mode in {"I;16", "I;16L", "I;16B", "I;16N", "I"}:
-        grey = np.asarray(image).astype(np.int64)  # mode I also holds 16-bit PNG samples, hence the same scale
-        grey[grey == image.info.get("transparency")] = 65535
-        return Image.fromarray((np.clip(grey, 0, 65535) // 257).astype(np.uint8)).convert("RGB")
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, "white")
-        return Image.alpha_composite(white, rgba).convert("RGB")
-    return image.convert("RGB")

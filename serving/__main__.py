@@ -1,4 +1,8 @@
-"""The program: `python -m serving`. It answers until SIGTERM or SIGINT, then lets running requests end and exits 0."""
+"""The program: `python -m serving`.
+
+SIGTERM: it says that it is not ready, goes on for a few seconds, lets running requests end, and exits 0. SIGINT does
+the same without the seconds. SIGHUP loads the bundle anew.
+"""
 
 import sys
 from pathlib import Path
@@ -19,7 +23,10 @@ from litestar import Litestar
 
 from models.errors import InputError
 from serving.app import create_app
+from serving.gate.proxies import forwarded_allow_ips
+from serving.life import DrainingServer
 from serving.logs import configure_logging
+from serving.protocol import make_protocol
 from serving.settings import Settings, load_settings
 
 _BACKLOG: Final = 2048  # connections that the kernel keeps while the event loop is busy; uvicorn's own default
@@ -35,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # uvicorn hands signals back to the handlers that stood here before it; the default ones would end with an error.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application reloads on it
     try:
         settings = load_settings(arguments)
         configure_logging()
@@ -51,12 +60,14 @@ def _serve(settings: Settings) -> None:
         failures.append(error)
         server.should_exit = True
 
-    app = create_app(settings, on_failure=stop)
-    server = uvicorn.Server(_server_config(app, settings))
+    service = create_app(settings, on_failure=stop)
+    server = DrainingServer(_server_config(service.app, settings), service.life, settings.drain_s)
     with _listen(settings.host, settings.port) as listening:
         _log.info("serving", url=_url(listening))
         server.run(sockets=[listening])
     if failures:
+        if isinstance(failures[0], InputError):
+            raise failures[0]
         reason = " ".join(str(failures[0]).split())  # ONNX Runtime writes several lines
         raise InputError("the network does not run", value=reason, remedy="fetch or export the bundle again")
 
@@ -64,12 +75,14 @@ def _serve(settings: Settings) -> None:
 def _server_config(app: Litestar, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=make_protocol(settings.header_s, settings.upload_s),
         access_log=False,  # serving.observe writes the line
         log_config=None,
         lifespan="on",
         ws="none",
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=forwarded_allow_ips(settings.trusted_proxies),
         timeout_graceful_shutdown=math.ceil(settings.deadline_s) + 5,
     )
 

@@ -1,100 +1,145 @@
 """Wiring: settings -> application. The only place where the parts meet."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 from litestar import Litestar
 from litestar.di import Provide
 
-from models.bundle import Bundle, Precision, load_bundle
-from models.session import NetworkSession, OnnxSession
-from serving.admission import Admission
+from models.session import NetworkSession
+from serving.admission import Admission, AdmissionLimits
 from serving.bodies import BodyLimits
 from serving.cores import available_cores
+from serving.decoding.children import DecodeLimits, Decoders
 from serving.documentation import openapi_config
-from serving.identify import Identifier, Knowledge
+from serving.gate.cors import cors_config
+from serving.gate.gate import Gate
+from serving.gate.keys import read_keys
+from serving.gate.rates import Rates
+from serving.identify import Identifier
+from serving.life import Life, on_hangup
 from serving.metrics import Metrics
 from serving.observe import Observed
 from serving.problems import problem_response
-from serving.routes import UploadRules, handlers
-from serving.runner import Runner, choose_precision, open_session
-from serving.schemas import MAX_IMAGES, model_card, model_name
-from serving.settings import Settings, find_bundle
-from serving.threads import Threads
+from serving.releases import PictureDecoder, Releases, open_release
+from serving.routes import IdentifyRules, handlers
+from serving.schemas import MAX_IMAGES
+from serving.settings import Settings
 
-# A starting point, to be measured on larger machines: on two cores two threads halve the time of a lone run, while
-# under load two runs of one thread answer 1.2 times as many requests, so many cores serve several runs better.
-_MOST_THREADS_A_RUN: Final = 4
+_REQUESTS_ON_CPU: Final = 64
+_REQUESTS_ON_GPU: Final = 512
 
 _log = structlog.get_logger(__name__)
+
+
+class RunningDecoder(PictureDecoder, Protocol):
+    """A decoder with a beginning and an end."""
+
+    @property
+    def num_alive(self) -> int:
+        """How many pictures it could decode at the same time now."""
+        ...
+
+    async def start(self) -> None:
+        """Begins."""
+        ...
+
+    async def close(self) -> None:
+        """Ends."""
+        ...
+
+
+class Service(NamedTuple):
+    """The application, and the parts of it that the program and the tests speak to."""
+
+    app: Litestar
+    life: Life
+    admission: Admission
 
 
 def create_app(
     settings: Settings,
     *,
     session: NetworkSession | None = None,
+    decoder: RunningDecoder | None = None,
     on_failure: Callable[[Exception], None] | None = None,
-) -> Litestar:
+) -> Service:
     """Builds the service.
 
     Args:
         settings: Every knob.
         session: Runs in place of the bundle's own network; for tests.
+        decoder: Decodes in place of the child processes; for tests.
         on_failure: Called when the warm-up fails; the service then never becomes ready.
 
     Raises:
-        InputError: The bundle, the precision or the provider cannot be used.
+        InputError: A setting, the bundle, the precision or the provider cannot be used.
     """
-    bundle = load_bundle(find_bundle(settings))
-    precision = choose_precision(bundle, settings.precision)
     metrics = Metrics()
-    network, runner = _network(bundle, precision, settings, session, metrics)
-    identifier = _identifier(_knowledge(bundle, precision), runner, settings, metrics)
-    card = model_card(bundle, precision, network.providers if isinstance(network, OnnxSession) else ())
-    metrics.model(name=card.name, version=card.version, label_hash=card.label_hash, precision=precision)
+    gate = _gate(settings)
+    decoder = decoder or _decoders(settings, metrics)
+    reopen = partial(open_release, settings, metrics, session)
+    releases = Releases(reopen(), reopen, decoder, metrics)
+    admission = Admission(_admission_limits(settings), metrics)
+    life = Life(
+        is_warm=lambda: releases.is_warm,
+        has_pulse=lambda: decoder.num_alive > 0 and releases.current.scheduler.is_well,
+    )
     provided = {
-        "identifier": identifier,
-        "model": model_name(bundle),
-        "card": card,
-        "uploads": _upload_rules(settings),
+        "admission": admission,
+        "gate": gate,
+        "identifier": Identifier(releases, decoder, admission, metrics),
+        "life": life,
         "metrics": metrics,
+        "releases": releases,
+        "rules": IdentifyRules(_body_limits(settings), settings.deadline_s),
     }
     app = Litestar(
         route_handlers=handlers(),
         dependencies={name: _provide(value) for name, value in provided.items()},
         exception_handlers={Exception: problem_response},
         openapi_config=openapi_config(),
-        lifespan=[_running(identifier, on_failure)],
+        cors_config=cors_config(settings.cors_origins, has_keys=gate.has_keys),
+        lifespan=[_running(releases, decoder, on_failure)],
         logging_config=None,  # serving.logs does it; Litestar's own configuration changes in 3.0
         request_max_body_size=None,  # serving.bodies has limits of its own
     )
-    app.asgi_handler = Observed(app.asgi_handler, metrics)
-    return app
+    app.asgi_handler = Observed(app.asgi_handler, metrics, is_draining=lambda: life.is_draining)
+    return Service(app, life, admission)
 
 
-def _network(
-    bundle: Bundle, precision: Precision, settings: Settings, session: NetworkSession | None, metrics: Metrics
-) -> tuple[NetworkSession, Runner]:
-    """Opens the network and shares the cores out among its runs."""
-    cuda = settings.provider == "cuda"
-    cores = available_cores()
-    num_threads = settings.num_threads or min(cores, _MOST_THREADS_A_RUN)
-    network = session or open_session(bundle, precision, cuda=cuda, num_threads=num_threads)
-    num_runs = settings.num_runs or (1 if cuda else max(1, cores // num_threads))
-    return network, Runner(network, num_runs=num_runs, batched=cuda, metrics=metrics)
+def _gate(settings: Settings) -> Gate:
+    rates = None if settings.rate_per_minute is None else Rates(settings.rate_per_minute, settings.rate_burst)
+    return Gate(read_keys(settings.api_keys, settings.api_keys_file), rates)
 
 
-def _identifier(knowledge: Knowledge, runner: Runner, settings: Settings, metrics: Metrics) -> Identifier:
-    return Identifier(
-        knowledge,
-        runner=runner,
-        decoders=Threads(settings.num_decoders or available_cores(), "decode"),
-        admission=Admission(settings.max_active, settings.max_waiting, settings.max_wait_s),
-        metrics=metrics,
-        deadline_s=settings.deadline_s,
+def _decoders(settings: Settings, metrics: Metrics) -> Decoders:
+    limits = DecodeLimits(
+        picture_bytes=settings.max_picture_bytes,
+        budget_bytes=settings.decode_budget_bytes,
+        child_bytes=settings.decode_child_bytes,
+        seconds=settings.decode_s,
+    )
+    return Decoders(settings.num_decoders or available_cores(), limits, metrics)
+
+
+def _admission_limits(settings: Settings) -> AdmissionLimits:
+    usual = _REQUESTS_ON_GPU if settings.provider == "cuda" else _REQUESTS_ON_CPU
+    return AdmissionLimits(settings.max_requests or usual, settings.max_held_bytes, settings.max_wait_s)
+
+
+def _body_limits(settings: Settings) -> BodyLimits:
+    return BodyLimits(
+        settings.max_picture_bytes,
+        settings.max_request_bytes,
+        MAX_IMAGES,
+        upload_s=settings.upload_s,
+        bytes_per_s=settings.min_upload_bytes_per_s,
     )
 
 
@@ -102,39 +147,43 @@ def _provide(value: Any) -> Provide:
     return Provide(lambda: value, sync_to_thread=False)
 
 
-def _knowledge(bundle: Bundle, precision: Precision) -> Knowledge:
-    network = bundle.network(precision)
-    return Knowledge(bundle.record.input, bundle.taxonomy, network.temperature, network.thresholds)
-
-
-def _upload_rules(settings: Settings) -> UploadRules:
-    limits = BodyLimits(settings.max_picture_bytes, settings.max_request_bytes, MAX_IMAGES)
-    return UploadRules(limits, settings.upload_s, Admission(settings.max_requests))
-
-
 def _running(
-    identifier: Identifier, on_failure: Callable[[Exception], None] | None
+    releases: Releases, decoder: RunningDecoder, on_failure: Callable[[Exception], None] | None
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
-    """Warms up while the service already answers, and closes the threads at the end."""
+    """Warms up while the service already answers, reloads on SIGHUP, and ends threads and children at the end."""
 
     @asynccontextmanager
     async def running(_: Litestar) -> AsyncIterator[None]:
-        warming = asyncio.create_task(_warm_up(identifier, on_failure))
+        tasks = {asyncio.create_task(_warm_up(releases, decoder, on_failure))}
+
+        def reload() -> None:
+            tasks.add(asyncio.create_task(_reload(releases)))
+
+        on_hangup(asyncio.get_running_loop(), reload)
         try:
             yield
         finally:
-            warming.cancel()
-            identifier.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            releases.close()
+            await decoder.close()
 
     return running
 
 
-async def _warm_up(identifier: Identifier, on_failure: Callable[[Exception], None] | None) -> None:
+async def _warm_up(releases: Releases, decoder: RunningDecoder, on_failure: Callable[[Exception], None] | None) -> None:
     try:
-        await identifier.warm_up()
+        await decoder.start()
+        await releases.warm_up()
     except Exception as error:  # whatever the network raises, the service cannot do its work
         _log.error("warm_up_failed", error=str(error))
         if on_failure is not None:
             on_failure(error)
     else:
-        _log.info("ready")
+        _log.info("ready", scheduling=releases.current.plan.describe())
+
+
+async def _reload(releases: Releases) -> None:
+    with contextlib.suppress(Exception):  # told and counted where it happened; the old release goes on
+        await releases.reload()

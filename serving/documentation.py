@@ -8,13 +8,38 @@ from litestar.enums import MediaType
 from litestar.exceptions import NotFoundException
 from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
-from litestar.openapi.spec import OpenAPIFormat, OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
+from litestar.openapi.spec import (
+    Components,
+    OpenAPIFormat,
+    OpenAPIHeader,
+    OpenAPIMediaType,
+    OpenAPIResponse,
+    OpenAPIType,
+    Operation,
+    Parameter,
+    Reference,
+    RequestBody,
+    Schema,
+    SecurityRequirement,
+    SecurityScheme,
+)
 
 from serving.pages import WEB
 from serving.problems import MEDIA_TYPE, codes_by_status
 from serving.schemas import DEFAULT_K, MAX_IMAGES, MAX_K, Problem
 
 API_VERSION: Final = "1.0"
+ADMIN_KEY: Final[list[SecurityRequirement]] = [{"bearer": []}, {"api_key": []}]
+"""What a route that changes the service asks for, in either header."""
+OPTIONAL_KEY: Final[list[SecurityRequirement]] = [{}, *ADMIN_KEY]
+"""What a route asks for where API keys are set, and nothing where none are."""
+_KEY_DESCRIPTION: Final = "An API key. Needed where the service has any, and for the routes of its admin always."
+_SCHEMES: Final[dict[str, SecurityScheme | Reference]] = {
+    "bearer": SecurityScheme(type="http", scheme="bearer", description=_KEY_DESCRIPTION),
+    "api_key": SecurityScheme(
+        type="apiKey", name="X-API-Key", security_scheme_in="header", description=_KEY_DESCRIPTION
+    ),
+}
 _RAW_TYPES: Final = ("image/jpeg", "image/png", "image/webp", "image/heic", "image/avif", "application/octet-stream")
 
 
@@ -37,25 +62,59 @@ def problem_responses(*statuses: int) -> dict[int, ResponseSpec]:
     }
 
 
+def _header(kind: OpenAPIType, description: str) -> OpenAPIHeader:
+    return OpenAPIHeader(schema=Schema(type=kind), description=description)
+
+
+_RETRY_AFTER: Final = {"Retry-After": _header(OpenAPIType.INTEGER, "Seconds after which to try again")}
+_HEADERS: Final[dict[str, dict[str, OpenAPIHeader | Reference]]] = {
+    "200": {"Preference-Applied": _header(OpenAPIType.STRING, "The wait that was kept to, where one was preferred")},
+    "401": {"WWW-Authenticate": _header(OpenAPIType.STRING, "Always `Bearer`")},
+    "429": {**_RETRY_AFTER},
+    "503": {**_RETRY_AFTER},
+}
+
+
 @dataclass
 class IdentifyOperation(Operation):
-    """Declares both kinds of body, which Litestar cannot read off a handler that streams its body."""
+    """Declares what Litestar cannot read off a handler that streams its body: bodies, keys and headers."""
 
     def __post_init__(self) -> None:
-        """Adds the bodies to what Litestar found out."""
-        picture = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
-        images = Schema(
-            type=OpenAPIType.ARRAY,
-            items=picture,
-            min_items=1,
-            max_items=MAX_IMAGES,
-            description="Photographs of one plant: JPEG, PNG, WebP, HEIC or AVIF",
-        )
-        k = Schema(type=OpenAPIType.INTEGER, minimum=1, maximum=MAX_K, default=DEFAULT_K)
-        form = Schema(type=OpenAPIType.OBJECT, properties={"image": images, "k": k}, required=["image"])
-        content = {"multipart/form-data": OpenAPIMediaType(schema=form)}
-        content |= {kind: OpenAPIMediaType(schema=picture) for kind in _RAW_TYPES}
-        self.request_body = RequestBody(content=content, required=True, description="One plant")
+        """Adds them to what Litestar found out."""
+        self.request_body = _identify_body()
+        self.parameters = [*(self.parameters or []), _prefer()]
+        self.security = OPTIONAL_KEY
+        for status, response in (self.responses or {}).items():
+            if status in _HEADERS and isinstance(response, OpenAPIResponse):
+                response.headers = {**(response.headers or {}), **_HEADERS[status]}
+
+
+def _identify_body() -> RequestBody:
+    picture = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
+    images = Schema(
+        type=OpenAPIType.ARRAY,
+        items=picture,
+        min_items=1,
+        max_items=MAX_IMAGES,
+        description="Photographs of one plant: JPEG, PNG, WebP, HEIC or AVIF",
+    )
+    k = Schema(type=OpenAPIType.INTEGER, minimum=1, maximum=MAX_K, default=DEFAULT_K)
+    form = Schema(type=OpenAPIType.OBJECT, properties={"image": images, "k": k}, required=["image"])
+    content = {"multipart/form-data": OpenAPIMediaType(schema=form)}
+    content |= {kind: OpenAPIMediaType(schema=picture) for kind in _RAW_TYPES}
+    return RequestBody(content=content, required=True, description="One plant")
+
+
+def _prefer() -> Parameter:
+    return Parameter(
+        name="Prefer",
+        param_in="header",
+        schema=Schema(type=OpenAPIType.STRING),
+        required=False,
+        example="wait=5",
+        description="`wait=SECONDS` (RFC 7240): the longest time from the complete upload to the answer, if it is "
+        "shorter than the service's own. Other preferences are ignored.",
+    )
 
 
 class OfflineViewer(OpenAPIRenderPlugin):
@@ -76,6 +135,7 @@ def openapi_config() -> OpenAPIConfig:
         version=API_VERSION,
         description="Identifies plants on photographs. Errors are problem documents (RFC 9457) with a stable `code`.",
         use_handler_docstrings=True,
+        components=Components(security_schemes=_SCHEMES),
         render_plugins=[OfflineViewer(), JsonRenderPlugin(media_type=MediaType.JSON)],
         openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=_refuse_not_found),
     )

@@ -2,14 +2,18 @@
 
     InputError
     └── RequestError             the request cannot be answered as it was sent
+        ├── Unauthorized         no API key, or one that does not count here
         ├── NoImage              no picture, or an empty one
         ├── MalformedBody        the body does not follow its own content type
-        ├── SlowBody             the body did not arrive in time
+        ├── SlowBody             the body did not arrive in time, or not fast enough
         ├── TooLarge             more bytes than allowed
         ├── TooManyImages        more pictures than allowed
         ├── BadParameter         a parameter out of its range
         ├── BadPicture           one picture is refused; names which
+        ├── ReloadRefused        the bundle on disk is not fit; the old one goes on answering
+        ├── RunFailed            the network gives no answer for these pictures, and does for others
         └── Unavailable          nothing is wrong with the request; try again later
+            ├── RateLimited      the client asks more often than it may
             ├── Overloaded       more work waits than can be done in time
             ├── NotReady         the network is not loaded and warmed up yet
             └── TimedOut         the answer was not there before the deadline
@@ -21,7 +25,7 @@ None of them knows HTTP: `serving.problems` gives every code its status.
 
 from typing import ClassVar
 
-from models.errors import BotanifyError, InputError, PictureError
+from models.errors import BotanifyError, InputError, PictureError, UnreadableImage
 
 
 class RequestError(InputError):
@@ -47,6 +51,12 @@ class RequestError(InputError):
         self.index = index
 
 
+class Unauthorized(RequestError):
+    """No API key, or one that does not count here."""
+
+    code = "unauthorized"
+
+
 class NoImage(RequestError):
     """No picture was sent, or an empty one."""
 
@@ -60,7 +70,7 @@ class MalformedBody(RequestError):
 
 
 class SlowBody(RequestError):
-    """The body did not arrive in time."""
+    """The body did not arrive in time, or not fast enough."""
 
     code = "slow_body"
 
@@ -93,6 +103,18 @@ class BadPicture(RequestError):
         self.reason = reason
 
 
+class ReloadRefused(RequestError):
+    """The bundle on disk is not fit; the old one goes on answering."""
+
+    code = "reload_refused"
+
+
+class RunFailed(RequestError):
+    """The network gives no answer for these pictures, and does for others."""
+
+    code = UnreadableImage.code
+
+
 class Unavailable(RequestError):
     """Nothing is wrong with the request; `retry_after_s` says when to try again."""
 
@@ -109,6 +131,12 @@ class Unavailable(RequestError):
     ) -> None:
         super().__init__(problem, value=value, limit=limit, remedy=remedy)
         self.retry_after_s = retry_after_s
+
+
+class RateLimited(Unavailable):
+    """The client asks more often than it may."""
+
+    code = "rate_limited"
 
 
 class Overloaded(Unavailable):

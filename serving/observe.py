@@ -1,4 +1,4 @@
-"""The outermost layer, round everything that answers HTTP: request id, one log line, metrics, headers for browsers.
+"""The outermost layer, round everything that answers HTTP: request id, one log line, metrics, headers of every answer.
 
 It stands outside Litestar's router because Litestar's own middleware never sees a request that no route takes.
 """
@@ -6,7 +6,7 @@ It stands outside Litestar's router because Litestar's own middleware never sees
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import structlog
@@ -34,17 +34,19 @@ class Observed:
     Args:
         app: What answers.
         metrics: Where requests are counted.
+        is_draining: Whether the service is about to end; every connection is then closed after its answer, so that the
+            next request goes elsewhere.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: Metrics, is_draining: Callable[[], bool] = lambda: False) -> None:
+        self._app, self._metrics, self._is_draining = app, metrics, is_draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one connection, as ASGI has it."""
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, send)
+        exchange = _Exchange(scope, send, self._is_draining)
         with structlog.contextvars.bound_contextvars(request_id=exchange.request_id):
             try:
                 with self._metrics.in_flight.track_inprogress():
@@ -59,19 +61,20 @@ class Observed:
         if code is not None:
             self._metrics.refusal(code)
         facts = {"route": route, "method": method, "status": exchange.status, "duration_ms": round(seconds * 1e3, 1)}
-        _log.info("request", **facts, **({"code": code} if code else {}))
+        told = {"code": code, "client": exchange.client}
+        _log.info("request", **facts, **{name: value for name, value in told.items() if value})
 
 
 class _Exchange:
     """One request and what becomes of it."""
 
-    def __init__(self, scope: Any, send: Send) -> None:
+    def __init__(self, scope: Any, send: Send, is_draining: Callable[[], bool]) -> None:
         self.started = time.perf_counter()
         self.request_id = _request_id(scope["headers"])
         self.method = scope["method"] if scope["method"] in _METHODS else "other"
         self.status = 0
         self._is_head = scope["method"] == "HEAD"
-        self._send = send
+        self._send, self._is_draining = send, is_draining
         self.scope = scope
         if self._is_head:
             self.scope = {**scope, "method": "GET"}
@@ -88,11 +91,18 @@ class _Exchange:
         code = self.scope["state"].get("problem_code")
         return None if code is None else str(code)
 
+    @property
+    def client(self) -> str | None:
+        """Name of the API key, where one let the client in. Addresses are never logged: they are personal data."""
+        client = self.scope["state"].get("client")
+        return None if client is None else str(client)
+
     async def send(self, message: Message) -> None:
         """Sends a part of the response on, with our headers and, for HEAD, without its body."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"] = [*_with_head_allowed(message.get("headers", [])), *self._own_headers()]
+            headers = _with_head_allowed(message.get("headers", []))
+            message["headers"] = [*headers, *self._own_headers(), *self._last_headers(headers)]
         elif message["type"] == "http.response.body" and self._is_head:
             message["body"] = b""
         await self._send(message)
@@ -105,6 +115,11 @@ class _Exchange:
             (b"referrer-policy", b"no-referrer"),
             (b"content-security-policy", policy.encode()),
         ]
+
+    def _last_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        if not self._is_draining() or any(name.lower() == b"connection" for name, _ in headers):
+            return []
+        return [(b"connection", b"close")]
 
 
 def _request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:

@@ -8,7 +8,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
 from models.errors import InputError
-from serving.errors import BadPicture, ClientLeft, RequestError, SlowBody, Unavailable
+from serving.errors import BadPicture, ClientLeft, RequestError, SlowBody, Unauthorized, Unavailable
 from serving.schemas import Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -18,15 +18,18 @@ _KINDS: Final[dict[str, tuple[int, str]]] = {
     "bad_request": (400, "The request is not understood"),
     "no_image": (400, "No picture was sent"),
     "malformed_body": (400, "The body is malformed"),
+    "unauthorized": (401, "An API key is needed"),
     "not_found": (404, "Nothing stands there"),
     "method_not_allowed": (405, "The method is not allowed here"),
     "slow_body": (408, "The upload took too long"),
+    "reload_refused": (409, "The bundle is not fit to answer"),
     "too_large": (413, "Too many bytes"),
     "unsupported_format": (415, "The format is not supported"),
     "unreadable_image": (422, "The picture does not decode"),
     "too_many_pixels": (422, "The picture has too many pixels"),
     "too_many_images": (422, "Too many pictures"),
     "bad_parameter": (422, "A parameter is out of its range"),
+    "rate_limited": (429, "Too many requests from you"),
     "internal": (500, "An error of the service"),
     "overloaded": (503, "Too much to do"),
     "not_ready": (503, "Not ready yet"),
@@ -57,6 +60,19 @@ def problem_response(request: Request[Any, Any, Any], error: Exception) -> Respo
     return _document(request, "internal", _FRAMEWORK_DETAILS["internal"])
 
 
+def problem_document(code: str, detail: str, request_id: str, index: int | None = None) -> Problem:
+    """The document of a problem.
+
+    Args:
+        code: One of the contract's.
+        detail: What is wrong with this request, a sentence.
+        request_id: As the header X-Request-ID of the answer.
+        index: Position of the picture at fault, from 0, where one is.
+    """
+    status, title = _KINDS[code]
+    return Problem(f"urn:botanify:problem:{code}", title, status, detail, code, request_id, index)
+
+
 def status_of(code: str) -> int:
     """The HTTP status of a problem code."""
     return _KINDS[code][0]
@@ -72,12 +88,19 @@ def codes_by_status() -> dict[int, list[str]]:
 
 def _refusal(request: Request[Any, Any, Any], error: RequestError) -> Response[Any]:
     shown: InputError = error.reason if isinstance(error, BadPicture) else error
-    retry_after_s = error.retry_after_s if isinstance(error, Unavailable) else None
-    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    if isinstance(error, SlowBody):
-        headers["Connection"] = "close"  # or the rest of the upload would still be waited for
     sentence = str(error)
-    return _document(request, shown.code, sentence[:1].upper() + sentence[1:], index=error.index, headers=headers)
+    detail = sentence[:1].upper() + sentence[1:]
+    return _document(request, shown.code, detail, index=error.index, headers=_headers(error))
+
+
+def _headers(error: RequestError) -> dict[str, str]:
+    if isinstance(error, Unauthorized):
+        return {"WWW-Authenticate": "Bearer"}
+    if isinstance(error, SlowBody):
+        return {"Connection": "close"}  # or the rest of the upload would still be waited for
+    if isinstance(error, Unavailable) and error.retry_after_s is not None:
+        return {"Retry-After": str(error.retry_after_s)}
+    return {}
 
 
 def _document(
@@ -88,10 +111,8 @@ def _document(
     index: int | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response[Any]:
-    status, title = _KINDS[code]
-    request_id = request.scope["state"].get("request_id", "")
-    problem = Problem(f"urn:botanify:problem:{code}", title, status, detail, code, request_id, index)
-    return _response(request, code, status, problem, headers)
+    problem = problem_document(code, detail, request.scope["state"].get("request_id", ""), index)
+    return _response(request, code, problem.status, problem, headers)
 
 
 def _response(

@@ -1,6 +1,5 @@
 """HTTP in, HTTP out, no thinking."""
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Any, Final
@@ -11,22 +10,33 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 
+from models.errors import InputError
 from serving.admission import Admission
-from serving.bodies import Body, BodyLimits, read_body, unknown_warnings
-from serving.documentation import IdentifyOperation, problem_responses, whole_number_schema
-from serving.errors import BadParameter, SlowBody
+from serving.bodies import Body, BodyLimits, most_bytes, read_body, unknown_warnings
+from serving.documentation import (
+    ADMIN_KEY,
+    OPTIONAL_KEY,
+    IdentifyOperation,
+    problem_responses,
+    whole_number_schema,
+)
+from serving.errors import BadParameter, ClientLeft, ReloadRefused
+from serving.gate.deadlines import wanted_deadline
+from serving.gate.gate import Gate
 from serving.identify import Identifier
+from serving.life import Life
 from serving.metrics import Metrics
 from serving.pages import files, page
+from serving.releases import Releases
 from serving.schemas import (
     DEFAULT_K,
     MAX_K,
     Health,
     Identification,
     ModelCard,
-    ModelName,
     SpeciesList,
     identification,
+    model_card,
     species_entry,
 )
 
@@ -37,14 +47,12 @@ _MAX_LIMIT: Final = 200
 _MAX_QUERY_LENGTH: Final = 200
 
 
-class UploadRules(msgspec.Struct, frozen=True):
-    """How uploads are taken."""
+class IdentifyRules(msgspec.Struct, frozen=True):
+    """How identify requests are taken."""
 
-    limits: BodyLimits
-    seconds: float
-    """Longest time for one upload."""
-    held: Admission
-    """Turns for requests whose bytes are held in memory."""
+    body: BodyLimits
+    deadline_s: float
+    """Longest time from the complete upload to the answer, seconds."""
 
 
 @post(
@@ -55,15 +63,17 @@ class UploadRules(msgspec.Struct, frozen=True):
     operation_id="identify",
     operation_class=IdentifyOperation,
     response_description="The answer",
-    responses=problem_responses(400, 408, 413, 415, 422, 500, 503, 504),
+    responses=problem_responses(400, 401, 408, 413, 415, 422, 429, 500, 503, 504),
 )
 async def identify(
     request: AnyRequest,
     *,
+    admission: NamedDependency[Admission],
+    gate: NamedDependency[Gate],
     identifier: NamedDependency[Identifier],
-    model: NamedDependency[ModelName],
-    uploads: NamedDependency[UploadRules],
+    life: NamedDependency[Life],
     metrics: NamedDependency[Metrics],
+    rules: NamedDependency[IdentifyRules],
     k: Annotated[
         str,
         QueryParameter(
@@ -71,21 +81,29 @@ async def identify(
             schema_extra=whole_number_schema(MAX_K, DEFAULT_K),
         ),
     ] = str(DEFAULT_K),
-) -> Identification:
+) -> Response[Identification]:
     """Tells which plant one to five photographs show.
 
     Send them as `multipart/form-data` with the field `image` repeated, or one picture as the whole body.
     """
-    identifier.require_ready()
-    top_k = _whole_number("k", k, MAX_K)  # before the body is read: a refusal shall cost little
-    async with uploads.held.turn():
-        with metrics.stage("read"):
-            body = await _read(request, uploads)
+    _enter(gate, request)  # all this before the body is read: a refusal shall cost little
+    life.require_warm()
+    top_k = _whole_number("k", k, MAX_K)
+    wanted_s = wanted_deadline(request.headers.getall("prefer", []), rules.deadline_s)
+    with admission.enter(most_bytes(request.headers, rules.body)) as ticket:
+        body = await _read(request, rules.body, metrics)
         if body.k is not None and "k" not in request.query_params:
             top_k = _whole_number("k", body.k, MAX_K)
-        answer = await identifier.identify(body.pictures, top_k, _client_left(request.receive))
+        answer = await identifier.identify(
+            ticket,
+            body.pictures,
+            top_k,
+            deadline_s=wanted_s or rules.deadline_s,
+            client_left=_client_left(request.receive),
+        )
     warnings = [*_unknown_parameters(request, {"k"}), *body.warnings]
-    return identification(_request_id(request), model, answer, warnings)
+    headers = {} if wanted_s is None else {"Preference-Applied": f"wait={wanted_s:g}"}
+    return Response(identification(_request_id(request), answer, warnings), headers=headers)
 
 
 @get(
@@ -93,12 +111,14 @@ async def identify(
     tags=["model"],
     summary="Search the taxa that the model can name",
     operation_id="species",
-    responses=problem_responses(400, 422, 500),
+    responses=problem_responses(400, 401, 422, 429, 500),
+    security=OPTIONAL_KEY,
     sync_to_thread=True,  # a search folds every name of a large taxonomy
 )
 def species(
     request: AnyRequest,
-    identifier: NamedDependency[Identifier],
+    gate: NamedDependency[Gate],
+    releases: NamedDependency[Releases],
     q: Annotated[
         str,
         QueryParameter(
@@ -112,6 +132,7 @@ def species(
     ] = str(_DEFAULT_LIMIT),
 ) -> SpeciesList:
     """Finds taxa by the start of a word of one of their names."""
+    _enter(gate, request)
     most = _whole_number("limit", limit, _MAX_LIMIT)
     if len(q) > _MAX_QUERY_LENGTH:
         raise BadParameter(
@@ -120,11 +141,12 @@ def species(
             limit=f"at most {_MAX_QUERY_LENGTH}",
             remedy="search for the start of one name",
         )
-    found = identifier.taxonomy.search(q, most)
+    taxonomy = releases.current.taxonomy
+    found = taxonomy.search(q, most)
     return SpeciesList(
         request_id=_request_id(request),
         species=[species_entry(taxon) for taxon in found],
-        total=len(identifier.taxonomy.taxa),
+        total=len(taxonomy.taxa),
         warnings=_unknown_parameters(request, {"q", "limit"}),
     )
 
@@ -137,9 +159,38 @@ def species(
     responses=problem_responses(500),
     sync_to_thread=False,
 )
-def model_card_of(card: NamedDependency[ModelCard]) -> ModelCard:
+def model(releases: NamedDependency[Releases]) -> ModelCard:
     """Tells everything the bundle says about the model that answers."""
-    return card
+    return model_card(releases.current)
+
+
+@post(
+    "/admin/reload",
+    status_code=200,
+    tags=["admin"],
+    summary="Load the bundle anew",
+    operation_id="reload",
+    responses=problem_responses(401, 409, 429, 500, 503),
+    security=ADMIN_KEY,
+)
+async def reload(
+    request: AnyRequest,
+    *,
+    gate: NamedDependency[Gate],
+    life: NamedDependency[Life],
+    releases: NamedDependency[Releases],
+) -> ModelCard:
+    """Verifies the bundle that stands on disk now, warms it up and lets it answer; needs a key marked admin.
+
+    Requests under way are answered by the bundle that they began with. One that is not fit is refused with the reason,
+    and the old one goes on answering.
+    """
+    gate.enter_admin(request.headers, _address(request))
+    life.require_warm()
+    try:
+        return model_card(await releases.reload())
+    except InputError as error:
+        raise ReloadRefused(error.problem, value=error.value, limit=error.limit, remedy=error.remedy) from error
 
 
 @get("/health/live", tags=["health"], summary="Is it alive?", operation_id="live", sync_to_thread=False)
@@ -156,9 +207,9 @@ def live() -> Health:
     responses=problem_responses(503),
     sync_to_thread=False,
 )
-def ready(identifier: NamedDependency[Identifier]) -> Health:
-    """Answers 200 once the network is loaded and warmed up."""
-    identifier.require_ready()
+def ready(life: NamedDependency[Life]) -> Health:
+    """Answers 200 while requests should be sent here: the network is warm and alive, and the end is not near."""
+    life.require_ready()
     return Health("ready")
 
 
@@ -170,22 +221,29 @@ def metrics_text(metrics: NamedDependency[Metrics]) -> Response[bytes]:
 
 def handlers() -> list[ControllerRouterHandler]:
     """Every route of the service."""
-    return [identify, species, model_card_of, live, ready, metrics_text, page, files()]
+    return [identify, species, model, reload, live, ready, metrics_text, page, files()]
 
 
-async def _read(request: AnyRequest, uploads: UploadRules) -> Body:
+def _enter(gate: Gate, request: AnyRequest) -> None:
+    """Lets a client in who may come in; the log line tells by which key."""
+    client = gate.enter(request.headers, _address(request))
+    request.scope["state"]["client"] = client.name
+
+
+def _address(request: AnyRequest) -> str | None:
+    return request.client.host if request.client else None
+
+
+async def _read(request: AnyRequest, limits: BodyLimits, metrics: Metrics) -> Body:
     headers = request.headers
     try:
-        async with asyncio.timeout(uploads.seconds):
+        with metrics.stage("read"):
             return await read_body(
-                headers.get("content-type", ""), headers.get("content-length"), request.receive, uploads.limits
+                headers.get("content-type", ""), headers.get("content-length"), request.receive, limits
             )
-    except TimeoutError:
-        raise SlowBody(
-            "the upload did not arrive in time",
-            limit=f"at most {uploads.seconds:g} seconds",
-            remedy="send smaller pictures or use a faster connection",
-        ) from None
+    except ClientLeft:
+        metrics.cancellation("read")
+        raise
 
 
 async def _client_left(receive: Callable[[], Awaitable[Any]]) -> None:

@@ -10,6 +10,7 @@ from models.preprocess import InputSpec
 from models.ranking import RankedGroup, RankedTaxon, Thresholds, VerdictRank
 from models.taxonomy import Rank, Taxon
 from serving.identify import Answer
+from serving.releases import Release
 
 MAX_IMAGES: Final = 5
 """Most pictures of one plant in a request."""
@@ -158,6 +159,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """Which network of the bundle runs."""
     providers: tuple[str, ...]
     """Execution providers of ONNX Runtime, in order of preference."""
+    scheduling: str
+    """How runs of the network share the device, in words."""
     thresholds: Thresholds
     """Least probability at which the verdict names a rank."""
     metrics: tuple[Metric, ...]
@@ -170,13 +173,13 @@ class ModelCard(msgspec.Struct, frozen=True):
     git_commit: str
 
 
-def identification(request_id: str, model: ModelName, answer: Answer, warnings: list[str]) -> Identification:
+def identification(request_id: str, answer: Answer, warnings: list[str]) -> Identification:
     """Writes an answer the way the contract wants it."""
     ranking = answer.ranking
     verdict = ranking.verdict
     return Identification(
         request_id=request_id,
-        model=model,
+        model=_model_name(answer.bundle),
         verdict=VerdictView(verdict.rank, verdict.name, verdict.score, verdict.reason),
         predictions=[_prediction(position, ranked) for position, ranked in enumerate(ranking.taxa, start=1)],
         genera=_group_scores(ranking.genera),
@@ -199,19 +202,9 @@ def species_entry(taxon: Taxon) -> SpeciesEntry:
     )
 
 
-def model_name(bundle: Bundle) -> ModelName:
-    """Names the model of a bundle."""
-    return ModelName(bundle.record.name, bundle.record.version, bundle.record.label_hash)
-
-
-def model_card(bundle: Bundle, precision: Precision, providers: tuple[str, ...]) -> ModelCard:
-    """Tells everything about the model that answers.
-
-    Args:
-        bundle: What is served.
-        precision: Which of its networks.
-        providers: Where it runs.
-    """
+def model_card(release: Release) -> ModelCard:
+    """Tells everything about the model that answers."""
+    bundle, precision = release.bundle, release.precision
     record = bundle.record
     return ModelCard(
         name=record.name,
@@ -223,7 +216,8 @@ def model_card(bundle: Bundle, precision: Precision, providers: tuple[str, ...])
         architecture=record.architecture,
         input=record.input,
         precision=precision,
-        providers=providers,
+        providers=release.providers,
+        scheduling=release.plan.describe(),
         thresholds=bundle.network(precision).thresholds,
         metrics=record.metrics,
         sources=record.sources,
@@ -250,3 +244,7 @@ def _prediction(position: int, ranked: RankedTaxon) -> Prediction:
 
 def _group_scores(groups: Sequence[RankedGroup]) -> list[GroupScore]:
     return [GroupScore(group.name, group.score) for group in groups]
+
+
+def _model_name(bundle: Bundle) -> ModelName:
+    return ModelName(bundle.record.name, bundle.record.version, bundle.record.label_hash)

@@ -12,18 +12,22 @@ from models.bundle import BUNDLE_FILE, Precision
 from models.errors import InputError
 
 ENVIRONMENT_PREFIX: Final = "BOTANIFY_"
+_LISTS: Final = frozenset({"trusted_proxies", "cors_origins"})
 RELEASES: Final = Path(__file__).resolve().parents[1] / "models" / "releases"
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 CountOrNone = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
+SecondsOrNone = Annotated[float, msgspec.Meta(ge=0.0)]
+Rate = Annotated[float, msgspec.Meta(gt=0.0)]
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Identifies plants on photographs, over HTTP.
 
-    Every flag can also be given in the environment: --max-waiting 32 is BOTANIFY_MAX_WAITING=32. Flags win.
+    Every flag can also be given in the environment: --deadline-s 5 is BOTANIFY_DEADLINE_S=5. Flags win. Lists are
+    separated by spaces in flags and by commas in the environment.
     """
 
     bundle: Path | None = None
@@ -33,31 +37,55 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: Port = 8000
     """Port to listen on; 0 takes any free one."""
     precision: Precision | None = None
-    """Which network of the bundle to run; by default the first it holds of fp32, fp16, int8."""
+    """Which network of the bundle to run; by default the fastest it holds for the device."""
     provider: Literal["cpu", "cuda"] = "cpu"
     """Where the network runs; with cuda the service refuses to start when CUDA cannot be used."""
     num_threads: Count | None = None
-    """Threads of one network run; by default the cores of the container, at most 4."""
+    """Threads of one network run on a CPU; by default all cores when alone, and one when busy."""
     num_runs: Count | None = None
-    """Network runs at the same time; by default as many as the cores carry."""
+    """Network runs at the same time; by default one a core, or two batches on a GPU."""
     num_decoders: Count | None = None
-    """Pictures decoded at the same time, each up to a few hundred megabytes; by default one for each core."""
+    """Processes that decode pictures; by default one for each core."""
     max_picture_bytes: Count = 20_000_000
     """Largest picture, bytes."""
     max_request_bytes: Count = 60_000_000
     """Largest request, bytes."""
-    max_requests: Count = 32
-    """Identify requests held in memory at the same time, uploads included; more are refused before they are read."""
-    max_active: Count = 4
-    """Requests whose pictures are being decoded or run at the same time."""
-    max_waiting: CountOrNone = 16
-    """Requests that may wait for their turn; more are refused at once."""
-    max_wait_s: Seconds = 5.0
-    """Longest wait for a turn, seconds; after it the request is refused."""
+    max_requests: Count | None = None
+    """Identify requests taken on at the same time, uploads included; by default 64, or 512 with a GPU."""
+    max_held_bytes: Count = 256_000_000
+    """Memory for uploads, bytes; what would need more is refused before it is read."""
+    max_wait_s: Seconds = 1.0
+    """Longest expected wait for the work ahead, seconds; a request that would wait longer is refused before it is read,
+    though four pictures may always wait."""
     deadline_s: Seconds = 10.0
-    """Longest time from the complete upload to the answer, seconds."""
+    """Longest time from the complete upload to the answer, seconds; a client may ask for less with `Prefer: wait=`."""
     upload_s: Seconds = 60.0
     """Longest time for an upload, seconds."""
+    min_upload_bytes_per_s: Count = 16_384
+    """Slowest upload, bytes a second on average after the first five seconds."""
+    header_s: Seconds = 10.0
+    """Longest time for the head of a request, seconds."""
+    decode_s: Seconds = 5.0
+    """Longest time for one picture to decode, seconds; then the process that decodes it is killed and replaced."""
+    decode_child_bytes: Count = 768_000_000
+    """Memory that one picture may take while it is decoded, bytes."""
+    decode_budget_bytes: Count = 512_000_000
+    """Memory that all the decodes in flight may take, bytes; a picture that alone takes more is decoded alone."""
+    drain_s: SecondsOrNone = 5.0
+    """Seconds after SIGTERM in which requests are still accepted, so that a load balancer can notice."""
+    api_keys: str = ""
+    """Keys that may ask, one a line or separated by commas: NAME HASH [admin], as `python -m serving.gate.keys NAME`
+    prints them. With none here and none in a file, everybody may ask."""
+    api_keys_file: Path | None = None
+    """File with such lines."""
+    rate_per_minute: Rate | None = None
+    """Requests a minute that each key, or each address without one, may send; by default as many as it likes."""
+    rate_burst: Count = 20
+    """Requests that may come at once before the rate counts."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of proxies whose X-Forwarded-For tells the client's address."""
+    cors_origins: tuple[str, ...] = ()
+    """Pages of other origins that may ask, such as https://garden.example."""
 
 
 def load_settings(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
@@ -99,11 +127,13 @@ def find_bundle(settings: Settings, releases: Path = RELEASES) -> Path:
 
 
 def _from_environment(environment: Mapping[str, str]) -> Settings:
-    given = {
+    given: dict[str, Any] = {
         name: environment[variable]
         for name in Settings.__struct_fields__
         if (variable := ENVIRONMENT_PREFIX + name.upper()) in environment
     }
+    for name in _LISTS & given.keys():
+        given[name] = [part.strip() for part in given[name].split(",") if part.strip()]
     try:
         return msgspec.convert(given, Settings, strict=False, dec_hook=_read_path)
     except msgspec.ValidationError as error:

@@ -1,6 +1,7 @@
 // What the model is and which plants it knows: the footer and the search box.
 
 import { count, element, scientificName } from "./elements.js";
+import { keyForm } from "./key.js";
 import { describeModel, findSpecies } from "./service.js";
 
 const SPECIES_LIMIT = 20;
@@ -43,7 +44,9 @@ async function listSpecies(query, signal) {
     const { species, total } = await findSpecies(query, SPECIES_LIMIT, signal);
     showSpecies(species, speciesCount(species.length, total));
   } catch (problem) {
-    if (problem.name !== "AbortError") showSpecies([], `${problem.title ?? "The search failed"}. ${problem.message}`);
+    if (problem.name === "AbortError") return;
+    showSpecies([], `${problem.title ?? "The search failed"}. ${problem.message}`);
+    if (problem.needsKey) find("species-list").replaceChildren(element("li", {}, keyForm(() => listSpecies(query, signal))));
   }
 }
 

@@ -1,6 +1,7 @@
 // What the answer panel shows: the wait, the answer, or the problem. Pure: data in, elements out.
 
 import { bar, count, element, percent, scientificName, seconds } from "./elements.js";
+import { keyForm } from "./key.js";
 
 const HEADINGS = { species: "Species", genus: "Genus", family: "Family", uncertain: "No clear answer", not_a_plant: "No plant" };
 
@@ -33,16 +34,16 @@ export function speakAnswer(answer) {
   return `${HEADINGS[rank]}: ${name}${common ? `, ${common}` : ""}, ${percent(score)}.`;
 }
 
-/** The problem and the way out of it: without the blamed picture, or once more where that can help. */
+/** The problem and the way out of it: without the blamed picture, with a key, or once more where that can help. */
 export function showProblem(problem, files, { onRetry, onLeaveOut }) {
   const blamed = files[problem.index];
-  const wait = problem.retryAfterS ? `The service asks to wait ${count(problem.retryAfterS, "second")}.` : null;
   const button = (text, onclick) => element("button", { className: "button button--quiet", type: "button", onclick }, text);
   return element("div", { className: "note note--error problem" },
     element("h3", {}, problem.title),
     blamed && element("p", {}, "The trouble is with ", element("strong", {}, `picture ${problem.index + 1} (${blamed.name})`), "."),
     problem.detail && element("p", {}, problem.detail),
-    wait && element("p", {}, wait),
+    waitSentence(problem) && element("p", {}, waitSentence(problem)),
+    problem.needsKey && keyForm(onRetry),
     blamed && button(`Remove picture ${problem.index + 1}`, () => onLeaveOut(problem.index)),
     !blamed && problem.canRetry && button("Try again", onRetry),
     problem.requestId && element("p", { className: "fineprint" }, "request ", element("code", {}, problem.requestId)));
@@ -51,7 +52,12 @@ export function showProblem(problem, files, { onRetry, onLeaveOut }) {
 /** One sentence that a screen reader speaks when there is no answer. */
 export function speakProblem(problem) {
   const picture = problem.index !== null ? `Picture ${problem.index + 1}. ` : "";
-  return `${problem.title}. ${picture}${problem.detail}`;
+  return `${problem.title}. ${picture}${problem.detail} ${waitSentence(problem)}`.trimEnd();
+}
+
+function waitSentence({ retryAfterS, detail }) {
+  if (!retryAfterS || /\d seconds?\b/.test(detail)) return ""; // most details say it themselves
+  return `The service asks to wait ${count(retryAfterS, "second")}.`;
 }
 
 function verdictCard(answer) {

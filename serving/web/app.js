@@ -44,6 +44,7 @@ function refuse(problem, files) {
   if (problem.index !== null) tray.mark(problem.index);
   const ways = { onRetry: () => consider(files), onLeaveOut: tray.remove };
   present([showProblem(problem, files, ways)], speakProblem(problem));
+  if (problem.needsKey) find("answer-body").querySelector("input").focus();
 }
 
 /** An answer that does not keep to its contract must not leave the page waiting for ever. */

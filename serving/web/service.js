@@ -1,12 +1,15 @@
 // The service's HTTP interface: what to ask, and every failure as one kind of error that people can read.
 
+import { keepKey, readKey } from "./key.js";
+
 const TEMPORARY = new Set([408, 429]); // of the refusals, those that the same pictures may get past later
+const UNAUTHORIZED = 401;
 
 /** A failure with a title and a sentence for people; `index` counts the blamed picture from 0. */
 export class ServiceProblem extends Error {
-  constructor({ title, detail = "", index = null, requestId = null, retryAfterS = null, canRetry = true }) {
+  constructor({ title, detail = "", index = null, requestId = null, retryAfterS = null, canRetry = true, needsKey = false }) {
     super(detail || title);
-    Object.assign(this, { title, detail, index, requestId, retryAfterS, canRetry });
+    Object.assign(this, { title, detail, index, requestId, retryAfterS, canRetry, needsKey });
   }
 }
 
@@ -23,9 +26,11 @@ export function findSpecies(query, limit, signal) {
 }
 
 async function ask(url, options = {}) {
+  const key = readKey();
+  const headers = { Accept: "application/json, application/problem+json", ...(key && { Authorization: `Bearer ${key}` }) };
   let response, body;
   try {
-    response = await fetch(url, { headers: { Accept: "application/json, application/problem+json" }, ...options });
+    response = await fetch(url, { headers, ...options });
     body = await response.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -33,7 +38,19 @@ async function ask(url, options = {}) {
     body = null; // an answer that is not JSON, such as a gateway's own error page
   }
   if (response.ok && body !== null) return body;
-  throw problemOf(response, body);
+  throw response.status === UNAUTHORIZED ? keyProblem(key, body) : problemOf(response, body);
+}
+
+/** The service tells programs which header it wants; people are told where a key comes from. */
+function keyProblem(key, body) {
+  if (key && key === readKey()) keepKey("");
+  return new ServiceProblem({
+    title: "This service asks for an API key",
+    detail: key ? "It does not know the key that was entered." : "Whoever runs it can give you one.",
+    requestId: body?.request_id ?? null,
+    canRetry: false,
+    needsKey: true,
+  });
 }
 
 function unreachable() {

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from serving.app import create_app
 from serving.settings import Settings
-from tests.serving.tiny import seal_tiny_bundle
+from tests.serving.tiny import InProcess, seal_tiny_bundle
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +34,9 @@ def wait_until_ready(client):
 
 @pytest.fixture(scope="module")
 def client(bundle_folder):
-    """The service in this process, ready, with default limits."""
-    app = create_app(Settings(bundle=bundle_folder, num_threads=1, num_runs=1, num_decoders=1))
-    with TestClient(app, raise_server_exceptions=False) as client:
+    """The service in this process, ready, with default limits, decoding in a child process."""
+    service = create_app(Settings(bundle=bundle_folder, num_threads=1, num_runs=1, num_decoders=1))
+    with TestClient(service.app, raise_server_exceptions=False) as client:
         yield wait_until_ready(client)
 
 
@@ -45,9 +45,11 @@ def start(settings):
     """Starts further services in this process, with other settings or a network that stands in."""
     with ExitStack() as stack:
 
-        def start_one(*, session=None, ready=True, **changes):
-            app = create_app(replace(settings, **changes), session=session)
-            client = stack.enter_context(TestClient(app, raise_server_exceptions=False))
+        def start_one(*, session=None, in_process=True, ready=True, **changes):
+            decoder = InProcess() if in_process else None
+            service = create_app(replace(settings, **changes), session=session, decoder=decoder)
+            client = stack.enter_context(TestClient(service.app, raise_server_exceptions=False))
+            client.service = service
             return wait_until_ready(client) if ready else client
 
         yield start_one

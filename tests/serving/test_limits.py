@@ -5,17 +5,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-import pytest
 import structlog
 from litestar.testing import TestClient
 
 from serving.app import create_app
-from serving.threads import Threads
-from tests.serving.tiny import StandIn, assert_problem, images, jpeg
+from serving.errors import NotReady
+from tests.serving.tiny import InProcess, StandIn, assert_problem, images, jpeg
 
 
-def post(client, num_pictures=1):
-    return client.post("/identify", files=images(*[jpeg()] * num_pictures))
+def post(client, num_pictures=1, **how):
+    return client.post("/identify", files=images(*[jpeg()] * num_pictures), **how)
 
 
 @contextmanager
@@ -31,10 +30,11 @@ def held_request(client, session, num_pictures=1):
             session.free.set()
 
 
-def test_more_requests_than_may_wait_are_overloaded(start):
+def test_request_that_would_wait_too_long_is_overloaded(start):
     session = StandIn()
-    client = start(session=session, max_active=1, max_waiting=0)
-    with held_request(client, session) as first:
+    client = start(session=session)
+    client.service.admission.pace.seconds = 1.0
+    with held_request(client, session, num_pictures=5) as first:
         refused = post(client)
     assert_problem(refused, 503, "overloaded")
     assert int(refused.headers["retry-after"]) >= 1
@@ -44,20 +44,13 @@ def test_more_requests_than_may_wait_are_overloaded(start):
 
 def test_request_that_may_wait_is_answered_when_its_turn_comes(start):
     session = StandIn()
-    client = start(session=session, max_active=1, max_waiting=1)
+    client = start(session=session)
     with ThreadPoolExecutor(1) as thread:
         with held_request(client, session) as first:
             second = thread.submit(post, client)
             time.sleep(0.1)
             assert not second.done()
         assert (first.result().status_code, second.result().status_code) == (200, 200)
-
-
-def test_wait_is_bounded(start):
-    session = StandIn()
-    client = start(session=session, max_active=1, max_waiting=1, max_wait_s=0.2)
-    with held_request(client, session):
-        assert_problem(post(client), 503, "overloaded")
 
 
 def test_full_service_refuses_before_it_reads(start):
@@ -73,18 +66,42 @@ def test_full_service_refuses_before_it_reads(start):
     assert_problem(refused, 503, "overloaded")
 
 
-def test_deadline_is_kept_and_the_turn_with_it(start):
+def test_uploads_that_fit_no_more_are_refused_before_they_are_read(start):
     session = StandIn()
-    client = start(session=session, deadline_s=0.3, max_active=1, max_waiting=0)
+    client = start(session=session, max_held_bytes=1)
+    with held_request(client, session):
+        assert_problem(post(client), 503, "overloaded")
+    assert post(client).status_code == 200
+
+
+def test_deadline_is_kept_while_the_run_goes_on(start):
+    session = StandIn()
+    client = start(session=session, deadline_s=0.3)
     with held_request(client, session, num_pictures=3) as late:
-        response = late.result(timeout=5)  # while the run still goes on
-        problem = assert_problem(response, 504, "timed_out")
+        problem = assert_problem(late.result(timeout=5), 504, "timed_out")
         assert "at most 0.3 seconds" in problem["detail"]
-        assert_problem(post(client), 503, "overloaded")  # the run's memory is still held, and so is its turn
-    deadline = time.monotonic() + 5
-    while post(client).status_code != 200:
-        assert time.monotonic() < deadline, "the turn was never given back"
+    assert post(client).status_code == 200
     assert session.num_runs == 3  # warm-up, the first of three pictures, and the last request
+
+
+def test_client_may_ask_for_a_shorter_deadline(start):
+    session = StandIn()
+    client = start(session=session)
+    assert post(client, headers={"prefer": "respond-async, wait=1"}).headers["preference-applied"] == "wait=1"
+    session.hold()
+    began = time.monotonic()
+    response = post(client, headers={"prefer": "wait=1"})
+    session.free.set()
+    assert_problem(response, 504, "timed_out")
+    assert 0.9 < time.monotonic() - began < 5
+
+
+def test_request_that_cannot_meet_its_own_deadline_is_refused_at_once(start):
+    session = StandIn()
+    client = start(session=session)
+    client.service.admission.pace.seconds = 0.6
+    with held_request(client, session):
+        assert_problem(post(client, headers={"prefer": "wait=1"}), 503, "overloaded")
 
 
 def test_not_ready_until_the_warm_up_is_over(start):
@@ -107,8 +124,8 @@ def test_warm_up_that_fails_is_told_and_the_service_never_ready(settings):
     failures = []
     session = StandIn()
     session.fails = True
-    app = create_app(settings, session=session, on_failure=failures.append)
-    with TestClient(app) as client:
+    service = create_app(settings, session=session, decoder=InProcess(), on_failure=failures.append)
+    with TestClient(service.app) as client:
         deadline = time.monotonic() + 5
         while not failures:
             assert time.monotonic() < deadline
@@ -140,20 +157,29 @@ async def exchange(app, messages, method="POST", path="/identify"):
     return sent, lines
 
 
+def is_warm(life):
+    try:
+        life.require_warm()
+    except NotReady:
+        return False
+    return True
+
+
 def run_exchange(settings, session, messages, **request):
     async def main():
-        app = create_app(settings, session=session)
+        app, life, _ = create_app(settings, session=session, decoder=InProcess())
         async with app.lifespan():
-            await asyncio.to_thread(session.entered.wait)
-            await asyncio.sleep(0.1)  # the warm-up ran, and now its result is taken in
-            return await exchange(app, messages, **request)
+            while not is_warm(life):  # noqa: ASYNC110  # nobody tells
+                await asyncio.sleep(0.01)
+            warm_up = session.num_runs
+            return *await exchange(app, messages, **request), session.num_runs - warm_up
 
     return asyncio.run(main())
 
 
 def test_client_that_leaves_during_its_upload_is_no_error(settings):
     half = {"type": "http.request", "body": jpeg()[:100], "more_body": True}
-    _, lines = run_exchange(settings, StandIn(), [half])
+    _, lines, _ = run_exchange(settings, StandIn(), [half])
     assert [(line["event"], line["status"], line["code"], line["log_level"]) for line in lines] == [
         ("request", 499, "client_left", "info")
     ]
@@ -162,37 +188,13 @@ def test_client_that_leaves_during_its_upload_is_no_error(settings):
 def test_nothing_runs_for_a_client_that_left(settings):
     session = StandIn()
     whole = {"type": "http.request", "body": jpeg(size=(2000, 2000)), "more_body": False}
-    _, lines = run_exchange(settings, session, [whole])
+    _, lines, num_runs = run_exchange(settings, session, [whole])
     assert lines[-1]["status"] == 499
-    assert session.num_runs == 1  # the warm-up
+    assert num_runs == 0
 
 
 def test_head_sends_no_body_whatever_the_server_does_with_it(settings):
-    sent, _ = run_exchange(settings, StandIn(), [], method="HEAD", path="/model")
+    sent, *_ = run_exchange(settings, StandIn(), [], method="HEAD", path="/model")
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == 200
     assert sent[1]["body"] == b""
-
-
-# ---- the promise that all of it stands on
-
-
-def test_cancelled_call_no_longer_runs_when_it_returns():
-    ended = []
-
-    def work():
-        time.sleep(0.2)
-        ended.append(True)
-
-    async def main():
-        threads = Threads(1, "test")
-        running, waiting = (asyncio.ensure_future(threads.call(work)) for _ in range(2))
-        await asyncio.sleep(0.05)
-        for call in (waiting, running):
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-        assert ended == [True]  # the one that ran has ended, the one that waited never began
-        threads.close()
-
-    asyncio.run(main())

@@ -1,16 +1,11 @@
 """The program as a person starts it: a process, a port, signals, exit codes."""
 
 import json
-import os
 import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -19,89 +14,8 @@ from msgspec.structs import replace
 
 from models.bundle import load_bundle, seal_bundle
 from models.preprocess import InputSpec
+from tests.serving.program import ROOT, assert_one_clear_line, receive_all, run, service
 from tests.serving.tiny import TAXONOMY, images, jpeg, write_network
-
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOTANIFY_")}
-
-
-class Service:
-    """A running service and what it wrote to standard error."""
-
-    def __init__(self, process):
-        self.process, self.lines = process, []
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self):
-        self.lines.extend(iter(self.process.stderr.readline, ""))
-
-    def event(self, name, seconds=20, **facts):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            for line in self.lines:
-                found = json.loads(line) if line.startswith("{") else {}
-                if found.items() >= {"event": name, **facts}.items():
-                    return found
-            assert self.process.poll() is None, self.lines
-            time.sleep(0.02)
-        raise AssertionError(f"no line {name!r} in {self.lines}")
-
-    def end(self, number=signal.SIGTERM):
-        self.process.send_signal(number)
-        code = self.process.wait(20)
-        self.reader.join(5)
-        return code
-
-    def address(self):
-        host, port = re.fullmatch(r"http://(.+):(\d+)", self.event("serving")["url"]).groups()
-        return host, int(port)
-
-
-@contextmanager
-def service(bundle, *flags, **environment):
-    command = [sys.executable, "-m", "serving", "--bundle", bundle, "--port", "0", *flags]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env={**ENVIRONMENT, **environment}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    running = Service(process)
-    try:
-        running.event("ready")
-        yield running
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        running.reader.join(5)
-        process.stdout.close()
-        process.stderr.close()
-
-
-def run(*flags, cwd=ROOT, program=("-m", "serving"), **environment):
-    return subprocess.run(
-        [sys.executable, *program, *map(str, flags)],
-        cwd=cwd, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-
-
-def assert_one_clear_line(ended, *words):
-    assert ended.returncode == 1
-    logged = ("{", "\x1b[1;31m20")  # our own lines, and ONNX Runtime's about the error it also raises
-    lines = [line for line in ended.stderr.splitlines() if not line.startswith(logged)]
-    assert len(lines) == 1, ended.stderr
-    assert lines[0].startswith("botanify: ")
-    for word in words:
-        assert word in lines[0]
-
-
-def children_of(pid):
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
-def receive_all(connection):
-    connection.settimeout(10)
-    return b"".join(iter(lambda: connection.recv(65536), b""))
-
 
 # ---- start, answer, end
 
@@ -114,10 +28,9 @@ def test_service_answers_and_ends_cleanly_on_sigterm(bundle_folder):
             assert response.status_code == 200
             assert client.get("/").text.startswith("<!DOCTYPE html>")
             assert client.head("/model").headers["content-length"] == str(len(client.get("/model").content))
-        assert children_of(running.process.pid) == []
         assert running.end(signal.SIGTERM) == 0
     lines = [json.loads(line) for line in running.lines]  # every line is JSON, as standard error is no terminal
-    assert {"serving", "ready", "request"} == {line["event"] for line in lines}
+    assert {"serving", "ready", "request", "draining"} == {line["event"] for line in lines}
     (identify,) = [line for line in lines if line.get("route") == "/identify"]
     assert (identify["request_id"], identify["status"], identify["level"]) == ("wire-1", 200, "info")
 

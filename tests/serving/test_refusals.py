@@ -7,6 +7,8 @@ import pytest
 import structlog
 from PIL import Image
 
+from serving.releases import Release
+from tests.serving.conftest import wait_until_ready
 from tests.serving.tiny import BOUNDARY, FORM, RED, StandIn, assert_problem, draw, encode, form, images, jpeg, part
 
 
@@ -154,22 +156,6 @@ def test_no_damage_to_a_picture_is_an_error_of_the_service(client, data):
             assert post(client, damaged).status_code in {200, 415, 422}
 
 
-def test_decoder_that_fails_in_an_unforeseen_way_blames_the_picture(client, monkeypatch):
-    def fail(*_):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("serving.identify.picture_to_input", fail)
-    assert_problem(post(client, jpeg()), 422, "unreadable_image")
-
-
-def test_picture_that_needs_too_much_memory_is_no_error_of_the_service(client, monkeypatch):
-    def fail(*_):
-        raise MemoryError
-
-    monkeypatch.setattr("serving.identify.picture_to_input", fail)
-    assert "retry-after" in post(client, jpeg()).headers
-
-
 # ---- parameters
 
 
@@ -231,15 +217,41 @@ def test_length_that_is_no_number_is_malformed(client):
 # ---- our own mistakes
 
 
-def test_error_of_the_service_is_a_problem_document_without_its_cause(start):
-    session = StandIn()
-    client = start(session=session)
-    session.fails = True
-    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
-        response = post(client, jpeg())
+def test_error_of_the_service_is_a_problem_document_without_its_cause(start, monkeypatch):
+    client = start()
+    with monkeypatch.context() as patch:
+        patch.setattr(Release, "rank", fail)
+        with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+            response = post(client, jpeg())
     problem = assert_problem(response, 500, "internal")
     assert "secret" not in response.text
     assert [line["event"] for line in lines] == ["internal", "request"]
     assert {line["request_id"] for line in lines} == {problem["request_id"]}
-    session.fails = False
     assert post(client, jpeg()).status_code == 200
+
+
+def fail(*_args, **_kwargs):
+    raise RuntimeError("secret words")
+
+
+def test_network_that_does_not_run_is_not_ready_and_heals(start):
+    session = StandIn()
+    client = start(session=session)
+    session.fails = True
+    refused = post(client, jpeg())
+    problem = assert_problem(refused, 503, "not_ready")
+    assert "secret" not in problem["detail"]
+    assert int(refused.headers["retry-after"]) >= 1
+    assert_problem(client.get("/health/ready"), 503, "not_ready")
+    session.fails = False
+    wait_until_ready(client)
+    assert post(client, jpeg()).status_code == 200
+
+
+def test_picture_that_only_the_network_cannot_stand_is_unreadable(start):
+    session = StandIn()
+    client = start(session=session)
+    session.run, run = lambda pixels: fail() if pixels.mean() > 2 else run(pixels), session.run
+    assert_problem(post(client, jpeg((255, 255, 255))), 422, "unreadable_image")
+    assert post(client, jpeg((0, 0, 0))).status_code == 200
+    assert client.get("/health/ready").status_code == 200

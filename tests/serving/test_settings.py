@@ -14,10 +14,16 @@ def test_defaults_are_the_ones_of_the_record():
 
 
 def test_flag_beats_environment_beats_default():
-    environment = {"BOTANIFY_PORT": "9000", "BOTANIFY_MAX_WAITING": "3", "BOTANIFY_BUNDLE": "/some/where"}
+    environment = {"BOTANIFY_PORT": "9000", "BOTANIFY_MAX_REQUESTS": "3", "BOTANIFY_BUNDLE": "/some/where"}
     settings = load_settings(["--port", "9001"], environment)
-    assert (settings.port, settings.max_waiting, settings.deadline_s) == (9001, 3, 10.0)
+    assert (settings.port, settings.max_requests, settings.deadline_s) == (9001, 3, 10.0)
     assert str(settings.bundle) == "/some/where"
+
+
+def test_lists_are_parted_by_spaces_in_flags_and_by_commas_in_the_environment():
+    from_flags = load_settings(["--trusted-proxies", "10.0.0.1", "10.1.0.0/16"], {})
+    from_environment = load_settings([], {"BOTANIFY_TRUSTED_PROXIES": "10.0.0.1, 10.1.0.0/16"})
+    assert from_flags.trusted_proxies == from_environment.trusted_proxies == ("10.0.0.1", "10.1.0.0/16")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +39,7 @@ def test_bad_variable_is_named(environment, named):
         load_settings([], environment)
 
 
-@pytest.mark.parametrize("flags", [["--port", "99999"], ["--deadline-s", "0"], ["--max-active", "0"]])
+@pytest.mark.parametrize("flags", [["--port", "99999"], ["--deadline-s", "0"], ["--max-requests", "0"]])
 def test_flag_out_of_range_is_named(flags):
     with pytest.raises(InputError, match=flags[0].strip("-").replace("-", "_")):
         load_settings(flags, {})

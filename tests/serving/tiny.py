@@ -1,5 +1,6 @@
 """A tiny bundle, pictures drawn on the spot, and what a problem document must look like."""
 
+import asyncio
 import io
 import threading
 
@@ -10,8 +11,9 @@ from PIL import Image
 
 from models import session as names
 from models.bundle import Architecture, BundleRecord, DataSource, Metric, NetworkFile, seal_bundle
-from models.preprocess import InputSpec
+from models.preprocess import InputSpec, picture_to_input
 from models.taxonomy import Output, Taxon, Taxonomy
+from serving.decoding.children import Decoded
 
 SIDE_PX = 32
 RED, GREEN, BLUE = (230, 20, 20), (20, 230, 20), (20, 20, 230)
@@ -67,13 +69,13 @@ def write_network(path, output_keys=TAXONOMY.output_keys, weights=WEIGHTS, sides
     onnx.save(model, path)
 
 
-def seal_tiny_bundle(folder, scratch):
+def seal_tiny_bundle(folder, scratch, version="0.0.1", weights=WEIGHTS):
     network = scratch / "model.fp32.onnx"
-    write_network(network)
+    write_network(network, weights=weights)
     record = BundleRecord(
         format_version=1,
         name="tiny",
-        version="0.0.1",
+        version=version,
         architecture=Architecture("tiny", num_outputs=6, num_features=3, num_parameters=18),
         input=InputSpec(height=SIDE_PX, width=SIDE_PX, train_px=SIDE_PX),
         label_hash=TAXONOMY.label_hash,
@@ -117,6 +119,22 @@ def assert_problem(response, status, code):
     assert problem["request_id"] == response.headers["x-request-id"]
     assert set(problem) <= {"type", "title", "status", "detail", "code", "request_id", "index"}
     return problem
+
+
+class InProcess:
+    """Decodes in this process, for tests of everything but the decoding."""
+
+    num_alive = 1
+
+    async def start(self):
+        pass
+
+    async def close(self):
+        pass
+
+    async def decode(self, data, spec):
+        pixels, picture = await asyncio.to_thread(picture_to_input, data, spec)
+        return Decoded(pixels, picture.width, picture.height, picture.format)
 
 
 class StandIn:

@@ -1,0 +1,1 @@
+"""Many prepared pictures, few runs: which run next, on which threads, with how many pictures."""

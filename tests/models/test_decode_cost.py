@@ -1,0 +1,190 @@
+"""A header tells how much memory a picture will take; a promise is kept and not much too large."""
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.decode_cost import decode_cost
+from models.errors import PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
+from models.preprocess import InputSpec, read_picture
+from models.webp import canvas_size
+from tests.models.pictures import FORMATS, as_camera_file, claiming_size, encode, exif, foliage, png, png_chunk, scene
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = InputSpec(height=380, width=380, train_px=380)
+
+
+def cost(data, spec=SPEC):
+    return decode_cost(data, spec).num_bytes
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_cost_names_the_format(file_format):
+    assert decode_cost(encode(scene(), file_format), SPEC).format == file_format
+
+
+def test_large_jpegs_cost_what_is_left_of_them():
+    full, half, quarter = (
+        cost(claiming_size("JPEG", size)) for size in ((1_500, 1_500), (3_000, 3_000), (6_000, 6_000))
+    )
+    assert full == half
+    assert quarter == full
+
+
+def test_jpegs_in_several_scans_cost_their_coefficients():
+    image = scene((2_000, 1_000))
+    plain = cost(encode(image, "JPEG"))
+    full_chroma = cost(encode(image, "JPEG", progressive=True))
+    half_chroma = cost(encode(image, "JPEG", progressive=True, subsampling="4:2:0"))
+    grey = cost(encode(image.convert("L"), "JPEG", progressive=True))
+    bytes_of_a_pixel = [(dear - plain) / 2e6 for dear in (full_chroma, half_chroma)]
+    assert bytes_of_a_pixel == pytest.approx([6, 3], abs=0.1)
+    assert grey < cost(encode(image.convert("L"), "JPEG")) + 4e6
+
+
+def split_scans(data):
+    """A baseline JPEG that claims to bring its first component in a scan of its own."""
+    at = data.index(b"\xff\xda")
+    return data[:at] + b"\xff\xda" + struct.pack(">HB", 8, 1) + b"\x01\x00\x00\x3f\x00" + data[at + 14 :]
+
+
+def test_baseline_jpegs_may_come_in_several_scans_too():
+    data = encode(scene((2_000, 1_000)), "JPEG")
+    assert cost(split_scans(data)) - cost(data) == pytest.approx(6 * 2e6, rel=0.05)
+
+
+def test_phone_file_of_several_pictures_costs_what_its_first_one_does():
+    image, second = scene((1_600, 1_200)), scene((40, 40))
+    alone = encode(image, "JPEG")
+    both = encode(image, "MPO", save_all=True, append_images=[second], quality=95, subsampling=0)
+    assert cost(both) == pytest.approx(cost(alone), rel=0.05)
+
+
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
+def test_a_turned_picture_stands_in_memory_twice(file_format):
+    image = scene((1_000, 700))
+    assert cost(as_camera_file(image, file_format, 6)) - cost(encode(image, file_format)) == pytest.approx(
+        4 * 1_000 * 700, rel=0.05
+    )
+
+
+def test_exif_behind_the_pixels_of_a_png_may_turn_it():
+    rows = [bytes(3_000)] * 1_000
+    late = png((1_000, 1_000), 8, 2, rows, behind=png_chunk(b"eXIf", exif(6)[6:]))
+    assert cost(late) - cost(png((1_000, 1_000), 8, 2, rows)) == pytest.approx(4e6, rel=0.05)
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "WEBP", "HEIF", "AVIF"])
+def test_transparency_costs_more(file_format):
+    opaque = scene()
+    transparent = opaque.convert("RGBA")
+    transparent.putalpha(opaque.convert("L"))
+    assert cost(encode(transparent, file_format)) > cost(encode(opaque, file_format)) + 96 * 64
+
+
+def test_what_the_header_tells_is_refused():
+    for data, kind in (
+        (b"GIF89a", UnsupportedFormat),
+        (claiming_size("WEBP", (8_000, 6_250)), TooManyPixels),
+        (encode(scene(), "PNG")[:20], UnreadableImage),
+    ):
+        with pytest.raises(kind) as here:
+            decode_cost(data, SPEC)
+        with pytest.raises(kind) as there:
+            read_picture(data)
+        assert str(here.value) == str(there.value)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_every_cut_of_a_file_has_a_cost_or_is_refused(file_format):
+    data = encode(scene((48, 32)), file_format)
+    for end in range(0, len(data), 3):
+        try:
+            assert cost(data[:end]) > 0
+        except PictureError:
+            continue
+
+
+@pytest.mark.parametrize(
+    "options", [{"lossless": True}, {"lossless": False}, {"lossless": False, "exif": exif(1)}], ids=str
+)
+def test_canvas_of_a_webp_is_read_from_its_first_chunk(options):
+    for size in ((1, 1), (257, 16), (300, 700)):
+        data = encode(scene(size), "WEBP", **options)
+        assert canvas_size(data) == size
+        assert canvas_size(data[:25]) is None
+
+
+def test_a_webp_of_another_kind_has_no_canvas():
+    data = encode(scene(), "WEBP")
+    assert canvas_size(data.replace(b"VP8L", b"VP8Q")) is None
+    assert canvas_size(encode(scene(), "PNG")) is None
+
+
+# ---- promises against measurements
+
+MEASURE = """
+import ctypes, json, sys
+from pathlib import Path
+import pillow_heif
+from PIL import AvifImagePlugin
+from models.preprocess import InputSpec, picture_to_input
+from tests.models.pictures import FORMATS, encode, scene
+pillow_heif.options.DECODE_THREADS = AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+spec = InputSpec(height=380, width=380, train_px=380)
+def memory(key):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+for name in FORMATS:
+    picture_to_input(encode(scene(), name), spec)
+peaks = {}
+for path in map(Path, sys.argv[1:]):
+    data = path.read_bytes()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = memory("VmRSS")
+    picture_to_input(data, spec)
+    peaks[path.name] = memory("VmHWM") - before + 2 * len(data)
+print(json.dumps(peaks))
+"""
+
+
+def measured_pictures():
+    image = foliage((1_600, 1_600))
+    alpha = image.convert("RGBA")
+    alpha.putalpha(image.convert("L"))
+    fast = {"PNG": {"compress_level": 1}, "WEBP": {"method": 0, "quality": 50}, "AVIF": {"speed": 10}}
+    yield "baseline.jpg", encode(image, "JPEG", subsampling="4:2:0")
+    yield "grey.jpg", encode(image.convert("L"), "JPEG", subsampling=-1)
+    yield "progressive.jpg", encode(image, "JPEG", subsampling="4:2:0", progressive=True)
+    yield "progressive in full chroma.jpg", encode(image, "JPEG", progressive=True)
+    yield "turned.jpg", as_camera_file(image, "JPEG", 6)
+    yield "turned.png", as_camera_file(image.resize((1_200, 900)), "PNG", 6)
+    for mode in ("RGB", "RGBA", "LA", "P", "L"):
+        yield f"{mode}.png", encode(alpha.convert(mode), "PNG", **fast["PNG"])
+    yield "16 bits.png", encode(Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257), "PNG")
+    yield "RGB.heic", encode(image.resize((800, 800)), "HEIF", quality=50)
+    for picture in (image, alpha):
+        for lossless in (False, True):
+            yield f"{picture.mode} {lossless}.webp", encode(picture, "WEBP", **{**fast["WEBP"], "lossless": lossless})
+        yield f"{picture.mode}.avif", encode(picture, "AVIF", **fast["AVIF"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="resets the peak of memory in /proc")
+def test_promises_are_kept_and_at_most_1_6_times_the_memory(tmp_path):
+    promised = {}
+    for name, data in measured_pictures():
+        (tmp_path / name).write_bytes(data)
+        promised[name] = cost(data)
+    command = [sys.executable, "-W", "ignore", "-c", MEASURE, *map(str, tmp_path.iterdir())]
+    peaks = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+    shares = {name: promised[name] / peak for name, peak in peaks.items()}
+    assert len(shares) > 15
+    assert {name: share for name, share in shares.items() if not 0.9 < share < 1.6} == {}

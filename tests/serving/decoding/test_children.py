@@ -1,0 +1,223 @@
+"""A picture that goes through a child comes out as if it had been decoded here."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvloop
+from PIL import Image
+
+from models.errors import InputError, PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
+from models.preprocess import InputSpec, picture_to_input
+from serving.decoding import process
+from serving.errors import NotReady, TooLarge
+from tests.models.pictures import FORMATS, as_camera_file, claiming_size, encode, foliage, scene
+from tests.serving.decoding.running import LIMITS, SPEC, Running, state, until, value
+
+LARGE_SPEC = InputSpec(height=1_500, width=1_400, train_px=380)  # its pixels do not fit into 20 MB
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_pixels_are_those_of_a_decode_in_process(running, file_format):
+    data = as_camera_file(foliage((240, 160)), file_format, 6)
+    decoded = running.decode(data)
+    pixels, picture = picture_to_input(data, SPEC)
+    np.testing.assert_array_equal(decoded.pixels, pixels)
+    assert (decoded.width, decoded.height, decoded.format) == (picture.width, picture.height, file_format)
+    assert (decoded.width, decoded.height) == (240, 160)
+
+
+def test_pixels_belong_to_the_caller(running):
+    red, blue = (encode(Image.new("RGB", (64, 64), color), "PNG") for color in ("red", "blue"))
+    first = running.decode(red).pixels
+    kept = first.copy()
+    assert (first.dtype, first.shape) == (np.float32, (3, 32, 32))
+    assert first.flags.c_contiguous
+    assert first.flags.owndata
+    first += 0  # may be written to
+    for _ in range(4):  # both children
+        assert not np.array_equal(running.decode(blue).pixels, kept)
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_files_of_any_size_pass(running):
+    noise = np.random.default_rng(5).integers(0, 256, (2_200, 2_200, 3), dtype=np.uint8)
+    large = encode(Image.fromarray(noise), "PNG", compress_level=0)
+    assert 14_000_000 < len(large) < LIMITS.picture_bytes
+    for data in (large, encode(scene((1, 1)), "PNG"), large):
+        np.testing.assert_array_equal(running.decode(data).pixels, picture_to_input(data, SPEC)[0])
+
+
+def test_every_order_may_ask_for_another_input(running):
+    data = encode(scene((1_600, 1_600)), "JPEG")
+    for spec in (SPEC, LARGE_SPEC, InputSpec(height=8, width=40, train_px=8, interpolation="bilinear"), LARGE_SPEC):
+        np.testing.assert_array_equal(running.decode(data, spec).pixels, picture_to_input(data, spec)[0])
+
+
+REFUSED = {
+    UnsupportedFormat: [b"", b"GIF89a nothing else"],
+    TooManyPixels: [claiming_size("WEBP", (16_000, 16_000)), claiming_size("JPEG", (65_000, 65_000))],
+    UnreadableImage: [encode(foliage((96, 64)), name)[:400] for name in FORMATS]
+    + [encode(foliage((96, 64)), "PNG")[:-4_000]],
+}
+
+
+@pytest.mark.parametrize(("kind", "data"), [(kind, data) for kind, files in REFUSED.items() for data in files])
+def test_refusals_cross_unchanged(running, kind, data):
+    with pytest.raises(PictureError) as here:
+        picture_to_input(data, SPEC)
+    with pytest.raises(PictureError) as there:
+        running.decode(data)
+    assert type(there.value) is type(here.value) is kind
+    for part in ("problem", "value", "limit", "remedy"):
+        assert getattr(there.value, part) == getattr(here.value, part)
+    assert str(there.value) == str(here.value)
+
+
+def test_a_refused_picture_leaves_its_child_alone(running):
+    before = running.pids()
+    for data in (encode(scene(), "PNG")[:60], claiming_size("PNG", (50_000, 50_000))):
+        with pytest.raises(PictureError):
+            running.decode(data)
+    running.decode(encode(scene(), "PNG"))
+    assert running.pids() == before
+    assert value(running.metrics, 'botanify_restarts_total{part="decoder"}') == 0
+
+
+def test_more_bytes_than_allowed_are_refused_before_a_child_sees_them(running):
+    with pytest.raises(TooLarge, match="at most 20000000 bytes"):
+        running.decode(encode(scene(), "PNG") + bytes(20_000_000))
+
+
+def test_pictures_are_counted_and_timed():
+    with Running(1) as running:
+        running.decode(encode(scene(), "PNG"))
+        for refused in (encode(scene(), "WEBP")[:100], b"nothing"):
+            with pytest.raises(PictureError):
+                running.decode(refused)
+        metrics = running.metrics
+        assert value(metrics, 'botanify_pictures_total{format="PNG"}') == 1
+        assert value(metrics, 'botanify_decode_failures_total{code="unreadable_image",format="WEBP"}') == 1
+        assert value(metrics, 'botanify_decode_failures_total{code="unsupported_format",format="unknown"}') == 1
+        assert value(metrics, 'botanify_stage_seconds_count{stage="decode"}') == 2
+        assert value(metrics, 'botanify_stage_seconds_sum{stage="decode"}') > 0
+        assert value(metrics, "botanify_decode_bytes") == 0
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_any_event_loop_will_do(run):
+    async def test():
+        running = Running(1)
+        await running.decoders.start()
+        decoded = await running.decoders.decode(encode(scene(), "PNG"), SPEC)
+        pids = running.pids()
+        await running.decoders.close()
+        return decoded, pids
+
+    decoded, pids = run(test())
+    assert (decoded.width, decoded.height) == (96, 64)
+    assert [state(pid) for pid in pids] == [None]
+
+
+def test_as_many_pictures_at_a_time_as_there_are_children(running):
+    data = encode(foliage((1_200, 900)), "JPEG")
+
+    async def many():
+        return await asyncio.gather(*(running.decoders.decode(data, SPEC) for _ in range(6)))
+
+    results = running.run(many())
+    assert len(results) == 6
+    assert all(np.array_equal(result.pixels, results[0].pixels) for result in results)
+
+
+def test_closing_leaves_no_process_and_takes_no_more_pictures():
+    with Running(2) as running:
+        pids = running.pids()
+        assert {state(pid) for pid in pids} <= {"S", "R"}
+        assert len(pids) == running.decoders.num_alive == 2
+        running.run(running.decoders.close())
+        assert [state(pid) for pid in pids] == [None, None]
+        assert running.decoders.num_alive == 0
+        with pytest.raises(NotReady):
+            running.decode(encode(scene(), "PNG"))
+
+
+def test_closing_ends_who_waits_and_who_decodes():
+    slow = encode(foliage((1_500, 1_000)), "PNG", compress_level=1)
+    with Running(1) as running:
+
+        async def close_meanwhile():
+            decodes = [asyncio.create_task(running.decoders.decode(slow, SPEC)) for _ in range(3)]
+            await asyncio.sleep(0.01)
+            await running.decoders.close()
+            return await asyncio.gather(*decodes, return_exceptions=True)
+
+        assert [type(outcome) for outcome in running.run(close_meanwhile())] == [NotReady] * 3
+
+
+def test_no_child_that_starts_is_one_clear_error(monkeypatch, capfd):
+    monkeypatch.setattr(process, "_ROOT", process._ROOT / "nowhere")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    running = Running(2)
+
+    async def start():
+        with pytest.raises(InputError, match=r"no program that decodes pictures starts \(got exit status 1"):
+            await running.decoders.start()
+
+    asyncio.run(start())
+    assert running.decoders.num_alive == 0
+
+
+def test_a_child_starts_in_any_folder_and_knows_no_secret(tmp_path, monkeypatch):
+    (tmp_path / "numpy.py").write_text("raise RuntimeError('modules of the working directory')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BOTANIFY_API_KEYS", "secret words")
+    with Running(1) as running:
+        (pid,) = running.pids()
+        assert b"secret words" not in Path(f"/proc/{pid}/environ").read_bytes()
+        assert running.decode(encode(scene(), "PNG")).format == "PNG"
+
+
+def test_a_child_needs_neither_web_framework_nor_runtime():
+    program = "import sys, serving.decoding.child; print(*sorted(sys.modules))"
+    listing = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(listing.stdout.split())
+    assert "models.preprocess" in loaded
+    assert not loaded & {"litestar", "uvicorn", "onnxruntime", "asyncio", "prometheus_client", "structlog", "torch"}
+
+
+PARENT = """
+import asyncio, os, sys
+from serving.decoding.children import Decoders
+from serving.metrics import Metrics
+from tests.serving.decoding.running import LIMITS, SPEC
+
+async def main():
+    decoders = Decoders(2, LIMITS, Metrics())
+    await decoders.start()
+    decode = asyncio.create_task(decoders.decode(sys.stdin.buffer.read(), SPEC))
+    await asyncio.sleep(0.05)
+    print(*(child.pid for child in decoders._children), flush=True)
+    await decode
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("data", [encode(scene(), "PNG"), encode(foliage((1_500, 1_000)), "PNG", compress_level=1)])
+def test_children_of_a_killed_service_end_by_themselves(data):
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(process._ROOT)}
+    ) as service:
+        service.stdin.write(data)
+        service.stdin.close()
+        pids = [int(word) for word in service.stdout.readline().split()]
+        assert len(pids) == 2
+        service.kill()
+    until(lambda: all(state(pid) in {None, "Z"} for pid in pids))

@@ -1,0 +1,146 @@
+"""Pages of other origins: which may ask, and what they see."""
+
+import pytest
+from litestar import Litestar, get, post
+from litestar.params import FromQuery
+from litestar.testing import TestClient
+
+from models.errors import InputError
+from serving.errors import Overloaded, RateLimited, Unauthorized
+from serving.gate.cors import cors_config
+from serving.metrics import Metrics
+from serving.observe import Observed
+from serving.problems import problem_response
+
+GARDEN, STRANGER = "https://garden.example", "https://stranger.example"
+PROBLEMS = {
+    401: Unauthorized("no key"),
+    429: RateLimited("often", retry_after_s=7),
+    503: Overloaded("full", retry_after_s=2),
+}
+
+
+@get("/model", sync_to_thread=False)
+def model() -> str:
+    return "a model"
+
+
+@post("/identify", sync_to_thread=False)
+def identify(status: FromQuery[int]) -> None:
+    raise PROBLEMS.get(status) or ZeroDivisionError
+
+
+@pytest.fixture
+def client():
+    app = Litestar(
+        [model, identify],
+        cors_config=cors_config([GARDEN, "http://localhost:3000"], has_keys=True),
+        exception_handlers={Exception: problem_response},
+        openapi_config=None,
+        logging_config=None,
+    )
+    app.asgi_handler = Observed(app.asgi_handler, Metrics())
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+def preflight(client, origin, method="POST", headers="authorization,x-api-key,content-type,prefer,x-request-id"):
+    asked = {"Access-Control-Request-Method": method, "Access-Control-Request-Headers": headers}
+    return client.options("/identify", headers={"Origin": origin, **asked})
+
+
+@pytest.mark.parametrize("origin", [GARDEN, "http://localhost:3000"])
+def test_preflight_of_a_named_origin_is_answered_without_a_key(client, origin):
+    answer = preflight(client, origin)
+    assert answer.status_code == 204
+    assert answer.headers["access-control-allow-origin"] == origin
+    assert answer.headers["access-control-max-age"] == "7200"
+    assert set(answer.headers["access-control-allow-methods"].split(", ")) == {"GET", "HEAD", "POST"}
+    assert "access-control-allow-credentials" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("origin", "method", "headers"),
+    [
+        (STRANGER, "POST", "content-type"),
+        ("https://garden.example.stranger.example", "POST", "content-type"),
+        ("https://garden-example", "POST", "content-type"),
+        ("http://garden.example", "POST", "content-type"),
+        ("https://garden.example:8443", "POST", "content-type"),
+        ("null", "POST", "content-type"),
+        (GARDEN, "DELETE", "content-type"),
+        (GARDEN, "POST", "x-forwarded-for"),
+    ],
+)
+def test_any_other_preflight_is_refused(client, origin, method, headers):
+    answer = preflight(client, origin, method, headers)
+    assert answer.status_code == 400
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "address", "status"),
+    [
+        ("GET", "/model", 200),
+        ("HEAD", "/model", 200),
+        ("POST", "/identify?status=401", 401),
+        ("POST", "/identify?status=429", 429),
+        ("POST", "/identify?status=503", 503),
+        ("POST", "/identify?status=0", 500),
+        ("POST", "/identify?status=x", 400),
+        ("GET", "/nowhere", 404),
+        ("DELETE", "/model", 405),
+    ],
+)
+def test_page_can_read_every_answer_and_its_headers(client, method, address, status):
+    answer = client.request(method, address, headers={"Origin": GARDEN})
+    assert answer.status_code == status
+    assert answer.headers["access-control-allow-origin"] == GARDEN
+    assert "Origin" in answer.headers["vary"]
+    exposed = set(answer.headers["access-control-expose-headers"].split(", "))
+    assert exposed == {"X-Request-ID", "Retry-After", "Preference-Applied"}
+
+
+@pytest.mark.parametrize("address", ["/model", "/nowhere"])
+def test_stranger_cannot_read_an_answer(client, address):
+    assert "access-control-allow-origin" not in client.get(address, headers={"Origin": STRANGER}).headers
+
+
+def test_without_origins_nothing_is_allowed():
+    assert cors_config([], has_keys=False) is None
+
+
+def test_every_origin_may_be_allowed_while_there_are_no_keys():
+    assert cors_config(["*"], has_keys=False).is_allow_all_origins
+    with pytest.raises(InputError, match="API keys"):
+        cors_config(["*"], has_keys=True)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://a", "http://localhost:8000", "http://127.0.0.1:1", "http://[::1]:8000", "https://xn--bltchen-8wa.example",
+        "capacitor://localhost", "http://a:443",
+    ],
+)  # fmt: skip
+def test_origin_as_browsers_write_it_is_taken(origin):
+    assert cors_config([origin], has_keys=True).is_origin_allowed(origin)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "", "null", "garden.example", "https://", "https://garden.example/", "https://garden.example/page",
+        "https://Garden.example", "HTTPS://garden.example", "https://garden.example:443", "http://garden.example:80",
+        "https://garden.example:", "https://garden.example:0", "https://*.example", "https://*", "https://a b",
+        "https://user@garden.example", "https://garden.example?x", "https://blättchen.example", "https://a\n", "//a",
+    ],
+)  # fmt: skip
+def test_what_no_browser_sends_is_refused(origin):
+    with pytest.raises(InputError, match="cors_origins"):
+        cors_config([GARDEN, origin], has_keys=True)
+
+
+def test_star_beside_others_is_refused():
+    with pytest.raises(InputError, match="cors_origins"):
+        cors_config([GARDEN, "*"], has_keys=False)

@@ -1,0 +1,164 @@
+"""API keys: made, stored, read, found."""
+
+import hashlib
+import hmac
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.errors import InputError
+from serving.gate.keys import Key, Keys, main, make_key, read_keys
+
+ROOT = Path(__file__).resolve().parents[3]
+# Not drawn, so that tests keep their names from one process to the next.
+SECRET = "botanify_" + "0123456789" * 4 + "abc"
+KEY = Key("phone", hashlib.sha256(SECRET.encode()).hexdigest())
+
+
+def test_new_key_is_random_and_found_by_its_secret():
+    other_secret, other = make_key("phone")
+    assert other_secret != SECRET
+    assert len(SECRET) > 43  # 256 bits in base64, and what tells scanners that it is a key
+    assert KEY.sha256 == hashlib.sha256(SECRET.encode()).hexdigest()
+    assert Keys([KEY]).find(SECRET) == KEY
+    assert Keys([KEY]).find(other_secret) is None
+    assert other.sha256 != KEY.sha256
+
+
+def test_stored_line_holds_everything_but_the_secret():
+    admin_secret, admin = make_key("gardener", is_admin=True)
+    assert SECRET not in KEY.line
+    keys = read_keys(f"{KEY.line}\n{admin.line}")
+    assert keys.find(SECRET) == KEY
+    assert keys.find(admin_secret) == admin
+    assert keys.has_admin
+    assert not read_keys(KEY.line).has_admin
+
+
+@pytest.mark.parametrize(
+    "sent",
+    ["", SECRET[:-1], SECRET + "a", SECRET.upper(), f" {SECRET}", KEY.sha256, "é" * 43, "\0" * 43, "a" * 10_000],
+)
+def test_nothing_but_the_secret_is_the_key(sent):
+    assert Keys([KEY]).find(sent) is None
+
+
+def test_hash_of_a_password_lets_nobody_in():
+    password = "rosebud"
+    keys = read_keys(f"phone {hashlib.sha256(password.encode()).hexdigest()}")
+    assert keys.find(password) is None
+
+
+def test_every_stored_hash_is_compared_whichever_is_right(monkeypatch):
+    compared = []
+    compare = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda one, other: compared.append(other) or compare(one, other))
+    pairs = [make_key(f"key{number}") for number in range(5)]
+    keys = Keys([key for _, key in pairs])
+    for secret in (pairs[0][0], pairs[4][0], SECRET):
+        compared.clear()
+        keys.find(secret)
+        assert compared == [key.sha256 for _, key in pairs]
+
+
+# ---- reading
+
+
+def test_without_text_and_file_there_are_no_keys():
+    assert read_keys() is None
+    assert read_keys("  \n ") is None
+
+
+def test_comments_and_empty_lines_are_skipped_and_hashes_may_be_upper_case(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(f"# who may ask\n\n  phone\t{KEY.sha256.upper()}  \r\n   # nobody else\n")
+    assert read_keys(file=file).find(SECRET) == KEY
+
+
+def test_text_and_file_are_added_and_commas_part_the_text(tmp_path):
+    secrets, keys = zip(*(make_key(name) for name in "abc"), strict=True)
+    file = tmp_path / "keys"
+    file.write_text(keys[2].line)
+    read = read_keys(f"{keys[0].line}, {keys[1].line}", file)
+    assert [read.find(secret).name for secret in secrets] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        SECRET,
+        f"phone {SECRET}",
+        KEY.sha256,
+        f"{KEY.sha256} phone",
+        f"phone {KEY.sha256[:-1]}",
+        f"phone {KEY.sha256}a",
+        f"phone {KEY.sha256} Admin",
+        f"phone {KEY.sha256} admin {SECRET}",
+        f"my phone {KEY.sha256}",
+        f"-phone {KEY.sha256}",
+        f"{'x' * 65} {KEY.sha256}",
+        f"phone:{KEY.sha256}",
+        f"phoné {KEY.sha256}",
+    ],
+)
+def test_malformed_line_is_named_by_its_place_and_never_shown(tmp_path, line):
+    file = tmp_path / "keys"
+    file.write_text(f"# first\n{line}\n", encoding="utf-8")
+    for source, place in ((("# first\n" + line,), "line 2 of the setting api_keys"), (("", file), f"line 2 of {file}")):
+        with pytest.raises(InputError) as caught:
+            read_keys(*source)
+        told = str(caught.value)
+        assert told.startswith(place)
+        assert "python -m serving.gate.keys" in told
+        for word in line.split():
+            assert word not in told.replace("admin", "")
+
+
+@pytest.mark.parametrize(
+    ("second", "what"), [(Key("phone", "0" * 64).line, "name"), (f"other {KEY.sha256.upper()}", "key")]
+)
+def test_name_or_hash_that_stands_twice_is_refused(tmp_path, second, what):
+    file = tmp_path / "keys"
+    file.write_text(f"{make_key('tablet')[1].line}\n{second}")
+    with pytest.raises(InputError, match=f"line 2 of .*keys has the same {what} as line 1 of the setting api_keys"):
+        read_keys(KEY.line, file)
+
+
+@pytest.mark.parametrize("content", [b"", b"# nobody\n\n", b"\xff\xfe" + bytes(10)])
+def test_file_without_a_key_is_refused_as_the_service_would_be_open(tmp_path, content):
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match="keys"):
+        read_keys(file=file)
+
+
+def test_missing_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere cannot be read .*No such file"):
+        read_keys(file=tmp_path / "nowhere")
+
+
+# ---- the program
+
+
+def test_program_prints_a_key_and_the_line_that_lets_it_in(capsys):
+    main(["garden-app", "--admin"])
+    printed = capsys.readouterr().out.split()
+    secret = next(word for word in printed if word.startswith("botanify_"))
+    at = printed.index("garden-app")
+    key = read_keys(" ".join(printed[at : at + 3])).find(secret)
+    assert (key.name, key.is_admin) == ("garden-app", True)
+
+
+@pytest.mark.parametrize("name", ["two words", "", "#1", "naïve", "x" * 65])
+def test_program_refuses_a_name_that_no_line_could_hold(name):
+    with pytest.raises(SystemExit, match="botanify: the name of the key is not accepted"):
+        main([name])
+
+
+def test_program_starts_as_a_module_without_a_warning():
+    command = [sys.executable, "-W", "error", "-m", "serving.gate.keys", "phone"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout.count("phone") == 1
+    assert ended.stderr == ""

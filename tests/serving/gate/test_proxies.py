@@ -1,0 +1,110 @@
+"""Whose X-Forwarded-For is believed: through uvicorn's own middleware, set up as the program does it."""
+
+import asyncio
+
+import pytest
+import uvicorn
+
+from models.errors import InputError
+from serving.gate.proxies import forwarded_allow_ips
+
+PROXIES = ("10.0.0.7", "172.16.0.0/12", "2001:db8:aa::/48")
+
+
+def client_of(*forwarded, peer="10.0.0.7", proxies=PROXIES, **more):
+    """The address that the application sees."""
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(scope["client"])
+
+    config = uvicorn.Config(
+        app, log_config=None, proxy_headers=bool(proxies), forwarded_allow_ips=forwarded_allow_ips(proxies)
+    )
+    config.load()
+    headers = [(b"x-forwarded-for", value.encode("latin-1")) for value in forwarded]
+    headers += [(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()]
+    scope = {"type": "http", "scheme": "http", "headers": headers, "client": peer and (peer, 5)}
+    asyncio.run(config.loaded_app(scope, None, None))
+    return seen[0] and seen[0][0]
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "client"),
+    [
+        (["192.0.2.1"], "192.0.2.1"),
+        (["192.0.2.1:4711"], "192.0.2.1"),
+        (["2001:db8::1"], "2001:db8::1"),
+        (["[2001:db8::1]:4711"], "2001:db8::1"),
+        (["192.0.2.1, 172.16.3.4"], "192.0.2.1"),
+        (["192.0.2.1, 172.16.3.4, 2001:db8:aa::9"], "192.0.2.1"),
+        (["192.0.2.1,172.16.3.4:80,[2001:db8:aa::9]:443"], "192.0.2.1"),
+        ([" 192.0.2.1 "], "192.0.2.1"),
+    ],
+)
+def test_address_behind_trusted_proxies_is_the_clients(forwarded, client):
+    assert client_of(*forwarded) == client
+
+
+@pytest.mark.parametrize(
+    "forwarded",
+    [
+        ["198.51.100.9, 192.0.2.1"],
+        ["10.0.0.7, 198.51.100.9, 192.0.2.1, 172.16.3.4"],
+        ["198.51.100.9", "192.0.2.1"],
+        ["198.51.100.9", "192.0.2.1", "172.16.3.4"],
+        ["nonsense, 192.0.2.1"],
+        [", ,, 192.0.2.1"],
+        ["[::1, 192.0.2.1"],
+        ["\xff\x00, 192.0.2.1"],
+        ["198.51.100.9," * 1_000 + "192.0.2.1"],
+        ["127.0.0.1, 192.0.2.1"],
+    ],
+)
+def test_what_the_client_wrote_itself_is_not_believed(forwarded):
+    assert client_of(*forwarded) == "192.0.2.1"
+
+
+@pytest.mark.parametrize("peer", ["192.0.2.1", "10.0.0.8", "127.0.0.1", "2001:db8:ab::1"])
+def test_header_of_whoever_is_no_proxy_is_not_believed(peer):
+    assert client_of("198.51.100.9", peer=peer) == peer
+
+
+def test_without_proxies_nobody_is_believed(monkeypatch):
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")  # which uvicorn reads when it is told nothing
+    assert client_of("198.51.100.9", peer="127.0.0.1", proxies=()) == "127.0.0.1"
+
+
+def test_other_headers_of_proxies_are_not_believed():
+    told = {"x_real_ip": "198.51.100.9", "forwarded": "for=198.51.100.9", "cf_connecting_ip": "198.51.100.9"}
+    assert client_of("192.0.2.1", **told) == "192.0.2.1"
+
+
+@pytest.mark.parametrize("forwarded", [[], [""], ["172.16.3.4,"], [","]])
+def test_proxy_that_names_nobody_is_the_client_itself(forwarded):
+    assert client_of(*forwarded) == "10.0.0.7"
+
+
+def test_proxy_is_known_on_a_socket_for_both_kinds_of_addresses():
+    assert client_of("192.0.2.1", peer="::ffff:10.0.0.7") == "192.0.2.1"
+    assert client_of("192.0.2.1", peer="::ffff:172.16.3.4") == "192.0.2.1"
+    assert client_of("192.0.2.1", peer="::ffff:10.0.0.8") == "::ffff:10.0.0.8"
+
+
+def test_connection_without_an_address_is_not_believed():
+    assert client_of("192.0.2.1", peer=None) is None
+
+
+@pytest.mark.parametrize("proxy", ["*", "0.0.0.0/0", "::/0"])
+def test_trusting_everybody_is_refused(proxy):
+    with pytest.raises(InputError, match="may not trust everybody"):
+        forwarded_allow_ips(["10.0.0.7", proxy])
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    ["", "proxy.example", "localhost", "10.0.0.0/33", "10.0.0.7/24", "10.0.0", "10.0.0.7:80", "[::1]", " ::1", "/8"],
+)
+def test_what_is_no_address_is_refused(proxy):
+    with pytest.raises(InputError, match="trusted_proxies"):
+        forwarded_allow_ips([proxy])

@@ -1,0 +1,101 @@
+"""The real program under hostile bytes: no 500, no crash, ready afterwards."""
+
+import random
+import socket
+import time
+
+import httpx
+import pytest
+
+from tests.serving.program import receive_all, service
+from tests.serving.tiny import BLUE, FORM, draw, encode, form, images, jpeg, part
+
+_FORMATS = ("JPEG", "PNG", "WEBP", "HEIF", "AVIF")
+_ANSWERS = {200, 400, 401, 404, 405, 408, 413, 415, 422, 431, 503}
+
+
+@pytest.fixture(scope="module")
+def running(bundle_folder):
+    with service(bundle_folder, "--header-s", "1", "--upload-s", "2", "--drain-s", "0") as running:
+        yield running
+        assert running.process.poll() is None
+        assert running.end() == 0
+    assert not [line for line in running.lines if "Traceback" in line or '"internal"' in line], running.lines[-20:]
+
+
+def mutated(data, chance):
+    """The bytes with some flipped, cut out, doubled or ended early."""
+    data = bytearray(data)
+    for _ in range(chance.randint(1, 8)):
+        at = chance.randrange(len(data))
+        match chance.randrange(5):
+            case 0:
+                data[at] ^= 1 << chance.randrange(8)
+            case 1:
+                data[at] = chance.choice((0, 0x7F, 0xFF, ord("-"), ord("\r")))
+            case 2:
+                del data[at : at + chance.randint(1, 40)]
+            case 3:
+                data[at:at] = data[at : at + chance.randint(1, 40)]
+            case 4 if chance.random() < 0.2:
+                del data[at:]
+        if not data:
+            break
+    return bytes(data)
+
+
+def fuzz(running, seed, seconds):
+    """Sends mutations until the time is over; gives how many and the statuses that came back."""
+    chance, url = random.Random(seed), running.event("serving")["url"]
+    pictures = [encode(draw(BLUE, (40, 30)), name) for name in _FORMATS]
+    statuses, ends = {}, time.monotonic() + seconds
+    with httpx.Client(base_url=url, timeout=20) as client:
+        while time.monotonic() < ends:
+            kind = chance.randrange(3)
+            if kind == 0:  # a picture
+                body = mutated(chance.choice(pictures), chance)
+                status = client.post("/identify", content=body, headers={"content-type": "image/jpeg"}).status_code
+            elif kind == 1:  # a form
+                whole = form(part("image", chance.choice(pictures), filename="a.jpg"), part("k", b"3"))
+                status = client.post("/identify", content=mutated(whole, chance), headers=FORM).status_code
+            else:  # the request itself
+                status = raw(running.address(), mutated(request(chance.choice(pictures)), chance))
+            statuses[status] = statuses.get(status, 0) + 1
+    return statuses
+
+
+def request(picture):
+    head = "POST /identify?k=3 HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(picture)}\r\n\r\n".encode() + picture
+
+
+def raw(address, data):
+    """Sends the bytes as they are; gives the status that came back, or 0 for a connection that was closed."""
+    with socket.create_connection(address) as connection:
+        try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            answer = receive_all(connection)
+        except (ConnectionError, BrokenPipeError):
+            return 0
+    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
+
+
+def assert_stands(running, statuses):
+    assert set(statuses) <= _ANSWERS | {0}, statuses
+    assert statuses.get(200, 0) > 0, statuses
+    assert statuses.get(422, 0) > 0, statuses
+    url = running.event("serving")["url"]
+    assert httpx.get(f"{url}/health/ready").status_code == 200
+    assert httpx.post(f"{url}/identify", files=images(jpeg())).status_code == 200
+
+
+def test_a_few_seconds_of_mutations_leave_the_service_standing(running):
+    assert_stands(running, fuzz(running, seed=1, seconds=3))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_a_minute_of_mutations_leaves_the_service_standing(running, seed):
+    assert_stands(running, fuzz(running, seed, seconds=20))

@@ -1,0 +1,377 @@
+"""Bodies as attackers send them, against the reader itself: limits, forms, time, memory."""
+
+import asyncio
+import contextlib
+import re
+import time
+import tracemalloc
+
+import pytest
+
+from serving.bodies import BodyLimits, most_bytes, read_body
+from serving.errors import BadParameter, ClientLeft, MalformedBody, NoImage, SlowBody, TooLarge, TooManyImages
+from serving.problems import status_of
+from tests.serving.tiny import BOUNDARY, FORM, form, part
+
+LIMITS = BodyLimits(picture_bytes=1_000, request_bytes=3_000, num_pictures=3)
+LARGE = BodyLimits(picture_bytes=20_000_000, request_bytes=60_000_000, num_pictures=5)
+MULTIPART = FORM["content-type"]
+START = f"--{BOUNDARY}\r\n".encode()
+NEXT, END = f"\r\n--{BOUNDARY}\r\n".encode(), f"\r\n--{BOUNDARY}--\r\n".encode()
+IMAGE = b'Content-Disposition: form-data; name="image"\r\n'
+NOTE = IMAGE.replace(b"image", b"note")
+PICTURE = START + IMAGE + b"\r\npicture"
+
+
+def cut(body, num_bytes):
+    return [body[at : at + num_bytes] for at in range(0, len(body), num_bytes)]
+
+
+def read(*chunks, content_type=MULTIPART, content_length=None, limits=LIMITS, pause_s=0.0, then_leaves=False):
+    """What the reader makes of a body that arrives in these chunks."""
+    messages = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
+    messages.append({"type": "http.disconnect"} if then_leaves else {"type": "http.request", "body": b""})
+
+    async def receive():
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        return messages.pop(0)
+
+    return asyncio.run(read_body(content_type, content_length, receive, limits))
+
+
+# ---- what is taken
+
+
+@pytest.mark.parametrize("num_bytes", [1, 2, 3, 7, 64, 100_000])
+def test_form_is_the_same_however_it_is_cut(num_bytes):
+    tricky = b"\r\n--" + BOUNDARY.encode()[:-1] + b"\r\r\n-" + bytes(range(256))
+    body = form(part("image", tricky, filename="a.jpg"), part("k", b"3"), part("note", b"x"), part("image", b"second"))
+    taken = read(*cut(body, num_bytes))
+    assert taken.pictures == [tricky, b"second"]
+    assert taken.k == "3"
+    assert taken.warnings == ["The form field 'note' is not known and was ignored."]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        form(part("image", b"picture", filename='a"b;c.jpg')),
+        form(part("image", b"picture", filename="x" * 3_000)),
+        form(part("image", b"picture", filename="Gänseblümchen.jpg")),
+        form(part("image", b"picture", more="Content-Type: image/jpeg; charset=nonsense\r\n")),
+        form(part("image", b"picture", more="Content-Length: 7\r\n")),
+        START + b"content-disposition:form-data;name=image\r\n\r\npicture" + END,
+        START + b"CONTENT-DISPOSITION: form-data; NAME=image\r\n\r\npicture" + END,
+        START + b"Content-Type: image/jpeg\r\n" + IMAGE + b"\r\npicture" + END,
+        START + b"Content-Disposition: form-data; filename*=utf-8''a%0D%0A; name=\"image\"\r\n\r\npicture" + END,
+        b"preamble\r\n" + PICTURE + END,
+        b"\r\n" + PICTURE + END,
+        PICTURE + END + b"epilogue",
+        PICTURE + END[:-2],
+    ],
+)
+def test_unusual_form_is_taken(body):
+    for num_bytes in (1, 100_000):
+        assert read(*cut(body, num_bytes), limits=LARGE).pictures == [b"picture"]
+
+
+@pytest.mark.parametrize(
+    "content_type", ["", "image/jpeg", "text/plain", "multipart/mixed; boundary=x", ";;;", "\xff", "a" * 60_000]
+)
+def test_body_that_is_no_form_is_one_picture(content_type):
+    assert read(b"pic", b"", b"ture", content_type=content_type).pictures == [b"picture"]
+
+
+@pytest.mark.parametrize(
+    "form_type", ["Multipart/Form-Data", " multipart/form-data ", "multipart/form-data; charset=x"]
+)
+def test_form_is_known_by_its_content_type_however_it_is_written(form_type):
+    assert read(PICTURE + END, content_type=f'{form_type}; BOUNDARY="{BOUNDARY}"').pictures == [b"picture"]
+
+
+def test_encoded_part_is_taken_as_it_stands():
+    more = "Content-Transfer-Encoding: base64\r\nContent-Type: multipart/mixed; boundary=inner\r\n"
+    assert read(form(part("image", b"cGljdHVyZQ==", more=more))).pictures == [b"cGljdHVyZQ=="]
+
+
+# ---- what is malformed
+
+
+def named(name):
+    return START + b'Content-Disposition: form-data; name="' + name + b'"\r\n\r\nx' + END
+
+
+MALFORMED = {
+    "nothing": b"",
+    "text": b"this is no form",
+    "only line feeds": b"\r\n" * 500,
+    "only dashes": b"-" * 500,
+    "another boundary": (PICTURE + END).replace(BOUNDARY.encode(), b"other"),
+    "boundary and no more": START[:-2],
+    "boundaries without their last byte": (PICTURE + END).replace(BOUNDARY.encode(), BOUNDARY.encode()[:-1]),
+    "boundaries without their dashes": (PICTURE + END).replace(b"--", b""),
+    "byte before the boundary": b"x" + PICTURE + END,
+    "byte after the boundary": START[:-2] + b"x\r\n" + IMAGE + b"\r\npicture" + END,
+    "space after the boundary": START[:-2] + b" \r\n" + IMAGE + b"\r\npicture" + END,
+    "byte after a later boundary": PICTURE + NEXT[:-2] + b"x\r\n" + IMAGE + b"\r\npicture" + END,
+    "no end": PICTURE,
+    "half of the end": PICTURE + END[:-3],
+    "end after one dash": PICTURE + END[:-3] + b"\r\n",
+    "end cut in its boundary": PICTURE + END[:8],
+    "end in the header": START + IMAGE,
+    "end after the header": START + IMAGE + b"\r\n",
+    "end in the name": START + IMAGE[:-5],
+    "new part and no more": PICTURE + NEXT,
+    "line feeds for line ends": (PICTURE + END).replace(b"\r\n", b"\n"),
+    "carriage returns for line ends": (PICTURE + END).replace(b"\r\n", b"\r"),
+    "line feed after the boundary": START[:-2] + b"\n" + IMAGE + b"\r\npicture" + END,
+    "line feed in the header": START + IMAGE[:-2] + b"\n\r\npicture" + END,
+    "no header": START + b"\r\npicture" + END,
+    "header without a colon": START + b"form-data name=image\r\n\r\npicture" + END,
+    "header without a name": START + b": form-data\r\n\r\npicture" + END,
+    "header with a bad name": START + b"Content Disposition\0: form-data\r\n\r\npicture" + END,
+    "header in no charset": START + b"Content-Disposition: form-data; name=\xff\r\n\r\nx" + END,
+    "header of zeros": START + bytes(100) + b"\r\n\r\nx" + END,
+    "header that begins folded": START + b" folded\r\n" + IMAGE + b"\r\npicture" + END,
+    "header folded to nothing": START + IMAGE + b"  \r\n\r\npicture" + END,
+    "no content disposition": START + b"Content-Type: image/jpeg\r\n\r\npicture" + END,
+    "attachment": START + b"Content-Disposition: attachment; name=image\r\n\r\npicture" + END,
+    "empty disposition": START + b"Content-Disposition:\r\n\r\npicture" + END,
+    "long header": START + b"X: " + b"a" * 5_000 + b"\r\n" + IMAGE + b"\r\npicture" + END,
+    "header without an end": START + b"X" * 100_000,
+    "header folded without an end": START + IMAGE + b" a\r\n" * 20_000,
+    "nine headers": START + b"X: a\r\n" * 8 + IMAGE + b"\r\npicture" + END,
+    "headers without an end": START + b"X: a\r\n" * 20_000,
+    "negative length": START + IMAGE + b"Content-Length: -1\r\n\r\npicture" + END,
+    "length in words": START + IMAGE + b"Content-Length: seven\r\n\r\npicture" + END,
+    "length in other digits": START + IMAGE + "Content-Length: ٧\r\n\r\npicture".encode() + END,
+    "two lengths": START + IMAGE + b"Content-Length: 7\r\nContent-Length: 7\r\n\r\npicture" + END,
+    "length too short": START + IMAGE + b"Content-Length: 6\r\n\r\npicture" + END,
+    "length too long": START + IMAGE + b"Content-Length: 8\r\n\r\npicture" + END,
+    "length of thousands of digits": START + IMAGE + b"Content-Length: " + b"9" * 4_050 + b"\r\n\r\npicture" + END,
+    "sixty-five parts": form(*(part("note", b"") for _ in range(65))),
+    "preamble without an end": b"\r\n" * 50_000,
+    "epilogue without an end": PICTURE + END + b"x" * 100_000,
+    "many empty parts with long headers": form(*(part("note", b"", filename="x" * 4_000) for _ in range(60))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_form_is_told_in_a_short_sentence_however_it_is_cut(body):
+    for num_bytes in (13, 100_000):
+        with pytest.raises(MalformedBody) as caught:
+            read(*cut(body, num_bytes), limits=LARGE)
+        assert re.fullmatch(r"[ -~]{20,200}\.", str(caught.value))
+    assert status_of(caught.value.code) == 400
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "",
+        "; boundary",
+        "; boundary=",
+        '; boundary=""',
+        f"; boundary={'x' * 71}",
+        "; boundary=ü",
+        '; boundary="a\\',
+        "; x=y",
+    ],
+)
+def test_form_without_a_usable_boundary_is_malformed(parameters):
+    with pytest.raises(MalformedBody):
+        read(PICTURE + END, content_type=f"multipart/form-data{parameters}")
+
+
+@pytest.mark.parametrize("content_length", ["", "many", "-1", "+5", "5.0", "0x5", " 5", "5,5", "٥", "²"])
+def test_length_that_is_no_number_is_malformed(content_length):
+    with pytest.raises(MalformedBody, match="Content-Length"):
+        read(b"picture", content_type="image/jpeg", content_length=content_length)
+
+
+# ---- what is something else
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        form(),
+        form(part("k", b"3")),
+        PICTURE[2:] + END,
+        named(b"images"), named(b"IMAGE"), named(b" image"), named(b"image\0"), named(b"image[]"), named(b""),
+        START + b"Content-Disposition: form-data\r\n\r\npicture" + END,
+        START + b"Content-Disposition: form-data; name*=utf-8''image\r\n\r\npicture" + END,
+        START + b"Content-Disposition: form-data; filename=image\r\n\r\npicture" + END,
+        form(part("image", b"")),
+        form(part("image", b"picture"), part("image", b"", filename="")),
+    ],
+)  # fmt: skip
+def test_form_without_a_picture_is_no_image(body):
+    with pytest.raises(NoImage):
+        read(body)
+
+
+def test_empty_body_is_no_image():
+    for chunks in ((), (b"",), (b"",) * 50):
+        with pytest.raises(NoImage):
+            read(*chunks, content_type="image/jpeg")
+
+
+def test_one_picture_too_many_is_refused_before_its_bytes_are_there():
+    with pytest.raises(TooManyImages, match="at most 3"):
+        read(START + IMAGE + b"\r\nx", *[NEXT + IMAGE + b"\r\nx"] * 2, NEXT + IMAGE + b"\r\n", then_leaves=True)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "content_type", "index"),
+    [
+        ([bytes(1_001)], "image/jpeg", None),
+        ([bytes(500)] * 1_000, "image/jpeg", None),
+        ([form(part("image", b"x"), part("image", bytes(1_001)))], MULTIPART, 1),
+        ([form(*(part(name, bytes(999)) for name in ("image", "note", "image", "note")))], MULTIPART, None),
+        ([form(part("note", bytes(3_001)))], MULTIPART, None),
+    ],
+)  # fmt: skip
+def test_too_many_bytes_are_too_large(chunks, content_type, index):
+    with pytest.raises(TooLarge) as caught:
+        read(*chunks, content_type=content_type)
+    assert caught.value.index == index
+
+
+@pytest.mark.parametrize("content_length", ["1001", "0" * 30 + "1001", "9" * 5_000])
+def test_declared_length_over_the_limit_is_too_large_before_anything_is_read(content_length):
+    with pytest.raises(TooLarge):
+        read(content_type="image/jpeg", content_length=content_length, then_leaves=True)
+
+
+def test_declared_length_is_not_believed():
+    with pytest.raises(TooLarge):
+        read(bytes(600), bytes(600), content_type="image/jpeg", content_length="10")
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"content-length": "700"}, 700),
+        ({"content-length": "0" * 30 + "700"}, 700),
+        ({"content-length": "1001"}, 1_000),
+        ({"content-length": "9" * 5_000}, 1_000),
+        ({"content-length": "many"}, 1_000),
+        ({}, 1_000),
+        ({"content-type": MULTIPART}, 3_000),
+        ({"content-type": MULTIPART, "content-length": "1001"}, 1_001),
+    ],
+)
+def test_most_bytes_of_a_body_are_known_before_it_is_read(headers, expected):
+    assert most_bytes(headers, LIMITS) == expected
+
+
+def test_endless_number_is_a_bad_parameter():
+    with pytest.raises(BadParameter):
+        read(START + b'Content-Disposition: form-data; name="k"\r\n\r\n', b"1" * 65, then_leaves=True)
+
+
+@pytest.mark.parametrize("chunks", [[], [PICTURE], [START], [PICTURE + END]])
+@pytest.mark.parametrize("content_type", [MULTIPART, "image/jpeg"])
+def test_client_that_leaves_has_left_wherever_its_body_broke_off(chunks, content_type):
+    with pytest.raises(ClientLeft):
+        read(*chunks, content_type=content_type, then_leaves=True)
+
+
+# ---- time
+
+
+def seconds_to_refusal(limits, chunk, pause_s):
+    start = time.monotonic()
+    with pytest.raises(SlowBody) as caught:
+        read(*[chunk] * 1_000, content_type="image/jpeg", limits=limits, pause_s=pause_s)
+    assert status_of(caught.value.code) == 408
+    return time.monotonic() - start
+
+
+def slow(**changes):
+    return BodyLimits(1_000_000, 3_000_000, 3, **{"upload_s": 30.0, "bytes_per_s": 1_000.0, "grace_s": 0.2, **changes})
+
+
+def test_body_that_does_not_come_is_ended_after_the_grace():
+    assert 0.15 < seconds_to_refusal(slow(), b"", 60.0) < 1.0
+
+
+def test_body_that_trickles_is_ended_as_soon_as_it_is_under_the_rate():
+    assert 0.15 < seconds_to_refusal(slow(), b"x", 0.01) < 1.0
+
+
+def test_body_that_stands_still_is_ended_when_its_average_is_under_the_rate():
+    start = time.monotonic()
+    messages = [{"type": "http.request", "body": bytes(600), "more_body": True}]
+
+    async def receive():
+        if not messages:
+            await asyncio.sleep(60)
+        return messages.pop()
+
+    with pytest.raises(SlowBody):
+        asyncio.run(read_body("image/jpeg", None, receive, slow()))
+    assert 0.7 < time.monotonic() - start < 1.5
+
+
+def test_body_at_the_rate_is_taken():
+    assert len(read(*[bytes(200)] * 20, content_type="image/jpeg", limits=slow(), pause_s=0.03).pictures[0]) == 4_000
+
+
+def test_no_body_takes_longer_than_the_longest_time():
+    assert 0.4 < seconds_to_refusal(slow(upload_s=0.5), bytes(800), 0.02) < 1.2
+    assert 0.4 < seconds_to_refusal(slow(upload_s=0.5, grace_s=5.0), b"x", 0.02) < 1.2
+
+
+def test_slow_form_is_ended_too():
+    with pytest.raises(SlowBody, match="1 kB a second"):
+        read(*cut(PICTURE + END, 1), limits=slow(bytes_per_s=1_000.0), pause_s=0.02)
+
+
+# ---- cost
+
+
+@pytest.mark.parametrize("content_type", ["image/jpeg", MULTIPART])
+def test_tiny_chunks_take_no_more_memory_than_their_bytes(content_type):
+    picture = bytes(100_000)
+    body = picture if content_type == "image/jpeg" else form(part("image", picture))
+    chunks = iter(cut(body, 2))  # a list of them would take thirty times their bytes
+
+    async def receive():
+        for chunk in chunks:
+            return {"type": "http.request", "body": chunk, "more_body": True}
+        return {"type": "http.request"}
+
+    async def measure():
+        tracemalloc.start()
+        try:
+            taken = await read_body(content_type, None, receive, LARGE)
+            return taken.pictures, tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    pictures, peak_bytes = asyncio.run(measure())
+    assert pictures == [picture]
+    assert peak_bytes < 2 * len(picture)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        START + IMAGE + b" a\r\n" * 2_000_000,
+        b"".join(START + b"X: a\r\n" + b" a\r\n" * 1_000 + NOTE + b"\r\nx\r\n" for _ in range(60)) + END,
+        START + IMAGE + b"\r\n" + END[:-4] * 100_000 + END,
+        START + IMAGE + b"\r\n" + b"\r" * 5_000_000 + END,
+        b"\r\n-" * 2_000_000 + PICTURE + END,
+        PICTURE + END + START * 200_000,
+        form(*(part("note", b"", more="Content-Type: a" + '; a="\\' * 600 + "\r\n") for _ in range(60))),
+    ],
+    ids=["folds", "folds in many parts", "nearly boundaries", "carriage returns", "preamble", "epilogue", "options"],
+)  # fmt: skip
+def test_hostile_form_takes_no_longer_than_a_picture_of_its_size(hostile):
+    start = time.process_time()
+    with contextlib.suppress(MalformedBody):
+        read(*cut(hostile, 65_536), limits=LARGE)
+    assert time.process_time() - start < 1.0

@@ -1,0 +1,195 @@
+"""The real program from signal to signal under load: nothing lost, nothing mixed, nothing left behind."""
+
+import signal
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+
+import httpx
+import psutil
+import pytest
+
+from tests.serving.program import service
+from tests.serving.tiny import RED, WEIGHTS, images, jpeg, seal_tiny_bundle
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory):
+    """Two bundles of other weights, and one whose network was changed after it was sealed."""
+    scratch = tmp_path_factory.mktemp("versions")
+    folders = {}
+    for version, weights in (("1.0.0", WEIGHTS), ("2.0.0", -WEIGHTS)):
+        folders[version] = seal_tiny_bundle(scratch / version, scratch, version, weights).folder
+    folders["corrupt"] = seal_tiny_bundle(scratch / "corrupt", scratch, "3.0.0").folder
+    network = folders["corrupt"] / "model.fp32.onnx"
+    network.write_bytes(network.read_bytes()[:-1] + b"x")
+    return folders
+
+
+@pytest.fixture
+def live(versions, tmp_path):
+    """The path that is served, which points to version 1.0.0."""
+    link = tmp_path / "live"
+    link.symlink_to(versions["1.0.0"])
+    return link
+
+
+def point(link, folder):
+    """Lets the path show another folder, in one step as operators do it."""
+    new = link.with_suffix(".new")
+    new.symlink_to(folder)
+    new.replace(link)
+
+
+class Load:
+    """Clients that ask without a pause, each over its own connection; a connection that ends is opened anew."""
+
+    def __init__(self, url, num_clients=4):
+        self.answers, self.lost, self._stop = [], [], threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(url,)) for _ in range(num_clients)]
+
+    def _ask(self, url):
+        picture = images(jpeg(RED))
+        with httpx.Client(base_url=url, timeout=20) as client:
+            while not self._stop.is_set():
+                try:
+                    self.answers.append((time.monotonic(), client.post("/identify", files=picture)))
+                except httpx.ConnectError:
+                    return  # refused before anything was sent: the port is closed, and nothing was lost
+                except httpx.HTTPError as error:
+                    self.lost.append(error)
+
+    @contextmanager
+    def running(self):
+        for thread in self._threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            for thread in self._threads:
+                thread.join()
+
+    def more(self, num_answers):
+        """Waits for so many more answers."""
+        wanted, deadline = len(self.answers) + num_answers, time.monotonic() + 30
+        while len(self.answers) < wanted:
+            assert time.monotonic() < deadline, self.statuses
+            time.sleep(0.01)
+
+    @property
+    def statuses(self):
+        return Counter(response.status_code for _, response in self.answers)
+
+
+def processes_of(pid):
+    return psutil.Process(pid).children(recursive=True)
+
+
+def test_sigterm_under_load_loses_nothing_and_leaves_nobody(live):
+    with service(live, "--drain-s", "3") as running, httpx.Client(base_url=running.event("serving")["url"]) as probe:
+        children = processes_of(running.process.pid)
+        assert children
+        with Load(probe.base_url).running() as load:
+            load.more(20)
+            running.process.send_signal(signal.SIGTERM)
+            running.event("draining")
+            while_draining = probe.get("/health/ready")
+            assert (while_draining.status_code, while_draining.json()["code"]) == (503, "not_ready")
+            assert while_draining.headers["connection"] == "close"
+            assert probe.get("/health/live").status_code == 200
+            assert probe.post("/identify", files=images(jpeg())).status_code == 200
+            assert running.process.wait(20) == 0
+        assert (load.lost, set(load.statuses)) == ([], {200})
+        assert not psutil.wait_procs(children, timeout=5)[1]
+
+
+def test_second_sigterm_ends_at_once(live):
+    with service(live, "--drain-s", "60") as running:
+        running.process.send_signal(signal.SIGTERM)
+        running.event("draining")
+        began = time.monotonic()
+        running.process.send_signal(signal.SIGTERM)
+        running.process.wait(20)
+        assert time.monotonic() - began < 10
+
+
+def test_sighup_under_load_swaps_versions_and_mixes_none(live, versions):
+    with service(live) as running:
+        with Load(running.event("serving")["url"]).running() as load:
+            load.more(20)
+            point(live, versions["2.0.0"])
+            running.process.send_signal(signal.SIGHUP)
+            running.event("reloaded", version="2.0.0")
+            load.more(20)
+        assert (load.lost, set(load.statuses)) == ([], {200})
+        found = [(response.json()["model"]["version"], best(response)) for _, response in load.answers]
+        assert set(found) == {("1.0.0", "Rosa canina"), ("2.0.0", best_of(found, "2.0.0"))}
+        assert best_of(found, "2.0.0") != "Rosa canina"
+        assert running.end() == 0
+
+
+def best(response):
+    return response.json()["predictions"][0]["scientific_name"]
+
+
+def best_of(found, version):
+    return next(name for of, name in found if of == version)
+
+
+def test_corrupt_bundle_is_refused_at_reload_and_the_old_one_goes_on(live, versions):
+    with service(live) as running:
+        url = running.event("serving")["url"]
+        point(live, versions["corrupt"])
+        running.process.send_signal(signal.SIGHUP)
+        assert "SHA-256" in running.event("reload_refused")["error"]
+        response = httpx.post(f"{url}/identify", files=images(jpeg()))
+        assert (response.status_code, response.json()["model"]["version"]) == (200, "1.0.0")
+        assert 'botanify_reloads_total{outcome="refused"} 1.0' in httpx.get(f"{url}/metrics").text
+        assert running.end() == 0
+
+
+def test_network_that_answers_no_numbers_is_refused_at_reload(live, tmp_path):
+    mad = seal_tiny_bundle(tmp_path / "mad", tmp_path, "4.0.0", WEIGHTS * float("nan")).folder
+    with service(live) as running:
+        point(live, mad)
+        running.process.send_signal(signal.SIGHUP)
+        assert "numbers" in running.event("reload_refused")["error"]
+        assert running.end() == 0
+
+
+def test_admin_call_reloads_and_needs_its_key(live, versions):
+    from serving.gate.keys import make_key
+
+    secret, key = make_key("operator", is_admin=True)
+    with service(live, BOTANIFY_API_KEYS=key.line) as running:
+        url = running.event("serving")["url"]
+        assert httpx.post(f"{url}/admin/reload").status_code == 401
+        point(live, versions["2.0.0"])
+        admin = {"authorization": f"Bearer {secret}"}
+        assert httpx.post(f"{url}/admin/reload", headers=admin).json()["version"] == "2.0.0"
+        point(live, versions["corrupt"])
+        refused = httpx.post(f"{url}/admin/reload", headers=admin)
+        assert (refused.status_code, refused.json()["code"]) == (409, "reload_refused")
+        assert "SHA-256" in refused.json()["detail"]
+        assert httpx.get(f"{url}/model").json()["version"] == "2.0.0"
+        assert running.end() == 0
+
+
+def test_decoder_that_crashes_costs_one_request_at_most(live):
+    with service(live, "--num-decoders", "1") as running:
+        url = running.event("serving")["url"]
+        (child,) = processes_of(running.process.pid)
+        with Load(url, num_clients=2).running() as load:
+            load.more(20)
+            child.send_signal(signal.SIGSEGV)
+            running.event("decoder ended")
+            load.more(20)
+        assert load.lost == []
+        assert set(load.statuses) <= {200, 422}
+        assert load.statuses[422] <= 1
+        assert load.answers[-1][1].status_code == 200
+        assert httpx.get(f"{url}/health/ready").status_code == 200
+        assert 'botanify_restarts_total{part="decoder"} 1.0' in httpx.get(f"{url}/metrics").text
+        assert running.end() == 0

@@ -1,0 +1,52 @@
+"""What every answer carries and every log line tells, whoever answers."""
+
+import asyncio
+
+import pytest
+import structlog
+
+from serving.metrics import Metrics
+from serving.observe import Observed
+
+
+def answer(*, is_draining=False, headers=(), client=None):
+    """The headers that one answer gets and the log line about it."""
+
+    async def app(scope, receive, send):
+        if client is not None:
+            scope["state"]["client"] = client
+        await send({"type": "http.response.start", "status": 200, "headers": list(headers)})
+        await send({"type": "http.response.body", "body": b""})
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/model", "headers": [], "client": ("192.0.2.1", 4711)}
+    with structlog.testing.capture_logs() as lines:
+        asyncio.run(Observed(app, Metrics(), lambda: is_draining)(scope, None, send))
+    [line] = lines
+    return sent[0]["headers"], line
+
+
+@pytest.mark.parametrize(("is_draining", "expected"), [(False, []), (True, [b"close"])])
+def test_connections_are_closed_after_their_answer_only_while_draining(is_draining, expected):
+    headers, _ = answer(is_draining=is_draining)
+    assert [value for name, value in headers if name == b"connection"] == expected
+
+
+def test_connection_that_is_closed_anyway_is_not_told_twice():
+    headers, _ = answer(is_draining=True, headers=[(b"Connection", b"close")])
+    assert [value for name, value in headers if name.lower() == b"connection"] == [b"close"]
+
+
+def test_log_line_tells_the_key_that_let_the_client_in():
+    assert answer(client="phone")[1]["client"] == "phone"
+
+
+@pytest.mark.parametrize("client", [None, ""])
+def test_log_line_without_a_key_tells_nothing_about_the_client(client):
+    _, line = answer(client=client)
+    assert "client" not in line
+    assert "192.0.2.1" not in str(line)
