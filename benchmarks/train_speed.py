@@ -3,11 +3,13 @@
 python benchmarks/train_speed.py [--data PACKED] [--arms ours timm ...] [--rounds 5] [--out FILE.json]
 
 All loops live in one process and take turns: each in turn takes the same number of steps, then the next round begins,
-and ratios are taken within a round, so that a busy machine or a warm card slows all alike. Compiling, the choice of
-kernels and the filling of the loaders' queues come before the clock starts. Without --data the pictures are noise in
-the host's memory; with it, ours reads the prepared or packed data, and timm an image folder of the same bytes.
+in an order of its own, and ratios are taken within a round, so that a busy machine or a warm card slows all alike.
+Compiling, the choice of kernels and the filling of the loaders' queues come before the clock starts. Without --data the
+pictures are noise in the host's memory; with it, ours reads the prepared or packed data, and timm an image folder of
+the same bytes, each so often over that no epoch ends while it is timed.
 """
 
+import math
 import statistics
 import sys
 import tempfile
@@ -24,9 +26,11 @@ import tyro
 from rich.progress import track
 
 from benchmarks.train_speed_arms import Arm, ArmName, Stored, open_arm, write_folder
+from benchmarks.train_speed_turns import take_turns, wait_for
 from training.atomic_file import replaced
 from training.device import choose_device
 from training.machine import Machine, this_machine
+from training.manifest import Manifest
 from training.program import run_program
 from training.recipe import (
     Count,
@@ -100,6 +104,16 @@ class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def most_pictures(self) -> int:
+        """The most stored pictures that a loop takes: those timed, those that lead in to them, and those prepared."""
+        steps = (self.rounds + 1) * (self.lead_in("ours-data") + self.steps) + 2 * self.workers
+        return steps * self.batch_size
+
+    def lead_in(self, name: ArmName) -> int:
+        """Steps of a turn before its clock starts: what a loader prepared while others had their turns is not timed."""
+        return _LEAD_IN + (2 * self.workers if name.endswith("-data") else 0)
+
+    @property
     def chosen(self) -> tuple[ArmName, ...]:
         """The loops to run."""
         return self.arms or tuple(name for name in _ALL_ARMS if self.data is not None or not name.endswith("-data"))
@@ -166,8 +180,9 @@ def measure(command: TrainSpeed) -> Result:
     with tempfile.TemporaryDirectory() as scratch:
         stored, num_pictures = None, 0
         if command.data is not None:
-            stored = Stored(command.data, Path(scratch))
-            num_pictures = write_folder(command.data, stored.folder)
+            num_pictures = len(Manifest(command.data).rows_of("train"))
+            stored = Stored(command.data, Path(scratch), math.ceil(command.most_pictures / num_pictures))
+            write_folder(stored)
         arms = {
             name: open_arm(name, recipe, command.num_outputs, device, stored, timm_fused=command.timm_fused)
             for name in command.chosen
@@ -232,37 +247,18 @@ def markdown(result: Result) -> str:
 
 def _run(command: TrainSpeed, arms: dict[ArmName, Arm], device: torch.device, bandwidth: float | None) -> list[Rate]:
     """Runs all loops in turns."""
-    names = list(arms)
-    per_s: dict[ArmName, list[float]] = {name: [] for name in names}
-    warmup_s: dict[ArmName, float] = {}
-    for number in track(range(command.rounds + 1), description="rounds", disable=not sys.stderr.isatty()):
-        first = number % len(names)  # none always follows the same one
-        for name in names[first:] + names[:first]:
-            began = time.perf_counter()
-            # A loader fills its queue while the others have their turns: those batches are not counted.
-            arms[name].take(_LEAD_IN + (2 * command.workers if name.endswith("-data") else 0))
-            seconds = _timed(arms[name], command.steps, device)
-            if number == 0:
-                warmup_s[name] = time.perf_counter() - began
-            else:
-                per_s[name].append(command.steps * command.batch_size / seconds)
-    return [
-        Rate(name, rates, warmup_s[name], _roofline(command, name, statistics.median(rates), bandwidth))
-        for name, rates in per_s.items()
-    ]
-
-
-def _timed(arm: Arm, steps: int, device: torch.device) -> float:
-    _wait_for(device)
-    began = time.perf_counter()
-    arm.take(steps)
-    _wait_for(device)
-    return time.perf_counter() - began
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    turns = take_turns(
+        arms,
+        {name: command.lead_in(name) for name in arms},
+        rounds=track(range(command.rounds + 1), description="rounds", disable=not sys.stderr.isatty()),
+        steps=command.steps,
+        device=device,
+    )
+    rates = []
+    for name, taken in turns.items():
+        per_s = [command.steps * command.batch_size / seconds for seconds in taken.seconds]
+        rates.append(Rate(name, per_s, taken.warmup_s, _roofline(command, name, statistics.median(per_s), bandwidth)))
+    return rates
 
 
 def _copy_gb_per_s(device: torch.device, repeats: int = 10) -> float | None:
@@ -273,10 +269,10 @@ def _copy_gb_per_s(device: torch.device, repeats: int = 10) -> float | None:
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target, seconds = torch.empty_like(source), []
     for _ in range(repeats):
-        _wait_for(device)
+        wait_for(device)
         began = time.perf_counter()
         target.copy_(source)
-        _wait_for(device)
+        wait_for(device)
         seconds.append(time.perf_counter() - began)
     return 2 * size / min(seconds) / 1e9
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import timm
 import torch
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -34,6 +36,7 @@ from training.engine import Engine
 from training.losses import TrainingClasses
 from training.manifest import Manifest
 from training.recipe import Recipe
+from training.sources.record import Split
 from training.storage import PictureStore
 
 ArmName = Literal[
@@ -56,6 +59,8 @@ class Stored(msgspec.Struct, frozen=True):
 
     data: Path
     folder: Path
+    times: int = 1
+    """How often an epoch shows each picture; an epoch that ends starts a loader anew, with an empty queue."""
 
 
 class Arm(Protocol):
@@ -98,15 +103,29 @@ def open_arm(
         return _Timm(chosen, num_outputs, device, pictures, fused=timm_fused)
 
 
-def write_folder(data: Path, folder: Path) -> int:
-    """Writes the training pictures of prepared data, byte for byte, as an image folder; gives their number."""
-    manifest = Manifest(data)
-    store, rows = PictureStore(manifest), manifest.rows_of("train").tolist()
-    for row in rows:
-        path = folder / f"{manifest.label(row):05}" / f"{row:07}.jpg"  # bytes decide the format, not the name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(store.read(row))
-    return len(rows)
+def write_folder(stored: Stored) -> None:
+    """Writes the training pictures, byte for byte, as the image folder; further times of a picture are links to it."""
+    manifest = Manifest(stored.data)
+    store = PictureStore(manifest)
+    for row in manifest.rows_of("train").tolist():
+        folder = stored.folder / "train" / f"{manifest.label(row):05}"
+        folder.mkdir(parents=True, exist_ok=True)
+        first = folder / f"{row:07}.jpg"  # bytes decide the format, not the name
+        first.write_bytes(store.read(row))
+        for again in range(1, stored.times):
+            (folder / f"{row:07}-{again}.jpg").hardlink_to(first)
+
+
+class _Repeated(Manifest):
+    """A manifest whose splits show every picture several times over; loader processes need only the plain one."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        super().__init__(folder)
+        self._times = times
+
+    def rows_of(self, split: Split) -> npt.NDArray[np.int64]:
+        """The rows of a split, over and over."""
+        return np.tile(super().rows_of(split), self._times)
 
 
 class _Ours:
@@ -120,7 +139,7 @@ class _Ours:
         self._batches = (
             _generated(recipe, num_outputs, device, torch.channels_last)
             if stored is None
-            else _from_shards(recipe, stored.data, device)
+            else _from_shards(recipe, stored, device)
         )
         self._read_every, self._step = recipe.run.log_every_steps, 0
 
@@ -207,9 +226,8 @@ def _prefetched(recipe: Recipe, num_outputs: int, device: torch.device) -> Itera
     return iter(PrefetchLoader(batches, mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD, device=device))
 
 
-def _from_shards(recipe: Recipe, data: Path, device: torch.device) -> Iterator[_Batch]:
-    stored = msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, data=data))
-    loader, batches = training_loader(Manifest(data), stored, pin=device.type == "cuda")
+def _from_shards(recipe: Recipe, stored: Stored, device: torch.device) -> Iterator[_Batch]:
+    loader, batches = training_loader(_Repeated(stored.data, stored.times), recipe, pin=device.type == "cuda")
     batches.side_px = recipe.pictures.picture_px
     for epoch in itertools.count():
         batches.epoch = epoch

@@ -73,9 +73,7 @@ class Engine:
         self.recipe, self.device, self.ranks = recipe, device, ranks or Ranks()
         self.clock = clock or StepClock(device)
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
-        single_precision = "tf32" if hardware.tf32 else "ieee"
-        torch.backends.cudnn.conv.fp32_precision = single_precision  # type: ignore[attr-defined]
-        torch.backends.cuda.matmul.fp32_precision = single_precision
+        _allow_tf32(device, hardware.tf32)
         self._format = torch.channels_last if hardware.channels_last else torch.contiguous_format
         self.norms: NormChoice = choose_norms(recipe, self.ranks.num_ranks, device)
         apply_norms(network, self.norms, recipe.network.ghost_size)
@@ -257,6 +255,17 @@ class Engine:
 
     def _own_devices(self) -> list[torch.device]:
         return [self.device] if self.device.type == "cuda" else []
+
+
+def _allow_tf32(device: torch.device, allowed: bool) -> None:
+    """Lets FP32 on a GPU be TF32, or holds it to FP32.
+
+    PyTorch knows this by an old name and by a new one, and its compiler reads both up to 2.15 and fails where only the
+    new one was set. These two setters keep them in step.
+    """
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if allowed else "highest")
+        torch.backends.cudnn.allow_tf32 = allowed
 
 
 def _moving_average(network: PlantNetwork, decay: float) -> ModelEmaV3 | None:

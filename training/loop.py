@@ -29,7 +29,14 @@ from training.interruption import ComeBack, Interruption
 from training.log import open_log
 from training.losses import training_classes
 from training.manifest import Manifest
-from training.memory import OutOfMemory, largest_that_fits, limit_memory, out_of_memory, peak_memory_gb
+from training.memory import (
+    OutOfMemory,
+    is_out_of_memory,
+    largest_that_fits,
+    limit_memory,
+    out_of_memory,
+    peak_memory_gb,
+)
 from training.monitor.monitor import Monitor
 from training.nonfinite import Diverged, diagnosis
 from training.optim import fast_forward, keep_layout, load_moments
@@ -271,10 +278,12 @@ class Trainer:
         self._current = pixels, labels
         try:
             self.engine.take(pixels, labels, step=self.position.step, index=index, window=window)
-        except torch.OutOfMemoryError:
-            pass  # not here: the error holds on to the tensors that it was about
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
         else:
             return index + 1 == window
+        # Not above: there the error holds on to the tensors that it was about.
         raise self._out_of_memory(pixels, labels)
 
     def _place_in_window(self, batch: int) -> tuple[int, int]:

@@ -1,18 +1,45 @@
-"""GPU memory: how much may be used, and what would fit when it runs out."""
+"""The device's memory: how much may be used, whether it ran out, and what would fit then."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
 import torch
 
 from models.errors import BotanifyError
 
 _GB = 1e9
+# How cuDNN, cuBLAS and the CPU's allocator tell that memory ran out, in small letters. cuDNN tries one engine after the
+# other, swallows that one had too little memory, and in the end finds none.
+_WORDS: Final = (
+    "out of memory",
+    "alloc_failed",
+    "can't allocate memory",
+    "not enough memory",
+    "unable to find an engine to execute this computation",
+)
 
 
 class OutOfMemory(BotanifyError):
     """The device's memory does not hold a step."""
 
     code = "out_of_memory"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: torch's own class, or another library's words."""
+    words = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in words for part in _WORDS)
+
+
+@contextmanager
+def if_memory_allows() -> Iterator[None]:
+    """Leaves the block where memory runs out, without an error."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
 
 
 def limit_memory(gigabytes: float, device: torch.device) -> None:
@@ -37,12 +64,17 @@ def largest_that_fits(rehearse: Callable[[int], None], batch_size: int) -> int:
     Args:
         rehearse: Takes a step with so many pictures that changes nothing, and frees its memory.
         batch_size: What did not fit.
+
+    Raises:
+        RuntimeError: A step fails for another reason.
     """
     size = batch_size // 2
     while size >= 1:
         try:
             rehearse(size)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             size //= 2
         else:
             return size
@@ -58,7 +90,7 @@ def out_of_memory(batch_size: int, side_px: int, accumulate: int, fits: int | No
         accumulate: Steps of a window.
         fits: How many were found to fit; None if nothing could be tried.
     """
-    problem = f"the GPU's memory does not hold a step of {batch_size} pictures of {side_px} px"
+    problem = f"the device's memory does not hold a step of {batch_size} pictures of {side_px} px"
     if fits == 0:
         return OutOfMemory(f"{problem}, nor of one; train with a smaller --picture-px or on a larger card.")
     most = max(batch_size // 2, 1) if fits is None else fits

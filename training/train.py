@@ -30,7 +30,7 @@ from training.interruption import EXIT_COME_BACK, ComeBack
 from training.log import LOG_FILE, read_log
 from training.loop import Trainer
 from training.manifest import Manifest
-from training.memory import OutOfMemory
+from training.memory import OutOfMemory, is_out_of_memory
 from training.program import run_program
 from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_plain
 from training.show_batch import show_batch
@@ -118,11 +118,10 @@ def train(command: Train) -> None:
     except ComeBack:  # on all ranks alike
         leave()
         raise
-    except torch.OutOfMemoryError as error:
-        raise OutOfMemory(
-            f"the GPU's memory ran out outside of a step ({str(error).splitlines()[0]}); take a smaller --batch-size."
-        ) from error
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            reason = str(error).partition("\n")[0]
+            raise OutOfMemory(f"memory ran out outside of a step ({reason}); take a smaller --batch-size.") from error
         if lost_a_rank(error):
             raise BotanifyError("another rank has ended, and says why.") from error
         raise

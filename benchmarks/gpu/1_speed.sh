@@ -1,26 +1,36 @@
 #!/usr/bin/env bash
 # 1. Ours against timm's training loop, then what each optimization is worth.
 source "$(dirname "$0")/bootstrap.sh"
+keep . 'train-speed/train_speed.json' 'optimizations/optimizations*'
+keep data 'train-speed/data/train_speed.json'
+remember 'done/train-speed*' 'train-speed/train_speed.json' 'train-speed/data/train_speed.json' \
+    'optimizations/machine.json' 'optimizations/runs/*/*/arm.json'
 
-herbarium_200
-data=$WORK/herbarium-200-packed
 if [[ $TINY == 1 ]]; then
     size=(--architecture test_efficientnet --picture-px 32 --batch-size 4 --rounds 1 --steps 2 --workers 0)
     size+=(--num-outputs 20 --amp off)
-    loops=(ours timm) stored=(ours ours-data timm-data)
+    loops=(ours timm) stored=(ours ours-data timm-data) precisions=(off)
+    small=(--architecture test_efficientnet --picture-px 32 --batch-size 4)
     study=(--epochs 2 --seeds 0 --only channels_last)
     flags=(--architecture test_efficientnet --picture-px 32 --serve-px 32 --batch-size 4 --workers 0 --weights none)
 else
     size=(--batch-size 128 --rounds 5 --steps 30 --workers "$(nproc)")
-    loops=(ours timm ours-compiled timm-compiled)
+    loops=(ours timm ours-compiled timm-compiled) precisions=(fp16 off)
     stored=(ours ours-compiled ours-data ours-compiled-data timm-data timm-compiled-data)
-    study=(--epochs 3 --seeds 0 1 2)
+    small=(--architecture efficientnet_b0 --picture-px 128 --batch-size 16)
+    # shellcheck disable=SC2206 # a list of numbers
+    study=(--epochs 3 --seeds ${SEEDS:-0 1 2})
     flags=(--batch-size 64 --workers "$(nproc)" --weights none)
 fi
-step train-speed "$PYTHON" benchmarks/train_speed.py --arms "${loops[@]}" "${size[@]}" \
-    --out "$WORK/results/train_speed.json"
-step train-speed-data "$PYTHON" benchmarks/train_speed.py --arms "${stored[@]}" "${size[@]}" --data "$data" \
-    --out "$WORK/results/train_speed_data.json"
-step optimizations "$PYTHON" training/benchmark.py optimizations --data "$data" --out "$WORK/optimizations" \
-    "${study[@]}" -- "${flags[@]}"
-cp "$WORK"/optimizations/optimizations* "$WORK/results/"
+# First whether the compiler works here at all, on a network that it compiles in a minute.
+for precision in "${precisions[@]}"; do
+    whole_step "compiles-$precision" "$PYTHON" benchmarks/train_speed.py --arms ours-compiled "${small[@]}" \
+        --amp "$precision" --rounds 1 --steps 2
+done
+whole_step train-speed "$PYTHON" benchmarks/train_speed.py --arms "${loops[@]}" "${size[@]}" \
+    --out "$WORK/train-speed/train_speed.json"
+herbarium_200 herbarium-200-large 420 12 0.1
+data=$WORK/herbarium-200-large-packed
+whole_step train-speed-data "$PYTHON" benchmarks/train_speed.py --arms "${stored[@]}" "${size[@]}" --data "$data" \
+    --out "$WORK/train-speed/data/train_speed.json"
+study optimizations optimizations --data "$data" --out "$WORK/optimizations" "${study[@]}" -- "${flags[@]}"

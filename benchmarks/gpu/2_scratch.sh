@@ -1,27 +1,44 @@
 #!/usr/bin/env bash
 # 2. EfficientNet-B4 at full width, 5,337 outputs, from random weights on drawn plants, to a bundle that the service
-# answers from. The bundle's network comes in parts of 15 MB: cat model.part.* > model.fp32.onnx
+# answers from. The bundle's network and the weights for the scripts behind this one come in parts of 15 MB:
+#
+# BRING=bundle    (default) log, figures and bundle: tar -xzf scratch.tar.gz; cat model.part.* > bundle/model.fp32.onnx
+# BRING=weights   cat weights.part.* > weights.safetensors; started with that when it is done, the script only copies
 source "$(dirname "$0")/bootstrap.sh"
+case ${BRING:-bundle} in
+    bundle) keep scratch 'scratch/log.jsonl' 'parts/scratch.tar.gz' 'parts/model.part.*' ;;
+    weights) keep scratch 'parts/weights.part.*' ;;
+    *)
+        echo "error: BRING is bundle or weights, not $BRING" >&2
+        exit 1
+        ;;
+esac
 
 if [[ $TINY == 1 ]]; then
-    herbarium herbarium 48 8
+    herbarium herbarium 48 8 0.1
     flags=(--architecture test_efficientnet --expect-outputs 0 --epochs 2 --batch-size 16 --workers 0 --amp off)
     flags+=(--no-compile --progressive 0 32 --picture-px 48 --serve-px 48 --warmup-epochs 0)
 else
     # Smaller and fewer than a real run's, so that all of it is a matter of minutes.
-    herbarium herbarium 160 12 --full-width
+    herbarium herbarium 160 8 0.1 --full-width
     flags=(--epochs 30 --workers "$(nproc)" --progressive 0 96 15 128 --picture-px 128 --serve-px 144)
     flags+=(--ema-decay 0.999 --validate-every-epochs 5)
 fi
 data=$WORK/herbarium-packed run=$WORK/scratch
 step scratch-trained "$PYTHON" training/train.py b4_5337_scratch --data "$data" --run "$run" --auto-resume "${flags[@]}"
+whole_step scratch-weights "$PYTHON" benchmarks/gpu/small_weights.py "$run/best.pt" --out "$WORK/weights.safetensors"
 # shellcheck disable=SC2016 # the inner shell expands them
-step scratch-exported bash -c 'rm -rf "$0" && exec "$@"' "$WORK/bundle" "$PYTHON" training/export.py \
+whole_step scratch-exported bash -c 'rm -rf "$0" && exec "$@"' "$WORK/bundle" "$PYTHON" training/export.py \
     --checkpoint "$run/best.pt" --data "$data" --out "$WORK/bundle" --workers "$(nproc)" \
     --note "Trained on drawn plants of invented species: a rehearsal, of no use on photographs."
-step scratch-evaluated "$PYTHON" training/evaluate.py --bundle "$WORK/bundle" --checkpoint "$run/best.pt" \
+whole_step scratch-evaluated "$PYTHON" training/evaluate.py --bundle "$WORK/bundle" --checkpoint "$run/best.pt" \
     --data "$data" --out "$WORK/evaluation" --workers "$(nproc)"
-mkdir -p "$WORK/results/scratch"
-cp "$run/log.jsonl" "$WORK"/evaluation/*.json "$WORK/results/scratch/"
-tar -C "$WORK/bundle" --exclude '*.onnx' -czf "$WORK/results/scratch/bundle.tar.gz" .
-split -b 15000000 -d "$WORK/bundle/model.fp32.onnx" "$WORK/results/scratch/model.part."
+picture=$(find "$WORK/herbarium-raw" -name '*.jpg' -print -quit)
+whole_step scratch-asked "$PYTHON" benchmarks/gpu/ask.py --bundle "$WORK/bundle" --picture "$picture" \
+    --out "$WORK/answer.json"
+# shellcheck disable=SC2016 # the inner shell expands them
+whole_step scratch-parts bash -c '
+    cd "$0" && rm -rf parts && mkdir parts
+    tar --exclude "*.onnx" -czf parts/scratch.tar.gz answer.json bundle evaluation
+    split -b 15000000 -d bundle/model.fp32.onnx parts/model.part.
+    split -b 15000000 -d weights.safetensors parts/weights.part.' "$WORK"

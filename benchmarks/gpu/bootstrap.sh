@@ -1,9 +1,11 @@
+# shellcheck shell=bash
 # Sourced by the scripts beside it: where things lie, a Python that has what training needs, and work in slices.
 #
 # WORK      folder for everything that is made (default runs/gpu); a script that is started again goes on there
-# OUT       folder that the results are copied to, small files only (default: results in WORK)
+# OUT       folder that the results are copied to whenever a script ends (default: out in WORK)
 # LIMIT_S   seconds after which a script pauses, with exit code 75 (default 480)
-# TINY=1    everything at a size that a CPU does in a minute or two
+# STATE     the state.tar.gz of OUT from a machine that has forgotten the rest: what it measured is not measured again
+# TINY=1    everything at a size that a CPU does in minutes
 # PYTHON    default: .venv/bin/python if there is one, else python3
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -13,8 +15,11 @@ if [[ -z ${PYTHON:-} ]]; then
     PYTHON=python3
     if [[ -x .venv/bin/python ]]; then PYTHON=.venv/bin/python; fi
 fi
-export PYTHON
-mkdir -p "$WORK/done" "$WORK/results" "$OUT"
+mkdir -p "$WORK/done" "$WORK/tried" "$OUT"
+if [[ -n ${STATE:-} && ! -e $WORK/done/state ]]; then
+    tar -C "$WORK" -xzf "$STATE"
+    touch "$WORK/done/state"
+fi
 
 # What a machine with PyTorch and timm may lack; wheels.sh fetches it where there is a network.
 if [[ -d data/site ]]; then export PYTHONPATH=$PWD/data/site${PYTHONPATH:+:$PYTHONPATH}; fi
@@ -30,19 +35,49 @@ fi
 left() { echo $((LIMIT_S - SECONDS)); }
 
 # step NAME COMMAND...: runs a command that has not been done yet. What runs when the time is over is told to stop, and
-# the script ends with 75; started again, it goes on with that command.
-step() {
-    local name=$1 code=0 began=$SECONDS
-    shift
+# the script ends with 75; started again, it goes on with that command, which takes up its work where it was.
+step() { run_step resumes "$@"; }
+
+# whole_step NAME COMMAND...: the same for a command that begins anew. It waits for a slice with more time than was too
+# little before, and where that was all of a slice, the script fails.
+whole_step() { run_step anew "$@"; }
+
+# study NAME STUDY ARGUMENTS...: a study of training/benchmark.py, which stops in time to write a page of what it has.
+study() {
+    local page_s=40
+    if [[ ! -e $WORK/done/$1 ]] && (($(left) < 2 * page_s)); then pause "$1"; fi
+    step "$1" "$PYTHON" training/benchmark.py "$2" --stop-after-s "$(($(left) - page_s))" "${@:3}"
+}
+
+num_begun=0 # in this slice
+run_step() {
+    local kind=$1 name=$2 code=0 given
+    shift 2
     if [[ -e $WORK/done/$name ]]; then return; fi
-    if (($(left) < 5)); then pause "$name"; fi
-    echo "== $name, $(left) s left"
-    timeout --signal=TERM --kill-after=50 "$(left)" "$@" || code=$?
-    case $code in
-        0) echo "$((SECONDS - began)) s" >"$WORK/done/$name" ;;
-        75 | 124 | 137) pause "$name" ;;
-        *) exit "$code" ;;
-    esac
+    given=$(left)
+    if ((given < 2)); then pause "$name"; fi
+    if ((given <= $(cat "$WORK/tried/$name" 2>/dev/null || echo 0))); then
+        if ((num_begun == 0)); then fail_for_time "$name" "$given"; fi
+        pause "$name"
+    fi
+    echo "== $name, $given s left"
+    timeout --preserve-status --signal=TERM --kill-after=50 "$given" "$@" || code=$?
+    num_begun=$((num_begun + 1))
+    if ((code == 0)); then
+        echo "$((given - $(left))) s" >"$WORK/done/$name"
+        return
+    fi
+    if ((code != 75 && $(left) > 0)); then exit "$code"; fi # it failed by itself
+    if [[ $kind == anew && $code != 75 ]]; then
+        echo "$given" >"$WORK/tried/$name"
+        if ((num_begun == 1)); then fail_for_time "$name" "$given"; fi
+    fi
+    pause "$name"
+}
+
+fail_for_time() {
+    echo "error: $1 is not done in a slice of $2 s and always begins anew; raise LIMIT_S" >&2
+    exit 1
 }
 
 pause() {
@@ -50,25 +85,47 @@ pause() {
     exit 75
 }
 
-# herbarium NAME SIZE_PX PICTURES_PER_CLASS [flags]: draws plants and packs them to $WORK/NAME-packed.
-herbarium() {
-    local folder=$WORK/$1
-    # Drawing cannot be taken up again in the middle, so it begins anew.
-    # shellcheck disable=SC2016 # the inner shell expands them
-    step "$1-drawn" bash -c 'rm -rf "$0" && exec "$@"' "$folder-raw" "$PYTHON" training/prepare.py herbarium \
-        "$folder-raw" --size-px "$2" --pictures-per-class "$3" --workers "$(nproc)" "${@:4}"
-    step "$1-packed" "$PYTHON" training/prepare.py sources "$folder-raw/data_herbarium.toml" --root "$folder-raw" \
-        --out "$folder" --shards "$folder-packed" --workers "$(nproc)"
+# keep FOLDER PATTERN...: what of WORK is copied to OUT/FOLDER when the script ends, however it ends.
+kept=()
+keep() {
+    local pattern
+    for pattern in "${@:2}"; do kept+=("$1" "$pattern"); done
 }
 
-# Two hundred species: what is read in the speed comparison, and one of the two data sets of the ablation.
+# remember PATTERN...: what of WORK goes to OUT/state.tar.gz then.
+remembered=()
+remember() { remembered+=("$@"); }
+
+bring_home() {
+    local at files
+    for ((at = 0; at < ${#kept[@]}; at += 2)); do
+        mapfile -t files < <(compgen -G "$WORK/${kept[at + 1]}")
+        if ((${#files[@]})); then
+            mkdir -p "$OUT/${kept[at]}"
+            cp "${files[@]}" "$OUT/${kept[at]}/"
+        fi
+    done
+    mapfile -t files < <(cd "$WORK" && for pattern in "${remembered[@]}"; do compgen -G "$pattern"; done)
+    if ((${#files[@]})); then tar -C "$WORK" -czf "$OUT/state.tar.gz" "${files[@]}"; fi
+}
+trap bring_home EXIT
+
+# herbarium NAME SIZE_PX PICTURES_PER_CLASS VALIDATION_SHARE [flags]: draws plants and packs them to $WORK/NAME-packed.
+herbarium() {
+    local raw=$WORK/$1-raw
+    # shellcheck disable=SC2016 # the inner shell expands them
+    whole_step "$1-drawn" bash -c 'rm -rf "$0" && exec "$@"' "$raw" "$PYTHON" training/prepare.py herbarium "$raw" \
+        --size-px "$2" --pictures-per-class "$3" --workers "$(nproc)" "${@:5}"
+    sed "s/^merge = /validation_share = $4\n&/" "$raw/data_herbarium.toml" >"$raw/data.toml"
+    step "$1-packed" "$PYTHON" training/prepare.py sources "$raw/data.toml" --root "$raw" --out "$WORK/$1" \
+        --shards "$WORK/$1-packed" --workers "$(nproc)"
+}
+
+# herbarium_200 NAME SIZE_PX PICTURES_PER_CLASS VALIDATION_SHARE: the same with two hundred species.
 herbarium_200() {
     if [[ $TINY == 1 ]]; then
-        herbarium herbarium-200 48 8 --num-inaturalist 3 --num-plantnet 3 --num-house 2 --num-shared 1
+        herbarium "$1" 48 8 "$4" --num-inaturalist 3 --num-plantnet 3 --num-house 2 --num-shared 1
     else
-        herbarium herbarium-200 420 20 --num-inaturalist 120 --num-plantnet 60 --num-house 20 --num-shared 20
+        herbarium "$@" --num-inaturalist 120 --num-plantnet 60 --num-house 20 --num-shared 20
     fi
 }
-
-copy_results() { cp -r "$WORK/results/." "$OUT/"; }
-trap copy_results EXIT

@@ -3,11 +3,15 @@
 import os
 import shutil
 import subprocess
+import tarfile
+import time
 from pathlib import Path
 
 import pytest
 import tyro
 
+from benchmarks.gpu.ask import Ask
+from benchmarks.gpu.small_weights import SmallWeights
 from benchmarks.train_speed import TrainSpeed
 from training import benchmark, prepare, train
 from training.evaluate import Evaluate
@@ -16,30 +20,41 @@ from training.export import Export
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "benchmarks" / "gpu").glob("*.sh"))
 NUMBERED = [script.name for script in SCRIPTS if script.name[0].isdigit()]
-# Notes its arguments, and leaves behind what the program would. In bash, which starts at once.
+# Notes its arguments, and leaves behind what the program would; then it fails or lasts, where it is told to. In bash,
+# which starts at once.
 STAND_IN = """#!/usr/bin/env bash
 if [[ $1 == -c ]]; then exit 0; fi
 printf '%s\\t' "$@" >> "{notes}"
 echo >> "{notes}"
-if [[ ${{FAILS:-}} == "${{1##*/}}" ]]; then exit "$CODE"; fi
+program=${{1##*/}}
 while [[ $# -gt 1 ]]; do
-    if [[ $1 == --out || $1 == --run ]]; then
-        if [[ $2 == *.json ]]; then
-            echo '[]' > "$2"
-        else
+    case $1 in
+        --out | --run)
+            if [[ $2 == *.json || $2 == *.safetensors ]]; then
+                mkdir -p "${{2%/*}}"
+                echo '[]' > "$2"
+            else
+                mkdir -p "$2/runs/equal-epochs/one-seed0"
+                for name in optimizations.json optimizations-speed.svg batch_sizes.md ablation.json machine.json \\
+                    model.fp32.onnx bundle.json evaluation.json log.jsonl best.pt runs/equal-epochs/one-seed0/arm.json
+                do
+                    echo '[]' > "$2/$name"
+                done
+            fi ;;
+        herbarium)
             mkdir -p "$2"
-            for name in optimizations.json batch_sizes.json ablation.json model.fp32.onnx log.jsonl best.pt; do
-                echo '[]' > "$2/$name"
-            done
-        fi
-    fi
+            echo 'merge = "within_sources"' > "$2/data_herbarium.toml"
+            echo picture > "$2/one.jpg" ;;
+    esac
     shift
 done
+if [[ ${{FAILS:-}} == "$program" ]]; then exit "$CODE"; fi
+if [[ ${{LASTS:-}} == "$program" ]]; then sleep 30; fi
 """
 
 
-def run(script, folder, **variables):
-    """Exit code, and what Python was asked to do."""
+def run(script, folder, *arguments, **variables):
+    """Exit code, what Python was asked to do, and what the script said of its own."""
     python, notes = folder / "python", folder / "notes.txt"
     python.write_text(STAND_IN.format(notes=notes))
     python.chmod(0o755)
@@ -48,8 +63,14 @@ def run(script, folder, **variables):
     (folder / "weights.pt").touch()
     names = {"PYTHON": "python", "WORK": "work", "OUT": "out", "FLOWERS": "flowers", "WEIGHTS": "weights.pt"}
     found = os.environ | {name: str(folder / place) for name, place in names.items()} | variables
-    done = subprocess.run(["bash", ROOT / "benchmarks" / "gpu" / script], env=found, timeout=60, check=False)
-    return done.returncode, [line.split("\t")[:-1] for line in notes.read_text().splitlines()]
+    command = ["bash", ROOT / "benchmarks" / "gpu" / script, *arguments]
+    done = subprocess.run(command, env=found, timeout=60, check=False, stderr=subprocess.PIPE, text=True)
+    return done.returncode, [line.split("\t")[:-1] for line in notes.read_text().splitlines()], done.stderr
+
+
+def brought(folder):
+    """Places of the files that came home."""
+    return {str(path.relative_to(folder / "out")) for path in (folder / "out").rglob("*") if path.is_file()}
 
 
 def understood(program, *arguments):
@@ -65,6 +86,10 @@ def understood(program, *arguments):
             return tyro.cli(Export, args=arguments)
         case "evaluate.py":
             return tyro.cli(Evaluate, args=arguments)
+        case "ask.py":
+            return tyro.cli(Ask, args=arguments)
+        case "small_weights.py":
+            return tyro.cli(SmallWeights, args=arguments)
         case "benchmark.py":
             study = benchmark.parse(list(arguments))
             train.parse(["b4_5337", *study.flags])
@@ -81,42 +106,127 @@ def test_scripts_are_sound_bash(script):
 @pytest.mark.parametrize("tiny", ["0", "1"])
 @pytest.mark.parametrize("script", NUMBERED)
 def test_every_command_is_understood_and_done_once(script, tiny, tmp_path):
-    code, asked = run(script, tmp_path, TINY=tiny)
+    code, asked, _ = run(script, tmp_path, TINY=tiny)
     assert code == 0
     assert asked
     for program, *arguments in asked:
         assert (ROOT / program).is_file() or Path(program).is_file()
         understood(program, *arguments)
-    again, asked = run(script, tmp_path, TINY=tiny)
+    again, asked, _ = run(script, tmp_path, TINY=tiny)
     assert (again, asked) == (0, [])
 
 
-@pytest.mark.parametrize("code", [75, 124])
-def test_a_script_pauses_with_its_programs_and_goes_on_there(code, tmp_path):
-    paused, asked = run("1_speed.sh", tmp_path, FAILS="benchmark.py", CODE=str(code))
-    assert paused == 75
-    ended, rest = run("1_speed.sh", tmp_path)
+@pytest.mark.parametrize(
+    ("script", "argument", "bring"),
+    [
+        *((script, "", "bundle") for script in NUMBERED),
+        ("2_scratch.sh", "", "weights"),
+        ("3_ablation.sh", "flowers17", ""),
+    ],
+)
+def test_what_comes_home_is_what_a_lent_machine_hands_back(script, argument, bring, tmp_path):
+    assert run(script, tmp_path, *filter(None, [argument]), **({"BRING": bring} if bring else {}))[0] == 0
+    places = brought(tmp_path)
+    assert 0 < len(places) <= 8
+    assert max(place.count("/") for place in places) <= 2
+    if script == "1_speed.sh":
+        assert {"train_speed.json", "data/train_speed.json", "optimizations.json", "state.tar.gz"} <= places
+    if script == "2_scratch.sh":
+        part = "weights.part.00" if bring == "weights" else "model.part.00"
+        assert f"scratch/{part}" in places
+        assert "scratch/log.jsonl" in places or bring == "weights"
+
+
+@pytest.mark.parametrize("script", ["1_speed.sh", "3_ablation.sh", "4_batch_sizes.sh"])
+def test_a_study_that_pauses_brings_home_its_page_and_its_finished_runs(script, tmp_path):
+    code, asked, _ = run(script, tmp_path, FAILS="benchmark.py", CODE="75")
+    assert code == 75
+    study = understood(*asked[-1])
+    assert 0 < study.stop_after_s < 480 - 30  # before the script itself would end it
+    assert any(place.endswith((".json", ".md")) and "speed" not in place for place in brought(tmp_path))
+    with tarfile.open(tmp_path / "out" / "state.tar.gz") as state:
+        assert any(name.endswith("arm.json") for name in state.getnames())
+    ended, rest, _ = run(script, tmp_path)
     assert ended == 0
-    assert rest == asked[-1:]
+    assert [words[:2] for words in rest] == [asked[-1][:2]]
 
 
-def test_a_failure_ends_a_script_with_its_own_code(tmp_path):
-    assert run("2_scratch.sh", tmp_path, FAILS="train.py", CODE="1")[0] == 1
+def test_another_machine_goes_on_where_the_state_of_a_forgetful_one_ends(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    run("1_speed.sh", one, FAILS="benchmark.py", CODE="75")
+    code, asked, _ = run("1_speed.sh", other, STATE=str(one / "out" / "state.tar.gz"), FAILS="benchmark.py", CODE="75")
+    assert code == 75
+    assert [words for words in asked if "train_speed.json" in words[-1]] == []
+    assert "herbarium" in {word for words in asked for word in words}  # what was drawn is forgotten
+    assert (other / "work" / "optimizations" / "runs" / "equal-epochs" / "one-seed0" / "arm.json").is_file()
+    assert {"train_speed.json", "data/train_speed.json"} <= brought(other)
+
+
+def test_what_can_be_told_to_stop_pauses_when_the_time_is_over(tmp_path):
+    began = time.monotonic()
+    code, asked, _ = run("2_scratch.sh", tmp_path, LASTS="train.py", LIMIT_S="4")
+    assert code == 75
+    assert time.monotonic() - began < 20
+    assert asked[-1][0].endswith("train.py")
+
+
+def test_what_begins_anew_waits_for_more_time_and_fails_where_there_is_never_more(tmp_path):
+    code, asked, _ = run("2_scratch.sh", tmp_path, LASTS="small_weights.py", LIMIT_S="4")
+    assert (code, asked[-1][0]) == (75, "benchmarks/gpu/small_weights.py")
+    code, asked, said = run("2_scratch.sh", tmp_path, LASTS="small_weights.py", LIMIT_S="4")
+    assert code == 1
+    assert "scratch-weights is not done in a slice of" in said
+    assert run("2_scratch.sh", tmp_path, LIMIT_S="60")[0] == 0
+
+
+def test_a_whole_slice_that_is_too_short_is_told_at_once(tmp_path):
+    code, asked, said = run("4_batch_sizes.sh", tmp_path, LASTS="prepare.py", LIMIT_S="3")
+    assert (code, len(asked)) == (1, 1)
+    assert "raise LIMIT_S" in said
+
+
+@pytest.mark.parametrize("code", [1, 137])
+def test_a_failure_ends_a_script_with_its_own_code(code, tmp_path):
+    assert run("2_scratch.sh", tmp_path, FAILS="train.py", CODE=str(code))[0] == code
 
 
 def test_a_script_whose_time_is_over_pauses_before_it_begins(tmp_path):
-    assert run("4_batch_sizes.sh", tmp_path, LIMIT_S="0") == (75, [])
+    assert run("4_batch_sizes.sh", tmp_path, LIMIT_S="0")[:2] == (75, [])
 
 
-def test_the_ablation_asks_for_its_checkpoint(tmp_path):
-    code, asked = run("3_ablation.sh", tmp_path, WEIGHTS=str(tmp_path / "missing.pt"))
+def test_the_ablation_asks_for_its_weights(tmp_path):
+    code, asked, said = run("3_ablation.sh", tmp_path, WEIGHTS=str(tmp_path / "missing.pt"))
     assert (code, asked) == (1, [])
+    assert "2_scratch.sh first" in said
+
+
+def test_the_ablation_judges_speed_and_memory_at_the_recipe_s_own_size(tmp_path):
+    study = understood(*run("3_ablation.sh", tmp_path)[1][-1])
+    assert "--picture-px" in study.flags
+    assert study.hardware
+    assert study.hardware_px == 0
+
+
+def test_the_ablation_takes_its_size_from_variables(tmp_path):
+    asked = run("3_ablation.sh", tmp_path, SEEDS="5 6", RATES="1e-4", ARMS="batch_16 amp", BUDGET_S="30", EPOCHS="7")[1]
+    study = understood(*asked[-1])
+    assert (study.seeds, study.rates, study.only) == ((5, 6), (1e-4,), ("batch_16", "amp"))
+    assert (study.epochs, study.budget_s, study.equal_time) == (7, 30.0, True)
+
+
+@pytest.mark.parametrize(("script", "argument", "bring"), [("2_scratch.sh", "", "all"), ("3_ablation.sh", "roses", "")])
+def test_a_word_that_means_nothing_is_told(script, argument, bring, tmp_path):
+    code, asked, said = run(script, tmp_path, *filter(None, [argument]), BRING=bring or "bundle")
+    assert (code, asked) == (1, [])
+    assert said.startswith("error: ")
 
 
 def test_the_wheels_are_those_of_the_lock(tmp_path):
     shutil.copytree(ROOT / "benchmarks" / "gpu", tmp_path / "benchmarks" / "gpu")
     shutil.copy(ROOT / "requirements.lock", tmp_path)
-    code, asked = run(tmp_path / "benchmarks" / "gpu" / "wheels.sh", tmp_path)
+    code, asked, _ = run(tmp_path / "benchmarks" / "gpu" / "wheels.sh", tmp_path)
     assert code == 0
     pins = [argument for argument in asked[0] if "==" in argument]
     assert {pin.partition("==")[0] for pin in pins} >= {"msgspec", "tyro", "typeguard", "simplejpeg", "imagehash"}

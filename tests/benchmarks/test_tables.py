@@ -104,6 +104,18 @@ def test_every_device_with_a_result_is_shown_and_no_other(tmp_path):
     assert "(two/herbarium/ablation.md)" in shown
 
 
+def test_two_results_of_one_device_stand_one_below_the_other(tmp_path):
+    page = "<!-- table: train_speed -->\n<!-- end of table -->\n"
+    result = (RESULTS / "amd-epyc-2-cores" / "train_speed.json").read_bytes()
+    for folder in ("one", "one/data"):  # as benchmarks/gpu/1_speed.sh brings them home
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train_speed.json").write_bytes(result)
+    shown = with_tables(page, tmp_path, tmp_path)
+    assert shown.count("| ours |") == 2
+    assert "(one/train_speed.json)" in shown
+    assert "(one/data/train_speed.json)" in shown
+
+
 def test_a_marker_that_names_no_table_is_told(tmp_path):
     with pytest.raises(DataError, match="no such table"):
         with_tables("<!-- table: loaders -->\n<!-- end of table -->\n", tmp_path, tmp_path)

@@ -1,11 +1,16 @@
 import json
+import subprocess
+import sys
 
 import msgspec
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
+from benchmarks import train_speed_turns
 from benchmarks.train_speed import Rate, Result, TrainSpeed, markdown, measure, targets
-from benchmarks.train_speed_arms import open_arm, write_folder
+from benchmarks.train_speed_arms import Stored, open_arm, write_folder
+from benchmarks.train_speed_turns import order_of, take_turns
 from models.errors import RecipeError
 from tests.training.small import make_taxonomy, write_data, write_pictures
 from training.machine import Gpu, this_machine
@@ -69,10 +74,48 @@ def test_both_loops_train_the_same_network_by_the_same_rules():
 def test_timm_reads_the_very_bytes_that_ours_reads(data, tmp_path):
     manifest = Manifest(data)
     store, rows = PictureStore(manifest), manifest.rows_of("train").tolist()
-    assert write_folder(data, tmp_path / "folder") == len(rows) == 9
-    written = sorted(path.read_bytes() for path in (tmp_path / "folder").rglob("*.jpg"))
-    assert written == sorted(store.read_many(rows))
-    assert len(list((tmp_path / "folder").iterdir())) == len({manifest.label(row) for row in rows})
+    write_folder(Stored(data, tmp_path, times=3))
+    written = sorted(path.read_bytes() for path in tmp_path.rglob("*.jpg"))
+    assert written == sorted(store.read_many(rows) * 3)
+    assert len(rows) == 9
+    assert len(list((tmp_path / "train").iterdir())) == len({manifest.label(row) for row in rows})
+
+
+@pytest.mark.parametrize("name", ["ours-data", "timm-data"])
+def test_no_epoch_of_stored_pictures_ends_while_loops_are_timed(name, data, monkeypatch):
+    begun, begin = [], DataLoader.__iter__
+    monkeypatch.setattr(DataLoader, "__iter__", lambda loader: begun.append(loader) or begin(loader))
+    measure(tiny(arms=(name,), data=data, steps=4))  # 18 steps of 4; there are 9 pictures
+    assert len(begun) == 1
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 8])
+def test_every_loop_follows_another_one_from_round_to_round(number):
+    names = [str(name) for name in range(number)]
+    turns = [name for round_ in range(6) for name in order_of(round_, names)]
+    before = {name: {turns[at - 1] for at in range(1, len(turns)) if turns[at] == name} for name in names}
+    assert min(len(followed) for followed in before.values()) > 1
+    assert turns == [name for round_ in range(6) for name in order_of(round_, names)]
+
+
+class Loop:
+    """Notes what it is asked to do."""
+
+    def __init__(self, name, asked):
+        self.name, self.asked = name, asked
+
+    def take(self, steps):
+        self.asked.append((self.name, steps))
+
+
+def test_every_loop_leads_in_to_each_of_its_turns_and_the_first_round_does_not_count(monkeypatch):
+    monkeypatch.setattr(train_speed_turns, "_MOST_WAIT_S", 0.0)
+    asked = []
+    arms = {"a": Loop("a", asked), "b": Loop("b", asked)}
+    taken = take_turns(arms, {"a": 2, "b": 7}, rounds=range(4), steps=5, device=CPU)
+    assert {name: len(turn.seconds) for name, turn in taken.items()} == {"a": 3, "b": 3}
+    assert sorted(asked) == sorted(4 * [("a", 2), ("a", 5), ("b", 7), ("b", 5)])
+    assert all(asked[at][0] == asked[at + 1][0] for at in range(0, len(asked), 2))
 
 
 def test_a_run_compares_the_loops_in_turns_and_writes_what_it_found(data, tmp_path, capsys):
@@ -117,6 +160,34 @@ def test_reading_is_held_against_the_same_loop_on_generated_pictures():
 def test_stored_pictures_must_be_named():
     with pytest.raises(RecipeError, match="--data"):
         measure(tiny(arms=("ours-data",)))
+
+
+class Waiting:
+    """A loop that must not begin before a file is there."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def take(self, steps):
+        assert self.file.exists()
+
+
+def test_no_turn_begins_while_loaders_of_another_loop_are_busy(tmp_path, monkeypatch):
+    monkeypatch.setattr(train_speed_turns, "_LOOK_S", 1.0)  # a busy machine gives a process nothing for a moment
+    filled, program = tmp_path / "filled", tmp_path / "loader.py"
+    program.write_text(
+        "import pathlib, sys, time\n"
+        "print('begun', flush=True)\n"
+        "while time.process_time() < 1.5:\n    pass\n"
+        "pathlib.Path(sys.argv[1]).touch()\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, program, filled], stdout=subprocess.PIPE) as loader:
+        loader.stdout.readline()
+        try:
+            take_turns({"a": Waiting(filled)}, {"a": 1}, rounds=range(1), steps=1, device=CPU)
+        finally:
+            loader.kill()
 
 
 @pytest.mark.slow

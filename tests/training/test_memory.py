@@ -1,7 +1,14 @@
 import pytest
 import torch
 
-from training.memory import largest_that_fits, limit_memory, out_of_memory, peak_memory_gb
+from training.memory import (
+    if_memory_allows,
+    is_out_of_memory,
+    largest_that_fits,
+    limit_memory,
+    out_of_memory,
+    peak_memory_gb,
+)
 
 
 def card_for(most, tried):
@@ -20,6 +27,47 @@ def test_what_is_said_to_fit_was_tried(most, fits, tries):
     tried = []
     assert largest_that_fits(card_for(most, tried), 32) == fits
     assert tried == tries
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError(),
+        MemoryError(),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("FIND was unable to find an engine to execute this computation"),
+        RuntimeError("GET was unable to find an engine to execute this computation"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+    ],
+    ids=lambda error: str(error).partition("\n")[0][:40] or type(error).__name__,
+)
+def test_every_library_s_words_for_too_little_memory_are_known(error):
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "words", ["mat1 and mat2 shapes cannot be multiplied", "CUDA error: device-side assert triggered", ""]
+)
+def test_another_error_is_not_taken_for_too_little_memory(words):
+    assert not is_out_of_memory(RuntimeError(words))
+
+
+def test_a_convolution_without_an_engine_counts_as_a_batch_that_does_not_fit():
+    def rehearse(size):
+        if size > 3:
+            raise RuntimeError("FIND was unable to find an engine to execute this computation")
+
+    assert largest_that_fits(rehearse, 12) == 3
+
+
+def test_another_error_in_a_rehearsal_is_not_hidden():
+    def rehearse(_size):
+        raise RuntimeError("shapes do not match")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        largest_that_fits(rehearse, 8)
 
 
 def test_a_card_that_holds_no_picture_is_told_as_that():
@@ -60,3 +108,17 @@ def test_a_limited_card_refuses_what_lies_above_the_limit():
             torch.empty(2 * 10**9, dtype=torch.uint8, device=device)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError("CUDNN_STATUS_ALLOC_FAILED")])
+def test_lack_of_memory_ends_only_what_may_do_without(error):
+    reached = False
+    with if_memory_allows():
+        raise error
+        reached = True
+    assert not reached
+
+
+def test_other_errors_are_not_taken_for_lack_of_memory():
+    with pytest.raises(RuntimeError, match="shapes"), if_memory_allows():
+        raise RuntimeError("shapes do not match")

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from training.memory import if_memory_allows
 from training.monitor.clock import DEVICE_STAGES, StepClock
 from training.monitor.replay import Ceiling, Steps, measure_ceiling, worth_replaying
 from training.monitor.usage import UsageSampler
@@ -109,9 +109,7 @@ class Monitor:
         if batch is None or self._ceiling is not None or not self._alone or not worth_replaying(self._step_s()):
             return
         hardware = self._recipe.hardware
-        with suppress(
-            torch.OutOfMemoryError
-        ):  # replays keep gradients, for which there may be no room: no ceiling then
+        with if_memory_allows():  # replays keep gradients, for which there may be no room: no ceiling then
             self._ceiling = self._ceilings[batch[0].shape[-1], self._head_only] = measure_ceiling(
                 steps,
                 *batch,

@@ -23,6 +23,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from training.memory import if_memory_allows
 from training.monitor.clock import DEVICE_STAGES, StepClock
 from training.monitor.counters import waited_s
 
@@ -142,10 +143,9 @@ def _measure(steps: Steps, pixels: Tensor, labels: Tensor, budget_s: float) -> R
 
 
 def _measure_if_it_fits(steps: Steps, pixels: Tensor, labels: Tensor, budget_s: float) -> Replayed | None:
-    try:
+    with if_memory_allows():
         return _measure(steps, pixels, labels, budget_s)
-    except torch.OutOfMemoryError:
-        return None
+    return None
 
 
 def _repeated(pixels: Tensor, labels: Tensor, times: int) -> tuple[Tensor, Tensor]:

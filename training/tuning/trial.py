@@ -22,7 +22,7 @@ from models.errors import BotanifyError
 from models.network import PlantNetwork
 from training.device import choose_device
 from training.engine import Engine
-from training.memory import limit_memory
+from training.memory import is_out_of_memory, limit_memory
 from training.predict import torch_runner
 from training.recipe import Recipe, check_recipe
 from training.tuning.launch import Order
@@ -58,7 +58,7 @@ def run(order: Order) -> Trial:
     except BotanifyError as error:
         return Trial(setting=setting_of(recipe), outcome="crashed", note=str(error))
     except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         return Trial(setting=setting_of(recipe), outcome="does_not_fit", note="out of memory")
 
@@ -158,13 +158,6 @@ def _memory(device: torch.device, limit_gb: float) -> tuple[float | None, float 
     if limit_gb:  # torch counts only its own memory against a limit
         share = max(share, peak / (limit_gb * _GB))
     return taken / _GB, share
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out, which cuDNN, cuBLAS and the CPU's allocator tell each in its own words."""
-    words = str(error).lower()
-    told = ("out of memory", "alloc_failed", "can't allocate memory", "not enough memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in words for part in told)
 
 
 class _Use:

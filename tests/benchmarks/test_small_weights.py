@@ -1,0 +1,61 @@
+import pytest
+import torch
+
+from benchmarks.gpu.small_weights import SmallWeights, write_small_weights
+from models.network import PlantNetwork
+from training.checkpoint import Checkpoint, write_checkpoint
+from training.weights import load_weights
+
+
+def network(num_outputs, seed):
+    torch.manual_seed(seed)
+    found = PlantNetwork("test_efficientnet", num_outputs)
+    for name, value in found.state_dict().items():
+        if name.endswith("running_var"):
+            value.copy_(torch.rand_like(value) * 1e-7)  # half precision knows nothing as small
+    return found
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    path = tmp_path / "best.pt"
+    write_checkpoint(
+        path,
+        Checkpoint(
+            architecture="test_efficientnet",
+            network=network(3, 1).state_dict(),
+            ema=network(3, 2).state_dict(),
+            optimizer={},
+            scheduler={},
+            scaler={},
+            position={},
+            recipe={},
+            output_keys=["drawn:a", "drawn:b", "drawn:c"],
+            manifest_sha256="",
+            global_batch=1,
+            git_commit="",
+            trained_on="",
+        ),
+    )
+    return path
+
+
+def test_other_classes_start_from_the_judged_weights(checkpoint, tmp_path):
+    out = tmp_path / "weights.safetensors"
+    write_small_weights(SmallWeights(checkpoint=checkpoint, out=out))
+    judged, other = network(3, 2), network(7, 3)
+    fresh = other.head.get_parameter("weight").clone()
+    loaded = load_weights(other, str(out), [f"other:{number}" for number in range(7)])
+    assert loaded.fresh_head
+    assert torch.equal(other.head.get_parameter("weight"), fresh)
+    ours, theirs = other.state_dict(), judged.state_dict()
+    for name in ours.keys() - {"timm_model.classifier.weight", "timm_model.classifier.bias"}:
+        off = 0.0 if ours[name].ndim < 2 else 1e-3
+        torch.testing.assert_close(ours[name], theirs[name], rtol=off, atol=off / 1000, msg=name)
+
+
+def test_the_file_is_half_as_large_as_the_weights(checkpoint, tmp_path):
+    out = tmp_path / "weights.safetensors"
+    write_small_weights(SmallWeights(checkpoint=checkpoint, out=out))
+    whole = sum(value.numel() * value.element_size() for value in network(3, 2).state_dict().values())
+    assert out.stat().st_size < 0.65 * whole
