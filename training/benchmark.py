@@ -21,11 +21,11 @@ import tyro
 
 from training.interruption import EXIT_COME_BACK
 from training.program import run_program
-from training.studies.ablation import Ablate, ablate
+from training.studies.ablation.study import Ablate, ablate
 from training.studies.arms import StudyPaused
-from training.studies.batch_sizes import BatchSizes, measure_batch_sizes
+from training.studies.batch_sizes.study import BatchSizes, measure_batch_sizes
 from training.studies.comparison import Compare, compare
-from training.studies.optimizations import Optimizations, measure_optimizations
+from training.studies.optimizations.study import Optimizations, measure_optimizations
 
 Command = (
     Annotated[Optimizations, tyro.conf.subcommand("optimizations")]

@@ -5,31 +5,34 @@ A study may be stopped at any time and started again: what is finished is not ru
 
 import math
 import signal
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import msgspec
 
 from models.errors import BotanifyError, RecipeError
 from training.atomic_file import remove_leftovers, replaced
 from training.interruption import EXIT_COME_BACK, Interruption
-from training.log import LOG_FILE, Event, read_log, without_repeats
 from training.recipe import read_recipe, recipe_to_plain
+from training.studies.results import Arm, ArmResult, read_result
 
 TRAIN: Final = Path(__file__).resolve().parents[1] / "train.py"
 ARM_FILE: Final = "arm.json"
 OUTPUT_FILE: Final = "output.txt"
 _ALWAYS: Final = ("--auto-resume", "--keep", "1", "--no-tensorboard")
 _TOLD: Final = "error ("  # begins the line with which every program of this project ends that fails
+_MOST_CRASHES: Final = 2  # of a run; chance seldom strikes twice, and a cause that stays would stop the study for ever
 _POLL_S: Final = 0.2
-_GRACE_S: Final = 120.0  # a validation or a checkpoint that is under way may be finished first
+# A checkpoint or a short validation that is under way may be finished first. Whoever asks this process to end seldom
+# waits for longer than a minute, and the report is still to be written; an epoch is saved before it is judged.
+_GRACE_S: Final = 40.0
+_AGAIN: Final = "start the same command again to go on."
 
 
 class StudyPaused(BotanifyError):
@@ -38,64 +41,30 @@ class StudyPaused(BotanifyError):
     code = "paused"
 
 
-class Arm(msgspec.Struct, frozen=True):
-    """One way to train."""
+class Slice:
+    """How long a study may go on now: until its time is over, or until this process is asked to end.
 
-    name: str
-    flags: tuple[str, ...]
-    """Flags of train.py, added to those that all arms of the study have."""
-    explains: str
-    """What the arm is there to show, in a sentence."""
+    Inside a `with` block SIGTERM only sets a flag, so that what was found can still be written.
 
+    Args:
+        seconds: From here on; 0 sets no limit.
+    """
 
-class EpochResult(msgspec.Struct, frozen=True):
-    """What an epoch took and gave."""
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._ends = time.monotonic() + seconds if seconds > 0 else math.inf
+        self._asked = Interruption()
 
-    epoch: int
-    """Epochs done, from 1 on."""
-    seconds: float
-    """Of training alone, without validation."""
-    pictures_per_s: float
-    top1: float | None
-    """Share of the validation pictures that are named rightly, in [0, 1]; None where none was judged."""
-    num_pictures: int | None
-    """Validation pictures."""
-    loss: float | None
-    """Mean validation loss, nats."""
-    memory_gb: float | None
-    """Most GPU memory held, GB; None on a CPU."""
+    def __enter__(self) -> Self:
+        self._asked.__enter__()
+        return self
 
-
-class ArmResult(msgspec.Struct, frozen=True):
-    """What an arm gave with one seed."""
-
-    arm: Arm
-    seed: int
-    epochs: list[EpochResult]
-    seconds_to_first_step: float | None
-    """From the start of training to the end of the first step; kernels are chosen and compiled in it."""
-    error: str = ""
-    """Why the run failed; empty where it did not."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._asked.__exit__(kind, error, at)
 
     @property
-    def top1(self) -> float | None:
-        """Validation top-1 at the end; never that of the best epoch, which would be picked by what it is judged on."""
-        return self.epochs[-1].top1 if self.epochs and not self.error else None
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the run came to its end or told why not; one that crashed or was killed is tried again."""
-        return not self.error or self.error.startswith(_TOLD)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training."""
-        return sum(epoch.seconds for epoch in self.epochs)
-
-    @property
-    def steady_epochs(self) -> list[EpochResult]:
-        """The epochs to time an arm by: all but the first, which warms up, where there are more."""
-        return self.epochs[1:] or self.epochs
+    def is_over(self) -> bool:
+        """Whether no run may begin, and one that is under way is to stop."""
+        return self._asked.requested or time.monotonic() >= self._ends
 
 
 class _ArmFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,6 +72,7 @@ class _ArmFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     flags: tuple[str, ...]
     recipe: dict[str, Any]
+    num_crashes: int = 0
     result: ArmResult | None = None
 
 
@@ -113,14 +83,14 @@ def run_arm(
     folder: Path,
     common: Sequence[str],
     *,
+    until: Slice,
     seconds: float | None = None,
-    deadline: float | None = None,
 ) -> ArmResult:
     """Runs train.py for one arm and one seed, unless that is done already.
 
     A run that ends with an error of its own keeps it as its result, and the study goes on; remove its folder to try it
-    again. A run that crashed or was killed from outside goes on when the study is started again. Weights are removed at
-    the end.
+    again. A run that crashes or is killed from outside goes on from its checkpoint, once; the second time its error
+    stays, too. Weights are removed at the end.
 
     Args:
         recipe: The recipe of all arms.
@@ -128,104 +98,39 @@ def run_arm(
         seed: Seed of the run.
         folder: Folder of the study's runs.
         common: Flags of train.py for all arms.
+        until: When to stop for now.
         seconds: Stop after so much training, with a validation; default: the recipe's end.
-        deadline: When to stop for now, on the clock of `time.monotonic`.
 
     Raises:
         RecipeError: The folder holds this arm with other flags or another recipe.
-        StudyPaused: The deadline came, or this process was asked to end.
+        StudyPaused: The slice is over.
     """
     run = folder / f"{arm.name}-seed{seed}"
     limit = () if seconds is None else ("--max-seconds", f"{seconds:.3f}")
     flags = (*common, *arm.flags, *limit, "--seed", str(seed))
-    begun = _ArmFile(flags, msgspec.json.decode(msgspec.json.encode(recipe_to_plain(read_recipe(recipe)))))
-    stored = _read(run, begun)
-    if stored is not None and stored.result is not None:
-        return stored.result
-    if deadline is not None and time.monotonic() >= deadline:
-        raise StudyPaused("the time is over; start the same command again to go on.")
-    if stored is None:
-        _write(run, begun)
-    code, paused = _train((str(recipe), *flags, "--run", str(run), *_ALWAYS), run / OUTPUT_FILE, deadline)
-    result = read_result(run, arm, seed, error=_error(code, run / OUTPUT_FILE))
-    if code == 0 or (result.is_final and not paused):
-        _write(run, msgspec.structs.replace(begun, result=result))
-    if code == 0:
+    plain = msgspec.json.decode(msgspec.json.encode(recipe_to_plain(read_recipe(recipe))))
+    record = _read(run, _ArmFile(flags, plain))
+    while record.result is None:
+        if until.is_over:
+            raise StudyPaused(f"the time is over; {_AGAIN}")
+        _write(run, record)
+        error = _train((str(recipe), *flags, "--run", str(run), *_ALWAYS), run / OUTPUT_FILE, until)
+        num_crashes = record.num_crashes + (error != "" and not error.startswith(_TOLD))
+        ended = not error or error.startswith(_TOLD) or num_crashes == _MOST_CRASHES
+        result = read_result(run, arm, seed, error) if ended else None
+        record = msgspec.structs.replace(record, num_crashes=num_crashes, result=result)
+        _write(run, record)
+    if not record.result.error:
         for weights in run.glob("*.pt"):
             weights.unlink()
-    if paused:
-        raise StudyPaused("the study was stopped; start the same command again to go on.")
-    return result
+    return record.result
 
 
-def read_result(run: Path, arm: Arm, seed: int, error: str = "") -> ArmResult:
-    """Reads what a run has written into its diary so far."""
-    events = without_repeats(read_log(run)) if (run / LOG_FILE).is_file() else []
-    return ArmResult(arm, seed, _epochs(events), _first_step_s(events), error)
-
-
-def _epochs(events: list[Event]) -> list[EpochResult]:
-    """The epochs in order.
-
-    An epoch that was interrupted is timed from its last beginning on; the checkpoint behind it has the whole time.
-    """
-    found: dict[int, EpochResult] = {}
-    last, before = None, 0.0
-    for event in events:
-        if event["event"] == "epoch":
-            last = _epoch(event)
-            found[last.epoch] = last
-        elif event["event"] == "checkpoint" and last is not None:
-            found[last.epoch] = msgspec.structs.replace(last, seconds=event["seconds"] - before)
-            last, before = None, event["seconds"]
-    return [found[number] for number in sorted(found)]
-
-
-def _epoch(event: Event) -> EpochResult:
-    validation = event.get("validation") or {}
-    top1 = validation.get("top1") or {}
-    return EpochResult(
-        epoch=event["epoch"],
-        seconds=event["seconds"],
-        pictures_per_s=event["pictures_per_s"],
-        top1=top1.get("value"),
-        num_pictures=top1.get("num_pictures"),
-        loss=validation.get("loss"),
-        memory_gb=event.get("memory_gb"),
-    )
-
-
-def _first_step_s(events: list[Event]) -> float | None:
-    """Losses are read every few steps: those behind the first are taken off at the pace of later ones."""
-    began = next((event["time"] for event in events if event["event"] == "start"), None)
-    first = next((event for event in events if event["event"] == "losses"), None)
-    if began is None or first is None:
-        return None
-    pace = _seconds_a_step(events) if first["step"] > 1 else 0.0
-    return None if pace is None else float(max(first["time"] - began - (first["step"] - 1) * pace, 0.0))
-
-
-def _seconds_a_step(events: list[Event]) -> float | None:
-    """The pace behind the first epoch; where there is one epoch only, that between two readings in it."""
-    epochs = [event for event in events if event["event"] == "epoch"]
-    paces = [
-        later["seconds"] / (later["step"] - one["step"])
-        for one, later in pairwise(epochs)
-        if later["step"] > one["step"]
-    ]
-    if not paces:
-        ends = epochs[0]["step"] if epochs else math.inf
-        readings = [event for event in events if event["event"] == "losses" and event["step"] <= ends]
-        paces = [
-            (b["time"] - a["time"]) / (b["step"] - a["step"]) for a, b in pairwise(readings) if b["step"] > a["step"]
-        ]
-    return statistics.median(paces) if paces else None
-
-
-def _read(run: Path, begun: _ArmFile) -> _ArmFile | None:
+def _read(run: Path, begun: _ArmFile) -> _ArmFile:
+    """What the folder holds of a run; the run as it begins where there is nothing yet."""
     path = run / ARM_FILE
     if not path.is_file():
-        return None
+        return begun
     try:
         stored = msgspec.json.decode(path.read_bytes(), type=_ArmFile)
     except msgspec.DecodeError as error:
@@ -247,28 +152,32 @@ def _write(run: Path, content: _ArmFile) -> None:
         stream.write(msgspec.json.format(msgspec.json.encode(content)))
 
 
-def _train(arguments: Sequence[str], output: Path, deadline: float | None) -> tuple[int, bool]:
-    """Runs train.py to its end.
+def _train(arguments: Sequence[str], output: Path, until: Slice) -> str:
+    """Runs train.py.
 
     Returns:
-        Its exit code, negative for a signal; and whether it was told to stop before its end.
+        Why it failed; empty where it came to its end.
+
+    Raises:
+        StudyPaused: It was told to stop before its end.
     """
-    with output.open("wb") as told, Interruption() as asked:
+    with output.open("wb") as told:
         process = subprocess.Popen([sys.executable, str(TRAIN), *arguments], stdout=told, stderr=subprocess.STDOUT)
         try:
-            while process.poll() is None:
-                if asked.requested or (deadline is not None and time.monotonic() >= deadline):
-                    process.terminate()
-                    process.wait(_GRACE_S)
-                    return process.returncode, True
+            while process.poll() is None and not until.is_over:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_POLL_S)
-            return process.returncode, process.returncode == EXIT_COME_BACK
-        except subprocess.TimeoutExpired:
-            return -signal.SIGKILL, True
+            if process.poll() is None:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE_S)
         finally:
             process.kill()  # does nothing to a process that has ended
-            process.wait()
+            code = process.wait()
+    # A signal to the whole group may end train.py before it listens to signals.
+    if code in (EXIT_COME_BACK, -signal.SIGTERM) or (code != 0 and until.is_over):
+        raise StudyPaused(f"the study was stopped; {_AGAIN}")
+    return _error(code, output)
 
 
 def _error(code: int, output: Path) -> str:

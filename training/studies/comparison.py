@@ -1,7 +1,7 @@
 """Two results of one study, from one machine, side by side."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,9 +9,9 @@ import tyro
 
 from models.errors import DataError
 from training.atomic_file import replaced
-from training.studies.ablation_findings import memory_gb, of_arm, pictures_per_s, top1_points
-from training.studies.arms import ArmResult
+from training.studies.figures import Figure, known, memory_gb, of_arm, pictures_per_s, top1_points
 from training.studies.report import Study, read_study, require_same_machine, spread, table
+from training.studies.results import ArmResult
 
 _COLUMNS = ["arm", "pictures/s, one", "other", "times", "top-1 %, one", "other", "memory GB, one", "other"]
 
@@ -77,13 +77,13 @@ def _other_conditions(one: Study, other: Study) -> list[str]:
 
 
 def _row(name: str, one: Sequence[ArmResult], other: Sequence[ArmResult]) -> list[str]:
-    def both(value: Callable[[ArmResult], float | None], digits: int = 1) -> tuple[str, str]:
-        return spread(map(value, one), digits), spread(map(value, other), digits)
+    def both(figure: Figure, digits: int = 1) -> tuple[str, str]:
+        return spread(map(figure, one), digits), spread(map(figure, other), digits)
 
     return [name, *both(pictures_per_s), _times(one, other), *both(top1_points), *both(memory_gb, 2)]
 
 
 def _times(one: Sequence[ArmResult], other: Sequence[ArmResult]) -> str:
     """How many times as fast the other is."""
-    speeds = [[speed for speed in map(pictures_per_s, results) if speed is not None] for results in (one, other)]
-    return f"{statistics.median(speeds[1]) / statistics.median(speeds[0]):.2f}" if all(speeds) else "–"
+    ours, theirs = (known(pictures_per_s, results) for results in (one, other))
+    return f"{statistics.median(theirs) / statistics.median(ours):.2f}" if ours and theirs else "–"

@@ -5,7 +5,7 @@ never put side by side.
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +17,12 @@ from training.device import choose_device, device_in_words
 from training.machine import Machine, this_machine
 from training.manifest import Manifest
 from training.recipe import HardwareRecipe
-from training.studies.arms import ArmResult
 from training.studies.plots import Plot, draw
+from training.studies.results import ArmResult
 
 _MACHINE_FILE: Final = "machine.json"
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Version of NAME.json."""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -79,6 +80,12 @@ def spread(values: Iterable[float | None], digits: int = 1, unit: str = "") -> s
     return middle if len(known) == 1 else f"{middle} [{min(known):,.{digits}f} to {max(known):,.{digits}f}]"
 
 
+def unfinished(why: str) -> list[Finding]:
+    """Says of a study that runs are missing; nothing where `why` is empty."""
+    text = f"**Unfinished**: runs are missing, and what follows may change ({why.rstrip('.')})."
+    return [Finding("unfinished", text)] if why else []
+
+
 def markdown(study: Study, plots: Sequence[Plot] = ()) -> str:
     """The study as a page: what was done, where, what follows, the figures."""
     versions = ", ".join(f"{name} {version}" for name, version in study.machine.libraries.items())
@@ -94,6 +101,8 @@ def markdown(study: Study, plots: Sequence[Plot] = ()) -> str:
     ]
     for each in study.tables:
         parts += [f"## {each.title}", table(each.columns, each.rows)]
+    explained = {result.arm.name: result.arm.explains for result in study.arms}
+    parts += ["## The arms", "\n".join(f"* {name}: {text}" for name, text in explained.items())] if explained else []
     parts += [f"![{plot.title}]({_plot_file(study.name, plot)})" for plot in plots]
     return "\n\n".join(parts) + "\n"
 
@@ -135,11 +144,19 @@ def read_study(path: Path) -> Study:
         DataError: The file is missing, or is no study of this version.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Study)
+        study = msgspec.json.decode(path.read_bytes(), type=Study)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(
             "that is no result of a study", value=f"{path}: {error}", remedy="name a JSON file that benchmark.py wrote"
         ) from error
+    if study.format != FORMAT:
+        raise DataError(
+            "that result of a study is of another version",
+            value=f"{path}: format {study.format}",
+            limit=f"format {FORMAT}",
+            remedy="measure again, or read it with the commit that it names",
+        )
+    return study
 
 
 def hold_machine(folder: Path) -> Machine:
@@ -196,13 +213,3 @@ def without_paths(flags: Sequence[str]) -> tuple[str, ...]:
 
 def _plot_file(study: str, plot: Plot) -> str:
     return f"{study}-{plot.name}.svg"
-
-
-def by_arm(results: Iterable[ArmResult]) -> Mapping[str, list[ArmResult]]:
-    """Results that did not fail, by the name of their arm, in the order in which arms first come."""
-    arms: dict[str, list[ArmResult]] = {}
-    for result in results:
-        kept = arms.setdefault(result.arm.name, [])
-        if not result.error and result.epochs:
-            kept.append(result)
-    return arms

@@ -1,12 +1,13 @@
 """Rounds over the arms of a study: each arm in turn, then all again, so that a machine that slows down slows all alike.
 
-A round is a seed. Rounds begin with another arm each, so that none always follows the same one.
+A round is a seed, which also draws the order of the arms: what an arm leaves behind, such as a warm card or files in
+memory, falls to another one in the next round.
 """
 
-import time
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 import tyro
@@ -16,13 +17,15 @@ from models.errors import BotanifyError, RecipeError
 from training.device import choose_device
 from training.manifest import Manifest
 from training.recipe import HardwareRecipe
-from training.studies.arms import Arm, ArmResult, run_arm
+from training.studies.arms import Slice, StudyPaused, run_arm
+from training.studies.results import Arm, ArmResult
 
 _NEVER: Final = "1000000000"
+AnyReport = TypeVar("AnyReport")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the studies of speed and size share."""
+    """What the studies share."""
 
     data: Path
     """Folder written by training/prepare.py."""
@@ -88,41 +91,74 @@ def require_sense(plan: Plan, own: Sequence[str]) -> None:
     Manifest(plan.data).rows_of("validation")
 
 
-def run_rounds(plan: Plan, arms: Sequence[Arm], epochs: Sequence[int], part: str, deadline: float) -> list[ArmResult]:
+def run_rounds(
+    plan: Plan,
+    arms: Sequence[Arm],
+    part: str,
+    results: list[ArmResult],
+    *,
+    until: Slice,
+    epochs: Sequence[int] | None = None,
+    seconds: float | None = None,
+    first_must_run: bool = True,
+) -> None:
     """Runs every arm with every seed, as far as that is not done yet.
 
     Args:
         plan: What all runs have in common.
         arms: The first is the one that the others are compared with.
-        epochs: Of each arm.
         part: Name of the folder of these runs.
-        deadline: When to pause, on the clock of `time.monotonic`.
-
-    Returns:
-        The results, by seed; those that failed hold their error.
+        results: Takes the results as they come, so that a study that pauses has them; failed runs hold their error.
+        until: When to stop for now.
+        epochs: Of each arm; default: the plan's.
+        seconds: Stop each run after so much training.
+        first_must_run: Whether the others mean nothing without the first arm.
 
     Raises:
         BotanifyError: The very first run failed, so that there is nothing to compare with.
-        StudyPaused: The deadline came, or this process was asked to end.
+        StudyPaused: The slice is over.
     """
     console = Console(stderr=True)
-    results: list[ArmResult] = []
-    lengths = list(zip(arms, epochs, strict=True))
+    lengths = dict(zip((arm.name for arm in arms), epochs or [plan.epochs] * len(arms), strict=True))
+    folder = plan.out / "runs" / part
     for number, seed in enumerate(plan.seeds):
-        first = number % len(arms)
-        for arm, length in lengths[first:] + lengths[:first]:
+        for place, arm in enumerate(order_of_round(arms, number, seed)):
             console.print(f"round {number + 1} of {len(plan.seeds)}: {arm.name}", highlight=False)
-            folder = plan.out / "runs" / part
-            result = run_arm(plan.recipe, arm, seed, folder, plan.common(length), deadline=deadline)
-            if result.error and not results:
+            common = plan.common(lengths[arm.name])
+            result = run_arm(plan.recipe, arm, seed, folder, common, until=until, seconds=seconds)
+            if result.error and first_must_run and number == place == 0:
                 raise BotanifyError(
                     f"the first run failed, and the others would be compared with it: {result.error.rstrip('.')}. "
                     f"Mend that, remove {folder} and start again."
                 )
             results.append(result)
-    return results
 
 
-def deadline_of(plan: Plan) -> float:
-    """When the study pauses, on the clock of `time.monotonic`."""
-    return time.monotonic() + plan.stop_after_s if plan.stop_after_s > 0 else float("inf")
+def order_of_round(arms: Sequence[Arm], number: int, seed: int) -> list[Arm]:
+    """The arms in the order of a round, drawn by its seed.
+
+    The first round begins with the first arm: if that cannot run, nobody need wait for the others.
+    """
+    first = 1 if number == 0 else 0
+    rest = arms[first:]
+    return [*arms[:first], *random.Random(seed).sample(rest, len(rest))]
+
+
+def run_and_report(stop_after_s: float, run: Callable[[Slice], None], report: Callable[[str], AnyReport]) -> AnyReport:
+    """Runs what is not done yet and reports; a study that pauses reports what it has.
+
+    Args:
+        stop_after_s: When to pause; 0 runs to the end.
+        run: Runs the study, until the slice is over.
+        report: Writes what was found so far, given why runs are missing; empty where none are.
+
+    Raises:
+        StudyPaused: The time is over, or this process was asked to end.
+    """
+    with Slice(stop_after_s) as until:
+        try:
+            run(until)
+        except StudyPaused as paused:
+            report(str(paused))
+            raise
+        return report("")

@@ -20,6 +20,7 @@ from training.data import training_loader
 from training.engine import Engine
 from training.losses import TrainingClasses
 from training.manifest import Manifest
+from training.memory import is_out_of_memory
 from training.recipe import Recipe
 from training.tuning.launch import largest_side_px
 
@@ -48,7 +49,7 @@ class NoiseMeter:
     """
 
     def __init__(self, batch_size: int) -> None:
-        self._batch_size, self._num_batches = batch_size, 0
+        self._batch_size = batch_size
         self._sum: list[Tensor] = []
         self._squares: list[Tensor] = []
         self._groups: list[tuple[float, float]] = []  # estimates of |G|^2 and tr(S)
@@ -63,7 +64,6 @@ class NoiseMeter:
         self._squares.append(_square(gradients))
         totals = self._sum or [torch.zeros_like(part) for part in gradients]
         self._sum = [total + part for total, part in zip(totals, gradients, strict=True)]
-        self._num_batches += 1
         if len(self._squares) == _GROUP:
             self._groups.append(self._estimates())
             self._sum, self._squares = [], []
@@ -116,7 +116,9 @@ def measure_noise(
         engine = Engine(recipe, network, device, classes, steps_per_epoch=1)
         with seeded(recipe.run.seed):
             return _metered(engine, _batches(manifest, recipe), budget_s)
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         return None
 
 

@@ -5,20 +5,20 @@ length, and its gradient's noise falls with the root of the batch: so do the rat
 gradient descent follows the gradient itself, and its rates rise with the batch (Goyal et al. 2017).
 """
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
-import torch
 
 from training.recipe import ScheduleRecipe
 
 Rule = Literal["square_root", "linear"]
-_POWER: Final[dict[Rule, float]] = {"square_root": 0.5, "linear": 1.0}
-_REASON: Final[dict[Rule, str]] = {
-    "square_root": "the square-root rule for Adam and AdamW (Malladi et al. 2022), since they divide by the gradient's "
-    "own size; the linear rule is that of plain gradient descent",
-    "linear": "the linear rule for plain gradient descent (Goyal et al. 2017); it holds after a warm-up of some epochs",
+GROWTH: Final[Mapping[Rule, str]] = {
+    "square_root": "the square root of the batch, as derived for Adam (Malladi et al. 2022)",
+    "linear": "the batch, as found for SGD (Goyal et al. 2017)",
 }
+"""Rule -> what the rates grow with, in words."""
+_POWER: Final[Mapping[Rule, float]] = {"square_root": 0.5, "linear": 1.0}
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -26,18 +26,7 @@ class Rates(msgspec.Struct, frozen=True):
 
     backbone_lr: float
     head_lr: float
-    rule: Rule
     sentence: str
-
-
-def rule_for(optimizer: type[torch.optim.Optimizer]) -> Rule:
-    """The rule by which an optimizer's rate grows with the batch: the root for those that divide by its noise."""
-    return "linear" if issubclass(optimizer, torch.optim.SGD) else "square_root"
-
-
-def scaled_rate(rate: float, ratio: float, rule: Rule) -> float:
-    """A rate for `ratio` times as many pictures a step, to three digits."""
-    return float(f"{rate * ratio ** _POWER[rule]:.3g}")
 
 
 def rates_for(schedule: ScheduleRecipe, pictures_per_step: int, rule: Rule = "square_root") -> Rates:
@@ -47,14 +36,17 @@ def rates_for(schedule: ScheduleRecipe, pictures_per_step: int, rule: Rule = "sq
         schedule: Its rates are taken to be right for its own batch, accumulation included, on one rank.
         pictures_per_step: Pictures between two moves of the optimizer.
         rule: How they grow.
+
+    Returns:
+        The rates, to three digits.
     """
     before = schedule.batch_size * schedule.accumulate
-    ratio = pictures_per_step / before
-    backbone, head = (scaled_rate(rate, ratio, rule) for rate in (schedule.backbone_lr, schedule.head_lr))
-    if ratio == 1:
-        return Rates(backbone, head, rule, f"The rates stay: {before} pictures a step, as in the recipe.")
+    factor = (pictures_per_step / before) ** _POWER[rule]
+    backbone, head = (float(f"{rate * factor:.3g}") for rate in (schedule.backbone_lr, schedule.head_lr))
+    if pictures_per_step == before:
+        return Rates(backbone, head, f"The rates stay: {before} pictures a step, as in the recipe.")
     sentence = (
-        f"The rates are {ratio ** _POWER[rule]:.3g} times the recipe's, for {pictures_per_step} pictures a step "
-        f"instead of {before}, by {_REASON[rule]}."
+        f"The rates are {factor:.3g} times the recipe's, for {pictures_per_step} pictures a step instead of {before}: "
+        f"they grow with {GROWTH[rule]}."
     )
-    return Rates(backbone, head, rule, sentence)
+    return Rates(backbone, head, sentence)

@@ -8,7 +8,8 @@ import pytest
 from models.errors import RecipeError
 from tests.training.small import RECIPE
 from training.studies import arms
-from training.studies.arms import Arm, StudyPaused, read_result, run_arm
+from training.studies.arms import Slice, StudyPaused, run_arm
+from training.studies.results import Arm
 
 ARM = Arm("larger", ("--batch-size", "8"), "A larger batch.")
 STAND_IN = """
@@ -49,13 +50,17 @@ def program(tmp_path, monkeypatch):
     return replace
 
 
+def run(folder, common=(), until=None, **limits):
+    return run_arm(RECIPE, ARM, 3, folder, common, until=until or Slice(), **limits)
+
+
 def calls(folder):
     return json.loads((folder / "larger-seed3" / "calls.json").read_text())
 
 
 def test_an_arm_is_one_run_with_its_flags_and_its_seed(program):
     folder = program("write(event='start', step=0)\nepoch(1, 4.0, 0.25)\nepoch(2, 3.0, 0.5)\nprint('done')")
-    result = run_arm(RECIPE, ARM, 3, folder, ("--epochs", "2"), seconds=9)
+    result = run(folder, ("--epochs", "2"), seconds=9)
     assert [(epoch.epoch, epoch.seconds, epoch.top1) for epoch in result.epochs] == [(1, 4, 0.25), (2, 3, 0.5)]
     assert (result.top1, result.seconds, result.error) == (0.5, 7, "")
     assert (result.epochs[1].num_pictures, result.epochs[1].loss, result.epochs[1].memory_gb) == (40, 1.5, None)
@@ -66,32 +71,46 @@ def test_an_arm_is_one_run_with_its_flags_and_its_seed(program):
 
 def test_a_finished_arm_is_not_run_again_and_keeps_no_weights(program):
     folder = program("epoch(1, 4.0, 0.25)\n(run / 'last.pt').write_bytes(b'weights')")
-    first = run_arm(RECIPE, ARM, 3, folder, ())
-    assert run_arm(RECIPE, ARM, 3, folder, ()) == first
+    first = run(folder)
+    assert run(folder) == first
     assert len(calls(folder)) == 1
     assert not (folder / "larger-seed3" / "last.pt").exists()
 
 
 def test_a_failed_arm_keeps_its_error_and_is_not_run_again(program):
     folder = program("print('error (out_of_memory): too large.', file=sys.stderr)\nsys.exit(1)")
-    results = [run_arm(RECIPE, ARM, 3, folder, ()) for _ in range(2)]
+    results = [run(folder) for _ in range(2)]
     assert [result.error for result in results] == ["error (out_of_memory): too large."] * 2
     assert results[0].top1 is None
     assert len(calls(folder)) == 1
 
 
-@pytest.mark.parametrize(
-    ("ends", "told"),
-    [
-        ("os.kill(os.getpid(), signal.SIGKILL)", "ended from outside by signal 9"),
-        ("raise KeyError('no error of this project')", "KeyError: 'no error of this project'"),
-    ],
-)
-def test_an_arm_that_was_killed_or_crashed_goes_on_when_the_study_is_started_again(ends, told, program):
-    folder = program(f"epoch(1, 4.0, 0.25)\nif first_time: {ends}\nepoch(2, 4.0, 0.5)")
-    assert run_arm(RECIPE, ARM, 3, folder, ()).error == told
-    result = run_arm(RECIPE, ARM, 3, folder, ())
+CRASHES = [
+    ("os.kill(os.getpid(), signal.SIGKILL)", "ended from outside by signal 9"),
+    ("raise KeyError('no error of this project')", "KeyError: 'no error of this project'"),
+]
+
+
+@pytest.mark.parametrize("ends", [crash for crash, _ in CRASHES])
+def test_an_arm_that_was_killed_or_crashed_once_goes_on(ends, program):
+    result = run(folder := program(f"if first_time:\n    epoch(1, 4.0, 0.25)\n    {ends}\nepoch(2, 4.0, 0.5)"))
     assert (result.error, result.top1, len(calls(folder))) == ("", 0.5, 2)
+
+
+@pytest.mark.parametrize(("ends", "told"), CRASHES)
+def test_an_arm_that_crashes_again_keeps_its_error_and_holds_up_no_study(ends, told, program):
+    folder = program(f"epoch(1, 4.0, 0.25)\n{ends}")
+    results = [run(folder) for _ in range(2)]
+    assert [result.error for result in results] == [told] * 2
+    assert len(calls(folder)) == 2
+
+
+def test_crashes_are_counted_from_slice_to_slice(program):
+    folder = program("if first_time: sys.exit(3)\ntime.sleep(0 if len(made) > 1 else 60)\nsys.exit(3)")
+    with pytest.raises(StudyPaused):  # the second attempt comes to no end
+        run(folder, until=Slice(1.0))
+    assert run(folder).error == "exit code 3"
+    assert len(calls(folder)) == 3
 
 
 @pytest.mark.parametrize("asked", ["by its deadline", "by SIGTERM"])
@@ -100,82 +119,31 @@ def test_a_study_that_is_told_to_stop_stops_its_run_and_goes_on_later(asked, pro
     tells = "os.kill(os.getppid(), signal.SIGTERM)\n" if asked == "by SIGTERM" else ""
     folder = program(f"{stops}if first_time:\n    {tells or 'pass'}\n    time.sleep(60)\nepoch(1, 4.0, 0.5)")
     began = time.monotonic()
-    deadline = None if tells else began + 0.5
-    with pytest.raises(StudyPaused):
-        run_arm(RECIPE, ARM, 3, folder, (), deadline=deadline)
+    with Slice(0.0 if tells else 0.5) as until, pytest.raises(StudyPaused):
+        run(folder, until=until)
     assert time.monotonic() - began < 30
-    assert run_arm(RECIPE, ARM, 3, folder, ()).top1 == 0.5
+    assert run(folder).top1 == 0.5
 
 
-def test_no_run_begins_after_the_deadline(program):
+def test_a_run_that_a_signal_ends_before_it_listens_has_not_crashed(program):
+    folder = program("if len(made) < 3: os.kill(os.getpid(), signal.SIGTERM)\nepoch(1, 4.0, 0.5)")
+    for _ in range(3):
+        with pytest.raises(StudyPaused):
+            run(folder)
+    assert run(folder).top1 == 0.5
+
+
+def test_no_run_begins_after_the_slice(program):
     folder = program("")
+    until = Slice(1e-9)
+    time.sleep(0.01)
     with pytest.raises(StudyPaused):
-        run_arm(RECIPE, ARM, 3, folder, (), deadline=time.monotonic())
+        run(folder, until=until)
     assert not folder.exists()
 
 
 def test_results_of_other_flags_are_never_taken_for_those_of_this_arm(program):
     folder = program("epoch(1, 4.0, 0.25)")
-    run_arm(RECIPE, ARM, 3, folder, ("--epochs", "1"))
+    run(folder, ("--epochs", "1"))
     with pytest.raises(RecipeError, match="--epochs 1 --batch-size 8"):
-        run_arm(RECIPE, ARM, 3, folder, ("--epochs", "2"))
-
-
-def write_diary(folder, events):
-    folder.mkdir()
-    (folder / "log.jsonl").write_text("".join(json.dumps({"time": 0.0, **event}) + "\n" for event in events))
-    return read_result(folder, ARM, 0)
-
-
-def epoch(number, seconds):
-    return {"event": "epoch", "epoch": number, "step": 10 * number, "seconds": seconds, "pictures_per_s": 9.0}
-
-
-def test_an_epoch_that_was_interrupted_has_the_time_of_both_its_parts(tmp_path):
-    result = write_diary(
-        tmp_path / "run",
-        [
-            {"event": "start", "step": 0},
-            epoch(1, 20.0),
-            {"event": "checkpoint", "step": 10, "seconds": 20.0},
-            {"event": "checkpoint", "step": 15, "seconds": 30.0},
-            {"event": "start", "step": 15},
-            epoch(2, 11.0),
-            {"event": "checkpoint", "step": 20, "seconds": 41.0},
-        ],
-    )
-    assert [each.seconds for each in result.epochs] == [20, 21]
-    assert [each.epoch for each in result.steady_epochs] == [2]
-
-
-def test_what_a_run_wrote_before_it_began_anew_does_not_count(tmp_path):
-    result = write_diary(
-        tmp_path / "run", [{"event": "start", "step": 0}, epoch(1, 20.0), {"event": "start", "step": 0}]
-    )
-    assert result.epochs == []
-
-
-def test_the_first_step_is_timed_without_those_that_were_read_with_it(tmp_path):
-    events = [
-        {"event": "start", "step": 0, "time": 100.0},
-        {"event": "losses", "step": 20, "time": 149.0},  # 30 s, and 19 steps of 1 s
-        {"event": "losses", "step": 40, "time": 169.0},
-    ]
-    assert write_diary(tmp_path / "run", events).seconds_to_first_step == pytest.approx(30)
-
-
-def test_a_validation_between_two_readings_is_no_part_of_a_step(tmp_path):
-    events = [
-        {"event": "start", "step": 0, "time": 100.0},
-        {"event": "losses", "step": 10, "time": 139.0},
-        epoch(1, 39.0),
-        {"event": "losses", "step": 20, "time": 900.0},
-        epoch(2, 10.0),
-    ]
-    assert write_diary(tmp_path / "run", events).seconds_to_first_step == pytest.approx(30)
-    assert write_diary(tmp_path / "short", events[:3]).seconds_to_first_step is None  # no pace is known
-
-
-def test_a_run_without_a_diary_has_no_epochs(tmp_path):
-    result = read_result(tmp_path, ARM, 0, error="broken")
-    assert (result.epochs, result.seconds_to_first_step, result.top1) == ([], None, None)
+        run(folder, ("--epochs", "2"))

@@ -5,10 +5,9 @@ import msgspec
 import pytest
 
 from models.errors import DataError
-from tests.training.studies.planted import MACHINE
+from tests.training.studies.planted import MACHINE, epoch
 from training.machine import Gpu, this_machine
-from training.studies.arms import Arm, ArmResult, EpochResult
-from training.studies.plots import Bars, Curves, draw
+from training.studies.plots import Bars, Curves
 from training.studies.report import (
     Finding,
     Study,
@@ -19,13 +18,13 @@ from training.studies.report import (
     require_same_machine,
     spread,
     table,
+    unfinished,
     without_paths,
     write_study,
 )
+from training.studies.results import Arm, ArmResult
 
-RESULT = ArmResult(
-    Arm("first", ("--amp", "off"), "The first."), 0, [EpochResult(1, 2.0, 50.0, 0.5, 10, 1.0, None)], 0.5
-)
+RESULT = ArmResult(Arm("first", ("--amp", "off"), "What the first shows."), 0, [epoch(1, 2.0, 50.0, 0.5)], 0.5)
 STUDY = Study(
     name="small",
     title="A small study",
@@ -49,6 +48,7 @@ def test_a_study_becomes_a_page_json_and_plots(tmp_path):
     page = write_study(tmp_path, STUDY, PLOTS).read_text()
     for told in ("Drawn GPU (8 GB)", "It is the only one.", "| first | 50.0 |", "`--workers 0`", "commit 0123456"):
         assert told in page
+    assert "* first: What the first shows." in page
     assert read_study(tmp_path / "small.json") == STUDY
     for plot in PLOTS:
         file = tmp_path / f"small-{plot.name}.svg"
@@ -63,18 +63,6 @@ def test_a_study_that_cannot_be_drawn_leaves_the_old_one_whole(tmp_path):
     with pytest.raises(TypeError):
         write_study(tmp_path, msgspec.structs.replace(STUDY, title="Another"), [broken])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-@pytest.mark.parametrize("plot", PLOTS)
-def test_the_same_figures_give_the_same_bytes(plot):
-    assert draw(plot) == draw(plot)
-
-
-def test_a_band_shows_the_spread_of_the_repeats():
-    one = Curves("a", "A", "x", "y", {"arm": [[(1, 2.0), (2, 3.0)]]})
-    two = Curves("a", "A", "x", "y", {"arm": [[(1, 2.0), (2, 3.0)], [(1, 4.0), (2, 5.0)]]})
-    assert b"FillBetween" not in draw(one)
-    assert b"FillBetween" in draw(two)
 
 
 def test_figures_of_another_gpu_are_refused():
@@ -116,6 +104,19 @@ def test_a_file_that_is_no_study_is_one_error(tmp_path):
     for name in ("other.json", "missing.json"):
         with pytest.raises(DataError, match=name):
             read_study(tmp_path / name)
+
+
+def test_a_study_of_another_version_is_told(tmp_path):
+    write_study(tmp_path, msgspec.structs.replace(STUDY, format=1))
+    with pytest.raises(DataError, match=r"another version.*format 1.*format 2"):
+        read_study(tmp_path / "small.json")
+
+
+def test_an_unfinished_study_says_why():
+    (finding,) = unfinished("the time is over.")
+    assert "**Unfinished**" in finding.text
+    assert "(the time is over)." in finding.text
+    assert unfinished("") == []
 
 
 def test_a_table_aligns_figures_and_keeps_its_columns():

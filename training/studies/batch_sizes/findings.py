@@ -3,22 +3,23 @@
 A size is better or worse than the smallest when the 95 % interval of the paired difference in validation top-1 lies
 above or below 0 (see `points_interval`: other seeds and other pictures); otherwise the two are not told apart. One seed
 tells nothing apart, and one comparison in twenty strays that far by chance. Speed: a batch is as fast as the fastest
-when it reaches 97 % of it, the rule that the tuner follows too.
+when it is within 3 % of it, the rule that the tuner follows too.
 """
 
 import statistics
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
-from training.studies.batch_sizes_grid import AUGMENTATIONS, RULES, Cell, Found
+from training.studies.batch_sizes.grid import AUGMENTATIONS, Cell, Found
+from training.studies.figures import memory_gb, pictures_per_s, short_run_per_s
+from training.studies.intervals import Interval
 from training.studies.report import Finding
-from training.studies.verdicts import Interval
+from training.tuning.rates import GROWTH
+from training.tuning.search import NEAR
 
 Word = Literal["better", "worse", "not told apart"]
-
-_AS_FAST: Final = 0.97
 
 
 def findings(found: Found) -> list[Finding]:
@@ -79,22 +80,22 @@ def _words(found: Found, first: Cell, *, by_time: bool) -> dict[int, Word]:
 
 def _throughput(found: Found) -> Iterator[Finding]:
     for augmentation in AUGMENTATIONS:
-        speeds = {size: found.speeds(Cell(size, augmentation, scaled=False)) for size in found.grid.sizes}
+        speeds = {
+            size: found.figures(pictures_per_s, Cell(size, augmentation, scaled=False)) for size in found.grid.sizes
+        }
         middle = {size: statistics.median(values) for size, values in speeds.items() if values}
         if len(middle) < 2:
             continue
         fastest = max(middle, key=lambda size: middle[size])
-        enough = min(size for size in middle if middle[size] >= _AS_FAST * middle[fastest])
+        enough = min(size for size in middle if middle[size] >= (1 - NEAR) * middle[fastest])
         smallest = min(middle)
         text = f"{augmentation.capitalize()} augmentation: batch {fastest} is fastest with "
         text += f"{middle[fastest]:,.1f} pictures/s"
         if enough == smallest:
-            text += f", and batch {smallest}, the smallest, is within 3 % of it: larger ones buy no speed."
+            text += f", and batch {smallest}, the smallest, is within {100 * NEAR:g} % of it: larger ones buy no speed."
         else:
-            text += (
-                f", {middle[fastest] / middle[smallest]:.2f} times batch {smallest}; batch {enough} is the smallest "
-            )
-            text += "within 3 % of it."
+            text += f", {middle[fastest] / middle[smallest]:.2f} times batch {smallest}; "
+            text += f"batch {enough} is the smallest within {100 * NEAR:g} % of it."
         yield Finding("throughput", text)
 
 
@@ -129,7 +130,7 @@ def _scaling(found: Found) -> Iterator[Finding]:
         if difference is not None and grid.name(cell) != grid.name(unscaled):
             yield Finding(
                 "scaling",
-                f"Rates that grow with {RULES[grid.rule]}, at batch {cell.size}, {augmentation} augmentation, equal "
+                f"Rates that grow with {GROWTH[grid.rule]}, at batch {cell.size}, {augmentation} augmentation, equal "
                 f"epochs: {_points(difference)} beside unscaled ones.",
             )
 
@@ -153,7 +154,7 @@ def _memory(found: Found) -> Iterator[Finding]:
     if found.device == "cpu":
         yield Finding("memory", "GPU memory is not measured: CPU.")
         return
-    peaks = {size: found.peaks_gb(Cell(size, "light", scaled=False)) for size in found.grid.sizes}
+    peaks = {size: found.figures(memory_gb, Cell(size, "light", scaled=False)) for size in found.grid.sizes}
     middle = {size: statistics.median(values) for size, values in peaks.items() if values}
     if len(middle) > 1:
         small, large = min(middle), max(middle)
@@ -167,12 +168,12 @@ def _cpu_to_gpu(found: Found) -> Iterator[Finding]:
         yield Finding("cpu_to_gpu", "What a GPU gains over the CPU is not measured: this study trained on the CPU.")
         return
     cell = Cell(found.grid.sizes[0], "light", scaled=False)
-    speeds = found.speeds(cell)
-    if found.cpu is None or found.cpu.error or not found.cpu.epochs or not speeds:
+    speeds, cpu = found.figures(pictures_per_s, cell), None if found.cpu is None else short_run_per_s(found.cpu)
+    if cpu is None or not speeds:
         why = found.cpu.error if found.cpu is not None and found.cpu.error else "one of the two runs is missing"
         yield Finding("cpu_to_gpu", f"What the GPU gains over the CPU is not measured: {why}")
         return
-    gpu, cpu = statistics.median(speeds), found.cpu.epochs[-1].pictures_per_s
+    gpu = statistics.median(speeds)
     yield Finding(
         "cpu_to_gpu",
         f"The GPU trains {gpu:,.1f} pictures/s and the same machine's CPU {cpu:,.2f} in FP32, both at batch "

@@ -1,26 +1,29 @@
 """What the runs of the ablation say: every step of the ladder beside its parent, and a verdict on each claim."""
 
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from training.machine import Machine
-from training.studies.arms import ArmResult
-from training.studies.ladder import AMP, BASELINE, BATCH_16, COSINE, TWO_RATES, Step
-from training.studies.verdicts import Claim, Interval, Verdict, judge, points_interval, ratio_interval
+from training.studies.ablation.claims import Claim, Verdict, judge
+from training.studies.ablation.ladder import AMP, BASELINE, BATCH_16, COSINE, TWO_RATES, Step
+from training.studies.ablation.largest_batch import BatchLimit
+from training.studies.figures import (
+    Figure,
+    memory_gb,
+    of_arm,
+    pairs,
+    pictures_per_s,
+    points_more,
+    short_run_per_s,
+    times,
+    top1_points,
+)
+from training.studies.intervals import Interval
+from training.studies.results import ArmResult
 
 Quantity = Literal["points", "speed", "memory", "largest_batch"]
-
-
-class BatchLimit(msgspec.Struct, frozen=True):
-    """Where a card's memory ends; both sizes were tried."""
-
-    fits: int
-    """Largest batch that ran; 0: none did."""
-    fails: int
-    """Smallest batch that did not."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +45,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """The baseline's learning rate."""
     step_decay: str
     """The baseline's decay, in words."""
+    hardware_px: int
+    """Side of the pictures in the runs that judge speed and memory, px."""
+    hardware_s: float
+    """Seconds of training of each of them."""
 
 
 class Ablation(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,10 +64,14 @@ class Ablation(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
     """Seconds of training that every arm has at equal time."""
     equal_time: list[ArmResult] = []
+    hardware: list[ArmResult] = []
+    """Short runs of the arms that the claims about speed and memory compare, at the claims' own picture size."""
     memory_limit_gb: float = 8.0
     """The card that is imitated for the largest batches, GB."""
     largest_batches: dict[Literal["off", "fp16"], BatchLimit] = {}
     """Precision -> what fits."""
+    largest_batch_error: str = ""
+    """Why the largest batches could not be found; empty where they were or nobody looked."""
     unfinished: str = ""
     """Why runs are missing; empty where none are."""
 
@@ -73,9 +84,9 @@ class Effect(msgspec.Struct, frozen=True):
     """Percentage points of validation top-1, at equal epochs."""
     points_equal_time: Interval | None
     speed: Interval | None
-    """How many times as many pictures a second."""
+    """How many times as many pictures a second, at equal epochs."""
     memory: Interval | None
-    """How many times as much GPU memory."""
+    """How many times as much GPU memory, at equal epochs."""
 
 
 class _Comparison(msgspec.Struct, frozen=True):
@@ -107,49 +118,37 @@ def effects(ablation: Ablation) -> list[Effect]:
 
 
 def verdicts(ablation: Ablation) -> list[Verdict]:
-    """One verdict on each claim, from the runs at equal epochs."""
+    """One verdict on each claim: on accuracy from the runs at equal epochs, on hardware from those made for it."""
     return [_verdict(ablation, comparison) for comparison in _COMPARISONS]
 
 
-def top1_points(result: ArmResult) -> float | None:
-    """Validation top-1 at the end, in percent."""
-    return None if result.top1 is None else 100 * result.top1
-
-
-def pictures_per_s(result: ArmResult) -> float | None:
-    """Median over the epochs behind the warm-up."""
-    if result.error or not result.epochs:
-        return None
-    return statistics.median(epoch.pictures_per_s for epoch in result.steady_epochs)
-
-
-def memory_gb(result: ArmResult) -> float | None:
-    """Most GPU memory held, GB."""
-    known = [epoch.memory_gb for epoch in result.epochs if epoch.memory_gb is not None]
-    return max(known) if known and not result.error else None
-
-
-def of_arm(results: Sequence[ArmResult], name: str) -> list[ArmResult]:
-    """The results of one arm, by seed."""
-    return sorted((result for result in results if result.arm.name == name), key=lambda result: result.seed)
+def hardware_arms(steps: Sequence[Step]) -> list[str]:
+    """Names of the arms that the claims about speed and memory compare, in the order of the ladder."""
+    compared = {name for each in _COMPARISONS if each.quantity in {"speed", "memory"} for name in _arms_of(steps, each)}
+    return [step.name for step in steps if step.name in compared]
 
 
 def point_differences(results: Sequence[ArmResult], step: Step) -> list[float]:
     """Percentage points of top-1 between a step and its parent, one a seed."""
-    return [ours - theirs for ours, theirs in _pairs(results, step.name, step.parent, top1_points)]
+    both = pairs(of_arm(results, step.name), of_arm(results, step.parent), top1_points)
+    return [ours - theirs for ours, theirs in both.values()]
+
+
+def trained_px(results: Sequence[ArmResult]) -> str:
+    """The side of the pictures that runs end with, as "128 px"; empty where they differ or do not tell."""
+    sides = {result.epochs[-1].side_px for result in results if result.epochs}
+    return f"{sides.pop()} px" if len(sides) == 1 and None not in sides else ""
 
 
 def _effect(ablation: Ablation, step: Step) -> Effect:
-    def times(value: Callable[[ArmResult], float | None]) -> Interval | None:
-        pairs = _pairs(ablation.equal_epochs, step.name, step.parent, value)
-        return ratio_interval([ours / theirs for ours, theirs in pairs]) if pairs else None
-
+    equal, timed = ablation.equal_epochs, ablation.equal_time
+    ours, theirs = of_arm(equal, step.name), of_arm(equal, step.parent)
     return Effect(
         step=step,
-        points=_points(ablation.equal_epochs, step.name, step.parent),
-        points_equal_time=_points(ablation.equal_time, step.name, step.parent),
-        speed=times(pictures_per_s),
-        memory=times(memory_gb),
+        points=points_more(ours, theirs),
+        points_equal_time=points_more(of_arm(timed, step.name), of_arm(timed, step.parent)),
+        speed=times(ours, theirs, pictures_per_s),
+        memory=times(ours, theirs, memory_gb),
     )
 
 
@@ -159,64 +158,51 @@ def _verdict(ablation: Ablation, comparison: _Comparison) -> Verdict:
         return Verdict(claim, "not measured", None, "CPU: the claim is about a GPU, its memory and mixed precision.")
     if quantity == "largest_batch":
         return _verdict_on_batches(ablation, claim)
-    arm, against = _arms_of(ablation, comparison)
-    if quantity == "points":
-        measured = _points(ablation.equal_epochs, arm, against)
-    else:
-        measured = _times(ablation.equal_epochs, arm, against, quantity)
+    results = ablation.equal_epochs if quantity == "points" else ablation.hardware
+    arm, against = _arms_of(ablation.steps, comparison)
+    ours, theirs = of_arm(results, arm), of_arm(results, against)
+    measured = points_more(ours, theirs) if quantity == "points" else _times(ours, theirs, quantity)
     if measured is None:
-        return Verdict(claim, "not measured", None, _why_missing(ablation, arm, against))
-    return Verdict(claim, judge(claim, measured), measured, f"{arm} against {against}, {_seeds(measured.num_values)}.")
-
-
-def _points(results: Sequence[ArmResult], arm: str, against: str) -> Interval | None:
-    pairs = _pairs(results, arm, against, top1_points)
-    judged = [one.epochs[-1].num_pictures or 0 for one in of_arm(results, arm) if one.top1 is not None]
-    return points_interval([ours - theirs for ours, theirs in pairs], min(judged)) if pairs else None
+        return Verdict(claim, "not measured", None, _why_missing(results, arm, against))
+    size = trained_px([*ours, *theirs])
+    reason = f"{arm} against {against}{f' at {size}' if size else ''}, {_seeds(measured.num_values)}."
+    return Verdict(claim, judge(claim, measured), measured, reason)
 
 
 def _times(
-    results: Sequence[ArmResult], arm: str, against: str, quantity: Literal["speed", "memory"]
+    ours: Sequence[ArmResult], theirs: Sequence[ArmResult], quantity: Literal["speed", "memory"]
 ) -> Interval | None:
     """How many times as fast; or how many times less memory, as half the memory is two times less."""
-    if quantity == "memory":
-        arm, against = against, arm
-    pairs = _pairs(results, arm, against, pictures_per_s if quantity == "speed" else memory_gb)
-    return ratio_interval([ours / theirs for ours, theirs in pairs]) if pairs else None
+    figure: Figure = short_run_per_s if quantity == "speed" else memory_gb
+    return times(ours, theirs, figure) if quantity == "speed" else times(theirs, ours, figure)
 
 
-def _arms_of(ablation: Ablation, comparison: _Comparison) -> tuple[str, str]:
-    steps = {step.name: step for step in ablation.steps}
-    arm = comparison.arm or ablation.steps[-1].name
-    return arm, comparison.against or (steps[arm].parent if arm in steps else "its parent")
+def _arms_of(steps: Sequence[Step], comparison: _Comparison) -> tuple[str, str]:
+    parents = {step.name: step.parent for step in steps}
+    arm = comparison.arm or steps[-1].name
+    return arm, comparison.against or parents.get(arm, "its parent")
 
 
 def _verdict_on_batches(ablation: Ablation, claim: Claim) -> Verdict:
     full, mixed = (ablation.largest_batches.get(precision) for precision in ("off", "fp16"))
     if full is None or mixed is None:
-        return Verdict(claim, "not measured", None, "The largest batches are not known yet.")
+        why = ablation.largest_batch_error or "Nobody looked for the largest batches, or not to the end."
+        return Verdict(claim, "not measured", None, why)
+    card = f"With {ablation.memory_limit_gb:g} GB, at {ablation.setting.hardware_px} px,"
     if not full.fits:
-        reason = f"With {ablation.memory_limit_gb:g} GB not even {full.fails} pictures a step fit in FP32."
-        return Verdict(claim, "not measured", None, reason)
+        return Verdict(claim, "not measured", None, f"{card} not even {full.fails} pictures a step fit in FP32.")
     measured = Interval(mixed.fits / full.fits, mixed.fits / full.fails, mixed.fails / full.fits, 1)
     reason = (
-        f"With {ablation.memory_limit_gb:g} GB, {full.fits} pictures a step fit in FP32 ({full.fails} do not) and "
-        f"{mixed.fits} in mixed precision ({mixed.fails} do not)."
+        f"{card} {full.fits} pictures a step fit in FP32 ({full.fails} do not) and {mixed.fits} in mixed precision "
+        f"({mixed.fails} do not)."
     )
     return Verdict(claim, judge(claim, measured), measured, reason)
 
 
-def _pairs(
-    results: Sequence[ArmResult], arm: str, against: str, value: Callable[[ArmResult], float | None]
-) -> list[tuple[float, float]]:
-    """(value of the arm, value of the other) for every seed that gives both: the same seed sees the same pictures."""
-    others = {result.seed: value(result) for result in of_arm(results, against)}
-    both = [(value(result), others.get(result.seed)) for result in of_arm(results, arm)]
-    return [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
-
-
-def _why_missing(ablation: Ablation, *names: str) -> str:
-    for result in ablation.equal_epochs:
+def _why_missing(results: Sequence[ArmResult], *names: str) -> str:
+    if not results:
+        return "Its runs were left out, or are not done yet."
+    for result in results:
         if result.arm.name in names and result.error:
             return f"{result.arm.name} failed: {result.error}"
     return f"No seed has both {names[0]} and {names[1]} at their end."

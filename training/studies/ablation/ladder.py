@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from training.studies.arms import Arm
+from training.studies.results import Arm
 
 BASELINE: Final = "directml_baseline"
 BEST_RATE: Final = "best_rate"
@@ -43,7 +43,7 @@ LADDER: Final = (
         "batch 4, FP32, one rate, step decay",
         (
             *("--batch-size", "4", "--accumulate", "1", "--norms", "leave"),
-            *("--amp", "off", "--no-channels-last", "--no-cudnn-benchmark", "--no-compile"),
+            *("--amp", "off", "--no-tf32", "--no-channels-last", "--no-cudnn-benchmark", "--no-compile"),
             "--persistent-workers",  # in all arms: starting workers anew would time the loader, epoch by epoch
             *("--backbone-lr", "{assumed}", "--head-lr", "{assumed}", "--decay", "step"),
         ),
@@ -116,12 +116,18 @@ LADDER: Final = (
     Step(
         HARDWARE,
         COSINE,
-        "channels_last and cudnn.benchmark",
-        ("--channels-last", "--cudnn-benchmark"),
-        "What else the reference recipe asks of the GPU: the same arithmetic through other kernels.",
+        "channels_last, cudnn.benchmark and TF32",
+        ("--channels-last", "--cudnn-benchmark", "--tf32"),
+        "What else the reference recipe asks of the GPU: nearly the same arithmetic through other kernels.",
         cuda_only=True,
     ),
 )
+
+
+def decided_flags() -> list[str]:
+    """Flags of train.py that the arms set, in the form that switches them on."""
+    flags = (flag for step in LADDER for flag in step.flags if flag.startswith("--"))
+    return sorted({flag.replace("--no-", "--", 1) for flag in flags})
 
 
 def ladder(device: Literal["cuda", "cpu"]) -> tuple[Step, ...]:

@@ -1,28 +1,37 @@
 """The ablation as a study: verdicts in words, tables and plots."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from training.studies import verdicts as rules
-from training.studies.ablation_findings import (
+from training.studies.ablation import claims
+from training.studies.ablation.claims import Unit, Verdict
+from training.studies.ablation.findings import (
     Ablation,
     effects,
+    hardware_arms,
+    point_differences,
+    trained_px,
+    verdicts,
+)
+from training.studies.figures import (
+    epoch_s,
+    known,
     memory_gb,
     of_arm,
     pictures_per_s,
-    point_differences,
+    short_run_per_s,
     top1_points,
-    verdicts,
 )
-from training.studies.arms import ArmResult
+from training.studies.intervals import Interval
 from training.studies.plots import Bars, Curves, Plot, Point
-from training.studies.report import Finding, Study, Table
-from training.studies.verdicts import Interval, Unit, Verdict
+from training.studies.report import Finding, Study, Table, spread, unfinished
+from training.studies.results import ArmResult
 
 _UNKNOWN: Final = "–"
+_SPREAD: Final = "; median [least to most] over the seeds"
 _LIMITS: Final = (
     "At equal epochs a larger batch takes fewer steps. Top-1 is that of the last epoch on the validation pictures, "
     "never that of the best epoch. All arms behind best_rate keep the rate that was best for the baseline at batch 4; "
@@ -44,10 +53,19 @@ def as_study(ablation: Ablation) -> Study:
         data=setting.data,
         flags=setting.flags,
         arms=ablation.equal_epochs,
-        tables=[_verdict_table(ablation), _step_table(ablation), _arm_table(ablation), _sweep_table(ablation)],
+        tables=_tables(ablation),
         findings=_findings(ablation),
         details=_details(ablation),
     )
+
+
+def _tables(ablation: Ablation) -> list[Table]:
+    tables = [_verdict_table(ablation), _step_table(ablation), _arm_table(ablation)]
+    if ablation.hardware:
+        tables.append(_hardware_table(ablation))
+    if ablation.sweep:
+        tables.append(_sweep_table(ablation))
+    return tables
 
 
 def plots(ablation: Ablation) -> list[Plot]:
@@ -73,11 +91,11 @@ def plots(ablation: Ablation) -> list[Plot]:
 
 
 def _about(ablation: Ablation) -> str:
-    setting = ablation.setting
+    setting, size = ablation.setting, _at(trained_px(ablation.equal_epochs))
     pictures = {epoch.num_pictures for one in ablation.equal_epochs for epoch in one.epochs if epoch.num_pictures}
     judged = " and ".join(f"{count:,}" for count in sorted(pictures)) or "no"
     told = [
-        f"Every arm starts from {setting.weights}, trains for {setting.epochs} epochs with each of the seeds "
+        f"Every arm starts from {setting.weights}, trains for {setting.epochs} epochs{size} with each of the seeds "
         f"{', '.join(map(str, setting.seeds))} and is judged on {judged} validation pictures.",
         "Each arm is its parent and one change, so that their difference has one cause. The baseline's rate "
         f"({setting.assumed_rate:g}) and its steps of decay ({setting.step_decay}) are assumed.",
@@ -86,29 +104,52 @@ def _about(ablation: Ablation) -> str:
         told.append(
             f"At equal time every arm trains for {ablation.budget_s:.1f} s, with a schedule of as many epochs as fit."
         )
+    if ablation.hardware:
+        told.append(
+            f"Speed and memory are judged by runs of {setting.hardware_s:g} s at {setting.hardware_px} px, the largest "
+            "batches by runs of two steps at that size."
+        )
     if ablation.device == "cpu":
         told.append("On a CPU the arms that are about a GPU are left out.")
-    if ablation.unfinished:
-        told.append(f"**Unfinished**: runs are missing, and verdicts may change ({ablation.unfinished})")
     return " ".join(told)
 
 
 def _findings(ablation: Ablation) -> list[Finding]:
     found = [Finding(f"verdict: {each.claim.name}", _in_words(each)) for each in verdicts(ablation)]
+    rule = " ".join((claims.__doc__ or "").partition("\n\n")[2].replace("\n* ", " ").split())
+    return [
+        *unfinished(ablation.unfinished),
+        *found,
+        *_rate(ablation),
+        *_failures(ablation),
+        Finding("rule", rule),
+        Finding("limits", _LIMITS),
+    ]
+
+
+def _rate(ablation: Ablation) -> list[Finding]:
+    """Which rate the baseline was given, and whether a better one may lie beyond those tried."""
     rates = [one.arm.name for one in ablation.sweep if not one.error]
-    if ablation.best_rate is not None and len(rates) > 1:
-        edge = f"rate_{ablation.best_rate:g}" in (rates[0], rates[-1])
-        warning = " It lies at the edge of those tried: a better one may lie beyond." if edge else ""
-        found.append(
-            Finding("best rate", f"The baseline's best rate of those tried is {ablation.best_rate:g}.{warning}")
-        )
-    parts = {"": ablation.sweep, " at equal epochs": ablation.equal_epochs, " at equal time": ablation.equal_time}
+    if ablation.best_rate is None:
+        return []
+    if not ablation.sweep:
+        return [Finding("best rate", f"The rate of best_rate, {ablation.best_rate:g}, was given and not searched for.")]
+    edge = len(rates) > 1 and f"rate_{ablation.best_rate:g}" in (rates[0], rates[-1])
+    warning = " It lies at the edge of those tried: a better one may lie beyond." if edge else ""
+    return [Finding("best rate", f"The baseline's best rate of those tried is {ablation.best_rate:g}.{warning}")]
+
+
+def _failures(ablation: Ablation) -> list[Finding]:
+    parts = {
+        "": ablation.sweep,
+        " at equal epochs": ablation.equal_epochs,
+        " at equal time": ablation.equal_time,
+        " in a short run": ablation.hardware,
+    }
     failures = [(one, part) for part, runs in parts.items() for one in runs if one.error]
-    found += [
+    return [
         Finding("failure", f"{one.arm.name} failed with seed {one.seed}{part}: {one.error}") for one, part in failures
     ]
-    rule = " ".join((rules.__doc__ or "").partition("\n\n")[2].replace("\n* ", " ").split())
-    return [*found, Finding("rule", rule), Finding("limits", _LIMITS)]
 
 
 def _in_words(verdict: Verdict) -> str:
@@ -137,35 +178,48 @@ def _step_table(ablation: Ablation) -> Table:
         for effect in effects(ablation)
     ]
     columns = ["arm: its one change", "against", "points, equal epochs", "points, equal time", "pictures/s", "memory"]
-    return Table("Steps", columns, rows)
+    return Table(f"Steps{_at(trained_px(ablation.equal_epochs))}", columns, rows)
 
 
 def _arm_table(ablation: Ablation) -> Table:
+    columns = ["arm", "top-1 %, equal epochs", "top-1 %, equal time", "epochs in that time", "epoch, s"]
+    columns += ["first step, s", "pictures/s", "GPU memory, GB"]
     rows = []
     for step in ablation.steps:
         equal, timed = (of_arm(results, step.name) for results in (ablation.equal_epochs, ablation.equal_time))
-        rows.append(
-            [
-                step.name,
-                _spread(equal, top1_points, "{:.1f} %"),
-                _spread(timed, top1_points, "{:.1f} %"),
-                _spread(timed, lambda result: float(len(result.epochs)) or None, "{:.0f}"),
-                _spread(equal, _epoch_s, "{:.2f}"),
-                _spread(equal, lambda result: result.seconds_to_first_step, "{:.1f}"),
-                _spread(equal, pictures_per_s, "{:.1f}"),
-                _spread(equal, memory_gb, "{:.2f}"),
-            ]
-        )
-    columns = ["arm", "top-1, equal epochs", "top-1, equal time", "epochs in that time", "epoch, s", "first step, s"]
-    return Table("Arms: mean and range of the seeds", [*columns, "pictures/s", "GPU memory, GB"], rows)
+        row = [
+            _accuracy(equal),
+            _accuracy(timed),
+            spread((len(result.epochs) or None for result in timed), digits=0),
+            spread(known(epoch_s, equal), digits=2),
+            spread(result.seconds_to_first_step for result in equal),
+            spread(known(pictures_per_s, equal)),
+            spread(known(memory_gb, equal), digits=2),
+        ]
+        if equal or timed:
+            rows.append([step.name, *row])
+    return Table(f"Arms{_at(trained_px(ablation.equal_epochs))}{_SPREAD}", columns, rows)
+
+
+def _hardware_table(ablation: Ablation) -> Table:
+    rows = []
+    for name in hardware_arms(ablation.steps):
+        runs = of_arm(ablation.hardware, name)
+        first_s = spread(result.seconds_to_first_step for result in runs)
+        row = [spread(known(short_run_per_s, runs)), spread(known(memory_gb, runs), digits=2), first_s]
+        rows.append([name, *row])
+    columns = ["arm", "pictures/s", "GPU memory, GB", "first step, s"]
+    return Table(f"Short runs at {ablation.setting.hardware_px} px{_SPREAD}", columns, rows)
 
 
 def _sweep_table(ablation: Ablation) -> Table:
-    rows = [
-        [one.arm.name.removeprefix("rate_"), _spread([one], top1_points, "{:.1f} %"), _spread([one], _loss, "{:.3f}")]
-        for one in ablation.sweep
-    ]
-    return Table("The baseline at each rate, one seed", ["rate", "top-1", "validation loss"], rows)
+    rows = [[one.arm.name.removeprefix("rate_"), _accuracy([one]), spread([_loss(one)], 3)] for one in ablation.sweep]
+    return Table("The baseline at each rate, one seed", ["rate", "top-1 %", "validation loss"], rows)
+
+
+def _accuracy(results: Sequence[ArmResult]) -> str:
+    failed = bool(results) and all(result.error for result in results)
+    return "failed" if failed else spread(known(top1_points, results))
 
 
 def _details(ablation: Ablation) -> dict[str, Any]:
@@ -178,8 +232,8 @@ def _details(ablation: Ablation) -> dict[str, Any]:
     }
 
 
-def _epoch_s(result: ArmResult) -> float | None:
-    return statistics.median(epoch.seconds for epoch in result.steady_epochs) if result.epochs else None
+def _at(size: str) -> str:
+    return f" at {size}" if size else ""
 
 
 def _loss(result: ArmResult) -> float | None:
@@ -200,15 +254,6 @@ def _interval(interval: Interval, unit: Unit) -> str:
 
 def _maybe(interval: Interval | None, unit: Unit) -> str:
     return _UNKNOWN if interval is None else _interval(interval, unit)
-
-
-def _spread(results: Sequence[ArmResult], value: Callable[[ArmResult], float | None], form: str) -> str:
-    """Mean over the seeds, with the smallest and the largest."""
-    known = [found for found in map(value, results) if found is not None]
-    if not known:
-        return "failed" if results and all(result.error for result in results) else _UNKNOWN
-    mean = form.format(statistics.fmean(known))
-    return mean if len(known) == 1 else f"{mean} ({form.format(min(known))} to {form.format(max(known))})"
 
 
 def _curves(ablation: Ablation, results: Sequence[ArmResult], *, by_time: bool = False) -> dict[str, list[list[Point]]]:
