@@ -61,7 +61,7 @@ def check_golden(golden: Golden, precision: Precision, logits: Floats, temperatu
 
 
 def _largest_difference(recorded: npt.NDArray[np.float64], logits: Floats, temperature: float) -> float:
-    if logits.shape != recorded.shape:
+    if logits.shape != recorded.shape or not np.isfinite(logits).all():
         return float("nan")
     difference = output_probabilities(logits, temperature) - output_probabilities(recorded, temperature)
     return float(np.abs(difference).max())

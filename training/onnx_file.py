@@ -77,9 +77,22 @@ def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path:
     if half_storage:
         _store_half(model)
     helper.set_model_props(model, _metadata(taxonomy))
-    _require_opset(model)
+    require_opset(model)
     onnx.checker.check_model(model)
     onnx.save(model, path)
+
+
+def require_opset(model: onnx.ModelProto) -> None:
+    """Refuses a network that was written for another opset than we promise to runtimes.
+
+    Raises:
+        BotanifyError: The opset is another.
+    """
+    opset = next(entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"})
+    if opset != OPSET:
+        raise BotanifyError(
+            f"the exporter wrote opset {opset} where {OPSET} was asked for; install the locked versions."
+        )
 
 
 def _pairs(network: PlantNetwork, spec: InputSpec) -> list[tuple[nn.Conv2d, str]]:
@@ -142,11 +155,3 @@ def _metadata(taxonomy: Taxonomy) -> dict[str, str]:
 
 def _names(taxonomy: Taxonomy) -> Sequence[str]:
     return [taxonomy.taxa[index].scientific_name for index in taxonomy.taxon_of_output]
-
-
-def _require_opset(model: onnx.ModelProto) -> None:
-    opset = next(entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"})
-    if opset != OPSET:
-        raise BotanifyError(
-            f"the exporter wrote opset {opset} where {OPSET} was asked for; install the locked versions."
-        )

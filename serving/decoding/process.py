@@ -44,7 +44,7 @@ _Reply = TypeVar("_Reply", Ready, Cost, Done)
 
 
 class ChildHangs(ChildLost):
-    """The child took too long and was killed."""
+    """The child takes too long; `settle` kills it."""
 
     code = "child_hangs"
 
@@ -114,7 +114,7 @@ class ChildProcess:
 
         Raises:
             PictureError: The picture is refused.
-            ChildLost: The child has ended, or was killed because it took too long.
+            ChildLost: The child has ended, or takes too long.
         """
         self.worked_s = 0.0
         self._reserve(len(data))
@@ -131,7 +131,7 @@ class ChildProcess:
 
         Raises:
             PictureError: The picture is refused.
-            ChildLost: The child has ended, or was killed because it took too long.
+            ChildLost: The child has ended, or takes too long.
         """
         shape = (3, spec.height, spec.width)
         self._reserve(4 * math.prod(shape))
@@ -199,13 +199,11 @@ class ChildProcess:
             async with asyncio.timeout(seconds):
                 reply = await self._channel.receive()
         except TimeoutError:
-            self.kill()
             raise ChildHangs(f"no reply within {seconds:g} s") from None
         if isinstance(reply, Refused):
             raise reply.error()
         if isinstance(reply, kind):
             return reply
-        self.kill()
         raise ChildLost(f"{type(reply).__name__} where {kind.__name__} was due")
 
 

@@ -1,6 +1,7 @@
 """A header tells how much memory a picture will take; a promise is kept and not much too large."""
 
 import json
+import random
 import struct
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from PIL import Image
 
 from models.decode_cost import decode_cost
 from models.errors import PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
-from models.preprocess import InputSpec, read_picture
+from models.preprocess import InputSpec, picture_to_input, read_picture
 from models.webp import canvas_size
 from tests.models.pictures import FORMATS, as_camera_file, claiming_size, encode, exif, foliage, png, png_chunk, scene
 
@@ -111,6 +112,29 @@ def test_every_cut_of_a_file_has_a_cost_or_is_refused(file_format):
             continue
 
 
+@pytest.mark.filterwarnings("ignore")  # what Pillow warns of in damaged files is told by our own errors
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_what_is_refused_for_its_header_would_be_refused_alike_without_it(file_format):
+    data = as_camera_file(foliage((40, 24)), file_format, 6)
+    generator = random.Random(f"{file_format} header")
+    num_refused = 0
+    for _ in range(300):
+        damaged = bytearray(data)
+        for _ in range(generator.randrange(1, 6)):
+            damaged[generator.randrange(min(len(data), 400))] = generator.randrange(256)
+        refusal = why_refused(decode_cost, bytes(damaged))
+        num_refused += refusal is not None
+        assert refusal is None or refusal == why_refused(picture_to_input, bytes(damaged))
+    assert num_refused > 10
+
+
+def why_refused(function, data):
+    try:
+        function(data, SPEC)
+    except PictureError as error:
+        return type(error), str(error)
+
+
 @pytest.mark.parametrize(
     "options", [{"lossless": True}, {"lossless": False}, {"lossless": False, "exif": exif(1)}], ids=str
 )
@@ -177,6 +201,7 @@ def measured_pictures():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="resets the peak of memory in /proc")
 def test_promises_are_kept_and_at_most_1_6_times_the_memory(tmp_path):
     promised = {}

@@ -1,0 +1,102 @@
+"""A network that computes otherwise than when it was sealed is told from one that only rounds otherwise."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from models.bundle import load_bundle
+from models.errors import BundleError
+from models.golden import GOLDEN_FILE, GOLDEN_PART, Golden, check_golden
+from tests.models.tiny import bundle_record, seal_tiny
+
+GOLDEN = Golden(picture=b"\x89PNG\0\xff", logits={"fp32": (2.0, 1.0, -1.0, 0.5)})
+
+
+def answer(golden, logits, temperature=1.0, precision="fp32"):
+    check_golden(golden, precision, np.array(logits, dtype=np.float32), temperature)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "golden"
+    path.write_bytes(msgspec.json.encode(GOLDEN))
+    return path
+
+
+def seal(folder, network_file, file):
+    return seal_tiny(
+        folder, network_file, record=bundle_record(parts={GOLDEN_PART: GOLDEN_FILE}), more_files={GOLDEN_FILE: file}
+    )
+
+
+def test_a_bundle_gives_back_its_golden_picture(tmp_path, network_file, file):
+    assert seal(tmp_path / "tiny", network_file, file).golden() == GOLDEN
+
+
+def test_a_bundle_from_before_has_none(sealed):
+    assert load_bundle(sealed).golden() is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"picture": "?", "logits": {}}', b'{"picture": "", "logits": {"fp8": []}}']
+)
+def test_a_record_that_cannot_be_read_is_told(tmp_path, network_file, content):
+    (tmp_path / "golden").write_bytes(content)
+    bundle = seal(tmp_path / "tiny", network_file, tmp_path / "golden")
+    with pytest.raises(BundleError, match=rf"{GOLDEN_FILE} cannot be read"):
+        bundle.golden()
+
+
+def test_the_picture_stands_as_base64_in_the_file(file):
+    assert json.loads(file.read_text())["picture"] == "iVBORwD/"
+
+
+def test_what_was_recorded_passes():
+    answer(GOLDEN, GOLDEN.logits["fp32"])
+
+
+def test_rounding_passes():
+    answer(GOLDEN, np.add(GOLDEN.logits["fp32"], [0.01, -0.01, 0.02, 0.0]))
+
+
+def test_logits_that_are_all_higher_pass_as_their_probabilities_are_the_same():
+    answer(GOLDEN, np.add(GOLDEN.logits["fp32"], 7))
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [
+        [1.0, 2.0, -1.0, 0.5],
+        [0.0, 0.0, 0.0, 0.0],
+        [2.0, 1.0, np.nan, 0.5],
+        [np.inf, 1.0, -1.0, 0.5],
+        [2.0, 1.0, -1.0],
+        [[2.0, 1.0, -1.0, 0.5]],
+    ],
+    ids=["exchanged", "zeros", "nan", "infinite", "too few", "a batch"],
+)
+def test_another_answer_is_refused(logits):
+    with pytest.raises(BundleError, match=r"fp32 network answers the golden picture otherwise .*at most 0\.02.*fetch"):
+        answer(GOLDEN, logits)
+
+
+def test_the_temperature_decides_how_much_a_difference_of_logits_weighs():
+    nearly = np.add(GOLDEN.logits["fp32"], [0.1, 0.0, 0.0, 0.0])
+    answer(GOLDEN, nearly, temperature=5.0)
+    with pytest.raises(BundleError, match=r"differs by 0\.02"):
+        answer(GOLDEN, nearly, temperature=1.0)
+
+
+def test_each_precision_is_held_against_its_own_record():
+    golden = replace(GOLDEN, logits={**GOLDEN.logits, "int8": (0.0, 3.0, 0.0, 0.0)})
+    answer(golden, [0.0, 3.0, 0.0, 0.0], precision="int8")
+    with pytest.raises(BundleError, match="int8 network answers"):
+        answer(golden, GOLDEN.logits["fp32"], precision="int8")
+
+
+def test_a_precision_without_a_record_is_told():
+    with pytest.raises(BundleError, match=r"no recorded answer of that precision \(got fp16; expected fp32\): export"):
+        answer(GOLDEN, GOLDEN.logits["fp32"], precision="fp16")
