@@ -33,12 +33,19 @@ def held_request(client, session, num_pictures=1):
 def test_request_that_would_wait_too_long_is_overloaded(start):
     session = StandIn()
     client = start(session=session)
-    client.service.admission.pace.seconds = 1.0
-    with held_request(client, session, num_pictures=5) as first:
-        refused = post(client)
-    assert_problem(refused, 503, "overloaded")
-    assert int(refused.headers["retry-after"]) >= 1
-    assert first.result().status_code == 200
+    admission = client.service.admission
+    with ThreadPoolExecutor(1) as thread:
+        with held_request(client, session, num_pictures=5) as first:
+            second = thread.submit(post, client, 5)
+            deadline = time.monotonic() + 10
+            while admission.num_pictures < 10:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            admission.pace.seconds = 0.5
+            refused = post(client)
+        assert_problem(refused, 503, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert (first.result().status_code, second.result().status_code) == (200, 200)
     assert post(client).status_code == 200
 
 
