@@ -21,6 +21,7 @@ import tyro
 
 from benchmarks import loader, scale, train_speed
 from benchmarks.loader_variants import Variant
+from benchmarks.serving.tables import SERVING_TABLES
 from models.errors import DataError
 from training.atomic_file import replaced
 from training.program import run_program
@@ -137,6 +138,7 @@ TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
     "optimizations": study_table,
     "batch_sizes": study_table,
     "ablation": study_table,
+    **SERVING_TABLES,
 }
 """Name of a result's file without its ending -> what makes Markdown of the file, given the link to it."""
 

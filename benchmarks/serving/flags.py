@@ -1,0 +1,165 @@
+"""Flags that all programs about serving share, and what they mean."""
+
+import shlex
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from benchmarks.serving.photographs import PHOTOGRAPHS, Photograph, PhotographName, drawn_photographs, photographs
+from benchmarks.serving.servers import ROOT, Place
+from benchmarks.serving.turns import Turns
+from models.bundle import Bundle, load_bundle
+from models.errors import DataError, RecipeError
+from training.atomic_file import replaced
+from training.machine import Machine
+
+AnyFlags = TypeVar("AnyFlags", bound="Flags")
+AnyResult = TypeVar("AnyResult", bound=msgspec.Struct)
+ENVIRONMENT: Final = Path(__file__).resolve().parent / ".venv"
+_DEMONSTRATION: Final = ROOT / "models" / "releases" / "flowers17"
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """What is served, to whom, and where the result goes."""
+
+    bundle: Path | None = None
+    """Bundle whose fp32 network every server runs; default: the demonstration bundle. network.py makes one of full
+    size."""
+    photographs: Path | None = None
+    """Folder with phone_12mp.heic and other photographs; default: ../shared/data/photos."""
+    environment: Path | None = None
+    """Virtual environment of the rivals, with requirements.txt installed; default: .venv beside this program."""
+    source: Path | None = None
+    """Checkout whose service is measured; default: this one."""
+    ours: str = ""
+    """More flags for our service, as in --ours="--max-wait-s 1"."""
+    quick: bool = False
+    """Few seconds and drawn pictures: to see that everything works, not to measure."""
+    note: str = ""
+    """What readers of the result must know of this run."""
+    out: Path | None = None
+    """File for the result, JSON. Finished turns are kept beside it: the same command goes on after an interruption."""
+
+    def place(self) -> Place:
+        """What all servers are given.
+
+        Raises:
+            BundleError: The bundle is missing or damaged.
+        """
+        bundle = load_bundle(self.bundle or _DEMONSTRATION)
+        return Place(bundle, self.environment or ENVIRONMENT, tuple(shlex.split(self.ours)), self.source or ROOT)
+
+    def pictures(self) -> dict[PhotographName, Photograph]:
+        """The two photographs that are sent.
+
+        Raises:
+            DataError: The folder does not hold them.
+        """
+        return drawn_photographs() if self.quick else photographs(self.folder)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the photographs."""
+        return self.photographs or PHOTOGRAPHS
+
+
+def require_positive(command: Flags, *names: str) -> None:
+    """Checks flags.
+
+    Raises:
+        RecipeError: One of them is zero or less.
+    """
+    for name in names:
+        if getattr(command, name) <= 0:
+            flag = name.replace("_", "-")
+            raise RecipeError(
+                f"nothing would be measured with --{flag}",
+                value=getattr(command, name),
+                limit="more than 0",
+                remedy=f"raise --{flag}",
+            )
+
+
+class Network(msgspec.Struct, frozen=True):
+    """The network that all servers ran."""
+
+    bundle: str
+    architecture: str
+    side_px: int
+    num_outputs: int
+    sha256: str
+    """Of the ONNX file."""
+
+    @property
+    def is_meant(self) -> bool:
+        """Whether the goals are for it."""
+        return (self.architecture, self.side_px) == ("efficientnet_b4", 380)
+
+    def __str__(self) -> str:
+        return f"{self.architecture}, {self.side_px} px, {self.num_outputs:,} outputs ({self.bundle}), fp32"
+
+
+class PictureFile(msgspec.Struct, frozen=True):
+    """A photograph that was sent."""
+
+    name: str
+    megapixels: float
+    num_bytes: int
+
+
+def network_of(bundle: Bundle) -> Network:
+    """Describes the fp32 network of a bundle."""
+    record, file = bundle.record, bundle.network("fp32").file
+    architecture = record.architecture
+    return Network(record.name, architecture.name, record.input.width, architecture.num_outputs, record.files[file])
+
+
+def picture_file(photograph: Photograph) -> PictureFile:
+    """Describes a photograph."""
+    return PictureFile(photograph.name, round(photograph.megapixels, 2), len(photograph.data))
+
+
+def for_readers(command: AnyFlags) -> AnyFlags:
+    """The flags without paths, which say nothing to anybody else."""
+    return msgspec.structs.replace(command, bundle=None, photographs=None, environment=None, source=None, out=None)
+
+
+def turns_of(command: Flags, machine: Machine) -> Turns:
+    """The turns of a run, kept beside its result.
+
+    Raises:
+        DataError: Those that stand there are of another run.
+    """
+    kept = None if command.quick else command.out
+    return Turns(kept, msgspec.json.encode((machine, command), enc_hook=str))
+
+
+def read_result(path: Path, kind: type[AnyResult]) -> AnyResult:
+    """A result as it was written.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind, dec_hook=_path)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(
+            f"{path.name} is no result of this version", value=error, remedy="measure again, or restore the file"
+        ) from error
+
+
+def write_result(result: msgspec.Struct, out: Path | None) -> None:
+    """Writes a result where it was wanted.
+
+    Raises:
+        OSError: It cannot be written there.
+    """
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(out) as stream:
+            stream.write(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+
+
+def _path(kind: type[Path], text: object) -> Path:
+    return kind(str(text))

@@ -1,0 +1,153 @@
+"""HTTP/1.1 over raw connections, with no more work than measuring needs: client and server share the same cores."""
+
+import asyncio
+from types import TracebackType
+from typing import Final
+
+import httptools
+import msgspec
+
+_BOUNDARY: Final = "botanify-benchmark-4b1c0a7e"
+
+
+class ConnectionLost(Exception):
+    """The connection ended before the answer was complete."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A complete response."""
+
+    status: int
+    headers: dict[str, str]
+    """By lower-case name."""
+    body: bytes
+
+
+class Connection:
+    """A connection that sends one request at a time; use `connect`."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: "_Protocol") -> None:
+        self._transport, self._protocol = transport, protocol
+
+    async def send(self, request: bytes) -> Answer:
+        """Sends a request and gives its answer, which may come before the request has been sent to its end.
+
+        Raises:
+            ConnectionLost: The connection ended first.
+        """
+        answer = self._protocol.expect()
+        self._transport.write(request)
+        return await answer
+
+    def write(self, part: bytes) -> None:
+        """Sends some bytes and expects no answer."""
+        self._transport.write(part)
+
+    @property
+    def usable(self) -> bool:
+        """Whether another request may be sent."""
+        return self._protocol.usable and not self._transport.is_closing()
+
+    def close(self) -> None:
+        """Hangs up at once, whatever is under way."""
+        self._transport.abort()
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def connect(port: int) -> Connection:
+    """Opens a connection to a server on this machine.
+
+    Raises:
+        ConnectionLost: Nobody listens there, or the connection was refused.
+    """
+    try:
+        transport, protocol = await asyncio.get_running_loop().create_connection(_Protocol, "127.0.0.1", port)
+    except OSError as error:
+        raise ConnectionLost(str(error)) from error
+    return Connection(transport, protocol)
+
+
+async def fetch(port: int, request: bytes) -> Answer:
+    """Sends one request over a connection of its own.
+
+    Raises:
+        ConnectionLost: The connection ended first.
+    """
+    with await connect(port) as connection:
+        return await connection.send(request)
+
+
+def get(path: str) -> bytes:
+    """A GET request."""
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+
+def post_picture(path: str, picture: bytes, content_type: str = "image/jpeg") -> bytes:
+    """A POST request with one picture in the field `image` of a form, as browsers and curl send it."""
+    part = (
+        f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="photograph.jpg"\r\n'
+        f"Content-Type: {content_type}\r\n\r\n"
+    ).encode()
+    body = part + picture + f"\r\n--{_BOUNDARY}--\r\n".encode()
+    return post_head(path, len(body)) + body
+
+
+def post_head(path: str, num_bytes: int) -> bytes:
+    """The head of a POST request for a form of so many bytes."""
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary={_BOUNDARY}\r\n"
+        f"Content-Length: {num_bytes}\r\n\r\n"
+    ).encode()
+
+
+class _Protocol(asyncio.Protocol):
+    """Collects one answer at a time."""
+
+    def __init__(self) -> None:
+        self.usable = True
+        self._answer: asyncio.Future[Answer] | None = None
+        self._start()
+
+    def expect(self) -> asyncio.Future[Answer]:
+        self._answer = asyncio.get_running_loop().create_future()
+        if not self.usable:
+            self._fail("the connection is closed")
+        return self._answer
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(f"no HTTP: {error}")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(str(error or "the connection was closed"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        parser, self.usable = self._parser, self._parser.should_keep_alive()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(Answer(parser.get_status_code(), self._headers, b"".join(self._body)))
+        self._start()
+
+    def _start(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+
+    def _fail(self, reason: str) -> None:
+        self.usable = False
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionLost(reason))

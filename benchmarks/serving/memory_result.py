@@ -1,0 +1,146 @@
+"""What our service's memory did: over a long life, in a flood, and under a picture made to fill it."""
+
+import msgspec
+
+from benchmarks.serving.flags import Flags, Network, PictureFile, require_positive
+from benchmarks.serving.mixture import EXPECTED, Tally
+from benchmarks.serving.targets import Target, at_most, target_lines
+from models.errors import RecipeError
+from training.machine import Machine
+from training.studies.report import table
+
+_FLOOD_MB = 512
+_DRIFT = 0.05
+_HOSTILE_MB = 50
+_FEWEST_REQUESTS = 100
+
+
+class Memory(Flags, frozen=True, kw_only=True):
+    """Weighs our service: over many requests, in a flood of large photographs, and under a hostile picture."""
+
+    requests: int = 20_000
+    """Requests of the long life, half of them good."""
+    concurrency: int = 4
+    """Clients of the long life."""
+    factor: float = 20.0
+    """Requests a second of the flood, as a multiple of what the service answers in closed loop just before."""
+    seconds: float = 20.0
+    """Length of the flood."""
+    patience_s: float = 5.0
+    """A client of the flood hangs up so long after its request was due."""
+    capacity_seconds: float = 10.0
+    """Length of the measurement of what the service answers."""
+    seed: int = 0
+    """Decides the moments of arrival."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "concurrency", "factor", "seconds", "patience_s", "capacity_seconds")
+        if self.requests < _FEWEST_REQUESTS:
+            raise RecipeError(
+                "too few requests to see a drift",
+                value=self.requests,
+                limit=f"at least {_FEWEST_REQUESTS}",
+                remedy="raise --requests",
+            )
+
+
+class Life(msgspec.Struct, frozen=True):
+    """Memory over many requests."""
+
+    requests: int
+    warm_mb: float
+    """After the first tenth of the requests."""
+    end_mb: float
+    """After the last one."""
+    course_mb: list[float]
+    """At every twentieth of the requests."""
+    tallies: list[Tally]
+
+    @property
+    def drift(self) -> float:
+        """How much more at the end than when warm, as a share."""
+        return self.end_mb / self.warm_mb - 1
+
+    @property
+    def unexpected(self) -> list[Tally]:
+        """Requests that did not end as their kind does."""
+        return [tally for tally in self.tallies if EXPECTED[tally.kind] != tally.word]
+
+
+class Flood(msgspec.Struct, frozen=True):
+    """Memory in a flood of large photographs."""
+
+    capacity_per_s: float
+    offered_per_s: float
+    words: dict[str, int]
+    idle_mb: float
+    peak_mb: float
+    """The most of all weighings, pages that processes share counted once."""
+    high_water_mb: float
+    """The most of each process, summed: an upper bound."""
+    after_mb: float
+    generator_share: float
+    """Share of one core that the load generator took."""
+
+
+class Hostile(msgspec.Struct, frozen=True):
+    """A WebP of 50 megapixels in few bytes."""
+
+    num_bytes: int
+    status: int
+    extra_mb: float
+    """How much more than before each process held at most, summed."""
+
+
+class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured."""
+
+    machine: Machine
+    measured_on: str
+    setting: Memory
+    network: Network
+    photograph: PictureFile
+    """What the flood carried."""
+    own_versions: dict[str, str]
+    life: Life
+    flood: Flood
+    hostile: Hostile
+    targets: list[Target] = []
+
+
+def targets(result: MemoryResult) -> list[Target]:
+    """The goals."""
+    flood, hostile = result.flood, result.hostile
+    refused = 0 if hostile.status == 422 else 1
+    return [
+        at_most("drift over the long life", _DRIFT, result.life.drift),
+        at_most("flood, beyond idle", _FLOOD_MB, flood.peak_mb - flood.idle_mb, unit="MB"),
+        at_most("hostile WebP that was not refused with 422", 0, refused),
+        at_most("hostile WebP, extra memory", _HOSTILE_MB, hostile.extra_mb, unit="MB"),
+    ]
+
+
+def markdown(result: MemoryResult) -> str:
+    """The result as a table, then the goals."""
+    life, flood, hostile = result.life, result.flood, result.hostile
+    rows = [
+        [f"{life.requests:,} requests, half of them good", f"{life.warm_mb:.0f} MB warm", f"{life.end_mb:.0f} MB"],
+        [
+            f"{flood.offered_per_s:.0f} requests/s of {result.photograph.megapixels:.0f} MP, where "
+            f"{flood.capacity_per_s:.1f}/s can be answered",
+            f"{flood.idle_mb:.0f} MB idle",
+            f"{flood.peak_mb:.0f} MB (at most {flood.high_water_mb:.0f}); {flood.after_mb:.0f} MB after",
+        ],
+        [f"a WebP of 50 MP in {hostile.num_bytes / 1000:.0f} kB", "", f"{hostile.extra_mb:.1f} MB more"],
+    ]
+    unexpected = "; ".join(f"{tally.count} {tally.kind}: {tally.word}" for tally in life.unexpected) or "none"
+    note = f" {result.setting.note}" if result.setting.note else ""
+    return "\n\n".join(
+        [
+            f"{result.machine}: {result.network}, {result.measured_on}.{note}",
+            table(["what", "before", "memory"], rows),
+            f"Requests of the long life that did not end as their kind does: {unexpected}. The flood ended: "
+            f"{', '.join(f'{word} {count}' for word, count in flood.words.items())}.",
+            target_lines(result.targets),
+        ]
+    )

@@ -1,0 +1,118 @@
+"""Program: a bundle of the full size with random weights, for measuring where no trained one is at hand.
+
+python benchmarks/serving/network.py [--out DIR] [--outputs 5337] [--px 380]
+
+Speed and memory do not depend on what a network has learned. Its answers mean nothing.
+"""
+
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import msgspec
+import torch
+import tyro
+
+from models.bundle import FORMAT_VERSION, Architecture, Bundle, BundleRecord, NetworkFile, seal_bundle
+from models.network import PlantNetwork
+from models.preprocess import InputSpec
+from models.taxonomy import Output, Taxon, Taxonomy
+from training.checkpoint import current_commit
+from training.onnx_file import fold_batch_norm, write_onnx
+from training.program import run_program
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_FILE: Final = "model.fp32.onnx"
+_TAXA_A_GENUS: Final = 4
+_GENERA_A_FAMILY: Final = 12
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes a bundle with random weights."""
+
+    out: Path = ROOT / "runs" / "serving_b4_380"
+    """Folder of the bundle; must not exist."""
+    architecture: str = "efficientnet_b4"
+    """Name of a timm model."""
+    outputs: int = 5337
+    """Width of the classifier."""
+    px: int = 380
+    """Side of the served pictures, px."""
+    seed: int = 0
+    """Decides the weights."""
+
+
+def main() -> None:
+    """Runs the program with the arguments of the command line."""
+    run_program(lambda: write(tyro.cli(Network, description=__doc__)))
+
+
+def write(command: Network) -> Bundle:
+    """Makes, converts and seals the network.
+
+    Raises:
+        BundleError: The folder exists.
+    """
+    torch.manual_seed(command.seed)
+    network = PlantNetwork(command.architecture, command.outputs)
+    # As wide as features are: else all logits are nearly equal, and servers would agree or differ by chance.
+    torch.nn.init.normal_(network.head.get_parameter("weight"))
+    num_parameters = network.num_parameters()
+    spec = InputSpec(command.px, command.px, command.px, crop_fraction=0.95)
+    taxonomy = make_taxonomy(command.outputs)
+    _estimate_norms(network, spec)
+    network.eval()
+    fold_batch_norm(network, spec)
+    architecture = Architecture(command.architecture, command.outputs, network.num_features, num_parameters)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / _FILE
+        write_onnx(network, spec, taxonomy, path, half_storage=True)
+        bundle = seal_bundle(command.out, _record(architecture, spec, taxonomy), taxonomy, {_FILE: path})
+    print(f"Written: {command.out}")
+    return bundle
+
+
+def make_taxonomy(num_outputs: int) -> Taxonomy:
+    """Made-up plants, one an output."""
+    taxa = []
+    for number in range(num_outputs):
+        genus = number // _TAXA_A_GENUS
+        names = (f"Genus{genus}", f"Family{genus // _GENERA_A_FAMILY}")
+        taxa.append(Taxon(f"taxon-{number}", "species", f"Genus{genus} species{number}", *names))
+    outputs = tuple(Output(f"random:{taxon.taxon_id}", "random", taxon.taxon_id) for taxon in taxa)
+    return Taxonomy("random", tuple(taxa), outputs)
+
+
+def _estimate_norms(network: PlantNetwork, spec: InputSpec) -> None:
+    """Gives BatchNorm the statistics of noise: with those it starts from, activations fade and all answers are one."""
+    network.train()
+    with torch.no_grad():
+        for _ in range(8):
+            network(torch.randn(4, 3, spec.height, spec.width))
+
+
+def _record(architecture: Architecture, spec: InputSpec, taxonomy: Taxonomy) -> BundleRecord:
+    return BundleRecord(
+        format_version=FORMAT_VERSION,
+        name=f"random_{architecture.name}_{spec.height}",
+        version="0.0.0",
+        architecture=architecture,
+        input=spec,
+        label_hash=taxonomy.label_hash,
+        networks={"fp32": NetworkFile(_FILE, temperature=1.0, stored_as="float16")},
+        metrics=(),
+        recipe={},
+        sources=(),
+        git_commit=current_commit(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        description="Random weights: for measuring speed and memory only.",
+    )
+
+
+if __name__ == "__main__":
+    main()

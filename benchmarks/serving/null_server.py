@@ -1,0 +1,70 @@
+"""Program: a server that reads requests and answers at once with nothing; what it takes is the load generator's cost.
+
+python benchmarks/serving/null_server.py PORT
+"""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import httptools
+
+from benchmarks.serving.process_tree import free_port
+
+_ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+class NullProtocol(asyncio.Protocol):
+    """Answers every complete request."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins a connection."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._parser = httptools.HttpRequestParser(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Reads on."""
+        self._parser.feed_data(data)
+
+    def on_message_complete(self) -> None:
+        """Answers."""
+        self._transport.write(_ANSWER)
+
+
+@contextmanager
+def null_server() -> Iterator[int]:
+    """Starts the program on a free port and gives the port; ends it afterwards."""
+    port = free_port()
+    process = subprocess.Popen([sys.executable, __file__, str(port)])
+    try:
+        while process.poll() is None and not _listens(port):
+            time.sleep(0.02)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def serve(port: int) -> None:
+    """Answers until it is cancelled."""
+    server = await asyncio.get_running_loop().create_server(NullProtocol, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(int(sys.argv[1])))

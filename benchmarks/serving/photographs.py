@@ -1,0 +1,97 @@
+"""The pictures that requests carry: a phone's photograph in two sizes, others, and pictures that mean harm."""
+
+import io
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+from PIL import Image
+
+from models.errors import DataError
+from models.preprocess import read_picture, upright_size
+
+PHOTOGRAPHS: Final = Path(__file__).resolve().parents[3] / "shared" / "data" / "photos"
+CAMERA_FILE: Final = "phone_12mp.heic"  # its JPEG neighbor of that name has 9.1 megapixels
+PhotographName = Literal["1 MP", "12 MP"]
+_ONE_MEGAPIXEL: Final = 1e6
+_QUALITY: Final = 90  # with chroma at half resolution, about what phones store
+
+
+class Photograph(msgspec.Struct, frozen=True):
+    """A picture file."""
+
+    name: str
+    data: bytes
+    megapixels: float
+
+
+def photographs(folder: Path) -> dict[PhotographName, Photograph]:
+    """A phone's photograph as JPEG, of 12 megapixels as it was taken, and the same at one.
+
+    Raises:
+        DataError: The folder does not hold the phone's file.
+    """
+    path = folder / CAMERA_FILE
+    if not path.is_file():
+        raise DataError(
+            "there is no camera file to send",
+            value=path,
+            limit=f"a folder with a phone's photograph of 12 megapixels called {CAMERA_FILE}",
+            remedy="name the folder with --photographs",
+        )
+    image = read_picture(path.read_bytes()).image
+    return {
+        "1 MP": _photograph("1 MP", _encoded(_scaled(image, _ONE_MEGAPIXEL), "JPEG", quality=_QUALITY)),
+        "12 MP": _photograph("12 MP", _encoded(image, "JPEG", quality=_QUALITY)),
+    }
+
+
+def drawn_photographs() -> dict[PhotographName, Photograph]:
+    """Drawn pictures of the same two sizes."""
+    return {"1 MP": _photograph("1 MP", drawn(1156, 865)), "12 MP": _photograph("12 MP", drawn(4032, 3024))}
+
+
+def others(folder: Path) -> list[Photograph]:
+    """The JPEG files of the folder, on which servers must agree."""
+    return [_photograph(path.name, path.read_bytes()) for path in sorted(folder.glob("*.jpg"))]
+
+
+def drawn(width: int, height: int, seed: int = 0) -> bytes:
+    """A drawn picture as JPEG: soft spots and some noise."""
+    chance = np.random.default_rng(seed)
+    spots = Image.fromarray(chance.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+    soft = np.asarray(spots.resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
+    noisy = soft + chance.integers(-12, 13, soft.shape, dtype=np.int16)
+    return _encoded(Image.fromarray(noisy.clip(0, 255).astype(np.uint8)), "JPEG", quality=_QUALITY)
+
+
+def broken(data: bytes) -> bytes:
+    """A picture file that ends in the middle."""
+    return data[: len(data) // 2]
+
+
+def oversized_png() -> bytes:
+    """A PNG of 42 megapixels in a few kilobytes: more pixels than its format may have."""
+    return _encoded(Image.new("1", (7000, 6000)), "PNG")
+
+
+def hostile_webp(width: int = 10_000, height: int = 5_000) -> bytes:
+    """A WebP of 50 megapixels in about 100 kB, whose decode takes several hundred megabytes."""
+    return _encoded(Image.new("RGB", (width, height), (40, 90, 30)), "WEBP", quality=1, method=0)
+
+
+def _scaled(image: Image.Image, pixels: float) -> Image.Image:
+    factor = (pixels / (image.width * image.height)) ** 0.5
+    return image.resize((round(image.width * factor), round(image.height * factor)), Image.Resampling.BICUBIC)
+
+
+def _encoded(image: Image.Image, file_format: str, **options: int) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, file_format, **options)
+    return stream.getvalue()
+
+
+def _photograph(name: str, data: bytes) -> Photograph:
+    width, height = upright_size(data)
+    return Photograph(name, data, width * height / 1e6)

@@ -1,0 +1,219 @@
+"""The servers that are compared: how each is started, which settings it may be given, and when it is ready."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.serving.http_client import ConnectionLost, fetch, get, post_picture
+from benchmarks.serving.process_tree import ProcessTree, free_port
+from benchmarks.serving.setting import Decoding, RivalName, RivalTask, ServerName, Setting
+from models.bundle import Bundle
+from models.errors import DataError
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+IDENTIFY: Final = "/identify"
+_RIVALS: Final = Path(__file__).resolve().parent / "rivals"
+_READY_PATHS: Final[Mapping[ServerName, str]] = {
+    "ours": "/health/ready",
+    "FastAPI": "/ready",
+    "LitServe": "/health",
+    "BentoML": "/readyz",
+}
+_PACKAGES: Final = ("fastapi", "starlette", "uvicorn", "litserve", "bentoml", "onnxruntime", "numpy", "pillow")
+_OWN_PACKAGES: Final = ("litestar", "uvicorn", "onnxruntime", "numpy", "pillow")
+_START_S: Final = 120.0
+_LOG_LINES: Final = 15
+
+
+class Contender(msgspec.Struct, frozen=True, order=True):
+    """A server and how it decodes pictures."""
+
+    server: ServerName
+    decoding: Decoding
+
+    def __str__(self) -> str:
+        return self.server if self.server == "ours" or self.decoding == "full" else f"{self.server} with our decode"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What all servers are given."""
+
+    bundle: Bundle
+    environment: Path
+    """Virtual environment of the rivals."""
+    ours: tuple[str, ...] = ()
+    """More flags for our own service."""
+    source: Path = ROOT
+    """Checkout whose service is measured."""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A server that is ready."""
+
+    contender: Contender
+    port: int
+    tree: ProcessTree
+    start_s: float
+    """Seconds from its start until it was ready."""
+
+
+OURS: Final = Contender("ours", "reduced")
+
+
+def candidates(server: ServerName, cores: int) -> Sequence[Setting]:
+    """The settings that a rival is tried with: one run on all cores, or one run a core in threads or processes."""
+    if server == "ours":
+        return (Setting(),)  # it needs none: its own choice is measured
+    a_core_each = Setting(workers=cores)
+    all_cores = Setting(intra_op=cores, spinning=True)
+    both = Setting(workers=cores, intra_op=cores)
+    if server == "LitServe":
+        return (a_core_each, all_cores, both, Setting(intra_op=cores, spinning=True, batch=4))
+    return (a_core_each, Setting(threads=cores), all_cores, both, Setting(threads=cores, intra_op=cores))
+
+
+def with_limits(server: RivalName, setting: Setting, patience_s: float) -> Setting:
+    """The same with what the server itself offers against overload.
+
+    FastAPI's uvicorn limits connections of a process, BentoML requests of the service and their time; LitServe only
+    drops what waited too long.
+    """
+    in_flight = 8
+    if server == "FastAPI":
+        return msgspec.structs.replace(setting, max_in_flight=max(in_flight // setting.workers, 2))
+    if server == "LitServe":
+        return msgspec.structs.replace(setting, timeout_s=0.8 * patience_s)
+    return msgspec.structs.replace(setting, max_in_flight=in_flight, timeout_s=patience_s)
+
+
+def require_environment(environment: Path, servers: Sequence[ServerName]) -> None:
+    """Looks for the rivals' environment.
+
+    Raises:
+        DataError: A rival is wanted and there is no environment.
+    """
+    if any(server != "ours" for server in servers) and not _python(environment).exists():
+        raise DataError(
+            "the rivals have no environment",
+            value=environment,
+            limit="a virtual environment with benchmarks/serving/requirements.txt installed",
+            remedy=f"run: python -m uv venv {environment} && python -m uv pip install --python "
+            f"{_python(environment)} -r benchmarks/serving/requirements.txt (or name one with --environment)",
+        )
+
+
+def versions(environment: Path) -> dict[str, str]:
+    """Versions of what the rivals are made of; empty without their environment."""
+    return _versions(_python(environment), _PACKAGES) if _python(environment).exists() else {}
+
+
+def own_versions() -> dict[str, str]:
+    """Versions of what our service is made of."""
+    return _versions(Path(sys.executable), _OWN_PACKAGES)
+
+
+@contextmanager
+def running(place: Place, contender: Contender, setting: Setting) -> Iterator[Running]:
+    """A server that is ready, on a free port; all its processes are killed at the end.
+
+    Raises:
+        DataError: It ended, or did not become ready in time; the message holds the end of its log.
+    """
+    port, began = free_port(), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch:
+        folder = Path(scratch)
+        command, more = _command(place, contender, setting, port)
+        environment = _environment(folder) | more
+        log = folder / "log"
+        with ProcessTree(command, environment=environment, log=log, folder=folder) as tree:
+            _wait_until_ready(tree, contender, port, log)
+            yield Running(contender, port, tree, time.monotonic() - began)
+
+
+def top_outputs(contender: Contender, bundle: Bundle, answer: bytes) -> list[tuple[str, float]]:
+    """The likeliest taxa of a server's answer, by taxon id, with scores.
+
+    Rivals give outputs; those that mean one taxon are summed, as ours does, as far as they were given.
+    """
+    found = json.loads(answer)
+    if contender.server == "ours":
+        return [(each["taxon_id"], each["score"]) for each in found["predictions"]]
+    taxon_ids = {output.key: output.taxon_id for output in bundle.taxonomy.outputs}
+    scores: dict[str, float] = {}
+    for each in found["outputs"]:
+        taxon_id = taxon_ids[each["key"]]
+        scores[taxon_id] = scores.get(taxon_id, 0.0) + each["score"]
+    return sorted(scores.items(), key=lambda pair: pair[1], reverse=True)
+
+
+def identify(picture: bytes, content_type: str = "image/jpeg") -> bytes:
+    """The request that every server is sent."""
+    return post_picture(IDENTIFY, picture, content_type)
+
+
+def _command(place: Place, contender: Contender, setting: Setting, port: int) -> tuple[list[str], dict[str, str]]:
+    """The command line of a server, and what its environment holds besides."""
+    if contender.server == "ours":
+        flags = ["--bundle", str(place.bundle.folder.resolve()), "--port", str(port), "--precision", "fp32"]
+        return [sys.executable, "-m", "serving", *flags, *place.ours], {"PYTHONPATH": str(place.source.resolve())}
+    network = place.bundle.network("fp32")
+    task = RivalTask(
+        network=(place.bundle.folder / network.file).resolve(),
+        input=place.bundle.record.input,
+        temperature=network.temperature,
+        decoding=contender.decoding,
+        setting=setting,
+        port=port,
+    )
+    python = str(_python(place.environment))
+    if contender.server == "BentoML":
+        flags = ["--host", "127.0.0.1", "--port", str(port), "--working-dir", str(_RIVALS)]
+        return [python, "-m", "bentoml", "serve", "with_bentoml:Identification", *flags], task.as_environment()
+    program = {"FastAPI": "with_fastapi.py", "LitServe": "with_litserve.py"}[contender.server]
+    return [python, str(_RIVALS / program)], task.as_environment()
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    """Ours without its knobs; nothing is written but to the scratch folder, and nobody is told what is measured."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("BOTANIFY_", "OMP_"))}
+    told = {"BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(scratch / "bentoml"), "TMPDIR": str(scratch)}
+    return kept | told | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _wait_until_ready(tree: ProcessTree, contender: Contender, port: int, log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    request = get(_READY_PATHS[contender.server])
+    while time.monotonic() < deadline and tree.alive:
+        try:
+            if asyncio.run(fetch(port, request)).status == 200:
+                return
+        except ConnectionLost:
+            pass
+        time.sleep(0.1)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+    raise DataError(
+        f"{contender} {'did not become ready in time' if tree.alive else 'ended at its start'}",
+        value="its log: " + " | ".join(lines),
+        limit=f"ready within {_START_S:g} s",
+        remedy="correct its program or its setting",
+    )
+
+
+def _python(environment: Path) -> Path:
+    return environment.absolute() / "bin" / "python"
+
+
+def _versions(python: Path, names: Sequence[str]) -> dict[str, str]:
+    code = "import sys, importlib.metadata as m; print(*(m.version(name) for name in sys.argv[1:]))"
+    printed = subprocess.run([python, "-c", code, *names], check=True, capture_output=True, text=True).stdout
+    return dict(zip(names, printed.split(), strict=True))

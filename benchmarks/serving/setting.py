@@ -1,0 +1,73 @@
+"""How a server is set up, and what a rival's program must know; imported by rivals too, so it needs little itself."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from models.preprocess import InputSpec
+
+RIVAL_VARIABLE: Final = "BENCHMARK_RIVAL"
+"""Environment variable that holds a rival's task as JSON."""
+
+ServerName = Literal["ours", "FastAPI", "LitServe", "BentoML"]
+RivalName = Literal["FastAPI", "LitServe", "BentoML"]
+Decoding = Literal["full", "reduced"]
+"""full: Pillow decodes every pixel, as the rivals' documentation shows; reduced: our own decode at reduced scale."""
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a rival runs."""
+
+    workers: Count = 1
+    """Processes that decode and run."""
+    threads: Count = 1
+    """Requests that one process works on at the same time."""
+    intra_op: Count = 1
+    """Threads of a network run."""
+    spinning: bool = False
+    """Let the threads of a run spin between operators, as is ONNX Runtime's default."""
+    batch: Count = 1
+    """Most pictures a run."""
+    max_in_flight: Count | None = None
+    """Requests that the server holds before it refuses more; None: no limit."""
+    timeout_s: Seconds | None = None
+    """Longest wait for a turn, after which the server drops a request; None: its default."""
+
+    def __str__(self) -> str:
+        parts = [f"{self.workers} x {self.threads} requests at once, {self.intra_op} threads a run"]
+        parts += ["spinning"] if self.spinning else []
+        parts += [f"batches of {self.batch}"] if self.batch > 1 else []
+        parts += [f"at most {self.max_in_flight} in flight"] if self.max_in_flight else []
+        parts += [f"drops after {self.timeout_s:g} s"] if self.timeout_s else []
+        return ", ".join(parts)
+
+
+class RivalTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rival serves, and how."""
+
+    network: Path
+    """The ONNX file."""
+    input: InputSpec
+    temperature: float
+    """Divides the logits before the softmax."""
+    decoding: Decoding
+    setting: Setting
+    port: int
+
+    def as_environment(self) -> dict[str, str]:
+        """The variable that a rival's program reads."""
+        return {RIVAL_VARIABLE: msgspec.json.encode(self, enc_hook=str).decode()}
+
+
+def read_task() -> RivalTask:
+    """The task of this process, from its environment."""
+    return msgspec.json.decode(os.environ[RIVAL_VARIABLE], type=RivalTask, dec_hook=_read_path)
+
+
+def _read_path(kind: type[Path], text: object) -> Path:
+    return kind(str(text))

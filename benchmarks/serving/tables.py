@@ -1,0 +1,31 @@
+"""The tables of README.md about serving, by the name of the result that each stands for."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from benchmarks.serving import comparison, memory_result, overload_result
+from benchmarks.serving.flags import read_result
+
+
+def comparison_table(path: Path, link: str) -> str:
+    """Answers a second of all servers in closed loop, and the goals."""
+    return f"[Result]({link}). {comparison.markdown(read_result(path, comparison.Comparison))}"
+
+
+def overload_table(path: Path, link: str) -> str:
+    """What all servers do with more than they can answer, and the goals."""
+    return f"[Result]({link}). {overload_result.markdown(read_result(path, overload_result.OverloadResult))}"
+
+
+def memory_table(path: Path, link: str) -> str:
+    """Memory of our service, and the goals."""
+    return f"[Result]({link}). {memory_result.markdown(read_result(path, memory_result.MemoryResult))}"
+
+
+SERVING_TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
+    "serving": comparison_table,
+    "serving_overload": overload_table,
+    "serving_memory": memory_table,
+}
+"""Name of a result's file without its ending -> what makes Markdown of the file, given the link to it."""

@@ -1,0 +1,228 @@
+"""The load generator against small servers whose behavior is known."""
+
+import asyncio
+import time
+from itertools import pairwise
+
+import pytest
+
+from benchmarks.serving.http_client import ConnectionLost, fetch, get, post_picture
+from benchmarks.serving.load import Load, Outcome, arrivals, closed_loop, one_by_one, open_loop, percentile
+from benchmarks.serving.null_server import NullProtocol
+from benchmarks.serving.process_tree import free_port
+
+REQUEST = post_picture("/identify", b"x" * 200_000)
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+BUSY = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class Server(NullProtocol):
+    """Answers after a while, or does not."""
+
+    seconds, answer, hang_up = 0.0, OK, False
+    abandoned = 0
+
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        self.transports.append(transport)
+        self.waiting = 0
+
+    def on_message_complete(self):
+        self.waiting += 1
+        asyncio.get_running_loop().call_later(self.seconds, self.finish)
+
+    def finish(self):
+        self.waiting -= 1
+        if self.hang_up:
+            self._transport.abort()
+        elif self.answer:
+            self._transport.write(self.answer)
+
+    def connection_lost(self, error):
+        type(self).abandoned += self.waiting
+
+
+def against(load, kind=Server, **behavior):
+    """Runs a load, given a port, against a server of its own; gives what it found and the server's class."""
+    kind = type("Tried", (kind,), {"transports": [], **behavior})
+
+    async def run():
+        server = await asyncio.get_running_loop().create_server(kind, "127.0.0.1", 0)
+        async with server:
+            found = await load(server.sockets[0].getsockname()[1])
+            await asyncio.sleep(0.1)  # the server hears of those that hung up
+            abandoned = kind.abandoned
+            for transport in kind.transports:
+                transport.abort()
+            await asyncio.sleep(0.01)
+            kind.abandoned = abandoned
+            return found
+
+    return asyncio.run(run()), kind
+
+
+# ---- one request
+
+
+@pytest.mark.parametrize(("answer", "body"), [(OK, b"{}"), (CHUNKED, b"abcde")])
+def test_an_answer_is_read_to_its_end(answer, body):
+    found, _ = against(lambda port: fetch(port, REQUEST), answer=answer)
+    assert (found.status, found.body) == (200, body)
+
+
+def test_nobody_listening_is_a_lost_connection():
+    with pytest.raises(ConnectionLost):
+        asyncio.run(fetch(free_port(), get("/")))
+
+
+# ---- closed loop
+
+
+def test_a_closed_loop_measures_rate_and_latency():
+    load, _ = against(
+        lambda port: closed_loop(port, [REQUEST], concurrency=4, seconds=1.0, lead_in_s=0.2), seconds=0.05
+    )
+    assert 8 < load.per_s <= 84  # 4 clients, 50 ms each: 80/s, and those that just ended within the window
+    assert percentile([outcome.latency_s for outcome in load.outcomes], 0) >= 0.049
+    assert load.words == {"200": len(load.outcomes)}
+    assert 0 < load.generator_share < 1
+    assert load.num_good >= len(load.good)
+
+
+def test_a_closed_loop_hangs_up_on_nobody():
+    _, server = against(lambda port: closed_loop(port, [REQUEST], concurrency=3, seconds=0.5), seconds=0.2)
+    assert server.abandoned == 0
+
+
+def test_lost_connections_are_counted_and_do_not_end_the_loop():
+    load, _ = against(lambda port: closed_loop(port, [REQUEST], concurrency=2, seconds=0.5), hang_up=True)
+    assert load.words.keys() == {"connection lost"}
+    assert len(load.outcomes) > 2
+    assert load.per_s == 0
+
+
+def test_answers_other_than_200_are_no_good_answers():
+    load, _ = against(lambda port: closed_loop(port, [REQUEST], concurrency=1, seconds=0.2), answer=BUSY)
+    assert load.words.keys() == {"503"}
+    assert load.per_s == 0
+    assert all(outcome.retry_after for outcome in load.outcomes)
+
+
+# ---- open loop
+
+
+def test_arrivals_are_drawn_once_and_come_at_the_rate():
+    moments = arrivals(100, 50, seed=3)
+    assert moments == arrivals(100, 50, seed=3) != arrivals(100, 50, seed=4)
+    assert moments == sorted(moments)
+    assert len(moments) == pytest.approx(5000, rel=0.05)
+    gaps = [b - a for a, b in pairwise(moments)]
+    assert sum(gap < 0.01 for gap in gaps) / len(gaps) == pytest.approx(0.632, abs=0.03)  # 1 - 1/e, as for Poisson
+
+
+class Stalling(Server):
+    """Answers at once up to the tenth request, and all later ones when a second has passed since that."""
+
+    count, until = 0, 0.0
+
+    def on_message_complete(self):
+        kind, now = type(self), asyncio.get_running_loop().time()
+        kind.count += 1
+        if kind.count == 10:
+            kind.until = now + 1.0
+        self.seconds = max(kind.until - now, 0.0)
+        super().on_message_complete()
+
+
+def test_a_stall_shows_in_every_request_that_fell_into_it():
+    """A client that waits for its answer before it sends again would see one slow request."""
+    moments = [number / 30 for number in range(60)]
+    load, _ = against(lambda port: open_loop(port, [get("/")], moments, seconds=20, patience_s=15), kind=Stalling)
+    by_due = sorted(load.outcomes, key=lambda outcome: outcome.due_s)
+    end_of_stall = by_due[9].due_s + 1.0
+    fell_into_it = [outcome for outcome in by_due[9:] if outcome.due_s < end_of_stall - 0.1]
+    assert len(fell_into_it) >= 26
+    assert all(outcome.latency_s > 0.99 * (end_of_stall - outcome.due_s) for outcome in fell_into_it)
+    assert load.words == {"200": 60}
+
+
+def test_a_late_generator_counts_from_when_requests_were_due_and_says_that_it_was_late():
+    async def late(port):
+        asyncio.get_running_loop().call_soon(time.sleep, 0.5)
+        return await open_loop(port, [get("/")], [0.1, 0.2], seconds=20, patience_s=15)
+
+    load, _ = against(late)
+    assert all(outcome.latency_s >= outcome.sent_s - outcome.due_s >= 0.25 for outcome in load.outcomes)
+    assert min(load.lateness_s) >= 0.25
+
+
+def test_clients_come_when_they_are_due_however_slow_the_server_is():
+    moments = [number / 50 for number in range(50)]
+    began = time.monotonic()
+    load, _ = against(lambda port: open_loop(port, [REQUEST], moments, seconds=20, patience_s=15), seconds=1.0)
+    assert time.monotonic() - began < 20  # one after the other would take 50 s
+    assert len(load.good) == 50
+    assert all(outcome.latency_s >= 1.0 for outcome in load.good)
+    assert percentile(load.lateness_s, 50) < 0.5
+
+
+def test_clients_leave_when_their_patience_ends():
+    load, server = against(
+        lambda port: open_loop(port, [get("/")], [0.0, 0.1, 0.2], seconds=20, patience_s=1.0), seconds=30.0
+    )
+    assert load.words == {"gave up": 3}
+    assert all(1.0 <= outcome.latency_s < 10 for outcome in load.outcomes)
+    assert server.abandoned == 3  # the server can see it
+
+
+class Early(Server):
+    """Refuses every connection before it has read anything."""
+
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        transport.write(BUSY)
+        transport.pause_reading()
+
+
+def test_a_refusal_before_the_body_was_read_is_an_answer():
+    large = post_picture("/identify", bytes(10_000_000))
+    load, _ = against(lambda port: open_loop(port, [large], [0.0, 0.05], seconds=20, patience_s=15), kind=Early)
+    assert load.words == {"503": 2}
+    assert all(outcome.retry_after for outcome in load.outcomes)
+
+
+def test_the_rate_counts_good_answers_in_the_window_only():
+    def ended(at, status=200):
+        return Outcome("answered", at - 0.2, at - 0.2, at, status)
+
+    outcomes = [ended(0.4), ended(0.5), ended(0.7, status=503), ended(0.9), ended(0.99), ended(1.0)]
+    load = Load(outcomes, (0.5, 1.0), 0.1, num_good=5)
+    assert load.per_s == 3 / 0.5
+    assert load.words == {"200": 5, "503": 1}
+    assert len(load.good) == 5
+
+
+def test_the_window_of_an_open_loop_begins_when_patience_has_ended_once():
+    load, _ = against(lambda port: open_loop(port, [get("/")], [0.0], seconds=20, patience_s=15))
+    assert load.window_s == (15, 20)
+
+
+def test_one_by_one_is_one_at_a_time():
+    load, _ = against(lambda port: one_by_one(port, REQUEST, 4), seconds=0.05)
+    assert [outcome.status for outcome in load.outcomes] == [200] * 4
+    assert all(b.sent_s >= a.ended_s for a, b in pairwise(load.outcomes))
+
+
+# ---- figures
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (50, 50), (99, 99), (99.5, 100), (100, 100)])
+def test_a_percentile_is_a_value_that_was_measured(percent, expected):
+    values = list(range(100, 0, -1))
+    assert percentile(values, percent) == expected
+
+
+def test_there_is_no_percentile_of_nothing():
+    assert percentile([], 50) is None
+    assert percentile([7.0], 1) == 7.0

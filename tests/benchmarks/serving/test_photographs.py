@@ -1,0 +1,53 @@
+"""The pictures that the benchmarks send are what they say."""
+
+import pytest
+
+from benchmarks.serving.photographs import (
+    PHOTOGRAPHS,
+    broken,
+    drawn,
+    drawn_photographs,
+    hostile_webp,
+    others,
+    oversized_png,
+    photographs,
+)
+from models.errors import DataError, TooManyPixels, UnreadableImage
+from models.preprocess import read_picture, upright_size
+
+
+def test_drawn_photographs_have_one_and_twelve_megapixels():
+    found = drawn_photographs()
+    assert found["1 MP"].megapixels == pytest.approx(1.0, abs=0.01)
+    assert found["12 MP"].megapixels == pytest.approx(12.2, abs=0.1)
+    assert upright_size(found["12 MP"].data) == (4032, 3024)
+
+
+@pytest.mark.photos
+def test_the_photograph_has_one_and_twelve_megapixels():
+    if not PHOTOGRAPHS.is_dir():
+        pytest.skip(f"there is no {PHOTOGRAPHS}")
+    found = photographs(PHOTOGRAPHS)
+    assert found["1 MP"].megapixels == pytest.approx(1.0, abs=0.01)
+    assert found["12 MP"].megapixels == pytest.approx(12.2, abs=0.1)
+    assert read_picture(found["1 MP"].data).format == read_picture(found["12 MP"].data).format == "JPEG"
+    assert len(others(PHOTOGRAPHS)) >= 3
+
+
+def test_a_folder_without_the_photograph_is_told(tmp_path):
+    with pytest.raises(DataError, match=r"phone_12mp\.heic.*--photographs"):
+        photographs(tmp_path)
+
+
+def test_a_broken_picture_does_not_decode():
+    picture = drawn(320, 240)
+    read_picture(picture)
+    with pytest.raises(UnreadableImage):
+        read_picture(broken(picture))
+
+
+def test_pictures_that_mean_harm_are_small_files_of_many_pixels():
+    for picture, most in ((oversized_png(), 10_000), (hostile_webp(), 150_000)):
+        assert len(picture) < most
+        with pytest.raises(TooManyPixels):
+            read_picture(picture)

@@ -1,0 +1,81 @@
+"""Processes that are started, weighed and ended together."""
+
+import os
+import sys
+import time
+
+import psutil
+import pytest
+
+from benchmarks.serving.process_tree import MemoryWatch, ProcessTree
+
+CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+HOLDS = "data = bytearray(b'x') * 60_000_000; import time; time.sleep(60)"
+# A parent that starts a child, says so, and leaves it behind when it is told to end.
+PARENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {CHILD!r}]); time.sleep(60)"
+# The same with a child in a session of its own.
+APART = PARENT.replace("])", "], start_new_session=True)")
+
+
+@pytest.fixture
+def start(tmp_path):
+    def start_one(code):
+        command = [sys.executable, "-c", code]
+        return ProcessTree(command, environment=dict(os.environ), log=tmp_path / "log", folder=tmp_path)
+
+    return start_one
+
+
+def wait_for(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("code", [PARENT, APART])
+def test_children_that_outlive_their_parent_are_counted_and_killed(start, code):
+    with start(code) as tree:
+        wait_for(lambda: len(tree.members()) == 2)
+        time.sleep(0.2)  # the child learns to ignore the signal
+        pids = [process.pid for process in tree.members()]
+        assert tree.end(grace_s=5) == 1
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
+
+
+def test_nothing_is_left_even_when_the_measurement_fails(start):
+    def fail():
+        with tree:
+            wait_for(lambda: len(tree.members()) == 2)
+            raise RuntimeError
+
+    tree = start(PARENT)
+    with pytest.raises(RuntimeError):
+        fail()
+    assert tree.members() == []
+    assert not tree.alive
+
+
+def test_memory_is_weighed_and_its_peak_kept(start):
+    with start(HOLDS) as tree:
+        with MemoryWatch(tree, interval_s=0.05) as watch:
+            wait_for(lambda: tree.memory_mb() > 60)
+            time.sleep(0.2)
+        assert 60 < watch.peak_mb < 120
+
+
+def test_what_a_process_once_held_can_be_forgotten(start):
+    with start(
+        "data = bytearray(b'x') * 80_000_000; del data; print(1, flush=True); import time; time.sleep(60)"
+    ) as tree:
+        wait_for(lambda: tree.high_water_mb() > 80 > tree.memory_mb() > 1)
+        tree.reset_high_water()
+        assert tree.high_water_mb() < 50
+
+
+def test_processor_time_is_that_of_the_children_too(start):
+    with start("import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])") as tree:
+        wait_for(lambda: tree.core_s() > 0.5)
+        own, *children = tree.members()
+        assert own.cpu_times().user < 0.4
+        assert len(children) == 1
