@@ -27,7 +27,7 @@ from training.model_card import MODEL_CARD_FILE, model_card
 from training.precisions.gates import gate_in_words
 from training.precisions.golden_picture import record_golden
 from training.precisions.judged import Judged, Judges
-from training.precisions.pictures import pictures_of
+from training.precisions.pictures import pictures_of, require_unseen
 from training.precisions.release import Candidate, make_fp16, make_fp32, make_int8
 from training.program import run_program
 from training.recipe import Count, Pixels, WholeNumber, check_recipe
@@ -98,7 +98,7 @@ def export(command: Export) -> Bundle:
     judges = gather(command, checkpoint)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        single = make_fp32(
+        single, judged = make_fp32(
             checkpoint,
             judges,
             folder,
@@ -108,8 +108,8 @@ def export(command: Export) -> Bundle:
         )
         candidates: dict[Precision, Candidate] = {"fp32": single}
         for precision in sorted(_MAKERS.keys() & set(command.precision)):
-            candidates[precision] = _MAKERS[precision](single.judged, judges, folder, command.thresholds)
-        bundle = seal(command, checkpoint, judges, candidates, folder)
+            candidates[precision] = _MAKERS[precision](judged, judges, folder, command.thresholds)
+        bundle = seal(command, checkpoint, judges, candidates, metrics=judged.metrics, folder=folder)
     _print(bundle)
     return bundle
 
@@ -118,7 +118,8 @@ def gather(command: Export, checkpoint: Checkpoint) -> Judges:
     """The pictures that the networks are made and judged with, as they will be served.
 
     Raises:
-        DataError: The data names other outputs than the checkpoint.
+        DataError: The data names other outputs than the checkpoint, or the further data would judge by pictures that
+            something was learned or chosen by, or count some twice.
     """
     spec = input_spec(check_recipe(checkpoint.recipe, origin=str(command.checkpoint)))
     if command.serve_px is not None:
@@ -127,6 +128,8 @@ def gather(command: Export, checkpoint: Checkpoint) -> Judges:
     judging = [manifest] if command.judge_on is None else [manifest, Manifest(command.judge_on)]
     for each in judging:
         _require_same_outputs(checkpoint, each)
+    for further in judging[1:]:
+        require_unseen(further, manifest)
     return Judges(
         ranges=pictures_of(manifest, "train", spec, command.workers).sample(command.calibration_pictures),
         validation=pictures_of(manifest, "validation", spec, command.workers),
@@ -142,9 +145,20 @@ def seal(
     checkpoint: Checkpoint,
     judges: Judges,
     candidates: Mapping[Precision, Candidate],
+    *,
+    metrics: tuple[Metric, ...],
     folder: Path,
 ) -> Bundle:
-    """Seals what passed, with its golden picture and model card, and the figures of what did not."""
+    """Seals what passed, with its golden picture and model card, and the figures of what did not.
+
+    Args:
+        command: Gives the name, the version and the place.
+        checkpoint: What was trained.
+        judges: Give the input and the names.
+        candidates: fp32 among them.
+        metrics: How right fp32 is.
+        folder: To write to.
+    """
     manifest, spec = judges.validation.manifest, judges.validation.spec
     released = {precision: made for precision, made in candidates.items() if made.passed}
     record = describe(
@@ -156,7 +170,7 @@ def seal(
         note=command.note,
         networks={precision: made.entry for precision, made in released.items()},
         left_out={precision: made.left_out() for precision, made in candidates.items() if not made.passed},
-        metrics=candidates["fp32"].judged.metrics,
+        metrics=metrics,
         parts={GOLDEN_PART: GOLDEN_FILE},
     )
     golden, card = folder / GOLDEN_FILE, folder / MODEL_CARD_FILE

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from models.bundle import BUNDLE_FILE, TAXA_FILE, Architecture, NetworkFile, file_sha256, load_bundle
+from models.bundle import (
+    BUNDLE_FILE,
+    TAXA_FILE,
+    Architecture,
+    Gate,
+    LeftOut,
+    Metric,
+    NetworkFile,
+    file_sha256,
+    load_bundle,
+)
 from models.errors import BundleError, InputError
 from models.preprocess import InputSpec
 from models.ranking import Thresholds
@@ -99,6 +109,36 @@ def test_calibration_of_each_precision_stands_in_the_bundle(tmp_path, network_fi
     assert bundle.network("fp16") == half
     assert bundle.network("fp32").temperature == 0.9
     assert bundle.open_session("fp16", num_threads=1).output_keys == TAXONOMY.output_keys
+
+
+def test_figures_of_a_precision_that_was_left_out_stand_in_the_bundle(tmp_path, network_file):
+    speed = Gate("speed", value=1.1, limit=1.25, passed=False, num_pictures=40, at_least=True)
+    left_out = LeftOut((speed,), (Metric("top1_taxon", 0.7, "drawn", 10, (0.4, 0.9)),), note="Calibrated on ten.")
+    bundle = seal_tiny(tmp_path / "tiny", network_file, record=bundle_record(left_out={"int8": left_out}))
+    assert load_bundle(bundle.folder).record.left_out == {"int8": left_out}
+    assert set(bundle.record.networks) == {"fp32"}
+
+
+def test_precision_both_released_and_left_out_is_refused(sealed):
+    edit(sealed / BUNDLE_FILE, lambda record: record.update(left_out={"fp32": {"gates": []}}))
+    assert "a precision is both released and left out (got fp32)" in refusal(sealed)
+
+
+def test_bundle_from_before_there_were_further_precisions_loads(sealed):
+    def forget(record):
+        del record["left_out"]
+        for network in record["networks"].values():
+            del network["metrics"], network["note"]
+            for gate in network["gates"]:
+                del gate["at_least"]
+
+    edit(sealed / BUNDLE_FILE, forget)
+    with warnings.catch_warnings(action="error"):
+        bundle = load_bundle(sealed)
+    assert bundle.record.left_out == {}
+    assert (bundle.network("fp32").metrics, bundle.network("fp32").note) == ((), "")
+    assert [gate.at_least for gate in bundle.network("fp32").gates] == [False]
+    assert bundle.golden() is None
 
 
 def test_precision_that_is_not_held_is_told(sealed):

@@ -1,6 +1,7 @@
 """A network that computes otherwise than when it was sealed is told from one that only rounds otherwise."""
 
 import json
+import warnings
 
 import msgspec
 import numpy as np
@@ -34,6 +35,19 @@ def seal(folder, network_file, file):
 
 def test_a_bundle_gives_back_its_golden_picture(tmp_path, network_file, file):
     assert seal(tmp_path / "tiny", network_file, file).golden() == GOLDEN
+
+
+def test_the_golden_picture_is_a_part_that_is_known(tmp_path, network_file, file):
+    bundle = seal(tmp_path / "tiny", network_file, file)
+    with warnings.catch_warnings(action="error"):
+        load_bundle(bundle.folder)
+
+
+def test_a_changed_golden_picture_is_refused_as_any_other_file(tmp_path, network_file, file):
+    folder = seal(tmp_path / "tiny", network_file, file).folder
+    (folder / GOLDEN_FILE).write_text("{}")
+    with pytest.raises(BundleError, match=f"SHA-256 of {GOLDEN_FILE} differs"):
+        load_bundle(folder)
 
 
 def test_a_bundle_from_before_has_none(sealed):

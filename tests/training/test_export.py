@@ -4,6 +4,7 @@ import sys
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
 import torch
 import tyro
@@ -13,11 +14,13 @@ from models.errors import BundleError, DataError, RecipeError
 from models.golden import check_golden
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
+from tests.training.small import write_pictures
 from training.calibration import fit_temperature
 from training.checkpoint import read_checkpoint
 from training.export import Export, export
 from training.manifest import Manifest
 from training.onnx_file import fold_batch_norm, round_to_half
+from training.precisions.half import write_rounded
 from training.prepare import Folder, prepare
 from training.shards import Pack, pack
 
@@ -232,7 +235,8 @@ def test_each_precision_has_its_own_calibration_gates_and_figures(all_three):
     assert (half.file, half.stored_as) == ("model.fp16.onnx", "float16")
     assert half.temperature == pytest.approx(single.temperature, rel=0.05)
     assert half.temperature != single.temperature
-    (agreement,) = half.gates
+    overflow, agreement = half.gates
+    assert (overflow.value, overflow.limit, overflow.passed) == (0, 0, True)
     assert (agreement.value, agreement.limit, agreement.at_least, agreement.num_pictures) == (1.0, 0.999, True, 6)
     shares = {metric.name: metric for metric in half.metrics}
     assert shares["top1_taxon"].num_pictures == 3
@@ -268,10 +272,12 @@ def test_int8_is_sealed_where_it_keeps_its_gates(exporting, lenient, capsys):
     assert "int8: temperature" in capsys.readouterr().out
 
 
-def test_further_data_judges_too_and_both_are_told(exporting, data, pictures, tmp_path, lenient):
-    more = tmp_path / "more"
+def test_further_data_judges_too_and_both_are_told(exporting, data, tmp_path, lenient):
+    more, drawn = tmp_path / "more", write_pictures(tmp_path / "drawn", per_class=24)
+    for seen in [path for path in drawn.rglob("*.jpg") if int(path.stem) < 12]:
+        seen.unlink()
     prepare(
-        Folder(pictures=pictures, out=more, source=Manifest(data).taxonomy.outputs[0].source, test_share=0.5, workers=1)
+        Folder(pictures=drawn, out=more, source=Manifest(data).taxonomy.outputs[0].source, test_share=0.5, workers=1)
     )
     sealed = export(
         msgspec.structs.replace(exporting, precision=("fp32", "int8"), calibration_pictures=8, judge_on=more)
@@ -283,6 +289,33 @@ def test_further_data_judges_too_and_both_are_told(exporting, data, pictures, tm
     ends = [gate.name for gate in sealed.network("int8").gates if gate.name.startswith("loss")]
     assert ["lower end" in ends[0], "upper end" in ends[1]] == [True, True]
     assert ends[1].endswith("more, test split")
+
+
+def test_pictures_that_the_network_may_have_learned_from_do_not_judge(exporting, pictures, tmp_path):
+    again = tmp_path / "again"
+    prepare(Folder(pictures=pictures, out=again, source="flowers", test_share=0.5, workers=1))
+    count = len(Manifest(again).rows_of("test"))
+    with pytest.raises(DataError, match=rf"stand in .* too \(got {count} of its {count} test pictures.*judge on other"):
+        export(msgspec.structs.replace(exporting, judge_on=again))
+    with pytest.raises(DataError, match="3 of its 3 test pictures"):
+        export(msgspec.structs.replace(exporting, judge_on=exporting.data))
+
+
+def test_a_half_precision_that_overflows_is_left_out_without_figures_that_are_no_numbers(exporting, monkeypatch):
+    def overflow(single, target):
+        write_rounded(single, target)
+        model = onnx.load(target)
+        weight = next(each for each in model.graph.initializer if each.name.endswith("classifier.weight"))
+        weight.CopyFrom(onnx.numpy_helper.from_array(np.full(weight.dims, np.inf, np.float32), weight.name))
+        onnx.save(model, target)
+
+    monkeypatch.setattr("training.precisions.release.write_rounded", overflow)
+    sealed = export(msgspec.structs.replace(exporting, precision=("fp32", "fp16")))
+    left_out = load_bundle(sealed.folder).record.left_out["fp16"]
+    (gate,) = left_out.gates
+    assert (gate.passed, gate.value) == (False, gate.num_pictures)
+    assert left_out.metrics == ()
+    assert set(sealed.record.networks) == {"fp32"}
 
 
 @pytest.mark.parametrize("precision", [(), ("int8",), ("fp16", "int8")])

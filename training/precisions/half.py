@@ -45,7 +45,12 @@ def write_rounded(single: Path, target: Path) -> None:
             with np.errstate(over="ignore"):
                 rounded = array.astype(np.float16).astype(np.float32)
             initializer.CopyFrom(numpy_helper.from_array(rounded, initializer.name))
-    nodes = [each for node in model.graph.node for each in _rounding(node)]
+    floats = {
+        each.name
+        for each in [*model.graph.value_info, *model.graph.output]
+        if each.type.tensor_type.elem_type == TensorProto.FLOAT
+    }
+    nodes = [each for node in model.graph.node for each in _rounding(node, floats)]
     (pixels,) = model.graph.input
     for node in nodes:
         node.input[:] = [f"{name}_rounded" if name == pixels.name else name for name in node.input]
@@ -56,11 +61,14 @@ def write_rounded(single: Path, target: Path) -> None:
     keep_promises(target, like=single)
 
 
-def _rounding(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """The node, and what rounds its one output; its name goes to the rounded one."""
-    (name,) = node.output
-    node.output[0] = f"{name}_exact"
-    return [node, *_round(node.output[0], name)]
+def _rounding(node: onnx.NodeProto, floats: set[str]) -> list[onnx.NodeProto]:
+    """The node, and what rounds those of its outputs that are float; their names go to what is rounded."""
+    rounds = []
+    for at, name in enumerate(node.output):
+        if name in floats:
+            node.output[at] = f"{name}_exact"
+            rounds += _round(node.output[at], name)
+    return [node, *rounds]
 
 
 def _round(source: str, target: str) -> list[onnx.NodeProto]:

@@ -6,7 +6,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 
+from models.errors import DataError
 from models.preprocess import InputSpec
 from models.session import NetworkSession, OnnxSession
 from training.data import judged_loader
@@ -56,6 +58,29 @@ class Pictures(msgspec.Struct, frozen=True):
             return self
         drawn = np.random.default_rng(seed).choice(self.rows, most, replace=False)
         return msgspec.structs.replace(self, rows=np.sort(drawn))
+
+
+def require_unseen(further: Manifest, manifest: Manifest) -> None:
+    """Refuses to judge by pictures that stand in the data already, whatever they are there for.
+
+    Args:
+        further: Its test split shall judge too.
+        manifest: What the network learned from.
+
+    Raises:
+        DataError: Some pictures are the same, by their bytes or by their names.
+    """
+    shared = 0
+    for column in ("sha256", "picture_id"):
+        judging = further.table[column].take(further.rows_of("test"))
+        shared = max(shared, int(pc.sum(pc.is_in(judging, value_set=manifest.table[column])).as_py() or 0))
+    if shared:
+        raise DataError(
+            f"pictures of {further.folder} stand in {manifest.folder} too",
+            value=f"{shared} of its {len(further.rows_of('test'))} test pictures",
+            limit="none: they may have taught the network, and count twice",
+            remedy="judge on other data",
+        )
 
 
 def pictures_of(manifest: Manifest, split: Split, spec: InputSpec, workers: int) -> Pictures:

@@ -12,6 +12,7 @@ from training.machine import this_machine
 from training.precisions.gates import (
     agreement_gate,
     loss_gates,
+    overflow_gate,
     parity_gate,
     require_parity,
     rounding_gate,
@@ -27,6 +28,7 @@ from training.precisions.single import write_single
 from training.precisions.speed import Speedup, speedup
 
 _TIMED_PAIRS: Final = 40
+_HALF_NOTE: Final = "Computes in half precision. Judged on a CPU, each operator's result rounded to half precision."
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -36,8 +38,6 @@ class Candidate(msgspec.Struct, frozen=True):
     """Where its file lies now."""
     entry: NetworkFile
     """What the bundle will say of it."""
-    judged: Judged
-    """What the others are held against, if it is fp32."""
 
     @property
     def passed(self) -> bool:
@@ -57,7 +57,7 @@ def make_fp32(
     *,
     half_storage: bool,
     parity_limit: float,
-) -> Candidate:
+) -> tuple[Candidate, Judged]:
     """Makes the network that all others are made from and held against.
 
     Args:
@@ -85,7 +85,7 @@ def make_fp32(
         stored_as="float16" if half_storage else "float32",
         gates=tuple(gates),
     )
-    return Candidate(network.path, entry, judged)
+    return Candidate(network.path, entry), judged
 
 
 def make_fp16(single: Judged, judges: Judges, folder: Path, thresholds: Thresholds) -> Candidate:
@@ -102,20 +102,22 @@ def make_fp16(single: Judged, judges: Judges, folder: Path, thresholds: Threshol
     path, rounded = folder / "model.fp16.onnx", folder / "rounded.onnx"
     write_half(single.network.path, path)
     write_rounded(single.network.path, rounded)
-    judged = judge_network(Answering(rounded), judges)
+    network = Answering(rounded)
+    overflow = overflow_gate([network.logits(each) for each in (judges.validation, judges.temperature, *judges.judged)])
+    entry = NetworkFile(path.name, 1.0, thresholds, "float16", gates=(overflow,), note=_HALF_NOTE)
+    if not overflow.passed:  # without numbers there are no figures
+        return Candidate(path, entry)
+    judged = judge_network(network, judges)
     everywhere = [
         (*each.answers, answers_on(each.network, judges.validation, each.temperature)) for each in (judged, single)
     ]
-    entry = NetworkFile(
-        file=path.name,
+    entry = msgspec.structs.replace(
+        entry,
         temperature=judged.temperature,
-        thresholds=thresholds,
-        stored_as="float16",
-        gates=(agreement_gate(*everywhere),),
+        gates=(overflow, agreement_gate(*everywhere)),
         metrics=(*judged.metrics, *_losses_told(_losses(judged, single, judges))),
-        note="Computes in half precision. Judged on a CPU that rounds what each operator gives to half precision.",
     )
-    return Candidate(path, entry, judged)
+    return Candidate(path, entry)
 
 
 def make_int8(single: Judged, judges: Judges, folder: Path, thresholds: Thresholds) -> Candidate:
@@ -141,7 +143,7 @@ def make_int8(single: Judged, judges: Judges, folder: Path, thresholds: Threshol
         metrics=(*judged.metrics, *_losses_told(losses)),
         note=_how(attempt, measured, len(judges.ranges)),
     )
-    return Candidate(attempt.path, entry, judged)
+    return Candidate(attempt.path, entry)
 
 
 def _losses(judged: Judged, single: Judged, judges: Judges) -> list[tuple[str, PairedLoss]]:

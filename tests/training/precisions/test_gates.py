@@ -9,6 +9,7 @@ from training.precisions.gates import (
     agreement_gate,
     gate_in_words,
     loss_gates,
+    overflow_gate,
     parity_gate,
     require_parity,
     rounding_gate,
@@ -89,11 +90,12 @@ def test_fp16_may_disagree_once_in_a_thousand_over_all_pictures():
     assert (gate.passed, gate.value, gate.limit, gate.at_least, gate.num_pictures) == (False, 0.998, 0.999, True, 1000)
 
 
-def test_an_answer_that_is_no_number_agrees_with_nothing():
-    overflown = answers([0] * 10)
-    overflown.taxa_NT[3] = np.nan
-    overflown.taxa_NT[4] = np.inf
-    assert agreement_gate([overflown], [answers([0] * 10)]).value == 0.8
+def test_an_answer_that_is_no_number_fails():
+    sound, overflown = np.zeros((6, 5), dtype=np.float32), np.zeros((4, 5), dtype=np.float32)
+    assert overflow_gate([sound, overflown]).passed
+    overflown[1, 2], overflown[3] = np.nan, np.inf
+    gate = overflow_gate([sound, overflown])
+    assert (gate.passed, gate.value, gate.limit, gate.num_pictures) == (False, 2, 0, 10)
 
 
 def test_parity_is_required_and_rounding_only_told():

@@ -1,5 +1,7 @@
 """Ranges, 8-bit files, and the search for the worst tensors."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -7,11 +9,14 @@ from msgspec.structs import replace
 from onnx import TensorProto, numpy_helper
 from onnxruntime.quantization.calibrate import load_tensors_data
 
+from models.bundle import load_bundle
+from models.preprocess import picture_to_input
 from models.session import OnnxSession
 from tests.training.precisions.graphs import kinds
-from training.precisions.graph import keep_promises
+from training.precisions.golden_picture import draw_golden
+from training.precisions.graph import fold_constants, keep_promises, pool_means
 from training.precisions.quantize import quantize
-from training.precisions.ranges import write_ranges
+from training.precisions.ranges import picture_extremes, write_ranges
 from training.precisions.tensor_errors import nodes_around, tensor_errors
 
 
@@ -116,6 +121,25 @@ def test_a_tensor_is_spared_by_sparing_who_writes_and_who_reads_it(prepared):
     assert readers
     assert set(nodes_around(prepared, [first.output[0]])) == {first.name} | readers
     assert nodes_around(prepared, []) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_released_efficientnet_b4_is_pooled_quantized_and_answers_any_batch(tmp_path):
+    released = load_bundle(Path(__file__).parents[3] / "models" / "releases" / "flowers17")
+    single = released.folder / released.network("fp32").file
+    fold_constants(single, tmp_path / "prepared.onnx")
+    assert pool_means(tmp_path / "prepared.onnx") == 33  # 32 squeeze-and-excite blocks and the last pool
+    drawn = [picture_to_input(draw_golden(seed), released.record.input)[0][None] for seed in range(4)]
+    write_ranges(picture_extremes(tmp_path / "prepared.onnx", drawn), 1.0, tmp_path / "ranges.json")
+    quantize(tmp_path / "prepared.onnx", tmp_path / "ranges.json", tmp_path / "int8.onnx")
+    keep_promises(tmp_path / "int8.onnx", like=single)
+    session = OnnxSession(tmp_path / "int8.onnx")
+    assert session.output_keys == released.taxonomy.output_keys
+    alone, together = (session.run(np.concatenate(drawn[:count])) for count in (1, 4))
+    assert (together.logits.shape, together.features.shape) == ((4, 17), (4, 1792))
+    assert np.allclose(alone.logits[0], together.logits[0], atol=1e-3)
+    assert (tmp_path / "int8.onnx").stat().st_size < 0.6 * single.stat().st_size
 
 
 def test_reductions_over_pictures_run_as_pools(quantized):
