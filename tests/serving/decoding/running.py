@@ -11,8 +11,11 @@ import msgspec
 from models.preprocess import InputSpec
 from serving.decoding.children import DecodeLimits, Decoders
 from serving.metrics import Metrics
+from tests.models.pictures import encode, scene
 
 SPEC = InputSpec(height=32, width=32, train_px=32)
+SMALL = encode(scene(), "PNG")
+RESTARTS = 'botanify_restarts_total{part="decoder"}'
 LIMITS = DecodeLimits(picture_bytes=20_000_000, budget_bytes=512_000_000, child_bytes=512_000_000, seconds=20.0)
 
 
@@ -78,3 +81,9 @@ def value(metrics, line):
     """The value of one line of the metrics, 0 where it has not been counted yet."""
     lines = dict(text.rsplit(" ", 1) for text in metrics.text().decode().splitlines() if not text.startswith("#"))
     return float(lines.get(line, 0))
+
+
+def memory(pid, key):
+    """A line of the kernel's account of a process, bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
