@@ -12,8 +12,8 @@ from PIL import Image, JpegImagePlugin
 from models.preprocess import InputSpec, exif_orientation, needed_side_px, open_picture, reduce_scale
 
 # Bytes a pixel while a format is decoded that is not decoded straight into Pillow's picture. WebP: two canvases, the
-# frame, the picture. HEIF and AVIF: planes (10 bits and full chroma take the most), interleaved RGB, the picture.
-_FRAME_WEIGHTS: Final = {"WEBP": 16.0, "HEIF": 9.0, "AVIF": 13.0}
+# frame, the picture. HEIF and AVIF: planes, interleaved RGB, the picture; AVIF in full chroma and 10 bits takes 13.5.
+_FRAME_WEIGHTS: Final = {"WEBP": 16.0, "HEIF": 9.0, "AVIF": 12.0}
 _ALPHA_WEIGHTS: Final = {"WEBP": 1.0, "HEIF": 1.0, "AVIF": 2.5}
 # Bytes a pixel of Pillow's pictures; it pads RGB.
 _MODE_WEIGHTS: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2}

@@ -128,12 +128,19 @@ class Identifier:
     async def _decode_all(self, pictures: Sequence[bytes], release: Release) -> list[Decoded]:
         """Decodes every picture before any is run: a request with a bad one costs no network run."""
         calls = (self._decoder.decode(data, release.spec) for data in pictures)
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        decoded = []
-        for index, outcome in enumerate(outcomes):  # in order, so that the first bad one is named
+        return _all_decoded(await asyncio.gather(*calls, return_exceptions=True))
+
+
+def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:
+    """The decoded pictures, or what is wrong with the first bad one."""
+    decoded: list[Decoded] = []
+    try:
+        for index, outcome in enumerate(outcomes):
             if isinstance(outcome, PictureError):
                 raise BadPicture(outcome, index) from outcome
             if isinstance(outcome, BaseException):
                 raise outcome
             decoded.append(outcome)
         return decoded
+    finally:
+        del outcomes, outcome  # an error that holds the frame that holds it would keep all pictures for long

@@ -121,6 +121,7 @@ class Decoders:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
+        self._keepers.clear()
 
     async def _in_a_child(self, data: bytes, spec: InputSpec, name: str) -> Decoded:
         if len(data) > self._limits.picture_bytes:
@@ -170,7 +171,7 @@ class Decoders:
             while True:
                 child = await self._start_one(attempt)
                 await self._attend(child, attempt)
-                _log.warning("decoder ended", pid=child.pid, exit_status=child.exit_status)
+                _log.warning("decoder_ended", pid=child.pid, exit_status=child.exit_status)
                 self._metrics.restart("decoder")
         finally:
             _tell(attempt, _closed())
@@ -181,7 +182,7 @@ class Decoders:
             try:
                 return await ChildProcess.start(limits.picture_bytes, limits.child_bytes, limits.seconds)
             except (OSError, ChildLost) as error:
-                _log.warning("decoder does not start", reason=str(error), next_attempt_s=pause_s)
+                _log.warning("decoder_does_not_start", reason=str(error), next_attempt_s=pause_s)
                 _tell(attempt, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -214,13 +215,16 @@ async def _to_the_end(work: Coroutine[Any, Any, _Result]) -> _Result:
     So whoever cancels keeps its turn until the memory is free, and a child is never left in the middle of an order.
     """
     task, cancelled = asyncio.create_task(work), False
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        if not task.cancelled():
-            task.exception()  # looked at, or asyncio complains that nobody did
-        raise asyncio.CancelledError
-    return task.result()
+    try:
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                cancelled = True
+        if cancelled:
+            if not task.cancelled():
+                task.exception()  # looked at, or asyncio complains that nobody did
+            raise asyncio.CancelledError
+        return task.result()
+    finally:
+        del task  # it knows an error whose traceback knows this frame: the picture would stay until the next collection

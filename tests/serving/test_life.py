@@ -184,7 +184,7 @@ def test_decoder_that_crashes_costs_one_request_at_most(live):
         with Load(url, num_clients=2).running() as load:
             load.more(20)
             child.send_signal(signal.SIGSEGV)
-            running.event("decoder ended")
+            running.event("decoder_ended")
             load.more(20)
         assert load.lost == []
         assert set(load.statuses) <= {200, 422}

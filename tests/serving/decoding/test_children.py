@@ -1,6 +1,8 @@
 """A picture that goes through a child comes out as if it had been decoded here."""
 
 import asyncio
+import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -86,6 +88,29 @@ def test_a_refused_picture_leaves_its_child_alone(running):
     running.decode(encode(scene(), "PNG"))
     assert running.pids() == before
     assert value(running.metrics, 'botanify_restarts_total{part="decoder"}') == 0
+
+
+def test_a_picture_is_let_go_of_at_once(running):
+    refused, cancelled, decoded = (encode(scene(), "PNG") for _ in range(3))
+    refused = refused[:-60]
+
+    async def decode_all():
+        await running.decoders.decode(decoded, SPEC)
+        with contextlib.suppress(PictureError):
+            await running.decoders.decode(refused, SPEC)
+        task = asyncio.create_task(running.decoders.decode(cancelled, SPEC))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+
+    gc.collect()
+    gc.disable()  # large pictures that wait for a collection would fill the memory
+    try:
+        before = [sys.getrefcount(data) for data in (refused, cancelled, decoded)]
+        running.run(decode_all())
+        assert [sys.getrefcount(data) for data in (refused, cancelled, decoded)] == before
+    finally:
+        gc.enable()
 
 
 def test_more_bytes_than_allowed_are_refused_before_a_child_sees_them(running):
