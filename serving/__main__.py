@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Command line without the program's name; by default this process's.
     """
-    # uvicorn hands signals back to the handlers that stood here before it; the default ones would end with an error.
+    # Before the server takes signals, and after it; the default handlers would end with an error.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     if hasattr(signal, "SIGHUP"):
@@ -83,7 +83,7 @@ def _server_config(app: Litestar, settings: Settings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=forwarded_allow_ips(settings.trusted_proxies),
-        timeout_graceful_shutdown=math.ceil(settings.deadline_s) + 5,
+        timeout_graceful_shutdown=math.ceil(settings.upload_s + settings.deadline_s) + 5,
     )
 
 

@@ -103,12 +103,12 @@ class Admission:
         self._require_room(num_bytes, now)
         ticket = Ticket(num_bytes, now)
         self._inside.add(ticket)
-        self._metrics.waiting.set(len(self._inside))
+        self._metrics.admitted.set(len(self._inside))
         try:
             yield ticket
         finally:
             self._inside.discard(ticket)
-            self._metrics.waiting.set(len(self._inside))
+            self._metrics.admitted.set(len(self._inside))
 
     def begin(self, ticket: Ticket, num_pictures: int, num_bytes: int, deadline_s: float) -> None:
         """Takes on the work of a request, now that its body is known.

@@ -157,15 +157,17 @@ def _running(
         tasks = {asyncio.create_task(_warm_up(releases, decoder, on_failure))}
 
         def reload() -> None:
-            tasks.add(asyncio.create_task(_reload(releases)))
+            task = asyncio.create_task(_reload(releases))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
         on_hangup(asyncio.get_running_loop(), reload)
         try:
             yield
         finally:
-            for task in tasks:
+            for task in tuple(tasks):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tuple(tasks), return_exceptions=True)
             releases.close()
             await decoder.close()
 

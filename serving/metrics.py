@@ -7,9 +7,9 @@ from typing import Final, Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
 Stage = Literal["read", "wait", "decode", "queue", "run", "rank"]
-"""Steps of one identify request: upload, wait for a turn, decode, wait for a run, run, rank."""
-Dropped = Literal["read", "wait", "decode", "queue", "run"]
-"""The step in which a client left."""
+"""Steps of one identify request: upload, wait for a decoder, decode, wait for a run, run, rank."""
+Dropped = Literal["read", "decode", "run"]
+"""The step in which a client left, or for which it waited."""
 Part = Literal["decoder", "executor"]
 """What can die and is started again."""
 ReloadOutcome = Literal["swapped", "refused"]
@@ -49,7 +49,7 @@ class Metrics:
         self._restarts = Counter("botanify_restarts", "Parts that died and were replaced.", ["part"], registry=registry)
         self._reloads = Counter("botanify_reloads", "Bundles loaded while serving.", ["outcome"], registry=registry)
         self.in_flight = Gauge("botanify_requests_in_flight", "Requests being answered now.", registry=registry)
-        self.waiting = Gauge("botanify_requests_waiting", "Requests that wait for their turn now.", registry=registry)
+        self.admitted = Gauge("botanify_requests_admitted", "Identify requests let in now.", registry=registry)
         self.queued = Gauge("botanify_pictures_queued", "Pictures that wait for a run now.", registry=registry)
         self.decode_bytes = Gauge("botanify_decode_bytes", "Memory promised to decodes in flight.", registry=registry)
         self._model = Info("botanify_model", "The model that answers.", registry=registry)

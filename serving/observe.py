@@ -13,6 +13,7 @@ import structlog
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.errors import ClientLeft
 from serving.metrics import Metrics
 
 _SANE_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
@@ -58,7 +59,7 @@ class Observed:
         seconds = time.perf_counter() - exchange.started
         route, method, code = exchange.route, exchange.method, exchange.problem_code
         self._metrics.request(route, method, exchange.status, seconds)
-        if code is not None:
+        if code is not None and code != ClientLeft.code:  # nobody was refused then
             self._metrics.refusal(code)
         facts = {"route": route, "method": method, "status": exchange.status, "duration_ms": round(seconds * 1e3, 1)}
         told = {"code": code, "client": exchange.client}

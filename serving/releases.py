@@ -12,7 +12,7 @@ import structlog
 from PIL import Image
 
 from models.bundle import Bundle, Precision, load_bundle
-from models.errors import BundleError
+from models.errors import BundleError, InputError
 from models.golden import check_golden
 from models.preprocess import InputSpec
 from models.ranking import Ranking, combine_pictures, rank
@@ -24,6 +24,7 @@ from serving.metrics import Metrics
 from serving.scheduling.networks import choose_plan, choose_precision, open_networks
 from serving.scheduling.plans import Lane, Plan
 from serving.scheduling.scheduler import Scheduler
+from serving.scheduling.workers import run_apart
 from serving.settings import Settings, find_bundle
 
 Logits = npt.NDArray[np.float32]
@@ -169,9 +170,16 @@ class Releases:
         self.current.scheduler.close()
 
     async def _open_next(self) -> Release:
-        new = await asyncio.to_thread(self._reopen)
+        new: Release = await run_apart(self._reopen)
         try:
             await new.warm_up(self._decoder)
+        except InputError:
+            new.scheduler.close()
+            raise
+        except Exception as error:  # whatever the network raises
+            new.scheduler.close()
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise BundleError("the network does not run", value=reason, remedy="export the bundle again") from error
         except BaseException:
             new.scheduler.close()
             raise

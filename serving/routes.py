@@ -1,5 +1,6 @@
 """HTTP in, HTTP out, no thinking."""
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Any, Final
@@ -113,9 +114,8 @@ async def identify(
     operation_id="species",
     responses=problem_responses(400, 401, 422, 429, 500),
     security=OPTIONAL_KEY,
-    sync_to_thread=True,  # a search folds every name of a large taxonomy
 )
-def species(
+async def species(
     request: AnyRequest,
     gate: NamedDependency[Gate],
     releases: NamedDependency[Releases],
@@ -142,7 +142,7 @@ def species(
             remedy="search for the start of one name",
         )
     taxonomy = releases.current.taxonomy
-    found = taxonomy.search(q, most)
+    found = await asyncio.to_thread(taxonomy.search, q, most)  # it folds every name of a large taxonomy
     return SpeciesList(
         request_id=_request_id(request),
         species=[species_entry(taxon) for taxon in found],

@@ -17,9 +17,8 @@ RELEASES: Final = Path(__file__).resolve().parents[1] / "models" / "releases"
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
-CountOrNone = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
-SecondsOrNone = Annotated[float, msgspec.Meta(ge=0.0)]
+SecondsOrZero = Annotated[float, msgspec.Meta(ge=0.0)]
 Rate = Annotated[float, msgspec.Meta(gt=0.0)]
 
 
@@ -71,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Memory that one picture may take while it is decoded, bytes."""
     decode_budget_bytes: Count = 512_000_000
     """Memory that all the decodes in flight may take, bytes; a picture that alone takes more is decoded alone."""
-    drain_s: SecondsOrNone = 5.0
+    drain_s: SecondsOrZero = 5.0
     """Seconds after SIGTERM in which requests are still accepted, so that a load balancer can notice."""
     api_keys: str = ""
     """Keys that may ask, one a line or separated by commas: NAME HASH [admin], as `python -m serving.gate.keys NAME`

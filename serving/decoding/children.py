@@ -1,6 +1,7 @@
 """The decoding children: as many as asked for, each replaced when it dies, and one picture in each."""
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -127,7 +128,9 @@ class Decoders:
         if len(data) > self._limits.picture_bytes:
             limit = f"at most {self._limits.picture_bytes} bytes"
             raise TooLarge("the picture is too large", value=f"{len(data)} bytes", limit=limit)
+        began = time.perf_counter()
         child = await self._take()
+        self._metrics.stage_took("wait", time.perf_counter() - began)
         try:
             cost = await _to_the_end(child.read_header(data, spec))
             async with self._budget.grant(cost.num_bytes):

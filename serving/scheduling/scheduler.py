@@ -22,7 +22,8 @@ from serving.scheduling.workers import Worker, run_apart
 
 Array = npt.NDArray[np.float32]
 
-_LONGEST_RUN_S: Final = 30.0  # a batch of 32 on one slow core; what takes longer never returns
+_LONGEST_RUN_S: Final = 15.0  # a picture takes 0.15 s of one core; what takes so much longer never returns
+_LONGEST_WARM_UP_S: Final = 300.0  # every batch size in every lane and worker; a GPU also loads its kernels
 _WATCH_S: Final = 0.5
 
 _log = structlog.get_logger(__name__)
@@ -81,12 +82,12 @@ class Scheduler:
         self._is_well = False
         self._num_started = 0
         self._closed = False
+        self._asking: asyncio.Task[bool] | None = None
 
     @property
     def is_well(self) -> bool:
-        """Whether pictures get answers: the network ran when last asked and some worker is not lost."""
-        lost = sum(worker.is_lost(self._longest_run_s) for worker in self._running)
-        return self._is_well and lost < self.plan.num_workers
+        """Whether pictures get answers: no run was lost or failed since the network last ran."""
+        return self._is_well and not self._closed
 
     async def warm_up(self, pixels: Array) -> Array:
         """Runs a picture in every lane and batch size that the plan may ever choose; then runs are taken.
@@ -99,11 +100,13 @@ class Scheduler:
         """
         for _ in range(self.plan.num_workers):
             self._hire()
-        runs = [
-            await run_apart(partial(_logits, network, np.stack([pixels] * size)))
-            for network in self._networks.values()
-            for size in self.plan.buckets
-        ]
+        async with asyncio.timeout(_LONGEST_WARM_UP_S):
+            runs = [
+                await worker.do(partial(_logits, network, [pixels] * size, size))
+                for worker in self._idle  # each: buffers on a device belong to their thread
+                for network in self._networks.values()
+                for size in self.plan.buckets
+            ]
         self._sound, self._is_well = pixels, True
         self._watch = asyncio.create_task(self._keep_watch())
         return np.stack([logits[0] for logits in runs])
@@ -122,8 +125,10 @@ class Scheduler:
 
         Raises:
             RunFailed: The network fails on one of these pictures and on no other.
-            NotReady: The network fails on every picture.
+            NotReady: The network fails on every picture, or is closed.
         """
+        if self._closed:
+            raise NotReady("the network is closed", retry_after_s=1, remedy="try again in a second")
         loop = asyncio.get_running_loop()
         jobs = [_Job(pixels, alone=alone and len(inputs) == 1, logits=loop.create_future()) for pixels in inputs]
         self._waiting.extend(jobs)
@@ -133,15 +138,17 @@ class Scheduler:
         finally:
             for job in jobs:  # a bad one among them, or nobody waits any more
                 job.logits.cancel()
+            self._forget_cancelled()
 
     def close(self) -> None:
         """Drops the pictures whose run has not begun; what runs, ends by itself."""
         self._closed = True
-        if self._watch is not None:
-            self._watch.cancel()
+        for task in (self._watch, self._asking):
+            if task is not None:
+                task.cancel()
         for job in self._waiting:
             job.logits.cancel()
-        self._waiting.clear()
+        self._forget_cancelled()
         for worker in [*self._idle, *self._running]:
             worker.end()
 
@@ -150,11 +157,17 @@ class Scheduler:
         while self._idle and (run := self._next_run()) is not None:
             worker = self._idle.pop()
             self._running[worker] = run
-            batch = self._batch(run)
             self._metrics.batch(len(run.jobs))
             for job in run.jobs:
                 self._metrics.stage_took("queue", run.began - job.queued)
-            worker.begin(partial(_logits, self._networks[run.lane], batch))
+            pixels = [job.pixels for job in run.jobs]
+            size = bucket_of(len(pixels), self.plan.buckets)
+            worker.begin(partial(_logits, self._networks[run.lane], pixels, size), self._finished)
+        self._metrics.queued.set(len(self._waiting))
+
+    def _forget_cancelled(self) -> None:
+        """Lets go of pictures that nobody waits for any more."""
+        self._waiting = deque(job for job in self._waiting if not job.logits.done())
         self._metrics.queued.set(len(self._waiting))
 
     def _next_run(self) -> _Run | None:
@@ -163,7 +176,8 @@ class Scheduler:
         if not self._waiting:
             return None
         running = tuple(run.lane for run in self._running.values())
-        choice = self.plan.choose(len(self._waiting), running, alone=self._waiting[0].alone)
+        alone = self._waiting[0].alone and len(self._waiting) == 1
+        choice = self.plan.choose(len(self._waiting), running, alone=alone)
         return None if choice is None else _Run(choice.lane, self._take(choice))
 
     def _take(self, choice: Choice) -> list[_Job]:
@@ -180,12 +194,6 @@ class Scheduler:
                 break
         return taken
 
-    def _batch(self, run: _Run) -> Array:
-        """Stacks the pictures, filled up with zeros to the size that the plan has warmed up."""
-        pixels = [job.pixels for job in run.jobs]
-        missing = bucket_of(len(pixels), self.plan.buckets) - len(pixels)
-        return np.stack([*pixels, *[np.zeros_like(pixels[0])] * missing])
-
     def _finished(self, worker: Worker, logits: Array | None, error: BaseException | None) -> None:
         run = self._running.pop(worker)
         self._idle.append(worker)
@@ -197,8 +205,7 @@ class Scheduler:
             for job, row in zip(run.jobs, logits, strict=False):  # rows of filling come last
                 if not job.logits.done():
                     job.logits.set_result(row)
-        if not self._closed:
-            self._begin_runs()
+        self._begin_runs()
 
     def _try_again(self, run: _Run, error: BaseException | None) -> None:
         """Queues the pictures of a run that gave nothing, each for a run of its own; first in, first out."""
@@ -226,7 +233,7 @@ class Scheduler:
         network = self._networks["narrow"]
         try:
             async with asyncio.timeout(self._longest_run_s):
-                await run_apart(partial(_logits, network, self._sound[None]))
+                await run_apart(partial(_logits, network, [self._sound], self.plan.buckets[0]))
         except Exception as error:
             _log.error("network_unwell", error=" ".join(str(error).split())[:300])
             self._is_well = False
@@ -240,22 +247,24 @@ class Scheduler:
             await asyncio.sleep(self._watch_s)
             for worker in [worker for worker in self._running if worker.is_lost(self._longest_run_s)]:
                 self._replace(worker)
-            if not self._is_well:
-                await self._runs_a_sound_picture()
+            if not self._is_well and (self._asking is None or self._asking.done()):
+                self._asking = asyncio.create_task(self._runs_a_sound_picture())
 
     def _replace(self, worker: Worker) -> None:
+        self._hire()
         run = self._running.pop(worker)
         worker.end()
         self._metrics.restart("executor")
-        self._hire()
+        self._is_well = False  # until the network has shown that it runs
         self._try_again(run, None)
         self._begin_runs()
 
     def _hire(self) -> None:
         self._num_started += 1
-        loop = asyncio.get_running_loop()
-        self._idle.append(Worker(loop, self._finished, f"run-{self._num_started}"))
+        self._idle.append(Worker(asyncio.get_running_loop(), f"run-{self._num_started}"))
 
 
-def _logits(network: NetworkSession, batch: Array) -> Array:
-    return network.run(batch).logits
+def _logits(network: NetworkSession, pixels: Sequence[Array], size: int) -> Array:
+    """Runs some pictures as a batch of `size`, filled up with zeros."""
+    filling = [np.zeros_like(pixels[0])] * (size - len(pixels))
+    return network.run(np.stack([*pixels, *filling])).logits

@@ -18,22 +18,17 @@ class Worker:
     """One thread that does one piece of work at a time and tells the event loop.
 
     Args:
-        loop: Where `finished` is called.
-        finished: Called once for each piece of work, unless the thread dies or hangs in it.
+        loop: Where the results are told.
         name: Shown by debuggers and profilers.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, finished: Finished, name: str) -> None:
-        self._loop, self._finished = loop, finished
-        self._work: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        self._loop = loop
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], Finished] | None] = queue.SimpleQueue()
         self._began: float | None = None
+        self._has_ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether it was given work that it has not finished."""
-        return self._began is not None
 
     def is_lost(self, longest_s: float) -> bool:
         """Whether the thread is dead, or has been at one piece of work for longer than `longest_s`."""
@@ -41,59 +36,60 @@ class Worker:
             return True
         return self._began is not None and time.monotonic() - self._began > longest_s
 
-    def begin(self, work: Callable[[], Any]) -> None:
-        """Starts a piece of work; the worker must not be busy."""
+    def begin(self, work: Callable[[], Any], finished: Finished) -> None:
+        """Starts a piece of work; the worker must not be at another.
+
+        Args:
+            work: Runs in the thread.
+            finished: Called once on the event loop, unless the thread dies or hangs, or `end` was called.
+        """
         self._began = time.monotonic()
-        self._work.put(work)
+        self._work.put((work, finished))
+
+    async def do(self, work: Callable[[], Any]) -> Any:
+        """Does a piece of work and gives what it gives or raises."""
+        outcome = self._loop.create_future()
+
+        def finished(_worker: "Worker", result: Any, error: BaseException | None) -> None:
+            if outcome.done():
+                return
+            if error is None:
+                outcome.set_result(result)
+            else:
+                outcome.set_exception(error)
+
+        self.begin(work, finished)
+        return await outcome
 
     def end(self) -> None:
-        """Lets the thread end after its present work, and never calls `finished` again."""
-        self._finished = _forget
+        """Lets the thread end after its present work, of which nobody is told any more."""
+        self._has_ended = True
         self._work.put(None)
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
+        while (ordered := self._work.get()) is not None:
+            work, finished = ordered
             result, error = None, None
             try:
                 result = work()
             except Exception as raised:  # whatever the network raises concerns its pictures, not this thread
                 error = raised
-            del work  # and with it the pictures
-            if not self._tell(result, error):
+            del work, ordered  # and with them the pictures
+            try:
+                self._loop.call_soon_threadsafe(self._settle, finished, result, error)
+            except RuntimeError:  # the loop has closed
                 return
 
-    def _tell(self, result: Any, error: BaseException | None) -> bool:
-        try:
-            self._loop.call_soon_threadsafe(self._settle, result, error)
-        except RuntimeError:  # the loop has closed
-            return False
-        return True
-
-    def _settle(self, result: Any, error: BaseException | None) -> None:
+    def _settle(self, finished: Finished, result: Any, error: BaseException | None) -> None:
         self._began = None
-        self._finished(self, result, error)
-
-
-def _forget(_worker: Worker, _result: Any, _error: BaseException | None) -> None:
-    """For a worker that was replaced."""
+        if not self._has_ended:
+            finished(self, result, error)
 
 
 async def run_apart(work: Callable[[], Any]) -> Any:
     """Does a piece of work in a thread of its own, which nobody waits for at the end of the program."""
-    loop = asyncio.get_running_loop()
-    outcome = loop.create_future()
-
-    def finished(_worker: Worker, result: Any, error: BaseException | None) -> None:
-        if outcome.done():
-            return
-        if error is None:
-            outcome.set_result(result)
-        else:
-            outcome.set_exception(error)
-
-    worker = Worker(loop, finished, "apart")
-    worker.begin(work)
+    worker = Worker(asyncio.get_running_loop(), "apart")
     try:
-        return await outcome
+        return await worker.do(work)
     finally:
         worker.end()

@@ -149,7 +149,7 @@ def test_every_bucket_is_warm_before_the_first_picture():
         network = Network()
         scheduler = Scheduler({"narrow": network}, BatchPlan(), Metrics())
         await scheduler.warm_up(picture(1.0))
-        assert [len(batch) for batch in network.batches] == [1, 2, 4, 8, 16, 32]
+        assert [len(batch) for batch in network.batches] == [1, 2, 4, 8, 16, 32] * 2  # in each of the two workers
         scheduler.close()
 
     run(test())
@@ -211,14 +211,28 @@ def test_a_run_that_never_ends_costs_its_worker_and_nobody_else():
     run(test())
 
 
-def test_lost_workers_are_no_pulse():
+def test_a_network_that_hangs_has_no_pulse_until_it_runs_again():
     async def test():
-        async with Held(FixedPlan(1, 1), longest_run_s=0.05) as held:
-            held.scheduler._watch.cancel()
-            endless = asyncio.create_task(held.one(ENDLESS))
-            await asyncio.sleep(0.2)
+        async with Held(FixedPlan(1, 1), longest_run_s=0.1) as held:
+            held.narrow.hold()
+            hung = asyncio.create_task(held.one(1.0))
+            await until(lambda: not held.scheduler.is_well)
+            await asyncio.sleep(0.3)
             assert not held.scheduler.is_well
-            endless.cancel()
+            hung.cancel()
+            held.narrow.free.set()
+            await until(lambda: held.scheduler.is_well)
+            assert await held.one(2.0) == 2.0
+
+    run(test())
+
+
+def test_nothing_is_queued_once_it_is_closed():
+    async def test():
+        async with Held(FixedPlan(1, 1)) as held:
+            held.scheduler.close()
+            with pytest.raises(NotReady):
+                await held.one(1.0)
 
     run(test())
 
