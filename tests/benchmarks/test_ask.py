@@ -22,6 +22,7 @@ def picture(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_the_service_and_the_bundle_give_one_answer_and_say_who_gave_it(picture, tmp_path, monkeypatch, capsys):
     served = ask(Ask(bundle=BUNDLE, picture=picture, out=tmp_path / "served.json"))
     monkeypatch.setattr(module, "_has_service", lambda: False)
