@@ -47,13 +47,14 @@ clean:  ## remove the environment and every cache
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache botanify.egg-info build
 	find models training serving tests $(wildcard benchmarks) -name __pycache__ -prune -exec rm -rf {} +
 
-# Two processes halve the tests' time on two cores; a file's tests stay together, as they share what they made.
+# Two processes halve the tests' time on two cores; a file's tests stay together, as they share what they made. In the
+# order of the folders, since files of few tests, which would come last, hold the longest.
 define run_checks
 	$(python) -m ruff format --check .
 	$(python) -m ruff check .
 	$(python) -m mypy models training serving $(if $(wildcard benchmarks/*.py benchmarks/*/*.py),benchmarks)
 	$(python) .venv/bin/lint-imports
-	$(python) -m pytest -m '$(check)' -n 2 --dist loadfile
+	$(python) -m pytest -m '$(check)' -n 2 --dist loadfile --no-loadscope-reorder
 endef
 
 # ---- the environment ----------------------------------------------------------------------------------
