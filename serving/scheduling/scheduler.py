@@ -83,6 +83,7 @@ class Scheduler:
         self._num_started = 0
         self._closed = False
         self._asking: asyncio.Task[bool] | None = None
+        self._giving_up: set[asyncio.Task[None]] = set()
 
     @property
     def is_well(self) -> bool:
@@ -101,15 +102,11 @@ class Scheduler:
         for _ in range(self.plan.num_workers):
             self._hire()
         async with asyncio.timeout(_LONGEST_WARM_UP_S):
-            runs = [
-                await worker.do(partial(_logits, network, [pixels] * size, size))
-                for worker in self._idle  # each: buffers on a device belong to their thread
-                for network in self._networks.values()
-                for size in self.plan.buckets
-            ]
+            # Every worker, since buffers on a device belong to their thread; at once, since there may be many.
+            rows = await asyncio.gather(*(self._warm_up_one(worker, pixels) for worker in self._idle))
         self._sound, self._is_well = pixels, True
         self._watch = asyncio.create_task(self._keep_watch())
-        return np.stack([logits[0] for logits in runs])
+        return np.concatenate(rows)
 
     async def run(self, inputs: Sequence[Array], *, alone: bool = False) -> Array:
         """Gives the logits of some pictures.
@@ -151,6 +148,14 @@ class Scheduler:
         self._forget_cancelled()
         for worker in [*self._idle, *self._running]:
             worker.end()
+
+    async def _warm_up_one(self, worker: Worker, pixels: Array) -> Array:
+        runs = [
+            await worker.do(partial(_logits, network, [pixels] * size, size))
+            for network in self._networks.values()
+            for size in self.plan.buckets
+        ]
+        return np.stack([logits[0] for logits in runs])
 
     def _begin_runs(self) -> None:
         """Begins every run that the plan wants now."""
@@ -212,7 +217,9 @@ class Scheduler:
         _log.error("run_failed", num_pictures=len(run.jobs), error=" ".join(str(error).split())[:300])
         hopeless = [job for job in run.jobs if job.failed or (len(run.jobs) == 1 and error is not None)]
         for job in hopeless:
-            asyncio.ensure_future(self._give_up(job))  # noqa: RUF006  # its future keeps whoever waits alive
+            task = asyncio.create_task(self._give_up(job))
+            self._giving_up.add(task)  # asyncio itself holds tasks weakly
+            task.add_done_callback(self._giving_up.discard)
         again = [job for job in run.jobs if job not in hopeless]
         for job in again:
             job.failed = True
