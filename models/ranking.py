@@ -127,8 +127,7 @@ def rank(logits_O: Floats, taxonomy: Taxonomy, temperature: float, thresholds: T
         Verdict and lists, best first.
     """
     taxa_T = taxon_probabilities(output_probabilities(logits_O, temperature), taxonomy)
-    order = np.argsort(-taxa_T, kind="stable")[:top_k]
-    taxa = [RankedTaxon(taxonomy.taxa[index], float(taxa_T[index])) for index in order]
+    taxa = [RankedTaxon(taxonomy.taxa[index], float(taxa_T[index])) for index in _best(taxa_T, top_k)]
     genera = _rank_groups(taxa_T, taxonomy.genera, top_k)
     families = _rank_groups(taxa_T, taxonomy.families, top_k)
     return Ranking(decide(taxa[0], genera[0], families, thresholds), taxa, genera, families)
@@ -159,12 +158,15 @@ def _verdict(rank: VerdictRank, name: str, score: float, threshold: float) -> Ve
 def _rank_groups(taxa_T: npt.NDArray[np.float64], groups: Groups, top_k: int) -> list[RankedGroup]:
     """Best groups first; the nameless group (family unknown) takes part in no list."""
     scores = _at_most_1(sum_groups(taxa_T, groups.of_taxon, len(groups.names)))
-    ranked = [
-        RankedGroup(groups.names[index], float(scores[index]))
-        for index in np.argsort(-scores, kind="stable")
-        if groups.names[index]
-    ]
-    return ranked[:top_k]
+    best = _best(scores, top_k + 1)  # one more, as the nameless group may be among them
+    return [RankedGroup(groups.names[index], float(scores[index])) for index in best if groups.names[index]][:top_k]
+
+
+def _best(scores: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.intp]:
+    """Positions of the highest scores, best first, equal ones in their order; sorts no more of them than it must."""
+    least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
+    among = np.flatnonzero(scores >= least)
+    return among[np.argsort(-scores[among], kind="stable")][:count]
 
 
 def _at_most_1(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

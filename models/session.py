@@ -131,7 +131,6 @@ def _open(path: Path, providers: Sequence[Provider], num_threads: int | None) ->
     # Spinning threads steal the cores from everything else on the host: 248 ms against 149 under load.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    options.enable_cpu_mem_arena = False  # the arena never shrinks; without it a run costs hardly more
     if num_threads is not None:
         options.intra_op_num_threads = num_threads
     try:

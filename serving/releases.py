@@ -20,6 +20,7 @@ from models.session import NetworkSession, OnnxSession
 from models.taxonomy import Taxonomy
 from serving.cores import available_cores
 from serving.decoding.children import Decoded
+from serving.errors import RunFailed
 from serving.metrics import Metrics
 from serving.scheduling.networks import choose_plan, choose_precision, open_networks
 from serving.scheduling.plans import Lane, Plan
@@ -79,7 +80,13 @@ class Release:
         return self.bundle.taxonomy
 
     def rank(self, logits: Logits, top_k: int) -> Ranking:
-        """Turns the logits of the pictures of one plant, shape (num_pictures, num_outputs), into an answer."""
+        """Turns the logits of the pictures of one plant, shape (num_pictures, num_outputs), into an answer.
+
+        Raises:
+            RunFailed: Some of them are no numbers, as when half precision overflows on one picture.
+        """
+        if not np.isfinite(logits).all():
+            raise RunFailed("the network gives no answer for the picture")
         known = self._network
         return rank(combine_pictures(logits), self.taxonomy, known.temperature, known.thresholds, top_k)
 

@@ -227,6 +227,20 @@ def test_equal_scores_keep_the_order_of_the_taxonomy():
     assert [group.name for group in answer.genera] == sorted(name.split()[0] for name in names)
 
 
+def test_lists_are_the_beginning_of_the_whole_ranking():
+    """Only the best are sorted; ties across the cut, and the nameless family, must not change what they are."""
+    random = np.random.default_rng(0)
+    names = [(f"Genus{number % 7} s{number}", ("", "Aceae", "Beae")[number % 3]) for number in range(60)]
+    taxonomy = taxonomy_of(*(species(*name) for name in names))
+    for _ in range(20):
+        logits = random.integers(0, 4, 60).astype(float)
+        whole, first = (rank(logits, taxonomy, 1.0, Thresholds(), top_k) for top_k in (60, 5))
+        assert first.taxa == whole.taxa[:5]
+        assert first.taxa == sorted(whole.taxa, key=lambda entry: -entry.score)[:5]
+        assert (first.genera, first.families) == (whole.genera[:5], whole.families)
+        assert rank(logits, taxonomy, 1.0, Thresholds(), 1).families == whole.families[:1]
+
+
 def test_list_length_does_not_change_the_verdict():
     for top_k in (1, 2, 50):
         assert ranked(WOOD, 0.30, 0.15, 0.40, 0.15, top_k=top_k).verdict.name == "Fagaceae"

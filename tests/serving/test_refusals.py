@@ -255,3 +255,13 @@ def test_picture_that_only_the_network_cannot_stand_is_unreadable(start):
     assert_problem(post(client, jpeg((255, 255, 255))), 422, "unreadable_image")
     assert post(client, jpeg((0, 0, 0))).status_code == 200
     assert client.get("/health/ready").status_code == 200
+
+
+@pytest.mark.parametrize("overflow", [float("nan"), float("inf")])
+def test_picture_on_which_the_network_overflows_is_unreadable(start, overflow):
+    session = StandIn()
+    client = start(session=session)
+    session.logit = overflow
+    assert_problem(post(client, jpeg()), 422, "unreadable_image")
+    session.logit = 0.0
+    assert post(client, jpeg()).status_code == 200

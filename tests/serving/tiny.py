@@ -138,12 +138,12 @@ class InProcess:
 
 
 class StandIn:
-    """A network that can be held up or made to fail, and counts its runs; every logit is 0."""
+    """A network that can be held up or made to fail, and counts its runs; every logit is the same."""
 
     def __init__(self):
         self.free, self.entered = threading.Event(), threading.Event()
         self.free.set()
-        self.fails, self.num_runs = False, 0
+        self.fails, self.logit, self.num_runs = False, 0.0, 0
 
     def hold(self):
         self.entered.clear()
@@ -155,7 +155,8 @@ class StandIn:
         assert self.free.wait(20)
         if self.fails:
             raise RuntimeError("secret words")
-        return names.NetworkOutput(np.zeros((len(pixels), 6), np.float32), np.zeros((len(pixels), 3), np.float32))
+        logits = np.full((len(pixels), 6), self.logit, np.float32)
+        return names.NetworkOutput(logits, np.zeros((len(pixels), 3), np.float32))
 
 
 BOUNDARY = "botanify-test"
