@@ -201,10 +201,12 @@ def to_network_input(image: Image.Image, spec: InputSpec) -> npt.NDArray[np.floa
     """
     box = center_box(image.width, image.height, spec)
     resized = image.resize((spec.width, spec.height), _RESAMPLING[spec.interpolation], box=box)
-    hw3 = np.asarray(resized, dtype=np.float32)
+    hw3 = np.array(resized, dtype=np.float32)
     scale = np.float32(1 / 255) / np.array(spec.std, dtype=np.float32)
     offset = np.array(spec.mean, dtype=np.float32) / np.array(spec.std, dtype=np.float32)
-    return np.ascontiguousarray((hw3 * scale - offset).transpose(2, 0, 1))
+    hw3 *= scale
+    hw3 -= offset
+    return np.ascontiguousarray(hw3.transpose(2, 0, 1))
 
 
 def picture_to_input(data: bytes, spec: InputSpec) -> tuple[npt.NDArray[np.float32], Picture]:

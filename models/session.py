@@ -131,6 +131,8 @@ def _open(path: Path, providers: Sequence[Provider], num_threads: int | None) ->
     # Spinning threads steal the cores from everything else on the host: 248 ms against 149 under load.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    # The arena for activations stays on, though it never shrinks: fresh pages for each run cost 20 to 25 % of two runs
+    # side by side (benchmarks/LOG.md), and on a CPU every run has the same shape.
     if num_threads is not None:
         options.intra_op_num_threads = num_threads
     try:

@@ -16,7 +16,7 @@ from serving.metrics import Metrics
 
 _SMOOTHING: Final = 0.1  # share of the newest answer in the pace: a change is followed within some twenty answers
 _UPLOAD_COUNTS_S: Final = 1.0  # a slower upload is no work ahead of anybody until it is complete
-_LEAST_AHEAD: Final = 8  # pictures that may always wait, however slow the machine
+_LEAST_AHEAD: Final = 7  # pictures that may always be ahead: eight clients are served, however slow the machine
 
 
 class Pace:
@@ -51,7 +51,7 @@ class AdmissionLimits(msgspec.Struct, frozen=True):
     num_bytes: int
     """Bytes of uploads held at the same time; one request alone may always be held."""
     wait_s: float
-    """Longest expected wait for the work that is ahead, seconds; eight pictures may always wait."""
+    """Longest expected wait for the work that is ahead, seconds; seven pictures may always be ahead."""
 
 
 class Ticket:

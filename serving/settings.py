@@ -55,7 +55,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Memory for uploads, bytes; what would need more is refused before it is read."""
     max_wait_s: Seconds = 1.0
     """Longest expected wait for the work ahead, seconds; a request that would wait longer is refused before it is read,
-    though eight pictures may always wait."""
+    though seven pictures may always be ahead."""
     deadline_s: Seconds = 10.0
     """Longest time from the complete upload to the answer, seconds; a client may ask for less with `Prefer: wait=`."""
     upload_s: Seconds = 60.0

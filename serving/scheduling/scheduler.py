@@ -272,6 +272,8 @@ class Scheduler:
 
 
 def _logits(network: NetworkSession, pixels: Sequence[Array], size: int) -> Array:
-    """Runs some pictures as a batch of `size`, filled up with zeros."""
+    """Runs some pictures as a batch of `size`, filled up with zeros; one alone is not copied."""
+    if size == 1:
+        return network.run(pixels[0][np.newaxis]).logits
     filling = [np.zeros_like(pixels[0])] * (size - len(pixels))
     return network.run(np.stack([*pixels, *filling])).logits

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from serving.cores import let_others_first
+
 Finished = Callable[["Worker", Any, BaseException | None], None]
 """Told the worker, what its work gave, and what it raised instead."""
 
@@ -67,6 +69,7 @@ class Worker:
         self._work.put(None)
 
     def _run(self) -> None:
+        let_others_first()
         while (ordered := self._work.get()) is not None:
             work, finished = ordered
             result, error = None, None

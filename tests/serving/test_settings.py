@@ -1,11 +1,13 @@
 """Flags, environment and defaults; how many cores there are."""
 
 import os
+import sys
+import threading
 
 import pytest
 
 from models.errors import InputError
-from serving.cores import available_cores
+from serving.cores import available_cores, let_others_first
 from serving.settings import Settings, find_bundle, load_settings
 
 
@@ -92,3 +94,20 @@ def test_quota_of_the_container_counts(tmp_path, monkeypatch, files, own, expect
 def test_affinity_counts_when_it_is_smaller(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
     assert available_cores(*cgroup(tmp_path, {"cpu.max": "300000 100000\n"})) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux only")
+def test_a_thread_that_lets_others_first_changes_nobody_else():
+    def priority():
+        return os.getpriority(os.PRIO_PROCESS, 0)
+
+    def step_back():
+        let_others_first()
+        found.append(priority())
+
+    before, found = priority(), []
+    thread = threading.Thread(target=step_back)
+    thread.start()
+    thread.join()
+    assert found == [min(before + 5, 19)]
+    assert priority() == before

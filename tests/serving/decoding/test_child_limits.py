@@ -45,7 +45,7 @@ def test_more_memory_than_allowed_is_one_clear_refusal():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the limits from /proc")
-def test_a_child_is_limited_in_memory_time_and_core_files():
+def test_a_child_is_limited_in_memory_time_core_files_and_priority():
     with Running(1, child_bytes=100_000_000, seconds=7.0) as running:
         (pid,) = running.pids()
         running.decode(SMALL)
@@ -54,6 +54,7 @@ def test_a_child_is_limited_in_memory_time_and_core_files():
         assert 100_000_000 < int(soft["Max data size"]) < 200_000_000
         assert 7 < int(soft["Max cpu time"]) < 20
         assert soft["Max core file size"] == "0"
+        assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
 
 
 BOMB = """
