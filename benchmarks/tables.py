@@ -19,7 +19,7 @@ if not __package__:
 import msgspec
 import tyro
 
-from benchmarks import loader, scale, train_speed
+from benchmarks import loader, precisions, scale, train_speed
 from benchmarks.loader_variants import Variant
 from benchmarks.serving.tables import SERVING_TABLES
 from models.errors import DataError
@@ -120,6 +120,11 @@ def train_speed_table(path: Path, link: str) -> str:
     return f"[Result]({link}). {train_speed.markdown(_read(path, train_speed.Result))}"
 
 
+def precisions_table(path: Path, link: str) -> str:
+    """What the other precisions of a bundle are worth."""
+    return f"[Result]({link}). {precisions.markdown(_read(path, precisions.Result))}"
+
+
 def study_table(path: Path, link: str) -> str:
     """All tables of a study and what follows from them."""
     study = read_study(path)
@@ -135,6 +140,7 @@ TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
     "loader": loader_table,
     "scale": scale_table,
     "train_speed": train_speed_table,
+    "precisions": precisions_table,
     "optimizations": study_table,
     "batch_sizes": study_table,
     "ablation": study_table,

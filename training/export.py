@@ -5,7 +5,7 @@ python training/export.py --checkpoint FILE --data DATA --out DIR [--precision f
 
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -26,16 +26,14 @@ from training.manifest import Manifest
 from training.model_card import MODEL_CARD_FILE, model_card
 from training.precisions.gates import gate_in_words
 from training.precisions.golden_picture import record_golden
-from training.precisions.judged import Judged, Judges
-from training.precisions.pictures import pictures_of, require_unseen
-from training.precisions.release import Candidate, make_fp16, make_fp32, make_int8
+from training.precisions.judged import Judges, judges_of
+from training.precisions.pictures import require_unseen
+from training.precisions.release import MAKERS, Candidate, make_fp32
 from training.program import run_program
 from training.recipe import Count, Pixels, WholeNumber, check_recipe
 from training.toml_file import Section, check_section, section_to_plain
 
 PARITY_LIMIT: Final = 1e-3
-_Maker = Callable[[Judged, Judges, Path, Thresholds], Candidate]
-_MAKERS: Final[dict[Precision, _Maker]] = {"fp16": make_fp16, "int8": make_int8}
 
 
 class Export(Section, frozen=True, kw_only=True):
@@ -107,8 +105,8 @@ def export(command: Export) -> Bundle:
             parity_limit=command.parity_limit,
         )
         candidates: dict[Precision, Candidate] = {"fp32": single}
-        for precision in sorted(_MAKERS.keys() & set(command.precision)):
-            candidates[precision] = _MAKERS[precision](judged, judges, folder, command.thresholds)
+        for precision in sorted(MAKERS.keys() & set(command.precision)):
+            candidates[precision] = MAKERS[precision](judged, judges, folder, command.thresholds)
         bundle = seal(command, checkpoint, judges, candidates, metrics=judged.metrics, folder=folder)
     _print(bundle)
     return bundle
@@ -130,14 +128,7 @@ def gather(command: Export, checkpoint: Checkpoint) -> Judges:
         _require_same_outputs(checkpoint, each)
     for further in judging[1:]:
         require_unseen(further, manifest)
-    return Judges(
-        ranges=pictures_of(manifest, "train", spec, command.workers).sample(command.calibration_pictures),
-        validation=pictures_of(manifest, "validation", spec, command.workers),
-        temperature=pictures_of(
-            manifest, "calibration" if manifest.has("calibration") else "validation", spec, command.workers
-        ),
-        judged=tuple(pictures_of(each, "test", spec, command.workers) for each in judging),
-    )
+    return judges_of(judging, spec, calibration_pictures=command.calibration_pictures, workers=command.workers)
 
 
 def seal(

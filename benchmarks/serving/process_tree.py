@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Final
+from types import FrameType, TracebackType
+from typing import Any, Final
 
 import psutil  # type: ignore[import-untyped]
 
@@ -19,7 +19,9 @@ _POLL_S: Final = 0.05
 
 
 class ProcessTree:
-    """A process, and all that it starts.
+    """A process, and all that it starts; used with `with`, at whose end all are killed.
+
+    SIGTERM ends the `with` as Ctrl-C does: a server that is left behind would disturb whatever is measured next.
 
     Args:
         command: Program and arguments.
@@ -40,6 +42,7 @@ class ProcessTree:
                 start_new_session=True,  # what an ended parent leaves behind still belongs to the session
             )
         self._known: dict[int, psutil.Process] = {self._main.pid: psutil.Process(self._main.pid)}
+        self._on_sigterm: Any = None
 
     @property
     def alive(self) -> bool:
@@ -110,12 +113,16 @@ class ProcessTree:
         psutil.wait_procs(members, timeout=5)
 
     def __enter__(self) -> "ProcessTree":
+        if threading.current_thread() is threading.main_thread():
+            self._on_sigterm = signal.signal(signal.SIGTERM, _interrupt)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._kill()
+        if self._on_sigterm is not None:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
 
 
 class MemoryWatch:
@@ -152,6 +159,10 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
     return port
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _runs(process: psutil.Process) -> bool:

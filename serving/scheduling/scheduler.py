@@ -18,13 +18,14 @@ from models.session import NetworkSession
 from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
 from serving.scheduling.plans import Choice, Lane, Plan, bucket_of
-from serving.scheduling.workers import Worker, run_apart
+from serving.scheduling.workers import Worker
 
 Array = npt.NDArray[np.float32]
 
 _LONGEST_RUN_S: Final = 15.0  # a picture takes 0.15 s of one core; what takes so much longer never returns
 _LONGEST_WARM_UP_S: Final = 300.0  # every batch size in every lane and worker; a GPU also loads its kernels
 _WATCH_S: Final = 0.5
+_MOST_ASKERS: Final = 4  # threads that may hang in a network that never returns; nothing can end them
 
 _log = structlog.get_logger(__name__)
 
@@ -84,6 +85,7 @@ class Scheduler:
         self._closed = False
         self._asking: asyncio.Task[bool] | None = None
         self._giving_up: set[asyncio.Task[None]] = set()
+        self._askers: list[Worker] = []
 
     @property
     def is_well(self) -> bool:
@@ -122,10 +124,12 @@ class Scheduler:
 
         Raises:
             RunFailed: The network fails on one of these pictures and on no other.
-            NotReady: The network fails on every picture, or is closed.
+            NotReady: The network fails on every picture, has hung for long, or is closed.
         """
         if self._closed:
             raise NotReady("the network is closed", retry_after_s=1, remedy="try again in a second")
+        if self._hangs():  # or each picture would take one more thread that nothing can end
+            raise _not_running()
         loop = asyncio.get_running_loop()
         jobs = [_Job(pixels, alone=alone and len(inputs) == 1, logits=loop.create_future()) for pixels in inputs]
         self._waiting.extend(jobs)
@@ -233,20 +237,30 @@ class Scheduler:
         if well:
             job.logits.set_exception(RunFailed("the network gives no answer for the picture"))
         else:
-            job.logits.set_exception(NotReady("the network does not run", retry_after_s=5, remedy="try again later"))
+            job.logits.set_exception(_not_running())
 
     async def _runs_a_sound_picture(self) -> bool:
         assert self._sound is not None, "warm_up comes first"
-        network = self._networks["narrow"]
+        if self._hangs():
+            return False
+        asker = Worker(asyncio.get_running_loop(), "ask")
+        self._askers.append(asker)
         try:
             async with asyncio.timeout(self._longest_run_s):
-                await run_apart(partial(_logits, network, [self._sound], self.plan.buckets[0]))
+                await asker.do(partial(_logits, self._networks["narrow"], [self._sound], self.plan.buckets[0]))
         except Exception as error:
             _log.error("network_unwell", error=" ".join(str(error).split())[:300])
             self._is_well = False
         else:
             self._is_well = True
+        finally:
+            asker.end()
         return self._is_well
+
+    def _hangs(self) -> bool:
+        """Whether as many threads hang in the network as may; the first that returns makes room for a question."""
+        self._askers = [asker for asker in self._askers if asker.is_alive]
+        return not self._is_well and len(self._askers) >= _MOST_ASKERS
 
     async def _keep_watch(self) -> None:
         """Replaces lost workers, and asks a network that failed whether it runs again."""
@@ -269,6 +283,10 @@ class Scheduler:
     def _hire(self) -> None:
         self._num_started += 1
         self._idle.append(Worker(asyncio.get_running_loop(), f"run-{self._num_started}"))
+
+
+def _not_running() -> NotReady:
+    return NotReady("the network does not run", retry_after_s=5, remedy="try again later")
 
 
 def _logits(network: NetworkSession, pixels: Sequence[Array], size: int) -> Array:

@@ -32,9 +32,14 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread has not ended."""
+        return self._thread.is_alive()
+
     def is_lost(self, longest_s: float) -> bool:
         """Whether the thread is dead, or has been at one piece of work for longer than `longest_s`."""
-        if not self._thread.is_alive():
+        if not self.is_alive:
             return True
         return self._began is not None and time.monotonic() - self._began > longest_s
 

@@ -1,14 +1,17 @@
 """A network file, calibrated by its own answers and measured on pictures that nothing was chosen by."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from models.bundle import Metric
+from models.preprocess import InputSpec
 from training.calibration import fit_temperature
 from training.judgment import Answers, Figures, answers, figures
+from training.manifest import Manifest
 from training.metrics import Share
-from training.precisions.pictures import Pictures
+from training.precisions.pictures import Pictures, pictures_of
 from training.predict import Logits
 
 
@@ -23,6 +26,24 @@ class Judges(msgspec.Struct, frozen=True):
     """To calibrate by: the calibration split where there is one, since no choice was made by its pictures."""
     judged: tuple[Pictures, ...]
     """To judge by: the test split, and that of further data."""
+
+
+def judges_of(judging: Sequence[Manifest], spec: InputSpec, *, calibration_pictures: int, workers: int) -> Judges:
+    """Gathers them from prepared data.
+
+    Args:
+        judging: The data that the network learned from, then further data whose test split judges too.
+        spec: What the networks expect.
+        calibration_pictures: Training pictures that set the ranges of int8, at most.
+        workers: Loader processes; 0 loads in this one.
+    """
+    learned = judging[0]
+    return Judges(
+        ranges=pictures_of(learned, "train", spec, workers).sample(calibration_pictures),
+        validation=pictures_of(learned, "validation", spec, workers),
+        temperature=pictures_of(learned, "calibration" if learned.has("calibration") else "validation", spec, workers),
+        judged=tuple(pictures_of(each, "test", spec, workers) for each in judging),
+    )
 
 
 class Answering:

@@ -1,11 +1,12 @@
 """The networks of a bundle, one function a precision: made, calibrated and judged, with their gates."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from models.bundle import Gate, LeftOut, Metric, NetworkFile
+from models.bundle import Gate, LeftOut, Metric, NetworkFile, Precision
 from models.ranking import Thresholds
 from training.checkpoint import Checkpoint
 from training.machine import this_machine
@@ -144,6 +145,13 @@ def make_int8(single: Judged, judges: Judges, folder: Path, thresholds: Threshol
         note=_how(attempt, measured, len(judges.ranges)),
     )
     return Candidate(attempt.path, entry)
+
+
+MAKERS: Final[Mapping[Precision, Callable[[Judged, Judges, Path, Thresholds], Candidate]]] = {
+    "fp16": make_fp16,
+    "int8": make_int8,
+}
+"""What makes a precision out of the fp32 network."""
 
 
 def _losses(judged: Judged, single: Judged, judges: Judges) -> list[tuple[str, PairedLoss]]:

@@ -1,6 +1,7 @@
 """Processes that are started, weighed and ended together."""
 
 import os
+import subprocess
 import sys
 import time
 
@@ -54,6 +55,28 @@ def test_nothing_is_left_even_when_the_measurement_fails(start):
         fail()
     assert tree.members() == []
     assert not tree.alive
+
+
+MEASUREMENT = """
+import os, sys, time
+from pathlib import Path
+from benchmarks.serving.process_tree import ProcessTree
+folder = Path(sys.argv[1])
+command = [sys.executable, "-c", "import time; time.sleep(60)"]
+with ProcessTree(command, environment=dict(os.environ), log=folder / "log", folder=folder) as tree:
+    print(tree.members()[0].pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_measurement_that_is_told_to_end_leaves_no_server(tmp_path):
+    command = [sys.executable, "-c", MEASUREMENT, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as measurement:
+        pid = int(measurement.stdout.readline())
+        assert psutil.pid_exists(pid)
+        measurement.terminate()
+        assert measurement.wait(10) != 0
+    assert not psutil.pid_exists(pid)
 
 
 def test_memory_is_weighed_and_its_peak_kept(start):

@@ -90,6 +90,10 @@ class Held:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
 
+def num_asking():
+    return sum(thread.name == "ask" for thread in threading.enumerate())
+
+
 async def until(holds):
     while not holds():  # noqa: ASYNC110  # what is waited for happens in a thread
         await asyncio.sleep(0.001)
@@ -224,6 +228,25 @@ def test_a_network_that_hangs_has_no_pulse_until_it_runs_again():
             held.narrow.free.set()
             await until(lambda: held.scheduler.is_well)
             assert await held.one(2.0) == 2.0
+
+    run(test())
+
+
+def test_a_network_that_hangs_for_ever_takes_a_bounded_number_of_threads():
+    async def test():
+        async with Held(FixedPlan(1, 1), longest_run_s=0.05) as held:
+            first, _ = await held.fill()
+            await until(lambda: num_asking() == 4)
+            for _ in range(20):
+                await asyncio.sleep(0.02)
+                with pytest.raises(NotReady):
+                    await held.one(2.0)
+            assert num_asking() == 4
+            assert not held.scheduler.is_well
+            held.narrow.free.set()
+            await until(lambda: held.scheduler.is_well)
+            assert await held.one(3.0) == 3.0
+            assert isinstance((await asyncio.gather(*first, return_exceptions=True))[0], NotReady)
 
     run(test())
 

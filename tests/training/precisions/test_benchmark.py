@@ -1,0 +1,53 @@
+"""`benchmarks/precisions.py`: the other precisions of a bundle whose checkpoint is not at hand."""
+
+import msgspec
+import pytest
+
+from benchmarks.precisions import Precisions, Result, markdown, measure
+from models.errors import DataError
+from training.prepare import Folder, prepare
+
+
+@pytest.fixture(scope="module")
+def command(bundle, data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("results") / "a-cpu" / "precisions.json"
+    return Precisions(bundle=bundle.folder, data=data, calibration_pictures=8, workers=0, out=out)
+
+
+@pytest.fixture(scope="module")
+def result(command):
+    return measure(command)
+
+
+def test_every_precision_is_judged_on_the_test_split(result, bundle):
+    assert [made.precision for made in result.networks] == ["fp32", "fp16", "int8"]
+    single, half, small = result.networks
+    assert single.passed
+    assert not small.passed  # three pictures cannot show that little is lost
+    assert half.passed
+    assert single.entry.temperature == pytest.approx(bundle.network("fp32").temperature)
+    for made in result.networks:
+        (top1,) = (metric for metric in made.entry.metrics if metric.name == "top1_taxon")
+        assert top1.num_pictures == 3
+
+
+def test_figures_of_fp32_are_those_that_were_sealed(result, bundle):
+    assert set(result.networks[0].entry.metrics) == set(bundle.record.metrics)
+
+
+def test_a_result_comes_back_from_its_file_and_says_what_failed(result, command):
+    kept = msgspec.json.decode(command.out.read_bytes(), type=Result)
+    assert kept == result
+    last = markdown(kept).split("\n\n")[1].splitlines()[-1]
+    assert last.startswith("| int8 |")
+    assert "no: loss" in last
+
+
+def test_data_with_other_names_are_refused(bundle, command, pictures, tmp_path):
+    fewer = tmp_path / "pictures"
+    fewer.mkdir()
+    for folder in sorted(pictures.iterdir())[:2]:
+        (fewer / folder.name).symlink_to(folder)
+    prepare(Folder(pictures=fewer, out=tmp_path / "data", workers=1))
+    with pytest.raises(DataError, match="different outputs"):
+        measure(msgspec.structs.replace(command, data=tmp_path / "data"))
