@@ -131,7 +131,7 @@ def _open(path: Path, providers: Sequence[Provider], num_threads: int | None) ->
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised too, and told once, by us
     # A thread that waits for its part of the next operator spins this long before it sleeps. Without spinning a run of
-    # two threads takes 9 % longer on an idle host; with ONNX Runtime's own 1 ms it takes 40 % longer on a busy one.
+    # two threads takes 9 % longer on an idle host; with as much as ONNX Runtime's own, 45 % longer on a busy one.
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     # The arena for activations stays on, though it never shrinks: fresh pages for each run cost 20 to 25 % of two runs
