@@ -12,7 +12,9 @@ from PIL import Image
 
 from models.preprocess import (
     InputSpec,
+    needed_side_px,
     center_box,
+    needed_side_px,
     picture_to_input,
     read_picture,
     to_network_input,
@@ -76,6 +78,12 @@ def test_crop_asks_the_decoder_for_more_pixels(photo):
     half = InputSpec(height=144, width=144, train_px=144, crop_fraction=0.5)
     assert picture_to_input(photo, whole)[1].image.size == (400, 300)
     assert picture_to_input(photo, half)[1].image.size == (800, 600)
+
+
+@pytest.mark.parametrize("size", [(4032, 3024), (4000, 3000)])
+def test_phones_of_twelve_megapixels_are_decoded_at_a_quarter(size):
+    b4 = InputSpec(height=380, width=380, train_px=380, crop_fraction=0.95)
+    assert needed_side_px(b4) <= min(size) // 4
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "WEBP", "HEIF", "AVIF"])

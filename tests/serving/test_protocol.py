@@ -1,11 +1,11 @@
 """HTTP/1.1 on the wire, through a real socket: heads, bodies that nobody reads, malformed bytes."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 import uvicorn
@@ -13,6 +13,7 @@ import uvicorn
 from serving.protocol import make_protocol
 
 HEADER_S, DRAIN_S, KEEP_ALIVE_S = 0.4, 0.6, 0.9
+HEED_S = 0.25  # the service's own: how long the rest of a refused body is left alone
 SOON_S = 3.0  # by when everything has ended that shall end
 GET = b"GET /told HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /last HTTP/1.1\r\nConnection: close\r\n\r\n"
@@ -82,7 +83,7 @@ def app(served):
 
 @pytest.fixture
 def dial(served):
-    @contextmanager
+    @contextlib.contextmanager
     def connected(*pieces):
         with socket.create_connection(served[1], timeout=SOON_S) as connection:
             for piece in pieces:
@@ -310,6 +311,21 @@ def test_rest_of_a_refused_body_is_taken_in_and_the_connection_goes_on(dial):
     with dial(b"POST /early HTTP/1.1\r\nContent-Length: 3000000\r\n\r\n") as connection:
         assert receive_one(connection)[0] == 413
         connection.sendall(bytes(3_000_000) + GET)
+        assert receive_one(connection)[0] == 200
+
+
+def test_rest_of_a_refused_body_is_not_read_while_its_client_may_still_stop(dial):
+    most_in_buffers = 20_000_000  # of both sides; what goes beyond was read
+    with dial(b"POST /early HTTP/1.1\r\nContent-Length: 60000000\r\n\r\n") as connection:
+        assert receive_one(connection)[0] == 413
+        connection.setblocking(False)
+        start, num_sent = time.monotonic(), 0
+        while time.monotonic() - start < HEED_S * 0.6:
+            with contextlib.suppress(BlockingIOError):
+                num_sent += connection.send(bytes(1_000_000))
+        assert num_sent < most_in_buffers
+        connection.setblocking(True)
+        connection.sendall(bytes(60_000_000 - num_sent) + GET)
         assert receive_one(connection)[0] == 200
 
 
