@@ -12,7 +12,6 @@ from PIL import Image
 
 from models.preprocess import (
     InputSpec,
-    needed_side_px,
     center_box,
     needed_side_px,
     picture_to_input,
