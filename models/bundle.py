@@ -96,17 +96,22 @@ class Bundle(msgspec.Struct, frozen=True):
         part = self.record.parts.get(GOLDEN_PART)
         return None if part is None else _read_json(self.folder / part, Golden)
 
-    def open_session(self, precision: Precision, **options: Any) -> OnnxSession:
+    def network_path(self, precision: Precision) -> Path:
+        """Where the file of a network stands."""
+        return self.folder / self.network(precision).file
+
+    def open_session(self, precision: Precision, *, instead: Path | None = None, **options: Any) -> OnnxSession:
         """Opens a network file and checks that it speaks of the same outputs as the bundle.
 
         Args:
             precision: Which network file.
+            instead: The same network in another file, made from it.
             options: Passed to `OnnxSession`.
 
         Raises:
             BundleError: The file does not load or names other outputs.
         """
-        path = self.folder / self.network(precision).file
+        path = instead or self.network_path(precision)
         session = OnnxSession(path, **options)
         if session.output_keys != self.taxonomy.output_keys:
             raise BundleError(

@@ -56,6 +56,8 @@ class OnnxSession:
         num_threads: Threads of one run; None leaves the choice to ONNX Runtime.
         bind_to: Device ("cuda") that keeps the buffers of every batch size, so that a run allocates nothing and only
             copies its pictures there and its answers back. None leaves the buffers to ONNX Runtime.
+        optimize: False for a file that was optimized for this very processor.
+        optimized_copy: File for the network as ONNX Runtime optimized it for this processor.
 
     Raises:
         BundleError: The file does not load, lacks our inputs, outputs or metadata, or contradicts itself.
@@ -68,8 +70,11 @@ class OnnxSession:
         providers: Sequence[Provider] = ("CPUExecutionProvider",),
         num_threads: int | None = None,
         bind_to: str | None = None,
+        optimize: bool = True,
+        optimized_copy: Path | None = None,
     ) -> None:
-        self._session = _open(path, providers, num_threads)
+        options = _options(num_threads, optimize=optimize, optimized_copy=optimized_copy)
+        self._session = _open(path, providers, options)
         self._bind_to = bind_to
         self._bound = threading.local()
         self.providers: tuple[str, ...] = tuple(self._session.get_providers())
@@ -124,7 +129,7 @@ class _Buffers:
         return NetworkOutput(logits, features)
 
 
-def _open(path: Path, providers: Sequence[Provider], num_threads: int | None) -> Any:
+def _options(num_threads: int | None, *, optimize: bool, optimized_copy: Path | None) -> Any:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the import, which already writes a device id
     import onnxruntime
 
@@ -138,6 +143,16 @@ def _open(path: Path, providers: Sequence[Provider], num_threads: int | None) ->
     # side by side (benchmarks/LOG.md), and on a CPU every run has the same shape.
     if num_threads is not None:
         options.intra_op_num_threads = num_threads
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if optimized_copy is not None:
+        options.optimized_model_filepath = str(optimized_copy)
+    return options
+
+
+def _open(path: Path, providers: Sequence[Provider], options: Any) -> Any:
+    import onnxruntime
+
     try:
         return onnxruntime.InferenceSession(path, options, providers=list(providers))
     except Exception as error:  # ONNX Runtime raises its own classes straight from Exception

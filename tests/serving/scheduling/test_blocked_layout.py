@@ -1,0 +1,201 @@
+"""Gates of squeeze-and-excite as depthwise convolutions in ONNX Runtime's blocked layout."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from models.bundle import load_bundle
+from models.errors import BundleError
+from models.session import OnnxSession
+from serving.scheduling import blocked_graph, blocked_layout, networks
+from serving.scheduling.blocked_graph import keep_blocked
+from serving.scheduling.blocked_layout import rewritten
+from serving.scheduling.plans import CorePlan
+from tests.models.tiny import SIDE_PX, TAXONOMY, bundle_record, metadata_of, seal_tiny
+
+CHANNELS, OUTPUTS, PLAN = 32, 4, CorePlan(2)
+SCALING = "scaled"
+
+
+def silu(name, output):
+    return [
+        helper.make_node("Sigmoid", [name], [f"{output}_s"]),
+        helper.make_node("Mul", [name, f"{output}_s"], [output]),
+    ]
+
+
+def conv(name, weights, output, **attributes):
+    return helper.make_node("Conv", [name, weights], [output], **attributes)
+
+
+def mean(name, output, *, pool):
+    if pool:
+        return helper.make_node("GlobalAveragePool", [name], [output])
+    return helper.make_node("ReduceMean", [name, "sides"], [output], keepdims=1)
+
+
+def write_squeezing(path, *, pool=False, gated=True, gate_first=False):
+    """A stem, a squeeze-and-excite block as EfficientNet has it, a projection, and a classifier."""
+    chance = np.random.default_rng(3)
+    shapes = {
+        "stem": (CHANNELS, 3, 3, 3), "deep": (CHANNELS, 1, 3, 3), "squeeze": (8, CHANNELS, 1, 1),
+        "excite": (CHANNELS, 8, 1, 1), "project": (CHANNELS, CHANNELS, 1, 1), "classify": (CHANNELS, OUTPUTS),
+    }  # fmt: skip
+    weights = {name: chance.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
+    gates = [
+        mean("x", "squeezed", pool=pool), conv("squeezed", "squeeze", "few"), *silu("few", "few_active"),
+        conv("few_active", "excite", "gate_raw"), helper.make_node("Sigmoid", ["gate_raw"], ["gate"]),
+        helper.make_node("Mul", ["gate", "x"] if gate_first else ["x", "gate"], [SCALING]),
+    ]  # fmt: skip
+    nodes = [
+        conv("pixels", "stem", "stem_raw", pads=[1, 1, 1, 1]), *silu("stem_raw", "stem_active"),
+        conv("stem_active", "deep", "deep_raw", pads=[1, 1, 1, 1], group=CHANNELS), *silu("deep_raw", "x"),
+        *(gates if gated else []), conv(SCALING if gated else "x", "project", "projected"),
+        mean("projected", "pooled", pool=pool), helper.make_node("Flatten", ["pooled"], ["features"]),
+        helper.make_node("MatMul", ["features", "classify"], ["logits"]),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes,
+        "squeezing",
+        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["batch", 3, SIDE_PX, SIDE_PX])],
+        [
+            helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", OUTPUTS]),
+            helper.make_tensor_value_info("features", TensorProto.FLOAT, ["batch", CHANNELS]),
+        ],
+        [*(numpy_helper.from_array(each, name) for name, each in weights.items()),
+         numpy_helper.from_array(np.array([2, 3]), "sides")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    helper.set_model_props(model, metadata_of(TAXONOMY.output_keys))
+    onnx.save(model, path)
+    return path
+
+
+def optimized(path, folder):
+    """The file as ONNX Runtime optimizes it here."""
+    copy = folder / "optimized.onnx"
+    OnnxSession(path, num_threads=1, optimized_copy=copy)
+    if "ReorderOutput" not in kinds(copy.read_bytes()):
+        pytest.skip("ONNX Runtime has no blocked layout for this processor")
+    return copy.read_bytes()
+
+
+def kinds(file):
+    return [node.op_type for node in onnx.load_model_from_string(file).graph.node]
+
+
+def noise(num_pictures=1):
+    return np.random.default_rng(5).standard_normal((num_pictures, 3, SIDE_PX, SIDE_PX), dtype=np.float32)
+
+
+def num_open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    def sealed(**changes):
+        network = write_squeezing(tmp_path / "network.onnx", **changes)
+        optimized(network, tmp_path)
+        seal_tiny(tmp_path / "bundle", network, record=bundle_record())
+        return load_bundle(tmp_path / "bundle")
+
+    return sealed
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    told = []
+    monkeypatch.setattr(networks._log, "warning", lambda event, **facts: told.append((event, facts)), raising=False)
+    return told
+
+
+@pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.parametrize("gate_first", [False, True])
+def test_a_gate_becomes_a_convolution_that_answers_alike(tmp_path, pool, gate_first):
+    path = write_squeezing(tmp_path / "network.onnx", pool=pool, gate_first=gate_first)
+    before = optimized(path, tmp_path)
+    after, num_scalings = keep_blocked(before)
+    assert num_scalings == 1
+    assert "Mul" in kinds(before)
+    assert "Mul" not in kinds(after)
+    assert "ReorderInput" not in kinds(after)
+    assert kinds(after).count("ReorderOutput") < kinds(before).count("ReorderOutput")
+    (tmp_path / "rewritten.onnx").write_bytes(after)
+    plain, faster = OnnxSession(path), OnnxSession(tmp_path / "rewritten.onnx", optimize=False)
+    for given, wanted in zip(faster.run(noise()), plain.run(noise()), strict=True):
+        np.testing.assert_allclose(given, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_without_gates_stays_as_it_is(tmp_path):
+    before = optimized(write_squeezing(tmp_path / "network.onnx", gated=False), tmp_path)
+    assert keep_blocked(before) == (before, 0)
+
+
+def test_a_scaling_whose_plain_result_is_wanted_keeps_it(tmp_path):
+    path = write_squeezing(tmp_path / "network.onnx")
+    model = onnx.load(path)
+    model.graph.output.append(helper.make_tensor_value_info(SCALING, TensorProto.FLOAT, None))
+    onnx.save(model, path)
+    after, num_scalings = keep_blocked(optimized(path, tmp_path))
+    assert num_scalings == 1
+    (tmp_path / "rewritten.onnx").write_bytes(after)
+    plain, faster = OnnxSession(path), OnnxSession(tmp_path / "rewritten.onnx", optimize=False)
+    [wanted], [given] = (each._session.run([SCALING], {"pixels": noise()}) for each in (plain, faster))
+    np.testing.assert_allclose(given, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_every_lane_of_a_cpu_runs_the_rewritten_network(bundle, warnings):
+    sealed = bundle()
+    opened = networks.open_networks(sealed, "fp32", PLAN)
+    original = sealed.open_session("fp32")
+    assert set(opened) == {"narrow", "wide"}
+    for session in opened.values():
+        np.testing.assert_allclose(session.run(noise()).logits, original.run(noise()).logits, rtol=1e-4, atol=1e-5)
+        with pytest.raises(Exception, match="do not match"):  # it is for one picture
+            session.run(noise(2))
+    assert not warnings
+
+
+def test_a_rewritten_network_that_answers_otherwise_is_left_out(bundle, warnings, monkeypatch):
+    sealed = bundle()
+    monkeypatch.setattr(blocked_layout, "_TOLERANCE", -1.0)
+    opened = networks.open_networks(sealed, "fp32", PLAN)
+    assert opened["narrow"].run(noise(2)).logits.shape == (2, OUTPUTS)
+    assert warnings == [("blocked_layout_left_out", {"reason": "it answers otherwise than the original"})]
+
+
+def test_a_rewritten_network_that_does_not_open_is_left_out(bundle, warnings, monkeypatch):
+    sealed = bundle()
+    monkeypatch.setattr(blocked_graph, "_BLOCKED", "com.example.unknown")
+    opened = networks.open_networks(sealed, "fp32", PLAN)
+    assert opened["narrow"].run(noise(2)).logits.shape == (2, OUTPUTS)
+    [(event, facts)] = warnings
+    assert event == "blocked_layout_left_out"
+    assert "com.example.unknown" in facts["reason"]
+
+
+def test_a_damaged_network_is_refused_and_not_hidden(bundle):
+    sealed = bundle()
+    sealed.network_path("fp32").write_bytes(b"no network")
+    with pytest.raises(BundleError, match=r"does not load"):
+        networks.open_networks(sealed, "fp32", PLAN)
+
+
+def test_nothing_is_rewritten_where_the_system_has_no_files_in_memory(bundle, monkeypatch):
+    sealed = bundle()
+    monkeypatch.delattr(os, "memfd_create")
+    with rewritten(sealed.network_path("fp32"), sealed.record.input) as found:
+        assert found is None
+
+
+def test_the_file_in_memory_goes_with_the_context(bundle):
+    sealed = bundle()
+    before = num_open_files()
+    with rewritten(sealed.network_path("fp32"), sealed.record.input) as found:
+        assert found.path.exists()
+    assert num_open_files() == before
