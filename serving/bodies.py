@@ -26,6 +26,7 @@ _MAX_WARNINGS: Final = 10
 # Of a form beside its content: 64 parts with their boundaries and headers take a third of it. Headers that are folded
 # over and over cost the parser 300 times as much as content, and preambles have no end of their own.
 _MAX_OVERHEAD_BYTES: Final = 65_536
+_PIECE_BYTES: Final = 262_144
 _PACE_STEP_S: Final = 0.1  # timers are moved in such steps, so that a thousand tiny chunks do not move one each
 _SEND_A_PICTURE: Final = "send the original photograph in the form field `image`, or as the whole body"
 
@@ -111,10 +112,10 @@ def _kind_of(content_type: str) -> tuple[bool, str]:
 
 
 async def _read_raw(chunks: AsyncIterator[bytes]) -> Body:
-    content = io.BytesIO()
+    content = _Content()
     async for chunk in chunks:
         content.write(chunk)
-    picture = content.getvalue()
+    picture = content.whole()
     if not picture:
         raise NoImage("the request has no body", remedy=_SEND_A_PICTURE)
     return Body([picture], None, [])
@@ -148,6 +149,29 @@ def _parser(boundary: str) -> PushMultipartParser:
     return PushMultipartParser(boundary)
 
 
+class _Content:
+    """Bytes that arrive in chunks.
+
+    They are kept in pieces: a list of chunks would grow with their number, and the client chooses that; one buffer
+    would be moved as it grows, which took 3 ms of a photograph of 3 MB.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._newest = io.BytesIO()
+
+    def write(self, chunk: bytes | bytearray) -> None:
+        """Adds a chunk."""
+        self._newest.write(chunk)
+        if self._newest.tell() >= _PIECE_BYTES:
+            self._pieces.append(self._newest.getvalue())
+            self._newest = io.BytesIO()
+
+    def whole(self) -> bytes:
+        """All of them."""
+        return b"".join([*self._pieces, self._newest.getvalue()])
+
+
 class _Form:
     """A multipart form while it arrives."""
 
@@ -158,7 +182,7 @@ class _Form:
         self._unknown: list[str] = []
         self._num_parts = self._num_overhead_bytes = 0
         self._name = ""
-        self._content = io.BytesIO()  # a list of chunks would grow with their number, and the client chooses that
+        self._content = _Content()
         self._num_bytes = 0
 
     def take(self, event: MultipartSegment | bytes | bytearray | None) -> None:
@@ -190,7 +214,7 @@ class _Form:
         return Body(self._pictures, self._k, unknown_warnings("form field", self._unknown))
 
     def _begin_part(self, name: str) -> None:
-        self._name, self._content, self._num_bytes = name, io.BytesIO(), 0
+        self._name, self._content, self._num_bytes = name, _Content(), 0
         self._num_parts += 1
         if self._num_parts > _MAX_PARTS:
             raise MalformedBody("the form has too many parts", limit=f"at most {_MAX_PARTS}", remedy="send fewer")
@@ -216,12 +240,12 @@ class _Form:
             self._content.write(chunk)
 
     def _end_part(self) -> None:
-        content = self._content.getvalue()
+        content = self._content.whole()
         if self._name == _IMAGE_FIELD:
             self._pictures.append(content)
         elif self._name == _K_FIELD:
             self._k = content.decode("utf-8", "replace")
-        self._content = io.BytesIO()
+        self._content = _Content()
 
 
 async def _chunks(receive: Receive, limit: int, what: str) -> AsyncIterator[bytes]:
