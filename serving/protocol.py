@@ -168,8 +168,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             self._wait(self.drain_s, self.transport.abort)
-            self.flow.pause_reading()
-            self._heeding = self.loop.call_later(_HEED_S, self.flow.resume_reading)
+            self._let_client_heed()
 
     # ---- the bounds
 
@@ -200,6 +199,11 @@ class BoundedProtocol(HttpToolsProtocol):
         """Makes the parser give up."""
         self._refusal = refusal
         raise ValueError(refusal)
+
+    def _let_client_heed(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.pause_reading()
+            self._heeding = self.loop.call_later(_HEED_S, self.flow.resume_reading)
 
     def _wait_for_head(self) -> None:
         if self._reading is None:

@@ -64,7 +64,8 @@ def open_networks(bundle: Bundle, precision: Precision, plan: Plan) -> Mapping[L
     """
     if isinstance(plan, BatchPlan):
         return {lane: _on_cuda(bundle, precision) for lane in plan.threads}
-    faster = _rewritten_for_cpu(bundle, plan) if precision == "fp32" else None
+    # Rewritten, it takes one picture a run; of the others no rewriting is known.
+    faster = _rewritten_for_cpu(bundle, plan) if precision == "fp32" and plan.buckets == (1,) else None
     return faster or _on_cpu(bundle, precision, plan)
 
 

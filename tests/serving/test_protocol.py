@@ -329,6 +329,19 @@ def test_rest_of_a_refused_body_is_not_read_while_its_client_may_still_stop(dial
         assert receive_one(connection)[0] == 200
 
 
+def test_refusal_that_ends_the_connection_leaves_the_rest_of_the_body_alone(dial):
+    with dial(b"POST /early HTTP/1.1\r\nConnection: close\r\nContent-Length: 3000000\r\n\r\n") as connection:
+        [(status, _)] = answers(receive_all(connection))
+    assert status == 413
+
+
+def test_client_that_leaves_while_its_body_is_left_alone_is_forgotten(dial):
+    with dial(b"POST /early HTTP/1.1\r\nContent-Length: 3000000\r\n\r\n") as connection:
+        assert receive_one(connection)[0] == 413
+    time.sleep(HEED_S * 1.5)
+    assert ask(dial, GET)[0][0] == 200
+
+
 def test_rest_of_a_refused_body_has_its_time(dial):
     with dial(b"POST /early HTTP/1.1\r\nContent-Length: 30000000\r\n\r\n") as connection:
         assert receive_one(connection)[0] == 413
