@@ -4,9 +4,8 @@ What uvicorn leaves to others, and attackers use, is closed here:
 
 * a head that never ends: a connection without a complete head is closed after `header_s`, also when it only sends line
   feeds, and a head or trailer of more than 64 kB is refused;
-* a body that nobody reads any more: after an early refusal uvicorn takes the rest in at once and without an end; here
-  the client first gets a moment to see the refusal and stop, and the rest ends after `drain_s`, as does an answer that
-  the client does not read;
+* a body that nobody reads any more: after an early refusal uvicorn takes the rest in without an end; here it ends after
+  `drain_s`, and so does an answer that the client does not read;
 * trailers, which uvicorn adds to the headers: a client behind a proxy could add an X-Forwarded-For of its own;
 * the wish for another protocol (Upgrade), on which the parser skips the body, and would take it for the next request;
 * many requests at once on one connection, each of which takes memory before the first is answered.
@@ -28,7 +27,6 @@ from serving.problems import MEDIA_TYPE, problem_document
 
 _MAX_HEAD_BYTES: Final = 65_536  # browsers and proxies stay under 16 kB
 _MAX_PIPELINED: Final = 8  # requests that wait for the answer to an earlier one of their connection
-_HEED_S: Final = 0.25  # for a client to see its refusal and hang up, before the rest of its body costs any work
 _LINGER_S: Final = 2.0  # for a refusal to be read; a plain close would discard it while the client still sends
 _HEADER_EXTRA_BYTES: Final = 4  # colon, space and line end
 
@@ -58,7 +56,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refusal = _NO_HTTP
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
-        self._heeding: asyncio.TimerHandle | None = None
 
     # ---- the connection
 
@@ -70,8 +67,6 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forgets every timer."""
         self._stop_waiting()
-        if self._heeding is not None:
-            self._heeding.cancel()
         self.resume_writing()
         super().connection_lost(exc)
 
@@ -156,7 +151,7 @@ class BoundedProtocol(HttpToolsProtocol):
             )
 
     def on_response_complete(self) -> None:
-        """Waits for the rest of the body, if there is more of it, and does not read it at once.
+        """Waits for the rest of the body, if there is more of it.
 
         A client that was to ask first (Expect: 100-continue) may or may not send the body after a refusal; what follows
         could be taken for either, so the connection ends.
@@ -168,7 +163,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             self._wait(self.drain_s, self.transport.abort)
-            self._let_client_heed()
 
     # ---- the bounds
 
@@ -199,11 +193,6 @@ class BoundedProtocol(HttpToolsProtocol):
         """Makes the parser give up."""
         self._refusal = refusal
         raise ValueError(refusal)
-
-    def _let_client_heed(self) -> None:
-        if not self.transport.is_closing():
-            self.flow.pause_reading()
-            self._heeding = self.loop.call_later(_HEED_S, self.flow.resume_reading)
 
     def _wait_for_head(self) -> None:
         if self._reading is None:
