@@ -110,7 +110,7 @@ def test_every_pin_has_a_hash():
 
 
 def test_the_service_asks_for_no_torch():
-    training_only = {"torch", "torchvision", "timm", "onnx", "onnxscript"}
+    training_only = {"torch", "torchvision", "timm", "onnxscript"}
     needed = names_needed_by("botanify", frozenset({"serve"}), set())
     assert "litestar" in needed
     assert not needed & training_only
