@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.errors import BundleError
 from models.golden import check_golden
 from models.preprocess import picture_to_input
 from models.session import OnnxSession
@@ -42,13 +41,6 @@ def test_every_file_is_recorded_with_what_it_answers_through_the_service_s_prepr
         logits = OnnxSession(path).run(pixels[None]).logits[0]
         assert golden.logits[precision] == tuple(map(float, logits))
         check_golden(golden, precision, logits, temperature=1.0)
-
-
-def test_the_answer_to_another_picture_is_not_taken_for_it(golden, files, bundle):
-    black = np.full((1, 3, 32, 32), -2, dtype=np.float32)
-    with pytest.raises(BundleError, match="answers the golden picture otherwise"):
-        # Cold, since a network of a few steps says nearly the same of every picture.
-        check_golden(golden, "fp32", OnnxSession(files["fp32"]).run(black).logits[0], temperature=1e-3)
 
 
 def test_the_steadiest_of_the_drawn_pictures_is_taken(files, bundle, monkeypatch):
