@@ -97,6 +97,7 @@ def test_twenty_steps_of_two_ranks_have_the_losses_of_one_with_the_same_global_b
     assert judged[0]["top1"]["num_pictures"] == judged[1]["top1"]["num_pictures"] == 3
 
 
+@pytest.mark.slow
 def test_ranks_that_accumulate_and_learn_the_head_first_agree_with_one_too(data, first_weights, tmp_path):
     flags = (*STILL, "--weights", first_weights, "--epochs", 2, "--accumulate", 2, "--head-only-epochs", 1)
     alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 4)
@@ -104,6 +105,7 @@ def test_ranks_that_accumulate_and_learn_the_head_first_agree_with_one_too(data,
     assert all_losses(both) == pytest.approx(all_losses(alone), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_of_two_ranks_goes_on_with_one(data, first_weights, tmp_path):
     flags = (*STILL, "--weights", first_weights, "--epochs", 2)
     whole = run_training(data, tmp_path / "whole", *flags, "--batch-size", 4)

@@ -272,6 +272,7 @@ def test_int8_is_sealed_where_it_keeps_its_gates(exporting, lenient, capsys):
     assert "int8: temperature" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_further_data_judges_too_and_both_are_told(exporting, data, tmp_path, lenient):
     more, drawn = tmp_path / "more", write_pictures(tmp_path / "drawn", per_class=24)
     for seen in [path for path in drawn.rglob("*.jpg") if int(path.stem) < 12]:

@@ -29,6 +29,7 @@ def test_generated_epithets_are_not():
     assert similar_pairs(["species001", "species002"]) == []
 
 
+@pytest.mark.slow
 def test_a_genus_of_thousands_takes_no_time():
     letters = "abcdefghijklmnopqrst"
     epithets = [f"{a}{b}{c}orix{c}{a}{b}x" for a in letters for b in letters for c in letters]

@@ -247,6 +247,7 @@ def test_where_every_checkpoint_is_damaged_a_resume_is_refused(finished_run, dat
         run_training(data, run, "--resume")
 
 
+@pytest.mark.slow
 def test_a_scheduler_may_start_one_command_again_and_again(data, uninterrupted, tmp_path):
     for _ in range(3):
         run_training(data, tmp_path / "run", *LONG, "--auto-resume", "--max-steps", 5)
