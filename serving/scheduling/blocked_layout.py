@@ -66,8 +66,8 @@ def rewritten(path: Path, spec: InputSpec) -> Iterator[Rewritten | None]:
     # In memory: the root file system of a container may be read-only.
     with os.fdopen(os.memfd_create("botanify-network"), "r+b") as file:
         here = Path(f"/proc/self/fd/{file.fileno()}")
-        original = OnnxSession(path, num_threads=1, optimized_copy=here)
-        yield _rewrite(here, original, spec)
+        # The session is not kept by a name: its weights would be held beside those of all that are opened next.
+        yield _rewrite(here, OnnxSession(path, num_threads=1, optimized_copy=here), spec)
 
 
 def _rewrite(here: Path, original: OnnxSession, spec: InputSpec) -> Rewritten | None:

@@ -64,7 +64,7 @@ def open_networks(bundle: Bundle, precision: Precision, plan: Plan) -> Mapping[L
     """
     if isinstance(plan, BatchPlan):
         return {lane: _on_cuda(bundle, precision) for lane in plan.threads}
-    # Rewritten, it takes one picture a run; of the others no rewriting is known.
+    # What is rewritten takes one picture a run. ONNX Runtime's blocked layout is one of fp32 only.
     faster = _rewritten_for_cpu(bundle, plan) if precision == "fp32" and plan.buckets == (1,) else None
     return faster or _on_cpu(bundle, precision, plan)
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from models.errors import BundleError
 from models.golden import check_golden
-from models.preprocess import picture_to_input
+from models.preprocess import InputSpec, picture_to_input
 from models.session import OnnxSession
+from tests.models.tiny import SIDE_PX, write_network
 from training.precisions.golden_picture import draw_golden, record_golden
 from training.precisions.half import write_half
 
@@ -41,6 +43,16 @@ def test_every_file_is_recorded_with_what_it_answers_through_the_service_s_prepr
         logits = OnnxSession(path).run(pixels[None]).logits[0]
         assert golden.logits[precision] == tuple(map(float, logits))
         check_golden(golden, precision, logits, temperature=1.0)
+
+
+def test_the_answer_to_another_picture_is_not_taken_for_it(tmp_path):
+    # A network of given weights: what one learns in a few steps may be the same answer to every picture.
+    network = write_network(tmp_path / "colors.onnx")
+    spec = InputSpec(height=SIDE_PX, width=SIDE_PX, train_px=SIDE_PX)
+    golden = record_golden({"fp32": network}, {"fp32": 1.0}, spec)
+    black = np.full((1, 3, SIDE_PX, SIDE_PX), -2, dtype=np.float32)
+    with pytest.raises(BundleError, match="answers the golden picture otherwise"):
+        check_golden(golden, "fp32", OnnxSession(network).run(black).logits[0], temperature=0.2)
 
 
 def test_the_steadiest_of_the_drawn_pictures_is_taken(files, bundle, monkeypatch):
