@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 from litestar import Litestar
@@ -27,7 +27,7 @@ from serving.metrics import Metrics
 from serving.observe import Observed
 from serving.problems import problem_response
 from serving.releases import PictureDecoder, Releases, open_release
-from serving.routes import IdentifyRules, handlers
+from serving.routes import IdentifyRules, Parts, handlers
 from serving.schemas import MAX_IMAGES
 from serving.settings import Settings
 
@@ -90,18 +90,18 @@ def create_app(
         is_warm=lambda: releases.is_warm,
         has_pulse=lambda: decoder.num_alive > 0 and releases.current.scheduler.is_well,
     )
-    provided = {
-        "admission": admission,
-        "gate": gate,
-        "identifier": Identifier(releases, decoder, admission, metrics),
-        "life": life,
-        "metrics": metrics,
-        "releases": releases,
-        "rules": IdentifyRules(_body_limits(settings), settings.deadline_s),
-    }
+    parts = Parts(
+        admission=admission,
+        gate=gate,
+        identifier=Identifier(releases, decoder, admission, metrics),
+        life=life,
+        metrics=metrics,
+        releases=releases,
+        rules=IdentifyRules(_body_limits(settings), settings.deadline_s),
+    )
     app = Litestar(
         route_handlers=handlers(),
-        dependencies={name: _provide(value) for name, value in provided.items()},
+        dependencies={"parts": Provide(lambda: parts, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         openapi_config=openapi_config(),
         cors_config=cors_config(settings.cors_origins, has_keys=gate.has_keys),
@@ -141,10 +141,6 @@ def _body_limits(settings: Settings) -> BodyLimits:
         upload_s=settings.upload_s,
         bytes_per_s=settings.min_upload_bytes_per_s,
     )
-
-
-def _provide(value: Any) -> Provide:
-    return Provide(lambda: value, sync_to_thread=False)
 
 
 def _running(

@@ -56,6 +56,18 @@ class IdentifyRules(msgspec.Struct, frozen=True):
     """Longest time from the complete upload to the answer, seconds."""
 
 
+class Parts(msgspec.Struct, frozen=True):
+    """What the routes speak to. One dependency: of several, Litestar makes a task each for every request."""
+
+    admission: Admission
+    gate: Gate
+    identifier: Identifier
+    life: Life
+    metrics: Metrics
+    releases: Releases
+    rules: IdentifyRules
+
+
 @post(
     "/identify",
     status_code=200,
@@ -68,13 +80,7 @@ class IdentifyRules(msgspec.Struct, frozen=True):
 )
 async def identify(
     request: AnyRequest,
-    *,
-    admission: NamedDependency[Admission],
-    gate: NamedDependency[Gate],
-    identifier: NamedDependency[Identifier],
-    life: NamedDependency[Life],
-    metrics: NamedDependency[Metrics],
-    rules: NamedDependency[IdentifyRules],
+    parts: NamedDependency[Parts],
     k: Annotated[
         str,
         QueryParameter(
@@ -87,19 +93,20 @@ async def identify(
 
     Send them as `multipart/form-data` with the field `image` repeated, or one picture as the whole body.
     """
-    _enter(gate, request)  # all this before the body is read: a refusal shall cost little
-    life.require_warm()
+    _enter(parts.gate, request)  # all this before the body is read: a refusal shall cost little
+    parts.life.require_warm()
     top_k = _whole_number("k", k, MAX_K)
-    wanted_s = wanted_deadline(request.headers.getall("prefer", []), rules.deadline_s)
-    with admission.enter(most_bytes(request.headers, rules.body)) as ticket:
-        body = await _read(request, rules.body, metrics)
+    longest_s = parts.rules.deadline_s
+    wanted_s = wanted_deadline(request.headers.getall("prefer", []), longest_s)
+    with parts.admission.enter(most_bytes(request.headers, parts.rules.body)) as ticket:
+        body = await _read(request, parts.rules.body, parts.metrics)
         if body.k is not None and "k" not in request.query_params:
             top_k = _whole_number("k", body.k, MAX_K)
-        answer = await identifier.identify(
+        answer = await parts.identifier.identify(
             ticket,
             body.pictures,
             top_k,
-            deadline_s=wanted_s or rules.deadline_s,
+            deadline_s=wanted_s or longest_s,
             client_left=_client_left(request.receive),
         )
     warnings = [*_unknown_parameters(request, {"k"}), *body.warnings]
@@ -117,8 +124,7 @@ async def identify(
 )
 async def species(
     request: AnyRequest,
-    gate: NamedDependency[Gate],
-    releases: NamedDependency[Releases],
+    parts: NamedDependency[Parts],
     q: Annotated[
         str,
         QueryParameter(
@@ -132,7 +138,7 @@ async def species(
     ] = str(_DEFAULT_LIMIT),
 ) -> SpeciesList:
     """Finds taxa by the start of a word of one of their names."""
-    _enter(gate, request)
+    _enter(parts.gate, request)
     most = _whole_number("limit", limit, _MAX_LIMIT)
     if len(q) > _MAX_QUERY_LENGTH:
         raise BadParameter(
@@ -141,7 +147,7 @@ async def species(
             limit=f"at most {_MAX_QUERY_LENGTH}",
             remedy="search for the start of one name",
         )
-    taxonomy = releases.current.taxonomy
+    taxonomy = parts.releases.current.taxonomy
     found = await asyncio.to_thread(taxonomy.search, q, most)  # it folds every name of a large taxonomy
     return SpeciesList(
         request_id=_request_id(request),
@@ -159,9 +165,9 @@ async def species(
     responses=problem_responses(500),
     sync_to_thread=False,
 )
-def model(releases: NamedDependency[Releases]) -> ModelCard:
+def model(parts: NamedDependency[Parts]) -> ModelCard:
     """Tells everything the bundle says about the model that answers."""
-    return model_card(releases.current)
+    return model_card(parts.releases.current)
 
 
 @post(
@@ -173,22 +179,16 @@ def model(releases: NamedDependency[Releases]) -> ModelCard:
     responses=problem_responses(401, 409, 429, 500, 503),
     security=ADMIN_KEY,
 )
-async def reload(
-    request: AnyRequest,
-    *,
-    gate: NamedDependency[Gate],
-    life: NamedDependency[Life],
-    releases: NamedDependency[Releases],
-) -> ModelCard:
+async def reload(request: AnyRequest, parts: NamedDependency[Parts]) -> ModelCard:
     """Verifies the bundle that stands on disk now, warms it up and lets it answer; needs a key marked admin.
 
     Requests under way are answered by the bundle that they began with. One that is not fit is refused with the reason,
     and the old one goes on answering.
     """
-    gate.enter_admin(request.headers, _address(request))
-    life.require_warm()
+    parts.gate.enter_admin(request.headers, _address(request))
+    parts.life.require_warm()
     try:
-        return model_card(await releases.reload())
+        return model_card(await parts.releases.reload())
     except InputError as error:
         raise ReloadRefused(error.problem, value=error.value, limit=error.limit, remedy=error.remedy) from error
 
@@ -207,16 +207,16 @@ def live() -> Health:
     responses=problem_responses(503),
     sync_to_thread=False,
 )
-def ready(life: NamedDependency[Life]) -> Health:
+def ready(parts: NamedDependency[Parts]) -> Health:
     """Answers 200 while requests should be sent here: the network is warm and alive, and the end is not near."""
-    life.require_ready()
+    parts.life.require_ready()
     return Health("ready")
 
 
 @get("/metrics", include_in_schema=False, sync_to_thread=False)
-def metrics_text(metrics: NamedDependency[Metrics]) -> Response[bytes]:
+def metrics_text(parts: NamedDependency[Parts]) -> Response[bytes]:
     """Gives the metrics in Prometheus' text format."""
-    return Response(metrics.text(), media_type=metrics.media_type)
+    return Response(parts.metrics.text(), media_type=parts.metrics.media_type)
 
 
 def handlers() -> list[ControllerRouterHandler]:
