@@ -19,10 +19,9 @@ from typing import Final
 
 import structlog
 import uvicorn
-from litestar import Litestar
 
 from models.errors import InputError
-from serving.app import create_app
+from serving.app import Service, create_app
 from serving.gate.proxies import forwarded_allow_ips
 from serving.life import DrainingServer
 from serving.logs import configure_logging
@@ -61,7 +60,7 @@ def _serve(settings: Settings) -> None:
         server.should_exit = True
 
     service = create_app(settings, on_failure=stop)
-    server = DrainingServer(_server_config(service.app, settings), service.life, settings.drain_s)
+    server = DrainingServer(_server_config(service, settings), service.life, settings.drain_s)
     with _listen(settings.host, settings.port) as listening:
         _log.info("serving", url=_url(listening))
         server.run(sockets=[listening])
@@ -72,10 +71,10 @@ def _serve(settings: Settings) -> None:
         raise InputError("the network does not run", value=reason, remedy="fetch or export the bundle again")
 
 
-def _server_config(app: Litestar, settings: Settings) -> uvicorn.Config:
+def _server_config(service: Service, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
-        app,
-        http=make_protocol(settings.header_s, settings.upload_s),
+        service.app,
+        http=make_protocol(settings.header_s, settings.upload_s, service.metrics.refusal),
         access_log=False,  # serving.observe writes the line
         log_config=None,
         lifespan="on",

@@ -60,6 +60,7 @@ class Service(NamedTuple):
     app: Litestar
     life: Life
     admission: Admission
+    metrics: Metrics
 
 
 def create_app(
@@ -110,7 +111,7 @@ def create_app(
         request_max_body_size=None,  # serving.bodies has limits of its own
     )
     app.asgi_handler = Observed(app.asgi_handler, metrics, is_draining=lambda: life.is_draining)
-    return Service(app, life, admission)
+    return Service(app, life, admission, metrics)
 
 
 def _gate(settings: Settings) -> Gate:

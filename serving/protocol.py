@@ -30,6 +30,7 @@ _MAX_PIPELINED: Final = 8  # requests that wait for the answer to an earlier one
 _LINGER_S: Final = 2.0  # for a refusal to be read; a plain close would discard it while the client still sends
 _HEADER_EXTRA_BYTES: Final = 4  # colon, space and line end
 
+_CODE: Final = "bad_request"
 _NO_HTTP: Final = "The bytes sent are no HTTP/1.1 that this service understands: use an HTTP library."
 _HEAD_TOO_LARGE: Final = "The head of the request is larger than 64 kB: send fewer or shorter headers."
 _TOO_MANY_AT_ONCE: Final = "Too many requests were sent at once on this connection: wait for their answers."
@@ -44,6 +45,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """Longest time for the head of a request, from the opening of the connection or the first byte on."""
     drain_s: ClassVar[float] = 60.0
     """Longest time for the rest of a body after its answer, and for an answer to be read."""
+    count_refusal: ClassVar[Callable[[str], None]]
+    """Takes the problem code of what was refused before the application saw it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -240,6 +243,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
         request_id = uuid.uuid4().hex
         _log.info("no_http", request_id=request_id, detail=detail)
+        type(self).count_refusal(_CODE)
         self.transport.write(_problem(detail, request_id, self.server_state.default_headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -248,14 +252,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def make_protocol(header_s: float = 10.0, drain_s: float = 60.0) -> type[asyncio.Protocol]:
+def make_protocol(
+    header_s: float = 10.0, drain_s: float = 60.0, count_refusal: Callable[[str], None] = lambda _: None
+) -> type[asyncio.Protocol]:
     """Gives the protocol for uvicorn's setting `http`.
 
     Args:
         header_s: Longest time for the head of a request.
         drain_s: Longest time for the rest of a body after its answer, and for an answer to be read.
+        count_refusal: Called with the problem code of what is refused before the application sees it.
     """
-    return type("BoundedProtocol", (BoundedProtocol,), {"header_s": header_s, "drain_s": drain_s})
+    settings = {"header_s": header_s, "drain_s": drain_s, "count_refusal": staticmethod(count_refusal)}
+    return type("BoundedProtocol", (BoundedProtocol,), settings)
 
 
 def _new_parser(protocol: BoundedProtocol) -> httptools.HttpRequestParser:
@@ -265,7 +273,7 @@ def _new_parser(protocol: BoundedProtocol) -> httptools.HttpRequestParser:
 
 
 def _problem(detail: str, request_id: str, default_headers: list[tuple[bytes, bytes]]) -> bytes:
-    document = msgspec.json.encode(problem_document("bad_request", detail, request_id))
+    document = msgspec.json.encode(problem_document(_CODE, detail, request_id))
     headers = [
         *default_headers,
         (b"content-type", MEDIA_TYPE.encode()),

@@ -174,12 +174,12 @@ def is_warm(life):
 
 def run_exchange(settings, session, messages, **request):
     async def main():
-        app, life, _ = create_app(settings, session=session, decoder=InProcess())
-        async with app.lifespan():
-            while not is_warm(life):  # noqa: ASYNC110  # nobody tells
+        service = create_app(settings, session=session, decoder=InProcess())
+        async with service.app.lifespan():
+            while not is_warm(service.life):  # noqa: ASYNC110  # nobody tells
                 await asyncio.sleep(0.01)
             warm_up = session.num_runs
-            return *await exchange(app, messages, **request), session.num_runs - warm_up
+            return *await exchange(service.app, messages, **request), session.num_runs - warm_up
 
     return asyncio.run(main())
 

@@ -106,11 +106,21 @@ def test_client_that_hangs_up_leaves_no_error_behind(wire):
     assert (line["status"], line["code"], line["level"]) == (499, "client_left", "info")
 
 
-def test_bytes_that_are_no_http_leave_the_service_standing(wire):
+def test_bytes_that_are_no_http_are_counted_and_leave_the_service_standing(wire):
+    url = wire.event("serving")["url"]
+    before = num_refused(url, "bad_request")
     with socket.create_connection(wire.address()) as connection:
         connection.sendall(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
         assert receive_all(connection).startswith(b"HTTP/1.1 400")
-    assert httpx.get(wire.event("serving")["url"] + "/health/ready").status_code == 200
+    assert httpx.get(f"{url}/health/ready").status_code == 200
+    assert num_refused(url, "bad_request") == before + 1
+
+
+def num_refused(url, code):
+    found = re.search(
+        rf'^botanify_refusals_total{{code="{code}"}} (\S+)$', httpx.get(f"{url}/metrics").text, re.MULTILINE
+    )
+    return float(found[1]) if found else 0
 
 
 # ---- what cannot start
