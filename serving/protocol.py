@@ -30,7 +30,7 @@ _MAX_PIPELINED: Final = 8  # requests that wait for the answer to an earlier one
 _LINGER_S: Final = 2.0  # for a refusal to be read; a plain close would discard it while the client still sends
 _HEADER_EXTRA_BYTES: Final = 4  # colon, space and line end
 
-_CODE: Final = "bad_request"
+_CODE: Final = "bad_request"  # of the problem, for all that follow
 _NO_HTTP: Final = "The bytes sent are no HTTP/1.1 that this service understands: use an HTTP library."
 _HEAD_TOO_LARGE: Final = "The head of the request is larger than 64 kB: send fewer or shorter headers."
 _TOO_MANY_AT_ONCE: Final = "Too many requests were sent at once on this connection: wait for their answers."
