@@ -3,10 +3,11 @@
 ONNX Runtime runs convolutions with their channels in blocks (its layout NCHWc), but knows no blocked form of "scale
 each channel by a gate". So every squeeze-and-excite block of an EfficientNet leaves the layout and enters it again,
 which takes a tenth of the whole run. The same scaling is a depthwise convolution of 1 x 1 whose weights are the gate,
-and that it has. Tensors in blocks may be padded with channels of zeros.
+and that it has. Where the next convolution has fewer weights than the picture has numbers, its weights are scaled
+instead and the picture is not touched at all. Tensors in blocks may be padded with channels of zeros.
 """
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import onnx
@@ -17,20 +18,20 @@ _KEEP_SIZE: Final = frozenset(
     {"Conv", "QuickGelu", "Gelu", "Relu", "Sigmoid", "HardSigmoid", "ReorderInput", "ReorderOutput"}
 )
 _SPATIAL: Final = ({2, 3}, {-2, -1})
-_AS_WEIGHTS: Final = "botanify_gate_as_weights"
 
 
-def keep_blocked(optimized: bytes) -> tuple[bytes, int]:
+def keep_blocked(optimized: bytes, block_size: int) -> tuple[bytes, int]:
     """Turns scalings of channels, and the means before them, into operators of the blocked layout.
 
     Args:
         optimized: A network file as ONNX Runtime optimized it.
+        block_size: Channels in a block, see `read_block_size`.
 
     Returns:
         The file, which now takes one picture a run, and how many scalings were turned; with none it is as it was.
     """
     model = onnx.load_model_from_string(optimized)
-    rewriting = _Rewriting(model.graph)
+    rewriting = _Rewriting(model.graph, block_size)
     for node in model.graph.node:
         rewriting.visit(node)
     if not rewriting.num_scalings:
@@ -38,20 +39,53 @@ def keep_blocked(optimized: bytes) -> tuple[bytes, int]:
     nodes = rewriting.needed()
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    model.graph.initializer.append(numpy_helper.from_array(np.array([-1, 1, 1, 1]), _AS_WEIGHTS))
+    model.graph.initializer.extend(rewriting.shapes.values())
     return model.SerializeToString(), rewriting.num_scalings
+
+
+def one_convolution() -> bytes:
+    """A network of one convolution of one channel, for `read_block_size`."""
+    picture = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 1, 1, 1]) for name in ("x", "y")]
+    weights = numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "weights")
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "weights"], ["y"])], "one", picture[:1], picture[1:], [weights]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def read_block_size(optimized: bytes) -> int:
+    """Channels in a block; ONNX Runtime does not tell, but fills the one channel of `one_convolution` up to them.
+
+    Args:
+        optimized: That network as ONNX Runtime optimized it for this processor.
+    """
+    [weights] = onnx.load_model_from_string(optimized).graph.initializer
+    return int(weights.dims[0])
+
+
+class _Scaling(NamedTuple):
+    """A scaling of channels, by the names of tensors in blocks."""
+
+    picture: str
+    num_pixels: int
+    gate: str
 
 
 class _Rewriting:
     """One pass over the nodes in the order in which they run; the graph itself is left alone."""
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
+    def __init__(self, graph: onnx.GraphProto, block_size: int) -> None:
         self.num_scalings = 0
+        self.shapes: dict[str, onnx.TensorProto] = {}
+        self._block_size = block_size
         self._outputs = {output.name for output in graph.output}
         self._constants = {each.name: each for each in graph.initializer}
         self._producers: dict[str, onnx.NodeProto] = {}
         self._nodes: list[onnx.NodeProto] = []
+        self._num_pixels = {each.name: _num_pixels(each) for each in graph.value_info}
         self._pooled: set[str] = set()  # tensors of one pixel
+        self._scaled: dict[str, _Scaling] = {}  # what comes of it -> the scaling
         # A plain tensor -> the same in blocks, and its channels without the padding.
         self._blocked: dict[str, str] = {}
         self._num_channels: dict[str, int] = {}
@@ -73,6 +107,8 @@ class _Rewriting:
             self._mean(node)
         elif node.op_type == "Mul" and all(name in self._blocked for name in node.input):
             self._scaling(node)
+        elif node.op_type == "Conv" and self._has_few_weights(node):
+            self._scale_weights(node)
         else:
             self._keep(node)
 
@@ -89,7 +125,7 @@ class _Rewriting:
         self._also_plain(node.output[0], self._num_channels[node.input[0]])
 
     def _scaling(self, node: onnx.NodeProto) -> None:
-        """The gate becomes the weights of a depthwise convolution."""
+        """The gate becomes the weights of a depthwise convolution, which is dropped if all its takers scale theirs."""
         picture, gate = sorted(node.input, key=lambda name: name in self._pooled)
         convolution = self._producers.get(self._blocked[gate])
         weights = self._constants.get(convolution.input[1]) if convolution and convolution.op_type == "Conv" else None
@@ -97,7 +133,7 @@ class _Rewriting:
             self._keep(node)
             return
         output = node.output[0]
-        self._nodes.append(helper.make_node("Reshape", [self._blocked[gate], _AS_WEIGHTS], [f"{output}_weights"]))
+        self._reshape(self._blocked[gate], f"{output}_weights", -1, 1, 1, 1)
         self._add(
             "Conv",
             [self._blocked[picture], f"{output}_weights"],
@@ -109,7 +145,41 @@ class _Rewriting:
             pads=[0, 0, 0, 0],
         )
         self._also_plain(output, self._num_channels[picture])
+        self._scaled[self._blocked[output]] = _Scaling(
+            self._blocked[picture], self._num_pixels.get(picture, 0), self._blocked[gate]
+        )
         self.num_scalings += 1
+
+    def _has_few_weights(self, node: onnx.NodeProto) -> bool:
+        """Whether it mixes the channels of a scaled picture with fewer weights than the picture has numbers."""
+        weights, scaling = self._constants.get(node.input[1]), self._scaled.get(node.input[0])
+        if weights is None or scaling is None or _attribute(node, "group", 1) != 1 or weights.dims[2:] != [1, 1]:
+            return False
+        return bool(weights.dims[0] < scaling.num_pixels)
+
+    def _scale_weights(self, node: onnx.NodeProto) -> None:
+        """In memory, weights lie as blocks of outputs, of blocks of inputs, of inputs, of outputs."""
+        scaling, weights = self._scaled[node.input[0]], node.input[1]
+        num_inputs = self._constants[weights].dims[1]
+        parts = ("gate", "repeated", "row", "rows", "scaled", "weights")
+        gate, repeated, row, rows, scaled, scaled_weights = (f"{node.output[0]}_{part}" for part in parts)
+        self._reshape(scaling.gate, gate, -1, 1)
+        self._nodes.append(helper.make_node("Expand", [gate, self._shape(1, self._block_size)], [repeated]))
+        self._reshape(repeated, row, 1, -1)
+        self._reshape(weights, rows, -1, num_inputs * self._block_size)
+        self._nodes.append(helper.make_node("Mul", [rows, row], [scaled]))
+        self._reshape(scaled, scaled_weights, -1, num_inputs, 1, 1)
+        node.input[0], node.input[1] = scaling.picture, scaled_weights
+        self._keep(node)
+
+    def _reshape(self, name: str, output: str, *shape: int) -> None:
+        self._nodes.append(helper.make_node("Reshape", [name, self._shape(*shape)], [output]))
+
+    def _shape(self, *shape: int) -> str:
+        """The name of a constant that holds the shape."""
+        name = "_".join(map(str, ("botanify_shape", *shape)))
+        self.shapes[name] = numpy_helper.from_array(np.array(shape, np.int64), name)
+        return name
 
     def _also_plain(self, name: str, num_channels: int) -> None:
         """Gives the plain tensor too, for whoever needs it."""
@@ -138,6 +208,12 @@ class _Rewriting:
                 wanted |= set(node.input)
                 kept.append(node)
         return kept[::-1]
+
+
+def _num_pixels(value: onnx.ValueInfoProto) -> int:
+    """Of one picture; 0 where the file does not tell."""
+    sides = [dim.dim_value for dim in value.type.tensor_type.shape.dim[2:]]
+    return int(np.prod(sides)) if sides else 0
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: int = 0) -> int:

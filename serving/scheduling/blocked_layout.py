@@ -76,10 +76,27 @@ def _rewrite(here: Path, original: OnnxSession, spec: InputSpec) -> Rewritten | 
         return None
     from serving.scheduling.blocked_graph import keep_blocked  # takes half a second
 
-    faster, num_scalings = keep_blocked(optimized)
+    faster, num_scalings = keep_blocked(optimized, block_size(here))
     if not num_scalings:
         return None
     pixels = np.random.default_rng(0).standard_normal((1, 3, spec.height, spec.width), dtype=np.float32)
     here.write_bytes(faster)
     _log.info("blocked_layout", num_scalings=num_scalings)
     return Rewritten(here, Probe(pixels, original.run(pixels)))
+
+
+def block_size(scratch: Path) -> int:
+    """Channels in a block of ONNX Runtime's layout on this processor.
+
+    Args:
+        scratch: A file that is overwritten.
+    """
+    import onnxruntime
+
+    from serving.scheduling.blocked_graph import one_convolution, read_block_size
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # it warns that the file is for this processor
+    options.optimized_model_filepath = str(scratch)
+    onnxruntime.InferenceSession(one_convolution(), options, providers=["CPUExecutionProvider"])
+    return read_block_size(scratch.read_bytes())
