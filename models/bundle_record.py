@@ -118,7 +118,7 @@ class BundleRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     networks: dict[Precision, NetworkFile]
     metrics: tuple[Metric, ...]
     recipe: dict[str, Any]
-    """The resolved recipe that trained the network."""
+    """The resolved recipe that trained the network; of absolute paths only the last part."""
     sources: tuple[DataSource, ...]
     git_commit: str
     """Commit of this project that exported the bundle; "unknown" outside a checkout."""

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
 
 from models.bundle import (
     FORMAT_VERSION,
@@ -67,7 +69,7 @@ def describe(
         networks=dict(networks),
         left_out=dict(left_out),
         metrics=metrics,
-        recipe=checkpoint.recipe,
+        recipe=_without_folders(checkpoint.recipe),
         trained_on=checkpoint.trained_on,
         sources=_sources(manifest, note),
         git_commit=current_commit(),
@@ -75,6 +77,15 @@ def describe(
         description=recipe.description,
         parts=dict(parts),
     )
+
+
+def _without_folders(value: Any) -> Any:
+    """A recipe with the last part alone of every absolute path: where things lay concerns nobody but their machine."""
+    if isinstance(value, Mapping):
+        return {key: _without_folders(each) for key, each in value.items()}
+    # A checkpoint may come from another system.
+    paths = [kind(value) for kind in (PurePosixPath, PureWindowsPath)] if isinstance(value, str) else []
+    return next((path.name for path in paths if path.is_absolute()), value)
 
 
 def _sources(manifest: Manifest, note: str) -> tuple[DataSource, ...]:

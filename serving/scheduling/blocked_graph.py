@@ -3,8 +3,9 @@
 ONNX Runtime runs convolutions with their channels in blocks (its layout NCHWc), but knows no blocked form of "scale
 each channel by a gate". So every squeeze-and-excite block of an EfficientNet leaves the layout and enters it again,
 which takes a tenth of the whole run. The same scaling is a depthwise convolution of 1 x 1 whose weights are the gate,
-and that it has. Where the next convolution has fewer weights than the picture has numbers, its weights are scaled
-instead and the picture is not touched at all. Tensors in blocks may be padded with channels of zeros.
+and that it has. Where the next convolution is of 1 x 1 too and has fewer weights than the picture has numbers, its
+weights are scaled instead and the picture is not touched at all. Tensors in blocks may be padded with further channels,
+for which the next convolution's weights are zeros.
 """
 
 from typing import Any, Final, NamedTuple
@@ -20,27 +21,35 @@ _KEEP_SIZE: Final = frozenset(
 _SPATIAL: Final = ({2, 3}, {-2, -1})
 
 
-def keep_blocked(optimized: bytes, block_size: int) -> tuple[bytes, int]:
-    """Turns scalings of channels, and the means before them, into operators of the blocked layout.
+class KeptBlocked(NamedTuple):
+    """A rewritten network file."""
+
+    file: bytes
+    """Takes one picture a run; as it was if no scaling was rewritten."""
+    num_scalings: int
+    """How many scalings of channels were rewritten."""
+    num_into_weights: int
+    """How many of them scale the weights that come next, and no picture."""
+
+
+def keep_blocked(optimized: bytes, block_size: int) -> KeptBlocked:
+    """Keeps scalings of channels, and the means before them, in the blocked layout.
 
     Args:
         optimized: A network file as ONNX Runtime optimized it.
         block_size: Channels in a block, see `read_block_size`.
-
-    Returns:
-        The file, which now takes one picture a run, and how many scalings were turned; with none it is as it was.
     """
     model = onnx.load_model_from_string(optimized)
     rewriting = _Rewriting(model.graph, block_size)
     for node in model.graph.node:
         rewriting.visit(node)
     if not rewriting.num_scalings:
-        return optimized, 0
+        return KeptBlocked(optimized, 0, 0)
     nodes = rewriting.needed()
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     model.graph.initializer.extend(rewriting.shapes.values())
-    return model.SerializeToString(), rewriting.num_scalings
+    return KeptBlocked(model.SerializeToString(), rewriting.num_scalings, rewriting.num_into_weights)
 
 
 def one_convolution() -> bytes:
@@ -59,13 +68,15 @@ def read_block_size(optimized: bytes) -> int:
 
     Args:
         optimized: That network as ONNX Runtime optimized it for this processor.
+
+    Returns:
+        1 where that network was left as it is; then no weights are scaled.
     """
-    [weights] = onnx.load_model_from_string(optimized).graph.initializer
-    return int(weights.dims[0])
+    return max((int(each.dims[0]) for each in onnx.load_model_from_string(optimized).graph.initializer), default=1)
 
 
 class _Scaling(NamedTuple):
-    """A scaling of channels, by the names of tensors in blocks."""
+    """A scaling of channels: picture and gate, by their names in blocks, and the picture's pixels, 0 if unknown."""
 
     picture: str
     num_pixels: int
@@ -76,7 +87,7 @@ class _Rewriting:
     """One pass over the nodes in the order in which they run; the graph itself is left alone."""
 
     def __init__(self, graph: onnx.GraphProto, block_size: int) -> None:
-        self.num_scalings = 0
+        self.num_scalings = self.num_into_weights = 0
         self.shapes: dict[str, onnx.TensorProto] = {}
         self._block_size = block_size
         self._outputs = {output.name for output in graph.output}
@@ -115,7 +126,7 @@ class _Rewriting:
     def _keep(self, node: onnx.NodeProto) -> None:
         self._nodes.append(node)
         self._producers |= dict.fromkeys(node.output, node)
-        if node.op_type == "ReorderOutput":
+        if node.op_type == "ReorderOutput" and not _attribute(node, "channels_last"):
             self._blocked[node.output[0]] = node.input[0]
             self._num_channels[node.output[0]] = _attribute(node, "channels")
 
@@ -125,11 +136,12 @@ class _Rewriting:
         self._also_plain(node.output[0], self._num_channels[node.input[0]])
 
     def _scaling(self, node: onnx.NodeProto) -> None:
-        """The gate becomes the weights of a depthwise convolution, which is dropped if all its takers scale theirs."""
+        """The gate becomes the weights of a depthwise convolution; `needed` drops it if nobody takes its output."""
         picture, gate = sorted(node.input, key=lambda name: name in self._pooled)
         convolution = self._producers.get(self._blocked[gate])
         weights = self._constants.get(convolution.input[1]) if convolution and convolution.op_type == "Conv" else None
-        if picture in self._pooled or gate not in self._pooled or weights is None:
+        fits = self._num_channels[picture] == self._num_channels[gate]
+        if picture in self._pooled or gate not in self._pooled or weights is None or not fits:
             self._keep(node)
             return
         output = node.output[0]
@@ -151,14 +163,18 @@ class _Rewriting:
         self.num_scalings += 1
 
     def _has_few_weights(self, node: onnx.NodeProto) -> bool:
-        """Whether it mixes the channels of a scaled picture with fewer weights than the picture has numbers."""
+        """Whether it is a convolution of 1 x 1 over a scaled picture that has more numbers than it has weights."""
         weights, scaling = self._constants.get(node.input[1]), self._scaled.get(node.input[0])
-        if weights is None or scaling is None or _attribute(node, "group", 1) != 1 or weights.dims[2:] != [1, 1]:
+        if weights is None or scaling is None or self._block_size == 1:
             return False
-        return bool(weights.dims[0] < scaling.num_pixels)
+        is_pointwise = _attribute(node, "group", 1) == 1 and list(weights.dims[2:]) == [1, 1]
+        return is_pointwise and int(weights.dims[0]) < scaling.num_pixels
 
     def _scale_weights(self, node: onnx.NodeProto) -> None:
-        """In memory, weights lie as blocks of outputs, of blocks of inputs, of inputs, of outputs."""
+        """Multiplies the weights of each input with its gate.
+
+        In memory they lie as blocks of outputs, of blocks of inputs, of inputs, of outputs.
+        """
         scaling, weights = self._scaled[node.input[0]], node.input[1]
         num_inputs = self._constants[weights].dims[1]
         parts = ("gate", "repeated", "row", "rows", "scaled", "weights")
@@ -170,6 +186,7 @@ class _Rewriting:
         self._nodes.append(helper.make_node("Mul", [rows, row], [scaled]))
         self._reshape(scaled, scaled_weights, -1, num_inputs, 1, 1)
         node.input[0], node.input[1] = scaling.picture, scaled_weights
+        self.num_into_weights += 1
         self._keep(node)
 
     def _reshape(self, name: str, output: str, *shape: int) -> None:
@@ -211,7 +228,7 @@ class _Rewriting:
 
 
 def _num_pixels(value: onnx.ValueInfoProto) -> int:
-    """Of one picture; 0 where the file does not tell."""
+    """Pixels of a picture; 0 where the file does not tell."""
     sides = [dim.dim_value for dim in value.type.tensor_type.shape.dim[2:]]
     return int(np.prod(sides)) if sides else 0
 

@@ -76,17 +76,17 @@ def _rewrite(here: Path, original: OnnxSession, spec: InputSpec) -> Rewritten | 
         return None
     from serving.scheduling.blocked_graph import keep_blocked  # takes half a second
 
-    faster, num_scalings = keep_blocked(optimized, block_size(here))
-    if not num_scalings:
+    faster = keep_blocked(optimized, block_size(here))
+    if not faster.num_scalings:
         return None
     pixels = np.random.default_rng(0).standard_normal((1, 3, spec.height, spec.width), dtype=np.float32)
-    here.write_bytes(faster)
-    _log.info("blocked_layout", num_scalings=num_scalings)
+    here.write_bytes(faster.file)
+    _log.info("blocked_layout", num_scalings=faster.num_scalings, num_into_weights=faster.num_into_weights)
     return Rewritten(here, Probe(pixels, original.run(pixels)))
 
 
 def block_size(scratch: Path) -> int:
-    """Channels in a block of ONNX Runtime's layout on this processor.
+    """Channels in a block of ONNX Runtime's layout on this processor; for use once a session was opened.
 
     Args:
         scratch: A file that is overwritten.
@@ -96,6 +96,7 @@ def block_size(scratch: Path) -> int:
     from serving.scheduling.blocked_graph import one_convolution, read_block_size
 
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4  # it warns that the file is for this processor
     options.optimized_model_filepath = str(scratch)
     onnxruntime.InferenceSession(one_convolution(), options, providers=["CPUExecutionProvider"])

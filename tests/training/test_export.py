@@ -15,6 +15,7 @@ from models.golden import check_golden
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
 from tests.training.small import write_pictures
+from training import bundle_description
 from training.calibration import fit_temperature
 from training.checkpoint import read_checkpoint
 from training.export import Export, export
@@ -257,6 +258,37 @@ def test_the_files_of_all_precisions_name_no_place_on_the_machine_that_wrote_the
         content = path.read_bytes()
         for trace in (b"stack_trace", b"site-packages", b"/tmp", str(all_three.folder).encode()):
             assert trace not in content, path.name
+
+
+def test_the_record_keeps_only_the_last_part_of_absolute_paths(bundle, data, finished_run):
+    recipe = bundle.record.recipe
+    assert (recipe["data"]["data"], recipe["run"]["run"]) == (data.name, finished_run.name)
+    for name in ("bundle.json", "MODEL_CARD.md"):
+        content = (bundle.folder / name).read_text()
+        assert not [place for place in (data, finished_run) if str(place.parent) in content]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("/home/anna/first/last.pt", "last.pt"),
+        (r"C:\Users\anna\last.pt", "last.pt"),
+        ("data/5337", "data/5337"),
+        ("s3://bucket/shards", "s3://bucket/shards"),
+        ("imagenet", "imagenet"),
+        ("", ""),
+    ],
+)
+def test_a_path_of_any_system_is_told_from_another_word(given, kept):
+    assert bundle_description._without_folders({"network": {"weights": given}}) == {"network": {"weights": kept}}
+
+
+def test_the_file_tells_the_sides_of_pictures_within_the_network(bundle):  # the service decides by them
+    graph = onnx.load(bundle.network_path("fp32")).graph
+    shapes = [value.type.tensor_type.shape.dim for value in graph.value_info]
+    pictures = [shape for shape in shapes if len(shape) == 4]
+    assert pictures
+    assert all(dim.dim_value for shape in pictures for dim in shape[2:])
 
 
 def test_int8_is_sealed_where_it_keeps_its_gates(exporting, lenient, capsys):
