@@ -22,11 +22,11 @@ from benchmarks.timm_loader import timm_training_loader
 from models.errors import DataError
 from models.preprocess import InputSpec, upright_size
 from models.taxonomy import Output, Taxon, Taxonomy
-from training.augment import Normalizer
-from training.data import training_loader
-from training.manifest import Manifest, SourceNote, write_manifest
+from training.dataset.manifest import Manifest, SourceNote, write_manifest
+from training.loading.augment import Normalizer
+from training.loading.data import training_loader
+from training.loading.shards import Pack, pack
 from training.recipe import AugmentRecipe, DataRecipe, Recipe, RunRecipe, ScheduleRecipe
-from training.shards import Pack, pack
 
 Augmentation = Literal["crop and flip", "RandAugment"]
 Variant = Literal["torchvision", "timm", "timm, all operations", "files", "shards"]

@@ -21,13 +21,13 @@ import tyro
 from models.bundle import Bundle, Metric, NetworkFile, Precision, load_bundle
 from models.errors import DataError
 from training.atomic_file import replaced
+from training.dataset.manifest import Manifest
+from training.insight.studies.report import table
 from training.machine import Machine, this_machine
-from training.manifest import Manifest
-from training.precisions.judged import Answering, Judges, judge_network, judges_of
-from training.precisions.pictures import require_unseen
-from training.precisions.release import MAKERS
 from training.program import run_program
-from training.studies.report import table
+from training.release.precisions.judged import Answering, Judges, judge_network, judges_of
+from training.release.precisions.pictures import require_unseen
+from training.release.precisions.release import MAKERS
 
 _DEMONSTRATION: Final = Path(__file__).resolve().parents[1] / "models" / "releases" / "flowers17"
 _TOP1: Final = "top1_taxon"

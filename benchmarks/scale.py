@@ -23,15 +23,15 @@ import msgspec
 import numpy as np
 import tyro
 
-from training.assemble import Described, settle
-from training.classes import build_classes
-from training.collection import Collection, SourceEntry
-from training.inventory import Facts, Picture
+from training.dataset.assemble import Described, settle
+from training.dataset.classes import build_classes
+from training.dataset.collection import Collection, SourceEntry
+from training.dataset.inventory import Facts, Picture
+from training.dataset.manifest import Manifest
+from training.dataset.sources.record import PictureRecord, Reading, SourceClass, Split
+from training.loading.sampler import EpochBatches
 from training.machine import Machine, this_machine
-from training.manifest import Manifest
 from training.program import run_program
-from training.sampler import EpochBatches
-from training.sources.record import PictureRecord, Reading, SourceClass, Split
 
 _SHARES = {"inat2021": (4271, 0.75), "plantnet300k": (1019, 0.2), "house_plants": (47, 0.05)}
 _NEAR_COPIES = 0.002

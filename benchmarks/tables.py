@@ -24,8 +24,8 @@ from benchmarks.loader_variants import Variant
 from benchmarks.serving.tables import SERVING_TABLES
 from models.errors import DataError
 from training.atomic_file import replaced
+from training.insight.studies.report import read_study, table
 from training.program import run_program
-from training.studies.report import read_study, table
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _MARKED: Final = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)

@@ -28,9 +28,9 @@ from rich.progress import track
 from benchmarks.train_speed_arms import Arm, ArmName, Stored, open_arm, write_folder
 from benchmarks.train_speed_turns import take_turns, wait_for
 from training.atomic_file import replaced
-from training.device import choose_device
+from training.dataset.manifest import Manifest
+from training.engine.device import choose_device
 from training.machine import Machine, this_machine
-from training.manifest import Manifest
 from training.program import run_program
 from training.recipe import (
     Count,

@@ -29,15 +29,15 @@ from torch import Tensor
 from benchmarks.timm_loader import timm_training_loader
 from models.errors import RecipeError
 from models.network import PlantNetwork
-from training.augment import seeded
-from training.data import training_loader
-from training.device import amp_dtype
-from training.engine import Engine
-from training.losses import TrainingClasses
-from training.manifest import Manifest
+from training.dataset.manifest import Manifest
+from training.dataset.sources.record import Split
+from training.engine.device import amp_dtype
+from training.engine.losses import TrainingClasses
+from training.engine.step import Engine
+from training.loading.augment import seeded
+from training.loading.data import training_loader
+from training.loading.storage import PictureStore
 from training.recipe import Recipe
-from training.sources.record import Split
-from training.storage import PictureStore
 
 ArmName = Literal[
     "ours",
@@ -129,7 +129,7 @@ class _Repeated(Manifest):
 
 
 class _Ours:
-    """`training/engine.py`, fed as `training/loop.py` feeds it."""
+    """`training/engine/step.py`, fed as `training/engine/loop.py` feeds it."""
 
     def __init__(self, recipe: Recipe, num_outputs: int, device: torch.device, stored: Stored | None) -> None:
         shape = recipe.network

@@ -19,13 +19,13 @@ if not __package__:
 import msgspec
 import tyro
 
-from training.interruption import EXIT_COME_BACK
+from training.engine.interruption import EXIT_COME_BACK
+from training.insight.studies.ablation.study import Ablate, ablate
+from training.insight.studies.arms import StudyPaused
+from training.insight.studies.batch_sizes.study import BatchSizes, measure_batch_sizes
+from training.insight.studies.comparison import Compare, compare
+from training.insight.studies.optimizations.study import Optimizations, measure_optimizations
 from training.program import run_program
-from training.studies.ablation.study import Ablate, ablate
-from training.studies.arms import StudyPaused
-from training.studies.batch_sizes.study import BatchSizes, measure_batch_sizes
-from training.studies.comparison import Compare, compare
-from training.studies.optimizations.study import Optimizations, measure_optimizations
 
 Command = (
     Annotated[Optimizations, tyro.conf.subcommand("optimizations")]

@@ -25,19 +25,19 @@ from models.errors import DataError
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from training.atomic_file import replace_together
-from training.checkpoint import read_checkpoint
-from training.curves import learning_curves
-from training.data import input_spec, judged_loader
-from training.device import amp_dtype, choose_device
-from training.judgment import Answers, ClassFigures, Figures, Judgment, answers, class_figures, judge
-from training.log import LOG_FILE
-from training.manifest import Manifest
-from training.metrics import Share
-from training.mistakes import SHEETS, draw_mistakes
-from training.predict import RunBatch, predict, torch_runner
+from training.dataset.manifest import Manifest
+from training.dataset.sources.record import Split
+from training.engine.checkpoint import read_checkpoint
+from training.engine.device import amp_dtype, choose_device
+from training.evaluation.judgment import Answers, ClassFigures, Figures, Judgment, answers, class_figures, judge
+from training.evaluation.metrics import Share
+from training.evaluation.predict import RunBatch, predict, torch_runner
+from training.insight.curves import learning_curves
+from training.insight.mistakes import SHEETS, draw_mistakes
+from training.loading.data import input_spec, judged_loader
+from training.monitor.log import LOG_FILE
 from training.program import run_program
 from training.recipe import DataRecipe, HardwareRecipe, WholeNumber, check_recipe
-from training.sources.record import Split
 from training.toml_file import Section, check_section, section_to_plain
 
 CURVES_FILE: Final = "curves.png"

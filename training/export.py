@@ -19,18 +19,18 @@ from models.bundle import Bundle, Gate, Metric, Precision, seal_bundle
 from models.errors import BundleError, DataError, RecipeError
 from models.golden import GOLDEN_FILE, GOLDEN_PART
 from models.ranking import Thresholds
-from training.bundle_description import describe
-from training.checkpoint import Checkpoint, read_checkpoint
-from training.data import input_spec
-from training.manifest import Manifest
-from training.model_card import MODEL_CARD_FILE, model_card
-from training.precisions.gates import gate_in_words
-from training.precisions.golden_picture import record_golden
-from training.precisions.judged import Judges, judges_of
-from training.precisions.pictures import require_unseen
-from training.precisions.release import MAKERS, Candidate, make_fp32
+from training.dataset.manifest import Manifest
+from training.engine.checkpoint import Checkpoint, read_checkpoint
+from training.loading.data import input_spec
 from training.program import run_program
 from training.recipe import Count, Pixels, WholeNumber, check_recipe
+from training.release.bundle_description import describe
+from training.release.model_card import MODEL_CARD_FILE, model_card
+from training.release.precisions.gates import gate_in_words
+from training.release.precisions.golden_picture import record_golden
+from training.release.precisions.judged import Judges, judges_of
+from training.release.precisions.pictures import require_unseen
+from training.release.precisions.release import MAKERS, Candidate, make_fp32
 from training.toml_file import Section, check_section, section_to_plain
 
 PARITY_LIMIT: Final = 1e-3

@@ -10,7 +10,7 @@ import msgspec
 import pynvml  # type: ignore[import-untyped]
 import torch
 
-from training.checkpoint import current_commit
+from training.engine.checkpoint import current_commit
 
 _LIBRARIES: Final = ("numpy", "pillow", "torch", "torchvision", "timm", "simplejpeg", "pyarrow")
 _HARDWARE: Final = ("processor", "num_cores", "memory_gb", "system", "gpus")

@@ -19,13 +19,13 @@ if not __package__:
 import msgspec
 import tyro
 
-from training.assemble import assemble
-from training.collection import Collection, Layout, read_collection
-from training.manifest import MANIFEST_FILE
+from training.dataset.assemble import assemble
+from training.dataset.collection import Collection, Layout, read_collection
+from training.dataset.manifest import MANIFEST_FILE
+from training.dataset.report import HTML_FILE, Report
+from training.herbarium import Herbarium, write_herbarium
+from training.loading.shards import Pack, Verify, pack, verify
 from training.program import run_program
-from training.report import HTML_FILE, Report
-from training.shards import Pack, Verify, pack, verify
-from training.sources.herbarium import Herbarium, write_herbarium
 from training.toml_file import check_section
 
 _MOST_LISTED: Final = 20

@@ -20,21 +20,21 @@ import tyro
 
 from models.errors import BotanifyError, DataError, RecipeError
 from models.network import PlantNetwork
-from training.augment import seeded
-from training.checkpoint import LAST
-from training.checkpoint_folder import CheckpointFolder
-from training.device import choose_device
-from training.distributed import Ranks, alone, end_at_once, join, launch_id, leave, lost_a_rank, times_restarted
-from training.drawn_data import ensure_drawn
-from training.interruption import EXIT_COME_BACK, ComeBack
-from training.log import LOG_FILE, read_log
-from training.loop import Trainer
-from training.manifest import Manifest
-from training.memory import OutOfMemory, is_out_of_memory
+from training.dataset.manifest import Manifest
+from training.engine.checkpoint import LAST
+from training.engine.checkpoint_folder import CheckpointFolder
+from training.engine.device import choose_device
+from training.engine.distributed import Ranks, alone, end_at_once, join, launch_id, leave, lost_a_rank, times_restarted
+from training.engine.interruption import EXIT_COME_BACK, ComeBack
+from training.engine.loop import Trainer
+from training.engine.weights import load_weights
+from training.herbarium.drawn_data import ensure_drawn
+from training.loading.augment import seeded
+from training.loading.show_batch import show_batch
+from training.monitor.log import LOG_FILE, read_log
+from training.monitor.memory import OutOfMemory, is_out_of_memory
 from training.program import run_program
 from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_plain
-from training.show_batch import show_batch
-from training.weights import load_weights
 
 RECIPE_COPY = "recipe.json"
 
@@ -140,7 +140,7 @@ def _train_on(command: Train, device: torch.device, ranks: Ranks) -> None:
         return
     _require_architecture(recipe.network.architecture)
     if command.tune or command.retune:
-        from training.tuning.proposal import tune  # it draws, which takes a second to import
+        from training.insight.tuning.proposal import tune  # it draws, which takes a second to import
 
         network = _first_network(recipe, manifest, fresh=True, told=ranks.is_first)
         tune(recipe, manifest, network, device, ranks, again=command.retune)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from models.network import PlantNetwork
 from training.atomic_file import replaced
-from training.checkpoint import read_checkpoint
+from training.engine.checkpoint import read_checkpoint
 from training.program import run_program
 
 

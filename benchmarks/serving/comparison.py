@@ -13,8 +13,8 @@ from benchmarks.serving.servers import OURS, Contender
 from benchmarks.serving.setting import Decoding, RivalName, Setting
 from benchmarks.serving.targets import Target, at_least, at_most, target_lines
 from models.errors import RecipeError
+from training.insight.studies.report import spread, table
 from training.machine import Machine
-from training.studies.report import spread, table
 
 # Largest difference in score from ours. A full decode differs from one at reduced scale, the more the surer a small
 # network is made by its temperature: by 0.043 at most on six photographs with the demonstration bundle.

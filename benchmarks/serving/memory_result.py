@@ -6,8 +6,8 @@ from benchmarks.serving.flags import Flags, Network, PictureFile, require_positi
 from benchmarks.serving.mixture import EXPECTED, Tally
 from benchmarks.serving.targets import Target, at_most, target_lines
 from models.errors import RecipeError
+from training.insight.studies.report import table
 from training.machine import Machine
-from training.studies.report import table
 
 _FLOOD_MB = 512
 _DRIFT = 0.05

@@ -13,8 +13,8 @@ from benchmarks.serving.servers import OURS, Contender
 from benchmarks.serving.setting import Decoding, RivalName, Setting
 from benchmarks.serving.targets import Target, at_least, at_most, target_lines
 from models.errors import RecipeError
+from training.insight.studies.report import spread, table
 from training.machine import Machine
-from training.studies.report import spread, table
 
 Limits = Literal["none", "own"]
 """Whether a rival runs with what it offers against overload itself."""

@@ -3,8 +3,8 @@ import torch
 
 from benchmarks.gpu.small_weights import SmallWeights, write_small_weights
 from models.network import PlantNetwork
-from training.checkpoint import Checkpoint, write_checkpoint
-from training.weights import load_weights
+from training.engine.checkpoint import Checkpoint, write_checkpoint
+from training.engine.weights import load_weights
 
 
 def network(num_outputs, seed):

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.tables import TABLES, Tables, with_tables, write_tables
 from models.errors import DataError
+from training.insight.studies.report import Finding, Study, Table
 from training.machine import Gpu, Machine
-from training.studies.report import Finding, Study, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

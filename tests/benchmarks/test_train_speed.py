@@ -13,9 +13,9 @@ from benchmarks.train_speed_arms import Stored, open_arm, write_folder
 from benchmarks.train_speed_turns import order_of, take_turns
 from models.errors import RecipeError
 from tests.training.small import make_taxonomy, write_data, write_pictures
+from training.dataset.manifest import Manifest
+from training.loading.storage import PictureStore
 from training.machine import Gpu, this_machine
-from training.manifest import Manifest
-from training.storage import PictureStore
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # timm leaves them to the collector
 CPU = torch.device("cpu")

@@ -14,9 +14,9 @@ from PIL import ExifTags, Image, ImageOps
 from models.bundle import load_bundle
 from serving.settings import Settings, find_bundle
 from tests.end_to_end.service import running_service
+from training.dataset.manifest import Manifest
 from training.evaluate import bundle_subject, measure
-from training.judgment import figures
-from training.manifest import Manifest
+from training.evaluation.judgment import figures
 from training.prepare import Table, prepare
 
 ROOT = Path(__file__).parents[2]

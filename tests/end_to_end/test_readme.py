@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.service import running_service
-from training.collection import collection_files
+from training.dataset.collection import collection_files
+from training.herbarium import write_image_folder
 from training.recipe import recipe_files
-from training.sources.herbarium import write_image_folder
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -5,8 +5,8 @@ import torch
 
 from models.bundle import load_bundle
 from tests.training.small import run_training, write_pictures
+from training.dataset.manifest import Manifest
 from training.export import Export, export
-from training.manifest import Manifest
 from training.prepare import Folder, prepare
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from training.drawn_data import ensure_drawn
+from training.herbarium.drawn_data import ensure_drawn
 from training.recipe import read_recipe
 
 DEBUG = read_recipe(Path("debug"))

@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from models.taxonomy import Output, Taxon, Taxonomy
-from training.device import choose_device
-from training.loop import Trainer
-from training.manifest import Manifest, SourceNote, write_manifest
+from training.dataset.manifest import Manifest, SourceNote, write_manifest
+from training.engine.device import choose_device
+from training.engine.loop import Trainer
 from training.train import parse, train
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,15 +3,15 @@ import json
 import msgspec
 import pytest
 
+from tests.training.insight.studies.planted import MACHINE, written
 from tests.training.small import RECIPE, require_one_line
-from tests.training.studies.planted import MACHINE, written
 from training.benchmark import main, parse, run
+from training.insight.studies.ablation.study import Ablate
+from training.insight.studies.arms import StudyPaused
+from training.insight.studies.batch_sizes.study import BatchSizes
+from training.insight.studies.comparison import Compare
+from training.insight.studies.optimizations.study import Optimizations
 from training.machine import Gpu
-from training.studies.ablation.study import Ablate
-from training.studies.arms import StudyPaused
-from training.studies.batch_sizes.study import BatchSizes
-from training.studies.comparison import Compare
-from training.studies.optimizations.study import Optimizations
 
 
 def test_flags_of_train_follow_two_dashes():
@@ -80,7 +80,7 @@ def test_a_study_that_pauses_ends_as_schedulers_expect(data, tmp_path, monkeypat
     def paused(*_args, **_flags):
         raise StudyPaused("the time is over")
 
-    monkeypatch.setattr("training.studies.rounds.run_arm", paused)
+    monkeypatch.setattr("training.insight.studies.rounds.run_arm", paused)
     assert started(monkeypatch, data, tmp_path) == 75
     assert "the time is over" in capsys.readouterr().err
     assert not list(tmp_path.glob("optimizations*"))

@@ -10,10 +10,10 @@ from PIL import Image
 from models.errors import DataError
 from tests.training.small import require_one_line
 from training.evaluate import Evaluate, evaluate, main
-from training.judgment import Figures
-from training.mistakes import SHEETS
+from training.evaluation.judgment import Figures
+from training.insight.mistakes import SHEETS
+from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare
-from training.shards import Pack, pack
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.training.small import FLOWERS, ROOT, draw, require_one_line, start_program, write_pictures
-from training.manifest import Manifest
+from training.dataset.manifest import Manifest
+from training.dataset.report import JSON_FILE
 from training.prepare import Folder, Table, main, prepare
-from training.report import JSON_FILE
 
 
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch):
     """They take two seconds a preparation; tests of the report and of whole preparations look at them."""
-    monkeypatch.setattr("training.report.plots.plots", lambda report: {})
+    monkeypatch.setattr("training.dataset.report.plots.plots", lambda report: {})
 
 
 def write_table(path, rows, columns=("path", "scientific_name")):

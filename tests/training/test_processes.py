@@ -54,7 +54,7 @@ def serve(started):
 
 
 def test_a_loader_process_ends_when_its_program_says_so_and_not_by_a_signal_to_all():
-    context = clean_context("training.data")
+    context = clean_context("training.loading.data")
     started = context.SimpleQueue()
     process = context.Process(target=serve, args=(started,), daemon=True)
     process.start()
@@ -69,8 +69,8 @@ def test_a_loader_process_ends_when_its_program_says_so_and_not_by_a_signal_to_a
 
 @pytest.mark.skipif("forkserver" not in multiprocessing.get_all_start_methods(), reason="no fork server here")
 def test_the_server_of_helpers_outlives_a_signal_to_all():
-    clean_context("training.data")
+    clean_context("training.loading.data")
     server = forkserver._forkserver._forkserver_pid
     subprocess.run(["kill", "-TERM", str(server)], check=True)
-    assert clean_context("training.data").Process(target=os.getpid).start() is None
+    assert clean_context("training.loading.data").Process(target=os.getpid).start() is None
     assert forkserver._forkserver._forkserver_pid == server

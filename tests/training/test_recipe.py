@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from models.errors import RecipeError
-from training.drawn_data import SPLIT_OF_PICTURE
+from training.herbarium.drawn_data import SPLIT_OF_PICTURE
 from training.recipe import Recipe, RunRecipe, check_recipe, read_recipe, recipe_files, recipe_to_plain
 from training.train import parse
 

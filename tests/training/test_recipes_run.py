@@ -9,9 +9,9 @@ import math
 import pytest
 
 from tests.training.small import command, events
-from training.checkpoint import LAST, read_checkpoint
+from training.engine.checkpoint import LAST, read_checkpoint
+from training.loading.sampler import side_at_epoch
 from training.recipe import read_recipe, recipe_files
-from training.sampler import side_at_epoch
 from training.train import train
 
 SMALLEST_PX, LARGER_PX, LARGEST_BATCH = 32, 8, 16

@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 
-from training.manifest import Manifest
+from training.dataset.manifest import Manifest
+from training.dataset.report import JSON_FILE
+from training.herbarium import Herbarium, write_herbarium
+from training.loading.shards import Verify, verify
 from training.prepare import Sources, prepare
-from training.report import JSON_FILE
-from training.shards import Verify, verify
-from training.sources.herbarium import Herbarium, write_herbarium
 
 # What a preparation calls a fault that the herbarium planted.
 CODES = {

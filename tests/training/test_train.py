@@ -25,7 +25,7 @@ from tests.training.small import (
     write_data,
     write_pictures,
 )
-from training.checkpoint import read_checkpoint
+from training.engine.checkpoint import read_checkpoint
 from training.prepare import Folder, prepare
 from training.train import main, parse, train
 

@@ -7,8 +7,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from training.memory import if_memory_allows
 from training.monitor.clock import DEVICE_STAGES, StepClock
+from training.monitor.memory import if_memory_allows
 from training.monitor.replay import Ceiling, Steps, measure_ceiling, worth_replaying
 from training.monitor.usage import UsageSampler
 from training.monitor.verdict import EpochUse, Verdict, judge

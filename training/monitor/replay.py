@@ -23,9 +23,9 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from training.memory import if_memory_allows
 from training.monitor.clock import DEVICE_STAGES, StepClock
 from training.monitor.counters import waited_s
+from training.monitor.memory import if_memory_allows
 
 _LONGEST_S: Final = 0.5  # of measuring one size of batch; fewer than _FEWEST_GROUPS are never trusted
 _FEWEST_GROUPS, _MOST_GROUPS = 3, 15

@@ -5,7 +5,7 @@ import time
 import numpy as np
 from PIL import Image
 
-from training.storage import PictureStore
+from training.loading.storage import PictureStore
 
 
 class SlowStore(PictureStore):

@@ -3,7 +3,7 @@ import torch
 
 from models.network import PlantNetwork
 from tests.training.small import events, losses_by_step, make_trainer
-from training.engine import Engine
+from training.engine.step import Engine
 from training.monitor.monitor import Monitor
 
 BATCH = 4

@@ -23,7 +23,7 @@ def sampled():
 
     def run(function, seconds):
         sampler = UsageSampler(CPU, workers=1)
-        process = clean_context("training.data").Process(target=function, args=(60,), daemon=True)
+        process = clean_context("training.loading.data").Process(target=function, args=(60,), daemon=True)
         process.start()
         time.sleep(0.3)  # it starts
         sampler.begin()

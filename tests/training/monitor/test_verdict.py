@@ -1,12 +1,12 @@
 import pytest
 
-import training.data
+import training.loading.data
 import training.monitor.usage
 from models.network import PlantNetwork
 from tests.training.monitor.faults import SlowStore, late, waiting, write_heavy_pictures
 from tests.training.small import events, make_trainer
-from training.checkpoint_folder import CheckpointFolder
-from training.engine import Engine
+from training.engine.checkpoint_folder import CheckpointFolder
+from training.engine.step import Engine
 from training.prepare import Folder, prepare
 
 CALM = ("--log-every-steps", 50, "--randaugment-ops", 0, "--cutmix", 0)
@@ -35,7 +35,7 @@ def judged(tmp_path):
 
 
 def test_a_slow_disk_is_told_from_a_slow_decoder(judged, data, monkeypatch):
-    monkeypatch.setattr(training.data, "PictureStore", SlowStore)
+    monkeypatch.setattr(training.loading.data, "PictureStore", SlowStore)
     verdict = judged(data, "--batch-size", 8)
     assert verdict["kind"] == "slow storage"
     assert "prepare.py pack" in verdict["fix"]
@@ -73,7 +73,7 @@ def test_a_host_that_sleeps_inside_a_stage_is_seen(judged, data, monkeypatch):
 
 @pytest.mark.slow
 def test_a_slow_disk_is_seen_behind_loader_processes(judged, data, monkeypatch):
-    monkeypatch.setattr(training.data, "PictureStore", SlowStore)
+    monkeypatch.setattr(training.loading.data, "PictureStore", SlowStore)
     verdict = judged(data, "--batch-size", 8, "--workers", 1)
     assert verdict["kind"] == "slow storage"
     assert "its one process is only" in verdict["sentence"]

@@ -1,0 +1,72 @@
+"""Byte-for-byte copies over all sources."""
+
+from itertools import permutations
+
+import pytest
+
+from training.dataset.audit import drop_copies as drop_copies_of
+from training.dataset.inventory import Facts, Picture
+from training.dataset.sources.record import PictureRecord, SourceClass
+
+ROSE = SourceClass(class_id="1", name="Rosa rubra")
+
+
+def picture(picture_id, content="a", split=None, label="all:rosa-rubra"):
+    source, _, path = picture_id.partition(":")
+    facts = Facts(sha256=content * 64, num_bytes=1, width=80, height=64, perceptual_hash=0)
+    return Picture(source=source, record=PictureRecord(path=path, plant=ROSE, split=split), label=label, facts=facts)
+
+
+# Two sources may write one plant differently: labels are compared by what they mean.
+TAXA = {
+    "all:rosa-rubra": "rosa-rubra",
+    "a:rosa-rubra": "rosa-rubra",
+    "b:rosa-purpurea": "rosa-rubra",  # a synonym
+    "b:iris-caerulea": "iris-caerulea",
+}
+
+
+def drop_copies(pictures):
+    return drop_copies_of(pictures, TAXA)
+
+
+def test_the_copy_in_the_strongest_split_stays_whatever_the_order():
+    ranked = [picture(f"wild:{number}.jpg", split=split) for number, split in
+              enumerate([None, "train", "calibration", "test", "validation"])]  # fmt: skip
+    for order in permutations(ranked):
+        kept, copies = drop_copies(order)
+        assert [entry.record.split for entry in kept] == ["test"]
+        assert len(copies) == 4
+
+
+@pytest.mark.parametrize(
+    ("stronger", "weaker"),
+    [("test", "validation"), ("validation", "calibration"), ("calibration", None), (None, "train")],
+)
+def test_each_split_beats_the_next(stronger, weaker):
+    kept, _ = drop_copies([picture("a:1.jpg", split=weaker), picture("b:2.jpg", split=stronger)])
+    assert [entry.record.split for entry in kept] == [stronger]
+
+
+def test_of_equal_copies_the_first_by_id_stays_and_the_others_name_it():
+    kept, copies = drop_copies([picture("wild:b.jpg"), picture("house:z.jpg"), picture("wild:a.jpg")])
+    assert [entry.picture_id for entry in kept] == ["house:z.jpg"]
+    assert [(entry.picture, entry.code, entry.reason) for entry in copies] == [
+        ("wild:b.jpg", "copy", "the same bytes as house:z.jpg"),
+        ("wild:a.jpg", "copy", "the same bytes as house:z.jpg"),
+    ]
+
+
+def test_pictures_that_differ_stay_in_their_order():
+    pictures = [picture("wild:b.jpg", "b"), picture("wild:a.jpg", "a"), picture("house:c.jpg", "c")]
+    assert drop_copies(pictures) == (pictures, [])
+
+
+def test_a_copy_under_another_plants_name_is_told():
+    _, copies = drop_copies([picture("a:1.jpg", label="a:rosa-rubra"), picture("b:1.jpg", label="b:iris-caerulea")])
+    assert copies[0].reason == "the same bytes as a:1.jpg, but labelled b:iris-caerulea here and a:rosa-rubra there"
+
+
+def test_two_sources_that_name_the_same_plant_do_not_contradict_one_another():
+    _, copies = drop_copies([picture("a:1.jpg", label="a:rosa-rubra"), picture("b:1.jpg", label="b:rosa-purpurea")])
+    assert copies[0].reason == "the same bytes as a:1.jpg"

@@ -1,0 +1,337 @@
+"""One look at every picture: what is found, how it resumes, and that copies of a picture have near hashes."""
+
+import hashlib
+import io
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import ExifTags, Image
+
+from models.errors import DataError
+from training.dataset.audit import examine
+from training.dataset.inventory import Facts
+from training.dataset.sources.record import LeftOut
+from training.herbarium import draw_plant
+
+ROOT = Path(__file__).parents[4]
+PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
+LAYOUTS = PHOTOS / "layouts"
+# Stored so, with this orientation tag, a picture is upright again.
+TURNED_AWAY = {
+    3: Image.Transpose.ROTATE_180,
+    6: Image.Transpose.ROTATE_90,
+    8: Image.Transpose.ROTATE_270,
+}
+RESUME = """
+import sys
+from pathlib import Path
+from training.dataset.audit import examine
+if __name__ == "__main__":
+    pictures = [(path.name, path) for path in sorted(Path(sys.argv[1]).iterdir())]
+    examine(pictures, journal=Path(sys.argv[2]), workers=1, min_side_px=1)
+"""
+
+
+@pytest.fixture
+def look(tmp_path):
+    """Examines files of a folder, with its journal beside it."""
+
+    def run(*files, min_side_px=32, workers=1):
+        named = [(f"drawn:{file.name}", file) for file in files]
+        return examine(named, journal=tmp_path / "audit.sqlite", workers=workers, min_side_px=min_side_px)
+
+    return run
+
+
+def jpeg(image, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", **({"quality": 90} | options))
+    return buffer.getvalue()
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def photograph(picture=0, size=(640, 480)):
+    """A drawn plant at the size of a photograph."""
+    return draw_plant(1, picture, size_px=128).resize(size, Image.Resampling.BICUBIC)
+
+
+def spoil(file):
+    """Replaces a file's bytes so that nobody notices from outside."""
+    before = file.stat()
+    file.write_bytes(b"x" * before.st_size)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def bits_apart(first, second):
+    return (first.perceptual_hash ^ second.perceptual_hash).bit_count()
+
+
+def on_photos(test):
+    absent = pytest.mark.skipif(not LAYOUTS.is_dir(), reason=f"no photographs at {PHOTOS}; set BOTANIFY_PHOTOS")
+    return pytest.mark.photos(absent(test))
+
+
+def test_a_sound_picture_gives_its_facts(look, tmp_path):
+    data = jpeg(photograph(size=(640, 480)))
+    (found,) = look(write(tmp_path / "a.jpg", data))
+    assert isinstance(found, Facts)
+    assert (found.width, found.height, found.num_bytes) == (640, 480, len(data))
+    assert found.sha256 == hashlib.sha256(data).hexdigest()
+    assert 0 <= found.perceptual_hash < 2**64
+
+
+def test_each_fault_is_found_with_its_reason_and_in_the_order_given(look, tmp_path):
+    sound = jpeg(photograph())
+    png = io.BytesIO()
+    Image.new("L", (8000, 6000)).save(png, "PNG")
+    files = [
+        write(tmp_path / "page.jpg", b"<html>not found</html>"),
+        write(tmp_path / "empty.jpg", b""),
+        write(tmp_path / "sound.jpg", sound),
+        write(tmp_path / "truncated.jpg", sound[: len(sound) // 2]),
+        tmp_path / "missing.jpg",
+        write(tmp_path / "vast.png", png.getvalue()),
+        write(tmp_path / "tiny.jpg", jpeg(photograph(size=(90, 20)))),
+        tmp_path / "folder.jpg",
+    ]
+    files[-1].mkdir()
+    found = look(*files, workers=2)
+    assert [entry.code if isinstance(entry, LeftOut) else "sound" for entry in found] == [
+        "unsupported_format",
+        "unsupported_format",
+        "sound",
+        "unreadable_image",
+        "missing_file",
+        "too_many_pixels",
+        "too_small",
+        "unreadable_file",
+    ]
+    assert [entry.picture for entry in found if isinstance(entry, LeftOut)][:2] == ["drawn:page.jpg", "drawn:empty.jpg"]
+    assert "<html>" in found[0].reason
+    assert found[6].reason == "its shorter side is 20 px; at least 32 px are wanted"
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}], ids=["baseline", "progressive"])
+def test_a_damaged_end_is_found_though_the_picture_is_decoded_at_reduced_scale(options, look, tmp_path):
+    data = jpeg(photograph(size=(2048, 1536)), **options)  # of which an eighth would do for the hash
+    kept = int(len(data) * 0.9)
+    rest = np.random.default_rng(0).bytes(len(data) - kept)
+    found = look(
+        write(tmp_path / "whole.jpg", data),
+        write(tmp_path / "cut.jpg", data[:-200]),
+        write(tmp_path / "scrambled.jpg", data[:kept] + rest),
+        write(tmp_path / "zeros.jpg", data[:kept] + bytes(len(rest))),
+    )
+    assert isinstance(found[0], Facts)
+    assert [entry.code for entry in found[1:]] == ["unreadable_image"] * 3
+
+
+def test_a_picture_cut_off_and_closed_again_is_found(look, tmp_path):
+    whole = jpeg(photograph())
+    write(tmp_path / "whole.jpg", whole + b"a tail that some cameras add")
+    write(tmp_path / "cut.jpg", whole[: len(whole) // 2] + b"\xff\xd9")
+    sound, cut = look(tmp_path / "whole.jpg", tmp_path / "cut.jpg")
+    assert isinstance(sound, Facts)
+    assert cut.code == "unreadable_image"
+    assert "cut off" in cut.reason
+
+
+def test_copies_of_a_picture_have_hashes_within_4_bits(look, tmp_path):
+    for number in range(4):
+        original = photograph(number, (720, 540))
+        versions = {
+            "original": jpeg(original, quality=95),
+            "re-encoded": jpeg(original, quality=40),
+            "half": jpeg(original.resize((360, 270), Image.Resampling.LANCZOS)),
+            "twice": jpeg(original.resize((1440, 1080), Image.Resampling.BICUBIC)),
+            "grey": jpeg(original.convert("L")),
+        }
+        for orientation, turn in TURNED_AWAY.items():
+            exif = Image.Exif()
+            exif[ExifTags.Base.Orientation] = orientation
+            versions[f"orientation {orientation}"] = jpeg(original.transpose(turn), exif=exif)
+        files = [write(tmp_path / str(number) / f"{name}.jpg", data) for name, data in versions.items()]
+        first, *others = look(*files)
+        assert [bits_apart(first, other) for other in others] == pytest.approx([2] * len(others), abs=2)
+        assert {(entry.width, entry.height) for entry in others[-2:]} == {(720, 540)}
+
+
+def test_different_pictures_have_hashes_far_apart(look, tmp_path):
+    drawings = [jpeg(draw_plant(species, number, size_px=64)) for species in range(8) for number in range(4)]
+    found = look(*(write(tmp_path / "p" / f"{number}.jpg", data) for number, data in enumerate(drawings)))
+    distances = [bits_apart(first, second) for row, first in enumerate(found) for second in found[:row]]
+    assert min(distances) > 8
+
+
+def test_an_unchanged_picture_is_not_opened_again(look, tmp_path):
+    files = [write(tmp_path / "p" / f"{number}.jpg", jpeg(photograph(number))) for number in range(3)]
+    bad = write(tmp_path / "p" / "bad.jpg", b"no picture")
+    before = look(*files, bad)
+    for file in (*files, bad):
+        spoil(file)
+    assert look(*files, bad) == before
+
+
+def test_a_changed_picture_is_looked_at_again(look, tmp_path):
+    file = write(tmp_path / "a.jpg", jpeg(photograph(size=(200, 100))))
+    (before,) = look(file)
+    write(file, jpeg(photograph(size=(100, 200))))
+    (after,) = look(file)
+    assert (before.width, after.width) == (200, 100)
+
+
+def test_another_limit_for_tiny_pictures_needs_no_second_look(look, tmp_path):
+    file = write(tmp_path / "a.jpg", jpeg(photograph(size=(100, 50))))
+    assert look(file, min_side_px=60)[0].code == "too_small"
+    spoil(file)
+    assert isinstance(look(file, min_side_px=50)[0], Facts)
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(look, tmp_path):
+    path = tmp_path / "a.jpg"
+    path.mkdir()
+    assert look(path)[0].code == "unreadable_file"
+    path.rmdir()
+    write(path, jpeg(photograph()))
+    assert isinstance(look(path)[0], Facts)
+
+
+def test_two_pictures_may_share_a_file(look, tmp_path):
+    file = write(tmp_path / "a.jpg", jpeg(photograph()))
+    first, second = look(file, file)
+    assert first == second
+
+
+def test_nothing_to_look_at_gives_nothing(look):
+    assert look() == []
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but long enough to be read as one" * 99, None])
+def test_a_damaged_journal_is_named_with_the_remedy(content, look, tmp_path):
+    journal = tmp_path / "audit.sqlite"
+    file = write(tmp_path / "a.jpg", jpeg(photograph()))
+    if content is None:  # of a later edition
+        with sqlite3.connect(journal) as database:
+            database.execute("PRAGMA user_version = 99")
+        database.close()
+    else:
+        journal.write_bytes(content)
+    with pytest.raises(DataError, match=r"audit\.sqlite is damaged or was written by another version.*delete it"):
+        look(file)
+
+
+def test_a_journal_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "journal").mkdir()
+    with pytest.raises(DataError, match=r"the journal .* cannot be used"):
+        examine([], journal=tmp_path / "journal", workers=1, min_side_px=1)
+
+
+def test_after_a_kill_only_unfinished_pictures_are_decoded_again(tmp_path):
+    data = jpeg(photograph(size=(3000, 2250)))  # some 30 ms each
+    files = [write(tmp_path / "p" / f"{number:03}.jpg", data) for number in range(120)]
+    journal = tmp_path / "audit.sqlite"
+    program = subprocess.Popen(
+        [sys.executable, "-c", RESUME, str(tmp_path / "p"), str(journal)], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: program.poll() is not None or rows(journal))
+    finally:
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+    done = rows(journal)
+    assert 0 < len(done) < len(files)
+    for path in done:
+        spoil(Path(path))
+    found = examine([(file.name, file) for file in files], journal=journal, workers=2, min_side_px=1)
+    assert {type(entry) for entry in found} == {Facts}
+    assert len(rows(journal)) == len(files)
+
+
+def rows(journal):
+    """The files whose facts are safely in a journal."""
+    if not journal.exists():
+        return []
+    database = sqlite3.connect(f"file:{journal}?mode=ro", uri=True)
+    try:
+        return [path for (path,) in database.execute("SELECT path FROM pictures")]
+    except sqlite3.OperationalError:  # not yet set up, or being written
+        return []
+    finally:
+        database.close()
+
+
+def wait_until(condition, limit_s=60):
+    started = time.monotonic()
+    while not condition() and time.monotonic() - started < limit_s:
+        time.sleep(0.02)
+
+
+def test_a_killed_process_is_one_clear_error_and_loses_nothing(tmp_path):
+    """The last file is a pipe that nobody writes to: whoever reads it hangs until killed."""
+    files = [write(tmp_path / "p" / f"{number:03}.jpg", jpeg(photograph(number))) for number in range(20)]
+    pipe = tmp_path / "p" / "pipe.jpg"
+    os.mkfifo(pipe)
+    killer = threading.Thread(target=kill_reader, args=(pipe, tmp_path / "audit.sqlite"), daemon=True)
+    killer.start()
+    named = [(file.name, file) for file in (*files, pipe)]
+    with pytest.raises(DataError, match=r"was killed.*under way.*pipe\.jpg.*fewer --workers.*audit\.sqlite keeps"):
+        examine(named, journal=tmp_path / "audit.sqlite", workers=1, min_side_px=1)
+    killer.join()
+    kept = rows(tmp_path / "audit.sqlite")
+    assert 0 < len(kept) < len(files)
+    for path in kept:
+        spoil(Path(path))
+    assert {type(entry) for entry in examine(named[:-1], journal=tmp_path / "audit.sqlite", workers=1, min_side_px=1)
+            } == {Facts}  # fmt: skip
+
+
+def kill_reader(pipe, journal):
+    """Kills the helper process that hangs in a pipe."""
+    own = psutil.Process()
+
+    def readers():
+        return [child for child in own.children(recursive=True) if child.status() != "zombie" and hangs(child)]
+
+    wait_until(readers, limit_s=30)
+    for child in readers():
+        child.kill()
+
+
+def hangs(process):
+    """Whether a process is one of a pool that has begun to wait for a pipe."""
+    try:
+        return "wait_for_partner" in Path(f"/proc/{process.pid}/wchan").read_text()
+    except OSError:
+        return False
+
+
+@on_photos
+def test_the_planted_faults_of_the_samples_are_found(look):
+    iris = LAYOUTS / "house_plants" / "Iris"
+    found = look(*(iris / name for name in ("truncated.jpg", "actually_html.jpg", "0.jpg", "copy of 0.jpg")))
+    assert [entry.code for entry in found[:2]] == ["unreadable_image", "unsupported_format"]
+    assert found[2] == found[3]
+
+
+@on_photos
+def test_the_re_encoded_leak_is_near_its_original_and_nothing_else_is(look):
+    leak = LAYOUTS / "house_plants" / "Sunflower (Helianthus annuus)" / "leak.jpg"
+    others = sorted((LAYOUTS / "inat2021" / "train").rglob("*.jpg"))
+    first, *found = look(leak, *others, workers=2)
+    distances = sorted(bits_apart(first, other) for other in found)
+    assert distances[0] <= 4
+    assert distances[1] > 8

@@ -1,0 +1,134 @@
+"""Licences under one name each, and what they say of commercial use."""
+
+import json
+
+import msgspec
+import pytest
+
+from training.dataset.audit import commercial_use, joint_commercial_use, ledger, licence_id
+from training.dataset.inventory import Facts, Picture
+from training.dataset.sources.record import PictureRecord, SourceClass
+
+ROSE = SourceClass(class_id="1", name="Rosa rubra")
+FACTS = Facts(sha256="0" * 64, num_bytes=1, width=80, height=64, perceptual_hash=0)
+
+
+def picture(source, number, licence="", author=""):
+    record = PictureRecord(path=f"{number}.jpg", plant=ROSE, licence=licence, author=author)
+    return Picture(source=source, record=record, label="all:rosa-rubra", facts=FACTS)
+
+
+@pytest.mark.parametrize(
+    ("written", "identifier"),
+    [
+        ("cc-by-nc-sa", "CC-BY-NC-SA"),
+        ("CC-BY-NC-ND 4.0", "CC-BY-NC-ND-4.0"),
+        ("CC BY 4.0", "CC-BY-4.0"),
+        ("cc_by_sa_3.0", "CC-BY-SA-3.0"),
+        ("CC BY-ND 2", "CC-BY-ND-2.0"),
+        ("CC-BY-NC-SA (see the page)", "CC-BY-NC-SA"),
+        ("(c) Ann Sun, some rights reserved (CC BY-NC)", "CC-BY-NC"),
+        ("© Ann Sun, CC BY 4.0", "CC-BY-4.0"),
+        ("Attribution-NonCommercial License", "CC-BY-NC"),
+        ("Attribution License", "CC-BY"),
+        ("Creative Commons Attribution-ShareAlike 4.0 International", "CC-BY-SA-4.0"),
+        ("Attribution-NonCommercial-NoDerivs 2.0 Generic", "CC-BY-NC-ND-2.0"),
+        ("Attribution-NoDerivatives", "CC-BY-ND"),
+        ("http://creativecommons.org/licenses/by-nc/4.0/", "CC-BY-NC-4.0"),
+        ("https://creativecommons.org/licenses/by-nd-nc/1.0", "CC-BY-NC-ND-1.0"),
+        ("https://creativecommons.org/licenses/by-sa/3.0/de/", "CC-BY-SA-3.0"),
+        ("CC0", "CC0-1.0"),
+        ("CC0 1.0", "CC0-1.0"),
+        ("cc-zero", "CC0-1.0"),
+        ("http://creativecommons.org/publicdomain/zero/1.0/", "CC0-1.0"),
+        ("Public Domain Dedication", "CC0-1.0"),
+        ("https://creativecommons.org/publicdomain/mark/1.0/", "CC-PDM-1.0"),
+        ("public domain", "CC-PDM-1.0"),
+        ("©", "all-rights-reserved"),
+        ("C", "all-rights-reserved"),
+        ("© Ann Sun", "all-rights-reserved"),
+        ("All rights reserved", "all-rights-reserved"),
+        ("", "unknown"),
+        ("  ", "unknown"),
+        ("Unknown", "unknown"),
+        ("Open Database License", "Open Database License"),
+        (" terms of the project ", "terms of the project"),
+        ("photo by Nina, NC", "photo by Nina, NC"),
+    ],
+)
+def test_a_licence_has_one_name_however_it_is_written(written, identifier):
+    assert licence_id(written) == identifier
+    assert licence_id(identifier) == identifier
+
+
+@pytest.mark.parametrize(
+    ("licence", "use"),
+    [
+        ("CC-BY-4.0", "allowed"),
+        ("CC-BY-SA", "allowed"),
+        ("CC-BY-ND-4.0", "allowed"),
+        ("CC0-1.0", "allowed"),
+        ("CC-PDM-1.0", "allowed"),
+        ("CC-BY-NC", "not_allowed"),
+        ("CC-BY-NC-SA-4.0", "not_allowed"),
+        ("cc-by-nc-sa", "not_allowed"),
+        ("all-rights-reserved", "not_allowed"),
+        ("for non-commercial research only", "not_allowed"),
+        ("unknown", "unknown"),
+        ("", "unknown"),
+        ("terms of the project", "unknown"),
+    ],
+)
+def test_a_licence_says_whether_commercial_use_is_allowed(licence, use):
+    assert commercial_use(licence) == use
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "CC BY 4.0, for non-commercial use only",
+        "CC BY 4.0 (text); CC BY-NC 4.0 (images)",
+        "Creative Commons Attribution 4.0 (no commercial use)",
+        "CC BY 4.0, academic use only",
+        "CC BY 3.0 or all rights reserved",
+        "not for commercial use",
+    ],
+)
+def test_a_condition_beside_a_free_licence_is_never_lost(written):
+    assert commercial_use(written) == "not_allowed"
+    assert commercial_use(licence_id(written)) == "not_allowed"
+
+
+def test_one_licence_that_forbids_commercial_use_decides_for_all():
+    assert joint_commercial_use(["CC-BY-4.0", "unknown", "CC-BY-NC-4.0"]) == "not_allowed"
+    assert joint_commercial_use(["CC-BY-4.0", "unknown"]) == "unknown"
+    assert joint_commercial_use(["CC-BY-4.0", "CC0-1.0"]) == "allowed"
+    assert joint_commercial_use([]) == "unknown"
+
+
+def test_the_ledger_counts_licences_and_authors_by_source():
+    pictures = [
+        picture("wild", 1, "cc-by-nc", "Ann"),
+        picture("wild", 2, "Attribution-NonCommercial License", "Ann"),
+        picture("wild", 3, "CC0", "Bo"),
+        picture("wild", 4),
+        picture("house", 1, "CC BY 4.0", "Cy"),
+    ]
+    found = ledger(pictures)
+    wild, house = found.sources["wild"], found.sources["house"]
+    assert wild.licences == {"CC-BY-NC": 2, "CC0-1.0": 1, "unknown": 1}
+    assert (wild.num_pictures, wild.num_authors, wild.commercial_use) == (4, 2, "not_allowed")
+    assert wild.sentence == (
+        "may not be used commercially: 2 of 4 pictures forbid it, and of 1 of 4 pictures it is not known"
+    )
+    assert (house.commercial_use, house.sentence) == (
+        "allowed",
+        "may be used commercially: the licences of all 1 pictures allow it",
+    )
+    assert json.loads(msgspec.json.encode(found))["sources"]["wild"]["licences"]["CC-BY-NC"] == 2
+
+
+def test_an_unknown_licence_is_never_taken_for_leave():
+    found = ledger([picture("wild", 1, "CC BY 4.0"), picture("wild", 2)]).sources["wild"]
+    assert found.commercial_use == "unknown"
+    assert found.sentence == "may perhaps not be used commercially: of 1 of 2 pictures it is not known"

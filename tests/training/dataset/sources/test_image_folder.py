@@ -1,0 +1,125 @@
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from models.errors import DataError
+from training.dataset.sources.image_folder import read_image_folder, split_class_name
+from training.dataset.sources.record import LeftOut, SourceClass
+
+PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", Path(__file__).resolve().parents[5] / "shared" / "data"))
+SAMPLE = PHOTOS / "layouts" / "house_plants"
+
+
+def make(root, *names):
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir() if name.endswith("/") else path.touch()
+    return root
+
+
+@pytest.mark.parametrize(
+    ("folder", "names"),
+    [
+        ("Sunflower (Helianthus annuus)", ("Helianthus annuus", "Sunflower")),
+        ("Lily (garden) (Lilium bulbiferum)", ("Lilium bulbiferum", "Lily (garden)")),
+        ("Helianthus annuus", ("Helianthus annuus", "")),
+        ("Helianthus_annuus", ("Helianthus annuus", "")),
+        ("Sunflower", ("Sunflower", "")),
+        ("(Helianthus annuus)", ("(Helianthus annuus)", "")),
+    ],
+)
+def test_a_folder_name_is_taken_apart(folder, names):
+    assert split_class_name(folder) == names
+
+
+def test_pictures_come_sorted_from_any_depth_without_hidden_files(tmp_path):
+    make(tmp_path, "B b/2.jpg", "B b/deep/1.jpg", "A a/9.PNG", "A a/.hidden.jpg", ".git/x.jpg", "A a/.thumbs/9.jpg")
+    make(tmp_path, "top.jpg", "labels.csv")
+    reading = read_image_folder("plants", tmp_path)
+    assert [record.path for record in reading.records] == ["A a/9.PNG", "B b/2.jpg", "B b/deep/1.jpg"]
+    assert reading.left_out == []
+
+
+def test_pictures_of_a_class_share_it_and_the_licence_of_the_source(tmp_path):
+    make(tmp_path, "Sunflower (Helianthus annuus)/1.jpg", "Sunflower (Helianthus annuus)/2.webp", "Iris/1.jpg")
+    iris, first, second = read_image_folder("plants", tmp_path, "CC0").records
+    assert first.plant is second.plant
+    assert first.plant == SourceClass(
+        class_id="Sunflower (Helianthus annuus)", name="Helianthus annuus", common_name="Sunflower"
+    )
+    assert iris.plant == SourceClass(class_id="Iris", name="Iris")
+    assert {record.licence for record in (iris, first, second)} == {"CC0"}
+    assert (iris.split, iris.group) == (None, "")
+
+
+def test_files_that_are_no_pictures_are_listed_by_name(tmp_path):
+    make(tmp_path, "Iris/1.jpg", "Iris/notes.TXT", "Iris/deep/list.csv", "Iris/no suffix")
+    (tmp_path / "Iris/broken.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    reading = read_image_folder("plants", tmp_path)
+    assert [record.path for record in reading.records] == ["Iris/1.jpg", "Iris/no suffix"]
+    assert [left.picture for left in reading.left_out] == [
+        "plants:Iris/broken.jpg",
+        "plants:Iris/deep/list.csv",
+        "plants:Iris/notes.TXT",
+    ]
+    assert {(left.code, left.num_pictures) for left in reading.left_out} == {("not_a_picture", 1)}
+    assert ".txt" in reading.left_out[2].reason
+
+
+@pytest.mark.parametrize("inside", ["Iris/", "Iris/deep/", "Iris/notes.txt"])
+def test_a_class_folder_without_pictures_is_listed(inside, tmp_path):
+    left_out = read_image_folder("plants", make(tmp_path, "Rosa/1.jpg", inside)).left_out
+    assert left_out[-1] == LeftOut(
+        picture="plants:Iris", code="no_pictures", reason="the class folder holds no pictures", num_pictures=0
+    )
+
+
+def test_a_class_folder_may_be_a_link_but_links_further_down_form_no_circle(tmp_path):
+    make(tmp_path, "elsewhere/1.jpg", "plants/Rosa/1.jpg")
+    (tmp_path / "plants/Iris").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/round").symlink_to(tmp_path / "plants")
+    reading = read_image_folder("plants", tmp_path / "plants")
+    assert [record.path for record in reading.records] == ["Iris/1.jpg", "Rosa/1.jpg"]
+    assert [left.picture for left in reading.left_out] == ["plants:Iris/round"]
+
+
+@pytest.mark.parametrize("names", [["a.jpg"], ["Rosa/notes.txt"], ["Rosa/"], []])
+def test_a_folder_without_pictures_is_told(names, tmp_path):
+    with pytest.raises(DataError, match=r"the folder holds no pictures .* folder above the class folders"):
+        read_image_folder("plants", make(tmp_path, *names))
+
+
+def test_a_missing_folder_is_told(tmp_path):
+    with pytest.raises(DataError, match="no such folder"):
+        read_image_folder("plants", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", [b"G\xe4nsebl\xfcmchen/1.jpg", b"Bellis/G\xe4nse.jpg"])
+def test_a_name_that_is_no_utf8_is_told(name, tmp_path):
+    path = os.path.join(os.fsencode(tmp_path), name)  # noqa: PTH118 - a Path takes no bytes
+    try:
+        os.mkdir(os.path.dirname(path))  # noqa: PTH102, PTH120
+        open(path, "wb").close()  # noqa: PTH123
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    with pytest.raises(DataError, match=r"no UTF-8 .*G\\xe4nse"):
+        read_image_folder("plants", tmp_path)
+
+
+@pytest.mark.photos
+@pytest.mark.skipif(not SAMPLE.is_dir(), reason=f"no sample at {SAMPLE}; set BOTANIFY_PHOTOS")
+def test_the_sample_layout_gives_its_five_classes_and_lists_the_notes():
+    reading = read_image_folder("house_plants", SAMPLE)
+    assert Counter(record.plant.name for record in reading.records) == {
+        "Convallaria majalis": 12,
+        "Helianthus annuus": 13,  # with the leak
+        "Iris": 15,  # with a copy, a truncated picture and a page
+        "Narcissus pseudonarcissus": 12,
+        "Viola tricolor": 12,
+    }
+    assert [(left.picture, left.code) for left in reading.left_out] == [
+        ("house_plants:Iris/notes.txt", "not_a_picture")
+    ]

@@ -1,0 +1,262 @@
+import json
+import os
+from collections import Counter
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from models.errors import DataError
+from training.dataset.sources.inaturalist import read_inaturalist
+from training.dataset.sources.record import LeftOut, SourceClass
+
+PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", Path(__file__).resolve().parents[5] / "shared" / "data"))
+SAMPLE = PHOTOS / "layouts" / "inat2021"
+WORM, DAISY, ROSE = 0, 1, 2
+
+
+def category(number, kingdom, name, **more):
+    folder = f"{number:05}_{kingdom}_{name.replace(' ', '_')}"
+    return {"id": number, "name": name, "kingdom": kingdom, "image_dir_name": folder, "phylum": "unread"} | more
+
+
+def document(split="train", first=0):
+    """Two pictures each of a worm, a daisy and a rose."""
+    images = [
+        {"id": first + number, "width": 9, "file_name": f"{split}/{number // 2}/{number}.jpg"} for number in range(6)
+    ]
+    return {
+        "info": {},
+        "images": images,
+        "annotations": [
+            {"id": number, "image_id": first + number, "category_id": number // 2} for number in reversed(range(6))
+        ],
+        "categories": [
+            category(WORM, "Animalia", "Lumbricus terrestris"),
+            category(DAISY, "Plantae", "Bellis perennis", common_name="Daisy"),
+            category(ROSE, "Plantae", "Rosa canina", genus="Rosa", family="Rosaceae", order="Rosales"),
+        ],
+        "licenses": [{"id": 0, "name": "Attribution", "url": "http://example.org/by"}, {"id": 1, "name": "CC0"}],
+    }
+
+
+def write(root, **files):
+    root.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (root / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return root
+
+
+def test_plants_of_both_files_are_read_and_val_is_the_test_set(tmp_path):
+    write(tmp_path, train=document(), val=document("val", first=100))
+    records = read_inaturalist("inat", tmp_path).records
+    assert [(record.path, record.split) for record in records] == [
+        (f"{folder}/{number // 2}/{number}.jpg", split)
+        for folder, split in (("train", "train"), ("val", "test"))
+        for number in (2, 3, 4, 5)
+    ]
+    assert {record.group for record in records} == {""}
+
+
+def test_a_class_has_its_ranks_and_all_its_pictures_share_it(tmp_path):
+    write(tmp_path, train=document(), val=document("val"))
+    records = read_inaturalist("inat", tmp_path).records
+    daisies = [record.plant for record in records if record.plant.class_id == str(DAISY)]
+    roses = [record.plant for record in records if record.plant.class_id == str(ROSE)]
+    assert daisies[0] == SourceClass(class_id="1", name="Bellis perennis", common_name="Daisy")
+    assert roses[0] == SourceClass(class_id="2", name="Rosa canina", genus="Rosa", family="Rosaceae", order="Rosales")
+    assert (len(daisies), len(roses)) == (4, 4)
+    assert len({id(plant) for plant in daisies + roses}) == 2
+
+
+def test_other_kingdoms_are_left_out_and_counted_over_both_files(tmp_path):
+    write(tmp_path, train=document(), val=document("val"))
+    assert read_inaturalist("inat", tmp_path).left_out == [
+        LeftOut(
+            picture="inat:00000_Animalia_Lumbricus_terrestris",
+            code="not_a_plant",
+            reason="Lumbricus terrestris belongs to kingdom Animalia; only Plantae are taken",
+            num_pictures=4,
+        )
+    ]
+
+
+def test_a_picture_keeps_its_author_licence_day_and_place(tmp_path):
+    content = document()
+    about = {
+        "license": 0,
+        "rights_holder": "Ada",
+        "date": "2014-04-10 10:19:00+00:00",
+        "latitude": 5,
+        "longitude": -7.5,
+    }
+    content["images"][2] |= about
+    content["images"][3] |= {"license": 1}
+    first, second, third, _ = read_inaturalist("inat", write(tmp_path, train=content), "all rights reserved").records
+    assert (first.author, first.licence) == ("Ada", "http://example.org/by")
+    assert (first.taken_on, first.coordinates) == (date(2014, 4, 10), (5.0, -7.5))
+    assert (second.licence, third.licence) == ("CC0", "all rights reserved")
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"date": None, "latitude": None, "longitude": None, "rights_holder": None},
+        {"date": "", "latitude": 5.0, "longitude": None},
+        {"date": "last summer", "latitude": 95.0, "longitude": 3.0},
+        {"date": "2014-02-30 10:19:00+00:00", "latitude": 5.0, "longitude": 181.0},
+        {},
+    ],
+)
+def test_a_day_or_place_that_is_missing_or_impossible_is_unknown(unknown, tmp_path):
+    content = document()
+    content["images"][2] |= unknown
+    record = read_inaturalist("inat", write(tmp_path, train=content)).records[0]
+    assert (record.taken_on, record.coordinates, record.author) == (None, None, "")
+
+
+def test_the_mini_set_is_read_only_where_the_large_one_is_missing(tmp_path):
+    write(tmp_path / "mini", train_mini=document("train_mini"))
+    write(tmp_path / "both", train_mini=document("train_mini"), train=document())
+    for folder, read in (("mini", "train_mini"), ("both", "train")):
+        reading = read_inaturalist("inat", tmp_path / folder)
+        assert {record.path.split("/")[0] for record in reading.records} == {read}
+        assert {record.split for record in reading.records} == {"train"}
+
+
+def change(key, at, **values):
+    """A fault: what changes in an entry; None deletes."""
+
+    def apply(content):
+        entry = content[key][at]
+        entry |= values
+        content[key][at] = {name: value for name, value in entry.items() if value is not None}
+
+    return apply
+
+
+def delete(key, at=None):
+    def apply(content):
+        if at is None:
+            del content[key]
+        else:
+            del content[key][at]
+
+    return apply
+
+
+def no_annotations_of_the_rose(content):
+    content["images"] = content["images"][:4]
+    content["annotations"] = [entry for entry in content["annotations"] if entry["category_id"] != ROSE]
+
+
+def no_plants(content):
+    for entry in content["categories"]:
+        entry["kingdom"] = "Fungi"
+
+
+FAULTS = {
+    "image id is no number": (change("images", 2, id="two"), r"images\[2\] .*Expected `int`, got `str` - at `\$.id`"),
+    "category id is no number": (change("categories", 1, id="x"), r"Expected `int`, .*`\$.categories\[1\].id`"),
+    "annotation is no number": (change("annotations", 3, image_id="x"), r"`\$.annotations\[3\].image_id`"),
+    "image without a file": (change("images", 1, file_name=None), r"images\[1\] .*missing required field `file_name`"),
+    "category without a kingdom": (change("categories", 0, kingdom=None), "missing required field `kingdom`"),
+    "no annotations at all": (delete("annotations"), "missing required field `annotations`"),
+    "no images": (delete("images"), "missing required field `images`"),
+    "no categories": (delete("categories"), "missing required field `categories`"),
+    "annotation of an unknown image": (change("annotations", 0, image_id=77), "image 5 has no annotation"),
+    "surplus annotation": (
+        lambda content: content["annotations"].append({"image_id": 77, "category_id": 1}),
+        "an annotation names image 77, which does not exist",
+    ),
+    "annotation of an unknown category": (change("annotations", 0, category_id=9), "names category 9, which does not"),
+    "category without annotations": (no_annotations_of_the_rose, r"category 2 \(Rosa canina\) has no annotations"),
+    "two annotations": (
+        lambda content: content["annotations"].append({"image_id": 3, "category_id": 1}),
+        "image 3 has two annotations",
+    ),
+    "image without annotation": (delete("annotations", 0), "image 5 has no annotation"),
+    "image twice": (lambda content: content["images"].append(content["images"][4]), "image 4 has no annotation, or"),
+    "category twice": (lambda content: content["categories"].append(content["categories"][1]), "have one id"),
+    "file twice": (change("images", 2, file_name="train/1/3.jpg"), r"one file name \(got train/1/3.jpg"),
+    "path upwards": (change("images", 2, file_name="train/../../x.jpg"), r"image 2 lies elsewhere \(got train/\.\."),
+    "absolute path": (change("images", 2, file_name="/etc/x.jpg"), "image 2 lies elsewhere"),
+    "a path that no file can have": (change("images", 2, file_name="a\0.jpg"), "image 2 lies elsewhere"),
+    "empty name": (change("categories", 1, name=""), r"length >= 1 - at `\$.categories\[1\].name`"),
+    "empty path": (change("images", 2, file_name=""), "image 2 lies elsewhere"),
+    "unknown licence": (change("images", 2, license=5), "image 2 names licence 5, which does not exist"),
+    "no plants": (no_plants, "holds no plants"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_one_error_that_names_the_file(fault, tmp_path):
+    damage, told = FAULTS[fault]
+    content = document()
+    damage(content)
+    with pytest.raises(DataError, match=told) as raised:
+        read_inaturalist("inat", write(tmp_path, train=content))
+    assert str(tmp_path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_json_cut_anywhere_is_told(tmp_path):
+    whole = json.dumps(document())
+    for length in range(0, len(whole), 97):
+        write(tmp_path, train=whole[:length])
+        with pytest.raises(DataError, match=r"train\.json is cut off or no JSON"):
+            read_inaturalist("inat", tmp_path)
+
+
+@pytest.mark.parametrize("content", ["<html></html>", "[1, 2]", "\x00"])
+def test_a_file_that_is_something_else_is_told(content, tmp_path):
+    with pytest.raises(DataError, match=r"train\.json"):
+        read_inaturalist("inat", write(tmp_path, train=content))
+
+
+def test_bytes_that_are_no_utf8_are_told(tmp_path):
+    (tmp_path / "train.json").write_bytes(json.dumps(document()).replace("train/2/4", "träin/2/4").encode("latin-1"))
+    with pytest.raises(DataError, match=r"images\[4\] cannot be read"):
+        read_inaturalist("inat", tmp_path)
+
+
+def test_a_folder_without_the_files_is_told(tmp_path):
+    write(tmp_path, val=document())
+    with pytest.raises(DataError, match=r"no iNaturalist data set .*train\.json or train_mini\.json"):
+        read_inaturalist("inat", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (change("categories", ROSE, name="Rosa gallica"), r"category 2 .*\(got Rosa gallica; expected Rosa canina"),
+        (change("categories", WORM, kingdom="Plantae"), r"category 0 .*\(got Lumbricus terrestris"),
+    ],
+)
+def test_files_of_two_releases_are_told_apart(damage, told, tmp_path):
+    test_set = document("val")
+    damage(test_set)
+    with pytest.raises(DataError, match=told):
+        read_inaturalist("inat", write(tmp_path, train=document(), val=test_set))
+
+
+def test_a_plant_may_lack_test_pictures(tmp_path):
+    test_set = document("val")
+    no_annotations_of_the_rose(test_set)
+    records = read_inaturalist("inat", write(tmp_path, train=document(), val=test_set)).records
+    assert Counter(record.split for record in records) == {"train": 4, "test": 2}
+
+
+@pytest.mark.photos
+@pytest.mark.skipif(not SAMPLE.is_dir(), reason=f"no sample at {SAMPLE}; set BOTANIFY_PHOTOS")
+def test_the_sample_layout_gives_its_eight_plants_and_lists_the_animal_and_the_fungus():
+    reading = read_inaturalist("inat2021", SAMPLE)
+    assert Counter(record.split for record in reading.records) == {"train": 8 * 12, "test": 8 * 3}
+    assert set(Counter(record.plant.name for record in reading.records).values()) == {15}
+    assert {left.picture.rpartition("_")[2]: left.num_pictures for left in reading.left_out} == {
+        "terrestris": 15,
+        "muscaria": 15,
+    }
+    assert all((SAMPLE / record.path).is_file() for record in reading.records)
+    assert all(record.taken_on and record.author and record.licence for record in reading.records)
+    assert sum(record.coordinates is None for record in reading.records) == 24

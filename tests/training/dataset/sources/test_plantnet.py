@@ -1,0 +1,141 @@
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from models.errors import DataError
+from training.dataset.sources.plantnet import METADATA_FILE, NAMES_FILE, read_plantnet
+from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass
+
+PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", Path(__file__).resolve().parents[5] / "shared" / "data"))
+SAMPLE = PHOTOS / "layouts" / "plantnet300k"
+CROCUS = "Crocus vernus (L.) Hill"
+
+
+def picture(**changed):
+    about = {"species_id": "1356022", "obs_id": "7", "organ": "leaf", "author": "Ada", "license": "cc-by-sa"}
+    return {key: value for key, value in (about | {"split": "train"} | changed).items() if value is not None}
+
+
+def write(root, pictures, names):
+    for file, content in ((METADATA_FILE, pictures), (NAMES_FILE, names)):
+        (root / file).write_text(content if isinstance(content, str) else json.dumps(content))
+    return root
+
+
+def test_a_picture_keeps_all_that_is_published_about_it(tmp_path):
+    reading = read_plantnet("plantnet", write(tmp_path, {"ab12": picture(split="val")}, {"1356022": CROCUS}))
+    assert reading.left_out == []
+    assert reading.records == [
+        PictureRecord(
+            path="images/val/1356022/ab12.jpg",
+            plant=SourceClass(class_id="1356022", name=CROCUS),
+            split="validation",
+            group="7",
+            author="Ada",
+            licence="cc-by-sa",
+        )
+    ]
+
+
+def test_splits_are_the_published_ones(tmp_path):
+    pictures = {split: picture(split=split) for split in ("train", "val", "test")}
+    records = read_plantnet("plantnet", write(tmp_path, pictures, {"1356022": CROCUS})).records
+    assert [record.split for record in records] == ["train", "validation", "test"]
+    assert records[0].plant is records[2].plant
+
+
+def test_ids_are_strings_whatever_their_order_as_numbers(tmp_path):
+    """As numbers 99 comes before 1000, as strings after it: whoever mixes the two mislabels every class."""
+    pictures = {"a": picture(species_id="1000"), "b": picture(species_id="99"), "c": picture(species_id="099")}
+    names = {"99": "Rosa canina L.", "1000": CROCUS, "099": "Iris"}
+    records = read_plantnet("plantnet", write(tmp_path, pictures, names)).records
+    assert [(record.plant.class_id, record.plant.name) for record in records] == [
+        ("1000", CROCUS),
+        ("99", "Rosa canina L."),
+        ("099", "Iris"),
+    ]
+
+
+def test_a_picture_that_names_no_licence_has_that_of_the_source(tmp_path):
+    pictures = {"a": picture(license=None, author=None, obs_id=None), "b": picture(license="")}
+    first, second = read_plantnet("plantnet", write(tmp_path, pictures, {"1356022": CROCUS}), "CC BY 4.0").records
+    assert (first.licence, second.licence) == ("CC BY 4.0", "CC BY 4.0")
+    assert (first.author, first.group) == ("", "")
+
+
+def test_a_species_without_pictures_is_listed(tmp_path):
+    root = write(tmp_path, {"a": picture()}, {"1356022": CROCUS, "5": "Rosa canina L."})
+    assert read_plantnet("plantnet", root).left_out == [
+        LeftOut(
+            picture="plantnet:5",
+            code="no_pictures",
+            reason="the data set names Rosa canina L. but holds no picture of it",
+            num_pictures=0,
+        )
+    ]
+
+
+# Entries of the metadata, the names, and a piece of what the user is told.
+FAULTS = {
+    "a species without a name": (
+        {"ab": picture(species_id="8")},
+        {"1356022": CROCUS},
+        rf"{METADATA_FILE}: a species without a name \(got 8, of picture ab\): add its name to {NAMES_FILE}",
+    ),
+    "an empty name": ({"ab": picture()}, {"1356022": " "}, f"{NAMES_FILE}: species 1356022 has an empty name"),
+    "an id that is no number": (
+        {"ab": picture(species_id="rose")},
+        {"1356022": CROCUS},
+        rf"{METADATA_FILE}: the species id of ab is no number \(got rose\)",
+    ),
+    "a named id that is no number": ({}, {"../5": CROCUS}, rf"{NAMES_FILE}: a species id is no number \(got \.\./5\)"),
+    "an id that became a number": ({"ab": picture(species_id=8)}, {}, r"\[ab\] cannot be read: Expected `str`, got"),
+    "an unknown split": ({"ab": picture(split="dev")}, {"1356022": CROCUS}, r"\[ab\] cannot be read: .*dev"),
+    "a picture without a split": ({"ab": picture(split=None)}, {"1356022": CROCUS}, "missing required field `split`"),
+    "a picture without a species": ({"ab": picture(species_id=None)}, {}, r"\[ab\] .*field `species_id`"),
+    "a picture id that leads elsewhere": ({"../ab": picture()}, {"1356022": CROCUS}, "is no file name"),
+    "no pictures": ({}, {"1356022": CROCUS}, f"{METADATA_FILE} holds no pictures"),
+    "names cut in half": ({"ab": picture()}, '{"1356022": "Croc', f"{NAMES_FILE} is cut off or no JSON"),
+    "metadata cut in half": ('{"ab": {"species_id": "13', {"1356022": CROCUS}, f"{METADATA_FILE} is cut off or no"),
+    "a list": ("[]", {"1356022": CROCUS}, f"{METADATA_FILE} cannot be read: Expected `object`, got `array`"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_one_error_that_names_the_file(fault, tmp_path):
+    pictures, names, told = FAULTS[fault]
+    with pytest.raises(DataError, match=told) as raised:
+        read_plantnet("plantnet", write(tmp_path, pictures, names))
+    assert str(tmp_path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("missing", [METADATA_FILE, NAMES_FILE])
+def test_a_missing_file_is_told(missing, tmp_path):
+    (write(tmp_path, {"ab": picture()}, {"1356022": CROCUS}) / missing).unlink()
+    with pytest.raises(DataError, match=rf"is missing \(got .*{missing}"):
+        read_plantnet("plantnet", tmp_path)
+
+
+@pytest.mark.photos
+@pytest.mark.skipif(not SAMPLE.is_dir(), reason=f"no sample at {SAMPLE}; set BOTANIFY_PHOTOS")
+def test_the_sample_layout_gives_its_eight_ids_and_splits():
+    reading = read_plantnet("plantnet300k", SAMPLE)
+    assert reading.left_out == []
+    assert Counter(record.split for record in reading.records) == {"train": 88, "validation": 16, "test": 16}
+    assert Counter(record.plant.class_id for record in reading.records)["1392475"] == 15
+    assert {record.plant.name for record in reading.records} >= {
+        CROCUS,
+        "Pelargonium spp.",
+        "Lilium lancifolium  Thunb",
+    }
+    assert len({record.plant.class_id for record in reading.records}) == 8
+    assert Counter(record.licence for record in reading.records) == {
+        "cc-by-sa": 48,
+        "cc-by-nc": 40,
+        "cc-by-nc-sa": 32,
+    }
+    assert all((SAMPLE / record.path).is_file() and record.group for record in reading.records)

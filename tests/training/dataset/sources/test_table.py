@@ -1,0 +1,133 @@
+from datetime import date
+
+import pytest
+
+from models.errors import DataError
+from training.dataset.sources.record import SourceClass
+from training.dataset.sources.table import read_table
+
+HEADER = "path,scientific_name"
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_text(text, encoding=encoding)
+    return path
+
+
+def read(path, text, licence=""):
+    return read_table("mine", write(path / "list.csv", text), licence).records
+
+
+@pytest.mark.parametrize(
+    ("written", "split"),
+    [
+        ("train", "train"),
+        ("Val", "validation"),
+        ("valid", "validation"),
+        ("calibration", "calibration"),
+        ("TEST", "test"),
+        ("", None),
+    ],
+)
+def test_splits_are_read_under_their_usual_names(written, split, tmp_path):
+    (record,) = read(tmp_path, f"{HEADER},split\na.jpg,Rosa canina,{written}\n")
+    assert record.split == split
+
+
+def test_a_path_with_a_nul_is_told_with_its_line(tmp_path):
+    with pytest.raises(DataError, match="line 2: the path has a NUL"):
+        read(tmp_path, f"{HEADER}\na\0b.jpg,Rosa canina\n")
+
+
+def test_a_list_saved_by_a_spreadsheet_is_read(tmp_path):
+    table = write(tmp_path / "list.csv", f"{HEADER}\r\na.jpg,  Rosa canina ,, \r\n", encoding="utf-8-sig")
+    (record,) = read_table("mine", table).records
+    assert (record.path, record.plant.name) == ("a.jpg", "Rosa canina")
+
+
+def test_a_row_says_all_that_a_record_can_hold(tmp_path):
+    columns = f"{HEADER},common_name,genus,family,order,group,author,licence,taken_on,latitude,longitude,class_id"
+    row = "a.jpg,Rosa canina,Dog rose,Rosa,Rosaceae,Rosales,bush 1,Ada,CC0,2024-05-31,-12.5,180,17"
+    (record,) = read(tmp_path, f"{columns}\n{row}\n", licence="CC BY 4.0")
+    assert record.plant == SourceClass(
+        class_id="17", name="Rosa canina", common_name="Dog rose", genus="Rosa", family="Rosaceae", order="Rosales"
+    )
+    assert (record.group, record.author, record.licence) == ("bush 1", "Ada", "CC0")
+    assert (record.taken_on, record.coordinates) == (date(2024, 5, 31), (-12.5, 180.0))
+
+
+def test_a_row_may_be_shorter_than_the_header(tmp_path):
+    (record,) = read(tmp_path, f"{HEADER},author,licence,taken_on,latitude\na.jpg,Rosa canina\n", licence="CC0")
+    assert (record.author, record.licence, record.taken_on, record.coordinates) == ("", "CC0", None, None)
+
+
+def test_a_class_is_shared_and_known_by_what_any_of_its_rows_says(tmp_path):
+    rows = "a.jpg,Rosa canina,,\nb.jpg,Rosa canina,Rosaceae,\nc.jpg,Rosa canina,,Dog rose\nd.jpg,Iris,,\n"
+    *roses, iris = read(tmp_path, f"{HEADER},family,common_name\n{rows}")
+    assert {id(rose.plant) for rose in roses} == {id(roses[0].plant)}
+    assert roses[0].plant == SourceClass(
+        class_id="Rosa canina", name="Rosa canina", family="Rosaceae", common_name="Dog rose"
+    )
+    assert iris.plant == SourceClass(class_id="Iris", name="Iris")
+
+
+def test_classes_of_one_name_stay_apart_by_their_id(tmp_path):
+    first, second = read(tmp_path, f"{HEADER},class_id\na.jpg,Rosa,1\nb.jpg,Rosa,2\n")
+    assert (first.plant.class_id, second.plant.class_id) == ("1", "2")
+
+
+@pytest.mark.parametrize("path", ["../photos/a.jpg", "/photos/a.jpg", "deep/ä b.jpg"])
+def test_paths_are_kept_as_they_are_written(path, tmp_path):
+    (record,) = read(tmp_path, f"{HEADER}\n{path},Rosa canina\n")
+    assert record.path == path
+
+
+# Columns beyond the first two, the cells of line 3, and a piece of what the user is told.
+MISTAKES = {
+    "no path": ("", ",Rosa", "line 3: path or scientific_name is empty"),
+    "no name": ("", "b.jpg, ", "line 3: path or scientific_name is empty"),
+    "a path twice": ("", "./a.jpg,Rosa", r"line 3: the path stands there twice \(got a.jpg"),
+    "unknown split": (",split", "b.jpg,Rosa,dev", r"line 3: unknown split \(got dev; .*calibration"),
+    "no date": (",taken_on", "b.jpg,Rosa,31.05.2024", r"line 3: taken_on is no date \(got 31.05.2024"),
+    "no such day": (",taken_on", "b.jpg,Rosa,2023-02-29", "line 3: taken_on is no date"),
+    "half a place": (",latitude,longitude", "b.jpg,Rosa,12,", r"line 3: .*no place \(got 12, an empty cell"),
+    "beyond the pole": (",latitude,longitude", "b.jpg,Rosa,90.1,0", "line 3: .*no place"),
+    "beyond the date line": (",latitude,longitude", "b.jpg,Rosa,0,-181", "line 3: .*no place"),
+    "no number": (",latitude,longitude", "b.jpg,Rosa,48° N,11° E", "line 3: .*no place"),
+    "not a number": (",latitude,longitude", "b.jpg,Rosa,nan,nan", "line 3: .*no place"),
+    "an id of two names": (",class_id", "b.jpg,Iris,1", r"line 3: class 1 has two scientific names \(got Iris"),
+    "comma in a name": ("", "b.jpg,Rosa canina, L.", r"line 3: more cells .*\(got  L\."),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_names_its_line(kind, tmp_path):
+    columns, line, told = MISTAKES[kind]
+    good = "a.jpg,Rosa,1" if "class_id" in columns else "a.jpg,Rosa"
+    with pytest.raises(DataError, match=told):
+        read(tmp_path, f"{HEADER}{columns}\n{good}\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("path,name\na.jpg,Rosa\n", r"lacks the column scientific_name \(got path, name"),
+        ("", "an empty file"),
+        (f"{HEADER}\n", "the list holds no pictures"),
+    ],
+)
+def test_a_list_without_what_is_needed_is_told(text, told, tmp_path):
+    with pytest.raises(DataError, match=told):
+        read(tmp_path, text)
+
+
+def test_a_missing_list_is_told(tmp_path):
+    with pytest.raises(DataError, match="no such list"):
+        read_table("mine", tmp_path / "nowhere.csv")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00p", b'path,scientific_name\n"' + b"x" * 200_000])
+def test_bytes_that_are_no_csv_are_told(content, tmp_path):
+    (tmp_path / "list.csv").write_bytes(content)
+    with pytest.raises(DataError, match="no UTF-8 CSV"):
+        read_table("mine", tmp_path / "list.csv")

@@ -1,0 +1,282 @@
+import json
+import os
+import time
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from models.bundle import TAXA_FILE
+from models.errors import DataError
+from models.ranking import Thresholds, rank
+from models.taxonomy import Taxonomy
+from training.dataset.classes import TAXONOMY_VERSION, WrittenName, build_classes, names_to_look_up
+from training.dataset.sources.record import SourceClass
+from training.dataset.synonyms import AcceptedName
+from training.herbarium.names import species_name
+
+ROOT = Path(__file__).parents[3]
+PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
+PLANTNET_NAMES = PHOTOS / "names" / "plantnet300K_species_id_2_name.json"
+NUM_INAT, NUM_PLANTNET, NUM_HOUSE = 4271, 1019, 47
+NUM_SHARED_WITH_PLANTNET, NUM_SHARED_WITH_HOUSE = 75, 25
+
+
+def plants(*names, **fields):
+    return [SourceClass(class_id=str(number), name=name, **fields) for number, name in enumerate(names)]
+
+
+def built(*names, **fields):
+    return build_classes({"s": plants(*names, **fields)}, "within_sources")
+
+
+def taxa_of(classes):
+    return {taxon.taxon_id: taxon for taxon in classes.taxonomy.taxa}
+
+
+def accepted(name="Anemonoides nemorosa", author="(L.) Holub"):
+    return AcceptedName(
+        key=name.lower(),
+        scientific_name=name,
+        rank="species",
+        genus=name.split()[0],
+        author=author,
+        family="Ranunculaceae",
+        gbif_id=7,
+    )
+
+
+@cache
+def invented_names():
+    return [species_name(number).scientific_name for number in range(NUM_INAT + NUM_PLANTNET + NUM_HOUSE)]
+
+
+def plantnet_stand_in():
+    """As many names as in Pl@ntNet-300K, of which 62 are another way to write one of the others."""
+    names = invented_names()[-NUM_PLANTNET:]
+    ways = ("{} {} (Burm. f.) Steenis", "{} × {} L.", "{}  {}", "{} x {}")
+    again = [ways[number % 4].format(*names[200 + number].split()) for number in range(62)]
+    return [f"{name} Mill." for name in names] + again
+
+
+def three_sources(plantnet):
+    """Sources of the real sizes that share 100 plants, none of them among three."""
+    invented = invented_names()
+    single = {tuple(name.split()[:2]): name for name in plantnet if not {"x", "×", "spp."} & set(name.split())}
+    shared = list(single.values())[:NUM_SHARED_WITH_PLANTNET]
+    inat = shared + invented[len(shared) : NUM_INAT]
+    house = inat[-NUM_SHARED_WITH_HOUSE:] + invented[NUM_INAT : NUM_INAT + NUM_HOUSE - NUM_SHARED_WITH_HOUSE]
+    return {"inat": plants(*inat), "plantnet": plants(*plantnet), "house": plants(*house)}
+
+
+def check_both_rules(sources):
+    classes = build_classes(sources, "within_sources")
+    by_source = Counter(output.source for output in classes.taxonomy.outputs)
+    assert by_source == {"inat": NUM_INAT, "plantnet": NUM_PLANTNET, "house": NUM_HOUSE}
+    assert len(classes.taxonomy.outputs) == 5337
+    assert len(classes.taxonomy.taxa) == 5237
+    assert sum(entry.kind == "across_sources" for entry in classes.merged) == 100
+    across = build_classes(sources, "across_sources")
+    assert len(across.taxonomy.outputs) == len(across.taxonomy.taxa) == 5237
+    assert across.taxonomy.taxa == classes.taxonomy.taxa
+    assert {output.source for output in across.taxonomy.outputs} == {"all"}
+
+
+def test_three_data_sets_give_5337_outputs_and_100_fewer_across_sources():
+    names = plantnet_stand_in()
+    assert len(names) == 1081
+    check_both_rules(three_sources(names))
+
+
+@pytest.mark.photos
+@pytest.mark.skipif(not PLANTNET_NAMES.is_file(), reason=f"no {PLANTNET_NAMES}; set BOTANIFY_PHOTOS")
+def test_the_real_names_of_plantnet_give_5337_outputs_and_100_fewer_across_sources():
+    check_both_rules(three_sources(list(json.loads(PLANTNET_NAMES.read_text()).values())))
+
+
+def test_names_of_5337_classes_are_understood_within_a_second():
+    sources = three_sources(plantnet_stand_in())
+    start = time.process_time()
+    build_classes(sources, "within_sources")
+    assert time.process_time() - start < 1
+
+
+def test_an_answer_never_lists_a_plant_twice_and_sums_its_outputs():
+    sources = {"a": plants("Rosa canina L.", "Rosa alba"), "b": plants("Rosa canina", "Viola odorata")}
+    taxonomy = build_classes(sources, "within_sources").taxonomy
+    logits = np.log([0.25 if output.taxon_id == "rosa-canina" else 0.2 for output in taxonomy.outputs])
+    answer = rank(logits, taxonomy, 1.0, Thresholds())
+    assert [entry.taxon.taxon_id for entry in answer.taxa].count("rosa-canina") == 1
+    assert answer.taxa[0].taxon.scientific_name == "Rosa canina"
+    assert answer.taxa[0].score == pytest.approx(0.5 / 0.9)
+
+
+def test_outputs_are_sorted_by_key_whatever_the_order_of_the_classes():
+    names = ("Viola odorata", "Abies alba", "Rosa canina", "Abies alba L.")
+    keys = ("s:abies-alba", "s:rosa-canina", "s:viola-odorata")
+    assert built(*names).taxonomy.output_keys == built(*names[::-1]).taxonomy.output_keys == keys
+
+
+def test_every_class_has_the_label_of_its_output():
+    sources = {"a": plants("Rosa canina L.", "Rosa  canina"), "b": plants("Rosa canina")}
+    within, across = (build_classes(sources, merge).labels for merge in ("within_sources", "across_sources"))
+    assert within == {("a", "0"): "a:rosa-canina", ("a", "1"): "a:rosa-canina", ("b", "0"): "b:rosa-canina"}
+    assert set(across.values()) == {"all:rosa-canina"}
+    assert across.keys() == within.keys()
+
+
+def test_the_demonstration_keeps_its_taxa():
+    file = ROOT / "models" / "releases" / "flowers17" / TAXA_FILE
+    released = msgspec.json.decode(file.read_bytes(), type=Taxonomy).taxa
+    given = [
+        SourceClass(
+            class_id=taxon.taxon_id,
+            name=taxon.scientific_name,
+            common_name=taxon.common_names[0],
+            genus=taxon.genus,
+            family=taxon.family,
+        )
+        for taxon in released
+    ]
+    assert build_classes({"flowers17": given}, "within_sources").taxonomy.taxa == released
+
+
+def test_a_taxon_holds_what_its_classes_say():
+    sources = {
+        "a": plants("Fragaria ananassa"),
+        "b": plants("Fragaria x ananassa (Weston) Duchesne", common_name="Strawberry", family="Rosaceae"),
+        "c": plants("FRAGARIA ANANASSA", common_name="strawberry", family="Wrong"),
+        "d": plants("Fragaria × ananassa Rozier", common_name="Garden strawberry"),
+    }
+    (taxon,) = build_classes(sources, "within_sources").taxonomy.taxa
+    assert (taxon.taxon_id, taxon.scientific_name) == ("fragaria-ananassa", "Fragaria × ananassa")
+    assert (taxon.family, taxon.author, taxon.genus) == ("Rosaceae", "(Weston) Duchesne", "Fragaria")
+    assert (taxon.common_names, taxon.synonyms) == (("Strawberry", "Garden strawberry"), ())
+
+
+@pytest.mark.parametrize("name", ["Crocus", "Crocus sp.", "Crocus spp.", "Crocus  SPP", "Crocus L."])
+def test_a_class_that_stops_at_the_genus_is_a_taxon_of_that_rank(name):
+    classes = built(name)
+    (taxon,) = classes.taxonomy.taxa
+    assert (taxon.taxon_id, taxon.rank, taxon.scientific_name, taxon.genus) == ("crocus", "genus", "Crocus", "Crocus")
+    assert classes.genus_level == (WrittenName("s", name),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "genus"),
+    [
+        ({"name": "Rosa canina"}, "Rosa"),
+        ({"name": "Dog rose", "genus": "Rosa"}, "Rosa"),
+        ({"name": "Dog Rose", "genus": "Rosa"}, "Rosa"),
+        ({"name": "Dog Rose"}, "Dog Rose"),
+        ({"name": "Tulip", "genus": "Tulipa"}, "Tulipa"),
+        ({"name": "Anemone nemorosa L.", "genus": "Anemonoides"}, "Anemone"),
+        ({"name": "Anemone nemorosa", "genus": "Anemonoides", "common_name": "Wood anemone"}, "Anemone"),
+        ({"name": "rosa canina", "genus": "rosa"}, "Rosa"),
+        ({"name": "Rosa Canina", "genus": "Rosa"}, "Rosa"),
+    ],
+)
+def test_the_genus_is_the_one_in_a_scientific_name_and_the_given_one_of_a_common_name(fields, genus):
+    (taxon,) = build_classes({"s": [SourceClass(class_id="0", **fields)]}, "within_sources").taxonomy.taxa
+    assert taxon.genus == genus
+
+
+def test_a_common_name_gives_way_to_the_scientific_name_of_the_same_plant():
+    sources = {"house": plants("Aloe Vera"), "inat": plants("Aloe vera (L.) Burm.f.")}
+    (taxon,) = build_classes(sources, "within_sources").taxonomy.taxa
+    assert (taxon.scientific_name, taxon.rank, taxon.genus) == ("Aloe vera", "species", "Aloe")
+    assert taxon.author == "(L.) Burm.f."
+
+
+def test_a_capitalized_epithet_beside_a_common_name_is_a_species():
+    (taxon,) = built("Monstera Deliciosa", common_name="Swiss cheese plant").taxonomy.taxa
+    assert (taxon.scientific_name, taxon.rank, taxon.genus) == ("Monstera deliciosa", "species", "Monstera")
+
+
+def test_synonyms_share_the_taxon_of_the_accepted_name():
+    sources = {"a": plants("Anemone nemorosa L."), "b": plants("Anemonoides nemorosa")}
+    synonyms = {"anemone nemorosa": (accepted(),), "anemonoides nemorosa": (accepted(),)}
+    classes = build_classes(sources, "within_sources", synonyms, synonyms_from="Taxon.tsv")
+    (taxon,) = classes.taxonomy.taxa
+    assert classes.taxonomy.output_keys == ("a:anemone-nemorosa", "b:anemonoides-nemorosa")
+    assert (taxon.scientific_name, taxon.genus, taxon.gbif_id) == ("Anemonoides nemorosa", "Anemonoides", 7)
+    assert (taxon.author, taxon.family) == ("(L.) Holub", "Ranunculaceae")
+    assert taxon.synonyms == ("Anemone nemorosa",)
+    assert [(entry.kind, len(entry.written)) for entry in classes.merged] == [("across_sources", 2), ("synonym", 1)]
+    assert classes.taxonomy.taxonomy_version == f"{TAXONOMY_VERSION}, synonyms by Taxon.tsv"
+    assert built("Rosa").taxonomy.taxonomy_version == TAXONOMY_VERSION
+
+
+def test_a_list_of_synonyms_never_changes_the_outputs_of_the_sources():
+    sources = {"a": plants("Anemone nemorosa L.", "Anemonoides nemorosa"), "b": plants("Anemonoides nemorosa")}
+    synonyms = {"anemone nemorosa": (accepted(),), "anemonoides nemorosa": (accepted(),)}
+    apart, joined = build_classes(sources, "within_sources"), build_classes(sources, "within_sources", synonyms)
+    assert joined.taxonomy.label_hash == apart.taxonomy.label_hash
+    assert (len(joined.taxonomy.outputs), len(joined.taxonomy.taxa), len(apart.taxonomy.taxa)) == (3, 1, 2)
+    assert len(build_classes(sources, "across_sources", synonyms).taxonomy.outputs) == 1
+
+
+def test_the_author_of_a_synonym_is_not_that_of_the_accepted_name():
+    synonyms = {"anemone nemorosa": (accepted(author=""),)}
+    classes = build_classes({"a": plants("Anemone nemorosa L.")}, "within_sources", synonyms)
+    assert classes.taxonomy.taxa[0].author == ""
+
+
+def test_an_ambiguous_synonym_stays_as_written_and_is_listed():
+    classes = build_classes(
+        {"a": plants("Rosa alba")}, "within_sources", {"rosa alba": (accepted(), accepted("Rosa mollis"))}
+    )
+    assert classes.taxonomy.taxa[0].scientific_name == "Rosa alba"
+    assert classes.ambiguous[0].written == WrittenName("a", "Rosa alba")
+    assert classes.ambiguous[0].candidates == ("Anemonoides nemorosa", "Rosa mollis")
+
+
+def test_ways_to_write_one_name_are_merged_and_listed():
+    classes = built("Lilium lancifolium Thunb.", "Lilium lancifolium  Thunb", "Rosa alba")
+    (entry,) = classes.merged
+    assert (entry.kind, entry.taxon_id, entry.scientific_name) == (
+        "within_source", "lilium-lancifolium", "Lilium lancifolium",
+    )  # fmt: skip
+    assert [written.name for written in entry.written] == ["Lilium lancifolium Thunb.", "Lilium lancifolium  Thunb"]
+
+
+def test_likely_misspellings_are_listed_and_not_merged():
+    sources = {"a": plants("Erechtites hieraciifolius", "Senecio vulgaris"), "b": plants("Erechtites hieracifolia")}
+    classes = build_classes(sources, "across_sources")
+    assert len(classes.taxonomy.outputs) == 3
+    (pair,) = classes.similar
+    assert {pair.first, pair.second} == {"Erechtites hieraciifolius", "Erechtites hieracifolia"}
+    assert {written.source for written in pair.written} == {"a", "b"}
+
+
+def test_the_recipe_maps_names_that_are_common_or_misspelt():
+    sources = {"house": plants("Venus Flytrap", "Sanseviera", "Rosa cannina", "ромашка")}
+    names = {
+        "house": {
+            "Venus Flytrap": "Dionaea muscipula J.Ellis",
+            "Sanseviera": "Sansevieria",
+            "2": "Rosa canina",
+            "ромашка": "Matricaria Chamomilla",
+        }
+    }
+    taxa = taxa_of(build_classes(sources, "within_sources", names=names))
+    assert set(taxa) == {"dionaea-muscipula", "sansevieria", "rosa-canina", "matricaria-chamomilla"}
+    assert taxa["dionaea-muscipula"].common_names == ("Venus Flytrap",)
+    assert taxa["matricaria-chamomilla"].common_names == ("ромашка",)
+    assert taxa["rosa-canina"].common_names == ()
+    assert names_to_look_up(sources, names) == {
+        "dionaea muscipula", "sansevieria", "rosa canina", "matricaria chamomilla",
+    }  # fmt: skip
+
+
+def test_a_mapped_name_that_no_class_has_is_an_error_that_names_it():
+    with pytest.raises(DataError, match=r"house: 'Venus Flytrpa'.*under `names`"):
+        build_classes({"house": plants("Venus Flytrap")}, "within_sources", names={"house": {"Venus Flytrpa": "Rosa"}})
+
+
+def test_a_name_without_latin_letters_is_refused_rather_than_merged_with_others():
+    with pytest.raises(DataError, match=r"ромашка.*name its folder"):
+        built("ромашка")

@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import pytest
+
+from models.errors import RecipeError
+from training.dataset.collection import collection_files, read_collection
+
+HOUSE = """
+[sources.house]
+layout = "image_folder"
+root = "house_plants"
+"""
+
+
+def write(folder, text):
+    path = folder / "data_own.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("path", collection_files(), ids=lambda path: path.stem)
+def test_every_collection_of_the_project_can_be_followed(path):
+    collection = read_collection(Path(path.stem))
+    assert collection.name == path.stem
+    assert collection.description
+
+
+def test_the_reference_collection_is_the_reference():
+    collection = read_collection(Path("data_5337"))
+    assert (collection.merge, collection.expect_outputs) == ("within_sources", 4271 + 1019 + 47)
+    layouts = {name: entry.layout for name, entry in collection.sources.items()}
+    assert layouts == {"inat2021": "inaturalist", "plantnet300k": "plantnet", "house_plants": "image_folder"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f'name = "own"\nmarge = "across_sources"\n{HOUSE}', "marge"),
+        (f'name = "own"\nmerge = "everything"\n{HOUSE}', "everything"),
+        (f'name = "own"\ntest_share = 1.0\n{HOUSE}', "test_share"),
+        (f'name = "own"\nnear_copy_bits = 9\n{HOUSE}', "near_copy_bits"),
+        ('name = "own"\n[sources]\n', "at least one source"),
+        ('name = "own"' + HOUSE.replace("sources.house", 'sources."a:b"'), "without a colon"),
+        ('name = "own"' + HOUSE.replace("image_folder", "zip"), "zip"),
+        ("name = ", "no TOML"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(text, told, tmp_path):
+    with pytest.raises(RecipeError, match=told):
+        read_collection(write(tmp_path, text))
+
+
+def test_an_unknown_name_lists_the_collections_and_no_recipe(tmp_path):
+    with pytest.raises(RecipeError, match="data_5337") as raised:
+        read_collection(Path("data_5336"))
+    assert "b4_5337" not in str(raised.value)

@@ -1,0 +1,39 @@
+import numpy as np
+
+from training.dataset.grouping import group_names, join_groups, observation_codes, strongest_rows
+from training.dataset.inventory import Facts, Picture
+from training.dataset.sources.record import PictureRecord, SourceClass
+
+ROSE = SourceClass(class_id="1", name="Rosa rubra")
+FACTS = Facts(sha256="0" * 64, num_bytes=1, width=64, height=64, perceptual_hash=0)
+
+
+def picture(source, path, group=""):
+    record = PictureRecord(path=path, plant=ROSE, group=group)
+    return Picture(source=source, record=record, label="s:rosa-rubra", facts=FACTS)
+
+
+def test_equal_observation_numbers_of_two_sources_are_two_observations():
+    codes = observation_codes(
+        [picture("a", "1", "7"), picture("b", "1", "7"), picture("a", "2", "7"), picture("a", "3")]
+    )
+    assert codes.tolist() == [0, 1, 0, -1]
+
+
+def test_groups_join_over_a_shared_picture():
+    observations = np.array([0, 0, -1, -1, 1, 1])
+    copies = np.array([-1, 0, 0, -1, -1, -1])
+    assert join_groups(observations, copies).tolist() == [0, 0, 0, 1, 2, 2]
+
+
+def test_pictures_alone_are_groups_of_their_own():
+    assert len(set(join_groups(np.full(5, -1)).tolist())) == 5
+
+
+def test_a_group_is_named_after_its_least_picture_whatever_the_order():
+    assert group_names(np.array([0, 1, 0]), ["s:b", "s:c", "s:a"]) == ["s:a", "s:c", "s:a"]
+    assert group_names(np.array([5, 5, 2]), ["s:a", "s:b", "s:c"]) == ["s:a", "s:a", "s:c"]
+
+
+def test_the_strongest_of_a_group_is_found():
+    assert strongest_rows(np.array([0, 3, -1, 0, 2]), np.array([0, 0, 1, 2, 2])).tolist() == [1, 2, 4]

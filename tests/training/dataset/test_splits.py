@@ -1,0 +1,146 @@
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from training.dataset.splits import SPLITS, Candidates, Shares, assign_splits, published_codes, straddling
+
+
+class Drawn(NamedTuple):
+    """One picture in a table of a data set."""
+
+    name: str
+    label: str
+    group: str
+    published: str | None = None
+    source: str = "s"
+
+
+def as_candidates(pictures):
+    def numbered(values):
+        return np.unique(np.array(values), return_inverse=True)[1]
+
+    return Candidates(
+        group_names=[picture.group for picture in pictures],
+        labels=numbered([picture.label for picture in pictures]),
+        sources=numbered([picture.source for picture in pictures]),
+        groups=numbered([picture.group for picture in pictures]),
+        published=published_codes([picture.published for picture in pictures]),
+    )
+
+
+def draw_splits(pictures, seed=0, validation=0.2, test=0.2, calibration=0.0):
+    shares = Shares(test=test, validation=validation, calibration=calibration)
+    codes = assign_splits(as_candidates(pictures), shares, seed)
+    return {picture.name: SPLITS[code] for picture, code in zip(pictures, codes, strict=True)}
+
+
+def generated(num_classes=4, per_class=30, per_group=1, published=None, source="s"):
+    return [
+        Drawn(f"{label}/{number}", label, f"{label}/{number // per_group}", published, source)
+        for label in (f"{source}/{index}" for index in range(num_classes))
+        for number in range(per_class)
+    ]
+
+
+def test_the_order_of_the_pictures_never_matters():
+    pictures = generated(per_group=3)
+    shuffled = [pictures[at] for at in np.random.default_rng(1).permutation(len(pictures))]
+    assert draw_splits(pictures) == draw_splits(shuffled)
+
+
+def test_another_seed_draws_other_pictures():
+    assert draw_splits(generated(), seed=1) != draw_splits(generated(), seed=2)
+
+
+def test_every_class_gives_the_same_share():
+    splits = draw_splits(generated(per_class=50), calibration=0.25)
+    counts = Counter((name.split("/")[1], split) for name, split in splits.items())
+    for label in "0123":
+        # A fifth of 50 is tested, a fifth of the 40 that are left validates, and a quarter of the rest calibrates.
+        assert [counts[label, split] for split in ("test", "validation", "calibration", "train")] == [10, 8, 8, 24]
+
+
+def test_groups_never_straddle():
+    pictures = generated(per_group=4)
+    splits, of_group = draw_splits(pictures, calibration=0.2), defaultdict(set)
+    for picture in pictures:
+        of_group[picture.group].add(splits[picture.name])
+    assert all(len(found) == 1 for found in of_group.values())
+    assert set().union(*of_group.values()) == {"train", "validation", "calibration", "test"}
+
+
+def test_published_splits_are_not_drawn_again():
+    others = Drawn("t", "s/0", "t", "test"), Drawn("v", "s/0", "v", "validation")
+    splits = draw_splits([*generated(published="train"), *others])
+    assert (splits.pop("t"), splits.pop("v")) == ("test", "validation")
+    assert set(splits.values()) == {"train"}
+
+
+def test_calibration_is_cut_from_training_pictures_where_validation_is_published():
+    others = Drawn("t", "s/0", "t", "test"), Drawn("v", "s/0", "v", "validation")
+    splits = draw_splits([*generated(published="train"), *others], calibration=0.1)
+    assert Counter(splits.values()) == {"train": 108, "calibration": 12, "test": 1, "validation": 1}
+
+
+def test_published_training_pictures_never_become_test_pictures():
+    assert "test" not in draw_splits(generated(published="train")).values()
+
+
+def test_validation_is_cut_from_published_training_pictures():
+    splits = draw_splits([*generated(published="train"), Drawn("t", "s/0", "t", "test")])
+    assert Counter(splits.values()) == {"train": 96, "validation": 24, "test": 1}
+
+
+def test_each_source_is_cut_for_what_it_does_not_publish_itself():
+    official = [*generated(published="train", source="a"), Drawn("t", "a/0", "t", "test", "a")]
+    splits = draw_splits([*official, *generated(source="b")])
+    assert [name for name, split in splits.items() if split == "test" and not name.startswith("b/")] == ["t"]
+    assert sum(split == "test" for name, split in splits.items() if name.startswith("b/")) == 24
+
+
+def test_a_group_that_reaches_into_official_training_pictures_is_never_tested():
+    shared = Drawn("a/copy", "a/0", "pair", "train", "a"), Drawn("b/copy", "b/0", "pair", None, "b")
+    pictures = [*shared, *(Drawn(f"b/{n}", "b/0", f"b/{n}", None, "b") for n in range(3))]
+    for seed in range(20):
+        assert draw_splits(pictures, seed, test=0.5, validation=0.0)["b/copy"] == "train"
+
+
+def test_a_class_keeps_a_training_picture():
+    splits = draw_splits(generated(per_class=2), validation=0.9, test=0.9, calibration=0.9)
+    assert {name.split("/")[1] for name, split in splits.items() if split == "train"} == set("0123")
+
+
+def test_a_class_keeps_a_training_picture_even_of_a_group_that_it_shares():
+    pictures = [Drawn(f"a/{n}", "a", f"g{n}") for n in range(10)] + [Drawn("b", "b", "g0")]
+    for seed in range(50):
+        assert draw_splits(pictures, seed, test=0.3, validation=0.3)["b"] == "train"
+
+
+def test_a_group_too_large_for_the_share_does_not_stop_the_draw():
+    pictures = [Drawn(f"a/{n}", "a", f"g{max(n, 9)}") for n in range(40)]  # one group of ten, thirty pictures alone
+    for seed in range(50):
+        splits = draw_splits(pictures, seed, test=0.1, validation=0.0)
+        assert Counter(splits.values())["test"] == 4
+
+
+def test_a_share_of_nothing_takes_nothing():
+    assert set(draw_splits(generated(), validation=0.0, test=0.0).values()) == {"train"}
+
+
+def leaks(*pairs):
+    groups, splits = zip(*pairs, strict=True)
+    found = straddling(published_codes(splits), np.array(groups))
+    return [at for at, leaking in enumerate(found) if leaking]
+
+
+def test_test_beats_validation_beats_train_in_a_group_that_straddles():
+    assert leaks((0, "test"), (0, "validation"), (0, "train"), (1, "validation"), (1, "train"), (2, "train")) == [
+        1,
+        2,
+        4,
+    ]
+
+
+def test_a_picture_without_a_split_is_weaker_than_a_judged_one_and_trains_beside_a_training_one():
+    assert leaks((0, "test"), (0, None), (1, "train"), (1, None), (2, None), (2, None)) == [1]

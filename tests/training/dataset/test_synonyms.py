@@ -1,0 +1,186 @@
+import resource
+
+import pytest
+
+from models.errors import DataError
+from training.dataset.synonyms import AcceptedName, read_synonyms
+
+HEADER = (
+    "taxonID", "datasetID", "acceptedNameUsageID", "scientificName", "scientificNameAuthorship", "canonicalName",
+    "taxonRank", "taxonomicStatus", "kingdom", "family", "genus",
+)  # fmt: skip
+
+
+def row(taxon_id, name, accepted="", status="", author="L.", **fields):
+    values = {
+        "taxonID": str(taxon_id),
+        "acceptedNameUsageID": str(accepted),
+        "scientificName": f"{name} {author}".strip(),
+        "scientificNameAuthorship": author,
+        "canonicalName": name,
+        "taxonomicStatus": status or ("synonym" if accepted else "accepted"),
+        "kingdom": "Plantae",
+        "family": "Ranunculaceae",
+        **fields,
+    }
+    return [values.get(column, "") for column in HEADER]
+
+
+def write(folder, *rows, header=HEADER, separator="\t"):
+    path = folder / "Taxon.tsv"
+    path.write_text("".join(separator.join(line) + "\n" for line in (header, *rows)), encoding="utf-8")
+    return path
+
+
+def look_up(path, key):
+    """The one accepted name, or the keys of several."""
+    found = read_synonyms(path, {key}).get(key, ())
+    return found[0] if len(found) == 1 else tuple(name.key for name in found)
+
+
+ACCEPTED = row(2, "Anemonoides nemorosa", author="(L.) Holub")
+
+
+def test_a_synonym_leads_to_its_accepted_name_wherever_that_stands(tmp_path):
+    synonym = row(1, "Anemone nemorosa", accepted=2)
+    expected = AcceptedName(
+        key="anemonoides nemorosa",
+        scientific_name="Anemonoides nemorosa",
+        rank="species",
+        genus="Anemonoides",
+        author="(L.) Holub",
+        family="Ranunculaceae",
+        gbif_id=2,
+    )
+    for rows in ([synonym, ACCEPTED], [ACCEPTED, synonym]):
+        found = read_synonyms(write(tmp_path, *rows), {"anemone nemorosa", "rosa canina"})
+        assert found == {"anemone nemorosa": (expected,)}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_identifier_may_stand_in_the_last_column(end, tmp_path):
+    order = [*range(1, len(HEADER)), 0]
+    rows = [[line[at] for at in order] for line in (HEADER, row(1, "Anemone nemorosa", accepted=2), ACCEPTED)]
+    path = tmp_path / "Taxon.tsv"
+    path.write_text("".join("\t".join(line) + end for line in rows), encoding="utf-8", newline="")
+    assert look_up(path, "anemone nemorosa").key == "anemonoides nemorosa"
+
+
+def test_an_accepted_name_is_its_own(tmp_path):
+    assert look_up(write(tmp_path, ACCEPTED), "anemonoides nemorosa").gbif_id == 2
+
+
+def test_the_accepted_name_wins_over_synonyms_that_are_written_alike(tmp_path):
+    homonyms = [row(1, "Rosa alba", accepted=2, author="All."), row(3, "Rosa alba"), row(4, "Rosa alba", accepted=2)]
+    assert look_up(write(tmp_path, *homonyms, ACCEPTED), "rosa alba").gbif_id == 3
+
+
+def test_homonyms_of_different_plants_are_ambiguous(tmp_path):
+    rows = [row(1, "Rosa alba", 2), row(3, "Rosa alba", 4, author="All."), row(4, "Rosa mollis"), ACCEPTED]
+    assert look_up(write(tmp_path, *rows), "rosa alba") == ("anemonoides nemorosa", "rosa mollis")
+
+
+def test_homonyms_of_one_plant_are_not(tmp_path):
+    rows = [row(1, "Rosa alba", 2), row(3, "Rosa alba", 2, author="All."), ACCEPTED]
+    assert look_up(write(tmp_path, *rows), "rosa alba").gbif_id == 2
+
+
+def test_where_accepted_homonyms_disagree_nothing_is_claimed(tmp_path):
+    name = look_up(write(tmp_path, row(1, "Rosa alba"), row(2, "Rosa alba", author="All.")), "rosa alba")
+    assert (name.gbif_id, name.author, name.family) == (None, "", "Ranunculaceae")
+
+
+def test_chains_are_followed_to_their_end(tmp_path):
+    rows = [row(1, "Rosa alba", 3), row(3, "Rosa bella", 4), row(4, "Rosa candida", 2), ACCEPTED]
+    assert look_up(write(tmp_path, *rows), "rosa alba").key == "anemonoides nemorosa"
+
+
+@pytest.mark.parametrize(("link", "found"), [(1, ["rosa alba"]), (3, []), (99, [])], ids=["itself", "cycle", "nothing"])
+def test_a_synonym_that_leads_nowhere_ends_without_an_error(link, found, tmp_path):
+    path = write(tmp_path, row(1, "Rosa alba", link), row(3, "Rosa bella", 1))
+    assert [name.key for name in read_synonyms(path, {"rosa alba"}).get("rosa alba", ())] == found
+
+
+@pytest.mark.parametrize("status", ["misapplied", "Misapplied", "proparte synonym"])
+def test_what_only_partly_means_another_name_is_no_synonym(status, tmp_path):
+    assert read_synonyms(write(tmp_path, row(1, "Rosa alba", 2, status), ACCEPTED), {"rosa alba"}) == {}
+
+
+def test_a_synonym_of_something_that_is_no_species_is_passed_over(tmp_path):
+    path = write(tmp_path, row(1, "Rosa alba", 2), row(2, "Rosa"))
+    assert read_synonyms(path, {"rosa alba"}) == {}
+    assert look_up(path, "rosa").rank == "genus"
+
+
+def test_animals_of_the_same_name_are_not_read(tmp_path):
+    path = write(
+        tmp_path, row(1, "Arctium minus", kingdom="Animalia"), row(2, "Arctium minus", 3), row(3, "Lappa minor")
+    )
+    assert look_up(path, "arctium minus").key == "lappa minor"
+
+
+@pytest.mark.parametrize(
+    ("written", "author", "key"),
+    [
+        ("Fragaria ×ananassa", "(Weston) Duchesne", "fragaria ananassa"),
+        ("Fragaria × ananassa", "Duchesne", "fragaria ananassa"),
+        ("×Fatshedera lizei", "(Cochet) Guillaumin", "fatshedera lizei"),
+        ("x Fatshedera lizei", "", "fatshedera lizei"),
+        ("Viola tricolor subsp. minima", "Gaudin", "viola tricolor subsp. minima"),
+        ("Haworthia", "Duval", "haworthia"),
+        ("Crocus", "L.", "crocus"),
+        ("Isoëtes lacustris", "L.", "isoetes lacustris"),
+        ("Epipactis mülleri", "Godfery", "epipactis muelleri"),
+        ("Mazus pumilus", "(Burm. f.) Steenis", "mazus pumilus"),
+        ("MAZUS PUMILUS", "Steenis", "mazus pumilus"),
+    ],
+)
+def test_names_are_found_however_they_are_written(written, author, key, tmp_path):
+    rows = [row(1, 'Rosa "alba'), row(2, written, author=author), row(3, "Rosa bella")]
+    name = look_up(write(tmp_path, *rows), key)  # nor does a quotation mark swallow the lines after it
+    assert (name.gbif_id, name.author) == (2, author)
+
+
+def test_the_archive_of_kew_is_read_as_it_is(tmp_path):
+    header = ("taxonid", "family", "genus", "scientfiicname", "scientfiicnameauthorship", "taxonrank",
+              "taxonomicstatus", "acceptednameusageid")  # fmt: skip
+    rows = [
+        ("11", "Rosaceae", "Rosa", "Rosa alba", "L.", "Species", "Illegitimate", "12"),
+        ("12", "Rosaceae", "Rosa", "Rosa mollis", "Sm.", "Species", "Accepted", "12"),
+    ]
+    name = look_up(write(tmp_path, *rows, header=header, separator="|"), "rosa alba")
+    assert (name.key, name.author, name.family) == ("rosa mollis", "Sm.", "Rosaceae")
+    assert name.gbif_id is None  # these numbers are Kew's
+
+
+def test_short_lines_and_names_of_other_alphabets_are_passed_over(tmp_path):
+    path = write(tmp_path, ("1", "x"), row(5, "Роза белая"), ACCEPTED)
+    assert look_up(path, "anemonoides nemorosa").gbif_id == 2
+
+
+def test_a_missing_file_or_column_is_one_clear_error(tmp_path):
+    with pytest.raises(DataError, match="no such file of synonyms"):
+        read_synonyms(tmp_path / "Taxon.tsv", {"rosa alba"})
+    with pytest.raises(DataError, match="lacks the column acceptednameusageid"):
+        read_synonyms(write(tmp_path, header=("taxonID", "scientificName", "taxonomicStatus")), {"rosa alba"})
+    with pytest.raises(DataError, match="an empty file"):
+        read_synonyms(write(tmp_path, header=("",)), {"rosa alba"})
+    path = write(tmp_path)
+    path.write_bytes(path.read_bytes() + "\t".join(row(1, "Rosa alba", author="Hér.")).encode("latin-1"))
+    with pytest.raises(DataError, match="no UTF-8"):
+        read_synonyms(path, {"rosa alba"})
+
+
+@pytest.mark.slow
+def test_a_large_file_is_read_without_being_held(tmp_path):
+    path = tmp_path / "Taxon.tsv"
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write("\t".join(HEADER) + "\n")
+        for number in range(400_000):
+            genus = "".join("abcdefghij"[int(digit)] for digit in f"{number // 10:06}").capitalize()
+            fields = row(number, f"{genus} alba", accepted=number - 1 if number % 2 else "")
+            stream.write("\t".join(fields) + "\n")
+    keys = {"aaaaaa alba", "abbaab alba"}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert set(read_synonyms(path, keys)) == keys
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB; the file has 40 MB

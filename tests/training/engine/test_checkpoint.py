@@ -1,0 +1,140 @@
+import io
+import pickle
+import zipfile
+
+import msgspec
+import pytest
+import torch
+
+from models.errors import CheckpointError
+from training.engine.checkpoint import FORMAT, Checkpoint, load_tensors, read_checkpoint, write_checkpoint
+
+TINY = Checkpoint(
+    architecture="test_efficientnet",
+    network={"weight": torch.arange(6.0)},
+    ema=None,
+    optimizer={},
+    scheduler={},
+    scaler={},
+    position={"epoch": 1, "pictures": 8, "step": 3, "best": 0.5},
+    recipe={"name": "tiny"},
+    output_keys=["s:rosa"],
+    manifest_sha256="0" * 64,
+    global_batch=4,
+    git_commit="unknown",
+    trained_on="CPU",
+)
+
+
+class Bomb:
+    """Writes a file when it is unpickled the careless way."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_a_checkpoint_survives_the_disk(tmp_path):
+    write_checkpoint(tmp_path / "run" / "last.pt", TINY)
+    found = read_checkpoint(tmp_path / "run" / "last.pt")
+    assert torch.equal(found.network["weight"], TINY.network["weight"])
+    plain = [msgspec.structs.replace(checkpoint, network={}) for checkpoint in (found, TINY)]
+    assert plain[0] == plain[1]
+
+
+def test_a_failed_write_leaves_the_old_checkpoint_and_harms_no_later_one(tmp_path, monkeypatch):
+    path = tmp_path / "last.pt"
+    write_checkpoint(path, TINY)
+
+    def break_off(_content, stream):
+        stream.write(b"half a file")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "save", break_off)
+        with pytest.raises(OSError, match="No space left"):
+            write_checkpoint(path, TINY)
+    assert read_checkpoint(path).position["step"] == 3
+    write_checkpoint(path, msgspec.structs.replace(TINY, position={**TINY.position, "step": 4}))
+    assert read_checkpoint(path).position["step"] == 4
+    assert [entry.name for entry in tmp_path.iterdir()] == ["last.pt"]
+
+
+def damaged(kind, path):
+    write_checkpoint(path, TINY)
+    whole = path.read_bytes()
+    if kind == "truncated":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "garbage":
+        path.write_bytes(bytes(range(256)) * 20)
+    elif kind == "a pickle":
+        path.write_bytes(pickle.dumps({"format": 1}))
+    elif kind == "other content":
+        torch.save({"epoch": 3}, path)
+    elif kind == "a tensor":
+        torch.save(torch.zeros(3), path)
+    elif kind == "incomplete":
+        torch.save({"format": FORMAT, "architecture": "x"}, path)
+    elif kind == "from the future":
+        torch.save({**msgspec.structs.asdict(TINY), "format": FORMAT + 1}, path)
+    else:
+        assert kind == "missing"
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "truncated",
+        "empty",
+        "garbage",
+        "a pickle",
+        "other content",
+        "a tensor",
+        "incomplete",
+        "from the future",
+        "missing",
+    ],
+)
+def test_a_damaged_checkpoint_is_one_clear_error(kind, tmp_path):
+    path = tmp_path / "last.pt"
+    damaged(kind, path)
+    with pytest.raises(CheckpointError) as caught:
+        read_checkpoint(path)
+    told = str(caught.value)
+    assert str(path) in told
+    assert "\n" not in told
+    assert caught.value.remedy
+
+
+def test_a_checkpoint_that_counts_batches_is_told_as_one_of_an_older_format(tmp_path):
+    old = {**msgspec.structs.asdict(TINY), "format": 1, "position": {"epoch": 1, "batch": 2, "step": 3, "best": 0.5}}
+    torch.save(old, tmp_path / "last.pt")
+    with pytest.raises(CheckpointError, match=rf"another version .*format 1; expected format {FORMAT}.*--weights"):
+        read_checkpoint(tmp_path / "last.pt")
+
+
+def test_code_in_a_checkpoint_is_never_executed(tmp_path):
+    content = {**msgspec.structs.asdict(TINY), "position": Bomb(tmp_path / "executed")}
+    torch.save(content, tmp_path / "new.pt")
+    torch.save(content, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps(Bomb(tmp_path / "executed")))
+    for name in ("new.pt", "old.pt", "plain.pt"):
+        with pytest.raises(CheckpointError):
+            read_checkpoint(tmp_path / name)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_zip_that_torch_did_not_write_is_refused(tmp_path):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(Bomb(tmp_path / "executed")))
+        archive.writestr("archive/version", "3")
+    (tmp_path / "x.pt").write_bytes(stream.getvalue())
+    with pytest.raises(CheckpointError):
+        load_tensors(tmp_path / "x.pt")
+    assert not (tmp_path / "executed").exists()

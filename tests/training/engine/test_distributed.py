@@ -1,0 +1,177 @@
+"""Ranks on one machine, over Gloo: two processes that train together must do what one does."""
+
+import os
+import socket
+import sys
+from itertools import chain
+
+import pytest
+import torch
+
+from models.errors import BotanifyError, CheckpointError
+from models.network import PlantNetwork
+from tests.training.small import command, events, losses_by_step, run_training
+from training.engine.checkpoint import read_checkpoint
+from training.engine.distributed import Ranks, join, leave, times_restarted
+from training.processes import clean_context
+from training.train import train
+
+STILL = ("--dropout", 0, "--drop-path", 0, "--cutmix", 0, "--norms", "frozen", "--workers", 0)
+
+
+def as_rank(rank, num_ranks, port, results, work, *arguments):
+    """What torchrun does for a process: it learns who it is from its environment."""
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(num_ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    torch.set_num_threads(1)
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    try:
+        results.put((rank, work(*arguments)))
+    except BaseException as error:
+        results.put((rank, f"{type(error).__name__}: {error}"))
+
+
+def on_ranks(num_ranks, work, *arguments):
+    """Runs a function on that many ranks; gives what each returned, by rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = clean_context("training.loading.data")
+    results = context.SimpleQueue()
+    ranks = [
+        context.Process(target=as_rank, args=(rank, num_ranks, port, results, work, *arguments))
+        for rank in range(num_ranks)
+    ]
+    for process in ranks:
+        process.start()
+    found = dict(results.get() for _ in ranks)
+    for process in ranks:
+        process.join(30)
+        process.kill()
+    return [found[rank] for rank in range(num_ranks)]
+
+
+def run_program(data, run, flags):
+    train(command(data, run, *flags))
+
+
+def train_on(num_ranks, data, run, *flags):
+    assert on_ranks(num_ranks, run_program, data, run, flags) == [None] * num_ranks
+    return run
+
+
+@pytest.fixture(scope="module")
+def first_weights(tmp_path_factory):
+    """Weights whose norms have statistics, as frozen norms need."""
+    torch.manual_seed(0)
+    network = PlantNetwork("test_efficientnet", 3)
+    network.train()
+    with torch.no_grad():
+        for _ in range(20):
+            network(torch.randn(8, 3, 32, 32))
+    path = tmp_path_factory.mktemp("weights") / "first.pt"
+    torch.save(network.state_dict(), path)
+    return path
+
+
+def all_losses(run):
+    return list(chain.from_iterable(losses for _, losses in sorted(losses_by_step(run).items())))
+
+
+def test_twenty_steps_of_two_ranks_have_the_losses_of_one_with_the_same_global_batch(data, first_weights, tmp_path):
+    flags = (*STILL, "--weights", first_weights, "--epochs", 7, "--max-steps", 20)
+    alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 8)
+    both = train_on(2, data, tmp_path / "both", *flags, "--batch-size", 4)
+    assert len(all_losses(alone)) == 20
+    assert all_losses(both) == pytest.approx(all_losses(alone), abs=1e-5)
+    weights = [read_checkpoint(run / "last.pt").network for run in (alone, both)]
+    for name, value in weights[0].items():
+        assert torch.allclose(value.float(), weights[1][name].float(), atol=1e-4), name
+    judged = [events(run, "epoch")[-1]["validation"] for run in (alone, both)]
+    assert judged[0]["loss"] == pytest.approx(judged[1]["loss"], abs=1e-4)
+    assert judged[0]["top1"]["num_pictures"] == judged[1]["top1"]["num_pictures"] == 3
+
+
+@pytest.mark.slow
+def test_ranks_that_accumulate_and_learn_the_head_first_agree_with_one_too(data, first_weights, tmp_path):
+    flags = (*STILL, "--weights", first_weights, "--epochs", 2, "--accumulate", 2, "--head-only-epochs", 1)
+    alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 4)
+    both = train_on(2, data, tmp_path / "both", *flags, "--batch-size", 2)
+    assert all_losses(both) == pytest.approx(all_losses(alone), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_goes_on_with_one(data, first_weights, tmp_path):
+    flags = (*STILL, "--weights", first_weights, "--epochs", 2)
+    whole = run_training(data, tmp_path / "whole", *flags, "--batch-size", 4)
+    run = train_on(2, data, tmp_path / "run", *flags, "--batch-size", 2, "--max-steps", 3)
+    with pytest.raises(CheckpointError, match=r"2 on each of 1 ranks.*resume with --batch-size 4"):
+        run_training(data, run, *flags, "--batch-size", 2, "--resume")
+    run_training(data, run, *flags, "--batch-size", 4, "--resume")
+    assert all_losses(run) == pytest.approx(all_losses(whole), abs=1e-5)
+
+
+def agree(_):
+    ranks = join("cpu")
+    found = [
+        ranks.any(ranks.rank == 1),
+        ranks.any(False),
+        ranks.minimum(5 + ranks.rank),
+        ranks.maximum(5 + ranks.rank),
+        ranks.sum([ranks.rank + 1.0, 10.0]),
+        ranks.mean([ranks.rank + 1.0]),
+        ranks.from_first(f"rank {ranks.rank}"),
+    ]
+    leave()
+    return found
+
+
+def test_ranks_agree():
+    assert on_ranks(2, agree, None) == [[True, False, 5, 6, [3.0, 20.0], [1.5], "rank 0"]] * 2
+
+
+def one_fails(who):
+    ranks = join("cpu")
+    with ranks.first_goes_first():
+        if ranks.rank == who:
+            raise ValueError("no such data")
+
+
+def test_where_the_first_rank_fails_the_others_do_not_go_on():
+    assert on_ranks(2, one_fails, 0) == [
+        "ValueError: no such data",
+        "BotanifyError: the first rank failed; it says why.",
+    ]
+
+
+def test_a_process_alone_agrees_with_itself():
+    ranks = Ranks()
+    assert (ranks.any(True), ranks.minimum(3), ranks.sum([2.0]), ranks.from_first("x")) == (True, 3, [2.0], "x")
+    assert ranks.alone
+    assert ranks.is_first
+    with ranks.first_goes_first():
+        pass
+
+
+def test_without_torchrun_a_process_is_alone(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+    assert join("cpu").alone
+    assert times_restarted() == 0
+
+
+def test_more_ranks_than_gpus_is_one_sentence(monkeypatch):
+    from training.engine.device import choose_device
+    from training.recipe import HardwareRecipe
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert choose_device(HardwareRecipe(), 0) == torch.device("cuda", 0)
+    with pytest.raises(BotanifyError, match="no GPU for rank 1"):
+        choose_device(HardwareRecipe(), 1)

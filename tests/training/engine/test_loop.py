@@ -1,0 +1,371 @@
+import hashlib
+import os
+import signal
+
+import pytest
+import timm
+import torch
+from torch.nn.functional import cross_entropy
+
+from models.errors import BotanifyError, DataError
+from models.network import PlantNetwork
+from tests.training.small import (
+    command,
+    draw,
+    events,
+    losses_by_step,
+    make_taxonomy,
+    make_trainer,
+    run_training,
+    write_data,
+)
+from training.dataset.manifest import Manifest
+from training.engine.checkpoint import read_checkpoint
+from training.engine.device import amp_dtype, choose_device
+from training.engine.interruption import ComeBack
+from training.engine.loop import Trainer
+from training.engine.nonfinite import Diverged
+from training.evaluation.predict import predict, torch_runner
+from training.loading.data import input_spec, judged_loader
+from training.monitor.memory import OutOfMemory
+from training.monitor.monitor import Monitor
+from training.recipe import HardwareRecipe
+
+STILL = ("--dropout", 0, "--drop-path", 0, "--randaugment-ops", 0, "--cutmix", 0, "--weight-decay", 0, "--ema-decay", 0)
+
+
+@pytest.fixture(scope="module")
+def ten_pictures(tmp_path_factory):
+    """Ten training pictures and one for validation, of two classes."""
+    folder, taxonomy = tmp_path_factory.mktemp("ten"), make_taxonomy(2)
+    rows = []
+    for number in range(11):
+        draw(("gold", "crimson")[number % 2], "ellipse", number).save(folder / f"{number}.png")
+        split = "train" if number < 10 else "validation"
+        rows.append((f"{number}.png", taxonomy.output_keys[number % 2], split))
+    return write_data(folder / "data", folder, rows, taxonomy)
+
+
+def frozen_network(num_outputs=2):
+    """A network in which pictures of a batch do not meet: its norms keep their statistics."""
+    torch.manual_seed(0)
+    network = PlantNetwork("test_efficientnet", num_outputs)
+    network.timm_model = timm.layers.freeze_batch_norm_2d(network.timm_model)
+    return network
+
+
+def gradients_of_steps(data, run, *flags):
+    """The gradient of every optimizer step, as one vector each."""
+    trainer, found = make_trainer(data, run, frozen_network(), *STILL, *flags), []
+
+    def keep(optimizer, *_):
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        found.append(torch.cat([parameter.grad.flatten() for parameter in parameters]))
+
+    trainer.engine.optimizer.register_step_pre_hook(keep)
+    trainer.run()
+    trainer.close()
+    return found
+
+
+def test_steps_move_every_weight(data, tmp_path):
+    torch.manual_seed(0)
+    network = PlantNetwork("test_efficientnet", 3)
+    before = {name: value.clone() for name, value in network.named_parameters()}
+    trainer = make_trainer(data, tmp_path / "run", network)
+    assert trainer.run(max_steps=2).step == 2
+    trainer.close()
+    still = [name for name, value in network.named_parameters() if torch.equal(value, before[name])]
+    assert not still
+
+
+def test_training_learns_to_tell_the_flowers_apart(data, tmp_path):
+    flags = ("--epochs", 12, "--cutmix", 0, "--backbone-lr", 5e-3, "--head-lr", 5e-3, "--validate-every-epochs", 12)
+    run = run_training(data, tmp_path / "run", *flags)
+    losses = [loss for losses in losses_by_step(run).values() for loss in losses]
+    assert sum(losses[-14:]) / 14 < 0.8 * sum(losses[:14]) / 14
+
+
+def test_a_window_of_two_batches_has_the_gradient_of_one_batch_twice_as_large(ten_pictures, tmp_path):
+    rates = ("--epochs", 1, "--backbone-lr", 1e-12, "--head-lr", 1e-12)
+    large = gradients_of_steps(ten_pictures, tmp_path / "large", *rates, "--batch-size", 4)
+    small = gradients_of_steps(ten_pictures, tmp_path / "small", *rates, "--batch-size", 2, "--accumulate", 2)
+    assert (len(large), len(small)) == (2, 3)
+    for whole, window in zip(large, small, strict=False):
+        assert (whole - window).norm() < 1e-4 * whole.norm()
+
+
+def test_a_short_last_window_is_the_mean_of_the_batches_that_it_has(ten_pictures, tmp_path):
+    rates = ("--epochs", 1, "--backbone-lr", 1e-12, "--head-lr", 1e-12, "--batch-size", 2)
+    windows = gradients_of_steps(ten_pictures, tmp_path / "windows", *rates, "--accumulate", 2)
+    batches = gradients_of_steps(ten_pictures, tmp_path / "batches", *rates)
+    assert (len(windows), len(batches)) == (3, 5)
+    assert (windows[2] - batches[4]).norm() < 1e-4 * batches[4].norm()
+
+
+def test_the_largest_gradient_norm_is_kept(ten_pictures, tmp_path):
+    flags = ("--epochs", 1, "--clip-norm", 0.01, "--batch-size", 2)
+    assert all(gradient.norm() <= 0.0101 for gradient in gradients_of_steps(ten_pictures, tmp_path / "run", *flags))
+
+
+def judged_loss(network, data, run):
+    recipe, manifest = command(data, run).recipe, Manifest(data)
+    loader = judged_loader(manifest, manifest.rows_of("validation"), input_spec(recipe), recipe.data)
+    logits, labels = predict(loader, torch_runner(network, torch.device("cpu")))
+    return float(cross_entropy(torch.from_numpy(logits), torch.from_numpy(labels)))
+
+
+def test_the_moving_average_is_what_is_validated(finished_run, data):
+    checkpoint = read_checkpoint(finished_run / "last.pt")
+    losses = {}
+    for name in ("network", "ema"):
+        network = PlantNetwork("test_efficientnet", 3)
+        network.load_state_dict(getattr(checkpoint, name))
+        losses[name] = judged_loss(network, data, finished_run)
+    validated = events(finished_run, "epoch")[-1]["validation"]["loss"]
+    assert validated == pytest.approx(losses["ema"], abs=1e-5)
+    assert abs(validated - losses["network"]) > 1e-4
+
+
+def test_every_epoch_shows_the_pictures_in_another_order_and_otherwise_changed(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(Monitor, "measure_ceiling", lambda *_: None)  # which goes forward, too
+    seen = []
+    network = PlantNetwork("test_efficientnet", 3)
+    network.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]) if module.training else None)
+    flags = ("--cutmix", 0, "--batch-size", 10, "--ema-decay", 0, "--backbone-lr", 1e-12, "--head-lr", 1e-12)
+    trainer = make_trainer(data, tmp_path / "run", network, *flags)
+    trainer.run()
+    trainer.close()
+    assert len(seen) == 6
+    epochs = [{picture.numpy().tobytes() for batch in batches for picture in batch} for batches in (seen[:3], seen[3:])]
+    assert len(epochs[0]) == len(epochs[1]) == 30
+    assert not epochs[0] & epochs[1]
+
+
+def test_a_rare_class_comes_as_often_as_the_recipe_says_and_changed_in_another_way_each_time(tmp_path):
+    taxonomy, rows = make_taxonomy(2), []
+    for number in range(9):
+        draw(("gold", "crimson")[number == 8], "ellipse", number).save(tmp_path / f"{number}.png")
+        split = "train" if number else "validation"
+        rows.append((f"{number}.png", taxonomy.output_keys[number == 8], split))
+    data = write_data(tmp_path / "data", tmp_path, rows, taxonomy)
+    flags = ("--sampling", "class_balanced", "--order", "blocks", "--batch-size", 4, "--epochs", 1)
+    trainer, seen = make_trainer(data, tmp_path / "run", frozen_network(), *flags), []
+    trainer.loader = (seen.append(batch) or batch for batch in trainer.loader)
+    trainer.run()
+    trainer.close()
+    pixels, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    assert labels.bincount().tolist() == [4, 4]
+    assert len({picture.numpy().tobytes() for picture in pixels}) == 8
+
+
+def test_a_checkpoint_in_the_middle_of_an_epoch_counts_its_pictures(ten_pictures, tmp_path):
+    flags = ("--batch-size", 2, "--accumulate", 2)
+    trainer = make_trainer(ten_pictures, tmp_path / "run", frozen_network(), *flags)
+    position = trainer.run(max_steps=2)
+    trainer.close()
+    assert (position.epoch, position.pictures, position.step) == (0, 8, 2)
+    assert read_checkpoint(tmp_path / "run" / "last.pt").position["pictures"] == 8
+
+
+def test_without_a_moving_average_the_weights_themselves_are_judged(data, tmp_path):
+    run = run_training(data, tmp_path / "run", "--ema-decay", 0, "--epochs", 1)
+    checkpoint = read_checkpoint(run / "last.pt")
+    assert checkpoint.ema is None
+    assert checkpoint.judged_weights is checkpoint.network
+
+
+def test_the_log_tells_speed_size_and_validation_of_every_epoch(finished_run):
+    for number, epoch in enumerate(events(finished_run, "epoch"), start=1):
+        assert (epoch["epoch"], epoch["side_px"]) == (number, 32)
+        assert epoch["pictures_per_s"] > 0
+        assert epoch["validation"]["top1"]["num_pictures"] == 3
+    assert sorted(losses_by_step(finished_run)) == list(range(1, 15))
+    assert all(len(losses) == 1 for losses in losses_by_step(finished_run).values())
+    assert events(finished_run, "end")[-1]["step"] == 14
+
+
+def test_validation_may_be_rarer_than_epochs_and_never_misses_the_last(data, tmp_path):
+    run = run_training(data, tmp_path / "run", "--epochs", 3, "--validate-every-epochs", 2)
+    assert ["validation" in epoch for epoch in events(run, "epoch")] == [False, True, True]
+
+
+def test_pictures_grow_as_the_recipe_says(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(Monitor, "measure_ceiling", lambda *_: None)  # which goes forward, too
+    seen = []
+    network = PlantNetwork("test_efficientnet", 3)
+    network.register_forward_pre_hook(
+        lambda module, inputs: seen.append(tuple(inputs[0].shape[2:])) if module.training else None
+    )
+    flags = ("--progressive", 0, 32, 1, 48, "--picture-px", 48, "--batch-size", 14, "--ema-decay", 0)
+    trainer = make_trainer(data, tmp_path / "run", network, *flags)
+    trainer.run()
+    trainer.close()
+    assert seen == [(32, 32)] * 2 + [(48, 48)] * 2
+    assert [epoch["side_px"] for epoch in events(tmp_path / "run", "epoch")] == [32, 48]
+
+
+def test_fp16_on_a_cpu_is_full_precision(data, tmp_path):
+    half = run_training(data, tmp_path / "fp16", "--amp", "fp16", "--max-steps", 3)
+    full = run_training(data, tmp_path / "off", "--amp", "off", "--max-steps", 3)
+    assert losses_by_step(half) == losses_by_step(full)
+
+
+@pytest.mark.parametrize(
+    ("amp", "device", "dtype"),
+    [
+        ("fp16", "cpu", None),
+        ("off", "cpu", None),
+        ("bf16", "cpu", torch.bfloat16),
+        ("fp16", "cuda", torch.float16),
+        ("bf16", "cuda", torch.bfloat16),
+        ("off", "cuda", None),
+    ],
+)
+def test_precision_follows_recipe_and_device(amp, device, dtype):
+    assert amp_dtype(HardwareRecipe(amp=amp), torch.device(device)) == dtype
+
+
+def test_bf16_trains_on_a_cpu(data, tmp_path):
+    run = run_training(data, tmp_path / "run", "--amp", "bf16", "--max-steps", 2)
+    assert len(losses_by_step(run)) == 2
+
+
+def test_cuda_is_refused_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BotanifyError, match="--device cpu"):
+        choose_device(HardwareRecipe(device="cuda"))
+    assert choose_device(HardwareRecipe(device="auto")).type == "cpu"
+
+
+def content(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_too_many_steps_without_numbers_end_the_run_with_a_diagnosis_and_the_last_checkpoint_stands(data, tmp_path):
+    run = run_training(data, tmp_path / "run", "--max-steps", 7)
+    before = content(run / "last.pt")
+    with pytest.raises(Diverged, match=r"2 steps in a row.*the first layer whose output is no number.*--clip-norm"):
+        run_training(data, run, "--resume", "--backbone-lr", 1e20, "--head-lr", 1e20, "--max-bad-steps", 1)
+    assert content(run / "last.pt") == before
+    assert events(run, "diverged")
+    run_training(data, run, "--resume")
+    assert read_checkpoint(run / "last.pt").position["step"] == 14
+
+
+@pytest.mark.parametrize("clip", [0, 1])
+def test_a_step_whose_gradient_is_no_number_is_skipped_and_counted_and_leaves_no_trace(clip, data, tmp_path):
+    network = PlantNetwork("test_efficientnet", 3)
+    trainer, weights = make_trainer(data, tmp_path / "run", network, "--clip-norm", clip), []
+    spoiled = iter([False, True, True, False])
+
+    def spoil(module, inputs):
+        weights.append(module.head.weight.detach().clone())
+        return (inputs[0] * torch.nan,) if next(spoiled) else None
+
+    hook = network.register_forward_pre_hook(spoil)
+    trainer.run(max_steps=4)
+    hook.remove()
+    trainer.close()
+    assert not torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[1], weights[2])
+    assert torch.equal(weights[2], weights[3])
+    assert [event["bad_steps"] for event in events(tmp_path / "run", "losses")] == [0, 1, 2, 2]
+    checkpoint = read_checkpoint(tmp_path / "run" / "last.pt")
+    for part in (checkpoint.network, checkpoint.ema):
+        assert all(value.isfinite().all() for value in part.values())
+    states = checkpoint.optimizer["state"].values()
+    assert {float(state["step"]) for state in states} == {2.0}
+
+
+def test_a_batch_that_does_not_fit_is_one_sentence_with_a_size_that_was_tried(data, tmp_path):
+    network = PlantNetwork("test_efficientnet", 3)
+    trainer = make_trainer(data, tmp_path / "run", network, "--batch-size", 12)
+
+    def full(_module, inputs):
+        if len(inputs[0]) > 3:
+            raise torch.OutOfMemoryError
+
+    network.register_forward_pre_hook(full)
+    statistics = network.state_dict()["timm_model.bn1.running_mean"].clone()
+    with pytest.raises(OutOfMemory, match=r"12 pictures of 32 px; 3 fit.*--batch-size 3 --accumulate 4 keeps"):
+        trainer.run()
+    trainer.close()
+    assert torch.equal(network.state_dict()["timm_model.bn1.running_mean"], statistics)
+
+
+def test_while_only_the_head_learns_the_rest_stands_still(data, tmp_path):
+    torch.manual_seed(0)
+    network = PlantNetwork("test_efficientnet", 3)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    trainer = make_trainer(data, tmp_path / "run", network, "--head-only-epochs", 1)
+    trainer.run(max_steps=7)  # an epoch
+    moved = {name for name, value in network.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {"timm_model.classifier.weight", "timm_model.classifier.bias"}
+    trainer.run(max_steps=1)
+    trainer.close()
+    assert not torch.equal(network.state_dict()["timm_model.conv_stem.weight"], before["timm_model.conv_stem.weight"])
+
+
+def test_a_time_limit_ends_the_run_with_a_validation_and_a_checkpoint(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", PlantNetwork("test_efficientnet", 3), "--epochs", 500)
+    position = trainer.run(max_seconds=0.5)
+    trainer.close()
+    assert 0.5 <= position.seconds < 5
+    assert position.epoch < 500
+    assert "validation" in events(tmp_path / "run", "epoch")[-1]
+    assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == position.step
+
+
+def test_a_run_that_is_asked_to_stop_saves_at_the_next_step_and_says_come_back(data, tmp_path):
+    network = PlantNetwork("test_efficientnet", 3)
+    trainer, steps = make_trainer(data, tmp_path / "run", network), []
+
+    def ask(*_):
+        steps.append(1)
+        if len(steps) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    network.register_forward_pre_hook(ask)
+    with pytest.raises(ComeBack):
+        trainer.run()
+    trainer.close()
+    assert len(steps) == 3
+    assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == 3
+    assert events(tmp_path / "run", "interrupted")[-1]["step"] == 3
+
+
+def test_a_stop_after_the_last_step_of_an_epoch_leaves_its_validation_to_the_resume(data, tmp_path):
+    whole = run_training(data, tmp_path / "whole", "--epochs", 1)
+    network = PlantNetwork("test_efficientnet", 3)
+    trainer = make_trainer(data, tmp_path / "run", network, "--epochs", 1)
+    trainer.engine.optimizer.register_step_post_hook(
+        lambda *_: os.kill(os.getpid(), signal.SIGTERM) if trainer.position.step == 6 else None
+    )
+    with pytest.raises(ComeBack):
+        trainer.run()
+    trainer.close()
+    assert not events(tmp_path / "run", "epoch")
+    run_training(data, tmp_path / "run", "--epochs", 1, "--resume")
+    (epoch,) = events(tmp_path / "run", "epoch")
+    assert epoch["validation"]["top1"]["num_pictures"] == 3
+    positions = [read_checkpoint(run / "last.pt").position for run in (tmp_path / "run", whole)]
+    assert [(p["epoch"], p["pictures"], p["step"]) for p in positions] == [(1, 0, 7)] * 2
+
+
+def test_weights_that_are_no_numbers_never_replace_good_ones(data, tmp_path):
+    run = run_training(data, tmp_path / "run", "--max-steps", 7)
+    before = content(run / "last.pt")
+    # The losses are still finite when the first step of this rate has been taken.
+    with pytest.raises(Diverged, match="weights"):
+        run_training(data, run, "--resume", "--head-lr", 1e39, "--checkpoint-every-steps", 1)
+    assert content(run / "last.pt") == before
+
+
+def test_data_without_validation_pictures_is_told_before_the_first_epoch(tmp_path):
+    taxonomy = make_taxonomy(1)
+    draw("gold", "ellipse", 1).save(tmp_path / "a.png")
+    data = write_data(tmp_path / "data", tmp_path, [("a.png", taxonomy.output_keys[0], "train")], taxonomy)
+    with pytest.raises(DataError, match="no validation pictures"):
+        Trainer(command(data, tmp_path / "run").recipe, Manifest(data), frozen_network(1), torch.device("cpu"))
+    assert not (tmp_path / "run").exists()

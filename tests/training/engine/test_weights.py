@@ -1,0 +1,278 @@
+import pickle
+import socket
+import sys
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+import timm
+import torch
+from huggingface_hub import constants
+from safetensors.torch import save_file
+
+from models.errors import CheckpointError
+from models.network import PlantNetwork
+from tests.training.small import RECIPE, require_one_line
+from training.engine import weights
+from training.engine.checkpoint import read_checkpoint
+from training.engine.weights import load_weights
+from training.train import main
+
+NAME = "test_efficientnet"
+
+
+def timm_state(num_classes, seed=1):
+    torch.manual_seed(seed)
+    return timm.create_model(NAME, num_classes=num_classes).state_dict()
+
+
+def own_state(network):
+    """The network's weights under timm's names."""
+    return {name.removeprefix("timm_model."): value for name, value in network.state_dict().items()}
+
+
+def require_loaded(network, state, *, head=True):
+    for name, value in own_state(network).items():
+        if head or not name.startswith("classifier"):
+            assert torch.equal(value, state[name]), name
+
+
+def save(kind, state, folder):
+    path = folder / ("weights.safetensors" if kind == "safetensors" else "weights.pth")
+    if kind == "safetensors":
+        save_file(state, path)
+    elif kind == "wrapped":
+        torch.save({"state_dict": state, "epoch": 3}, path)
+    elif kind == "own names":
+        torch.save({f"timm_model.{name}": value for name, value in state.items()}, path)
+    else:
+        torch.save(state, path)
+    return str(path)
+
+
+def test_none_leaves_the_network_as_it_is():
+    network = PlantNetwork(NAME, 3)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    loaded = load_weights(network, "none")
+    assert (loaded.origin, loaded.fresh_head) == ("none", True)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["timm", "wrapped", "own names", "safetensors"])
+def test_a_state_dict_fills_the_whole_network(kind, tmp_path):
+    network, state = PlantNetwork(NAME, 3), timm_state(3)
+    loaded = load_weights(network, save(kind, state, tmp_path))
+    require_loaded(network, state)
+    assert not loaded.fresh_head
+
+
+@pytest.mark.parametrize("kind", ["timm", "safetensors"])
+def test_weights_of_another_number_of_classes_fill_the_backbone_and_say_so(kind, tmp_path):
+    network, state = PlantNetwork(NAME, 7), timm_state(3)
+    head = network.head.weight.clone()
+    loaded = load_weights(network, save(kind, state, tmp_path))
+    require_loaded(network, state, head=False)
+    assert torch.equal(network.head.weight, head)
+    assert loaded.fresh_head
+    assert "the classifier starts at random" in loaded.note
+
+
+def test_a_checkpoint_of_ours_gives_its_moving_average(finished_run):
+    network = PlantNetwork(NAME, 3)
+    load_weights(network, str(finished_run / "last.pt"))
+    ema = read_checkpoint(finished_run / "last.pt").ema
+    assert all(torch.equal(value, ema[name]) for name, value in network.state_dict().items())
+
+
+def save_checkpoint(folder, keys, num_rows=None):
+    """A checkpoint as a run writes it, of which only the weights and the keys are of interest here."""
+    torch.manual_seed(2)
+    network = PlantNetwork(NAME, len(keys) if num_rows is None else num_rows)
+    torch.nn.init.normal_(network.head.bias)
+    path = folder / "last.pt"
+    torch.save({"network": network.state_dict(), "ema": None, "output_keys": keys}, path)
+    return path, network
+
+
+def load_by_key(path, keys):
+    torch.manual_seed(3)
+    network = PlantNetwork(NAME, len(keys))
+    fresh = {name: value.clone() for name, value in network.head.state_dict().items()}
+    return network, fresh, load_weights(network, str(path), keys)
+
+
+@pytest.mark.parametrize("keys", [["c", "d", "a", "e"], ["c", "a", "b"], ["a"], ["d", "a", "e"]])
+def test_the_rows_of_the_classifier_follow_their_keys(keys, tmp_path):
+    path, saved = save_checkpoint(tmp_path, ["a", "b", "c"])
+    network, fresh, loaded = load_by_key(path, keys)
+    require_loaded(network, own_state(saved), head=False)
+    for row, key in enumerate(keys):
+        for name, value in network.head.state_dict().items():
+            known = key in "abc"
+            expected = saved.head.state_dict()[name]["abc".index(key)] if known else fresh[name][row]
+            assert torch.equal(value[row], expected), (key, name)
+    num_known = len(set(keys) & set("abc"))
+    assert f"{num_known} of {len(keys)} rows of the classifier by their key" in loaded.note
+    assert loaded.fresh_head == ("the rest starts at random" in loaded.note) == (num_known < len(keys))
+
+
+def test_as_many_outputs_of_other_plants_take_no_row(tmp_path):
+    path, _ = save_checkpoint(tmp_path, ["a", "b", "c"])
+    network, fresh, loaded = load_by_key(path, ["x", "y", "z"])
+    assert all(torch.equal(value, fresh[name]) for name, value in network.head.state_dict().items())
+    assert (loaded.fresh_head, "0 of 3 rows" in loaded.note) == (True, True)
+
+
+def test_the_same_outputs_in_the_same_order_are_copied_straight(tmp_path):
+    path, saved = save_checkpoint(tmp_path, ["a", "b", "c"])
+    network, _, loaded = load_by_key(path, ["a", "b", "c"])
+    require_loaded(network, own_state(saved))
+    assert (loaded.fresh_head, loaded.note) == (False, f"weights from {path}")
+
+
+def test_a_checkpoint_whose_names_and_rows_disagree_is_refused(tmp_path):
+    path, _ = save_checkpoint(tmp_path, ["a", "b", "c"], num_rows=5)
+    with pytest.raises(CheckpointError, match="3 names for 5 rows"):
+        load_by_key(path, ["c", "a"])
+
+
+def test_a_file_without_keys_is_taken_as_it_is_or_without_its_classifier(tmp_path):
+    path = save("timm", timm_state(3), tmp_path)
+    network, _, loaded = load_by_key(path, ["a", "b", "c"])
+    require_loaded(network, timm_state(3))
+    assert not loaded.fresh_head
+    network, fresh, loaded = load_by_key(path, ["a", "b"])
+    assert torch.equal(network.head.weight, fresh["weight"])
+    assert loaded.fresh_head
+
+
+@pytest.mark.parametrize("kind", ["timm", "safetensors"])
+def test_weights_of_another_architecture_are_refused_and_change_nothing(kind, tmp_path):
+    network = PlantNetwork("test_resnet", 3)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    with pytest.raises(CheckpointError, match=r"another network.*test_resnet"):
+        load_weights(network, save(kind, timm_state(3), tmp_path))
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_files_that_hold_no_weights_are_told(tmp_path):
+    contents = {
+        "a.pth": pickle.dumps({"a": print}),
+        "b.pth": b"garbage",
+        "c.safetensors": b"\xff" * 100,
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    torch.save({"epoch": 3}, tmp_path / "d.pth")
+    for name in [*contents, "d.pth", "missing.pth", "missing.safetensors"]:
+        with pytest.raises(CheckpointError, match=name):
+            load_weights(PlantNetwork(NAME, 3), str(tmp_path / name))
+
+
+def test_imagenet_fills_the_backbone_from_what_timm_gives(monkeypatch):
+    torch.manual_seed(5)
+    published = timm.create_model(NAME)
+
+    def create_model(name, *, pretrained):
+        assert (name, pretrained) == (NAME, True)
+        return published
+
+    network = PlantNetwork(NAME, 3)
+    monkeypatch.setattr(weights.timm, "create_model", create_model)
+    loaded = load_weights(network, "imagenet")
+    require_loaded(network, published.state_dict(), head=False)
+    assert (loaded.origin, loaded.fresh_head) == ("imagenet", True)
+
+
+@contextmanager
+def hub_that_answers(status):
+    """A hub on this machine; the address is given."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+@contextmanager
+def hub_that_keeps_silent():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextmanager
+def no_hub_at_all():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize(
+    ("hub", "reached"),
+    [
+        (lambda: hub_that_answers(200), True),
+        (lambda: hub_that_answers(404), True),
+        (lambda: hub_that_answers(503), False),
+        (hub_that_keeps_silent, False),
+        (no_hub_at_all, False),
+    ],
+)
+def test_only_a_hub_that_answers_is_asked_for_weights(hub, reached, monkeypatch):
+    asked = []
+
+    def create_model(name, *, pretrained):
+        asked.append(not constants.HF_HUB_OFFLINE)
+        return timm.models.create_model(name)
+
+    monkeypatch.setattr(weights, "_HUB_PATIENCE_S", 5.0 if reached else 0.2)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    network = PlantNetwork(NAME, 3)
+    monkeypatch.setattr(weights.timm, "create_model", create_model)
+    with hub() as address:
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        load_weights(network, "imagenet")
+    assert asked == [reached]
+    assert not constants.HF_HUB_OFFLINE
+
+
+def test_weights_in_the_cache_need_no_hub(monkeypatch, tmp_path):
+    published = timm_state(1000)
+    cached = tmp_path / "hub" / f"models--timm--{NAME}.r160_in1k"
+    (cached / "snapshots" / "1").mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("1")
+    save_file(published, cached / "snapshots" / "1" / "model.safetensors")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    network = PlantNetwork(NAME, 3)
+    with no_hub_at_all() as address:
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        load_weights(network, "imagenet")
+    require_loaded(network, published, head=False)
+
+
+def test_imagenet_without_a_network_connection_is_one_line_with_both_ways_out(data, tmp_path, monkeypatch, capsys):
+    arguments = (RECIPE, "--data", data, "--run", tmp_path / "run", "--weights", "imagenet")
+    monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
+    started = time.monotonic()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr().err
+    assert ended.value.code == 1
+    require_one_line(told, "bad_checkpoint")
+    assert "--weights FILE" in told
+    assert "--weights none" in told
+    assert time.monotonic() - started < 30
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,76 @@
+"""Prepared data of a few drawn pictures, written without going through prepare."""
+
+import hashlib
+import io
+
+from PIL import Image
+
+from models.preprocess import upright_size
+from tests.training.small import draw, make_taxonomy
+from training.dataset.manifest import SourceNote, write_manifest
+
+COLORS = ("crimson", "royalblue", "gold", "orchid")
+
+
+def picture_bytes(variant=0, size=(80, 64), image_format="JPEG", orientation=1):
+    """One drawn picture as a file's bytes."""
+    exif = Image.Exif()
+    if orientation != 1:
+        exif[0x0112] = orientation
+    stream = io.BytesIO()
+    draw(COLORS[variant % len(COLORS)], "ellipse", variant, size).save(stream, image_format, quality=92, exif=exif)
+    return stream.getvalue()
+
+
+def write_prepared(folder, pictures):
+    """Writes a data folder of (path, split, bytes), the pictures in `folder/pictures`."""
+    root = folder / "pictures"
+    taxonomy = make_taxonomy(2)
+    rows = []
+    for number, (path, split, data) in enumerate(pictures):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+        width, height = upright_size(data)
+        rows.append(
+            {
+                "picture_id": f"drawn:{path}",
+                "source": "drawn",
+                "path": path,
+                "shard": "",
+                "offset": 0,
+                "length": len(data),
+                "label": taxonomy.output_keys[number % 2],
+                "split": split,
+                "group": f"plant {number // 2}",
+                "licence": "CC0",
+                "author": "",
+                "taken_on": None,
+                "latitude": None,
+                "longitude": None,
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "width": width,
+                "height": height,
+            }
+        )
+    columns = {key: [row[key] for row in rows] for key in rows[0]}
+    write_manifest(folder, columns, taxonomy, {"drawn": SourceNote("pictures", "Drawn.")})
+    return folder
+
+
+def write_mixed(folder, num_train=24, size=(120, 96)):
+    """Training pictures of which most are reduced at a short side of 64, and some of each other split."""
+    train = [
+        (f"train/{number}.jpg", "train", picture_bytes(number, (60, 50) if number % 4 == 0 else size))
+        for number in range(num_train)
+    ]
+    judged = [
+        (f"{split}/{number}.png", split, picture_bytes(100 + number, size, "PNG"))
+        for split in ("validation", "test")
+        for number in range(3)
+    ]
+    return write_prepared(folder, [*judged, *train])
+
+
+def hashes(folder):
+    """Name -> hash of every file in a folder."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}

@@ -1,0 +1,98 @@
+import hashlib
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.errors import DataError
+from models.preprocess import read_picture, upright_size
+from tests.training.loading.shards.prepared import picture_bytes
+from training.loading.shards.encode import SourcePicture, encode_picture
+
+
+@pytest.fixture
+def encode(tmp_path):
+    """Encodes bytes at short side 64 and quality 90."""
+
+    def run(data, judged=False, sha256=None):
+        file = tmp_path / "picture"
+        file.write_bytes(data)
+        width, height = upright_size(data)
+        sha256 = sha256 or hashlib.sha256(data).hexdigest()
+        return encode_picture(SourcePicture(str(file), len(data), sha256, width, height, judged), 64, 90)
+
+    return run
+
+
+def opened(stored):
+    return Image.open(io.BytesIO(stored.data))
+
+
+def test_small_jpegs_are_copied_byte_for_byte(encode):
+    data = picture_bytes(size=(200, 64))
+    stored = encode(data)
+    assert stored.data == data
+    assert (stored.width, stored.height) == (200, 64)
+
+
+def test_large_pictures_are_reduced_to_the_short_side(encode):
+    stored = encode(picture_bytes(size=(300, 200)))
+    assert opened(stored).size == (96, 64) == (stored.width, stored.height)
+    assert opened(stored).format == "JPEG"
+    assert stored.sha256 == hashlib.sha256(stored.data).hexdigest()
+
+
+@pytest.mark.parametrize("size", [(300, 200), (60, 40)])
+def test_turned_pictures_are_stored_upright_without_exif(encode, size):
+    data = picture_bytes(size=size, orientation=6)
+    stored = encode(data)
+    assert stored.data != data
+    assert dict(opened(stored).getexif()) == {}
+    assert stored.width < stored.height
+    expected = read_picture(data).image.resize((stored.width, stored.height))
+    assert np.abs(np.asarray(opened(stored)).astype(int) - np.asarray(expected)).mean() < 8
+
+
+def test_a_small_picture_that_is_no_jpeg_becomes_one_of_its_own_size(encode):
+    stored = encode(picture_bytes(size=(50, 40), image_format="PNG"))
+    assert (opened(stored).format, opened(stored).size) == ("JPEG", (50, 40))
+
+
+def test_comments_and_other_metadata_are_not_carried_along(encode):
+    stream = io.BytesIO()
+    picture = Image.open(io.BytesIO(picture_bytes(size=(300, 200))))
+    picture.save(stream, "JPEG", comment="where I live", dpi=(300, 300))
+    assert b"where I live" in stream.getvalue()
+    assert b"where I live" not in encode(stream.getvalue()).data
+
+
+def test_judged_pictures_keep_their_bytes(encode):
+    data = picture_bytes(size=(300, 200), orientation=6)
+    stored = encode(data, judged=True)
+    assert stored.data == data
+    assert (stored.width, stored.height) == (200, 300)
+
+
+def test_very_long_pictures_fit_into_a_jpeg(encode):
+    stream = io.BytesIO()
+    Image.new("RGB", (70_000, 10), "green").save(stream, "PNG")
+    assert encode(stream.getvalue()).width == 65_500
+
+
+def test_reduced_decoding_is_hardly_seen(encode):
+    data = picture_bytes(size=(2000, 1500))
+    full = read_picture(data).image.resize((85, 64), Image.Resampling.LANCZOS)
+    assert np.abs(np.asarray(opened(encode(data))).astype(int) - np.asarray(full)).mean() < 4
+
+
+def test_a_changed_file_is_told(encode, tmp_path):
+    with pytest.raises(DataError, match="changed since it was prepared") as caught:
+        encode(picture_bytes(), sha256="0" * 64)
+    assert str(tmp_path / "picture") in str(caught.value)
+    assert "prepare.py again" in str(caught.value)
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(DataError, match=r"cannot be read: .*gone\.jpg"):
+        encode_picture(SourcePicture(str(tmp_path / "gone.jpg"), 9, "0" * 64, 1, 1, judged=False), 64, 90)

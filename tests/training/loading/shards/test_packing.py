@@ -1,0 +1,199 @@
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+
+import pytest
+
+from models.errors import DataError, RecipeError
+from models.preprocess import upright_size
+from tests.training.loading.shards.prepared import hashes, picture_bytes, write_mixed, write_prepared
+from tests.training.small import ROOT, require_one_line
+from training.dataset.manifest import Manifest
+from training.loading.shards import Pack, pack
+from training.loading.storage import PictureStore
+
+OPTIONS = {"short_side_px": 64, "shard_mb": 0.02, "workers": 1}
+PROGRAM = """
+import resource, sys
+from pathlib import Path
+from training.program import run_program
+from training.loading.shards import Pack, pack
+data, out, most_bytes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+if most_bytes:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))  # Python ignores the signal: as a full disk
+run_program(lambda: pack(Pack(data=data, out=out, short_side_px=64, shard_mb=0.02, workers=1)))
+"""
+
+
+def start(data, out, most_bytes=0):
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(data), str(out), str(most_bytes)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return write_mixed(tmp_path_factory.mktemp("prepared"))
+
+
+@pytest.fixture(scope="module")
+def packed(prepared, tmp_path_factory):
+    """Never to be written to."""
+    out = tmp_path_factory.mktemp("packed") / "data"
+    pack(Pack(data=prepared, out=out, **OPTIONS))
+    return out
+
+
+def test_packed_rows_say_the_same_of_the_same_pictures(prepared, packed):
+    kept = ["picture_id", "source", "path", "label", "split", "group", "licence", "author"]
+    before, after = (Manifest(folder).table.select(kept).to_pylist() for folder in (prepared, packed))
+    assert before != after  # shuffled
+    assert sorted(before, key=lambda row: row["path"]) == sorted(after, key=lambda row: row["path"])
+    assert Manifest(packed).taxonomy == Manifest(prepared).taxonomy
+    assert Manifest(packed).sources == Manifest(prepared).sources
+
+
+def test_the_manifest_describes_the_stored_bytes(packed):
+    manifest = Manifest(packed)
+    store = PictureStore(manifest)
+    for row, facts in enumerate(manifest.table.to_pylist()):
+        data = store.read(row)
+        assert len(data) == facts["length"]
+        assert upright_size(data) == (facts["width"], facts["height"])
+        if facts["split"] == "train":
+            assert min(facts["width"], facts["height"]) <= 64
+
+
+def test_judged_and_small_pictures_keep_their_bytes(prepared, packed):
+    manifest = Manifest(packed)
+    for row, facts in enumerate(manifest.table.to_pylist()):
+        original = (prepared / "pictures" / facts["path"]).read_bytes()
+        is_small = facts["path"].startswith("train/") and int(facts["path"][6:-4]) % 4 == 0
+        assert (PictureStore(manifest).read(row) == original) == (facts["split"] != "train" or is_small)
+
+
+def test_neighboring_rows_are_neighboring_bytes(packed):
+    rows = Manifest(packed).table.select(["shard", "offset"]).to_pylist()
+    shards = list(dict.fromkeys(row["shard"] for row in rows))
+    places = [(shards.index(row["shard"]), row["offset"]) for row in rows]
+    assert places == sorted(places)
+
+
+def test_any_tar_reads_the_shards(packed):
+    manifest = Manifest(packed)
+    for path in packed.glob("*.tar"):
+        with tarfile.open(path) as tar:
+            found = [(member.offset_data, member.size) for member in tar]
+            assert all(member.mtime == member.uid == 0 for member in tar)
+        expected = [(row["offset"], row["length"]) for row in manifest.table.to_pylist() if row["shard"] == path.name]
+        assert found == expected
+
+
+def test_packing_again_writes_no_shard(prepared, packed, tmp_path):
+    copied = shutil.copytree(packed, tmp_path / "data")
+    before = hashes(copied)
+    assert pack(Pack(data=prepared, out=copied, **OPTIONS)).num_written == 0
+    assert hashes(copied) == before
+
+
+@pytest.mark.parametrize("option", [{"quality": 80}, {"short_side_px": 60}, {"shard_mb": 0.03}, {"seed": 1}])
+def test_a_folder_with_other_options_is_refused(prepared, packed, tmp_path, option):
+    copied = shutil.copytree(packed, tmp_path / "data")
+    (copied / "manifest.parquet").unlink()  # as when not all of it is there yet
+    before = hashes(copied)
+    with pytest.raises(DataError, match="packed with other options"):
+        pack(Pack(data=prepared, out=copied, **(OPTIONS | option)))
+    assert hashes(copied) == before
+
+
+def test_data_is_never_packed_over_data(prepared, packed):
+    with pytest.raises(DataError, match="holds other data"):
+        pack(Pack(data=prepared, out=prepared, **OPTIONS))
+    with pytest.raises(DataError, match="packed already"):
+        pack(Pack(data=packed, out=prepared, **OPTIONS))
+
+
+def test_parts_are_joined_by_the_last_and_equal_one_run(prepared, packed, tmp_path, capsys):
+    first = pack(Pack(data=prepared, out=tmp_path / "data", part="2/2", **OPTIONS))
+    assert len(first.missing) + first.num_written == first.num_shards
+    assert not (tmp_path / "data" / "manifest.parquet").exists()
+    assert "run the missing parts (1/2)" in capsys.readouterr().out
+    assert pack(Pack(data=prepared, out=tmp_path / "data", part="1/2", **OPTIONS)).missing == ()
+    assert hashes(tmp_path / "data") == {name: sha for name, sha in hashes(packed).items() if name != "manifest.arrow"}
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2"])
+def test_a_part_that_is_none_is_told(prepared, tmp_path, part):
+    with pytest.raises(RecipeError, match="--part"):
+        pack(Pack(data=prepared, out=tmp_path / "data", part=part, **OPTIONS))
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("lost", ["tar", "parquet", "cut"])
+def test_a_lost_file_is_packed_again(prepared, packed, tmp_path, lost):
+    copied = shutil.copytree(packed, tmp_path / "data")
+    before = hashes(copied)
+    if lost == "cut":
+        os.truncate(copied / "train-00001.tar", 1000)
+    else:
+        (copied / f"train-00001.{lost}").unlink()
+    assert pack(Pack(data=prepared, out=copied, **OPTIONS)).num_written == 1
+    assert hashes(copied) == before
+
+
+def test_a_picture_that_changed_is_told_and_leaves_nothing_half_written(tmp_path):
+    data = write_prepared(
+        tmp_path / "data", [("a.jpg", "train", picture_bytes(1)), ("b.jpg", "train", picture_bytes(2))]
+    )
+    (data / "pictures" / "b.jpg").write_bytes(picture_bytes(3))
+    with pytest.raises(DataError, match=r"changed since it was prepared: .*b\.jpg"):
+        pack(Pack(data=data, out=tmp_path / "out", workers=1))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_killed_run_is_continued_to_the_same_bytes(tmp_path):
+    large = [picture_bytes(variant, (1500, 1100)) for variant in range(4)]
+    pictures = [(f"{number}.jpg", "train", large[number % 4]) for number in range(60)]
+    data = write_prepared(tmp_path / "data", pictures)
+    pack(Pack(data=data, out=tmp_path / "whole", **OPTIONS))
+    out = tmp_path / "killed"
+    with start(data, out) as process:
+        while len(list(out.glob("train-*.parquet"))) < 3:
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+    done = {path.name: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
+    (out / ".train-00005.tar.123.part").write_bytes(b"what a killed run leaves")
+    assert 3 <= len(done) < len(list((tmp_path / "whole").glob("*-*.parquet")))
+    assert not (out / "manifest.parquet").exists()
+    again = pack(Pack(data=data, out=out, **OPTIONS))
+    assert hashes(out) == hashes(tmp_path / "whole")
+    assert again.num_written == again.num_shards - len(done)
+    assert all((out / name).stat().st_mtime_ns == time_ns for name, time_ns in done.items())
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_half_shard(tmp_path):
+    pictures = [("a.jpg", "train", picture_bytes(0, (40, 40))), ("b.png", "test", picture_bytes(0, (200, 200), "PNG"))]
+    data = write_prepared(tmp_path / "data", pictures)
+    with start(data, tmp_path / "out", most_bytes=30_000) as process:
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    require_one_line(stderr, "file_system")
+    assert "test-00000.tar" in stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["train-00000.parquet", "train-00000.tar"]
+
+
+def test_a_damaged_manifest_in_the_folder_is_one_clear_error(prepared, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "manifest.parquet").write_bytes(b"PA")
+    with pytest.raises(DataError, match="the folder holds other data"):
+        pack(Pack(data=prepared, out=tmp_path / "data", **OPTIONS))
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["manifest.parquet"]

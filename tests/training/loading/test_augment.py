@@ -1,0 +1,175 @@
+import io
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from models.preprocess import InputSpec, picture_to_input
+from tests.training.small import draw
+from training.loading.augment import BatchMixer, Normalizer, random_crop, random_input, seeded
+from training.recipe import AugmentRecipe
+
+SPEC = InputSpec(height=32, width=32, train_px=32)
+EVERYTHING = AugmentRecipe(erase=0.5, mixup=0.2, cutmix=1.0)
+NOTHING = AugmentRecipe(crop_scale_min=1.0, crop_ratio_max=1.0, flip=0.0, randaugment_ops=0)
+
+
+def encode(image, kind="JPEG"):
+    stream = io.BytesIO()
+    image.save(stream, kind, quality=95)
+    return stream.getvalue()
+
+
+PICTURE = encode(draw("crimson", "ellipse", 1))
+
+
+def seeded_input(*seed, data=PICTURE, recipe=EVERYTHING, side_px=32):
+    with seeded(*seed):
+        return random_input(data, recipe, SPEC, side_px)
+
+
+def test_an_input_is_a_function_of_its_seed_alone():
+    first = seeded_input(1, 2, 3)
+    torch.manual_seed(99)
+    torch.rand(5)
+    assert torch.equal(first, seeded_input(1, 2, 3))
+    for other in ((1, 2, 4), (1, 3, 3), (2, 2, 3), (12, 3)):
+        assert not torch.equal(first, seeded_input(*other))
+
+
+def test_the_global_generator_is_left_as_it_was():
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    seeded_input(1)
+    BatchMixer(EVERYTHING, 3, seed=1)(torch.zeros(4, 3, 8, 8), torch.tensor([0, 1, 2, 0]), step=5)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("side_px", [32, 47, 96])
+def test_an_input_has_the_side_that_is_asked_for(side_px):
+    pixels = seeded_input(1, side_px=side_px)
+    assert (pixels.shape, pixels.dtype) == ((3, side_px, side_px), torch.uint8)
+
+
+def test_inputs_are_resized_and_normalized_as_in_service():
+    square = encode(draw("crimson", "ellipse", 1, size=(64, 64)), "PNG")
+    served, _ = picture_to_input(square, SPEC)
+    pixels = Normalizer(SPEC, torch.device("cpu"))(seeded_input(1, data=square, recipe=NOTHING)[None])
+    level = 1 / (255 * min(SPEC.std))
+    assert np.abs(pixels[0].numpy() - served).max() < 1.01 * level  # two libraries may round a value differently
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_normalizing_follows_the_formula(layout):
+    spec = InputSpec(height=8, width=8, train_px=8, mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
+    pixels = torch.arange(256, dtype=torch.uint8).repeat(3 * 2).reshape(2, 3, 8, 32).contiguous(memory_format=layout)
+    normalized = Normalizer(spec, torch.device("cpu"))(pixels)
+    expected = (pixels.numpy() / 255 - np.reshape(spec.mean, (3, 1, 1))) / np.reshape(spec.std, (3, 1, 1))
+    assert normalized.dtype == torch.float32
+    assert normalized.is_contiguous(memory_format=torch.channels_last)
+    assert np.abs(normalized.numpy() - expected).max() < 1e-5
+
+
+def test_half_of_the_pictures_are_mirrored():
+    data = encode(draw("crimson", "ellipse", 1))
+    upright = seeded_input(0, data=data, recipe=NOTHING)
+    recipe = msgspec.structs.replace(NOTHING, flip=0.5)
+    found = [seeded_input(seed, data=data, recipe=recipe) for seed in range(100)]
+    mirrored = sum(torch.equal(pixels, upright.flip(2)) for pixels in found)
+    assert mirrored + sum(torch.equal(pixels, upright) for pixels in found) == 100
+    assert 30 < mirrored < 70
+
+
+def test_a_rectangle_is_erased_to_the_mean_color():
+    recipe = msgspec.structs.replace(NOTHING, erase=1.0)
+    data = encode(Image.new("RGB", (64, 64), "white"))
+    pixels = seeded_input(2, data=data, recipe=recipe)
+    erased = (pixels < 200).all(dim=0)
+    assert 0.02 < float(erased.float().mean()) < 0.4
+    assert pixels[:, erased].unique(dim=1).flatten().tolist() == [round(255 * mean) for mean in SPEC.mean]
+
+
+def test_inputs_differ_between_epochs():
+    assert len({seeded_input(0, epoch, 5).numpy().tobytes() for epoch in range(8)}) == 8
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 500), (500, 1), (2, 3000), (3000, 2), (7, 5), (640, 480)])
+def test_crops_stay_inside(size):
+    for ratio in (1.0, 4 / 3, 3.0):
+        recipe = AugmentRecipe(crop_scale_min=0.05, crop_ratio_max=ratio)
+        with seeded(1):
+            for _ in range(100):
+                left, top, width, height = random_crop(*size, recipe)
+                assert width > 0
+                assert height > 0
+                assert 0 <= left <= left + width <= size[0]
+                assert 0 <= top <= top + height <= size[1]
+
+
+def test_crops_have_the_area_and_proportions_of_the_recipe():
+    recipe = AugmentRecipe(crop_scale_min=0.5, crop_ratio_max=1.5)
+    with seeded(1):
+        crops = np.array([random_crop(1000, 1000, recipe)[2:] for _ in range(500)])
+    share, ratio = crops.prod(axis=1) / 1e6, crops[:, 0] / crops[:, 1]
+    assert 0.49 < share.min() < 0.55 < 0.9 < share.max() <= 1.0
+    assert 1 / 1.51 < ratio.min() < 0.75 < 1.33 < ratio.max() < 1.51
+
+
+@pytest.mark.parametrize("size", [(1, 400), (400, 1), (25, 25), (2000, 30), (1201, 899)])
+def test_pictures_of_any_proportions_become_inputs(size):
+    data = encode(Image.new("RGB", size, "green"))
+    for seed in range(20):
+        pixels = seeded_input(seed, data=data, recipe=AugmentRecipe(crop_scale_min=0.9, randaugment_ops=0)).int()
+        assert (pixels - torch.tensor([0, 128, 0]).view(3, 1, 1)).abs().max() <= 2
+
+
+def test_a_sideways_photo_is_cropped_upright():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    halves = Image.new("RGB", (60, 60), "red")
+    halves.paste("blue", (0, 30, 60, 60))  # lies below; turned by a quarter clockwise it lies on the left
+    stream = io.BytesIO()
+    halves.save(stream, "JPEG", exif=exif, quality=95)
+    pixels = seeded_input(0, data=stream.getvalue(), recipe=NOTHING)
+    red, blue = pixels[0], pixels[2]
+    assert (blue[:, :12] > red[:, :12]).all()
+    assert (red[:, -12:] > blue[:, -12:]).all()
+
+
+@pytest.mark.parametrize("recipe", [EVERYTHING, AugmentRecipe(mixup=0.4), AugmentRecipe(cutmix=1.0)])
+def test_mixed_targets_stay_shares_of_one(recipe):
+    mixer = BatchMixer(recipe, 5, seed=3)
+    labels = torch.tensor([0, 1, 4, 4, 2, 3])
+    for step in range(30):
+        pixels, targets = mixer(torch.rand(6, 3, 16, 16), labels, step)
+        assert pixels.shape == (6, 3, 16, 16)
+        assert targets.shape == (6, 5)
+        assert (targets >= 0).all()
+        assert torch.allclose(targets.sum(dim=1), torch.ones(6))
+
+
+def test_a_step_always_mixes_the_same_way():
+    batch, labels = torch.rand(4, 3, 16, 16), torch.tensor([0, 1, 2, 0])
+    mixer = BatchMixer(EVERYTHING, 3, seed=3)
+    mixed = [mixer(batch.clone(), labels, step) for step in (5, 6, 5)]
+    again = BatchMixer(EVERYTHING, 3, seed=3)(batch.clone(), labels, 5)
+    assert torch.equal(mixed[0][0], mixed[2][0])
+    assert torch.equal(mixed[0][1], again[1])
+    assert not torch.equal(mixed[0][0], mixed[1][0])
+    assert not torch.equal(mixed[0][0], BatchMixer(EVERYTHING, 3, seed=4)(batch.clone(), labels, 5)[0])
+
+
+def test_a_share_of_the_batches_is_mixed():
+    mixer = BatchMixer(AugmentRecipe(mixup=1.0, mix_share=0.25), 3, seed=3)
+    batch, labels = torch.rand(4, 3, 4, 4), torch.tensor([0, 1, 2, 0])
+    mixed = sum(not torch.equal(mixer(batch, labels, step)[0], batch) for step in range(400))
+    assert 70 < mixed < 130
+
+
+def test_without_mixing_batches_pass_untouched():
+    batch, labels = torch.rand(4, 3, 4, 4), torch.tensor([0, 1, 2, 0])
+    pixels, targets = BatchMixer(AugmentRecipe(), 3, seed=3)(batch, labels, 0)
+    assert pixels is batch
+    assert targets is labels

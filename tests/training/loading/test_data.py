@@ -1,0 +1,163 @@
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from models.errors import DataError
+from models.preprocess import InputSpec, picture_to_input
+from tests.training.loading.shards.prepared import write_mixed
+from tests.training.small import command, write_pictures
+from training.dataset.manifest import Manifest
+from training.loading.data import (
+    JudgedPictures,
+    TrainingPictures,
+    input_spec,
+    judged_loader,
+    label_names,
+    training_loader,
+)
+from training.loading.sampler import Draw
+from training.loading.shards import Pack, pack
+from training.loading.storage import PictureStore
+from training.prepare import Folder, prepare
+from training.recipe import AugmentRecipe, DataRecipe
+
+
+def batches(data, tmp_path, workers, epoch=1, first_picture=8, seed=0):
+    recipe = command(data, tmp_path / "run", "--workers", workers, "--seed", seed).recipe
+    loader, sampler = training_loader(Manifest(data), recipe, pin=False)
+    sampler.epoch, sampler.first_picture, sampler.side_px = epoch, first_picture, 40
+    return list(loader)
+
+
+def equal(first, second):
+    return len(first) == len(second) and all(
+        torch.equal(torch.as_tensor(a), torch.as_tensor(b))
+        for one, other in zip(first, second, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_training_pictures_do_not_depend_on_the_number_of_loader_processes(data, tmp_path):
+    alone = batches(data, tmp_path, workers=0)
+    assert alone[0][0].shape == (4, 3, 40, 40)
+    assert equal(alone, batches(data, tmp_path, workers=2))
+    assert not equal(alone, batches(data, tmp_path, workers=0, seed=1))
+
+
+def test_training_batches_are_eight_bit_with_the_channels_of_a_pixel_side_by_side(data, tmp_path):
+    for pixels, labels in batches(data, tmp_path, workers=0)[:1] + batches(data, tmp_path, workers=1)[:1]:
+        assert (pixels.dtype, labels.dtype) == (torch.uint8, torch.int64)
+        assert pixels.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_batch_is_read_in_one_go(data):
+    class CountingStore(PictureStore):
+        asked = []  # noqa: RUF012
+
+        def read_many(self, rows):
+            self.asked.append(list(rows))
+            return super().read_many(rows)
+
+    store = CountingStore(Manifest(data))
+    rows = store.manifest.rows_of("train")[:5].tolist()
+    spec = InputSpec(32, 32, 32)
+    training = TrainingPictures(store, AugmentRecipe(), spec, seed=0)
+    together = training.__getitems__([Draw(0, row, 32) for row in rows])
+    judged = JudgedPictures(store, np.array(rows), spec).__getitems__(range(5))
+    assert store.asked == [rows, rows]
+    assert equal(together, [training[Draw(0, row, 32)] for row in rows])
+    assert [label for _, label in judged] == [label for _, label in together]
+
+
+def test_shards_give_the_pictures_of_plain_files(tmp_path):
+    plain = Manifest(write_mixed(tmp_path / "plain", num_train=8))
+    pack(Pack(data=plain.folder, out=tmp_path / "packed", short_side_px=512, workers=1))  # nothing is that large
+    packed = Manifest(tmp_path / "packed")
+    names = plain.table["picture_id"].to_pylist()
+    row_of = {name: row for row, name in enumerate(packed.table["picture_id"].to_pylist())}
+    spec = InputSpec(32, 32, 32)
+    unchanged = AugmentRecipe(crop_scale_min=1.0, crop_ratio_max=1.0, flip=0.0, randaugment_ops=0)
+    for row, name in enumerate(names):
+        pairs = []
+        for manifest, at in ((plain, row), (packed, row_of[name])):
+            store = PictureStore(manifest)
+            drawn = TrainingPictures(store, unchanged, spec, seed=0)[Draw(0, at, 48)]
+            pairs.append([drawn, JudgedPictures(store, np.array([at]), spec)[0]])
+        assert equal(*pairs)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_cache_changes_nothing(workers, data, tmp_path):
+    flags = ("--workers", workers, "--cache-gb", 0.001)
+    loader, sampler = training_loader(Manifest(data), command(data, tmp_path / "run", *flags).recipe, pin=False)
+    sampler.epoch, sampler.first_picture, sampler.side_px = 1, 8, 40
+    expected = batches(data, tmp_path, workers=0)
+    assert equal(list(loader), expected)
+    assert equal(list(loader), expected)
+
+
+def test_each_copy_of_a_picture_is_changed_in_its_own_way(data):
+    pictures = TrainingPictures(PictureStore(Manifest(data)), AugmentRecipe(), InputSpec(32, 32, 32), seed=0)
+    row = int(pictures._store.manifest.rows_of("train")[0])
+    first, second, again = (pictures[Draw(0, row, 32, copy)][0] for copy in (0, 1, 0))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+
+
+def test_training_labels_are_those_of_the_pictures(data, tmp_path):
+    manifest = Manifest(data)
+    recipe = command(data, tmp_path / "run").recipe
+    loader, sampler = training_loader(manifest, recipe, pin=False)
+    sampler.side_px = 32
+    draws = [draw for batch in sampler for draw in batch]
+    labels = torch.cat([labels for _, labels in loader])
+    assert labels.tolist() == [int(manifest.labels[draw.row]) for draw in draws]
+    for draw, name in zip(draws, label_names(manifest, labels.tolist()), strict=True):
+        assert name in manifest.path(draw.row).parent.name
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_picture_that_vanished_is_one_sentence_that_names_it(workers, tmp_path):
+    root = write_pictures(tmp_path / "flowers", per_class=8)
+    prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
+    manifest = Manifest(tmp_path / "data")
+    lost = manifest.path(int(manifest.rows_of("train")[0]))
+    lost.unlink()
+    told = None
+    try:  # pytest.raises would keep the loader's processes alive until the next collection of garbage, and that waits
+        batches(tmp_path / "data", tmp_path, workers, first_picture=0)
+    except DataError as error:
+        told = str(error)
+    assert str(lost) in told
+    assert told.endswith("restore the file or run training/prepare.py again.")
+    assert "\n" not in told
+
+
+def test_a_picture_that_was_damaged_later_is_told(tmp_path):
+    root = write_pictures(tmp_path / "flowers", per_class=8)
+    prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
+    manifest = Manifest(tmp_path / "data")
+    damaged = manifest.path(int(manifest.rows_of("validation")[0]))
+    shutil.copy(__file__, damaged)
+    loader = judged_loader(manifest, manifest.rows_of("validation"), InputSpec(32, 32, 32), DataRecipe(workers=0))
+    with pytest.raises(DataError, match=str(damaged.name)):
+        list(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_judged_pictures_are_exactly_what_is_served(manifest, workers):
+    spec = InputSpec(height=40, width=40, train_px=32, crop_fraction=0.9)
+    rows = manifest.rows_of("validation")[::-1].copy()
+    (batch,) = judged_loader(manifest, rows, spec, DataRecipe(workers=workers))
+    for row, pixels, label in zip(rows, *batch, strict=True):
+        served, _ = picture_to_input(manifest.path(int(row)).read_bytes(), spec)
+        assert torch.equal(pixels, torch.from_numpy(served))
+        assert label == manifest.labels[row]
+
+
+def test_the_input_that_is_served_follows_from_the_recipe(data, tmp_path):
+    flags = ("--picture-px", 64, "--serve-px", 96, "--crop-fraction", 0.9)
+    spec = input_spec(command(data, tmp_path / "run", *flags).recipe)
+    assert spec == InputSpec(height=96, width=96, train_px=64, crop_fraction=0.9)

@@ -1,0 +1,124 @@
+import pytest
+import torch
+
+from training.monitor.memory import (
+    if_memory_allows,
+    is_out_of_memory,
+    largest_that_fits,
+    limit_memory,
+    out_of_memory,
+    peak_memory_gb,
+)
+
+
+def card_for(most, tried):
+    """A card that holds steps of so many pictures."""
+
+    def rehearse(size):
+        tried.append(size)
+        if size > most:
+            raise torch.OutOfMemoryError
+
+    return rehearse
+
+
+@pytest.mark.parametrize(("most", "fits", "tries"), [(7, 4, [16, 8, 4]), (16, 16, [16]), (1, 1, [16, 8, 4, 2, 1])])
+def test_what_is_said_to_fit_was_tried(most, fits, tries):
+    tried = []
+    assert largest_that_fits(card_for(most, tried), 32) == fits
+    assert tried == tries
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError(),
+        MemoryError(),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("FIND was unable to find an engine to execute this computation"),
+        RuntimeError("GET was unable to find an engine to execute this computation"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+    ],
+    ids=lambda error: str(error).partition("\n")[0][:40] or type(error).__name__,
+)
+def test_every_library_s_words_for_too_little_memory_are_known(error):
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "words", ["mat1 and mat2 shapes cannot be multiplied", "CUDA error: device-side assert triggered", ""]
+)
+def test_another_error_is_not_taken_for_too_little_memory(words):
+    assert not is_out_of_memory(RuntimeError(words))
+
+
+def test_a_convolution_without_an_engine_counts_as_a_batch_that_does_not_fit():
+    def rehearse(size):
+        if size > 3:
+            raise RuntimeError("FIND was unable to find an engine to execute this computation")
+
+    assert largest_that_fits(rehearse, 12) == 3
+
+
+def test_another_error_in_a_rehearsal_is_not_hidden():
+    def rehearse(_size):
+        raise RuntimeError("shapes do not match")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        largest_that_fits(rehearse, 8)
+
+
+def test_a_card_that_holds_no_picture_is_told_as_that():
+    assert largest_that_fits(card_for(0, []), 5) == 0
+    assert "nor of one" in str(out_of_memory(5, 380, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulate", "fits", "size", "windows"),
+    [(32, 1, 16, 16, 2), (32, 2, 8, 8, 8), (15, 1, 7, 5, 3), (100, 1, 12, 10, 10), (7, 2, 3, 1, 14)],
+)
+def test_the_sentence_keeps_the_effective_batch(batch, accumulate, fits, size, windows):
+    told = str(out_of_memory(batch, 380, accumulate, fits))
+    assert f"{fits} fit, which was tried: --batch-size {size} --accumulate {windows}" in told
+    assert size * windows == batch * accumulate
+    assert f"of {batch * accumulate}." in told
+    assert told.count("\n") == 0
+
+
+def test_what_could_not_be_tried_is_not_said_to_be():
+    told = str(out_of_memory(32, 380, 1, None))
+    assert "may fit: --batch-size 16 --accumulate 2" in told
+    assert "tried" not in told
+
+
+def test_a_cpu_has_no_limit_and_no_peak():
+    limit_memory(8, torch.device("cpu"))
+    assert peak_memory_gb(torch.device("cpu")) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_limited_card_refuses_what_lies_above_the_limit():
+    device = torch.device("cuda", 0)
+    limit_memory(1.0, device)
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(2 * 10**9, dtype=torch.uint8, device=device)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError("CUDNN_STATUS_ALLOC_FAILED")])
+def test_lack_of_memory_ends_only_what_may_do_without(error):
+    reached = False
+    with if_memory_allows():
+        raise error
+        reached = True
+    assert not reached
+
+
+def test_other_errors_are_not_taken_for_lack_of_memory():
+    with pytest.raises(RuntimeError, match="shapes"), if_memory_allows():
+        raise RuntimeError("shapes do not match")

@@ -1,0 +1,41 @@
+"""The tiny network that the other tests trained, and its pictures."""
+
+import pytest
+
+from training.release.precisions.graph import fold_constants, pool_means
+from training.release.precisions.pictures import Pictures, pictures_of
+from training.release.precisions.ranges import picture_extremes, write_ranges
+
+
+@pytest.fixture(scope="session")
+def single(bundle):
+    """Its fp32 file, whose weights are stored in half precision."""
+    return bundle.folder / bundle.network("fp32").file
+
+
+@pytest.fixture(scope="session")
+def learned(bundle, manifest) -> Pictures:
+    """The 30 pictures that it learned from."""
+    return pictures_of(manifest, "train", bundle.record.input, workers=0)
+
+
+@pytest.fixture(scope="session")
+def prepared(single, tmp_path_factory):
+    """Folded and pooled."""
+    path = tmp_path_factory.mktemp("prepared") / "prepared.onnx"
+    fold_constants(single, path)
+    pool_means(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def extremes(prepared, learned):
+    return picture_extremes(prepared, learned.pixels())
+
+
+@pytest.fixture(scope="session")
+def ranges(extremes, tmp_path_factory):
+    """Those that all pictures keep."""
+    path = tmp_path_factory.mktemp("ranges") / "ranges.json"
+    write_ranges(extremes, 1.0, path)
+    return path

@@ -1,0 +1,147 @@
+"""Ranges, 8-bit files, and the search for the worst tensors."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from msgspec.structs import replace
+from onnx import TensorProto, numpy_helper
+from onnxruntime.quantization.calibrate import load_tensors_data
+
+from models.bundle import load_bundle
+from models.preprocess import picture_to_input
+from models.session import OnnxSession
+from tests.training.release.precisions.graphs import kinds
+from training.release.precisions.golden_picture import draw_golden
+from training.release.precisions.graph import fold_constants, keep_promises, pool_means
+from training.release.precisions.quantize import quantize
+from training.release.precisions.ranges import picture_extremes, write_ranges
+from training.release.precisions.tensor_errors import nodes_around, tensor_errors
+
+
+@pytest.fixture(scope="module")
+def quantized(prepared, ranges, single, tmp_path_factory):
+    path = tmp_path_factory.mktemp("int8") / "int8.onnx"
+    quantize(prepared, ranges, path)
+    keep_promises(path, like=single)
+    return path
+
+
+def found_ranges(path):
+    return {name: tuple(map(float, data.range_value)) for name, data in load_tensors_data(path).items()}
+
+
+def test_all_pictures_keep_the_widest_ranges(extremes, ranges, single, learned):
+    found = found_ranges(ranges)
+    pixels = np.concatenate(list(learned.pixels()))
+    assert found["pixels"] == pytest.approx((pixels.min(), pixels.max()))
+    features = OnnxSession(single).run(pixels).features
+    assert found["features"] == pytest.approx((features.min(), features.max()), rel=1e-3)
+    assert extremes.lowest_NT.shape == extremes.highest_NT.shape == (30, len(extremes.tensors))
+    assert (extremes.lowest_NT <= extremes.highest_NT).all()
+
+
+def test_one_picture_on_which_the_network_goes_astray_decides_only_over_the_widest_range(extremes, tmp_path):
+    astray = replace(extremes, highest_NT=extremes.highest_NT.copy())
+    astray.highest_NT[4] = 1e4
+    write_ranges(astray, 1.0, tmp_path / "all.json")
+    write_ranges(astray, 0.9, tmp_path / "most.json")
+    assert found_ranges(tmp_path / "all.json")["logits"][1] == 1e4
+    assert found_ranges(tmp_path / "most.json")["logits"][1] < 100
+
+
+def test_weights_and_activations_are_stored_in_8_bits(quantized):
+    graph = onnx.load(quantized).graph
+    kinds_of = {initializer.name: initializer.data_type for initializer in graph.initializer}
+    large = {kinds_of[initializer.name] for initializer in graph.initializer if np.prod(initializer.dims) >= 1000}
+    assert large == {TensorProto.INT8}
+    points = [node.input[2] for node in graph.node if node.op_type == "QuantizeLinear"]
+    assert points
+    assert {kinds_of[name] for name in points} == {TensorProto.UINT8}
+
+
+def test_weights_leave_one_bit_free_for_processors_whose_sums_saturate(quantized):
+    stored = [numpy_helper.to_array(each) for each in onnx.load(quantized).graph.initializer]
+    assert max(np.abs(array.astype(int)).max() for array in stored if array.dtype == np.int8) == 64
+
+
+def test_every_output_channel_has_a_scale_of_its_own(quantized):
+    graph = onnx.load(quantized).graph
+    arrays = {initializer.name: numpy_helper.to_array(initializer) for initializer in graph.initializer}
+    weights = [
+        node
+        for node in graph.node
+        if node.op_type == "DequantizeLinear" and arrays.get(node.input[0], np.empty(0)).ndim == 4
+    ]
+    assert weights
+    for node in weights:
+        assert arrays[node.input[1]].shape == (arrays[node.input[0]].shape[0],)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_it_answers_nearly_as_fp32_for_any_batch_with_features(quantized, single, learned, batch):
+    pixels = np.concatenate([next(learned.pixels())] * batch)
+    for coarse, whole in zip(OnnxSession(quantized).run(pixels), OnnxSession(single).run(pixels), strict=True):
+        assert coarse.shape == whole.shape
+        assert coarse.dtype == np.float32
+        assert np.abs(coarse - whole).max() < 0.3 * np.abs(whole).max()
+
+
+def test_the_names_are_those_of_fp32(quantized, single):
+    assert OnnxSession(quantized).output_keys == OnnxSession(single).output_keys
+
+
+def test_excluded_nodes_stay_in_float32(prepared, ranges, tmp_path):
+    convolutions = [node for node in onnx.load(prepared).graph.node if node.op_type == "Conv"]
+    excluded = [node.name for node in convolutions[:2]]
+    quantize(prepared, ranges, tmp_path / "int8.onnx", excluded)
+    graph = onnx.load(tmp_path / "int8.onnx").graph
+    types = {initializer.name: initializer.data_type for initializer in graph.initializer}
+    weights = {node.name: types.get(node.input[1]) for node in graph.node if node.op_type == "Conv"}
+    assert {name for name, kind in weights.items() if kind == TensorProto.FLOAT} == set(excluded)
+
+
+def test_the_tensor_with_a_range_that_is_far_too_wide_is_the_worst(prepared, extremes, learned, tmp_path):
+    victim = next(node.output[0] for node in onnx.load(prepared).graph.node if node.op_type == "Conv")
+    wide = replace(extremes, highest_NT=extremes.highest_NT.copy())
+    wide.highest_NT[:, extremes.tensors.index(victim)] *= 300
+    write_ranges(wide, 1.0, tmp_path / "wide.json")
+    quantize(prepared, tmp_path / "wide.json", tmp_path / "int8.onnx")
+    errors = tensor_errors(prepared, tmp_path / "int8.onnx", learned.sample(2).pixels())
+    assert errors[0].tensor == victim
+    assert errors[0].signal_to_noise_db < errors[1].signal_to_noise_db - 5
+    assert errors == sorted(errors, key=lambda error: error.signal_to_noise_db)
+
+
+def test_a_tensor_is_spared_by_sparing_who_writes_and_who_reads_it(prepared):
+    nodes = onnx.load(prepared).graph.node
+    first = nodes[0]
+    readers = {node.name for node in nodes if first.output[0] in node.input}
+    assert readers
+    assert set(nodes_around(prepared, [first.output[0]])) == {first.name} | readers
+    assert nodes_around(prepared, []) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_released_efficientnet_b4_is_pooled_quantized_and_answers_any_batch(tmp_path):
+    released = load_bundle(Path(__file__).parents[4] / "models" / "releases" / "flowers17")
+    single = released.folder / released.network("fp32").file
+    fold_constants(single, tmp_path / "prepared.onnx")
+    assert pool_means(tmp_path / "prepared.onnx") == 33  # 32 squeeze-and-excite blocks and the last pool
+    drawn = [picture_to_input(draw_golden(seed), released.record.input)[0][None] for seed in range(4)]
+    write_ranges(picture_extremes(tmp_path / "prepared.onnx", drawn), 1.0, tmp_path / "ranges.json")
+    quantize(tmp_path / "prepared.onnx", tmp_path / "ranges.json", tmp_path / "int8.onnx")
+    keep_promises(tmp_path / "int8.onnx", like=single)
+    session = OnnxSession(tmp_path / "int8.onnx")
+    assert session.output_keys == released.taxonomy.output_keys
+    alone, together = (session.run(np.concatenate(drawn[:count])) for count in (1, 4))
+    assert (together.logits.shape, together.features.shape) == ((4, 17), (4, 1792))
+    assert np.allclose(alone.logits[0], together.logits[0], atol=1e-3)
+    assert (tmp_path / "int8.onnx").stat().st_size < 0.6 * single.stat().st_size
+
+
+def test_reductions_over_pictures_run_as_pools(quantized):
+    assert "ReduceMean" not in kinds(quantized)
+    assert "GlobalAveragePool" in kinds(quantized)

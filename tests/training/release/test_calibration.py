@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+
+from models.ranking import output_probabilities, taxon_probabilities
+from models.taxonomy import Output, Taxonomy
+from tests.training.small import make_taxonomy
+from training.evaluation.metrics import expected_calibration_error
+from training.release.calibration import LEAST, MOST, fit_temperature
+
+
+def planted(temperature, num_pictures=20_000, num_outputs=10):
+    """Logits that mean what they say once divided by the temperature."""
+    random = np.random.default_rng(3)
+    true_logits = random.normal(0, 1.5, (num_pictures, num_outputs))
+    chance = random.gumbel(size=true_logits.shape)
+    return (true_logits * temperature).astype(np.float32), (true_logits + chance).argmax(axis=1)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 0.85, 1.0, 1.7, 6.0])
+def test_a_planted_temperature_is_found(temperature):
+    logits, labels = planted(temperature)
+    found = fit_temperature(logits, labels, make_taxonomy(10))
+    assert found == pytest.approx(temperature, rel=0.05)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 4.0])
+def test_calibrated_scores_mean_what_they_say(temperature):
+    logits, labels = planted(temperature)
+    found = fit_temperature(logits, labels, make_taxonomy(10))
+    before, after = (expected_calibration_error(output_probabilities(logits, t), labels) for t in (1.0, found))
+    assert after < 0.02 < before
+
+
+def test_outputs_of_one_taxon_are_calibrated_as_one():
+    taxonomy = make_taxonomy(5)
+    twins = tuple(
+        Output(key=f"{source}:{output.taxon_id}", source=source, taxon_id=output.taxon_id)
+        for source in "ab"
+        for output in taxonomy.outputs
+    )
+    doubled = Taxonomy(taxonomy_version="test", taxa=taxonomy.taxa, outputs=twins)
+    logits, labels = planted(2.0, num_outputs=5)
+    # Which of the two outputs is labelled must not matter, as both are the same plant.
+    spread = np.concatenate([logits, logits], axis=1)
+    found = fit_temperature(spread, labels + 5 * (np.arange(len(labels)) % 2), doubled)
+    assert found == pytest.approx(2.0, rel=0.05)
+    assert taxon_probabilities(output_probabilities(spread, found), doubled).shape == (len(labels), 5)
+
+
+def test_the_temperature_stays_within_its_bounds():
+    certain = np.array([[0.3, 0.0]] * 5, dtype=np.float32)
+    taxonomy = make_taxonomy(2)
+    assert fit_temperature(certain, np.zeros(5, np.int64), taxonomy) == pytest.approx(LEAST, rel=1e-6)
+    assert fit_temperature(certain, np.ones(5, np.int64), taxonomy) == pytest.approx(MOST, rel=1e-6)

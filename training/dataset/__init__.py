@@ -1,0 +1,1 @@
+"""Photographs -> manifest: readers, names, classes, audit, splits, report."""

@@ -1,0 +1,155 @@
+"""Licences and authors: what data sets write becomes a short identifier, and what those say of commercial use."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from models.bundle import CommercialUse
+from training.dataset.inventory import Picture
+
+UNKNOWN: Final = "unknown"
+_ALL_RIGHTS_RESERVED: Final = "all-rights-reserved"
+_PUBLIC_DOMAIN: Final = "CC-PDM-1.0"
+# The elements of Creative Commons licences as they stand in names, addresses and short forms, in lower case.
+_ELEMENTS: Final = (
+    (re.compile(r"creativecommons\.org/licen[sc]es/|creative[\s-]*commons"), "cc "),
+    (re.compile(r"attribution"), "cc by"),
+    (re.compile(r"non[\s_-]?commercial"), "nc"),
+    (re.compile(r"share[\s_-]?alike"), "sa"),
+    (re.compile(r"no[\s_-]?deriv(?:ative)?s?(?:[\s_-]?works)?"), "nd"),
+)
+_CC_BY: Final = re.compile(
+    r"(?<![a-z])cc[\W_]*by(?P<further>(?:[\W_]*(?:nc|sa|nd)(?![a-z]))*)(?![a-z])"
+    r"(?:[\W_]|licen[sc]e|version|v|public|international|unported|generic)*(?:(?P<version>\d(?:\.\d)?)(?![\d.]\d))?"
+)
+_CC_ZERO: Final = re.compile(r"(?<![a-z])cc[\s_-]?(?:0|zero)(?!\d)|publicdomain/zero|public domain dedication")
+_CC_MARK: Final = re.compile(r"(?<![a-z])pdm(?![a-z])|publicdomain/mark|public domain mark|^public[\s-]?domain$")
+_RESERVED: Final = re.compile(r"all[\s_-]rights[\s_-]reserved|^(?:©|\(c\)|c|copyright(?:ed)?)$|^©(?!.*some rights)")
+_FORBIDS: Final = re.compile(
+    r"non[\s_-]?commercial|(?<![a-z])nc(?![a-z])|\b(?:no|not for|without) commercial|"
+    r"\b(?:academic|research|educational|personal)(?: use)?,? only",
+    re.IGNORECASE,
+)
+_ALLOWS: Final = re.compile(r"CC0-|CC-PDM-|CC-BY(?!.*NC)")
+
+
+class SourceLedger(msgspec.Struct, frozen=True, kw_only=True):
+    """Licences and authors of one source."""
+
+    num_pictures: int
+    """How many pictures that is."""
+    licences: dict[str, int]
+    """Licence (see `licence_id`) -> number of pictures, most first."""
+    num_authors: int
+    """Distinct authors that are named."""
+    commercial_use: CommercialUse
+    """What the licences, taken together, say: one picture that forbids it decides, then one that is unknown."""
+    sentence: str
+    """The same for people, with how many pictures."""
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """Licences and authors of a training set."""
+
+    sources: dict[str, SourceLedger]
+    """Source -> what its pictures say."""
+
+
+def licence_id(text: str) -> str:
+    """The short identifier of a licence, in the manner of SPDX.
+
+    Creative Commons licences are known by name, address and short form; a version that is not given is left open
+    ("CC-BY-NC"), and the country of a ported licence is dropped. Applied to its own result it changes nothing.
+
+    Args:
+        text: As a data set writes it.
+
+    Returns:
+        Such as "CC-BY-NC-4.0", "CC0-1.0" or "all-rights-reserved"; "unknown" for nothing; anything else as written.
+    """
+    written = text.strip()
+    lower = written.lower()
+    for pattern, short in _ELEMENTS:
+        lower = pattern.sub(short, lower)
+    if not written or lower == UNKNOWN:
+        return UNKNOWN
+    named = {_creative_commons(found) for found in _CC_BY.finditer(lower)}
+    if named:
+        # Several licences, or one and a condition beside it: only the whole text says what holds.
+        (short, *others) = sorted(named)
+        further = (_FORBIDS.search(lower) and "-NC" not in short) or "all rights reserved" in lower
+        return written if others or further else short
+    if _CC_ZERO.search(lower):
+        return "CC0-1.0"
+    if _CC_MARK.search(lower):
+        return _PUBLIC_DOMAIN
+    return _ALL_RIGHTS_RESERVED if _RESERVED.search(lower) else written
+
+
+def commercial_use(licence: str) -> CommercialUse:
+    """What a licence, as written or as `licence_id` gives it, says of commercial use.
+
+    Whatever speaks of non-commercial use counts as forbidding; a licence that is not known decides nothing.
+    """
+    known = licence_id(licence)
+    if known == _ALL_RIGHTS_RESERVED or _FORBIDS.search(known) or _RESERVED.search(known.lower()):
+        return "not_allowed"
+    return "allowed" if _ALLOWS.match(known) else "unknown"
+
+
+def joint_commercial_use(licences: Iterable[str]) -> CommercialUse:
+    """What several licences say together: one that forbids it decides, then one that is unknown, as does none."""
+    uses = {commercial_use(licence) for licence in licences}
+    if "not_allowed" in uses:
+        return "not_allowed"
+    return "allowed" if uses == {"allowed"} else "unknown"
+
+
+def ledger(pictures: Iterable[Picture]) -> Ledger:
+    """Counts licences and authors by source."""
+    written: dict[str, Counter[str]] = {}
+    authors: dict[str, set[str]] = {}
+    for picture in pictures:
+        written.setdefault(picture.source, Counter())[picture.record.licence] += 1
+        authors.setdefault(picture.source, set()).add(picture.record.author)
+    return Ledger(sources={source: _summary(written[source], authors[source]) for source in sorted(written)})
+
+
+def _summary(written: Counter[str], authors: set[str]) -> SourceLedger:
+    licences: Counter[str] = Counter()
+    for text, count in written.items():
+        licences[licence_id(text)] += count
+    use = joint_commercial_use(licences)
+    return SourceLedger(
+        num_pictures=licences.total(),
+        licences=dict(sorted(licences.items(), key=lambda entry: (-entry[1], entry[0]))),
+        num_authors=len(authors - {""}),
+        commercial_use=use,
+        sentence=_sentence(licences, use),
+    )
+
+
+def _sentence(licences: Counter[str], use: CommercialUse) -> str:
+    total = licences.total()
+    num = Counter[str]()
+    for licence, count in licences.items():
+        num[commercial_use(licence)] += count
+    if use == "allowed":
+        return f"may be used commercially: the licences of all {total:,} pictures allow it"
+    doubt = f"of {num['unknown']:,} of {total:,} pictures it is not known"
+    if use == "unknown":
+        return f"may perhaps not be used commercially: {doubt}"
+    more = f", and {doubt}" if num["unknown"] else ""
+    return f"may not be used commercially: {num['not_allowed']:,} of {total:,} pictures forbid it{more}"
+
+
+def _creative_commons(found: re.Match[str]) -> str:
+    further = [element for element in ("nc", "sa", "nd") if element in found["further"]]
+    return "-".join(["CC-BY", *further, *_version(found["version"])]).upper()
+
+
+def _version(digits: str | None) -> list[str]:
+    return [digits if "." in digits else f"{digits}.0"] if digits else []

@@ -1,0 +1,70 @@
+"""The report as files: report.html for people, one file that works offline and without scripts, and report.json."""
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from training.dataset.report.facts import Report
+from training.dataset.report.summary import SPLITS
+from training.dataset.sources.record import LeftOut
+
+HTML_FILE: Final = "report.html"
+JSON_FILE: Final = "report.json"
+_TEMPLATE: Final = Path(__file__).with_name("page.html")
+_MOST_ROWS: Final = 200
+
+
+def report_files(report: Report, sheets: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The page and the same facts as JSON, by the names of their files.
+
+    Args:
+        report: What the preparation found.
+        sheets: Source -> its contact sheet, a JPEG.
+    """
+    facts = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    return {HTML_FILE: render_page(report, sheets).encode(), JSON_FILE: facts}
+
+
+def render_page(report: Report, sheets: Mapping[str, bytes]) -> str:
+    """The page; long lists are cut and say so, the JSON has them whole. Whatever a data set wrote is escaped."""
+    from training.dataset.report.plots import plots  # matplotlib takes a second to come, and most commands draw nothing
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATE.parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": _number, "length_of_files": _length_of_files, "share": _share}
+    entries: dict[str, list[LeftOut]] = {reason.code: [] for reason in report.reasons}
+    for entry in report.left_out:
+        if len(entries[entry.code]) < _MOST_ROWS:
+            entries[entry.code].append(entry)
+    return environment.get_template(_TEMPLATE.name).render(
+        report=report,
+        entries=entries,
+        most_rows=_MOST_ROWS,
+        splits=SPLITS,
+        plots=plots(report) if report.num_pictures else {},
+        sheets={source: base64.b64encode(jpeg).decode() for source, jpeg in sheets.items()},
+    )
+
+
+def _number(value: int) -> str:
+    return f"{value:,}"
+
+
+def _length_of_files(num_bytes: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 1000)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.1f} {unit}"
+    return f"{num_bytes} bytes"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "–"

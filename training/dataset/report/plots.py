@@ -1,0 +1,185 @@
+"""The report's plots as SVG that stands inside the page: it takes the page's colors, light or dark, and its font.
+
+The same figures give the same bytes. A color is a CSS variable of the page with a fallback. Every number also stands in
+a table of the page or in report.json, so nothing is told by color alone.
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from training.dataset.report.facts import Histogram, Report
+from training.dataset.report.summary import SPLITS
+
+_WIDTH_IN: Final = 7.4
+_INK, _PAPER = "#010203", "#040506"  # stand for the page's text and background until the SVG is written
+# Color-blind people can tell them apart: the first three are Okabe and Ito's (2008), the others Paul Tol's and a gray.
+_SOURCE_COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#6b6b6b", "#882255")
+# Lightness alone tells the first three apart; what a network is judged on has another hue.
+_SPLIT_COLORS: Final = dict(zip(SPLITS, ("#1d4f2f", "#4d8a57", "#a9d19a", "#6a5acd"), strict=True))
+_VARIABLES: Final = (
+    {_INK: "currentColor", _PAPER: "var(--card, #fffefa)"}
+    | {color: f"var(--source-{number}, {color})" for number, color in enumerate(_SOURCE_COLORS)}
+    | {color: f"var(--{split}, {color})" for split, color in _SPLIT_COLORS.items()}
+)
+_MOST_POINTS: Final = 300  # of a curve; a page of 7 inches shows no more
+_MARKED: Final = 60  # a curve of fewer classes shows each
+_STYLE: Final[Any] = {  # matplotlib's own type of it is a list of every key
+    "axes.edgecolor": _INK,
+    "axes.facecolor": "none",
+    "axes.labelcolor": _INK,
+    "axes.linewidth": 0.7,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.facecolor": "none",
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so that text is measured alike everywhere
+    "font.size": 9,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "text.color": _INK,
+    "text.parse_math": False,  # a source may be called a$b$
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+}
+
+
+def plots(report: Report) -> dict[str, str]:
+    """Draws every plot of a report that has pictures.
+
+    Returns:
+        Name -> an `<svg>` element: "sources", "splits", "classes", "short_sides", "file_sizes".
+    """
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # A name in another script is measured without its letters; the browser, which draws the text, has them.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figures = {
+            "sources": _source_plot(report),
+            "splits": _split_plot(report),
+            "classes": _class_size_plot(report),
+            "short_sides": _size_plot(report.short_sides_px, "short side of the upright picture (px)"),
+            "file_sizes": _size_plot(report.file_sizes_bytes, "length of the file (kB)", unit=1000),
+        }
+        return {name: _svg(figure, name) for name, figure in figures.items()}
+
+
+def _source_plot(report: Report) -> Figure:
+    """How many pictures each source gives to each split."""
+    figure, axes = _bar_figure(report)
+    _stacked_bars(figure, axes, report, scale=dict.fromkeys((source.name for source in report.sources), 1.0))
+    axes.set_xlabel("pictures")
+    axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    return figure
+
+
+def _split_plot(report: Report) -> Figure:
+    """Which share of each source's pictures every split has."""
+    figure, axes = _bar_figure(report)
+    _stacked_bars(figure, axes, report, scale={each.name: 100 / max(each.num_pictures, 1) for each in report.sources})
+    axes.set_xlabel("share of the source's pictures (%)")
+    axes.set_xlim(0, 100)
+    return figure
+
+
+def _class_size_plot(report: Report) -> Figure:
+    """The sizes of each source's classes, largest first, on a logarithmic scale; a line marks small classes."""
+    figure = Figure(figsize=(_WIDTH_IN, 3.6), layout="constrained")
+    axes = figure.subplots()
+    shown: dict[str, Artist] = {}
+    for color, (name, sizes) in zip(_colors(report.curves), report.curves.items(), strict=True):
+        if sizes:
+            rank = np.unique(np.linspace(0, len(sizes) - 1, _MOST_POINTS).round().astype(int))
+            share, marker = 100 * (rank + 0.5) / len(sizes), "o" if len(sizes) <= _MARKED else ""
+            shown[name] = axes.plot(share, np.asarray(sizes)[rank], color=color, marker=marker, markersize=3)[0]
+    if report.few_pictures:
+        axes.axhline(report.few_pictures, color=_INK, linewidth=0.9, linestyle=(0, (5, 3)))
+        text = f"{report.few_pictures:,} pictures"
+        axes.annotate(text, (100, report.few_pictures), (0, 2), textcoords="offset points", ha="right", va="bottom")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("classes of the source, largest first (%)")
+    axes.set_ylabel("pictures in the class")
+    _legend(figure, shown)
+    return figure
+
+
+def _size_plot(histogram: Histogram, label: str, unit: float = 1) -> Figure:
+    """How many pictures have which size, sources stacked, on a logarithmic axis."""
+    figure = Figure(figsize=(_WIDTH_IN, 2.7), layout="constrained")
+    axes = figure.subplots()
+    edges = np.asarray(histogram.edges) / unit
+    below = np.zeros(len(edges) - 1)
+    shown: dict[str, Artist] = {}
+    for color, (name, counts) in zip(_colors(histogram.counts), histogram.counts.items(), strict=True):
+        top = below + counts
+        shown[name] = axes.stairs(top, edges, baseline=below, fill=True, facecolor=color)
+        below = top
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
+    axes.set_xlabel(label)
+    axes.set_ylabel("pictures")
+    _legend(figure, shown)
+    return figure
+
+
+def _bar_figure(report: Report) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(_WIDTH_IN, 1.1 + 0.36 * len(report.sources)), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _stacked_bars(figure: Figure, axes: Axes, report: Report, scale: Mapping[str, float]) -> None:
+    """One bar a source, the first on top; one color a split."""
+    positions = np.arange(len(report.sources))
+    left = np.zeros(len(positions))
+    shown: dict[str, Artist] = {}
+    for split, color in _SPLIT_COLORS.items():
+        lengths = np.array([source.by_split[split] * scale[source.name] for source in report.sources])
+        bars = axes.barh(positions, lengths, 0.7, left, color=color, edgecolor=_PAPER, linewidth=0.7)
+        shown[split] = bars.patches[0]
+        left += lengths
+    axes.set_yticks(positions, [source.name for source in report.sources])
+    axes.invert_yaxis()
+    _legend(figure, shown)
+
+
+def _legend(figure: Figure, shown: Mapping[str, Artist]) -> None:
+    """Above the plot. The names are given: matplotlib would skip those that open with an underscore."""
+    figure.legend(
+        list(shown.values()), list(shown), loc="outside upper left", ncols=4, handlelength=1.2, columnspacing=1.5
+    )
+
+
+def _colors(sources: Collection[str]) -> list[str]:
+    return [_SOURCE_COLORS[number % len(_SOURCE_COLORS)] for number in range(len(sources))]
+
+
+def _thousands(value: float, _position: int | None = None) -> str:
+    return f"{value:,.0f}" if value >= 1 or value == 0 else f"{value:g}"
+
+
+def _svg(figure: Figure, name: str) -> str:
+    """The figure as an element of the page."""
+    file = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": name}):
+        figure.savefig(file, format="svg", metadata={"Creator": None, "Date": None, "Format": None, "Type": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"\s*<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)  # would style the whole page
+    text = re.sub(r"font-family: [^;\"]+;", "", text)
+    text = re.sub(r"(?<=: )#[0-9a-f]{6}", lambda color: _VARIABLES.get(color[0], color[0]), text)
+    used = set(re.findall(r"#([\w-]+)(?=[\")])", text))
+    # An id must not stand twice on a page, and matplotlib numbers its groups in every figure alike.
+    return re.sub(r' id="([\w.-]+)"', lambda found: found[0] if found[1] in used else "", text)

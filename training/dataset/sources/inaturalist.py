@@ -1,0 +1,248 @@
+"""The iNaturalist 2021 layout: COCO-style `train.json` and `val.json` above the folders that they name.
+
+Only kingdom Plantae is taken. The published `val` is the test set: the real test set has no labels.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from datetime import date
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from models.errors import DataError
+from training.dataset.sources.json_file import decode_entries, read_json
+from training.dataset.sources.record import LeftOut, PictureRecord, Reading, SourceClass, Split
+
+PLANTS: Final = "Plantae"
+_TRAIN_FILES: Final = ("train.json", "train_mini.json")  # the small one only where the large one is missing
+_TEST_FILE: Final = "val.json"
+_AGAIN: Final = "correct it, or download it again"
+
+
+class _Category(msgspec.Struct, frozen=True):
+    id: int
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    kingdom: str
+    common_name: str | None = None
+    order: str | None = None
+    family: str | None = None
+    genus: str | None = None
+    image_dir_name: str = ""
+
+
+class _Annotation(msgspec.Struct, frozen=True, gc=False):
+    image_id: int
+    category_id: int
+
+
+class _Licence(msgspec.Struct, frozen=True):
+    id: int
+    name: str | None = None
+    url: str | None = None
+
+
+class _Image(msgspec.Struct, frozen=True, gc=False):
+    id: int
+    file_name: str
+    license: int | None = None
+    rights_holder: str | None = None
+    date: str | None = None
+    latitude: float | None = None
+    longitude: float | None = None
+
+
+class _Document(msgspec.Struct, frozen=True):
+    images: list[msgspec.Raw]
+    annotations: list[_Annotation]
+    categories: list[_Category]
+    licenses: list[_Licence] = []
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """What one of the JSON files says."""
+
+    categories: dict[int, _Category]
+    num_pictures: Counter[int]
+    plants: dict[int, SourceClass]
+    records: list[PictureRecord]
+
+
+def read_inaturalist(name: str, root: Path, licence: str = "") -> Reading:
+    """Reads the plants of an iNaturalist 2021 folder.
+
+    Training pictures come from `train.json`, or `train_mini.json` where only that is there; test pictures from
+    `val.json`, if there. A licence is given as its URL, or as its name where it has no URL. Dates and coordinates that
+    are missing or impossible are unknown. Observations are not published, so pictures have no group.
+
+    Args:
+        name: What the source is called in output keys.
+        root: Folder with the JSON files and the folders of pictures.
+        licence: Licence of pictures that name none.
+
+    Raises:
+        DataError: A file is missing, damaged or contradicts itself or the other one, or there are no plants.
+    """
+    parts = [_read_part(_train_file(root), "train", licence)]
+    if (root / _TEST_FILE).is_file():
+        parts.append(_read_part(root / _TEST_FILE, "test", licence, known=parts[0].plants))
+    records = [record for part in parts for record in part.records]
+    if len({record.path for record in records}) != len(records):
+        twice, _ = Counter(record.path for record in records).most_common(1)[0]
+        raise DataError(f"two images of {root} have one file name", value=twice, remedy=_AGAIN)
+    return Reading(records, _others(name, parts))
+
+
+def _train_file(root: Path) -> Path:
+    for file in _TRAIN_FILES:
+        if (root / file).is_file():
+            return root / file
+    raise DataError(
+        "no iNaturalist data set stands there",
+        value=root,
+        limit=f"a folder with {' or '.join(_TRAIN_FILES)}",
+        remedy="point to the folder that holds it",
+    )
+
+
+def _others(name: str, parts: list[_Part]) -> list[LeftOut]:
+    """The categories of other kingdoms."""
+    categories = {number: category for part in parts for number, category in part.categories.items()}
+    return [
+        LeftOut(
+            picture=f"{name}:{category.image_dir_name or category.name}",
+            code="not_a_plant",
+            reason=f"{category.name} belongs to kingdom {category.kingdom}; only {PLANTS} are taken",
+            num_pictures=sum(part.num_pictures[number] for part in parts),
+        )
+        for number, category in categories.items()
+        if category.kingdom != PLANTS
+    ]
+
+
+def _read_part(file: Path, split: Split, licence: str, known: Mapping[int, SourceClass] | None = None) -> _Part:
+    """Reads one file; `known` are the classes of the training file, which the other one must agree with."""
+    document = read_json(file, _Document)
+    categories = {category.id: category for category in document.categories}
+    if len(categories) != len(document.categories):
+        raise DataError(f"two categories of {file} have one id", remedy=_AGAIN)
+    category_of = _category_of_image(file, document, categories)
+    num_pictures = Counter(category_of.values())
+    plants = {number: _plant(category) for number, category in categories.items() if category.kingdom == PLANTS}
+    if known is None:
+        _check_complete(file, plants, num_pictures)
+    else:
+        plants = _agreed(file, plants, known)
+    records = _records(file, document, category_of, plants, split=split, licence=licence)
+    return _Part(categories, num_pictures, plants, records)
+
+
+def _plant(category: _Category) -> SourceClass:
+    return SourceClass(
+        class_id=str(category.id),
+        name=category.name,
+        common_name=category.common_name or "",
+        genus=category.genus or "",
+        family=category.family or "",
+        order=category.order or "",
+    )
+
+
+def _check_complete(file: Path, plants: Mapping[int, SourceClass], num_pictures: Mapping[int, int]) -> None:
+    if not plants:
+        raise DataError(f"{file} holds no plants", limit=f"categories of kingdom {PLANTS}", remedy=_AGAIN)
+    for number, plant in plants.items():
+        if not num_pictures.get(number):
+            raise DataError(
+                f"{file}: category {number} ({plant.name}) has no annotations",
+                limit="an annotation for every picture of a plant",
+                remedy="download the file again, or delete the category",
+            )
+
+
+def _agreed(file: Path, plants: Mapping[int, SourceClass], known: Mapping[int, SourceClass]) -> dict[int, SourceClass]:
+    """The training file's classes, which both files share."""
+    for number, plant in plants.items():
+        if number not in known or known[number].name != plant.name:
+            expected = known[number].name if number in known else "a category of the training file"
+            raise DataError(
+                f"{file}: category {number} is another one than in the training file",
+                value=plant.name,
+                limit=expected,
+                remedy="take both files from one release",
+            )
+    return dict(known)
+
+
+def _category_of_image(file: Path, document: _Document, categories: Mapping[int, _Category]) -> dict[int, int]:
+    """Image id -> category id, exactly one for every annotation."""
+    category_of = {annotation.image_id: annotation.category_id for annotation in document.annotations}
+    if len(category_of) != len(document.annotations):
+        twice, _ = Counter(annotation.image_id for annotation in document.annotations).most_common(1)[0]
+        raise DataError(f"{file}: image {twice} has two annotations", limit="one for each image", remedy=_AGAIN)
+    if unknown := set(category_of.values()) - categories.keys():
+        raise DataError(f"{file}: an annotation names category {min(unknown)}, which does not exist", remedy=_AGAIN)
+    return category_of
+
+
+def _records(
+    file: Path,
+    document: _Document,
+    category_of: dict[int, int],
+    plants: Mapping[int, SourceClass],
+    *,
+    split: Split,
+    licence: str,
+) -> list[PictureRecord]:
+    licences = {None: licence} | {entry.id: entry.url or entry.name or licence for entry in document.licenses}
+    records = []
+    for _, image in decode_entries(f"{file}: images", enumerate(document.images), _Image):
+        category = category_of.pop(image.id, None)
+        if category is None:
+            raise DataError(f"{file}: image {image.id} has no annotation, or stands there twice", remedy=_AGAIN)
+        if plant := plants.get(category):
+            records.append(_record(file, image, plant, split, licences))
+    if category_of:
+        raise DataError(f"{file}: an annotation names image {min(category_of)}, which does not exist", remedy=_AGAIN)
+    return records
+
+
+def _record(
+    file: Path, image: _Image, plant: SourceClass, split: Split, licences: Mapping[int | None, str]
+) -> PictureRecord:
+    path = image.file_name
+    if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        raise DataError(
+            f"{file}: the file of image {image.id} lies elsewhere",
+            value=path or "an empty name",
+            limit="a path below the data set's folder",
+            remedy=_AGAIN,
+        )
+    if image.license not in licences:
+        raise DataError(f"{file}: image {image.id} names licence {image.license}, which does not exist", remedy=_AGAIN)
+    return PictureRecord(
+        path=path,
+        plant=plant,
+        split=split,
+        author=sys.intern(image.rights_holder or ""),  # few people take many pictures
+        licence=licences[image.license],
+        taken_on=_day((image.date or "")[:10]),
+        coordinates=_coordinates(image.latitude, image.longitude),
+    )
+
+
+@lru_cache(maxsize=1 << 14)  # the days of 44 years, each of which is then one object
+def _day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _coordinates(latitude: float | None, longitude: float | None) -> tuple[float, float] | None:
+    if latitude is None or longitude is None or abs(latitude) > 90 or abs(longitude) > 180:
+        return None
+    return latitude, longitude

@@ -1,0 +1,96 @@
+"""The Pl@ntNet-300K layout: a JSON file about the pictures, one with the species' names, and a folder a split."""
+
+import sys
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from models.errors import DataError
+from training.dataset.sources.json_file import decode_entries, read_json
+from training.dataset.sources.record import LeftOut, PictureRecord, Reading, SourceClass, Split
+
+METADATA_FILE: Final = "plantnet300K_metadata.json"
+NAMES_FILE: Final = "plantnet300K_species_id_2_name.json"
+_SPLITS: Final[dict[str, Split]] = {"train": "train", "val": "validation", "test": "test"}
+
+
+class _Picture(msgspec.Struct, frozen=True, gc=False):
+    species_id: str
+    split: Literal["train", "val", "test"]
+    obs_id: str | int | None = None
+    author: str | None = None
+    license: str | None = None
+
+
+def read_plantnet(name: str, root: Path, licence: str = "") -> Reading:
+    """Reads a Pl@ntNet-300K folder.
+
+    Species ids are strings and stay strings: in another order they would name other species. Pictures of one
+    observation are one group.
+
+    Args:
+        name: What the source is called in output keys.
+        root: Folder with both JSON files and `images/{train,val,test}/<species id>/<picture id>.jpg`.
+        licence: Licence of pictures that name none.
+
+    Raises:
+        DataError: A file is missing or damaged, an id is no number, a species has no name, or there are no pictures.
+    """
+    plants = _read_names(root / NAMES_FILE)
+    file = root / METADATA_FILE
+    entries = read_json(file, dict[str, msgspec.Raw])
+    records = [
+        _record(file, picture_id, picture, plants, licence)
+        for picture_id, picture in decode_entries(f"{file}: ", entries.items(), _Picture)
+    ]
+    if not records:
+        raise DataError(f"{file} holds no pictures", limit="an entry a picture", remedy="download it again")
+    pictured = {record.plant.class_id for record in records}
+    return Reading(
+        records, [_without_pictures(name, plant) for plant in plants.values() if plant.class_id not in pictured]
+    )
+
+
+def _read_names(file: Path) -> dict[str, SourceClass]:
+    plants = {}
+    for species_id, name in read_json(file, dict[str, str]).items():
+        if not species_id.isascii() or not species_id.isdecimal():
+            raise DataError(f"{file}: a species id is no number", value=species_id, remedy="correct it")
+        if not name.strip():
+            raise DataError(f"{file}: species {species_id} has an empty name", remedy="add its scientific name")
+        plants[species_id] = SourceClass(class_id=species_id, name=name)
+    return plants
+
+
+def _record(
+    file: Path, picture_id: str, picture: _Picture, plants: dict[str, SourceClass], licence: str
+) -> PictureRecord:
+    species_id = picture.species_id
+    if not species_id.isascii() or not species_id.isdecimal():
+        raise DataError(f"{file}: the species id of {picture_id} is no number", value=species_id, remedy="correct it")
+    if species_id not in plants:
+        raise DataError(
+            f"{file}: a species without a name",
+            value=f"{species_id}, of picture {picture_id}",
+            remedy=f"add its name to {NAMES_FILE}",
+        )
+    if not picture_id or "/" in picture_id or "\0" in picture_id:
+        raise DataError(f"{file}: a picture id is no file name", value=picture_id, remedy="correct it")
+    return PictureRecord(
+        path=f"images/{picture.split}/{species_id}/{picture_id}.jpg",
+        plant=plants[species_id],
+        split=_SPLITS[picture.split],
+        group="" if picture.obs_id is None else sys.intern(str(picture.obs_id)),
+        author=sys.intern(picture.author or ""),
+        licence=sys.intern(picture.license or licence),
+    )
+
+
+def _without_pictures(name: str, plant: SourceClass) -> LeftOut:
+    return LeftOut(
+        picture=f"{name}:{plant.class_id}",
+        code="no_pictures",
+        reason=f"the data set names {plant.name} but holds no picture of it",
+        num_pictures=0,
+    )

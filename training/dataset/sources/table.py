@@ -1,0 +1,174 @@
+"""A CSV list of pictures: columns `path` and `scientific_name`, and optionally what else a record can say."""
+
+import csv
+import math
+import posixpath
+import sys
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any, Final, cast, get_args
+
+import msgspec
+
+from models.errors import DataError
+from training.dataset.sources.record import PictureRecord, Reading, SourceClass, Split
+
+_REQUIRED: Final = ("path", "scientific_name")
+_SPLIT_NAMES: Final = {"val": "validation", "valid": "validation"}
+_CLASS_COLUMNS: Final = ("common_name", "genus", "family", "order")
+
+
+def read_table(name: str, root: Path, licence: str = "") -> Reading:  # noqa: ARG001 - all readers are called alike
+    """Reads a CSV list, in its order.
+
+    Columns: `path` (absolute, or relative to the list's folder) and `scientific_name`; optionally `common_name`,
+    `genus`, `family`, `order` (of a class, the first row that gives one counts), `split` (train, validation or val,
+    calibration, test), `group`, `author`, `licence`, `taken_on` (as 2024-05-31), `latitude` and `longitude` (degrees),
+    and `class_id` where two classes share a name. Other columns are ignored.
+
+    Args:
+        name: What the source is called in output keys.
+        root: The CSV file, UTF-8, with a header.
+        licence: Licence of pictures whose row names none.
+
+    Raises:
+        DataError: The list is missing, is no UTF-8 CSV, lacks a column, is empty, has a path twice, or a row has an
+            empty name, an impossible date or place, or an unknown split; rows are named by their line.
+    """
+    if not root.is_file():
+        raise DataError("no such list of pictures", value=root, remedy="give a CSV file with a header")
+    try:
+        plants = _plants(root)  # read before the pictures, as any row may add to a class
+        records = [_record(row, plants, licence) for row in _rows(root)]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{root} is no UTF-8 CSV file", value=error, remedy="save it as CSV in UTF-8") from error
+    if not records:
+        raise DataError("the list holds no pictures", value=root, remedy="add a row a picture")
+    return Reading(records, [])
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """One row and where it stands."""
+
+    place: str
+    cells: dict[str | Any, str | Any]
+    """Column -> cell; `csv` adds None -> surplus cells."""
+
+    def __getitem__(self, column: str) -> str:
+        return (self.cells.get(column) or "").strip()
+
+    @property
+    def class_id(self) -> str:
+        return self["class_id"] or self["scientific_name"]
+
+
+def _rows(table: Path) -> Iterator[_Row]:
+    with table.open(newline="", encoding="utf-8-sig") as stream:
+        reader: csv.DictReader[str] = csv.DictReader(stream)
+        missing = [column for column in _REQUIRED if column not in (reader.fieldnames or [])]
+        if missing:
+            raise DataError(
+                f"{table} lacks the column {' and '.join(missing)}",
+                value=", ".join(reader.fieldnames or []) or "an empty file",
+                limit=", ".join(_REQUIRED),
+                remedy="add the column to its first line",
+            )
+        for cells in reader:
+            yield _Row(f"{table}, line {reader.line_num}", cells)
+
+
+def _plants(table: Path) -> dict[str, SourceClass]:
+    """Class id -> class, with what any of its rows says; checks what several rows could contradict each other in."""
+    facts: dict[str, dict[str, str]] = {}
+    paths: set[str] = set()
+    for row in _rows(table):
+        _check_cells(row)
+        path = posixpath.normpath(row["path"])
+        if path in paths:
+            raise DataError(f"{row.place}: the path stands there twice", value=path, remedy="delete one of the lines")
+        paths.add(path)
+        known = facts.setdefault(row.class_id, {"name": row["scientific_name"]})
+        if known["name"] != row["scientific_name"]:
+            raise DataError(
+                f"{row.place}: class {row.class_id} has two scientific names",
+                value=row["scientific_name"],
+                limit=known["name"],
+                remedy="correct the name, or give it a class_id of its own",
+            )
+        for column in _CLASS_COLUMNS:
+            if row[column]:
+                known.setdefault(column, row[column])
+    return {class_id: SourceClass(class_id=class_id, **known) for class_id, known in facts.items()}
+
+
+def _check_cells(row: _Row) -> None:
+    if not row["path"] or not row["scientific_name"]:
+        raise DataError(f"{row.place}: path or scientific_name is empty", remedy="complete or delete the line")
+    if "\0" in row["path"]:
+        raise DataError(f"{row.place}: the path has a NUL character in it", remedy="write the list as plain UTF-8")
+    surplus = row.cells.get(None)  # where csv puts what stands beyond the header
+    if surplus and any(cell.strip() for cell in surplus):
+        raise DataError(
+            f"{row.place}: more cells than the first line has columns",
+            value=", ".join(surplus),
+            remedy='put a name with a comma in quotes: "a, b"',
+        )
+
+
+def _record(row: _Row, plants: dict[str, SourceClass], licence: str) -> PictureRecord:
+    return PictureRecord(
+        path=row["path"],
+        plant=plants[row.class_id],
+        split=_split(row),
+        group=row["group"],
+        author=sys.intern(row["author"]),
+        licence=sys.intern(row["licence"] or licence),
+        taken_on=_day(row),
+        coordinates=_coordinates(row),
+    )
+
+
+def _split(row: _Row) -> Split | None:
+    name = row["split"]
+    if not name:
+        return None
+    split = _SPLIT_NAMES.get(name.lower(), name.lower())
+    if split not in get_args(Split):
+        raise DataError(
+            f"{row.place}: unknown split",
+            value=name,
+            limit=", ".join(get_args(Split)),
+            remedy="correct it, or leave it empty to have it drawn",
+        )
+    return cast(Split, split)
+
+
+def _day(row: _Row) -> date | None:
+    try:
+        return date.fromisoformat(row["taken_on"]) if row["taken_on"] else None
+    except ValueError as error:
+        raise DataError(
+            f"{row.place}: taken_on is no date",
+            value=row["taken_on"],
+            limit="a day such as 2024-05-31",
+            remedy="correct it, or leave it empty",
+        ) from error
+
+
+def _coordinates(row: _Row) -> tuple[float, float] | None:
+    written = row["latitude"], row["longitude"]
+    if written == ("", ""):
+        return None
+    try:
+        latitude, longitude = map(float, written)
+    except ValueError:
+        latitude = longitude = math.nan
+    if not (abs(latitude) <= 90 and abs(longitude) <= 180):
+        raise DataError(
+            f"{row.place}: latitude and longitude are no place",
+            value=", ".join(cell or "an empty cell" for cell in written),
+            limit="degrees from -90 to 90 and from -180 to 180",
+            remedy="correct both, or leave both empty",
+        )
+    return latitude, longitude

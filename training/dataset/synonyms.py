@@ -1,0 +1,272 @@
+"""Accepted names from a Darwin Core Taxon file: GBIF's backbone (`Taxon.tsv`), Kew's WCVP, and others of that form.
+
+Such a file has up to seven million rows, of which a training set needs a few thousand, so it is streamed, never held:
+once for the rows whose name is wanted, and once for each link of the chains from synonym to accepted name (nearly
+always one). A row is taken apart only if its first two words are those of a wanted name.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from models.errors import DataError
+from models.taxonomy import Rank
+from training.dataset.names import PlantName, parse_name
+
+_REQUIRED: Final = ("taxonid", "scientificname", "acceptednameusageid", "taxonomicstatus")
+# As Kew misspells them in its own archive.
+_MISSPELT: Final = {
+    "scientfiicname": "scientificname",
+    "scientfiicnameauthorship": "scientificnameauthorship",
+}
+# Of these words in a status: no plain statement that the one name means the other.
+_DOUBTFUL_LINKS: Final = ("misapplied", "pro parte", "proparte", "ambiguous")
+_MOST_LINKS: Final = 5  # from synonym to accepted name; longer chains are mistakes of the file
+
+Standing = Literal["accepted", "synonym", "unplaced"]
+
+
+class AcceptedName(msgspec.Struct, frozen=True, kw_only=True):
+    """The name that a taxonomy holds to be right for a plant."""
+
+    key: str
+    """As `PlantName.key`."""
+    scientific_name: str
+    """Without author."""
+    rank: Rank
+    """Species, or genus for a genus."""
+    genus: str
+    """Genus."""
+    author: str = ""
+    """Author, as the file writes it."""
+    family: str = ""
+    """Botanical family, if the file gives it."""
+    gbif_id: int | None = None
+    """The row's number in GBIF's backbone; only of files with GBIF's own column `canonicalName`."""
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """What one line says; all values as written."""
+
+    taxon_id: str
+    accepted_id: str
+    standing: Standing
+    name: PlantName
+    author: str
+    family: str
+
+
+def read_synonyms(path: Path, keys: Collection[str]) -> dict[str, tuple[AcceptedName, ...]]:
+    """Looks names up.
+
+    A row in which the name is accepted wins over rows in which it is a synonym, and those over rows of unclear
+    standing. Misapplied and pro-parte names are no synonyms. A synonym whose accepted name is missing from the file, or
+    of another rank, or that only leads back to itself, is passed over.
+
+    Args:
+        path: UTF-8 text without quoting, a header line, separated by tabs or (as Kew's) by "|". Columns, in any case
+            and order: taxonID, scientificName, acceptedNameUsageID, taxonomicStatus; and if there are
+            scientificNameAuthorship, family, canonicalName, and kingdom, of which only Plantae is read.
+        keys: Wanted names, as `PlantName.key`.
+
+    Returns:
+        For each name that the file has its accepted name. More than one where the name is a synonym of several (given
+        by different authors to different plants): which one is meant cannot be told.
+
+    Raises:
+        DataError: The file is missing, is no UTF-8, or lacks a column.
+    """
+    table = _TaxonFile(path)
+    found: dict[str, list[_Row]] = {}
+    for row in table.rows(_wanted_names(keys, table.name_column)):
+        if row.name.key in keys:
+            found.setdefault(row.name.key, []).append(row)
+    chosen = {key: _best_standing(rows) for key, rows in found.items()}
+    linked = _follow(table, {row.accepted_id for rows in chosen.values() for row in rows if row.standing == "synonym"})
+    names = {key: _accepted_names(rows, linked, is_gbif=table.is_gbif) for key, rows in chosen.items()}
+    return {key: accepted for key, accepted in names.items() if accepted}
+
+
+class _TaxonFile:
+    """A Darwin Core Taxon file that is read as often as needed."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise DataError("no such file of synonyms", value=path, remedy="correct `synonyms` or leave it out")
+        self.path = path
+        with path.open("rb") as stream:
+            header = stream.readline().decode("utf-8-sig", errors="replace").rstrip("\r\n")
+        self.separator = "|" if "|" in header else "\t"
+        self.columns = _columns(header.split(self.separator))
+        missing = [name for name in _REQUIRED if name not in self.columns]
+        if missing:
+            raise DataError(
+                f"{path} lacks the column {' and '.join(missing)}",
+                value=header[:200] or "an empty file",
+                limit="a Darwin Core Taxon file with a header, separated by tabs, without quotes",
+                remedy="point `synonyms` to Taxon.tsv of the archive",
+            )
+
+    @property
+    def name_column(self) -> int:
+        """Where the scientific name stands."""
+        return self.columns["scientificname"]
+
+    @property
+    def id_column(self) -> int:
+        """Where the identifier stands."""
+        return self.columns["taxonid"]
+
+    @property
+    def is_gbif(self) -> bool:
+        """Whether the identifiers are those of GBIF's backbone."""
+        return "canonicalname" in self.columns
+
+    def rows(self, wanted: "_Wanted") -> Iterator[_Row]:
+        """The plants among the lines that may be wanted."""
+        kingdom = self.columns.get("kingdom")
+        for fields in self._lines(wanted):
+            if kingdom is None or fields[kingdom] == "Plantae":
+                row = self._row(fields)
+                if row is not None:
+                    yield row
+
+    def _lines(self, wanted: "_Wanted") -> Iterator[list[str]]:
+        """The fields of the lines that may be wanted; a line with too few fields is passed over.
+
+        Seven million lines are only looked at, so they stay bytes.
+        """
+        separator, column, test = self.separator.encode(), wanted.column, wanted.test
+        width, cut = max(self.columns.values()) + 1, wanted.column + 1
+        with self.path.open("rb") as stream:
+            next(stream)
+            for line in stream:
+                head = line.rstrip(b"\r\n").split(separator, cut)
+                if len(head) > column and test(head[column].strip()):
+                    fields = self._decode(line).split(self.separator)
+                    if len(fields) >= width:
+                        yield fields
+
+    def _decode(self, line: bytes) -> str:
+        try:
+            return line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.path} is no UTF-8 text", value=error, remedy="save it as UTF-8") from error
+
+    def _row(self, fields: Sequence[str]) -> _Row | None:
+        def value(column: str) -> str:
+            position = self.columns.get(column)
+            return "" if position is None else fields[position].strip()
+
+        author = value("scientificnameauthorship")
+        try:
+            name = parse_name(value("scientificname").removesuffix(author), scientific=True)
+        except DataError:  # names of viruses and the like
+            return None
+        taxon_id, accepted_id = value("taxonid"), value("acceptednameusageid")
+        standing = _standing(value("taxonomicstatus").lower(), linked=accepted_id not in {"", taxon_id})
+        if standing is None:
+            return None
+        return _Row(taxon_id, accepted_id, standing, name, author or name.author, value("family"))
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """Which lines to take apart: those whose field in a column passes a test."""
+
+    column: int
+    test: Callable[[bytes], bool]
+
+
+def _columns(header: Sequence[str]) -> dict[str, int]:
+    """Position of each column, by its name in lower case without a prefix such as `dwc:`."""
+    names = [name.rpartition(":")[2].strip().lower() for name in header]
+    return {_MISSPELT.get(name, name): position for position, name in enumerate(names)}
+
+
+def _wanted_names(keys: Collection[str], column: int) -> _Wanted:
+    """A quick test that every row of a wanted name passes, and few others; nearly all fail at the genus."""
+    heads = {tuple(key.encode().split()[:2]) for key in keys}
+    genera = {spelt for head in heads for spelt in (head[0], head[0].capitalize(), head[0].upper())}
+
+    def may_be_wanted(name: bytes) -> bool:
+        words = name.split(None, 2)
+        if not words:
+            return False
+        genus = words[0]
+        if genus not in genera:
+            return genus[:1] in b"x+" or genus == b"X" or not genus.isascii()  # a hybrid sign, or an umlaut
+        genus = genus.lower()
+        if len(words) == 1 or (genus,) in heads:
+            return (genus,) in heads
+        epithet = words[1].lower()
+        return (genus, epithet) in heads or epithet in b"x+" or not epithet.isascii()
+
+    return _Wanted(column, may_be_wanted)
+
+
+def _standing(status: str, *, linked: bool) -> Standing | None:
+    if any(word in status for word in _DOUBTFUL_LINKS):
+        return None
+    if linked:
+        return "synonym"
+    return "accepted" if "accepted" in status or status in {"valid", "artificial hybrid"} else "unplaced"
+
+
+def _best_standing(rows: Sequence[_Row]) -> list[_Row]:
+    for standing in ("accepted", "synonym"):
+        best = [row for row in rows if row.standing == standing]
+        if best:
+            return best
+    return list(rows)
+
+
+def _follow(table: _TaxonFile, ids: set[str]) -> dict[str, _Row]:
+    """The rows of these identifiers, and of those that they lead to, by identifier."""
+    known: dict[str, _Row] = {}
+    looked_for: set[str] = set()
+    for _ in range(_MOST_LINKS):
+        if not ids:
+            break
+        looked_for |= ids
+        for row in table.rows(_Wanted(table.id_column, {taxon_id.encode() for taxon_id in ids}.__contains__)):
+            known[row.taxon_id] = row
+        ids = {row.accepted_id for row in known.values() if row.standing == "synonym"} - looked_for
+    return known
+
+
+def _accepted_names(rows: Sequence[_Row], linked: dict[str, _Row], *, is_gbif: bool) -> tuple[AcceptedName, ...]:
+    """The different names that the rows of one name lead to, sorted by key."""
+    ends: dict[str, list[_Row]] = {}
+    for row in rows:
+        end = _end_of_chain(row, linked)
+        if end is not None and end.name.rank == row.name.rank:
+            ends.setdefault(end.name.key, []).append(end)
+    return tuple(_agreed(ends[key], is_gbif=is_gbif) for key in sorted(ends))
+
+
+def _end_of_chain(row: _Row, linked: dict[str, _Row]) -> _Row | None:
+    for _ in range(_MOST_LINKS + 1):
+        if row.standing != "synonym":
+            return row
+        if row.accepted_id not in linked:
+            return None
+        row = linked[row.accepted_id]
+    return None  # a cycle
+
+
+def _agreed(rows: Sequence[_Row], *, is_gbif: bool) -> AcceptedName:
+    """One name of rows that write it alike; where homonyms disagree on author, family or number, that stays empty."""
+    name = rows[0].name
+    taxon_ids, authors, families = ({getattr(row, field) for row in rows} for field in ("taxon_id", "author", "family"))
+    taxon_id = taxon_ids.pop() if len(taxon_ids) == 1 else ""
+    return AcceptedName(
+        key=name.key,
+        scientific_name=name.scientific_name,
+        rank=name.rank,
+        genus=name.genus,
+        author=authors.pop() if len(authors) == 1 else "",
+        family=families.pop() if len(families) == 1 else "",
+        gbif_id=int(taxon_id) if is_gbif and taxon_id.isdecimal() else None,
+    )

@@ -1,0 +1,1 @@
+"""Batches -> checkpoint: the step, the loop, and what they stand on."""

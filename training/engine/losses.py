@@ -1,0 +1,170 @@
+"""What is learned: cross entropy over outputs or taxa, with smoothing and logit adjustment.
+
+Nothing here makes the host wait for the device. Letters in names: B pictures, O outputs, T taxa, K outputs of a taxon,
+C classes (outputs or taxa, whichever are the target).
+"""
+
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from training.dataset.manifest import Manifest
+from training.loading.sampler import expected_draws
+from training.recipe import LossRecipe, Recipe, Target
+
+DRAWS_OF_UNSEEN: Final = 0.5
+"""Draws an epoch that logit adjustment assumes of a class without training pictures, so that its logarithm is finite:
+half of what the rarest class with a picture has where every picture comes once."""
+
+
+class TrainingClasses(msgspec.Struct, frozen=True):
+    """What the outputs mean to the loss, and how often each comes."""
+
+    taxon_of_output: tuple[int, ...]
+    """Taxon of each output, in [0, num_taxa)."""
+    num_taxa: int
+    """Taxa that an output means; each has at least one."""
+    draws_of_output: tuple[float, ...]
+    """Pictures of each output that are drawn in the mean epoch."""
+
+
+def training_classes(manifest: Manifest, recipe: Recipe) -> TrainingClasses:
+    """The classes of a run, with the frequencies that its sampling gives them.
+
+    Taxa are numbered in the order of the taxonomy; taxa without outputs are left out.
+
+    Raises:
+        DataError: The data has no training pictures.
+    """
+    rows = manifest.rows_of("train")
+    num_outputs = len(manifest.taxonomy.outputs)
+    taxa, taxon_of_output = np.unique(manifest.taxonomy.taxon_of_output, return_inverse=True)
+    class_of_output = taxon_of_output if recipe.loss.target == "taxon" else np.arange(num_outputs)
+    sizes_O = np.bincount(manifest.labels[rows], minlength=num_outputs)
+    sizes_C = np.bincount(class_of_output, weights=sizes_O).astype(np.int64)
+    # The pictures of a class are drawn alike, whichever of its outputs they are of.
+    draws_per_picture_C = expected_draws(sizes_C, recipe.data.sampling) / np.maximum(sizes_C, 1)
+    return TrainingClasses(
+        taxon_of_output=tuple(taxon_of_output.tolist()),
+        num_taxa=len(taxa),
+        draws_of_output=tuple((sizes_O * draws_per_picture_C[class_of_output]).tolist()),
+    )
+
+
+def labels_for_sampling(manifest: Manifest, rows: npt.NDArray[np.integer], target: Target) -> npt.NDArray[np.int64]:
+    """The class of each row that sampling counts by: its output, or the position of its taxon in the taxonomy.
+
+    Args:
+        manifest: The data.
+        rows: Rows of the manifest.
+        target: What a picture is an example of.
+
+    Returns:
+        Shape (len(rows),).
+    """
+    labels: npt.NDArray[np.int64] = manifest.labels[rows]
+    if target == "output":
+        return labels
+    return manifest.taxonomy.taxon_of_output[labels].astype(np.int64)
+
+
+class TrainingLoss:
+    """The mean loss of a batch, in float32 (or float64, if the logits are).
+
+    Over outputs it is cross entropy with label smoothing (Szegedy et al. 2015). Over taxa it is minus the log of the
+    summed probability of a taxon's outputs, and smoothing spreads over taxa: which output of its taxon a picture is
+    then makes no difference. Logit adjustment (Menon et al. 2021, equation 10) adds the classes' log frequencies to the
+    logits, so that the network need not learn them; this belongs to training only.
+
+    Args:
+        recipe: Target, smoothing and adjustment.
+        classes: What the outputs mean, and how often each comes.
+        device: Where the logits will be.
+
+    Raises:
+        ValueError: A taxon has no output.
+    """
+
+    def __init__(self, recipe: LossRecipe, classes: TrainingClasses, device: torch.device) -> None:
+        self._smoothing = recipe.label_smoothing
+        grouped = recipe.target == "taxon" and classes.num_taxa < len(classes.taxon_of_output)
+        self._taxa = _TaxonSums(classes, device) if grouped else None
+        self._adjustment_C: Tensor | None = None
+        if recipe.logit_adjustment > 0:
+            draws_C = _draws_of_taxa(classes) if grouped else np.array(classes.draws_of_output)
+            log_prior_C = torch.from_numpy(_log_prior(draws_C)).float().to(device)
+            self._adjustment_C = recipe.logit_adjustment * log_prior_C
+
+    def __call__(self, logits_BO: Tensor, targets: Tensor) -> Tensor:
+        """Gives the loss, a scalar.
+
+        Args:
+            logits_BO: Of any float type.
+            targets: Positions of the outputs, shape (B,), or shares of them, shape (B, O), whose rows add up to 1.
+        """
+        logits_BC = logits_BO if logits_BO.dtype == torch.float64 else logits_BO.float()
+        if targets.is_floating_point():
+            targets = targets.to(logits_BC.dtype)
+        if self._taxa is not None:
+            logits_BC, targets = self._taxa.logits(logits_BC), self._taxa.targets(targets)
+        if self._adjustment_C is not None:
+            logits_BC = logits_BC + self._adjustment_C
+        return F.cross_entropy(logits_BC, targets, label_smoothing=self._smoothing)
+
+    def judged(self, logits_BO: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Gives (logits_BC, labels_B) of the classes that are learned, as validation counts them: nothing is added."""
+        if self._taxa is None:
+            return logits_BO, labels_B
+        return self._taxa.logits(logits_BO), self._taxa.targets(labels_B)
+
+
+class _TaxonSums:
+    """Sums probabilities and targets over the outputs of each taxon.
+
+    Each taxon gathers its outputs into a row as long as the longest, rather than each output adding itself to its
+    taxon: that gives the same bits every time, on CUDA too, and each taxon is shifted by its own largest logit.
+    """
+
+    def __init__(self, classes: TrainingClasses, device: torch.device) -> None:
+        taxon_of_output = np.array(classes.taxon_of_output)
+        sizes = np.bincount(taxon_of_output, minlength=classes.num_taxa)
+        if sizes.min() == 0:
+            raise ValueError(f"taxon {int(sizes.argmin())} has no output")
+        by_taxon = np.argsort(taxon_of_output, kind="stable")
+        place_TK = np.arange(sizes.max()) + np.zeros((classes.num_taxa, 1), np.int64)
+        padding_TK = place_TK >= sizes[:, None]
+        # Where a row is too long it names its first output again: one common filler would collect the gradients of all.
+        outputs_TK = by_taxon[(sizes.cumsum() - sizes)[:, None] + np.where(padding_TK, 0, place_TK)]
+        self._outputs = torch.from_numpy(outputs_TK.ravel()).to(device)
+        self._padding_TK = torch.from_numpy(padding_TK).to(device)
+        self._taxon_of_output = torch.from_numpy(taxon_of_output).to(device)
+
+    def logits(self, logits_BO: Tensor) -> Tensor:
+        """Gives logits_BT, whose softmax is the sum of the outputs' softmax."""
+        return self._gathered(logits_BO, filler=-torch.inf).logsumexp(dim=2)
+
+    def targets(self, targets: Tensor) -> Tensor:
+        """Gives positions of taxa or their shares, whichever was given of outputs."""
+        if targets.is_floating_point():
+            return self._gathered(targets, filler=0.0).sum(dim=2)
+        return self._taxon_of_output[targets]
+
+    def _gathered(self, values_BO: Tensor, filler: float) -> Tensor:
+        values_BTK = values_BO.index_select(1, self._outputs).view(-1, *self._padding_TK.shape)
+        return values_BTK.masked_fill(self._padding_TK, filler)
+
+
+def _draws_of_taxa(classes: TrainingClasses) -> npt.NDArray[np.float64]:
+    return np.bincount(classes.taxon_of_output, classes.draws_of_output, classes.num_taxa).astype(np.float64)
+
+
+def _log_prior(draws_C: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Log of each class's share of the draws."""
+    counted = np.where(draws_C > 0, draws_C, DRAWS_OF_UNSEEN)
+    log_prior: npt.NDArray[np.float64] = np.log(counted / counted.sum())
+    return log_prior

@@ -1,0 +1,71 @@
+"""How right the network is on the validation split, judged as it would be served, by all ranks together."""
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+import msgspec
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from training.dataset.manifest import Manifest
+from training.engine.norms import reestimate
+from training.engine.step import Engine
+from training.evaluation.metrics import Share, share, top_k_hits
+from training.evaluation.predict import torch_runner
+from training.loading.data import input_spec, judged_loader, training_loader
+
+_REESTIMATION_PICTURES: Final = 2000  # of each rank; Wu and Johnson 2021 need a thousand or more
+
+
+class Validation(msgspec.Struct, frozen=True):
+    """What a validation found."""
+
+    top1: Share
+    top5: Share
+    loss: float
+    """Mean cross entropy, nats."""
+
+
+def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Validation:
+    """Judges the weights that would be exported, by outputs or by taxa as the recipe learns them.
+
+    All ranks judge the same network, each its share of the pictures. Where too few pictures a step leave BatchNorm's
+    statistics poor, they are estimated anew before.
+
+    Args:
+        engine: Holds the network.
+        manifest: The data.
+        epoch: Whose training pictures the statistics are estimated over.
+        side_px: Side of those, px.
+    """
+    ranks = engine.ranks
+    if engine.norms.reestimate:
+        reestimate(engine.judged_network, _training_pictures(engine, manifest, epoch, side_px))
+    ranks.mean_statistics(engine.judged_network)
+    rows = manifest.rows_of("validation")[ranks.rank :: ranks.num_ranks]
+    loader = judged_loader(manifest, rows, input_spec(engine.recipe), engine.recipe.data)
+    run = torch_runner(engine.judged_network, engine.device, engine.amp_dtype)
+    hits1 = hits5 = loss = 0.0
+    for pixels, labels in loader:
+        logits = torch.from_numpy(run(pixels)).to(engine.device)
+        scores, right = (part.cpu() for part in engine.loss.judged(logits, labels.to(engine.device)))
+        hits1 += float(top_k_hits(scores.numpy(), right.numpy(), 1).sum())
+        hits5 += float(top_k_hits(scores.numpy(), right.numpy(), 5).sum())
+        loss += float(cross_entropy(scores, right, reduction="sum"))
+    total, hits1, hits5, loss = ranks.sum([len(rows), hits1, hits5, loss])
+    return Validation(share(round(hits1), round(total)), share(round(hits5), round(total)), loss / total)
+
+
+def _training_pictures(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Iterator[Tensor]:
+    """The first batches of an epoch, as the network takes them."""
+    recipe, ranks = engine.recipe, engine.ranks
+    once = msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, persistent_workers=False))
+    loader, batches = training_loader(
+        manifest, once, pin=engine.device.type == "cuda", rank=ranks.rank, num_ranks=ranks.num_ranks
+    )
+    batches.epoch, batches.side_px = epoch, side_px
+    for pixels, _ in islice(loader, math.ceil(_REESTIMATION_PICTURES / recipe.schedule.batch_size)):
+        yield engine.normalized(pixels)

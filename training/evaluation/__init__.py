@@ -1,0 +1,1 @@
+"""A network and a split -> figures."""

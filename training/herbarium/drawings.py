@@ -1,0 +1,95 @@
+"""Pictures that are still to be drawn, and the processes that draw them into files."""
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from PIL import Image
+from rich.progress import track
+
+from training.herbarium.looks import Look
+from training.herbarium.picture import draw_plant
+from training.processes import clean_context, end_with_parent, told_if_killed
+
+_QUALITY: Final = {".jpg": 90, ".jpeg": 90, ".webp": 85}
+_FORMATS: Final = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
+_CHUNK: Final = 16  # pictures that a process fetches at once
+
+
+class Drawing(msgspec.Struct, frozen=True, gc=False):
+    """One picture to draw."""
+
+    path: str
+    """Its file, relative to the root of all layouts; the suffix decides the format."""
+    species: int
+    picture: int
+    """Number of the picture among those of its species."""
+    look: Look
+    width: int
+    """px"""
+    height: int
+    """px"""
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """One data set before it is written: what its lists say, and its pictures."""
+
+    files: dict[str, bytes]
+    """Path, relative to the root of all layouts -> content."""
+    drawings: list[Drawing]
+
+
+class Album:
+    """Numbers the pictures of each species over all data sets, so that no two of them are the same."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[int] = Counter()
+
+    def next_picture(self, species: int) -> int:
+        """A number that has not been given out for this species."""
+        self._taken[species] += 1
+        return self._taken[species] - 1
+
+
+def draw_files(root: Path, drawings: Sequence[Drawing], *, seed: int, workers: int) -> None:
+    """Draws pictures into files below `root`, whose folders it makes; shows progress.
+
+    Args:
+        root: Folder that paths are relative to.
+        drawings: What to draw.
+        seed: Of the flora.
+        workers: Processes; 1 draws in this one.
+    """
+    draw = partial(_draw_file, root, seed)
+    if workers == 1:
+        for drawing in track(drawings, "Drawing"):
+            draw(drawing)
+        return
+    context = clean_context("training.herbarium.drawings")
+    with told_if_killed(), ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
+        try:
+            for _ in track(pool.map(draw, drawings, chunksize=_CHUNK), "Drawing", len(drawings)):
+                pass
+        except BaseException:  # or leaving would wait until all else is drawn
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _draw_file(root: Path, seed: int, drawing: Drawing) -> None:
+    path = root / drawing.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    suffix = path.suffix.lower()
+    options = {"quality": _QUALITY[suffix]} if suffix in _QUALITY else {}
+    _draw(drawing, seed).save(path, format=_FORMATS[suffix], **options)
+
+
+def _draw(drawing: Drawing, seed: int) -> Image.Image:
+    """A picture is drawn as a square, from whose middle its width and height are cut."""
+    side = max(drawing.width, drawing.height)
+    square = draw_plant(drawing.species, drawing.picture, seed=seed, size_px=side, look=drawing.look)
+    left, top = (side - drawing.width) // 2, (side - drawing.height) // 2
+    return square.crop((left, top, left + drawing.width, top + drawing.height))

@@ -1,0 +1,169 @@
+"""Mistakes as pictures: what is taken for what, beside a training picture of what it was taken for.
+
+The sheets hold pictures of the data set, so their licences hold for the sheets too: they belong beside the report, and
+nowhere else.
+"""
+
+import io
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from models.errors import DataError
+from training.dataset.manifest import Manifest
+from training.dataset.report.sheets import contact_sheet_jpeg
+from training.evaluation.judgment import Answers
+from training.evaluation.metrics import confusion_pairs
+from training.loading.storage import PictureStore
+
+SHEETS: Final = ("confusions.jpg", "surest-mistakes.jpg", "confusion-matrix.png")
+"""Every file that mistakes can make."""
+_COLUMNS: Final = 4
+_CELL_PX: Final = 288  # room for a long name and a score below a picture
+_MOST_PAIRS: Final = 12
+_MOST_SUREST: Final = 24
+_MOST_CLASSES: Final = 20  # of the matrix: as many names as can be read
+_NONE: Final = -1  # a place without a picture
+_STYLE: Final[Any] = {"font.family": ["DejaVu Sans"], "font.size": 9, "text.parse_math": False}
+
+Place = tuple[str, int]
+"""A caption and the row of its picture, or `_NONE`."""
+
+
+def draw_mistakes(found: Answers, manifest: Manifest) -> dict[str, bytes]:
+    """Draws the commonest confusions, the surest mistakes, and the matrix of the most confused taxa.
+
+    Args:
+        found: Answers on the pictures of a split.
+        manifest: Of the same data.
+
+    Returns:
+        Name from `SHEETS` -> JPEG or PNG file; nothing where no mistake was made.
+    """
+    named_N = found.taxa_NT.argmax(axis=1)
+    if (named_N == found.taxon_labels_N).all():
+        return {}
+    sheet = _Sheet(found, manifest)
+    return {
+        "confusions.jpg": sheet.jpeg(sheet.confusions()),
+        "surest-mistakes.jpg": sheet.jpeg(sheet.surest()),
+        "confusion-matrix.png": _matrix_png(named_N, found.taxon_labels_N, sheet.names),
+    }
+
+
+def confusion_matrix(
+    named_N: npt.NDArray[np.intp], labels_N: npt.NDArray[np.intp], most: int
+) -> tuple[list[int], npt.NDArray[np.int64]]:
+    """Counts what the most confused taxa were named.
+
+    Args:
+        named_N: Position of the taxon that was named.
+        labels_N: Position of the right taxon.
+        most: Most taxa to show.
+
+    Returns:
+        The taxa with the most mistakes, made in their pictures or with their names, in the order of the taxonomy; and
+        how often each (row) was named each of them (columns) or, in the last column, anything else.
+    """
+    mistaken = Counter(np.concatenate([array[named_N != labels_N] for array in (labels_N, named_N)]).tolist())
+    shown = sorted(sorted(mistaken, key=lambda taxon: (-mistaken[taxon], taxon))[:most])
+    column = {taxon: position for position, taxon in enumerate(shown)}
+    counts = np.zeros((len(shown), len(shown) + 1), dtype=np.int64)
+    for right, named in zip(labels_N.tolist(), named_N.tolist(), strict=True):
+        if right in column:
+            counts[column[right], column.get(named, len(shown))] += 1
+    return shown, counts
+
+
+class _Sheet:
+    """Chooses pictures and draws them with their captions."""
+
+    def __init__(self, found: Answers, manifest: Manifest) -> None:
+        self._manifest, self._rows = manifest, found.rows
+        self._right_N, self._named_N = found.taxon_labels_N, found.taxa_NT.argmax(axis=1)
+        self._score_N = found.taxa_NT.max(axis=1)
+        self._surest_first = np.argsort(-self._score_N, kind="stable")
+        self.names = [taxon.scientific_name for taxon in manifest.taxonomy.taxa]
+
+    def confusions(self) -> list[Place]:
+        """A row a pair: its surest mistakes, then training pictures of what they were taken for."""
+        pairs = confusion_pairs(self._named_N, self._right_N, _MOST_PAIRS)
+        examples = self._examples([named for _, named, _ in pairs])
+        places: list[Place] = []
+        for right, named, count in pairs:
+            ours = (self._right_N == right) & (self._named_N == named)
+            mistakes = [at for at in self._surest_first.tolist() if ours[at]][: _COLUMNS - 1]
+            places += [self._mistake(at) for at in mistakes]
+            known = examples[named] or [_NONE]
+            caption = f"{count} × taken for {self.names[named]}"
+            places += [(caption, row) for row in known][: _COLUMNS - len(mistakes)]
+            places += [("", _NONE)] * (-len(places) % _COLUMNS)
+        return places
+
+    def surest(self) -> list[Place]:
+        """Pairs of pictures: a mistake, and a training picture of what it was taken for."""
+        wrong = [at for at in self._surest_first.tolist() if self._named_N[at] != self._right_N[at]][:_MOST_SUREST]
+        examples = self._examples(int(self._named_N[at]) for at in wrong)
+        places: list[Place] = []
+        for at in wrong:
+            named = int(self._named_N[at])
+            example = next(iter(examples[named]), _NONE)
+            places += [self._mistake(at), (f"taken for {self.names[named]}", example)]
+        return places
+
+    def jpeg(self, places: Sequence[Place]) -> bytes:
+        """The pictures in a grid; one that cannot be read leaves its place empty, as in a contact sheet."""
+        store = PictureStore(self._manifest)
+        with tempfile.TemporaryDirectory() as folder:
+            files = []
+            for number, (caption, row) in enumerate(places):
+                copy = Path(folder) / str(number)  # a picture of a shard has no file of its own
+                try:
+                    copy.write_bytes(store.read(row) if row != _NONE else b"")
+                except DataError:
+                    copy.touch()
+                files.append((caption, copy))
+            return contact_sheet_jpeg(files, _COLUMNS, _CELL_PX)
+
+    def _mistake(self, at: int) -> Place:
+        return f"{self._score_N[at]:.0%} sure: is {self.names[self._right_N[at]]}", int(self._rows[at])
+
+    def _examples(self, taxa: Iterable[int]) -> Mapping[int, list[int]]:
+        """The first training pictures of some taxa, enough to fill a row; none where a taxon has none."""
+        if not self._manifest.has("train"):
+            return {taxon: [] for taxon in taxa}
+        rows = self._manifest.rows_of("train")
+        taxon_of_row = self._manifest.taxonomy.taxon_of_output[self._manifest.labels[rows]]
+        return {taxon: rows[taxon_of_row == taxon][: _COLUMNS - 1].tolist() for taxon in set(taxa)}
+
+
+def _matrix_png(named_N: npt.NDArray[np.intp], labels_N: npt.NDArray[np.intp], names: Sequence[str]) -> bytes:
+    """The confusion matrix as a heat map: colors are shares of a row's pictures, numbers are pictures."""
+    shown, counts = confusion_matrix(named_N, labels_N, _MOST_CLASSES)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    rows = [names[taxon] for taxon in shown]
+    file = io.BytesIO()
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a name in another script
+        figure = Figure(figsize=(4.5 + 0.4 * len(rows), 3.5 + 0.35 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                color = "white" if shares[row, column] > 0.5 else "black"
+                axes.text(column, row, str(count), ha="center", va="center", color=color, fontsize=7)
+        axes.set_xticks(range(len(rows) + 1), [*rows, "anything else"], rotation=60, ha="right", rotation_mode="anchor")
+        axes.set_yticks(range(len(rows)), rows)
+        axes.set_xlabel("named")
+        axes.set_ylabel("right")
+        figure.colorbar(image, label="share of the row's pictures")
+        figure.savefig(file, format="png", dpi=130)
+    return file.getvalue()

@@ -1,0 +1,1 @@
+"""Manifest -> batches: shards, storage, order, decoding, augmentation."""

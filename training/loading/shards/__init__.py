@@ -1,0 +1,6 @@
+"""Packs prepared pictures into tar shards that are read at an offset, and holds them against their hashes."""
+
+from training.loading.shards.packing import Pack, pack
+from training.loading.shards.verification import Verify, verify
+
+__all__ = ["Pack", "Verify", "pack", "verify"]

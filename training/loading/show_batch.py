@@ -1,0 +1,71 @@
+"""Draws an augmented batch with its names: the quickest way to see whether data and augmentation are sane."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from models.preprocess import InputSpec
+from training.atomic_file import replaced
+from training.dataset.manifest import Manifest
+from training.loading.augment import BatchMixer, Normalizer
+from training.loading.data import input_spec, label_names, training_loader
+from training.loading.sampler import side_at_epoch
+from training.recipe import Recipe
+
+_CAPTION_PX = 14
+_CAPTION_LINES = 2  # a mixed picture has two names
+_MIN_WIDTH_PX = 180  # room for a long name above a small picture
+_MOST_PICTURES = 64
+_WHOLE = 0.995  # a share that rounds to 100 %
+
+
+def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
+    """Writes the first batch of the first epoch, just as the network would see it, to a picture file."""
+    loader, batches = training_loader(manifest, recipe, pin=False)
+    batches.side_px = side_at_epoch(recipe.pictures.progressive, recipe.pictures.picture_px, epoch=0)
+    pixels, labels = next(iter(loader))
+    spec = input_spec(recipe)
+    num_outputs = len(manifest.taxonomy.outputs)
+    mixed, targets = BatchMixer(recipe.augment, num_outputs, recipe.run.seed)(
+        Normalizer(spec, pixels.device)(pixels), labels, step=0
+    )
+    shares = targets if targets.ndim == 2 else one_hot(targets, num_outputs)
+    captions = [caption(manifest, row) for row in shares[:_MOST_PICTURES]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as stream:
+        _grid(to_pictures(mixed[:_MOST_PICTURES], spec), captions).save(stream, "PNG")
+
+
+def caption(manifest: Manifest, shares: Tensor) -> str:
+    """Names what a picture shows, the larger share first: "60% Iris germanica, 40% Viola tricolor"."""
+    best = shares.float().topk(min(2, len(shares)))
+    names = label_names(manifest, best.indices.tolist())
+    if best.values[0] > _WHOLE:
+        return names[0]
+    return ", ".join(
+        f"{value:.0%} {name}" for name, value in zip(names, best.values.tolist(), strict=True) if value > 0
+    )
+
+
+def to_pictures(pixels: Tensor, spec: InputSpec) -> list[Image.Image]:
+    """Turns normalized network input of shape (batch, 3, height, width) back into pictures."""
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (spec.mean, spec.std))
+    hw3 = ((pixels * std + mean).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    return [Image.fromarray(np.ascontiguousarray(picture)) for picture in hw3]
+
+
+def _grid(pictures: list[Image.Image], captions: list[str]) -> Image.Image:
+    columns = math.ceil(math.sqrt(len(pictures)))
+    width, height = max(pictures[0].width, _MIN_WIDTH_PX), pictures[0].height + _CAPTION_PX * _CAPTION_LINES
+    sheet = Image.new("RGB", (columns * width, math.ceil(len(pictures) / columns) * height), "white")
+    pen = ImageDraw.Draw(sheet)
+    for position, (picture, text) in enumerate(zip(pictures, captions, strict=True)):
+        left, top = position % columns * width, position // columns * height
+        pen.text((left + 2, top + 1), text.replace(", ", "\n"), fill="black", font_size=_CAPTION_PX - 3)
+        sheet.paste(picture, (left, top + _CAPTION_PX * _CAPTION_LINES))
+    return sheet

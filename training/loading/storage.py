@@ -1,0 +1,178 @@
+"""The encoded bytes of a picture, wherever they lie: a file of its own, a range of a local shard, or an object store.
+
+Local ranges are read with `os.pread`, which moves no file position, so threads and forked processes never disturb one
+another. For object stores a batch is one round of concurrent range requests.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import fsspec
+from fsspec.utils import merge_offset_ranges
+
+from models.errors import DataError
+from training.dataset.manifest import Manifest, Place
+from training.loading.cache import EncodedCache
+
+_MOST_OPEN_SHARDS: Final = 256  # a quarter of the usual limit of 1,024 open files
+# Reading 64 kB for nothing costs less than one more request; beyond 8 MB several connections are faster than one.
+_MOST_GAP_BYTES: Final = 64 * 1024
+_MOST_REQUEST_BYTES: Final = 8 * 1024 * 1024
+
+
+class PictureStore:
+    """Reads the pictures of a manifest.
+
+    Args:
+        manifest: Says where they lie.
+        cache: Keeps what was read in memory that all loader processes share.
+    """
+
+    def __init__(self, manifest: Manifest, cache: EncodedCache | None = None) -> None:
+        self.manifest, self._cache = manifest, cache
+        self._open_shard = lru_cache(maxsize=_MOST_OPEN_SHARDS)(_OpenShard)
+        self._remote_file = lru_cache(maxsize=None)(_remote_file)  # as many as there are shards
+
+    def __reduce__(self) -> tuple[type["PictureStore"], tuple[Manifest, EncodedCache | None]]:
+        """Other processes open the shards themselves."""
+        return PictureStore, (self.manifest, self._cache)
+
+    def read(self, row: int) -> bytes:
+        """The bytes of one picture.
+
+        Raises:
+            DataError: They cannot be read; the message names the picture.
+        """
+        return self.read_many([row])[0]
+
+    def read_many(self, rows: Sequence[int]) -> list[bytes]:
+        """The bytes of several pictures, in the order of `rows`, which may repeat.
+
+        Raises:
+            DataError: One of them cannot be read; the message names the picture.
+        """
+        found: dict[int, bytes] = {}
+        if self._cache is not None:
+            found = {row: data for row in rows if (data := self._cache.get(row)) is not None}
+        missing = [row for row in dict.fromkeys(rows) if row not in found]
+        read = self._read_places(missing, [self.manifest.place(row) for row in missing])
+        if self._cache is not None:
+            for row, data in read.items():
+                self._cache.put(row, data)
+        found |= read
+        return [found[row] for row in rows]
+
+    def _read_places(self, rows: Sequence[int], places: Sequence[Place]) -> dict[int, bytes]:
+        remote = {row: place for row, place in zip(rows, places, strict=True) if "://" in place.file}
+        local = {row: place for row, place in zip(rows, places, strict=True) if row not in remote}
+        return {row: self._read_local(row, place) for row, place in local.items()} | self._read_remote(remote)
+
+    def _read_local(self, row: int, place: Place) -> bytes:
+        try:
+            if place.whole:
+                return Path(place.file).read_bytes()
+            data = self._open_shard(place.file).read(place.offset, place.length)
+        except OSError as error:
+            raise self._unreadable(row, error) from error
+        return self._require_length(row, place, data)
+
+    def _read_remote(self, places: dict[int, Place]) -> dict[int, bytes]:
+        """One round of requests a file system, neighbors in one request."""
+        found: dict[int, bytes] = {}
+        for protocol in {place.file.partition("://")[0] for place in places.values()}:
+            of_protocol = {row: place for row, place in places.items() if place.file.startswith(f"{protocol}://")}
+            paths = {place.file: self._remote_file(place.file)[1] for place in of_protocol.values()}
+            file_system = self._remote_file(next(iter(paths)))[0]
+            blocks = _Blocks([(paths[place.file], place.offset, place.length) for place in of_protocol.values()])
+            try:
+                blocks.fetch(file_system)
+            except Exception as error:  # each file system has its own kinds
+                raise self._unreadable(next(iter(of_protocol)), error) from error
+            for row, place in of_protocol.items():
+                data = blocks.cut(paths[place.file], place.offset, place.length)
+                if isinstance(data, Exception):
+                    raise self._unreadable(row, data) from data
+                found[row] = self._require_length(row, place, data)
+        return found
+
+    def _require_length(self, row: int, place: Place, data: bytes) -> bytes:
+        if len(data) != place.length:
+            raise self._unreadable(row, f"{len(data)} of {place.length} bytes at {place.offset}: the shard is cut off")
+        return data
+
+    def _unreadable(self, row: int, error: object) -> DataError:
+        return unreadable(self.manifest.name(row), error)
+
+
+def unreadable(name: str, error: object) -> DataError:
+    """Says which picture an error came from: a manifest can be older than its pictures."""
+    return DataError(
+        f"a picture of the manifest cannot be read: {name}",
+        value=error,
+        remedy="restore the file or run training/prepare.py again",
+    )
+
+
+class _OpenShard:
+    """An open file that is closed when nobody reads it any more; not before, which a number alone cannot tell."""
+
+    def __init__(self, file: str) -> None:
+        self._descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return os.pread(self._descriptor, length, offset)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+
+class _Blocks:
+    """Ranges of remote files, those close to one another joined."""
+
+    def __init__(self, ranges: Sequence[tuple[str, int, int]]) -> None:
+        """Takes path, first byte and length of each range."""
+        paths, starts, ends = merge_offset_ranges(
+            [path for path, _, _ in ranges],
+            [start for _, start, _ in ranges],
+            [start + length for _, start, length in ranges],
+            max_gap=_MOST_GAP_BYTES,
+            max_block=_MOST_REQUEST_BYTES,
+        )
+        self._paths, self._starts, self._ends = paths, starts, ends
+        self._keys = list(zip(paths, starts, strict=True))
+        self._contents: list[bytes | Exception] = []
+
+    def fetch(self, file_system: Any) -> None:
+        """Reads all blocks in one round; a block that fails holds its error."""
+        self._contents = file_system.cat_ranges(self._paths, self._starts, self._ends, on_error="return")
+
+    def cut(self, path: str, start: int, length: int) -> bytes | Exception:
+        """The bytes of one range, out of the block that holds it."""
+        number = bisect_right(self._keys, (path, start)) - 1
+        content = self._contents[number]
+        if isinstance(content, Exception):
+            return content
+        first = start - self._starts[number]
+        return content[first : first + length]
+
+
+def _remote_file(url: str) -> tuple[Any, str]:
+    """The file system of a URL and the path in it.
+
+    Raises:
+        DataError: Its package is not installed, or nothing reads such URLs.
+    """
+    try:
+        file_system, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise DataError(
+            f"URLs like {url} cannot be read here",
+            value=error,
+            remedy="install the package that fsspec names (s3fs for s3://, gcsfs for gs://), or give a folder",
+        ) from error
+    return file_system, str(path)

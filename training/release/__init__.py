@@ -1,0 +1,1 @@
+"""Checkpoint -> bundle: precisions, calibration, model card."""

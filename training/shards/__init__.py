@@ -1,6 +1,0 @@
-"""Packs prepared pictures into tar shards that are read at an offset, and holds them against their hashes."""
-
-from training.shards.packing import Pack, pack
-from training.shards.verification import Verify, verify
-
-__all__ = ["Pack", "Verify", "pack", "verify"]
