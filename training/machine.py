@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -9,8 +11,6 @@ from typing import Final
 import msgspec
 import pynvml  # type: ignore[import-untyped]
 import torch
-
-from training.engine.checkpoint import current_commit
 
 _LIBRARIES: Final = ("numpy", "pillow", "torch", "torchvision", "timm", "simplejpeg", "pyarrow")
 _HARDWARE: Final = ("processor", "num_cores", "memory_gb", "system", "gpus")
@@ -75,6 +75,23 @@ def this_machine() -> Machine:
         cuda=(torch.version.cuda or "") if gpus else "",
         cudnn=_cudnn() if gpus else "",
     )
+
+
+@cache
+def current_commit() -> str:
+    """The git commit of this checkout when it was first asked, with "+" if it has changes; "unknown" outside one."""
+    root = Path(__file__).parents[1]
+    try:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit.stdout.strip()
 
 
 def _processor() -> str:

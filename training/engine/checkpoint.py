@@ -1,8 +1,6 @@
 """Everything a run needs to go on as if nothing had happened, written so that a crash never leaves half a file."""
 
-import subprocess
 import zipfile
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,20 +122,3 @@ def _require_checksums(path: Path) -> None:
         wrong = parts.testzip()
     if wrong is not None:
         raise zipfile.BadZipFile(f"{wrong} is not as it was written")
-
-
-@cache
-def current_commit() -> str:
-    """The git commit of this checkout when it was first asked, with "+" if it has changes; "unknown" outside one."""
-    root = Path(__file__).parents[2]
-    try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty=+"],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return commit.stdout.strip()

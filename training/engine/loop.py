@@ -20,7 +20,7 @@ from torch import Tensor
 from models.errors import CheckpointError
 from models.network import PlantNetwork
 from training.dataset.manifest import Manifest
-from training.engine.checkpoint import Checkpoint, Position, current_commit, read_checkpoint
+from training.engine.checkpoint import Checkpoint, Position, read_checkpoint
 from training.engine.checkpoint_folder import CheckpointFolder
 from training.engine.device import device_in_words
 from training.engine.distributed import Ranks, launch_id
@@ -33,6 +33,7 @@ from training.engine.step import Engine
 from training.engine.validation import Validation, validate
 from training.loading.data import training_loader
 from training.loading.sampler import side_at_epoch
+from training.machine import current_commit
 from training.monitor.log import open_log
 from training.monitor.memory import (
     OutOfMemory,

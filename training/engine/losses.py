@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from training.dataset.manifest import Manifest
 from training.loading.sampler import expected_draws
-from training.recipe import LossRecipe, Recipe, Target
+from training.recipe import LossRecipe, Recipe
 
 DRAWS_OF_UNSEEN: Final = 0.5
 """Draws an epoch that logit adjustment assumes of a class without training pictures, so that its logarithm is finite:
@@ -54,23 +54,6 @@ def training_classes(manifest: Manifest, recipe: Recipe) -> TrainingClasses:
         num_taxa=len(taxa),
         draws_of_output=tuple((sizes_O * draws_per_picture_C[class_of_output]).tolist()),
     )
-
-
-def labels_for_sampling(manifest: Manifest, rows: npt.NDArray[np.integer], target: Target) -> npt.NDArray[np.int64]:
-    """The class of each row that sampling counts by: its output, or the position of its taxon in the taxonomy.
-
-    Args:
-        manifest: The data.
-        rows: Rows of the manifest.
-        target: What a picture is an example of.
-
-    Returns:
-        Shape (len(rows),).
-    """
-    labels: npt.NDArray[np.int64] = manifest.labels[rows]
-    if target == "output":
-        return labels
-    return manifest.taxonomy.taxon_of_output[labels].astype(np.int64)
 
 
 class TrainingLoss:

@@ -13,10 +13,9 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, picture_to_input
 from training.dataset.manifest import Manifest
-from training.engine.losses import labels_for_sampling
 from training.loading.augment import random_input, seeded
 from training.loading.cache import EncodedCache
-from training.loading.sampler import Draw, EpochBatches
+from training.loading.sampler import Draw, EpochBatches, labels_for_sampling
 from training.loading.storage import PictureStore, unreadable
 from training.processes import clean_context, serve_training
 from training.recipe import AugmentRecipe, DataRecipe, Recipe

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from training.recipe import Order, Sampling
+from training.dataset.manifest import Manifest
+from training.recipe import Order, Sampling, Target
 
 BLOCK_SIZE: Final = 64
 """Neighbors that the order "blocks" keeps together: 6 MB of pictures of 100 kB."""
@@ -110,6 +111,23 @@ def epoch_copies(seed: int, epoch: int, labels: npt.NDArray[np.integer], samplin
     copies = np.empty(len(labels), np.int32)
     copies[ring] = np.repeat(whole, sizes) + (turn < np.repeat(extra, sizes))
     return copies
+
+
+def labels_for_sampling(manifest: Manifest, rows: npt.NDArray[np.integer], target: Target) -> npt.NDArray[np.int64]:
+    """The class of each row that sampling counts by: its output, or the position of its taxon in the taxonomy.
+
+    Args:
+        manifest: The data.
+        rows: Rows of the manifest.
+        target: What a picture is an example of.
+
+    Returns:
+        Shape (len(rows),).
+    """
+    labels: npt.NDArray[np.int64] = manifest.labels[rows]
+    if target == "output":
+        return labels
+    return manifest.taxonomy.taxon_of_output[labels].astype(np.int64)
 
 
 def expected_draws(sizes: npt.NDArray[np.integer], sampling: Sampling) -> npt.NDArray[np.float64]:

@@ -21,7 +21,8 @@ from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from training.dataset.audit import joint_commercial_use
 from training.dataset.manifest import Manifest
-from training.engine.checkpoint import Checkpoint, current_commit
+from training.engine.checkpoint import Checkpoint
+from training.machine import current_commit
 from training.recipe import check_recipe
 
 

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import make_taxonomy, write_data
 from training.dataset.manifest import Manifest
-from training.engine.losses import DRAWS_OF_UNSEEN, TrainingClasses, TrainingLoss, labels_for_sampling, training_classes
-from training.loading.sampler import EpochBatches
+from training.engine.losses import DRAWS_OF_UNSEEN, TrainingClasses, TrainingLoss, training_classes
+from training.loading.sampler import EpochBatches, labels_for_sampling
 from training.recipe import DataRecipe, LossRecipe, Recipe
 
 CPU = torch.device("cpu")
