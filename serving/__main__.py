@@ -21,8 +21,8 @@ import structlog
 import uvicorn
 
 from models.errors import InputError
+from serving.access.proxies import forwarded_allow_ips
 from serving.app import Service, create_app
-from serving.gate.proxies import forwarded_allow_ips
 from serving.life import DrainingServer
 from serving.logs import configure_logging
 from serving.protocol import make_protocol

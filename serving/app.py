@@ -12,15 +12,15 @@ from litestar import Litestar
 from litestar.di import Provide
 
 from models.session import NetworkSession
+from serving.access.control import Gate
+from serving.access.cors import cors_config
+from serving.access.keys import read_keys
+from serving.access.rates import Rates
 from serving.admission import Admission, AdmissionLimits
 from serving.bodies import BodyLimits
 from serving.cores import available_cores
-from serving.decoding.children import DecodeLimits, Decoders
+from serving.decoding.pool import DecodeLimits, Decoders
 from serving.documentation import openapi_config
-from serving.gate.cors import cors_config
-from serving.gate.gate import Gate
-from serving.gate.keys import read_keys
-from serving.gate.rates import Rates
 from serving.identify import Identifier
 from serving.life import Life, on_hangup
 from serving.metrics import Metrics

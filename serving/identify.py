@@ -11,7 +11,7 @@ from models.bundle import Bundle
 from models.errors import PictureError
 from models.ranking import Ranking
 from serving.admission import Admission, Ticket
-from serving.decoding.children import Decoded
+from serving.decoding.pool import Decoded
 from serving.errors import BadPicture, ClientLeft, TimedOut
 from serving.metrics import Dropped, Metrics
 from serving.releases import PictureDecoder, Release, Releases

@@ -19,11 +19,11 @@ from models.ranking import Ranking, combine_pictures, rank
 from models.session import NetworkSession, OnnxSession
 from models.taxonomy import Taxonomy
 from serving.cores import available_cores
-from serving.decoding.children import Decoded
+from serving.decoding.pool import Decoded
 from serving.errors import RunFailed
 from serving.metrics import Metrics
 from serving.scheduling.networks import choose_plan, choose_precision, open_networks
-from serving.scheduling.plans import Lane, Plan
+from serving.scheduling.policies import Lane, Plan
 from serving.scheduling.scheduler import Scheduler
 from serving.scheduling.workers import run_apart
 from serving.settings import Settings, find_bundle

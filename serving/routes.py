@@ -12,6 +12,8 @@ from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from models.errors import InputError
+from serving.access.control import Gate
+from serving.access.deadlines import wanted_deadline
 from serving.admission import Admission
 from serving.bodies import Body, BodyLimits, most_bytes, read_body, unknown_warnings
 from serving.documentation import (
@@ -22,8 +24,6 @@ from serving.documentation import (
     whole_number_schema,
 )
 from serving.errors import BadParameter, ClientLeft, ReloadRefused
-from serving.gate.deadlines import wanted_deadline
-from serving.gate.gate import Gate
 from serving.identify import Identifier
 from serving.life import Life
 from serving.metrics import Metrics

@@ -73,7 +73,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain_s: SecondsOrZero = 5.0
     """Seconds after SIGTERM in which requests are still accepted, so that a load balancer can notice."""
     api_keys: str = ""
-    """Keys that may ask, one a line or separated by commas: NAME HASH [admin], as `python -m serving.gate.keys NAME`
+    """Keys that may ask, one a line or separated by commas: NAME HASH [admin], as `python -m serving.access.keys NAME`
     prints them. With none here and none in a file, everybody may ask."""
     api_keys_file: Path | None = None
     """File with such lines."""

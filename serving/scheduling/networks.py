@@ -12,7 +12,7 @@ from models.bundle import Bundle, Precision
 from models.errors import InputError
 from models.session import NetworkSession, OnnxSession
 from serving.scheduling.blocked_layout import rewritten
-from serving.scheduling.plans import BatchPlan, CorePlan, FixedPlan, Lane, Plan
+from serving.scheduling.policies import BatchPlan, CorePlan, FixedPlan, Lane, Plan
 
 _CUDA: Final = "CUDAExecutionProvider"
 _CUDA_LIBRARY: Final = "onnxruntime_providers_cuda.dll" if os.name == "nt" else "libonnxruntime_providers_cuda.so"

@@ -17,7 +17,7 @@ import structlog
 from models.session import NetworkSession
 from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
-from serving.scheduling.plans import Choice, Lane, Plan, bucket_of
+from serving.scheduling.policies import Choice, Lane, Plan, bucket_of
 from serving.scheduling.workers import Worker
 
 Array = npt.NDArray[np.float32]

@@ -160,7 +160,7 @@ def test_network_that_answers_no_numbers_is_refused_at_reload(live, tmp_path):
 
 
 def test_admin_call_reloads_and_needs_its_key(live, versions):
-    from serving.gate.keys import make_key
+    from serving.access.keys import make_key
 
     secret, key = make_key("operator", is_admin=True)
     with service(live, BOTANIFY_API_KEYS=key.line) as running:

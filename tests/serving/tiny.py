@@ -13,7 +13,7 @@ from models import session as names
 from models.bundle import Architecture, BundleRecord, DataSource, Metric, NetworkFile, seal_bundle
 from models.preprocess import InputSpec, picture_to_input
 from models.taxonomy import Output, Taxon, Taxonomy
-from serving.decoding.children import Decoded
+from serving.decoding.pool import Decoded
 
 SIDE_PX = 32
 RED, GREEN, BLUE = (230, 20, 20), (20, 230, 20), (20, 20, 230)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.serving.decoding.running import Running
+from tests.serving.decoding.running_pool import Running
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import contextlib
 
 from serving.decoding.budget import ByteBudget
 from serving.metrics import Metrics
-from tests.serving.decoding.running import value
+from tests.serving.decoding.running_pool import value
 
 
 class Desk:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from models.errors import TooManyPixels, UnreadableImage
 from tests.models.pictures import claiming_size, encode, foliage
-from tests.serving.decoding.running import RESTARTS, SMALL, SPEC, Running, memory, stop, value
+from tests.serving.decoding.running_pool import RESTARTS, SMALL, SPEC, Running, memory, stop, value
 
 
 def test_a_hanging_child_is_killed_in_time():

@@ -14,7 +14,7 @@ from models.session import OnnxSession
 from serving.scheduling import blocked_graph, blocked_layout, networks
 from serving.scheduling.blocked_graph import keep_blocked, one_convolution, read_block_size
 from serving.scheduling.blocked_layout import block_size, rewritten
-from serving.scheduling.plans import CorePlan
+from serving.scheduling.policies import CorePlan
 from tests.models.tiny import SIDE_PX, TAXONOMY, bundle_record, metadata_of, seal_tiny
 
 CHANNELS, OUTPUTS, PLAN = 32, 4, CorePlan(2)

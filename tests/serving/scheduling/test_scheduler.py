@@ -9,7 +9,7 @@ import pytest
 from models.session import NetworkOutput
 from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
-from serving.scheduling.plans import BatchPlan, CorePlan, FixedPlan
+from serving.scheduling.policies import BatchPlan, CorePlan, FixedPlan
 from serving.scheduling.scheduler import Scheduler
 
 POISON, DEADLY, ENDLESS = -1.0, -2.0, -3.0

@@ -13,7 +13,7 @@ from PIL import Image
 from models.errors import UnreadableImage
 from serving.decoding.channel import Channel, ChildLost
 from tests.models.pictures import encode
-from tests.serving.decoding.running import RESTARTS, SMALL, SPEC, Running, memory, on_the_loop, stop, until, value
+from tests.serving.decoding.running_pool import RESTARTS, SMALL, SPEC, Running, memory, on_the_loop, stop, until, value
 
 GRANTED = "botanify_decode_bytes"
 

@@ -3,10 +3,10 @@
 import pytest
 from litestar.datastructures import Headers
 
+from serving.access.control import Client, Gate
+from serving.access.keys import Keys, make_key
+from serving.access.rates import Rates
 from serving.errors import RateLimited, Unauthorized
-from serving.gate.gate import Client, Gate
-from serving.gate.keys import Keys, make_key
-from serving.gate.rates import Rates
 
 SECRET, KEY = make_key("phone")
 ADMIN_SECRET, ADMIN = make_key("gardener", is_admin=True)
@@ -150,7 +150,7 @@ def test_admin_calls_need_an_admin_key(sent):
 
 @pytest.mark.parametrize("keys", [(), (KEY,)])
 def test_without_any_admin_key_the_refusal_tells_how_to_make_one(keys):
-    with pytest.raises(Unauthorized, match=r"python -m serving\.gate\.keys NAME --admin"):
+    with pytest.raises(Unauthorized, match=r"python -m serving\.access\.keys NAME --admin"):
         gate(*keys).enter_admin(bearer(SECRET), HERE)
 
 

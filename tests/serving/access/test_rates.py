@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from serving.access.rates import Rates, network_of
 from serving.errors import RateLimited
-from serving.gate.rates import Rates, network_of
 
 
 class Clock:

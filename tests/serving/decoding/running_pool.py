@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from models.preprocess import InputSpec
-from serving.decoding.children import DecodeLimits, Decoders
+from serving.decoding.pool import DecodeLimits, Decoders
 from serving.metrics import Metrics
 from tests.models.pictures import encode, scene
 

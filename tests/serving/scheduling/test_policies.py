@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.scheduling.plans import BatchPlan, CorePlan, FixedPlan, bucket_of
+from serving.scheduling.policies import BatchPlan, CorePlan, FixedPlan, bucket_of
 
 
 @pytest.mark.parametrize(

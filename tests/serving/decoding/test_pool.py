@@ -18,7 +18,7 @@ from models.preprocess import InputSpec, picture_to_input
 from serving.decoding import process
 from serving.errors import NotReady, TooLarge
 from tests.models.pictures import FORMATS, as_camera_file, claiming_size, encode, foliage, scene
-from tests.serving.decoding.running import LIMITS, SPEC, Running, state, until, value
+from tests.serving.decoding.running_pool import LIMITS, SPEC, Running, state, until, value
 
 LARGE_SPEC = InputSpec(height=1_500, width=1_400, train_px=380)  # its pixels do not fit into 20 MB
 
@@ -217,9 +217,9 @@ def test_a_child_needs_neither_web_framework_nor_runtime():
 
 PARENT = """
 import asyncio, os, sys
-from serving.decoding.children import Decoders
+from serving.decoding.pool import Decoders
 from serving.metrics import Metrics
-from tests.serving.decoding.running import LIMITS, SPEC
+from tests.serving.decoding.running_pool import LIMITS, SPEC
 
 async def main():
     decoders = Decoders(2, LIMITS, Metrics())

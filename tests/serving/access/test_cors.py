@@ -6,8 +6,8 @@ from litestar.params import FromQuery
 from litestar.testing import TestClient
 
 from models.errors import InputError
+from serving.access.cors import cors_config
 from serving.errors import Overloaded, RateLimited, Unauthorized
-from serving.gate.cors import cors_config
 from serving.metrics import Metrics
 from serving.observe import Observed
 from serving.problems import problem_response

@@ -5,13 +5,13 @@ from typing import Final
 import msgspec
 from litestar.datastructures import Headers
 
+from serving.access.keys import Keys
+from serving.access.rates import Rates, network_of
 from serving.errors import Unauthorized
-from serving.gate.keys import Keys
-from serving.gate.rates import Rates, network_of
 
 _SEND_A_KEY: Final = "send a key in the header `Authorization: Bearer KEY` or `X-API-Key: KEY`"
 _MAKE_AN_ADMIN_KEY: Final = (
-    "make one with `python -m serving.gate.keys NAME --admin`, store its line where the service reads its API keys, "
+    "make one with `python -m serving.access.keys NAME --admin`, store its line where the service reads its API keys, "
     "and start the service again"
 )
 

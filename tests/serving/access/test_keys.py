@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import InputError
-from serving.gate.keys import Key, Keys, main, make_key, read_keys
+from serving.access.keys import Key, Keys, main, make_key, read_keys
 
 ROOT = Path(__file__).resolve().parents[3]
 # Not drawn, so that tests keep their names from one process to the next.
@@ -111,7 +111,7 @@ def test_malformed_line_is_named_by_its_place_and_never_shown(tmp_path, line):
             read_keys(*source)
         told = str(caught.value)
         assert told.startswith(place)
-        assert "python -m serving.gate.keys" in told
+        assert "python -m serving.access.keys" in told
         for word in line.split():
             assert word not in told.replace("admin", "")
 
@@ -157,8 +157,9 @@ def test_program_refuses_a_name_that_no_line_could_hold(name):
         main([name])
 
 
-def test_program_starts_as_a_module_without_a_warning():
-    command = [sys.executable, "-W", "error", "-m", "serving.gate.keys", "phone"]
+@pytest.mark.parametrize("module", ["serving.access.keys", "serving.gate.keys"])
+def test_program_starts_as_a_module_without_a_warning(module):
+    command = [sys.executable, "-W", "error", "-m", module, "phone"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout.count("phone") == 1
     assert ended.stderr == ""

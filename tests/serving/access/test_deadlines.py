@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from serving.gate.deadlines import wanted_deadline
+from serving.access.deadlines import wanted_deadline
 
 
 @pytest.mark.parametrize(
