@@ -25,9 +25,9 @@ from training.dataset.manifest import Manifest
 from training.insight.studies.report import table
 from training.machine import Machine, this_machine
 from training.program import run_program
-from training.release.precisions.judged import Answering, Judges, judge_network, judges_of
+from training.release.precisions.candidates import MAKERS
+from training.release.precisions.evaluated_network import Answering, Judges, judge_network, judges_of
 from training.release.precisions.pictures import require_unseen
-from training.release.precisions.release import MAKERS
 
 _DEMONSTRATION: Final = Path(__file__).resolve().parents[1] / "models" / "releases" / "flowers17"
 _TOP1: Final = "top1_taxon"

@@ -29,9 +29,9 @@ from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.engine.checkpoint import read_checkpoint
 from training.engine.device import amp_dtype, choose_device
-from training.evaluation.judgment import Answers, ClassFigures, Figures, Judgment, answers, class_figures, judge
 from training.evaluation.metrics import Share
 from training.evaluation.predict import RunBatch, predict, torch_runner
+from training.evaluation.split_metrics import Answers, ClassFigures, Figures, Judgment, answers, class_figures, judge
 from training.insight.curves import learning_curves
 from training.insight.mistakes import SHEETS, draw_mistakes
 from training.loading.data import input_spec, judged_loader

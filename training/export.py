@@ -26,11 +26,11 @@ from training.program import run_program
 from training.recipe import Count, Pixels, WholeNumber, check_recipe
 from training.release.bundle_description import describe
 from training.release.model_card import MODEL_CARD_FILE, model_card
-from training.release.precisions.gates import gate_in_words
+from training.release.precisions.candidates import MAKERS, Candidate, make_fp32
+from training.release.precisions.checks import gate_in_words
+from training.release.precisions.evaluated_network import Judges, judges_of
 from training.release.precisions.golden_picture import record_golden
-from training.release.precisions.judged import Judges, judges_of
 from training.release.precisions.pictures import require_unseen
-from training.release.precisions.release import MAKERS, Candidate, make_fp32
 from training.toml_file import Section, check_section, section_to_plain
 
 PARITY_LIMIT: Final = 1e-3

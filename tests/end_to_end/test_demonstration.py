@@ -16,7 +16,7 @@ from serving.settings import Settings, find_bundle
 from tests.end_to_end.service import running_service
 from training.dataset.manifest import Manifest
 from training.evaluate import bundle_subject, measure
-from training.evaluation.judgment import figures
+from training.evaluation.split_metrics import figures
 from training.prepare import Table, prepare
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from PIL import Image
 from models.errors import DataError
 from tests.training.small import require_one_line
 from training.evaluate import Evaluate, evaluate, main
-from training.evaluation.judgment import Figures
+from training.evaluation.split_metrics import Figures
 from training.insight.mistakes import SHEETS
 from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare

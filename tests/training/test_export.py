@@ -23,7 +23,7 @@ from training.prepare import Folder, prepare
 from training.release import bundle_description
 from training.release.calibration import fit_temperature
 from training.release.onnx_file import fold_batch_norm, round_to_half
-from training.release.precisions.half import write_rounded
+from training.release.precisions.fp16 import write_rounded
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(e
         fitted_on.append(labels.tolist())
         return fit_temperature(logits, labels, taxonomy)
 
-    monkeypatch.setattr("training.release.precisions.judged.fit_temperature", note_labels)
+    monkeypatch.setattr("training.release.precisions.evaluated_network.fit_temperature", note_labels)
     export(msgspec.structs.replace(exporting, data=restricted))
     manifest = Manifest(restricted)
     assert fitted_on == [manifest.labels[manifest.rows_of("calibration")].tolist()]
@@ -207,7 +207,7 @@ def all_three(finished_run, data, tmp_path_factory):
 def lenient(monkeypatch):
     """Gates that a tiny network can keep on three pictures."""
     for gate, limit in {"MOST_LOSS": 1.1, "LEAST_SPEEDUP": 0.0}.items():
-        monkeypatch.setattr(f"training.release.precisions.gates.{gate}", limit)
+        monkeypatch.setattr(f"training.release.precisions.checks.{gate}", limit)
 
 
 def test_only_fp32_is_made_unless_more_is_asked_for(bundle):
@@ -342,7 +342,7 @@ def test_a_half_precision_that_overflows_is_left_out_without_figures_that_are_no
         weight.CopyFrom(onnx.numpy_helper.from_array(np.full(weight.dims, np.inf, np.float32), weight.name))
         onnx.save(model, target)
 
-    monkeypatch.setattr("training.release.precisions.release.write_rounded", overflow)
+    monkeypatch.setattr("training.release.precisions.candidates.write_rounded", overflow)
     sealed = export(msgspec.structs.replace(exporting, precision=("fp32", "fp16")))
     left_out = load_bundle(sealed.folder).record.left_out["fp16"]
     (gate,) = left_out.gates

@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from models.errors import DataError
 from training.dataset.manifest import Manifest
 from training.dataset.report.sheets import contact_sheet_jpeg
-from training.evaluation.judgment import Answers
 from training.evaluation.metrics import confusion_pairs
+from training.evaluation.split_metrics import Answers
 from training.loading.storage import PictureStore
 
 SHEETS: Final = ("confusions.jpg", "surest-mistakes.jpg", "confusion-matrix.png")

@@ -7,7 +7,7 @@ from PIL import Image
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import make_taxonomy, write_data
 from training.dataset.manifest import Manifest, write_manifest
-from training.evaluation.judgment import answers
+from training.evaluation.split_metrics import answers
 from training.insight.mistakes import SHEETS, confusion_matrix, draw_mistakes
 
 COLORS = ("red", "lime", "blue")

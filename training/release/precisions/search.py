@@ -8,10 +8,10 @@ import numpy as np
 
 from models.ranking import output_probabilities
 from training.evaluation.predict import Logits
-from training.release.precisions.gates import LEAST_SPEEDUP
+from training.release.precisions.checks import LEAST_SPEEDUP
 from training.release.precisions.graph import fold_constants, keep_promises, pool_means
+from training.release.precisions.int8 import quantize
 from training.release.precisions.pictures import Pictures
-from training.release.precisions.quantize import quantize
 from training.release.precisions.ranges import Extremes, picture_extremes, write_ranges
 from training.release.precisions.speed import speedup
 from training.release.precisions.tensor_errors import nodes_around, tensor_errors

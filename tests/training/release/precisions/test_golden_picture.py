@@ -11,8 +11,8 @@ from models.golden import check_golden
 from models.preprocess import InputSpec, picture_to_input
 from models.session import OnnxSession
 from tests.models.tiny import SIDE_PX, write_network
+from training.release.precisions.fp16 import write_half
 from training.release.precisions.golden_picture import draw_golden, record_golden
-from training.release.precisions.half import write_half
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from models.errors import BundleError
-from training.evaluation.judgment import Answers
-from training.release.precisions.gates import (
+from training.evaluation.split_metrics import Answers
+from training.release.precisions.checks import (
     agreement_gate,
     gate_in_words,
     loss_gates,

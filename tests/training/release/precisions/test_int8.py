@@ -15,7 +15,7 @@ from models.session import OnnxSession
 from tests.training.release.precisions.graphs import kinds
 from training.release.precisions.golden_picture import draw_golden
 from training.release.precisions.graph import fold_constants, keep_promises, pool_means
-from training.release.precisions.quantize import quantize
+from training.release.precisions.int8 import quantize
 from training.release.precisions.ranges import picture_extremes, write_ranges
 from training.release.precisions.tensor_errors import nodes_around, tensor_errors
 

@@ -4,7 +4,7 @@ import pytest
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import write_data
 from training.dataset.manifest import Manifest
-from training.evaluation.judgment import answers, class_figures, figures, judge
+from training.evaluation.split_metrics import answers, class_figures, figures, judge
 
 ROSE, IRIS = (
     Taxon(taxon_id=name.lower(), rank="species", scientific_name=f"{name} alba", genus=name)

@@ -8,9 +8,9 @@ import msgspec
 from models.bundle import Metric
 from models.preprocess import InputSpec
 from training.dataset.manifest import Manifest
-from training.evaluation.judgment import Answers, Figures, answers, figures
 from training.evaluation.metrics import Share
 from training.evaluation.predict import Logits
+from training.evaluation.split_metrics import Answers, Figures, answers, figures
 from training.release.calibration import fit_temperature
 from training.release.precisions.pictures import Pictures, pictures_of
 

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from models.session import OnnxSession
 from tests.training.release.precisions.graphs import metadata, write_graph
 from training.release.onnx_file import OPSET
-from training.release.precisions.half import write_half, write_rounded
+from training.release.precisions.fp16 import write_half, write_rounded
 
 
 @pytest.fixture(scope="module", params=[write_half, write_rounded])

@@ -10,7 +10,7 @@ from models.bundle import Gate, LeftOut, Metric, NetworkFile, Precision
 from models.ranking import Thresholds
 from training.engine.checkpoint import Checkpoint
 from training.machine import this_machine
-from training.release.precisions.gates import (
+from training.release.precisions.checks import (
     agreement_gate,
     loss_gates,
     overflow_gate,
@@ -21,11 +21,11 @@ from training.release.precisions.gates import (
     speed_gate,
     top1_loss,
 )
-from training.release.precisions.half import write_half, write_rounded
-from training.release.precisions.judged import Answering, Judged, Judges, answers_on, judge_network
+from training.release.precisions.evaluated_network import Answering, Judged, Judges, answers_on, judge_network
+from training.release.precisions.fp16 import write_half, write_rounded
+from training.release.precisions.fp32 import write_single
 from training.release.precisions.paired import PairedLoss
 from training.release.precisions.search import Attempt, search_int8
-from training.release.precisions.single import write_single
 from training.release.precisions.speed import Speedup, speedup
 
 _TIMED_PAIRS: Final = 40

@@ -8,9 +8,9 @@ import numpy as np
 from models.bundle import Gate
 from models.errors import BundleError
 from models.ranking import output_probabilities
-from training.evaluation.judgment import Answers
 from training.evaluation.metrics import top_k_hits
 from training.evaluation.predict import Logits
+from training.evaluation.split_metrics import Answers
 from training.release.precisions.paired import PairedLoss, paired_loss
 from training.release.precisions.speed import Speedup
 
