@@ -24,8 +24,8 @@ from training.release.precisions.checks import (
 from training.release.precisions.evaluated_network import Answering, Judged, Judges, answers_on, judge_network
 from training.release.precisions.fp16 import write_half, write_rounded
 from training.release.precisions.fp32 import write_single
+from training.release.precisions.int8 import RANGE_SHARE, write_int8
 from training.release.precisions.paired import PairedLoss
-from training.release.precisions.search import Attempt, search_int8
 from training.release.precisions.speed import Speedup, speedup
 
 _TIMED_PAIRS: Final = 40
@@ -130,21 +130,22 @@ def make_int8(single: Judged, judges: Judges, folder: Path, thresholds: Threshol
         folder: To write to.
         thresholds: When a verdict may name a rank.
     """
-    attempt = search_int8(single.network.path, folder, judges.ranges, judges.validation)
-    judged = judge_network(Answering(attempt.path), judges)
+    path = folder / "model.int8.onnx"
+    write_int8(single.network.path, path, judges.ranges.pixels())
+    judged = judge_network(Answering(path), judges)
     pixels = next(judges.judged[0].sample(1).pixels())
-    measured = speedup(attempt.path, single.network.path, pixels, num_pairs=_TIMED_PAIRS)
+    measured = speedup(path, single.network.path, pixels, num_pairs=_TIMED_PAIRS)
     losses = _losses(judged, single, judges)
     entry = NetworkFile(
-        file="model.int8.onnx",
+        file=path.name,
         temperature=judged.temperature,
         thresholds=thresholds,
         stored_as="int8",
-        gates=(*loss_gates(losses), speed_gate(measured), _size(attempt.path, single.network.path)),
+        gates=(*loss_gates(losses), speed_gate(measured), _size(path, single.network.path)),
         metrics=(*judged.metrics, *_losses_told(losses)),
-        note=_how(attempt, measured, len(judges.ranges)),
+        note=_int8_note(measured, len(judges.ranges)),
     )
-    return Candidate(attempt.path, entry)
+    return Candidate(path, entry)
 
 
 MAKERS: Final[Mapping[Precision, Callable[[Judged, Judges, Path, Thresholds], Candidate]]] = {
@@ -171,10 +172,9 @@ def _size(path: Path, single: Path) -> Gate:
     return size_gate(path.stat().st_size, single.stat().st_size)
 
 
-def _how(attempt: Attempt, measured: Speedup, num_pictures: int) -> str:
+def _int8_note(measured: Speedup, num_pictures: int) -> str:
     return (
-        f"8-bit weights and activations, calibrated on {num_pictures} training pictures: ranges that the extremes of "
-        f"{attempt.range_share:.0%} of them keep, {len(attempt.excluded)} nodes in float32. "
-        f"{measured.fast_ms:.1f} ms a picture where fp32 takes {measured.slow_ms:.1f} ms, on one thread of "
-        f"{this_machine().processor}."
+        f"8-bit weights and activations, calibrated on {num_pictures} training pictures: the ranges hold the extremes "
+        f"of {RANGE_SHARE:.0%} of them. {measured.fast_ms:.1f} ms a picture, {measured.slow_ms:.1f} ms for fp32, "
+        f"on one thread of {this_machine().processor}."
     )

@@ -1,22 +1,42 @@
-"""A float32 network file and its ranges -> an int8 network file."""
+"""int8: 8-bit weights and activations, for CPUs. Pictures go in and logits come out as float32."""
 
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
+
+from training.release.precisions.graph import fold_constants, keep_promises, pool_means
+from training.release.precisions.ranges import Pixels, picture_extremes, write_ranges
+
+# Share of the calibration pictures whose extremes fit into the ranges. Of 1.0, 0.99, 0.95, 0.9 and 0.75 this moved the
+# answers least for both networks that were measured (benchmarks/LOG.md, 2026-11-22).
+RANGE_SHARE: Final = 0.9
 
 
-def quantize(network: Path, ranges: Path, target: Path, excluded: Iterable[str] = ()) -> None:
-    """Writes the network with 8-bit weights and activations (QDQ), all but the nodes that are excluded.
-
-    Activations are unsigned: on a processor without VNNI signed ones ran at 0.35 times the speed of float32, unsigned
-    ones at 1.3 times. Weights are of 7 of the 8 bits, one scale for each output channel: without VNNI two products of
-    full weights overflow the 16-bit sums of x86, and a file would be right on one server and wrong on another; on such
-    a processor 7 bits were as fast and 90.4 % of the answers agreed with float32 instead of 87.7 %.
+def write_int8(single: Path, target: Path, calibration: Iterable[Pixels]) -> None:
+    """Writes the network in 8 bits: calibrates the ranges of its tensors, then quantizes weights and activations.
 
     Args:
-        network: Folded and pooled, see `training/release/precisions/graph.py`.
-        ranges: Written by `write_ranges`.
+        single: The fp32 file.
         target: The file to write.
-        excluded: Names of nodes that stay in float32.
+        calibration: Training pictures, each of shape (1, 3, height, width).
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        prepared, ranges = Path(folder) / "prepared.onnx", Path(folder) / "ranges.json"
+        fold_constants(single, prepared)
+        pool_means(prepared)
+        write_ranges(picture_extremes(prepared, calibration), RANGE_SHARE, ranges)
+        _quantize(prepared, ranges, target)
+    keep_promises(target, like=single)
+
+
+def _quantize(network: Path, ranges: Path, target: Path) -> None:
+    """Writes the network with quantize and dequantize nodes (QDQ) around its operators.
+
+    Activations are unsigned: on a processor without VNNI, signed activations ran at 0.35 times the speed of float32,
+    unsigned ones at 1.3 times. Weights use 7 of the 8 bits, with one scale for each output channel: without VNNI, two
+    products of 8-bit weights overflow the 16-bit sums of x86, so that the same file would answer differently on another
+    processor. On such a processor 7 bits were as fast, and 90.4 % of the answers agreed with float32 instead of 87.7 %.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
@@ -29,5 +49,4 @@ def quantize(network: Path, ranges: Path, target: Path, excluded: Iterable[str] 
         reduce_range=True,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
-        nodes_to_exclude=list(excluded),
     )

@@ -1,4 +1,4 @@
-"""Ranges, 8-bit files, and the search for the worst tensors."""
+"""Calibrated ranges and 8-bit files."""
 
 from pathlib import Path
 
@@ -14,17 +14,15 @@ from models.preprocess import picture_to_input
 from models.session import OnnxSession
 from tests.training.release.precisions.graphs import kinds
 from training.release.precisions.golden_picture import draw_golden
-from training.release.precisions.graph import fold_constants, keep_promises, pool_means
-from training.release.precisions.int8 import quantize
-from training.release.precisions.ranges import picture_extremes, write_ranges
-from training.release.precisions.tensor_errors import nodes_around, tensor_errors
+from training.release.precisions.graph import fold_constants, pool_means
+from training.release.precisions.int8 import write_int8
+from training.release.precisions.ranges import write_ranges
 
 
 @pytest.fixture(scope="module")
-def quantized(prepared, ranges, single, tmp_path_factory):
+def quantized(single, learned, tmp_path_factory):
     path = tmp_path_factory.mktemp("int8") / "int8.onnx"
-    quantize(prepared, ranges, path)
-    keep_promises(path, like=single)
+    write_int8(single, path, learned.pixels())
     return path
 
 
@@ -92,35 +90,9 @@ def test_the_names_are_those_of_fp32(quantized, single):
     assert OnnxSession(quantized).output_keys == OnnxSession(single).output_keys
 
 
-def test_excluded_nodes_stay_in_float32(prepared, ranges, tmp_path):
-    convolutions = [node for node in onnx.load(prepared).graph.node if node.op_type == "Conv"]
-    excluded = [node.name for node in convolutions[:2]]
-    quantize(prepared, ranges, tmp_path / "int8.onnx", excluded)
-    graph = onnx.load(tmp_path / "int8.onnx").graph
-    types = {initializer.name: initializer.data_type for initializer in graph.initializer}
-    weights = {node.name: types.get(node.input[1]) for node in graph.node if node.op_type == "Conv"}
-    assert {name for name, kind in weights.items() if kind == TensorProto.FLOAT} == set(excluded)
-
-
-def test_the_tensor_with_a_range_that_is_far_too_wide_is_the_worst(prepared, extremes, learned, tmp_path):
-    victim = next(node.output[0] for node in onnx.load(prepared).graph.node if node.op_type == "Conv")
-    wide = replace(extremes, highest_NT=extremes.highest_NT.copy())
-    wide.highest_NT[:, extremes.tensors.index(victim)] *= 300
-    write_ranges(wide, 1.0, tmp_path / "wide.json")
-    quantize(prepared, tmp_path / "wide.json", tmp_path / "int8.onnx")
-    errors = tensor_errors(prepared, tmp_path / "int8.onnx", learned.sample(2).pixels())
-    assert errors[0].tensor == victim
-    assert errors[0].signal_to_noise_db < errors[1].signal_to_noise_db - 5
-    assert errors == sorted(errors, key=lambda error: error.signal_to_noise_db)
-
-
-def test_a_tensor_is_spared_by_sparing_who_writes_and_who_reads_it(prepared):
-    nodes = onnx.load(prepared).graph.node
-    first = nodes[0]
-    readers = {node.name for node in nodes if first.output[0] in node.input}
-    assert readers
-    assert set(nodes_around(prepared, [first.output[0]])) == {first.name} | readers
-    assert nodes_around(prepared, []) == ()
+def test_it_names_nearly_always_the_output_that_fp32_names(quantized, single, learned):
+    whole, coarse = (learned.logits(path) for path in (single, quantized))
+    assert (whole.argmax(axis=1) == coarse.argmax(axis=1)).mean() >= 0.8
 
 
 @pytest.mark.slow
@@ -131,9 +103,7 @@ def test_the_released_efficientnet_b4_is_pooled_quantized_and_answers_any_batch(
     fold_constants(single, tmp_path / "prepared.onnx")
     assert pool_means(tmp_path / "prepared.onnx") == 33  # 32 squeeze-and-excite blocks and the last pool
     drawn = [picture_to_input(draw_golden(seed), released.record.input)[0][None] for seed in range(4)]
-    write_ranges(picture_extremes(tmp_path / "prepared.onnx", drawn), 1.0, tmp_path / "ranges.json")
-    quantize(tmp_path / "prepared.onnx", tmp_path / "ranges.json", tmp_path / "int8.onnx")
-    keep_promises(tmp_path / "int8.onnx", like=single)
+    write_int8(single, tmp_path / "int8.onnx", drawn)
     session = OnnxSession(tmp_path / "int8.onnx")
     assert session.output_keys == released.taxonomy.output_keys
     alone, together = (session.run(np.concatenate(drawn[:count])) for count in (1, 4))
