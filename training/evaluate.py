@@ -37,7 +37,7 @@ from training.insight.mistakes import SHEETS, draw_mistakes
 from training.loading.data import input_spec, judged_loader
 from training.monitor.log import LOG_FILE
 from training.program import run_program
-from training.recipe import DataRecipe, HardwareRecipe, WholeNumber, check_recipe
+from training.recipe import DataRecipe, HardwareRecipe, WholeNumber, check_stored_recipe
 from training.toml_file import Section, check_section, section_to_plain
 
 CURVES_FILE: Final = "curves.png"
@@ -145,7 +145,7 @@ def checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
         served: The input of the bundle that it is held against; default: the recipe's.
     """
     checkpoint = read_checkpoint(path)
-    recipe = check_recipe(checkpoint.recipe, origin=str(path))
+    recipe = check_stored_recipe(checkpoint.recipe, origin=str(path))
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
     network.load_state_dict(checkpoint.judged_weights)
     hardware = HardwareRecipe(amp="off")

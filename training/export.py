@@ -23,7 +23,7 @@ from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, read_checkpoint
 from training.loading.data import input_spec
 from training.program import run_program
-from training.recipe import Count, Pixels, WholeNumber, check_recipe
+from training.recipe import Count, Pixels, WholeNumber, check_stored_recipe
 from training.release.bundle_description import describe
 from training.release.model_card import MODEL_CARD_FILE, model_card
 from training.release.precisions.candidates import MAKERS, Candidate, make_fp32
@@ -119,7 +119,7 @@ def gather(command: Export, checkpoint: Checkpoint) -> Judges:
         DataError: The data names other outputs than the checkpoint, or the further data would judge by pictures that
             something was learned or chosen by, or count some twice.
     """
-    spec = input_spec(check_recipe(checkpoint.recipe, origin=str(command.checkpoint)))
+    spec = input_spec(check_stored_recipe(checkpoint.recipe, origin=str(command.checkpoint)))
     if command.serve_px is not None:
         spec = msgspec.structs.replace(spec, height=command.serve_px, width=command.serve_px)
     manifest = Manifest(command.data, command.shards)

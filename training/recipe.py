@@ -5,7 +5,7 @@ flags alike, since both pass through `msgspec.convert`.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
@@ -23,6 +23,8 @@ Norms = Literal["auto", "leave", "sync", "frozen", "ghost"]
 Target = Literal["output", "taxon"]
 Decay = Literal["cosine", "step", "none"]
 Precision = Literal["fp16", "bf16", "off"]
+# Checkpoints of earlier versions still name these. None of them changed what was learned.
+_REMOVED_KNOBS: Final = (("data", "cache_gb"),)
 
 
 class DataRecipe(Section, frozen=True, kw_only=True):
@@ -42,8 +44,6 @@ class DataRecipe(Section, frozen=True, kw_only=True):
     """Batches that each loader process prepares ahead."""
     persistent_workers: bool = True
     """Keep loader processes from one epoch to the next."""
-    cache_gb: NotNegative = 0.0
-    """Memory for encoded pictures, shared by all loader processes of a rank, GB; 0 keeps none."""
     order: Order = "shuffled"
     """Order of an epoch. "shuffled" mixes all pictures; "blocks" moves blocks of 64 neighbors and mixes within 64 such
     blocks, so that neighbors are read soon after one another; for disks that read ahead and stores behind a cache."""
@@ -231,6 +231,18 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
         RecipeError: An unknown key, a wrong type or a value out of range; the message gives its path.
     """
     return check_section(content, Recipe, origin)
+
+
+def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
+    """Reads the recipe that a checkpoint holds; knobs that existed when it was written and no longer do are dropped.
+
+    Raises:
+        RecipeError: As `check_recipe` does.
+    """
+    current = dict(content)
+    for section, knob in _REMOVED_KNOBS:
+        current[section] = {name: value for name, value in current.get(section, {}).items() if name != knob}
+    return check_recipe(current, origin)
 
 
 def recipe_to_plain(recipe: Recipe) -> dict[str, Any]:

@@ -7,7 +7,15 @@ import pytest
 
 from models.errors import RecipeError
 from training.herbarium.drawn_data import SPLIT_OF_PICTURE
-from training.recipe import Recipe, RunRecipe, check_recipe, read_recipe, recipe_files, recipe_to_plain
+from training.recipe import (
+    Recipe,
+    RunRecipe,
+    check_recipe,
+    check_stored_recipe,
+    read_recipe,
+    recipe_files,
+    recipe_to_plain,
+)
 from training.train import parse
 
 
@@ -31,7 +39,8 @@ def write(folder, text):
         ('name = "x"\n[data]\ndata = 3', r"\$\.data\.data"),
         ('name = "x"\n[data]\norder = "random"', r"\$\.data\.order"),
         ('name = "x"\n[data]\nsampling = "balanced"', r"\$\.data\.sampling"),
-        ('name = "x"\n[data]\ncache_gb = -1', r"\$\.data\.cache_gb"),
+        ('name = "x"\n[data]\nprefetch_factor = 0', r"\$\.data\.prefetch_factor"),
+        ('name = "x"\n[data]\ncache_gb = 1', "cache_gb"),
         ("[schedule]\nepochs = 3", "name"),
         ("name = x", "no TOML"),
     ],
@@ -139,6 +148,21 @@ def test_a_resolved_recipe_survives_plain_values_and_json(path):
     assert plain["run"]["run"] == tomllib.loads(path.read_text()).get("run", {}).get("run", "runs/run")
 
 
+def test_the_recipe_of_an_old_checkpoint_is_read_without_its_removed_knobs():
+    recipe = read_recipe(Path("debug"))
+    plain = recipe_to_plain(recipe)
+    plain["data"]["cache_gb"] = 2.0
+    assert check_stored_recipe(plain, origin="old.pt") == recipe
+    assert plain["data"]["cache_gb"] == 2.0  # the checkpoint's own record stays as it was
+
+
+def test_an_unknown_knob_in_a_checkpoint_is_an_error():
+    plain = recipe_to_plain(read_recipe(Path("debug")))
+    plain["data"]["cache_tb"] = 2.0
+    with pytest.raises(RecipeError, match="cache_tb"):
+        check_stored_recipe(plain, origin="new.pt")
+
+
 def test_a_flag_overrides_the_recipe_and_the_recipe_the_default(tmp_path):
     path = write(tmp_path, 'name = "x"\n[schedule]\nepochs = 7\nbatch_size = 8')
     schedule = parse([str(path), "--epochs", "9"]).recipe.schedule
@@ -159,16 +183,11 @@ def test_flags_reach_every_knob(tmp_path):
 
 def test_flags_say_where_shards_lie_and_how_pictures_come(tmp_path):
     path = write(tmp_path, 'name = "x"\n[data]\nsampling = "square_root"')
-    flags = ["--shards", "s3://plants/shards", "--cache-gb", "2.5", "--order", "blocks"]
+    flags = ["--shards", "s3://plants/shards", "--order", "blocks"]
     data = parse([str(path), *flags]).recipe.data
-    assert (data.shards, data.cache_gb, data.order, data.sampling) == (
-        "s3://plants/shards",
-        2.5,
-        "blocks",
-        "square_root",
-    )
+    assert (data.shards, data.order, data.sampling) == ("s3://plants/shards", "blocks", "square_root")
     usual = parse([str(path)]).recipe.data
-    assert (usual.shards, usual.cache_gb, usual.order) == ("", 0.0, "shuffled")
+    assert (usual.shards, usual.order) == ("", "shuffled")
 
 
 @pytest.mark.parametrize(

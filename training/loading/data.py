@@ -14,7 +14,6 @@ from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, picture_to_input
 from training.dataset.manifest import Manifest
 from training.loading.augment import random_input, seeded
-from training.loading.cache import EncodedCache
 from training.loading.sampler import Draw, EpochBatches, labels_for_sampling
 from training.loading.storage import PictureStore, unreadable
 from training.processes import clean_context, serve_training
@@ -150,8 +149,7 @@ def training_loader(
         sampling=recipe.data.sampling,
         labels=labels_for_sampling(manifest, rows, recipe.loss.target),
     )
-    store = PictureStore(manifest, _cache(recipe.data, len(manifest)))
-    pictures = TrainingPictures(store, recipe.augment, input_spec(recipe), recipe.run.seed)
+    pictures = TrainingPictures(PictureStore(manifest), recipe.augment, input_spec(recipe), recipe.run.seed)
     loader = PictureLoader(
         pictures,
         batch_sampler=batches,
@@ -168,10 +166,6 @@ def judged_loader(
     """A loader of pictures as they are served, in the order of `rows`."""
     options = _worker_options(data) | {"persistent_workers": False}
     return PictureLoader(JudgedPictures(PictureStore(manifest), rows, spec), batch_size=batch_size, **options)
-
-
-def _cache(data: DataRecipe, num_rows: int) -> EncodedCache | None:
-    return EncodedCache(num_rows, round(data.cache_gb * 1e9)) if data.cache_gb else None
 
 
 def _worker_options(data: DataRecipe) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from fsspec.utils import merge_offset_ranges
 
 from models.errors import DataError
 from training.dataset.manifest import Manifest, Place
-from training.loading.cache import EncodedCache
 
 _MOST_OPEN_SHARDS: Final = 256  # a quarter of the usual limit of 1,024 open files
 # Reading 64 kB for nothing costs less than one more request; beyond 8 MB several connections are faster than one.
@@ -28,18 +27,17 @@ class PictureStore:
     """Reads the pictures of a manifest.
 
     Args:
-        manifest: Says where they lie.
-        cache: Keeps what was read in memory that all loader processes share.
+        manifest: Says where they are.
     """
 
-    def __init__(self, manifest: Manifest, cache: EncodedCache | None = None) -> None:
-        self.manifest, self._cache = manifest, cache
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
         self._open_shard = lru_cache(maxsize=_MOST_OPEN_SHARDS)(_OpenShard)
         self._remote_file = lru_cache(maxsize=None)(_remote_file)  # as many as there are shards
 
-    def __reduce__(self) -> tuple[type["PictureStore"], tuple[Manifest, EncodedCache | None]]:
+    def __reduce__(self) -> tuple[type["PictureStore"], tuple[Manifest]]:
         """Other processes open the shards themselves."""
-        return PictureStore, (self.manifest, self._cache)
+        return PictureStore, (self.manifest,)
 
     def read(self, row: int) -> bytes:
         """The bytes of one picture.
@@ -55,21 +53,11 @@ class PictureStore:
         Raises:
             DataError: One of them cannot be read; the message names the picture.
         """
-        found: dict[int, bytes] = {}
-        if self._cache is not None:
-            found = {row: data for row in rows if (data := self._cache.get(row)) is not None}
-        missing = [row for row in dict.fromkeys(rows) if row not in found]
-        read = self._read_places(missing, [self.manifest.place(row) for row in missing])
-        if self._cache is not None:
-            for row, data in read.items():
-                self._cache.put(row, data)
-        found |= read
+        places = {row: self.manifest.place(row) for row in rows}
+        remote = {row: place for row, place in places.items() if "://" in place.file}
+        found = self._read_remote(remote)
+        found |= {row: self._read_local(row, place) for row, place in places.items() if row not in remote}
         return [found[row] for row in rows]
-
-    def _read_places(self, rows: Sequence[int], places: Sequence[Place]) -> dict[int, bytes]:
-        remote = {row: place for row, place in zip(rows, places, strict=True) if "://" in place.file}
-        local = {row: place for row, place in zip(rows, places, strict=True) if row not in remote}
-        return {row: self._read_local(row, place) for row, place in local.items()} | self._read_remote(remote)
 
     def _read_local(self, row: int, place: Place) -> bytes:
         try:

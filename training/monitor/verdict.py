@@ -275,7 +275,7 @@ def _slow_storage(use: EpochUse, sentence: str, busy: float, most: float, recipe
     more = max(2 * recipe.data.workers, 4)
     if packed:
         fix = "--order blocks reads neighbors together" if recipe.data.order != "blocks" else "a faster disk"
-        fix += f", or --cache-gb keeps them in memory; until then --workers {more} keeps more reads under way"
+        fix += f"; until then --workers {more} keeps more reads under way"
     else:
         fix = f"pack the pictures (training/prepare.py pack); until then --workers {more} keeps more reads under way"
     return Verdict("slow storage", sentence, fix, round(most / use.pictures_per_s, 2), round(most, 1))

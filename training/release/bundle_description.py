@@ -23,7 +23,7 @@ from training.dataset.audit import joint_commercial_use
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint
 from training.machine import current_commit
-from training.recipe import check_recipe
+from training.recipe import check_stored_recipe
 
 
 def describe(
@@ -53,7 +53,7 @@ def describe(
         metrics: How right the fp32 network is.
         parts: Further files.
     """
-    recipe = check_recipe(checkpoint.recipe, origin="checkpoint")
+    recipe = check_stored_recipe(checkpoint.recipe, origin="checkpoint")
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
     return BundleRecord(
         format_version=FORMAT_VERSION,

@@ -88,16 +88,6 @@ def test_shards_give_the_pictures_of_plain_files(tmp_path):
         assert equal(*pairs)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_cache_changes_nothing(workers, data, tmp_path):
-    flags = ("--workers", workers, "--cache-gb", 0.001)
-    loader, sampler = training_loader(Manifest(data), command(data, tmp_path / "run", *flags).recipe, pin=False)
-    sampler.epoch, sampler.first_picture, sampler.side_px = 1, 8, 40
-    expected = batches(data, tmp_path, workers=0)
-    assert equal(list(loader), expected)
-    assert equal(list(loader), expected)
-
-
 def test_each_copy_of_a_picture_is_changed_in_its_own_way(data):
     pictures = TrainingPictures(PictureStore(Manifest(data)), AugmentRecipe(), InputSpec(32, 32, 32), seed=0)
     row = int(pictures._store.manifest.rows_of("train")[0])

@@ -9,7 +9,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 from models.errors import DataError
 from tests.training.loading.shards.prepared import write_mixed
 from training.dataset.manifest import Manifest
-from training.loading.cache import EncodedCache
 from training.loading.shards import Pack, pack
 from training.loading.storage import PictureStore
 
@@ -147,13 +146,3 @@ def test_a_store_that_has_read_travels_to_other_processes(packed, originals):
     store = PictureStore(Manifest(packed))
     store.read(0)
     assert copy.deepcopy(store).read(0) == originals[0]
-
-
-def test_what_is_cached_is_not_read_again(packed, originals, bucket):
-    manifest = Manifest(packed, "counting://flowers")
-    store = PictureStore(manifest, EncodedCache(len(manifest), 1_000_000))
-    assert store.read_many([1, 2]) == originals[1:3]
-    assert store.read_many([2, 1, 3]) == [originals[2], originals[1], originals[3]]
-    assert [len(requests) for requests in bucket.rounds] == [1, 1]
-    start, end = bucket.rounds[1][0][1:]
-    assert end - start == len(originals[3])

@@ -166,7 +166,7 @@ def _in_micro_batches(recipe: Recipe) -> Recipe:
     return replace(
         recipe,
         network=replace(recipe.network, norms=norms),
-        data=replace(recipe.data, persistent_workers=False, cache_gb=0.0),
+        data=replace(recipe.data, persistent_workers=False),
         schedule=replace(recipe.schedule, batch_size=batch_size, accumulate=1, ema_decay=0.0),
         hardware=replace(recipe.hardware, amp="off", compile=False, cudnn_benchmark=False),
     )
