@@ -1,13 +1,15 @@
-"""Every knob of a training run, documented once; recipes in `training/recipes/*.toml` are data.
+"""Every knob of a training run: its type, range, default, help text and roles. Recipes are `training/recipes/*.toml`.
 
-Precedence: flag > recipe > default. A misspelt key is an error that names it, and ranges are checked for files and
-flags alike, since both pass through `msgspec.convert`.
+A flag overrides the recipe, and the recipe overrides the default. An unknown key is an error that names it. Ranges are
+checked for files and flags alike, since both pass through `msgspec.convert`.
 """
 
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from msgspec import Meta
+from msgspec.structs import fields
 
 from training.toml_file import RECIPES, Section, check_section, read_toml, section_to_plain
 
@@ -23,82 +25,91 @@ Norms = Literal["auto", "leave", "sync", "frozen", "ghost"]
 Target = Literal["output", "taxon"]
 Decay = Literal["cosine", "step", "none"]
 Precision = Literal["fp16", "bf16", "off"]
-# Checkpoints of earlier versions still name these. None of them changed what was learned.
+# Checkpoints of earlier versions still hold these knobs. None of them changed the weights.
 _REMOVED_KNOBS: Final = (("data", "cache_gb"),)
 
 
+class KnobRole(Enum):
+    """What a knob means to other modules. A role stands in the annotation of a field; `knobs_with` finds it there."""
+
+    TUNED = "train.py --tune measures its values and proposes one"
+    STEP_COST = "changes the speed or the memory of a step, so --tune measures again when it changes"
+    FIXED_AT_RESUME = "decides what each step sees, so a run must be resumed with the same value"
+
+
 class DataRecipe(Section, frozen=True, kw_only=True):
-    """Which pictures."""
+    """Which data, and how it is loaded."""
 
     data: Path = Path("data")
-    """Folder written by training/prepare.py: manifest.parquet and taxa.json."""
+    """Folder that training/prepare.py wrote: manifest.parquet and taxa.json."""
     drawn_species: WholeNumber = 0
-    """Where the data folder is missing, draw so many species of the herbarium and prepare them there; 0 draws none."""
+    """If the data folder is missing, draw this many artificial species and prepare them there; 0: do not."""
     shards: str = ""
-    """Folder or URL (s3://, gs://) that the shards of packed data lie in; default: the data folder."""
+    """Folder or URL (s3://, gs://) of the shards of packed data; default: the data folder."""
     expect_outputs: WholeNumber = 0
-    """Refuse to start unless the data has this many outputs; 0 takes what is there."""
+    """Stop with an error unless the data has this many outputs; 0 accepts any number."""
     workers: WholeNumber = 4
     """Loader processes; 0 loads in the training process."""
     prefetch_factor: Count = 4
-    """Batches that each loader process prepares ahead."""
+    """Batches that each loader process prepares in advance."""
     persistent_workers: bool = True
-    """Keep loader processes from one epoch to the next."""
-    order: Order = "shuffled"
-    """Order of an epoch. "shuffled" mixes all pictures; "blocks" moves blocks of 64 neighbors and mixes within 64 such
-    blocks, so that neighbors are read soon after one another; for disks that read ahead and stores behind a cache."""
-    sampling: Sampling = "every_picture"
-    """How often the pictures of a class come: "every_picture" once an epoch; "square_root" draws a class in proportion
-    to the root of its size, "class_balanced" all classes alike. Every epoch has as many draws as there are pictures."""
+    """Keep the loader processes running from one epoch to the next."""
+    order: Annotated[Order, KnobRole.FIXED_AT_RESUME] = "shuffled"
+    """Order of an epoch. "shuffled" shuffles all pictures. "blocks" shuffles blocks of 64 neighbors, then the pictures
+    within every 64 blocks, so that neighbors are read at about the same time: for slow disks and object stores."""
+    sampling: Annotated[Sampling, KnobRole.FIXED_AT_RESUME] = "every_picture"
+    """How often a class is sampled. "every_picture": each picture once an epoch; "square_root": in proportion to the
+    square root of the class size; "class_balanced": all classes equally. An epoch has as many samples as pictures."""
 
 
 class NetworkRecipe(Section, frozen=True, kw_only=True):
-    """Which network and how it starts."""
+    """Which network, and its first weights."""
 
-    architecture: str = "efficientnet_b4"
+    architecture: Annotated[str, KnobRole.STEP_COST] = "efficientnet_b4"
     """Name of a timm model."""
     weights: str = "imagenet"
-    """Start from "imagenet" (timm, from the hub), "none" (random), or a file: checkpoint, state dict or safetensors."""
-    dropout: Share = 0.4
-    """Probability of dropping a feature in front of the classifier (0.4: Tan and Le 2019, B4)."""
-    drop_path: Share = 0.2
-    """Largest probability of skipping a residual block (0.2: Tan and Le 2019)."""
-    norms: Norms = "auto"
-    """What BatchNorm takes its statistics over: "leave" the pictures of a step and rank, "sync" those of all ranks (on
-    CUDA), "ghost" groups of ghost_size; "frozen" keeps what it came with; "auto" chooses by batch size and says why."""
-    ghost_size: Annotated[int, Meta(ge=2)] = 32
-    """Pictures in a group of ghost batches (Hoffer et al. 2017)."""
+    """First weights: "imagenet" (from timm's hub), "none" (random), or a checkpoint, state dict or safetensors file."""
+    dropout: Annotated[Share, KnobRole.STEP_COST] = 0.4
+    """Dropout before the classifier (0.4: Tan and Le 2019, B4)."""
+    drop_path: Annotated[Share, KnobRole.STEP_COST] = 0.2
+    """Stochastic depth: probability of skipping the last residual block; earlier blocks less (0.2: Tan and Le 2019)."""
+    norms: Annotated[Norms, KnobRole.STEP_COST] = "auto"
+    """Which pictures BatchNorm's statistics come from: "leave": the batch of each rank; "sync": the batches of all
+    ranks (CUDA only); "ghost": groups of ghost_size; "frozen": none, those of the first weights stay; "auto": chosen
+    by batch size, with a note in the log."""
+    ghost_size: Annotated[int, Meta(ge=2), KnobRole.STEP_COST] = 32
+    """Pictures in a group, with norms = "ghost" (ghost batch normalization, Hoffer et al. 2017)."""
 
 
 class ScheduleRecipe(Section, frozen=True, kw_only=True):
-    """How long, how large, how fast."""
+    """Epochs, batch size and learning rates."""
 
     epochs: Count = 15
     """Passes over the training pictures."""
-    batch_size: Count = 16
-    """Pictures a step, on each rank."""
+    batch_size: Annotated[Count, KnobRole.TUNED] = 16
+    """Pictures in a batch, on each rank."""
     accumulate: Count = 1
-    """Steps whose gradients are averaged before the optimizer moves."""
+    """Batches whose gradients are averaged for one optimizer step."""
     backbone_lr: Positive = 3e-5
-    """Peak learning rate of everything but the classifier."""
+    """Peak learning rate of all layers except the classifier."""
     head_lr: Positive = 9e-5
     """Peak learning rate of the classifier."""
     decay: Decay = "cosine"
-    """How the rates fall: "cosine" to zero, "step" by step_factor every step_epochs, "none" not at all."""
+    """Decay of the learning rates: "cosine" to zero, "step" by step_factor every step_epochs, or "none"."""
     step_epochs: Count = 5
-    """Epochs between two falls of the rates, with decay = "step"."""
+    """Epochs between two decays of the rates, with decay = "step"."""
     step_factor: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.1
-    """What a fall multiplies the rates with, with decay = "step"."""
+    """Factor of each decay of the rates, with decay = "step"."""
     warmup_epochs: NotNegative = 0.0
-    """Epochs of linear warm-up before the rates fall; may be a fraction."""
+    """Epochs of linear warm-up before the decay; may be a fraction."""
     head_only_epochs: WholeNumber = 0
-    """First epochs in which only the classifier learns; the rest of the network runs without gradients."""
+    """First epochs in which only the classifier is trained; the other layers are frozen."""
     weight_decay: NotNegative = 0.01
-    """AdamW's decoupled weight decay; norms and biases are spared (0.01: PyTorch's default)."""
+    """AdamW's decoupled weight decay; norms and biases have none (0.01: PyTorch's default)."""
     clip_norm: NotNegative = 0.0
-    """Largest gradient norm; 0 does not clip."""
+    """Largest gradient norm; larger gradients are clipped to it. 0: no clipping."""
     ema_decay: Share = 0.0
-    """Decay of the moving average of the weights that is validated and exported; 0 keeps none."""
+    """Decay of the moving average of the weights (EMA), which is then validated and exported; 0: no average."""
 
 
 class PictureRecipe(Section, frozen=True, kw_only=True):
@@ -107,94 +118,94 @@ class PictureRecipe(Section, frozen=True, kw_only=True):
     picture_px: Pixels = 380
     """Side of the training pictures, px."""
     progressive: tuple[tuple[WholeNumber, Pixels], ...] = ()
-    """Pairs (epoch, px): from that epoch on, train at that size; the last pair should come to picture_px."""
+    """Progressive resizing, pairs (epoch, px): train at that size from that epoch on; the last one is picture_px."""
     serve_px: Pixels = 380
-    """Side of the pictures in validation and in service, px."""
+    """Side of the pictures in validation and in the service, px."""
     crop_fraction: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.95
-    """Share of the largest centered square that validation and service keep."""
+    """Side of the center crop in validation and in the service, as a share of the picture's short side."""
 
 
 class AugmentRecipe(Section, frozen=True, kw_only=True):
-    """What happens to a training picture, all drawn from (seed, epoch, picture)."""
+    """Random changes of the training pictures; they depend on seed, epoch and picture alone."""
 
     crop_scale_min: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.35
-    """Least share of the picture's area in a random crop."""
+    """Smallest area of a random crop, as a share of the picture's area."""
     crop_ratio_max: Annotated[float, Meta(ge=1.0, le=3.0)] = 4 / 3
-    """Most the crop is stretched in either direction."""
+    """Largest aspect ratio of a random crop; the smallest is its inverse."""
     flip: Share = 0.5
-    """Probability of a mirror image."""
+    """Probability of a horizontal flip."""
     randaugment_ops: WholeNumber = 2
-    """RandAugment operations a picture; 0 switches it off (Cubuk et al. 2019)."""
+    """RandAugment operations for each picture; 0 switches it off (Cubuk et al. 2019)."""
     randaugment_magnitude: Annotated[int, Meta(ge=0, le=30)] = 7
     """RandAugment strength, 0 to 30."""
     erase: Share = 0.0
     """Probability of erasing a rectangle (Zhong et al. 2017)."""
-    mixup: NotNegative = 0.0
+    mixup: Annotated[NotNegative, KnobRole.STEP_COST] = 0.0
     """Alpha of mixup; 0 switches it off (Zhang et al. 2017)."""
-    cutmix: NotNegative = 0.0
-    """Alpha of CutMix; 0 switches it off. With both, each batch draws one (Yun et al. 2019)."""
-    mix_share: Share = 1.0
-    """Share of the batches that are mixed at all, where mixup or cutmix is on."""
+    cutmix: Annotated[NotNegative, KnobRole.STEP_COST] = 0.0
+    """Alpha of CutMix; 0 switches it off. With both on, each batch takes one at random (Yun et al. 2019)."""
+    mix_share: Annotated[Share, KnobRole.STEP_COST] = 1.0
+    """Share of the batches that mixup or CutMix is applied to."""
 
 
 class LossRecipe(Section, frozen=True, kw_only=True):
-    """What is learned."""
+    """The loss."""
 
-    target: Target = "output"
-    """What a picture is an example of: its "output", or its "taxon", whose outputs' probabilities are summed. Sampling
-    and logit adjustment count by the same."""
-    label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.1
-    """Share of the target spread evenly over all targets (Szegedy et al. 2015)."""
-    logit_adjustment: NotNegative = 0.0
-    """Weight of the classes' log frequencies that are added to the logits in training only, so that rare classes are
-    not held back; 0 adds none, 1 is Menon et al. 2021."""
+    target: Annotated[Target, KnobRole.STEP_COST, KnobRole.FIXED_AT_RESUME] = "output"
+    """The class of a picture: its "output", or its "taxon", whose probability is the sum over the taxon's outputs.
+    Sampling and logit adjustment count the same classes."""
+    label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0), KnobRole.STEP_COST] = 0.1
+    """Share of the target probability that is spread evenly over all classes (Szegedy et al. 2015)."""
+    logit_adjustment: Annotated[NotNegative, KnobRole.STEP_COST] = 0.0
+    """Factor of the classes' log frequencies, which are added to the logits in training only, in favor of rare
+    classes; 0: off, 1: as in Menon et al. 2021."""
 
 
 class HardwareRecipe(Section, frozen=True, kw_only=True):
-    """How the arithmetic is done."""
+    """Device, precision and kernels."""
 
-    device: Literal["auto", "cuda", "cpu"] = "auto"
-    """Where to train; auto takes CUDA if there is any."""
-    amp: Precision = "fp16"
-    """Mixed precision under torch.amp; fp16 scales the loss and needs CUDA."""
-    tf32: bool = True
-    """Let single precision on CUDA be TF32, whose mantissa has 10 bits instead of 23."""
-    channels_last: bool = True
-    """Store activations as NHWC."""
-    cudnn_benchmark: bool = True
-    """Let cuDNN time its kernels for each picture size."""
-    compile: bool = False
+    device: Annotated[Literal["auto", "cuda", "cpu"], KnobRole.STEP_COST] = "auto"
+    """Where to train; auto takes CUDA if there is a GPU."""
+    amp: Annotated[Precision, KnobRole.TUNED] = "fp16"
+    """Mixed precision (torch.amp). fp16 scales the loss; it is for CUDA."""
+    tf32: Annotated[bool, KnobRole.STEP_COST] = True
+    """Allow TF32 for single precision on CUDA; its mantissa has 10 bits instead of 23."""
+    channels_last: Annotated[bool, KnobRole.TUNED] = True
+    """Store activations as NHWC (channels last)."""
+    cudnn_benchmark: Annotated[bool, KnobRole.STEP_COST] = True
+    """Let cuDNN time its kernels for each picture size and take the fastest."""
+    compile: Annotated[bool, KnobRole.TUNED] = False
     """torch.compile the network, once for each picture size."""
-    memory_gb: NotNegative = 0.0
-    """GPU memory that may be used, GB, to share a card or to imitate a smaller one; 0 takes what is there."""
+    memory_gb: Annotated[NotNegative, KnobRole.STEP_COST] = 0.0
+    """Limit of GPU memory, GB, to share a card or to imitate a smaller one; 0: no limit."""
 
 
 class RunRecipe(Section, frozen=True, kw_only=True):
-    """What is kept and written."""
+    """The run's folder, seed, checkpoints and log."""
 
     run: Path = Path("runs/run")
     """Folder for checkpoints, log and the resolved recipe."""
-    seed: WholeNumber = 0
-    """Everything random is a pure function of this."""
+    seed: Annotated[WholeNumber, KnobRole.FIXED_AT_RESUME] = 0
+    """Seed of all random choices."""
     checkpoint_every_steps: Count = 500
-    """Optimizer steps between two checkpoints inside an epoch; one more follows each epoch."""
+    """Optimizer steps between two checkpoints within an epoch; each epoch ends with one too."""
     keep: Count = 3
-    """Newest checkpoints that are kept, beside the best."""
+    """Number of newest checkpoints to keep, beside the best."""
     log_every_steps: Count = 20
-    """Steps between two readings of the losses; reading makes the host wait for the device."""
+    """Steps between two log entries of the losses; reading them makes the host wait for the GPU."""
     validate_every_epochs: Count = 1
     """Epochs between two validations; the last epoch is always validated."""
     max_bad_steps: Count = 25
-    """Steps in a row that may be skipped because a gradient is no number; one more ends the run."""
+    """Steps in a row that may be skipped because a gradient is not finite; one more ends the run."""
     tensorboard: bool = True
-    """Write TensorBoard event files into the run's folder."""
+    """Write TensorBoard event files to the run's folder."""
 
 
 class Recipe(Section, frozen=True, kw_only=True):
     """Everything that decides a training run."""
 
     name: str
-    """Name of the recipe, and of the model it makes."""
+    """Name of the recipe and of the trained model."""
     description: str = ""
     """What the recipe is for, in a sentence or two."""
     data: DataRecipe = DataRecipe()
@@ -207,8 +218,19 @@ class Recipe(Section, frozen=True, kw_only=True):
     run: RunRecipe = RunRecipe()
 
 
+def knobs_with(role: KnobRole) -> list[tuple[str, str]]:
+    """Section and name of every knob that has a role, in the order of the recipe."""
+    sections = [field for field in fields(Recipe) if issubclass(field.type, Section)]
+    return [
+        (section.name, knob)
+        for section in sections
+        for knob, annotation in get_type_hints(section.type, include_extras=True).items()
+        if role in getattr(annotation, "__metadata__", ())
+    ]
+
+
 def recipe_files() -> list[Path]:
-    """The recipes of this project; collections of data sets stand beside them as `data_*.toml`."""
+    """Paths of the project's recipes; the collections of data sets beside them, `data_*.toml`, are left out."""
     return sorted(path for path in RECIPES.glob("*.toml") if not path.name.startswith("data_"))
 
 
@@ -219,13 +241,13 @@ def read_recipe(path: Path) -> Recipe:
         path: A TOML file; a bare name such as "debug" also finds `training/recipes/debug.toml`.
 
     Raises:
-        RecipeError: The file is missing, is no TOML, has a key that no recipe has, or a value out of range.
+        RecipeError: The file is missing or not valid TOML, or it has an unknown key or a value out of range.
     """
     return check_recipe(*read_toml(path, known=recipe_files()))
 
 
 def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
-    """Turns plain values, as read from TOML or JSON, into a checked recipe; `origin` is named in the error.
+    """Turns plain values, as read from TOML or JSON, into a checked recipe; the error names `origin`.
 
     Raises:
         RecipeError: An unknown key, a wrong type or a value out of range; the message gives its path.
@@ -234,7 +256,7 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
 
 
 def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
-    """Reads the recipe that a checkpoint holds; knobs that existed when it was written and no longer do are dropped.
+    """Reads the recipe of a checkpoint; knobs that an earlier version had and this one lacks are dropped.
 
     Raises:
         RecipeError: As `check_recipe` does.

@@ -7,11 +7,14 @@ import pytest
 
 from models.errors import RecipeError
 from training.herbarium.drawn_data import SPLIT_OF_PICTURE
+from training.insight.tuning.setting import Setting
 from training.recipe import (
+    KnobRole,
     Recipe,
     RunRecipe,
     check_recipe,
     check_stored_recipe,
+    knobs_with,
     read_recipe,
     recipe_files,
     recipe_to_plain,
@@ -209,3 +212,19 @@ def test_a_misspelt_flag_is_refused_with_the_nearest(tmp_path, capsys):
 def test_no_recipe_at_all_is_told():
     with pytest.raises(RecipeError, match="no recipe is named"):
         parse(["--epochs", "3"])
+
+
+@pytest.mark.parametrize("role", KnobRole)
+def test_every_role_has_knobs(role):
+    assert knobs_with(role)
+
+
+def test_roles_stand_beside_their_knobs():
+    assert ("run", "seed") in knobs_with(KnobRole.FIXED_AT_RESUME)
+    assert ("loss", "target") in knobs_with(KnobRole.FIXED_AT_RESUME)
+    assert ("loss", "target") in knobs_with(KnobRole.STEP_COST)
+    assert ("schedule", "epochs") not in [knob for role in KnobRole for knob in knobs_with(role)]
+
+
+def test_tuning_tries_exactly_the_knobs_with_that_role():
+    assert {knob for _, knob in knobs_with(KnobRole.TUNED)} == set(Setting.__struct_fields__)

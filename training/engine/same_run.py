@@ -1,18 +1,8 @@
 """Whether a checkpoint is one of the run that is to go on from it."""
 
-from typing import Final
-
 from models.errors import CheckpointError
 from training.engine.checkpoint import Checkpoint
-from training.recipe import Recipe, recipe_to_plain
-
-# A checkpoint's position means nothing in another order.
-_DECIDE_ORDER: Final = (
-    ("data", "order"),
-    ("data", "sampling"),
-    ("loss", "target"),
-    ("run", "seed"),
-)
+from training.recipe import KnobRole, Recipe, knobs_with, recipe_to_plain
 
 
 def require_same_run(checkpoint: Checkpoint, recipe: Recipe, *, manifest_sha256: str, num_ranks: int) -> None:
@@ -64,7 +54,7 @@ def _require_same_batches(checkpoint: Checkpoint, recipe: Recipe, num_ranks: int
 
 def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
     now, then = recipe_to_plain(recipe), checkpoint.recipe
-    for section, knob in _DECIDE_ORDER:
+    for section, knob in knobs_with(KnobRole.FIXED_AT_RESUME):
         if now[section][knob] != then[section][knob]:
             raise _begun_otherwise(knob, now[section][knob], then[section][knob])
 

@@ -17,13 +17,9 @@ from training.atomic_file import replaced
 from training.engine.device import device_in_words
 from training.insight.tuning.launch import Limits, largest_side_px
 from training.insight.tuning.setting import Setting, Trial
-from training.recipe import Recipe, recipe_to_plain
+from training.recipe import KnobRole, Recipe, knobs_with, recipe_to_plain
 
-_FORMAT: Final = 1  # another way of measuring gives others figures
-# How a step is computed; everything else in a recipe leaves its speed and memory alone.
-_IN_SETTING: Final = {"amp", "channels_last", "compile"}
-_OF_AUGMENT: Final = ("mixup", "cutmix", "mix_share")
-_OF_NETWORK: Final = ("architecture", "dropout", "drop_path", "norms", "ghost_size")
+_FORMAT: Final = 2  # raised when the measurement or this file changes
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -92,10 +88,7 @@ def facts_of(recipe: Recipe, num_outputs: int, device: torch.device, num_ranks: 
         "pretrained": recipe.network.weights != "none",
         "moving_average": recipe.schedule.ema_decay > 0,
         "clips": recipe.schedule.clip_norm > 0,
-        "network": {knob: plain["network"][knob] for knob in _OF_NETWORK},
-        "augment": {knob: plain["augment"][knob] for knob in _OF_AUGMENT},
-        "loss": plain["loss"],
-        "hardware": {knob: value for knob, value in plain["hardware"].items() if knob not in _IN_SETTING},
+        "knobs": {knob: plain[section][knob] for section, knob in knobs_with(KnobRole.STEP_COST)},
         "limits": msgspec.to_builtins(limits),
         "versions": {
             "torch": str(torch.__version__),

@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from training.recipe import Precision, Recipe
+from training.recipe import KnobRole, Precision, Recipe, knobs_with
 
 MOST_MEMORY: Final = 0.9
 """Share of the memory that a setting may take: the rest is for what grows later, such as another picture size."""
@@ -13,7 +13,7 @@ Outcome = Literal["ran", "does_not_fit", "too_slow", "crashed"]
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """The knobs of the hardware that are tried, each named as in the recipe."""
+    """The knobs with `KnobRole.TUNED`, each named as in the recipe."""
 
     batch_size: int
     """Pictures a step, on each rank."""
@@ -50,22 +50,13 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 def setting_of(recipe: Recipe) -> Setting:
     """The setting that a recipe has now."""
-    hardware = recipe.hardware
-    return Setting(
-        batch_size=recipe.schedule.batch_size,
-        amp=hardware.amp,
-        channels_last=hardware.channels_last,
-        compile=hardware.compile,
-    )
+    return Setting(**{knob: getattr(getattr(recipe, section), knob) for section, knob in knobs_with(KnobRole.TUNED)})
 
 
 def with_setting(recipe: Recipe, setting: Setting) -> Recipe:
     """The recipe with another setting, and every step moving the optimizer."""
     replace = msgspec.structs.replace
-    return replace(
-        recipe,
-        schedule=replace(recipe.schedule, batch_size=setting.batch_size, accumulate=1),
-        hardware=replace(
-            recipe.hardware, amp=setting.amp, channels_last=setting.channels_last, compile=setting.compile
-        ),
-    )
+    changed = replace(recipe, schedule=replace(recipe.schedule, accumulate=1))
+    for section, knob in knobs_with(KnobRole.TUNED):
+        changed = replace(changed, **{section: replace(getattr(changed, section), **{knob: getattr(setting, knob)})})
+    return changed
