@@ -13,7 +13,7 @@ key := $(shell { pwd; cat pyproject.toml requirements.lock; } | cksum | tr ' ' -
 export UV_SYSTEM_CERTS ?= $(if $(wildcard /etc/ssl/certs/*),1,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all format tables lock train-env clean
+.PHONY: help serve test test-all check coverage format tables lock train-env clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -21,13 +21,23 @@ help:  ## list what make can do
 serve: .venv/.ready-serve-$(key)  ## start the service on http://127.0.0.1:8000 (PORT=8000, ARGS="--help" for more flags)
 	@exec $(python) -m serving --port $(PORT) $(ARGS)
 
-test: check = not slow and not gpu
-test: train-env  ## run every check and the quick tests, as CI does
-	$(call run_checks)
+test: tests = not slow and not gpu
+test: check  ## run every check and the quick tests, as CI does
+	$(run_tests)
 
-test-all: check = slow or not slow
-test-all: train-env  ## the same with every test that this machine can run
-	$(call run_checks)
+test-all: tests = slow or not slow
+test-all: check  ## run every check and every test that this machine can run
+	$(run_tests)
+
+check: train-env  ## run the checks without the tests: format, lint, types, import contracts
+	$(python) -m ruff format --check .
+	$(python) -m ruff check .
+	$(python) -m mypy models training serving benchmarks
+	$(python) .venv/bin/lint-imports
+
+coverage: tests = not slow and not gpu
+coverage: train-env  ## run the quick tests and report which lines they ran
+	$(run_tests) --cov --cov-report=term:skip-covered --cov-report=json:coverage.json
 
 format: train-env  ## format the code and apply safe fixes
 	$(python) -m ruff check --fix-only --quiet .
@@ -47,15 +57,9 @@ clean:  ## remove the environment and every cache
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache botanify.egg-info build
 	find models training serving tests $(wildcard benchmarks) -name __pycache__ -prune -exec rm -rf {} +
 
-# Two processes halve the tests' time on two cores; a file's tests stay together, as they share what they made. In the
-# order of the folders, since files of few tests, which would come last, hold the longest.
-define run_checks
-	$(python) -m ruff format --check .
-	$(python) -m ruff check .
-	$(python) -m mypy models training serving $(if $(wildcard benchmarks/*.py benchmarks/*/*.py),benchmarks)
-	$(python) .venv/bin/lint-imports
-	$(python) -m pytest -m '$(check)' -n 2 --dist loadfile --no-loadscope-reorder
-endef
+# Two processes halve the time on two cores. The tests of a file share what they prepared, so they stay together. Files
+# start in the order of the folders: by default those with few tests would start last, and these hold the longest tests.
+run_tests = $(python) -m pytest -m '$(tests)' -n 2 --dist loadfile --no-loadscope-reorder
 
 # ---- the environment ----------------------------------------------------------------------------------
 
