@@ -12,10 +12,10 @@ from litestar import Litestar
 from litestar.di import Provide
 
 from models.session import NetworkSession
-from serving.access.control import Gate
+from serving.access.control import AccessControl
 from serving.access.cors import cors_config
 from serving.access.keys import read_keys
-from serving.access.rates import Rates
+from serving.access.rates import RateLimiter
 from serving.admission import Admission, AdmissionLimits
 from serving.bodies import BodyLimits
 from serving.cores import available_cores
@@ -82,7 +82,7 @@ def create_app(
         InputError: A setting, the bundle, the precision or the provider cannot be used.
     """
     metrics = Metrics()
-    gate = _gate(settings)
+    access = _access_control(settings)
     decoder = decoder or _decoders(settings, metrics)
     reopen = partial(open_release, settings, metrics, session)
     releases = Releases(reopen(), reopen, decoder, metrics)
@@ -93,7 +93,7 @@ def create_app(
     )
     parts = Parts(
         admission=admission,
-        gate=gate,
+        access=access,
         identifier=Identifier(releases, decoder, admission, metrics),
         life=life,
         metrics=metrics,
@@ -105,7 +105,7 @@ def create_app(
         dependencies={"parts": Provide(lambda: parts, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         openapi_config=openapi_config(),
-        cors_config=cors_config(settings.cors_origins, has_keys=gate.has_keys),
+        cors_config=cors_config(settings.cors_origins, has_keys=access.requires_key),
         lifespan=[_running(releases, decoder, on_failure)],
         logging_config=None,  # serving.logs does it; Litestar's own configuration changes in 3.0
         request_max_body_size=None,  # serving.bodies has limits of its own
@@ -114,9 +114,9 @@ def create_app(
     return Service(app, life, admission, metrics)
 
 
-def _gate(settings: Settings) -> Gate:
-    rates = None if settings.rate_per_minute is None else Rates(settings.rate_per_minute, settings.rate_burst)
-    return Gate(read_keys(settings.api_keys, settings.api_keys_file), rates)
+def _access_control(settings: Settings) -> AccessControl:
+    limiter = None if settings.rate_per_minute is None else RateLimiter(settings.rate_per_minute, settings.rate_burst)
+    return AccessControl(read_keys(settings.api_keys, settings.api_keys_file), limiter)
 
 
 def _decoders(settings: Settings, metrics: Metrics) -> Decoders:

@@ -12,8 +12,8 @@ from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from models.errors import InputError
-from serving.access.control import Gate
-from serving.access.deadlines import wanted_deadline
+from serving.access.control import AccessControl
+from serving.access.deadlines import preferred_deadline
 from serving.admission import Admission
 from serving.bodies import Body, BodyLimits, most_bytes, read_body, unknown_warnings
 from serving.documentation import (
@@ -60,7 +60,7 @@ class Parts(msgspec.Struct, frozen=True):
     """What the routes speak to. One dependency: of several, Litestar makes a task each for every request."""
 
     admission: Admission
-    gate: Gate
+    access: AccessControl
     identifier: Identifier
     life: Life
     metrics: Metrics
@@ -93,11 +93,11 @@ async def identify(
 
     Send them as `multipart/form-data` with the field `image` repeated, or one picture as the whole body.
     """
-    _enter(parts.gate, request)  # all this before the body is read: a refusal shall cost little
+    _enter(parts.access, request)  # all this before the body is read: a refusal shall cost little
     parts.life.require_warm()
     top_k = _whole_number("k", k, MAX_K)
     longest_s = parts.rules.deadline_s
-    wanted_s = wanted_deadline(request.headers.getall("prefer", []), longest_s)
+    wanted_s = preferred_deadline(request.headers.getall("prefer", []), longest_s)
     with parts.admission.enter(most_bytes(request.headers, parts.rules.body)) as ticket:
         body = await _read(request, parts.rules.body, parts.metrics)
         if body.k is not None and "k" not in request.query_params:
@@ -138,7 +138,7 @@ async def species(
     ] = str(_DEFAULT_LIMIT),
 ) -> SpeciesList:
     """Finds taxa by the start of a word of one of their names."""
-    _enter(parts.gate, request)
+    _enter(parts.access, request)
     most = _whole_number("limit", limit, _MAX_LIMIT)
     if len(q) > _MAX_QUERY_LENGTH:
         raise BadParameter(
@@ -185,7 +185,7 @@ async def reload(request: AnyRequest, parts: NamedDependency[Parts]) -> ModelCar
     Requests under way are answered by the bundle that they began with. One that is not fit is refused with the reason,
     and the old one goes on answering.
     """
-    parts.gate.enter_admin(request.headers, _address(request))
+    parts.access.authorize_admin(request.headers, _address(request))
     parts.life.require_warm()
     try:
         return model_card(await parts.releases.reload())
@@ -224,9 +224,9 @@ def handlers() -> list[ControllerRouterHandler]:
     return [identify, species, model, reload, live, ready, metrics_text, page, files()]
 
 
-def _enter(gate: Gate, request: AnyRequest) -> None:
+def _enter(access: AccessControl, request: AnyRequest) -> None:
     """Lets a client in who may come in; the log line tells by which key."""
-    client = gate.enter(request.headers, _address(request))
+    client = access.authorize(request.headers, _address(request))
     request.scope["state"]["client"] = client.name
 
 

@@ -1,1 +1,1 @@
-"""What stands before the body of a request is read: who asks, how often, from which origin, and for how long."""
+"""Checks made before a request's body is read: API key, rate limit, origin, client address, preferred deadline."""

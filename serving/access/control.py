@@ -1,59 +1,59 @@
-"""Lets a request in, before its body is read, or refuses it: by its key and by how often its client asks."""
+"""Authenticates a request by its API key and applies the rate limit, before its body is read."""
 
 from typing import Final
 
 import msgspec
 from litestar.datastructures import Headers
 
-from serving.access.keys import Keys
-from serving.access.rates import Rates, network_of
+from serving.access.keys import ApiKeys
+from serving.access.rates import RateLimiter, client_network
 from serving.errors import Unauthorized
 
 _SEND_A_KEY: Final = "send a key in the header `Authorization: Bearer KEY` or `X-API-Key: KEY`"
 _MAKE_AN_ADMIN_KEY: Final = (
     "make one with `python -m serving.access.keys NAME --admin`, store its line where the service reads its API keys, "
-    "and start the service again"
+    "and restart the service"
 )
 
 
 class Client(msgspec.Struct, frozen=True):
-    """Who asks."""
+    """The client of an authorized request."""
 
     name: str
-    """Name of its key; empty where the service asks for none."""
+    """Name of its API key; empty where the service requires none."""
     is_admin: bool
 
 
-class Gate:
-    """The first thing that a request meets.
+class AccessControl:
+    """Authorizes requests.
 
-    Whoever has a key is limited by it, everybody else by address. Wrong and missing keys count for the address, so that
-    guessing is limited too; they never hold up a right key, or a neighbor at the same address could lock its holder
-    out. That costs nothing: nobody guesses 256 random bits.
+    Requests with a valid key are limited per key, all others per address. Failed attempts count toward the address, so
+    guessing keys is limited too. An exhausted address never blocks a valid key; otherwise a neighbor behind the same
+    address could lock out its holder. This does not help an attacker, because 256 random bits cannot be guessed.
 
     Args:
-        keys: The keys that count; without any, everybody may ask.
-        rates: How often each client may ask; without it, as often as it likes.
+        keys: The valid API keys; None makes the service open to everybody.
+        rate_limiter: Limits the requests of each client; None sets no limit.
     """
 
-    def __init__(self, keys: Keys | None = None, rates: Rates | None = None) -> None:
-        self._keys, self._rates = keys, rates
+    def __init__(self, keys: ApiKeys | None = None, rate_limiter: RateLimiter | None = None) -> None:
+        self._keys, self._rate_limiter = keys, rate_limiter
 
     @property
-    def has_keys(self) -> bool:
-        """Whether a key is needed to enter."""
+    def requires_key(self) -> bool:
+        """Whether requests need an API key."""
         return self._keys is not None
 
-    def enter(self, headers: Headers, address: str | None) -> Client:
-        """Lets a client in.
+    def authorize(self, headers: Headers, address: str | None) -> Client:
+        """Checks the key and the rate limit of a request.
 
         Args:
-            headers: Of its request.
-            address: Its own, or what a trusted proxy says that it is.
+            headers: The request's headers.
+            address: The client's address, as the connection or a trusted proxy gives it.
 
         Raises:
-            Unauthorized: Keys are asked for, and it has none that counts.
-            RateLimited: It asks too often.
+            Unauthorized: The service requires a key, and the request has no valid one.
+            RateLimited: The client has used up its rate.
         """
         if self._keys is None:
             self._limit_address(address)
@@ -62,38 +62,38 @@ class Gate:
         key = None if secret is None else self._keys.find(secret)
         if key is None:
             self._limit_address(address)
-            problem = "an API key is needed here" if secret is None else "the API key is not one of this service"
+            problem = "an API key is required" if secret is None else "the API key is not valid for this service"
             raise Unauthorized(problem, remedy=_SEND_A_KEY)
         self._limit(f"key {key.name}")
         return Client(key.name, key.is_admin)
 
-    def enter_admin(self, headers: Headers, address: str | None) -> Client:
-        """Lets a client in to what changes the service; that always takes an admin key.
+    def authorize_admin(self, headers: Headers, address: str | None) -> Client:
+        """Checks a call that changes the service; such calls always require an admin key.
 
         Raises:
-            Unauthorized: It has none, or none was made yet.
-            RateLimited: It asks too often.
+            Unauthorized: The request has no admin key, or the service has none.
+            RateLimited: The client has used up its rate.
         """
         if self._keys is None or not self._keys.has_admin:
             self._limit_address(address)
-            raise Unauthorized("this service has no admin key, which this call needs", remedy=_MAKE_AN_ADMIN_KEY)
-        client = self.enter(headers, address)
+            raise Unauthorized("this call requires an admin key, and the service has none", remedy=_MAKE_AN_ADMIN_KEY)
+        client = self.authorize(headers, address)
         if not client.is_admin:
-            raise Unauthorized("this API key is no admin key, which this call needs", remedy="send an admin key")
+            raise Unauthorized("this call requires an admin key, and this API key is none", remedy="send an admin key")
         return client
 
     def _limit_address(self, address: str | None) -> None:
-        self._limit(f"address {network_of(address)}")
+        self._limit(f"address {client_network(address)}")
 
     def _limit(self, client: str) -> None:
-        if self._rates is not None:
-            self._rates.take(client)
+        if self._rate_limiter is not None:
+            self._rate_limiter.acquire(client)
 
 
 def _secret(headers: Headers) -> str | None:
-    """The key that was sent, if one was, and one only.
+    """Returns the key in the headers, or None unless there is exactly one.
 
-    X-API-Key goes first: a proxy in front may use Authorization for itself.
+    X-API-Key takes precedence, because a proxy in front may use Authorization for itself.
     """
     sent = headers.getall("x-api-key", []) or headers.getall("authorization", [])
     if len(sent) != 1:

@@ -1,4 +1,4 @@
-"""Which web pages of other origins may ask (CORS): the ones that were named, and no others."""
+"""Cross-origin requests (CORS): only web pages of the configured origins may call the service."""
 
 import re
 from collections.abc import Sequence
@@ -8,28 +8,29 @@ from litestar.config.cors import CORSConfig
 
 from models.errors import InputError
 
-# As browsers write the header Origin (RFC 6454, 6.1): lower case, no path, no port where it is the scheme's own.
+# The form in which browsers send the header Origin (RFC 6454, 6.1): lower case, no path, no default port.
 _ORIGIN: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?")
-_OWN_PORTS: Final = {("http", "80"), ("https", "443")}
+_DEFAULT_PORTS: Final = {("http", "80"), ("https", "443")}
 _ALLOWED_HEADERS: Final = ["Authorization", "X-API-Key", "Content-Type", "Prefer", "X-Request-ID"]
 _EXPOSED_HEADERS: Final = ["X-Request-ID", "Retry-After", "Preference-Applied"]
-_MAX_AGE_S: Final = 7_200  # the longest that Chromium keeps a preflight's answer
+_MAX_AGE_S: Final = 7_200  # Chromium caches a preflight response no longer than this
 
 
 def cors_config(origins: Sequence[str], *, has_keys: bool) -> CORSConfig | None:
-    """Gives what Litestar lets pages of other origins do, or nothing where none was named.
+    """Returns Litestar's CORS configuration, or None if no origin is configured.
 
     Args:
-        origins: Exact origins, such as https://garden.example; or only "*", for every page there is.
-        has_keys: Whether the service asks for API keys: a key does not belong into pages of anybody.
+        origins: Exact origins, such as https://garden.example, or "*" alone to allow every origin.
+        has_keys: Whether the service requires API keys. "*" is then refused: no page of an unknown origin should
+            handle a key.
 
     Raises:
-        InputError: An origin is not as browsers write it, or "*" is not allowed.
+        InputError: An origin is not in the form that browsers send, or "*" is not allowed.
     """
     if not origins:
         return None
     if tuple(origins) == ("*",):
-        _require_open(has_keys=has_keys)
+        _require_no_keys(has_keys=has_keys)
     else:
         for origin in origins:
             _require_origin(origin)
@@ -42,7 +43,7 @@ def cors_config(origins: Sequence[str], *, has_keys: bool) -> CORSConfig | None:
     )
 
 
-def _require_open(*, has_keys: bool) -> None:
+def _require_no_keys(*, has_keys: bool) -> None:
     if has_keys:
         raise InputError(
             'the setting cors_origins may not be "*" while API keys are set',
@@ -52,11 +53,11 @@ def _require_open(*, has_keys: bool) -> None:
 
 
 def _require_origin(origin: str) -> None:
-    found = _ORIGIN.fullmatch(origin)
-    if found is None or (found[1], found[2]) in _OWN_PORTS:
+    match = _ORIGIN.fullmatch(origin)
+    if match is None or (match[1], match[2]) in _DEFAULT_PORTS:
         raise InputError(
-            "the setting cors_origins holds what is no origin as browsers write it",
+            "the setting cors_origins contains an invalid origin",
             value=repr(origin[:80]),
-            limit="scheme://host or scheme://host:port, in lower case, with neither a path nor the scheme's own port",
-            remedy="write it as the page's console shows window.origin",
+            limit="scheme://host or scheme://host:port in lower case, without a path or the scheme's default port",
+            remedy="copy the value of window.origin from the page's console",
         )

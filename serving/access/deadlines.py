@@ -1,24 +1,24 @@
-"""What a client prefers (RFC 7240): of all preferences only `wait`, how long it waits for its answer."""
+"""The deadline that a client asks for with the header Prefer (RFC 7240); only `wait` is supported."""
 
 import re
 from collections.abc import Sequence
 from typing import Final
 
-# Elements of a list: commas inside of a quoted string part nothing, and a string without its end swallows the rest.
+# One element of a comma-separated list. Commas in a quoted string do not separate; an unclosed quote runs to the end.
 _ELEMENT: Final = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*"?)+')
 _SECONDS: Final = re.compile(r'([0-9]+)|"([0-9]+)"')
-_MAX_LENGTH: Final = 1_000  # of all Prefer headers together; real ones have a tenth of it
+_MAX_LENGTH: Final = 1_000  # of all Prefer headers together; real ones are about a tenth as long
 
 
-def wanted_deadline(preferences: Sequence[str], most_s: float) -> float | None:
-    """Gives the seconds in which the client wants its answer, by `Prefer: wait=SECONDS`, or nothing if it did not say.
+def preferred_deadline(preferences: Sequence[str], max_s: float) -> float | None:
+    """Returns the seconds that `Prefer: wait=SECONDS` asks for, or None if the client did not ask.
 
-    A preference is a wish: what is malformed or unknown is ignored, of several `wait` the first counts, and no time at
-    all, in which nothing could be answered, counts as malformed.
+    Malformed and unknown preferences are ignored, as the RFC requires. The first `wait` counts. `wait=0` is treated as
+    malformed, because no answer could be given in time.
 
     Args:
-        preferences: The headers Prefer of the request, in order.
-        most_s: The service's own deadline, which is never exceeded.
+        preferences: The request's Prefer headers, in order.
+        max_s: The service's own deadline and the upper limit of the result.
     """
     text = ",".join(preferences)
     if len(text) > _MAX_LENGTH:
@@ -26,11 +26,11 @@ def wanted_deadline(preferences: Sequence[str], most_s: float) -> float | None:
     for element in _ELEMENT.findall(text):
         name, _, value = element.partition(";")[0].partition("=")
         if name.strip().lower() == "wait":
-            return _seconds(value.strip(), most_s)
+            return _seconds(value.strip(), max_s)
     return None
 
 
-def _seconds(text: str, most_s: float) -> float | None:
-    found = _SECONDS.fullmatch(text)
-    wanted_s = float(found[1] or found[2]) if found else 0.0
-    return min(wanted_s, most_s) or None
+def _seconds(text: str, max_s: float) -> float | None:
+    match = _SECONDS.fullmatch(text)
+    wait_s = float(match[1] or match[2]) if match else 0.0
+    return min(wait_s, max_s) or None

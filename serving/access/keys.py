@@ -1,7 +1,7 @@
-"""API keys: random secrets of which only the SHA-256 is stored. `python -m serving.access.keys NAME` makes one.
+"""API keys: random secrets, stored as SHA-256 hashes. `python -m serving.access.keys NAME` creates one.
 
-A plain hash is right here, though it would not be for passwords: a key holds 256 random bits, so nobody can try them
-all, however fast the hash is; and a slow hash would hand attackers a way to keep the service busy.
+A fast hash is safe here, unlike for passwords: a key holds 256 random bits, which cannot be guessed. A slow hash would
+let attackers keep the service busy.
 """
 
 import sys
@@ -22,45 +22,45 @@ import tyro
 
 from models.errors import InputError
 
-_PREFIX: Final = "botanify_"  # lets scanners of source code find keys that were published by mistake
+_PREFIX: Final = "botanify_"  # lets secret scanners find keys in published source code
 _NUM_RANDOM_BYTES: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LINE: Final = re.compile(rf"({_NAME.pattern})\s+([0-9A-Fa-f]{{64}})(\s+admin)?")
-_SECRET: Final = re.compile(r"[\x21-\x7e]{32,256}")  # shorter ones are passwords, which a plain hash does not protect
+_SECRET: Final = re.compile(r"[\x21-\x7e]{32,256}")  # shorter ones may be passwords, which a fast hash does not protect
 _LINE_FORM: Final = "NAME SHA256HEX [admin]"
-_MAKE_ONE: Final = "make a line with `python -m serving.access.keys NAME`"
+_CREATE_ONE: Final = "create a line with `python -m serving.access.keys NAME`"
 
 
-class Key(msgspec.Struct, frozen=True):
+class ApiKey(msgspec.Struct, frozen=True):
     """One stored key."""
 
     name: str
-    """What logs call its holder."""
+    """Identifies its holder in the log."""
     sha256: str
-    """Of the secret, lower-case hexadecimal."""
+    """Hash of the secret, lower-case hexadecimal."""
     is_admin: bool = False
 
     @property
     def line(self) -> str:
-        """The line that stores it."""
+        """The line to store."""
         return f"{self.name} {self.sha256}" + (" admin" if self.is_admin else "")
 
 
-class Keys:
-    """The keys that open the service.
+class ApiKeys:
+    """The API keys that the service accepts.
 
     Args:
-        keys: At least one; no name and no hash twice.
+        keys: At least one, with distinct names and hashes.
     """
 
-    def __init__(self, keys: Sequence[Key]) -> None:
+    def __init__(self, keys: Sequence[ApiKey]) -> None:
         self._keys = tuple(keys)
         self.has_admin = any(key.is_admin for key in keys)
 
-    def find(self, secret: str) -> Key | None:
-        """The key that a secret belongs to, or nothing.
+    def find(self, secret: str) -> ApiKey | None:
+        """Returns the key of a secret, or None.
 
-        Every stored hash is compared, and each in constant time, so the time tells nothing about any of them.
+        All stored hashes are compared, each in constant time, so the response time reveals nothing about them.
         """
         if not _SECRET.fullmatch(secret):
             return None
@@ -72,66 +72,66 @@ class Keys:
         return found
 
 
-def read_keys(text: str = "", file: Path | None = None) -> Keys | None:
-    """Reads the keys: one a line, `NAME SHA256HEX` and `admin` where it opens the admin calls too.
+def read_keys(text: str = "", file: Path | None = None) -> ApiKeys | None:
+    """Reads API keys, one per line: `NAME SHA256HEX`, followed by `admin` for a key that may make admin calls.
 
-    Empty lines and lines that begin with # are skipped. Messages name places, never what stands there: a key itself
-    may have been put where its hash belongs.
+    Empty lines and lines that start with # are skipped. Error messages give the line number but never the content,
+    because someone may have stored the secret in place of its hash.
 
     Args:
-        text: Such lines; commas part them too, for places that hold one line only.
-        file: A file of such lines; its keys are added.
+        text: Lines; commas separate entries too, for settings that hold only one line.
+        file: A file with more lines.
 
     Returns:
-        Nothing where neither was given, so everybody may ask.
+        The keys, or None if neither was given: the service is then open to everybody.
 
     Raises:
-        InputError: The file cannot be read, a line is malformed, a name or hash stands twice, or there is no key.
+        InputError: The file cannot be read, a line is malformed, a name or hash appears twice, or there is no key.
     """
     sources = [("the setting api_keys", text.replace(",", "\n"))] if text.strip() else []
     if file is not None:
         sources.append((f"{file}", _read(file)))
     if not sources:
         return None
-    placed = [(f"line {number} of {name}", line) for name, lines in sources for number, line in _lines(lines)]
-    if not placed:
-        raise InputError(f"{sources[-1][0]} holds no API key", limit=f"lines {_LINE_FORM}", remedy=_MAKE_ONE)
-    keys = [_parse(place, line) for place, line in placed]
-    _require_distinct([place for place, _ in placed], keys)
-    return Keys(keys)
+    located = [(f"line {number} of {source}", line) for source, lines in sources for number, line in _lines(lines)]
+    if not located:
+        raise InputError(f"{sources[-1][0]} contains no API key", limit=f"lines {_LINE_FORM}", remedy=_CREATE_ONE)
+    keys = [_parse(location, line) for location, line in located]
+    _require_distinct([location for location, _ in located], keys)
+    return ApiKeys(keys)
 
 
-def make_key(name: str, *, is_admin: bool = False) -> tuple[str, Key]:
-    """Makes a new key.
+def make_key(name: str, *, is_admin: bool = False) -> tuple[str, ApiKey]:
+    """Creates a key.
 
     Returns:
-        The secret, to be shown once, and what is stored of it.
+        The secret, to be shown once, and the key to store.
 
     Raises:
-        InputError: The name is not of the accepted form.
+        InputError: The name is not valid.
     """
     if not _NAME.fullmatch(name):
         raise InputError(
-            "the name of the key is not accepted",
+            "the name of the key is not valid",
             value=repr(name[:80]),
-            limit="up to 64 letters, digits, dots, dashes and underscores",
-            remedy="choose another",
+            limit="1 to 64 letters, digits, dots, dashes and underscores, starting with a letter or digit",
+            remedy="choose another name",
         )
     secret = _PREFIX + secrets.token_urlsafe(_NUM_RANDOM_BYTES)
-    return secret, Key(name, _hash(secret), is_admin)
+    return secret, ApiKey(name, _hash(secret), is_admin)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints a new key and the line to store; exits 1 with one line where the name is not accepted.
+    """Prints a new key and the line to store; exits 1 with one line if the name is not valid.
 
     Args:
-        arguments: Command line without the program's name; by default this process's.
+        arguments: The command line without the program name; defaults to that of this process.
     """
     try:
         secret, key = tyro.cli(_make, args=arguments, prog="python -m serving.access.keys")
     except InputError as error:
         sys.exit(f"botanify: {error}")
-    print(f"The key, shown this once. Give it to whoever shall use it:\n\n  {secret}\n")
+    print(f"The key. It is shown only once; give it to its user:\n\n  {secret}\n")
     print(f"The line to add to the file of --api-keys-file, or to BOTANIFY_API_KEYS:\n\n  {key.line}")
 
 
@@ -139,12 +139,12 @@ def _make(
     name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]],
     *,
     admin: tyro.conf.FlagCreatePairsOff[bool] = False,
-) -> tuple[str, Key]:
-    """Makes a new API key and prints it with the line to store.
+) -> tuple[str, ApiKey]:
+    """Creates an API key and prints it with the line to store.
 
     Args:
-        name: What the logs call its holder: letters, digits, dots, dashes, underscores.
-        admin: The key opens the admin calls too, such as a reload of the bundle.
+        name: Identifies the holder in the log: letters, digits, dots, dashes, underscores.
+        admin: Allow admin calls too, such as a reload of the bundle.
     """
     return make_key(name, is_admin=admin)
 
@@ -161,7 +161,7 @@ def _read(file: Path) -> str:
             f"the file of API keys {file} cannot be read", value=error.strerror, remedy="correct --api-keys-file"
         ) from None
     except UnicodeDecodeError:
-        raise InputError(f"the file of API keys {file} is no text", limit="UTF-8", remedy=_MAKE_ONE) from None
+        raise InputError(f"the file of API keys {file} is not a text file", limit="UTF-8", remedy=_CREATE_ONE) from None
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -170,20 +170,21 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _parse(place: str, line: str) -> Key:
-    found = _LINE.fullmatch(line.strip())
-    if found is None:
-        raise InputError(f"{place} is no API key", limit=_LINE_FORM, remedy=_MAKE_ONE)
-    return Key(found[1], found[2].lower(), is_admin=found[3] is not None)
+def _parse(location: str, line: str) -> ApiKey:
+    match = _LINE.fullmatch(line.strip())
+    if match is None:
+        raise InputError(f"{location} is not a valid API key", limit=_LINE_FORM, remedy=_CREATE_ONE)
+    return ApiKey(match[1], match[2].lower(), is_admin=match[3] is not None)
 
 
-def _require_distinct(places: Sequence[str], keys: Sequence[Key]) -> None:
-    first: dict[tuple[str, str], str] = {}
-    for place, key in zip(places, keys, strict=True):
-        for fact in (("name", key.name), ("key", key.sha256)):
-            if fact in first:
-                raise InputError(f"{place} has the same {fact[0]} as {first[fact]}", remedy="remove one of the two")
-            first[fact] = place
+def _require_distinct(locations: Sequence[str], keys: Sequence[ApiKey]) -> None:
+    seen: dict[tuple[str, str], str] = {}
+    for location, key in zip(locations, keys, strict=True):
+        for field, value in (("name", key.name), ("key", key.sha256)):
+            if (field, value) in seen:
+                first = seen[field, value]
+                raise InputError(f"{location} has the same {field} as {first}", remedy="remove one of the two")
+            seen[field, value] = location
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Behind which proxies the header X-Forwarded-For says who asks.
+"""The trusted proxies, whose header X-Forwarded-For gives the client's address.
 
-uvicorn reads the header: it takes the first address from the right that is no trusted proxy's, which nobody but a
-trusted proxy can have written. What it does not do is tell a typing mistake, which it takes for a name that never
-comes: so the setting is checked here.
+uvicorn reads the header. It takes the rightmost address that is not a trusted proxy's, which only a trusted proxy can
+have written. uvicorn treats a mistyped address as a host name that never matches, so the setting is validated here.
 """
 
 from collections.abc import Sequence
@@ -11,20 +10,21 @@ from typing import Final
 
 from models.errors import InputError
 
-_MAPPED: Final = "::ffff:"  # how an IPv4 address shows on a socket that takes both kinds, RFC 4291, 2.5.5.2
+_MAPPED: Final = "::ffff:"  # prefix of an IPv4 address on a dual-stack socket, RFC 4291, 2.5.5.2
 _MAPPED_BITS: Final = 96
 
 
 def forwarded_allow_ips(proxies: Sequence[str]) -> list[str]:
-    """Gives the networks as uvicorn's setting of this name takes them; an empty list trusts nobody.
+    """Returns the networks for uvicorn's setting of this name; an empty list trusts no proxy.
 
     Args:
         proxies: Addresses and networks of the proxies, such as 10.0.0.7 or 10.0.0.0/24.
 
     Raises:
-        InputError: One is neither, or trusts everybody: then each client could choose the address it is known by.
+        InputError: An entry is neither an address nor a network, or contains every address. Trusting every address
+            would let clients choose the address by which they are limited.
     """
-    return [str(network) for proxy in proxies for network in _both_kinds(_network(proxy))]
+    return [str(network) for proxy in proxies for network in _with_mapped(_network(proxy))]
 
 
 def _network(proxy: str) -> IPv4Network | IPv6Network:
@@ -33,22 +33,23 @@ def _network(proxy: str) -> IPv4Network | IPv6Network:
     except ValueError:
         if proxy != "*":
             raise InputError(
-                "the setting trusted_proxies holds what is neither an address nor a network",
+                "the setting trusted_proxies contains neither an address nor a network",
                 value=repr(proxy[:80]),
-                limit="10.0.0.7 or 10.0.0.0/24, with no bit set beyond the prefix",
+                limit="an address such as 10.0.0.7 or a network such as 10.0.0.0/24, with no host bits set",
                 remedy="name the proxies' own addresses",
             ) from None
     else:
         if network.prefixlen > 0:
             return network
     raise InputError(
-        "the setting trusted_proxies may not trust everybody, or each client could choose the address it is known by",
+        "the setting trusted_proxies may not trust everybody, because clients could then choose their address",
         value=proxy,
         remedy="name the proxies' own addresses or networks",
     )
 
 
-def _both_kinds(network: IPv4Network | IPv6Network) -> list[IPv4Network | IPv6Network]:
+def _with_mapped(network: IPv4Network | IPv6Network) -> list[IPv4Network | IPv6Network]:
+    """Adds the IPv4-mapped IPv6 form of an IPv4 network."""
     if isinstance(network, IPv6Network):
         return [network]
     return [network, IPv6Network(f"{_MAPPED}{network.network_address}/{_MAPPED_BITS + network.prefixlen}")]

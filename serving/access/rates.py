@@ -1,4 +1,4 @@
-"""How often one client may ask: a token bucket for each, in memory that does not grow with their number."""
+"""The rate limit: one token bucket per client, with bounded memory for all of them."""
 
 import math
 import time
@@ -9,50 +9,50 @@ from typing import Final
 
 from serving.errors import RateLimited
 
-_MAX_BUCKETS: Final = 10_000  # about two megabytes
-_HOST_BITS: Final = 64  # of an IPv6 address: one customer has at least that many, RFC 6177
-_ROUNDING_S: Final = 1e-6  # of sums of times: whoever waits as long as told is let in
+_MAX_BUCKETS: Final = 10_000  # about 2 MB
+_HOST_BITS: Final = 64  # of an IPv6 address; a provider assigns at least a /64 to each customer, RFC 6177
+_ROUNDING_S: Final = 1e-6  # tolerance for sums of floats, so that a retry after Retry-After seconds succeeds
 
 
-class Rates:
-    """Token buckets: `burst` requests at once, then `rate_per_minute` of them.
+class RateLimiter:
+    """Token buckets: `burst` requests at once, then `rate_per_minute`.
 
-    A bucket is kept as one number, the time at which it will be full again (the generic cell rate algorithm), so a
-    request costs the same however many clients there are. A client whose bucket was dropped begins with a full one:
-    that never refuses anybody.
+    Each bucket is stored as one number, the time at which it is full again (the generic cell rate algorithm). A request
+    costs the same however many clients there are. A client whose bucket was dropped starts with a full one, so dropping
+    never causes a refusal.
 
     Args:
-        rate_per_minute: Tokens that flow into a bucket each minute.
-        burst: Tokens that a bucket holds.
-        clock: Seconds that never go back.
+        rate_per_minute: Tokens added to each bucket per minute.
+        burst: Capacity of a bucket, tokens.
+        clock: A monotonic clock, seconds.
     """
 
     def __init__(self, rate_per_minute: float, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._token_s = 60.0 / rate_per_minute
-        self._most_s = burst * self._token_s
+        self._burst_s = burst * self._token_s
         self._clock = clock
-        self._full_at: OrderedDict[str, float] = OrderedDict()  # the least recently used first
+        self._full_at: OrderedDict[str, float] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
         return len(self._full_at)
 
-    def take(self, client: str) -> None:
+    def acquire(self, client: str) -> None:
         """Takes a token from the client's bucket.
 
         Raises:
-            RateLimited: It is empty; says when the next token is there.
+            RateLimited: The bucket is empty; the error gives the time until the next token.
         """
         now = self._clock()
         full_at = max(self._full_at.pop(client, now), now) + self._token_s
-        wait_s = full_at - now - self._most_s
+        wait_s = full_at - now - self._burst_s
         refused = wait_s > _ROUNDING_S
         self._full_at[client] = full_at - self._token_s if refused else full_at
-        self._drop(now)
+        self._evict(now)
         if refused:
             raise _refusal(wait_s)
 
-    def _drop(self, now: float) -> None:
-        """Drops the buckets that have been idle until they were full, and the longest idle one of too many."""
+    def _evict(self, now: float) -> None:
+        """Drops the least recently used buckets that are full again, and others while there are too many."""
         while self._full_at:
             client, full_at = next(iter(self._full_at.items()))
             if full_at > now and len(self._full_at) <= _MAX_BUCKETS:
@@ -60,11 +60,11 @@ class Rates:
             del self._full_at[client]
 
 
-def network_of(address: str | None) -> str:
-    """What clients are told apart by: an IPv4 address, or the /64 of an IPv6 one, of which a customer has many.
+def client_network(address: str | None) -> str:
+    """Returns what identifies a client: its IPv4 address, or the /64 network of its IPv6 address.
 
     Args:
-        address: As the server or a proxy gives it; anything that is no address counts as one client.
+        address: As the server or a proxy gives it; all invalid addresses count as one client.
     """
     try:
         parsed = ip_address(address or "")
@@ -81,7 +81,7 @@ def _refusal(wait_s: float) -> RateLimited:
     retry_after_s = max(1, math.ceil(wait_s - _ROUNDING_S))
     plural = "" if retry_after_s == 1 else "s"
     return RateLimited(
-        "you ask more often than this service allows",
+        "the client exceeds the rate that this service allows",
         retry_after_s=retry_after_s,
         remedy=f"try again in {retry_after_s} second{plural}",
     )

@@ -1,11 +1,11 @@
-"""Who is let in: with and without keys, with and without rates."""
+"""Authorization of requests, with and without keys and rate limits."""
 
 import pytest
 from litestar.datastructures import Headers
 
-from serving.access.control import Client, Gate
-from serving.access.keys import Keys, make_key
-from serving.access.rates import Rates
+from serving.access.control import AccessControl, Client
+from serving.access.keys import ApiKeys, make_key
+from serving.access.rates import RateLimiter
 from serving.errors import RateLimited, Unauthorized
 
 SECRET, KEY = make_key("phone")
@@ -22,15 +22,15 @@ def bearer(secret):
     return headers(("Authorization", f"Bearer {secret}"))
 
 
-def gate(*keys, burst=None):
-    return Gate(Keys(keys) if keys else None, burst and Rates(1, burst, clock=lambda: 0.0))
+def access_control(*keys, burst=None):
+    return AccessControl(ApiKeys(keys) if keys else None, burst and RateLimiter(1, burst, clock=lambda: 0.0))
 
 
-def test_without_keys_everybody_enters():
-    open_gate = gate()
-    assert open_gate.enter(headers(), HERE) == Client("", is_admin=False)
-    assert open_gate.enter(bearer(SECRET), None) == Client("", is_admin=False)
-    assert not open_gate.has_keys
+def test_without_keys_every_request_is_authorized():
+    control = access_control()
+    assert control.authorize(headers(), HERE) == Client("", is_admin=False)
+    assert control.authorize(bearer(SECRET), None) == Client("", is_admin=False)
+    assert not control.requires_key
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,10 @@ def test_without_keys_everybody_enters():
         headers(("X-API-Key", SECRET), ("Authorization", f"Bearer {OTHER_SECRET}")),
     ],
 )
-def test_key_opens(sent):
-    closed = gate(ADMIN, KEY)
-    assert closed.enter(sent, HERE) == Client("phone", is_admin=False)
-    assert closed.has_keys
+def test_valid_key_is_authorized(sent):
+    control = access_control(ADMIN, KEY)
+    assert control.authorize(sent, HERE) == Client("phone", is_admin=False)
+    assert control.requires_key
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_key_opens(sent):
         headers(("Cookie", f"key={SECRET}")),
     ],
 )
-def test_anything_else_is_unauthorized_and_not_repeated(sent):
+def test_invalid_credentials_are_refused_and_not_shown(sent):
     with pytest.raises(Unauthorized) as caught:
-        gate(KEY).enter(sent, HERE)
+        access_control(KEY).authorize(sent, HERE)
     assert "Authorization: Bearer KEY" in str(caught.value)
     assert SECRET not in str(caught.value)
     assert OTHER_SECRET not in str(caught.value)
@@ -79,85 +79,85 @@ def test_anything_else_is_unauthorized_and_not_repeated(sent):
 # ---- rates
 
 
-def test_without_keys_each_address_has_its_rate():
-    limited = gate(burst=2)
+def test_without_keys_each_address_has_its_own_rate():
+    control = access_control(burst=2)
     for _ in range(2):
-        limited.enter(headers(), HERE)
+        control.authorize(headers(), HERE)
     with pytest.raises(RateLimited, match="60 seconds"):
-        limited.enter(headers(), HERE)
-    limited.enter(headers(), THERE)
+        control.authorize(headers(), HERE)
+    control.authorize(headers(), THERE)
 
 
-def test_ipv6_customer_has_one_rate_for_all_its_addresses():
-    limited = gate(burst=1)
-    limited.enter(headers(), "2001:db8::1")
+def test_ipv6_addresses_of_one_network_share_a_rate():
+    control = access_control(burst=1)
+    control.authorize(headers(), "2001:db8::1")
     with pytest.raises(RateLimited):
-        limited.enter(headers(), "2001:db8::2")
+        control.authorize(headers(), "2001:db8::2")
 
 
-def test_key_has_one_rate_wherever_it_is_used():
-    limited = gate(KEY, ADMIN, burst=2)
+def test_key_has_one_rate_across_addresses():
+    control = access_control(KEY, ADMIN, burst=2)
     for address in (HERE, THERE):
-        limited.enter(bearer(SECRET), address)
+        control.authorize(bearer(SECRET), address)
     with pytest.raises(RateLimited):
-        limited.enter(bearer(SECRET), "192.0.2.3")
-    limited.enter(bearer(ADMIN_SECRET), HERE)
+        control.authorize(bearer(SECRET), "192.0.2.3")
+    control.authorize(bearer(ADMIN_SECRET), HERE)
 
 
-def test_guesses_are_limited_by_address():
-    limited = gate(KEY, burst=2)
+def test_failed_attempts_are_limited_by_address():
+    control = access_control(KEY, burst=2)
     for _ in range(2):
         with pytest.raises(Unauthorized):
-            limited.enter(bearer(OTHER_SECRET), HERE)
+            control.authorize(bearer(OTHER_SECRET), HERE)
     for sent in (bearer(OTHER_SECRET), headers()):
         with pytest.raises(RateLimited):
-            limited.enter(sent, HERE)
+            control.authorize(sent, HERE)
     with pytest.raises(Unauthorized):
-        limited.enter(bearer(OTHER_SECRET), THERE)
+        control.authorize(bearer(OTHER_SECRET), THERE)
 
 
-def test_guesses_do_not_lock_out_a_neighbor_with_a_right_key():
-    limited = gate(KEY, burst=1)
+def test_failed_attempts_do_not_block_a_valid_key_at_the_same_address():
+    control = access_control(KEY, burst=1)
     for _ in range(5):
         with pytest.raises((Unauthorized, RateLimited)):
-            limited.enter(bearer(OTHER_SECRET), HERE)
-    assert limited.enter(bearer(SECRET), HERE).name == "phone"
+            control.authorize(bearer(OTHER_SECRET), HERE)
+    assert control.authorize(bearer(SECRET), HERE).name == "phone"
 
 
-def test_address_cannot_be_taken_for_a_key():
-    limited = gate(make_key("192.0.2.1")[1], KEY, burst=1)
+def test_key_named_like_an_address_has_its_own_rate():
+    control = access_control(make_key("192.0.2.1")[1], KEY, burst=1)
     with pytest.raises(Unauthorized):
-        limited.enter(headers(), HERE)
+        control.authorize(headers(), HERE)
     secret, key = make_key(HERE)
-    named = gate(key, burst=1)
+    control = access_control(key, burst=1)
     with pytest.raises(Unauthorized):
-        named.enter(headers(), HERE)
-    assert named.enter(bearer(secret), HERE).name == HERE
+        control.authorize(headers(), HERE)
+    assert control.authorize(bearer(secret), HERE).name == HERE
 
 
 # ---- admin calls
 
 
-def test_admin_key_opens_admin_calls():
-    assert gate(KEY, ADMIN).enter_admin(bearer(ADMIN_SECRET), HERE) == Client("gardener", is_admin=True)
+def test_admin_key_authorizes_admin_calls():
+    assert access_control(KEY, ADMIN).authorize_admin(bearer(ADMIN_SECRET), HERE) == Client("gardener", is_admin=True)
 
 
 @pytest.mark.parametrize("sent", [headers(), bearer(OTHER_SECRET), bearer(SECRET)])
-def test_admin_calls_need_an_admin_key(sent):
+def test_admin_calls_require_an_admin_key(sent):
     with pytest.raises(Unauthorized):
-        gate(KEY, ADMIN).enter_admin(sent, HERE)
+        access_control(KEY, ADMIN).authorize_admin(sent, HERE)
 
 
 @pytest.mark.parametrize("keys", [(), (KEY,)])
-def test_without_any_admin_key_the_refusal_tells_how_to_make_one(keys):
+def test_refusal_without_any_admin_key_tells_how_to_make_one(keys):
     with pytest.raises(Unauthorized, match=r"python -m serving\.access\.keys NAME --admin"):
-        gate(*keys).enter_admin(bearer(SECRET), HERE)
+        access_control(*keys).authorize_admin(bearer(SECRET), HERE)
 
 
 @pytest.mark.parametrize("keys", [(), (KEY,), (KEY, ADMIN)])
-def test_admin_calls_are_limited_too(keys):
-    limited = gate(*keys, burst=1)
+def test_admin_calls_are_rate_limited(keys):
+    control = access_control(*keys, burst=1)
     with pytest.raises(Unauthorized):
-        limited.enter_admin(bearer(OTHER_SECRET), HERE)
+        control.authorize_admin(bearer(OTHER_SECRET), HERE)
     with pytest.raises(RateLimited):
-        limited.enter_admin(bearer(OTHER_SECRET), HERE)
+        control.authorize_admin(bearer(OTHER_SECRET), HERE)

@@ -1,4 +1,4 @@
-"""Pages of other origins: which may ask, and what they see."""
+"""Cross-origin requests: which origins are allowed, and which headers their pages can read."""
 
 import pytest
 from litestar import Litestar, get, post
@@ -12,7 +12,7 @@ from serving.metrics import Metrics
 from serving.observe import Observed
 from serving.problems import problem_response
 
-GARDEN, STRANGER = "https://garden.example", "https://stranger.example"
+GARDEN, OTHER = "https://garden.example", "https://other.example"
 PROBLEMS = {
     401: Unauthorized("no key"),
     429: RateLimited("often", retry_after_s=7),
@@ -50,7 +50,7 @@ def preflight(client, origin, method="POST", headers="authorization,x-api-key,co
 
 
 @pytest.mark.parametrize("origin", [GARDEN, "http://localhost:3000"])
-def test_preflight_of_a_named_origin_is_answered_without_a_key(client, origin):
+def test_preflight_of_an_allowed_origin_needs_no_key(client, origin):
     answer = preflight(client, origin)
     assert answer.status_code == 204
     assert answer.headers["access-control-allow-origin"] == origin
@@ -62,8 +62,8 @@ def test_preflight_of_a_named_origin_is_answered_without_a_key(client, origin):
 @pytest.mark.parametrize(
     ("origin", "method", "headers"),
     [
-        (STRANGER, "POST", "content-type"),
-        ("https://garden.example.stranger.example", "POST", "content-type"),
+        (OTHER, "POST", "content-type"),
+        ("https://garden.example.other.example", "POST", "content-type"),
         ("https://garden-example", "POST", "content-type"),
         ("http://garden.example", "POST", "content-type"),
         ("https://garden.example:8443", "POST", "content-type"),
@@ -72,7 +72,7 @@ def test_preflight_of_a_named_origin_is_answered_without_a_key(client, origin):
         (GARDEN, "POST", "x-forwarded-for"),
     ],
 )
-def test_any_other_preflight_is_refused(client, origin, method, headers):
+def test_other_preflights_are_refused(client, origin, method, headers):
     answer = preflight(client, origin, method, headers)
     assert answer.status_code == 400
     assert "access-control-allow-origin" not in answer.headers
@@ -92,7 +92,7 @@ def test_any_other_preflight_is_refused(client, origin, method, headers):
         ("DELETE", "/model", 405),
     ],
 )
-def test_page_can_read_every_answer_and_its_headers(client, method, address, status):
+def test_allowed_page_can_read_every_response_and_its_headers(client, method, address, status):
     answer = client.request(method, address, headers={"Origin": GARDEN})
     assert answer.status_code == status
     assert answer.headers["access-control-allow-origin"] == GARDEN
@@ -102,15 +102,15 @@ def test_page_can_read_every_answer_and_its_headers(client, method, address, sta
 
 
 @pytest.mark.parametrize("address", ["/model", "/nowhere"])
-def test_stranger_cannot_read_an_answer(client, address):
-    assert "access-control-allow-origin" not in client.get(address, headers={"Origin": STRANGER}).headers
+def test_page_of_another_origin_cannot_read_a_response(client, address):
+    assert "access-control-allow-origin" not in client.get(address, headers={"Origin": OTHER}).headers
 
 
-def test_without_origins_nothing_is_allowed():
+def test_no_origin_is_allowed_by_default():
     assert cors_config([], has_keys=False) is None
 
 
-def test_every_origin_may_be_allowed_while_there_are_no_keys():
+def test_star_is_accepted_only_without_keys():
     assert cors_config(["*"], has_keys=False).is_allow_all_origins
     with pytest.raises(InputError, match="API keys"):
         cors_config(["*"], has_keys=True)
@@ -123,7 +123,7 @@ def test_every_origin_may_be_allowed_while_there_are_no_keys():
         "capacitor://localhost", "http://a:443",
     ],
 )  # fmt: skip
-def test_origin_as_browsers_write_it_is_taken(origin):
+def test_valid_origin_is_accepted(origin):
     assert cors_config([origin], has_keys=True).is_origin_allowed(origin)
 
 
@@ -136,11 +136,11 @@ def test_origin_as_browsers_write_it_is_taken(origin):
         "https://user@garden.example", "https://garden.example?x", "https://blättchen.example", "https://a\n", "//a",
     ],
 )  # fmt: skip
-def test_what_no_browser_sends_is_refused(origin):
+def test_invalid_origin_is_refused(origin):
     with pytest.raises(InputError, match="cors_origins"):
         cors_config([GARDEN, origin], has_keys=True)
 
 
-def test_star_beside_others_is_refused():
+def test_star_with_other_origins_is_refused():
     with pytest.raises(InputError, match="cors_origins"):
         cors_config([GARDEN, "*"], has_keys=False)

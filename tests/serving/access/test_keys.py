@@ -1,4 +1,4 @@
-"""API keys: made, stored, read, found."""
+"""API keys: creating, storing, reading and finding them."""
 
 import hashlib
 import hmac
@@ -9,25 +9,25 @@ from pathlib import Path
 import pytest
 
 from models.errors import InputError
-from serving.access.keys import Key, Keys, main, make_key, read_keys
+from serving.access.keys import ApiKey, ApiKeys, main, make_key, read_keys
 
 ROOT = Path(__file__).resolve().parents[3]
-# Not drawn, so that tests keep their names from one process to the next.
+# Fixed rather than random, so that parametrized tests have the same names in every process.
 SECRET = "botanify_" + "0123456789" * 4 + "abc"
-KEY = Key("phone", hashlib.sha256(SECRET.encode()).hexdigest())
+KEY = ApiKey("phone", hashlib.sha256(SECRET.encode()).hexdigest())
 
 
 def test_new_key_is_random_and_found_by_its_secret():
     other_secret, other = make_key("phone")
     assert other_secret != SECRET
-    assert len(SECRET) > 43  # 256 bits in base64, and what tells scanners that it is a key
+    assert len(SECRET) > 43  # 256 bits in base64 and the prefix
     assert KEY.sha256 == hashlib.sha256(SECRET.encode()).hexdigest()
-    assert Keys([KEY]).find(SECRET) == KEY
-    assert Keys([KEY]).find(other_secret) is None
+    assert ApiKeys([KEY]).find(SECRET) == KEY
+    assert ApiKeys([KEY]).find(other_secret) is None
     assert other.sha256 != KEY.sha256
 
 
-def test_stored_line_holds_everything_but_the_secret():
+def test_stored_line_does_not_contain_the_secret():
     admin_secret, admin = make_key("gardener", is_admin=True)
     assert SECRET not in KEY.line
     keys = read_keys(f"{KEY.line}\n{admin.line}")
@@ -41,22 +41,22 @@ def test_stored_line_holds_everything_but_the_secret():
     "sent",
     ["", SECRET[:-1], SECRET + "a", SECRET.upper(), f" {SECRET}", KEY.sha256, "é" * 43, "\0" * 43, "a" * 10_000],
 )
-def test_nothing_but_the_secret_is_the_key(sent):
-    assert Keys([KEY]).find(sent) is None
+def test_only_the_exact_secret_finds_the_key(sent):
+    assert ApiKeys([KEY]).find(sent) is None
 
 
-def test_hash_of_a_password_lets_nobody_in():
+def test_short_password_is_refused_even_if_its_hash_is_stored():
     password = "rosebud"
     keys = read_keys(f"phone {hashlib.sha256(password.encode()).hexdigest()}")
     assert keys.find(password) is None
 
 
-def test_every_stored_hash_is_compared_whichever_is_right(monkeypatch):
+def test_all_stored_hashes_are_compared_whichever_matches(monkeypatch):
     compared = []
     compare = hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda one, other: compared.append(other) or compare(one, other))
     pairs = [make_key(f"key{number}") for number in range(5)]
-    keys = Keys([key for _, key in pairs])
+    keys = ApiKeys([key for _, key in pairs])
     for secret in (pairs[0][0], pairs[4][0], SECRET):
         compared.clear()
         keys.find(secret)
@@ -66,18 +66,18 @@ def test_every_stored_hash_is_compared_whichever_is_right(monkeypatch):
 # ---- reading
 
 
-def test_without_text_and_file_there_are_no_keys():
+def test_no_text_and_no_file_means_no_keys():
     assert read_keys() is None
     assert read_keys("  \n ") is None
 
 
 def test_comments_and_empty_lines_are_skipped_and_hashes_may_be_upper_case(tmp_path):
     file = tmp_path / "keys"
-    file.write_text(f"# who may ask\n\n  phone\t{KEY.sha256.upper()}  \r\n   # nobody else\n")
+    file.write_text(f"# clients\n\n  phone\t{KEY.sha256.upper()}  \r\n   # end\n")
     assert read_keys(file=file).find(SECRET) == KEY
 
 
-def test_text_and_file_are_added_and_commas_part_the_text(tmp_path):
+def test_text_and_file_are_combined_and_commas_separate_entries(tmp_path):
     secrets, keys = zip(*(make_key(name) for name in "abc"), strict=True)
     file = tmp_path / "keys"
     file.write_text(keys[2].line)
@@ -103,31 +103,31 @@ def test_text_and_file_are_added_and_commas_part_the_text(tmp_path):
         f"phoné {KEY.sha256}",
     ],
 )
-def test_malformed_line_is_named_by_its_place_and_never_shown(tmp_path, line):
+def test_malformed_line_is_reported_by_number_and_never_shown(tmp_path, line):
     file = tmp_path / "keys"
     file.write_text(f"# first\n{line}\n", encoding="utf-8")
     for source, place in ((("# first\n" + line,), "line 2 of the setting api_keys"), (("", file), f"line 2 of {file}")):
         with pytest.raises(InputError) as caught:
             read_keys(*source)
-        told = str(caught.value)
-        assert told.startswith(place)
-        assert "python -m serving.access.keys" in told
+        message = str(caught.value)
+        assert message.startswith(place)
+        assert "python -m serving.access.keys" in message
         for word in line.split():
-            assert word not in told.replace("admin", "")
+            assert word not in message.replace("admin", "")
 
 
 @pytest.mark.parametrize(
-    ("second", "what"), [(Key("phone", "0" * 64).line, "name"), (f"other {KEY.sha256.upper()}", "key")]
+    ("second", "what"), [(ApiKey("phone", "0" * 64).line, "name"), (f"other {KEY.sha256.upper()}", "key")]
 )
-def test_name_or_hash_that_stands_twice_is_refused(tmp_path, second, what):
+def test_duplicate_name_or_hash_is_refused(tmp_path, second, what):
     file = tmp_path / "keys"
     file.write_text(f"{make_key('tablet')[1].line}\n{second}")
     with pytest.raises(InputError, match=f"line 2 of .*keys has the same {what} as line 1 of the setting api_keys"):
         read_keys(KEY.line, file)
 
 
-@pytest.mark.parametrize("content", [b"", b"# nobody\n\n", b"\xff\xfe" + bytes(10)])
-def test_file_without_a_key_is_refused_as_the_service_would_be_open(tmp_path, content):
+@pytest.mark.parametrize("content", [b"", b"# none\n\n", b"\xff\xfe" + bytes(10)])
+def test_file_without_a_key_is_refused_rather_than_opening_the_service(tmp_path, content):
     file = tmp_path / "keys"
     file.write_bytes(content)
     with pytest.raises(InputError, match="keys"):
@@ -142,7 +142,7 @@ def test_missing_file_is_refused(tmp_path):
 # ---- the program
 
 
-def test_program_prints_a_key_and_the_line_that_lets_it_in(capsys):
+def test_program_prints_a_key_and_the_line_to_store(capsys):
     main(["garden-app", "--admin"])
     printed = capsys.readouterr().out.split()
     secret = next(word for word in printed if word.startswith("botanify_"))
@@ -152,8 +152,8 @@ def test_program_prints_a_key_and_the_line_that_lets_it_in(capsys):
 
 
 @pytest.mark.parametrize("name", ["two words", "", "#1", "naïve", "x" * 65])
-def test_program_refuses_a_name_that_no_line_could_hold(name):
-    with pytest.raises(SystemExit, match="botanify: the name of the key is not accepted"):
+def test_program_refuses_an_invalid_name(name):
+    with pytest.raises(SystemExit, match="botanify: the name of the key is not valid"):
         main([name])
 
 

@@ -1,4 +1,4 @@
-"""Whose X-Forwarded-For is believed: through uvicorn's own middleware, set up as the program does it."""
+"""Trusted proxies, tested through uvicorn's own middleware with the program's configuration."""
 
 import asyncio
 
@@ -42,7 +42,7 @@ def client_of(*forwarded, peer="10.0.0.7", proxies=PROXIES, **more):
         ([" 192.0.2.1 "], "192.0.2.1"),
     ],
 )
-def test_address_behind_trusted_proxies_is_the_clients(forwarded, client):
+def test_client_address_is_read_through_trusted_proxies(forwarded, client):
     assert client_of(*forwarded) == client
 
 
@@ -61,42 +61,42 @@ def test_address_behind_trusted_proxies_is_the_clients(forwarded, client):
         ["127.0.0.1, 192.0.2.1"],
     ],
 )
-def test_what_the_client_wrote_itself_is_not_believed(forwarded):
+def test_addresses_that_the_client_added_are_ignored(forwarded):
     assert client_of(*forwarded) == "192.0.2.1"
 
 
 @pytest.mark.parametrize("peer", ["192.0.2.1", "10.0.0.8", "127.0.0.1", "2001:db8:ab::1"])
-def test_header_of_whoever_is_no_proxy_is_not_believed(peer):
+def test_header_of_an_untrusted_peer_is_ignored(peer):
     assert client_of("198.51.100.9", peer=peer) == peer
 
 
-def test_without_proxies_nobody_is_believed(monkeypatch):
-    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")  # which uvicorn reads when it is told nothing
+def test_without_trusted_proxies_the_header_is_ignored(monkeypatch):
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")  # uvicorn reads this variable if it is given no setting
     assert client_of("198.51.100.9", peer="127.0.0.1", proxies=()) == "127.0.0.1"
 
 
-def test_other_headers_of_proxies_are_not_believed():
-    told = {"x_real_ip": "198.51.100.9", "forwarded": "for=198.51.100.9", "cf_connecting_ip": "198.51.100.9"}
-    assert client_of("192.0.2.1", **told) == "192.0.2.1"
+def test_other_forwarding_headers_are_ignored():
+    headers = {"x_real_ip": "198.51.100.9", "forwarded": "for=198.51.100.9", "cf_connecting_ip": "198.51.100.9"}
+    assert client_of("192.0.2.1", **headers) == "192.0.2.1"
 
 
 @pytest.mark.parametrize("forwarded", [[], [""], ["172.16.3.4,"], [","]])
-def test_proxy_that_names_nobody_is_the_client_itself(forwarded):
+def test_proxy_is_the_client_if_the_header_names_none(forwarded):
     assert client_of(*forwarded) == "10.0.0.7"
 
 
-def test_proxy_is_known_on_a_socket_for_both_kinds_of_addresses():
+def test_ipv4_proxy_is_recognized_on_a_dual_stack_socket():
     assert client_of("192.0.2.1", peer="::ffff:10.0.0.7") == "192.0.2.1"
     assert client_of("192.0.2.1", peer="::ffff:172.16.3.4") == "192.0.2.1"
     assert client_of("192.0.2.1", peer="::ffff:10.0.0.8") == "::ffff:10.0.0.8"
 
 
-def test_connection_without_an_address_is_not_believed():
+def test_connection_without_an_address_has_no_client():
     assert client_of("192.0.2.1", peer=None) is None
 
 
 @pytest.mark.parametrize("proxy", ["*", "0.0.0.0/0", "::/0"])
-def test_trusting_everybody_is_refused(proxy):
+def test_trusting_every_address_is_refused(proxy):
     with pytest.raises(InputError, match="may not trust everybody"):
         forwarded_allow_ips(["10.0.0.7", proxy])
 
@@ -105,6 +105,6 @@ def test_trusting_everybody_is_refused(proxy):
     "proxy",
     ["", "proxy.example", "localhost", "10.0.0.0/33", "10.0.0.7/24", "10.0.0", "10.0.0.7:80", "[::1]", " ::1", "/8"],
 )
-def test_what_is_no_address_is_refused(proxy):
+def test_invalid_address_is_refused(proxy):
     with pytest.raises(InputError, match="trusted_proxies"):
         forwarded_allow_ips([proxy])

@@ -1,10 +1,10 @@
-"""Token buckets: how often one client may ask."""
+"""Rate limits by token bucket."""
 
 import time
 
 import pytest
 
-from serving.access.rates import Rates, network_of
+from serving.access.rates import RateLimiter, client_network
 from serving.errors import RateLimited
 
 
@@ -21,101 +21,101 @@ def clock():
     return Clock()
 
 
-def wait_s(rates, client="a"):
-    """What the client is told to wait, or nothing if it is let in."""
+def wait_s(limiter, client="a"):
+    """Returns the Retry-After seconds of the refusal, or None if the request is allowed."""
     try:
-        rates.take(client)
+        limiter.acquire(client)
     except RateLimited as error:
         return error.retry_after_s
     return None
 
 
-def test_burst_is_let_in_and_the_next_is_told_when_to_come(clock):
-    rates = Rates(6, burst=3, clock=clock)
-    assert [wait_s(rates) for _ in range(4)] == [None, None, None, 10]
+def test_burst_is_allowed_and_the_next_request_gets_a_retry_time(clock):
+    limiter = RateLimiter(6, burst=3, clock=clock)
+    assert [wait_s(limiter) for _ in range(4)] == [None, None, None, 10]
 
 
-def test_whoever_waits_as_long_as_told_is_let_in(clock):
+def test_request_after_the_retry_time_is_allowed(clock):
     for rate in (0.7, 7, 59, 60, 61, 1_000, 12_345.6):
-        rates = Rates(rate, burst=2, clock=clock)
+        limiter = RateLimiter(rate, burst=2, clock=clock)
         for _ in range(50):
-            told = wait_s(rates)
-            if told is not None:
-                clock.now += told
-                assert wait_s(rates) is None
+            retry_after_s = wait_s(limiter)
+            if retry_after_s is not None:
+                clock.now += retry_after_s
+                assert wait_s(limiter) is None
 
 
-def test_rate_is_kept_over_a_long_time(clock):
-    rates = Rates(30, burst=5, clock=clock)
+def test_average_rate_is_enforced(clock):
+    limiter = RateLimiter(30, burst=5, clock=clock)
     start = clock.now
-    let_in = 0
+    allowed = 0
     while clock.now < start + 600:
-        let_in += wait_s(rates) is None
+        allowed += wait_s(limiter) is None
         clock.now += 0.1
-    assert 300 <= let_in <= 306  # 30 a minute for ten minutes, and the burst
+    assert 300 <= allowed <= 306  # 30 a minute for ten minutes, plus the burst
 
 
-def test_refusals_cost_nothing(clock):
-    rates = Rates(60, burst=1, clock=clock)
-    rates.take("a")
+def test_refused_requests_take_no_tokens(clock):
+    limiter = RateLimiter(60, burst=1, clock=clock)
+    limiter.acquire("a")
     for _ in range(1_000):
-        assert wait_s(rates) == 1
+        assert wait_s(limiter) == 1
     clock.now += 1
-    assert wait_s(rates) is None
+    assert wait_s(limiter) is None
 
 
 def test_bucket_never_holds_more_than_the_burst(clock):
-    rates = Rates(60, burst=3, clock=clock)
+    limiter = RateLimiter(60, burst=3, clock=clock)
     clock.now += 1e6
-    assert [wait_s(rates) for _ in range(4)] == [None, None, None, 1]
+    assert [wait_s(limiter) for _ in range(4)] == [None, None, None, 1]
 
 
 def test_retry_after_is_at_least_a_second(clock):
-    rates = Rates(60_000, burst=1, clock=clock)
-    rates.take("a")
-    assert wait_s(rates) == 1
+    limiter = RateLimiter(60_000, burst=1, clock=clock)
+    limiter.acquire("a")
+    assert wait_s(limiter) == 1
 
 
 def test_clients_do_not_share_a_bucket(clock):
-    rates = Rates(1, burst=1, clock=clock)
-    assert [wait_s(rates, client) for client in "aabb"] == [None, 60, None, 60]
+    limiter = RateLimiter(1, burst=1, clock=clock)
+    assert [wait_s(limiter, client) for client in "aabb"] == [None, 60, None, 60]
 
 
-def test_buckets_that_are_full_again_take_no_memory(clock):
-    rates = Rates(60, burst=2, clock=clock)
+def test_full_buckets_are_dropped(clock):
+    limiter = RateLimiter(60, burst=2, clock=clock)
     for number in range(1_000):
-        rates.take(str(number))
+        limiter.acquire(str(number))
     clock.now += 1.0
-    rates.take("last")
-    assert len(rates) == 1
+    limiter.acquire("last")
+    assert len(limiter) == 1
 
 
-def test_memory_is_bounded_and_the_busy_are_remembered(clock):
-    rates = Rates(1, burst=2, clock=clock)
-    rates.take("idle")
+def test_number_of_buckets_is_bounded_and_busy_clients_are_kept(clock):
+    limiter = RateLimiter(1, burst=2, clock=clock)
+    limiter.acquire("idle")
     for number in range(30_000):
         if number % 1_000 == 0:
-            wait_s(rates, "busy")
-        assert wait_s(rates, str(number)) is None
-    assert len(rates) <= 10_000
-    assert wait_s(rates, "busy") is not None
-    assert wait_s(rates, "idle") is None
+            wait_s(limiter, "busy")
+        assert wait_s(limiter, str(number)) is None
+    assert len(limiter) <= 10_000
+    assert wait_s(limiter, "busy") is not None
+    assert wait_s(limiter, "idle") is None
 
 
-def test_request_costs_the_same_however_many_clients_there_are():
-    def seconds_each(rates, start):
+def test_cost_of_a_request_does_not_grow_with_the_number_of_clients():
+    def seconds_each(limiter, start):
         began = time.process_time()
         for number in range(start, start + 5_000):
-            rates.take(str(number))
+            limiter.acquire(str(number))
         return time.process_time() - began
 
-    few, many = Rates(1, burst=1), Rates(1, burst=1)
+    few, many = RateLimiter(1, burst=1), RateLimiter(1, burst=1)
     for number in range(10_000):
-        many.take(str(number))
+        many.acquire(str(number))
     assert min(seconds_each(many, start) for start in (10_000, 20_000, 30_000)) < 10 * seconds_each(few, 0)
 
 
-# ---- who counts as one client
+# ---- identity of a client
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_request_costs_the_same_however_many_clients_there_are():
         ("x" * 60_000, "unknown"),
     ],
 )
-def test_client_is_an_address_or_the_network_of_a_customer(address, client):
-    assert network_of(address) == client
+def test_client_is_an_ipv4_address_or_an_ipv6_network(address, client):
+    assert client_network(address) == client
 
 
 def test_neighboring_networks_are_two_clients():
-    assert network_of("2001:db8:1:2::1") != network_of("2001:db8:1:3::1")
+    assert client_network("2001:db8:1:2::1") != client_network("2001:db8:1:3::1")
