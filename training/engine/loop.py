@@ -28,7 +28,7 @@ from training.engine.interruption import ComeBack, Interruption
 from training.engine.losses import training_classes
 from training.engine.nonfinite import Diverged, diagnosis
 from training.engine.optim import fast_forward, keep_layout, load_moments
-from training.engine.same_run import require_same_run
+from training.engine.resume_check import require_same_run
 from training.engine.step import Engine
 from training.engine.validation import Validation, validate
 from training.loading.data import training_loader
@@ -339,7 +339,7 @@ class Trainer:
         """The share of the epoch until now in which steps waited for pictures; tells the diary now and then."""
         use = self.monitor.so_far()
         if self.monitor.is_news():
-            verdict = msgspec.to_builtins(self.monitor.verdict(use))
+            verdict = msgspec.to_builtins(self.monitor.bottleneck(use))
             self._log.write("monitor", step=self.position.step, use=msgspec.to_builtins(use), verdict=verdict)
         return use.waiting
 
@@ -359,7 +359,7 @@ class Trainer:
             "bad_steps": self.engine.read().bad_steps,
         }
         self.monitor.measure_ceiling(self.engine)
-        verdict = self.monitor.verdict(use)
+        verdict = self.monitor.bottleneck(use)
         facts |= {"use": msgspec.to_builtins(use), "verdict": msgspec.to_builtins(verdict)}
         told = f"epoch {epoch}/{schedule.epochs}: {seconds:.0f} s, {speed:.1f} pictures/s at {side_px} px"
         better = False

@@ -15,7 +15,7 @@ from matplotlib.ticker import PercentFormatter
 from scipy.signal import lfilter
 
 from training.monitor.log import Event, read_log, without_repeats
-from training.monitor.tracking import rates
+from training.monitor.tensorboard import rates
 
 Floats = npt.NDArray[np.float64]
 _MOST_POINTS: Final = 4000  # a picture 1,500 px wide shows no more

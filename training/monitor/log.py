@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final, Protocol
 import msgspec
 
 from models.errors import DataError
-from training.monitor.tracking import TensorBoard
+from training.monitor.tensorboard import TensorBoard
 from training.recipe import RunRecipe
 
 LOG_FILE: Final = "log.jsonl"

@@ -7,11 +7,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from training.monitor.bottleneck import EpochUse, Verdict, judge
 from training.monitor.clock import DEVICE_STAGES, StepClock
 from training.monitor.memory import if_memory_allows
 from training.monitor.replay import Ceiling, Steps, measure_ceiling, worth_replaying
 from training.monitor.usage import UsageSampler
-from training.monitor.verdict import EpochUse, Verdict, judge
 from training.recipe import Recipe
 
 _GB: Final = 1e9
@@ -118,7 +118,7 @@ class Monitor:
                 memory_bytes=hardware.memory_gb * _GB if hardware.memory_gb else None,
             )
 
-    def verdict(self, use: EpochUse) -> Verdict:
+    def bottleneck(self, use: EpochUse) -> Verdict:
         """What limits the run, as far as the epoch's figures show."""
         return judge(use, self._ceiling, self._recipe, on_cuda=self._device.type == "cuda", packed=self._packed)
 

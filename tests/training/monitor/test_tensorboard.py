@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.training.small import ROOT, run_training
 from training.monitor.log import open_log
-from training.monitor.tracking import rates, shown
+from training.monitor.tensorboard import rates, shown
 from training.recipe import RunRecipe
 
 TOP1 = {"value": 0.5, "num_pictures": 8, "interval_95": (0.2, 0.8)}
