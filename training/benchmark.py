@@ -19,7 +19,7 @@ if not __package__:
 import msgspec
 import tyro
 
-from training.engine.interruption import EXIT_COME_BACK
+from training.engine.stop_signal import EXIT_REQUEUE
 from training.insight.studies.ablation.study import Ablate, ablate
 from training.insight.studies.arms import StudyPaused
 from training.insight.studies.batch_sizes.study import BatchSizes, measure_batch_sizes
@@ -74,7 +74,7 @@ def _unless_paused(command: Optimizations | BatchSizes | Ablate | Compare) -> No
         run(command)
     except StudyPaused as paused:
         print(f"paused: {paused}", file=sys.stderr)
-        raise SystemExit(EXIT_COME_BACK) from None
+        raise SystemExit(EXIT_REQUEUE) from None
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
     checkpoint = read_checkpoint(path)
     recipe = check_stored_recipe(checkpoint.recipe, origin=str(path))
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
-    network.load_state_dict(checkpoint.judged_weights)
+    network.load_state_dict(checkpoint.eval_weights)
     hardware = HardwareRecipe(amp="off")
     device = choose_device(hardware)
     run = torch_runner(network.to(device), device, amp_dtype(hardware, device))

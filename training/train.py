@@ -24,9 +24,9 @@ from training.dataset.manifest import Manifest
 from training.engine.checkpoint import LAST
 from training.engine.checkpoint_folder import CheckpointFolder
 from training.engine.device import choose_device
-from training.engine.distributed import Ranks, alone, end_at_once, join, launch_id, leave, lost_a_rank, times_restarted
-from training.engine.interruption import EXIT_COME_BACK, ComeBack
+from training.engine.distributed import Ranks, exit_now, has_joined, is_lost_rank, join, launch_id, leave, restart_count
 from training.engine.loop import Trainer
+from training.engine.stop_signal import EXIT_REQUEUE, Requeue
 from training.engine.weights import load_weights
 from training.herbarium.drawn_data import ensure_drawn
 from training.loading.augment import seeded
@@ -68,14 +68,14 @@ def main() -> None:
     try:
         run_program(lambda: train(parse(sys.argv[1:])))
     except SystemExit as ended:
-        if ended.code not in (None, 0, EXIT_COME_BACK):
-            end_at_once(int(ended.code))
+        if ended.code not in (None, 0, EXIT_REQUEUE):
+            exit_now(int(ended.code))
         raise
     except Exception:
-        if alone():
+        if not has_joined():
             raise
         traceback.print_exc()
-        end_at_once(1)
+        exit_now(1)
 
 
 def parse(arguments: list[str]) -> Train:
@@ -108,21 +108,21 @@ def train(command: Train) -> None:
 
     Raises:
         BotanifyError: Something that the user can mend; nothing was overwritten.
-        ComeBack: The process was asked to stop, and saved.
+        Requeue: The process was asked to stop, and saved.
     """
     recipe = command.recipe
     device = choose_device(recipe.hardware, int(os.environ.get("LOCAL_RANK", "0")))
     ranks = join(device.type)
     try:
         _train_on(command, device, ranks)
-    except ComeBack:  # on all ranks alike
+    except Requeue:  # on all ranks alike
         leave()
         raise
     except RuntimeError as error:
         if is_out_of_memory(error):
             reason = str(error).partition("\n")[0]
             raise OutOfMemory(f"memory ran out outside of a step ({reason}); take a smaller --batch-size.") from error
-        if lost_a_rank(error):
+        if is_lost_rank(error):
             raise BotanifyError("another rank has ended, and says why.") from error
         raise
     leave()
@@ -130,7 +130,7 @@ def train(command: Train) -> None:
 
 def _train_on(command: Train, device: torch.device, ranks: Ranks) -> None:
     recipe = command.recipe
-    with ranks.first_goes_first():  # it writes what the others read: drawn pictures, the mapped manifest
+    with ranks.main_first():  # it writes what the others read: drawn pictures, the mapped manifest
         ensure_drawn(recipe.data, recipe.run.seed)
         manifest = Manifest(recipe.data.data, recipe.data.shards)
     _require_outputs(manifest, recipe)
@@ -142,7 +142,7 @@ def _train_on(command: Train, device: torch.device, ranks: Ranks) -> None:
     if command.tune or command.retune:
         from training.insight.tuning.proposal import tune  # it draws, which takes a second to import
 
-        network = _first_network(recipe, manifest, fresh=True, told=ranks.is_first)
+        network = _first_network(recipe, manifest, fresh=True, told=ranks.is_main)
         tune(recipe, manifest, network, device, ranks, again=command.retune)
         return
     _train(command, manifest, device, ranks)
@@ -150,18 +150,18 @@ def _train_on(command: Train, device: torch.device, ranks: Ranks) -> None:
 
 def _train(command: Train, manifest: Manifest, device: torch.device, ranks: Ranks) -> None:
     recipe = command.recipe
-    resumes = ranks.from_first(ranks.is_first and _resumes(command))
-    network = _first_network(recipe, manifest, fresh=not resumes, told=ranks.is_first)
+    resumes = ranks.broadcast(ranks.is_main and _resumes(command))
+    network = _first_network(recipe, manifest, fresh=not resumes, told=ranks.is_main)
     with closing(Trainer(recipe, manifest, network, device, ranks)) as trainer:
         if resumes:
             trainer.resume()
-        elif ranks.is_first:
+        elif ranks.is_main:
             trainer.checkpoints.clear()
-        if ranks.is_first:
+        if ranks.is_main:
             plain = msgspec.json.encode(recipe_to_plain(recipe))
             (recipe.run.run / RECIPE_COPY).write_bytes(msgspec.json.format(plain))
         position = trainer.run(command.max_steps, command.max_seconds)
-    if ranks.is_first:
+    if ranks.is_main:
         print(
             f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; "
             f"best validation top-1 {max(position.best, 0):.1%}. "
@@ -195,7 +195,7 @@ def _resumes(command: Train) -> bool:
     held = CheckpointFolder(run.run, run.keep).holds_any
     if command.resume:
         return True
-    if command.auto_resume or (times_restarted() > 0 and _begun_by_this_launch(run.run)):
+    if command.auto_resume or (restart_count() > 0 and _begun_by_this_launch(run.run)):
         return held
     if held and not command.restart:
         raise RecipeError(

@@ -46,7 +46,7 @@ def write_small_weights(command: SmallWeights) -> None:
     """
     checkpoint = read_checkpoint(command.checkpoint)
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
-    network.load_state_dict(checkpoint.judged_weights)
+    network.load_state_dict(checkpoint.eval_weights)
     classifier = {parameter.data_ptr() for parameter in network.head.parameters()}
     kept = {name: _halved(value) for name, value in network.state_dict().items() if value.data_ptr() not in classifier}
     with replaced(command.out) as stream:

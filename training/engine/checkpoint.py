@@ -59,7 +59,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The device in words, for the model card."""
 
     @property
-    def judged_weights(self) -> dict[str, Any]:
+    def eval_weights(self) -> dict[str, Any]:
         """The weights that are validated and exported."""
         return self.ema if self.ema is not None else self.network
 

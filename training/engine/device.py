@@ -51,7 +51,7 @@ def _require_bf16(device: torch.device) -> None:
         )
 
 
-def device_in_words(device: torch.device) -> str:
+def describe_device(device: torch.device) -> str:
     """Names the device for people: "NVIDIA H200" or "CPU, AVX512, 2 threads"."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)

@@ -22,14 +22,14 @@ from models.network import PlantNetwork
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, Position, read_checkpoint
 from training.engine.checkpoint_folder import CheckpointFolder
-from training.engine.device import device_in_words
+from training.engine.device import describe_device
 from training.engine.distributed import Ranks, launch_id
-from training.engine.interruption import ComeBack, Interruption
 from training.engine.losses import training_classes
-from training.engine.nonfinite import Diverged, diagnosis
-from training.engine.optim import fast_forward, keep_layout, load_moments
-from training.engine.resume_check import require_same_run
+from training.engine.nonfinite import Diverged, diagnose
+from training.engine.optim import fast_forward, load_moments, match_memory_format
+from training.engine.resume_check import require_resumable
 from training.engine.step import Engine
+from training.engine.stop_signal import Requeue, StopSignal
 from training.engine.validation import Validation, validate
 from training.loading.data import training_loader
 from training.loading.sampler import side_at_epoch
@@ -38,7 +38,7 @@ from training.monitor.log import open_log
 from training.monitor.memory import (
     OutOfMemory,
     is_out_of_memory,
-    largest_that_fits,
+    largest_fitting_batch,
     limit_memory,
     out_of_memory,
     peak_memory_gb,
@@ -79,7 +79,7 @@ class Trainer:
         manifest.rows_of("validation")  # an empty one is told now, not after the first epoch
         classes = training_classes(manifest, recipe)
         packed = not manifest.place(int(manifest.rows_of("train")[0])).whole
-        self.monitor = Monitor(recipe, device, packed=packed, alone=self.ranks.alone, note=self._note)
+        self.monitor = Monitor(recipe, device, packed=packed, is_distributed=self.ranks.is_distributed, note=self._note)
         self.engine = Engine(
             recipe,
             network,
@@ -91,10 +91,10 @@ class Trainer:
         )
         self.position = Position()
         self.checkpoints = CheckpointFolder(recipe.run.run, recipe.run.keep)
-        self._log = open_log(recipe.run, is_first=self.ranks.is_first)
-        self._console = Console(stderr=True, quiet=not self.ranks.is_first)
+        self._log = open_log(recipe.run, is_main=self.ranks.is_main)
+        self._console = Console(stderr=True, quiet=not self.ranks.is_main)
         self._current: tuple[Tensor, Tensor] | None = None
-        if self.ranks.is_first:
+        if self.ranks.is_main:
             self.checkpoints.clear_leftovers()
         self._note(self.engine.norms.sentence)
         if recipe.hardware.cudnn_benchmark and len(_sides(recipe)) > 1 and device.type == "cuda":
@@ -112,14 +112,14 @@ class Trainer:
             CheckpointError: There is none, it belongs to other data or another network, or batches are cut otherwise.
         """
         path, checkpoint = self._newest_checkpoint()
-        require_same_run(
+        require_resumable(
             checkpoint,
             self.recipe,
             manifest_sha256=self.manifest.sha256,
             num_ranks=self.ranks.num_ranks,
         )
         engine = self.engine
-        engine.load(checkpoint.network, checkpoint.judged_weights, checkpoint.scaler)
+        engine.load(checkpoint.network, checkpoint.eval_weights, checkpoint.scaler)
         self.position = msgspec.convert(checkpoint.position, Position)
         if recipe_to_plain(self.recipe)["schedule"] == checkpoint.recipe["schedule"]:
             engine.optimizer.load_state_dict(checkpoint.optimizer)
@@ -127,7 +127,7 @@ class Trainer:
         else:
             load_moments(engine.optimizer, checkpoint.optimizer)
             fast_forward(engine.scheduler, self.position.step)
-        keep_layout(engine.optimizer)
+        match_memory_format(engine.optimizer)
         self._log.write("resume", checkpoint=str(path), **checkpoint.position)
         self._say(f"resumed from {path}: epoch {self.position.epoch + 1}, {self.position.pictures} pictures done")
 
@@ -145,7 +145,7 @@ class Trainer:
         Raises:
             Diverged: Too many steps in a row had gradients that are no numbers; the last checkpoint still stands.
             OutOfMemory: The device does not hold a step.
-            ComeBack: The process was asked to stop, and a checkpoint was written.
+            Requeue: The process was asked to stop, and a checkpoint was written.
         """
         stop_at = self.position.step + max_steps if max_steps is not None else None
         self._log.write(
@@ -155,12 +155,12 @@ class Trainer:
             step=self.position.step,
             launch=launch_id(),
         )
-        with self._progress() as progress, Interruption() as interruption:
+        with self._progress() as progress, StopSignal() as signal:
             while self.position.epoch < self.recipe.schedule.epochs:
-                reason = self._run_epoch(progress, _Limits(interruption, stop_at, max_seconds))
+                reason = self._run_epoch(progress, _Limits(signal, stop_at, max_seconds))
                 if reason == _ASKED_TO_STOP:
                     self._log.write("interrupted", **msgspec.to_builtins(self.position))
-                    raise ComeBack
+                    raise Requeue
                 if reason != _GO_ON:
                     break
         self._log.write("end", **msgspec.to_builtins(self.position))
@@ -191,16 +191,16 @@ class Trainer:
             manifest_sha256=self.manifest.sha256,
             global_batch=self._batches.global_batch,
             git_commit=current_commit(),
-            trained_on=device_in_words(self.device),
+            trained_on=describe_device(self.device),
         )
 
     def _newest_checkpoint(self) -> tuple[Path, Checkpoint]:
         """The first rank chooses, since what a shared disk shows may differ, and all read the same."""
-        if self.ranks.is_first:
+        if self.ranks.is_main:
             path, checkpoint = self.checkpoints.newest(self._note)
-            self.ranks.from_first(path)
+            self.ranks.broadcast(path)
             return path, checkpoint
-        path = self.ranks.from_first(Path())
+        path = self.ranks.broadcast(Path())
         return path, read_checkpoint(path)
 
     def _run_epoch(self, progress: Progress, limits: "_Limits") -> int:
@@ -307,7 +307,7 @@ class Trainer:
             reason = _ENOUGH
         if limits.max_seconds is not None and self.position.seconds >= limits.max_seconds:
             reason = _TIME_IS_OUT
-        if limits.interruption.requested:
+        if limits.signal.received:
             reason = _ASKED_TO_STOP
         return round(self.ranks.maximum(reason))
 
@@ -383,11 +383,11 @@ class Trainer:
             Diverged: The weights are no longer numbers.
         """
         network = self.engine.network
-        for module in {id(m): m for m in (network, self.engine.judged_network)}.values():
+        for module in {id(m): m for m in (network, self.engine.eval_model)}.values():
             self.ranks.mean_statistics(module)
         if not all(bool(value.isfinite().all()) for value in network.state_dict().values()):
             raise self._diverged("the weights are no longer numbers")
-        if self.ranks.is_first:
+        if self.ranks.is_main:
             with self.engine.clock.stage("save"):
                 self.checkpoints.save(self.checkpoint(), self.position.step, best=best)
             self._log.write("checkpoint", is_best=best, **msgspec.to_builtins(self.position))
@@ -396,7 +396,7 @@ class Trainer:
         why = "nothing was learned from yet"
         if self._current is not None:
             engine, pixels = self.engine, self.engine.normalized(self._current[0])
-            why = diagnosis(engine.network, pixels, engine.scaler.get_scale(), engine.amp_dtype == torch.float16)
+            why = diagnose(engine.network, pixels, engine.scaler.get_scale(), engine.amp_dtype == torch.float16)
         self._log.write("diverged", step=self.position.step, problem=what, diagnosis=why)
         return Diverged(
             f"{what} at step {self.position.step} (epoch {self.position.epoch + 1}); {why}; lower the learning rates, "
@@ -404,13 +404,13 @@ class Trainer:
         )
 
     def _out_of_memory(self, pixels: Tensor, labels: Tensor) -> OutOfMemory:
-        def rehearse(size: int) -> None:
+        def dry_run(size: int) -> None:
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-            self.engine.rehearse(pixels[:size], labels[:size])
+            self.engine.dry_run(pixels[:size], labels[:size])
 
-        # Other ranks do not rehearse, and norms over all ranks would wait for them.
-        fits = largest_that_fits(rehearse, len(labels)) if self.ranks.alone else None
+        # Other ranks do not dry_run, and norms over all ranks would wait for them.
+        fits = None if self.ranks.is_distributed else largest_fitting_batch(dry_run, len(labels))
         return out_of_memory(len(labels), pixels.shape[-1], self.recipe.schedule.accumulate, fits)
 
     def _progress(self) -> Progress:
@@ -429,7 +429,7 @@ class Trainer:
 class _Limits(msgspec.Struct, frozen=True):
     """What can end a run before its recipe does."""
 
-    interruption: Interruption
+    signal: StopSignal
     stop_at: int | None
     max_seconds: float | None
 

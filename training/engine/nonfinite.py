@@ -15,7 +15,7 @@ class Diverged(BotanifyError):
     code = "diverged"
 
 
-def diagnosis(network: nn.Module, pixels: Tensor, scale: float, fp16: bool) -> str:
+def diagnose(network: nn.Module, pixels: Tensor, scale: float, fp16: bool) -> str:
     """Says in one sentence where the numbers end, by a forward pass in single precision.
 
     Args:

@@ -65,7 +65,7 @@ def choose_norms(recipe: Recipe, num_ranks: int, device: torch.device) -> NormCh
 def apply_norms(network: nn.Module, choice: NormChoice, ghost_size: int) -> nn.Module:
     """Gives a network the norms of a choice; parameters, buffers and their names stay the same.
 
-    Frozen norms need `hold_frozen` after each `network.train()`.
+    Frozen norms need `freeze_norms` after each `network.train()`.
 
     Args:
         network: Changed in place.
@@ -82,7 +82,7 @@ def apply_norms(network: nn.Module, choice: NormChoice, ghost_size: int) -> nn.M
     return _with_ghosts(network, ghost_size) if choice.kind == "ghost" else network
 
 
-def hold_frozen(network: nn.Module) -> None:
+def freeze_norms(network: nn.Module) -> None:
     """Keeps every BatchNorm's statistics, scales and shifts as they are.
 
     `timm.layers.freeze_batch_norm_2d` does the same with other modules, whose names in checkpoints are not the same.

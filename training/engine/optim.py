@@ -43,7 +43,7 @@ def load_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Non
     optimizer.load_state_dict({"state": state["state"], "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def keep_layout(optimizer: torch.optim.Optimizer) -> None:
+def match_memory_format(optimizer: torch.optim.Optimizer) -> None:
     """Gives loaded moments the memory layout of their parameters: fused kernels walk through both side by side."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():

@@ -5,7 +5,7 @@ from training.engine.checkpoint import Checkpoint
 from training.recipe import KnobRole, Recipe, knobs_with, recipe_to_plain
 
 
-def require_same_run(checkpoint: Checkpoint, recipe: Recipe, *, manifest_sha256: str, num_ranks: int) -> None:
+def require_resumable(checkpoint: Checkpoint, recipe: Recipe, *, manifest_sha256: str, num_ranks: int) -> None:
     """Refuses to go on from a checkpoint whose next step would not be the one that the run would have taken.
 
     Args:

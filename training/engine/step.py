@@ -20,7 +20,7 @@ from models.network import PlantNetwork
 from training.engine.device import amp_dtype
 from training.engine.distributed import Ranks
 from training.engine.losses import TrainingClasses, TrainingLoss
-from training.engine.norms import NormChoice, apply_norms, choose_norms, hold_frozen
+from training.engine.norms import NormChoice, apply_norms, choose_norms, freeze_norms
 from training.engine.optim import build_optimizer, build_scheduler
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.data import input_spec
@@ -81,7 +81,7 @@ class Engine:
         self.head_only = False
         self.train_mode()
         self.ema = _moving_average(self.network, schedule.ema_decay)
-        self._forward = self._shared(torch.compile(self.network, dynamic=False) if hardware.compile else self.network)
+        self._forward = self._wrap_ddp(torch.compile(self.network, dynamic=False) if hardware.compile else self.network)
         self.optimizer = build_optimizer(self.network, schedule)
         self.optimizer.register_step_pre_hook(self._count_bad)
         self.scheduler = build_scheduler(self.optimizer, schedule, steps_per_epoch)
@@ -99,7 +99,7 @@ class Engine:
         self._good_statistics = self._copy_of_statistics()
 
     @property
-    def judged_network(self) -> PlantNetwork:
+    def eval_model(self) -> PlantNetwork:
         """The weights that are validated and exported: the moving average where there is one."""
         return self.network if self.ema is None else cast(PlantNetwork, self.ema.module)
 
@@ -108,7 +108,7 @@ class Engine:
         self.network.train(not self.head_only)
         self.network.head.train()
         if self.norms.kind == "frozen":
-            hold_frozen(self.network)
+            freeze_norms(self.network)
 
     def take(self, pixels: Tensor, labels: Tensor, *, step: int, index: int = 0, window: int = 1) -> None:
         """Adds the gradients of a micro-batch; the last of a window moves the weights.
@@ -125,7 +125,7 @@ class Engine:
         with self.clock.stage("copy"):
             pixels, targets = self._on_device(pixels, labels, number)
         moves = index + 1 == window
-        with self._kept_apart(moves):
+        with self._no_sync(moves):
             with self.clock.stage("forward"):
                 loss = self.loss(self._logits(pixels), targets)
             with self.clock.stage("backward"):
@@ -135,7 +135,7 @@ class Engine:
             with self.clock.stage("optimizer"):
                 self._move(step)
 
-    def rehearse(self, pixels: Tensor, labels: Tensor) -> None:
+    def dry_run(self, pixels: Tensor, labels: Tensor) -> None:
         """Goes forward and backward with a batch twice, as in a window, without moving anything; on this rank alone.
 
         Holds as much memory as steps would: before the first one, the optimizer's moments are still to come.
@@ -237,18 +237,18 @@ class Engine:
     def _copy_of_statistics(self) -> list[Tensor]:
         return [value.clone() for value in self._statistics()]
 
-    def _shared(self, module: Any) -> Any:
+    def _wrap_ddp(self, module: Any) -> Any:
         """Averages gradients over the ranks; a compiled module is wrapped, never a wrapped one compiled."""
-        if self.ranks.alone:
+        if not self.ranks.is_distributed:
             return module
         devices = [self.device] if self.device.type == "cuda" else None
         return DistributedDataParallel(
             module, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True
         )
 
-    def _kept_apart(self, moves: bool) -> AbstractContextManager[Any]:
+    def _no_sync(self, moves: bool) -> AbstractContextManager[Any]:
         """Ranks exchange gradients once a window."""
-        if moves or self.head_only or self.ranks.alone:
+        if moves or self.head_only or not self.ranks.is_distributed:
             return nullcontext()
         shared: AbstractContextManager[Any] = self._forward.no_sync()
         return shared

@@ -43,11 +43,11 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     """
     ranks = engine.ranks
     if engine.norms.reestimate:
-        reestimate(engine.judged_network, _training_pictures(engine, manifest, epoch, side_px))
-    ranks.mean_statistics(engine.judged_network)
+        reestimate(engine.eval_model, _training_pictures(engine, manifest, epoch, side_px))
+    ranks.mean_statistics(engine.eval_model)
     rows = manifest.rows_of("validation")[ranks.rank :: ranks.num_ranks]
     loader = judged_loader(manifest, rows, input_spec(engine.recipe), engine.recipe.data)
-    run = torch_runner(engine.judged_network, engine.device, engine.amp_dtype)
+    run = torch_runner(engine.eval_model, engine.device, engine.amp_dtype)
     hits1 = hits5 = loss = 0.0
     for pixels, labels in loader:
         logits = torch.from_numpy(run(pixels)).to(engine.device)

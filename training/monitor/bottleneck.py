@@ -33,7 +33,7 @@ _FEW_STEPS_A_READING: Final = RunRecipe().log_every_steps
 _SHORT_SIDE: Final = 8 / 7  # timm's and torchvision's usual ratio of what is stored to what is cropped: 256 to 224
 
 
-class EpochUse(msgspec.Struct, frozen=True):
+class EpochTiming(msgspec.Struct, frozen=True):
     """Where the time of an epoch went, from its first batch on."""
 
     pictures: int
@@ -52,7 +52,7 @@ class EpochUse(msgspec.Struct, frozen=True):
         return self.stages.get("wait", 0.0) / self.seconds if self.seconds else 0.0
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Bottleneck(msgspec.Struct, frozen=True):
     """What limits a run."""
 
     kind: Kind
@@ -81,7 +81,9 @@ class _Costs(NamedTuple):
     batch: float
 
 
-def judge(use: EpochUse, ceiling: Ceiling | None, recipe: Recipe, *, on_cuda: bool, packed: bool) -> Verdict:
+def find_bottleneck(
+    use: EpochTiming, ceiling: Ceiling | None, recipe: Recipe, *, on_cuda: bool, packed: bool
+) -> Bottleneck:
     """Weighs what an epoch's figures say.
 
     Args:
@@ -92,7 +94,7 @@ def judge(use: EpochUse, ceiling: Ceiling | None, recipe: Recipe, *, on_cuda: bo
         packed: Whether the pictures lie in shards.
     """
     if use.pictures_per_s == 0:
-        return Verdict("balanced", "no step was measured", "", 1.0, 0.0)
+        return Bottleneck("balanced", "no step was measured", "", 1.0, 0.0)
     costs = _costs(use, ceiling, recipe, on_cuda=on_cuda)
     largest = max(costs[:3])
     if largest < _WORTH_MENDING * use.seconds and costs.batch < _WORTH_A_LARGER_BATCH * use.seconds:
@@ -106,7 +108,7 @@ def judge(use: EpochUse, ceiling: Ceiling | None, recipe: Recipe, *, on_cuda: bo
     return _checkpoints(use, costs, recipe)
 
 
-def _costs(use: EpochUse, ceiling: Ceiling | None, recipe: Recipe, *, on_cuda: bool) -> _Costs:
+def _costs(use: EpochTiming, ceiling: Ceiling | None, recipe: Recipe, *, on_cuda: bool) -> _Costs:
     device_s = _device_s(use)
     # On CUDA the host runs ahead: what it waits while the device still works costs nothing, so gaps are the device's.
     gap = max(use.seconds - device_s, 0.0)
@@ -128,53 +130,53 @@ def _costs(use: EpochUse, ceiling: Ceiling | None, recipe: Recipe, *, on_cuda: b
     return _Costs(loader, checkpoints, host, batch)
 
 
-def _device_s(use: EpochUse) -> float:
+def _device_s(use: EpochTiming) -> float:
     return sum(use.stages.get(name, 0.0) for name in DEVICE_STAGES)
 
 
-def _ratio(use: EpochUse, ceiling: Ceiling, recipe: Recipe) -> float:
+def _ratio(use: EpochTiming, ceiling: Ceiling, recipe: Recipe) -> float:
     """How many times as many pictures a second a larger batch trains; at least 1."""
     if ceiling.larger is None:
         return 1.0
     return max(_speed(use, ceiling.larger, recipe) / _speed(use, ceiling.own, recipe), 1.0)
 
 
-def _speed(use: EpochUse, replayed: Replayed, recipe: Recipe) -> float:
+def _speed(use: EpochTiming, replayed: Replayed, recipe: Recipe) -> float:
     """Pictures a second of steps alone, with the optimizer's share of each as the run has it."""
     optimizer_s = use.stages["optimizer"] / max(use.pictures / recipe.schedule.batch_size, 1)
     return replayed.batch_size / max(replayed.step_s + optimizer_s, 1e-9)
 
 
-def _ceiling_speed(use: EpochUse, ceiling: Ceiling | None, recipe: Recipe) -> float:
+def _ceiling_speed(use: EpochTiming, ceiling: Ceiling | None, recipe: Recipe) -> float:
     """Pictures a second of steps alone, on this rank."""
     if ceiling is None:
         return use.pictures / max(_device_s(use), 1e-9)
     return max(_speed(use, ceiling.own, recipe), use.pictures_per_s)
 
 
-def _share(seconds: float, use: EpochUse) -> str:
+def _share(seconds: float, use: EpochTiming) -> str:
     return f"{seconds / use.seconds:.0%}"
 
 
-def _without(cost: float, use: EpochUse, most: float = math.inf) -> tuple[float, float]:
+def _without(cost: float, use: EpochTiming, most: float = math.inf) -> tuple[float, float]:
     """Gain and pictures a second once a cost is gone; never more than `most` a second."""
     gain = min(use.seconds / max(use.seconds - cost, 1e-9), most / use.pictures_per_s)
     return round(gain, 2), round(use.pictures_per_s * gain, 1)
 
 
-def _balanced(use: EpochUse, ceiling: Ceiling | None) -> Verdict:
+def _balanced(use: EpochTiming, ceiling: Ceiling | None) -> Bottleneck:
     stages = ", ".join(f"{name} {_share(use.stages.get(name, 0.0), use)}" for name in DEVICE_STAGES)
     if ceiling is not None and ceiling.sync_lines:
         lines = ", ".join(ceiling.sync_lines)
         sentence = f"the host waits for the device inside every step, at {lines}"
         fix = "keep such values on the device until the losses are read; what it costs is not known"
-        return Verdict("host synchronization", sentence, fix, 1.0, use.pictures_per_s)
+        return Bottleneck("host synchronization", sentence, fix, 1.0, use.pictures_per_s)
     if use.usage.gpu_use_mean is not None:
         stages += f"; GPU in use {use.usage.gpu_use_mean:.0%}"
-    return Verdict("balanced", f"the network sets the pace ({stages})", "", 1.0, use.pictures_per_s)
+    return Bottleneck("balanced", f"the network sets the pace ({stages})", "", 1.0, use.pictures_per_s)
 
 
-def _small_batch(use: EpochUse, own: Replayed, larger: Replayed, costs: _Costs, recipe: Recipe) -> Verdict:
+def _small_batch(use: EpochTiming, own: Replayed, larger: Replayed, costs: _Costs, recipe: Recipe) -> Bottleneck:
     faster = _speed(use, larger, recipe) / _speed(use, own, recipe)
     sentence = (
         f"the batch is too small for the device: a step of {larger.batch_size} pictures, which was tried, trains "
@@ -188,10 +190,10 @@ def _small_batch(use: EpochUse, own: Replayed, larger: Replayed, costs: _Costs, 
     fix = f"{flags}; --tune finds the best size and its rates"
     if not recipe.hardware.compile:
         fix += ", and --compile helps where the batch must stay"
-    return Verdict("small batch", sentence, fix, *_without(costs.batch, use))
+    return Bottleneck("small batch", sentence, fix, *_without(costs.batch, use))
 
 
-def _host(use: EpochUse, ceiling: Ceiling | None, costs: _Costs, recipe: Recipe) -> Verdict:
+def _host(use: EpochTiming, ceiling: Ceiling | None, costs: _Costs, recipe: Recipe) -> Bottleneck:
     held = f"for {_share(costs.host, use)} of the time"
     sentence = f"the host holds the device up {held}, between or inside the stages"
     gain, speed = _without(costs.host, use, _ceiling_speed(use, ceiling, recipe))
@@ -203,22 +205,22 @@ def _host(use: EpochUse, ceiling: Ceiling | None, costs: _Costs, recipe: Recipe)
         fix = f"--log-every-steps {_FEW_STEPS_A_READING}"
     else:
         fix = "take what waits out of the step (.item(), .cpu(), printing, sleeping)"
-    return Verdict("host synchronization", sentence, fix, gain, speed)
+    return Bottleneck("host synchronization", sentence, fix, gain, speed)
 
 
 def _steps(count: int) -> str:
     return "step" if count == 1 else f"{count} steps"
 
 
-def _checkpoints(use: EpochUse, costs: _Costs, recipe: Recipe) -> Verdict:
+def _checkpoints(use: EpochTiming, costs: _Costs, recipe: Recipe) -> Bottleneck:
     sentence = f"writing checkpoints takes {_share(costs.checkpoints, use)} of the time"
     every = recipe.run.checkpoint_every_steps
     times = math.ceil(costs.checkpoints / use.seconds / (_WORTH_MENDING / 5))
     fix = f"--checkpoint-every-steps {every * times} instead of {every}"
-    return Verdict("checkpoints", sentence, fix, *_without(costs.checkpoints * (1 - 1 / times), use))
+    return Bottleneck("checkpoints", sentence, fix, *_without(costs.checkpoints * (1 - 1 / times), use))
 
 
-def _loader(use: EpochUse, ceiling: Ceiling | None, costs: _Costs, recipe: Recipe, *, packed: bool) -> Verdict:
+def _loader(use: EpochTiming, ceiling: Ceiling | None, costs: _Costs, recipe: Recipe, *, packed: bool) -> Bottleneck:
     waits = f"the loader limits the run: steps wait {_share(costs.loader, use)} of the time for pictures"
     most = _ceiling_speed(use, ceiling, recipe)
     busy = _loader_busy(use, costs, recipe)
@@ -232,10 +234,10 @@ def _loader(use: EpochUse, ceiling: Ceiling | None, costs: _Costs, recipe: Recip
     more = max(min(math.ceil(most / of_one), cores), workers + 1)
     speed = min(most, of_one * more)
     fix = f"--workers {more} (one prepares {of_one:.1f} pictures/s, and there are {_cores(cores)})"
-    return Verdict("too few workers", waits + working, fix, round(speed / use.pictures_per_s, 2), round(speed, 1))
+    return Bottleneck("too few workers", waits + working, fix, round(speed / use.pictures_per_s, 2), round(speed, 1))
 
 
-def _loader_busy(use: EpochUse, costs: _Costs, recipe: Recipe) -> float | None:
+def _loader_busy(use: EpochTiming, costs: _Costs, recipe: Recipe) -> float | None:
     """Share of the time that loading is work, whoever loads."""
     if recipe.data.workers:
         return use.usage.loader_busy
@@ -254,12 +256,12 @@ def _cores(count: int) -> str:
     return "1 core" if count == 1 else f"{count} cores"
 
 
-def _too_few_cores(use: EpochUse, sentence: str, most: float, recipe: Recipe, *, packed: bool) -> Verdict:
+def _too_few_cores(use: EpochTiming, sentence: str, most: float, recipe: Recipe, *, packed: bool) -> Bottleneck:
     short_side = math.ceil(recipe.pictures.picture_px * _SHORT_SIDE / 8) * 8
     fix = "a machine with more cores, or fewer --randaugment-ops"
     if not packed:
         fix = f"smaller stored pictures (training/prepare.py pack --short-side-px {short_side}), or {fix}"
-    return Verdict(
+    return Bottleneck(
         "too few cores",
         f"{sentence} on {_cores(use.usage.cores)}",
         fix,
@@ -268,7 +270,9 @@ def _too_few_cores(use: EpochUse, sentence: str, most: float, recipe: Recipe, *,
     )
 
 
-def _slow_storage(use: EpochUse, sentence: str, busy: float, most: float, recipe: Recipe, *, packed: bool) -> Verdict:
+def _slow_storage(
+    use: EpochTiming, sentence: str, busy: float, most: float, recipe: Recipe, *, packed: bool
+) -> Bottleneck:
     read = use.usage.read_mb_per_s
     rate = f" (disks gave {read:.1f} MB/s)" if read else ""
     sentence += f", but {_loaders(recipe)} only {busy:.0%} busy: the storage is slow{rate}"
@@ -278,4 +282,4 @@ def _slow_storage(use: EpochUse, sentence: str, busy: float, most: float, recipe
         fix += f"; until then --workers {more} keeps more reads under way"
     else:
         fix = f"pack the pictures (training/prepare.py pack); until then --workers {more} keeps more reads under way"
-    return Verdict("slow storage", sentence, fix, round(most / use.pictures_per_s, 2), round(most, 1))
+    return Bottleneck("slow storage", sentence, fix, round(most / use.pictures_per_s, 2), round(most, 1))

@@ -23,7 +23,7 @@ Event = dict[str, Any]
 class Listener(Protocol):
     """Something that follows a run."""
 
-    def hear(self, event: str, fields: Mapping[str, Any]) -> None:
+    def on_event(self, event: str, fields: Mapping[str, Any]) -> None:
         """Takes note of an event."""
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class RunLog:
         self._stream.flush()
         for listener in list(self._listeners):
             try:
-                listener.hear(event, fields)
+                listener.on_event(event, fields)
             except OSError as error:
                 self._let_go(listener, error)
 
@@ -72,9 +72,9 @@ class RunLog:
         self.write("note", text=f"{name} cannot write any more ({error}); the run goes on, and this log holds all.")
 
 
-def open_log(run: RunRecipe, *, is_first: bool = True) -> RunLog:
+def open_log(run: RunRecipe, *, is_main: bool = True) -> RunLog:
     """The log of a run with the listeners that its recipe asks for; ranks other than the first write nothing."""
-    if not is_first:
+    if not is_main:
         return RunLog(None)
     return RunLog(run.run, [TensorBoard(run.run)] if run.tensorboard else [])
 

@@ -33,7 +33,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def if_memory_allows() -> Iterator[None]:
+def suppress_out_of_memory() -> Iterator[None]:
     """Leaves the block where memory runs out, without an error."""
     try:
         yield
@@ -58,11 +58,11 @@ def peak_memory_gb(device: torch.device) -> float | None:
     return round(peak, 3)
 
 
-def largest_that_fits(rehearse: Callable[[int], None], batch_size: int) -> int:
+def largest_fitting_batch(dry_run: Callable[[int], None], batch_size: int) -> int:
     """The largest half, quarter, ... of a batch whose step fits; each is tried. 0: not even one picture does.
 
     Args:
-        rehearse: Takes a step with so many pictures that changes nothing, and frees its memory.
+        dry_run: Takes a step with so many pictures that changes nothing, and frees its memory.
         batch_size: What did not fit.
 
     Raises:
@@ -71,7 +71,7 @@ def largest_that_fits(rehearse: Callable[[int], None], batch_size: int) -> int:
     size = batch_size // 2
     while size >= 1:
         try:
-            rehearse(size)
+            dry_run(size)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -7,9 +7,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from training.monitor.bottleneck import EpochUse, Verdict, judge
+from training.monitor.bottleneck import Bottleneck, EpochTiming, find_bottleneck
 from training.monitor.clock import DEVICE_STAGES, StepClock
-from training.monitor.memory import if_memory_allows
+from training.monitor.memory import suppress_out_of_memory
 from training.monitor.replay import Ceiling, Steps, measure_ceiling, worth_replaying
 from training.monitor.usage import UsageSampler
 from training.recipe import Recipe
@@ -29,7 +29,7 @@ class Monitor:
         recipe: What the run was told.
         device: Where it trains.
         packed: Whether the pictures lie in shards.
-        alone: Whether no other rank trains; only then are batches replayed, since ranks wait for one another.
+        is_distributed: Whether other ranks train too. Then no batch is replayed, since ranks wait for one another.
         note: Is told once, in a sentence, if something cannot be measured.
     """
 
@@ -39,11 +39,12 @@ class Monitor:
         device: torch.device,
         *,
         packed: bool = False,
-        alone: bool = True,
+        is_distributed: bool = False,
         note: Callable[[str], None] | None = None,
     ) -> None:
         self.clock = StepClock(device)
-        self._recipe, self._device, self._packed, self._alone, self._note = recipe, device, packed, alone, note
+        self._recipe, self._device, self._packed, self._note = recipe, device, packed, note
+        self._is_distributed = is_distributed
         self._sampler = UsageSampler(device, recipe.data.workers)
         self._batch: tuple[Tensor, Tensor] | None = None
         self._ceilings: dict[tuple[int, bool], Ceiling] = {}
@@ -52,7 +53,7 @@ class Monitor:
         self._began_epoch = self._began = self._told = 0.0
         self._pictures = self._pictures_before = 0
         self._stages: dict[str, float] = {}
-        self._warming: EpochUse | None = None
+        self._warming: EpochTiming | None = None
 
     def begin_epoch(self, *, head_only: bool = False) -> None:
         """Starts anew; the measured time begins with the first batch.
@@ -73,7 +74,7 @@ class Monitor:
             self._measure_from_here()
         self._pictures += len(labels)
 
-    def so_far(self) -> EpochUse:
+    def so_far(self) -> EpochTiming:
         """The epoch until now; call it where the host has just waited for the device."""
         use = self._use(final=False)
         if not self._warm:
@@ -89,7 +90,7 @@ class Monitor:
         self._told = now
         return True
 
-    def end_epoch(self) -> EpochUse:
+    def end_epoch(self) -> EpochTiming:
         """The epoch, after its last step; call it where the host has just waited for the device."""
         use = self._use(final=True)
         if self._sampler.gpu_problem and self._note is not None:
@@ -106,10 +107,10 @@ class Monitor:
             steps: The engine of the run.
         """
         batch, self._batch = self._batch, None
-        if batch is None or self._ceiling is not None or not self._alone or not worth_replaying(self._step_s()):
+        if batch is None or self._ceiling is not None or self._is_distributed or not worth_replaying(self._step_s()):
             return
         hardware = self._recipe.hardware
-        with if_memory_allows():  # replays keep gradients, for which there may be no room: no ceiling then
+        with suppress_out_of_memory():  # replays keep gradients, for which there may be no room: no ceiling then
             self._ceiling = self._ceilings[batch[0].shape[-1], self._head_only] = measure_ceiling(
                 steps,
                 *batch,
@@ -118,9 +119,11 @@ class Monitor:
                 memory_bytes=hardware.memory_gb * _GB if hardware.memory_gb else None,
             )
 
-    def bottleneck(self, use: EpochUse) -> Verdict:
+    def bottleneck(self, use: EpochTiming) -> Bottleneck:
         """What limits the run, as far as the epoch's figures show."""
-        return judge(use, self._ceiling, self._recipe, on_cuda=self._device.type == "cuda", packed=self._packed)
+        return find_bottleneck(
+            use, self._ceiling, self._recipe, on_cuda=self._device.type == "cuda", packed=self._packed
+        )
 
     def close(self) -> None:
         """Ends the sampling."""
@@ -133,12 +136,12 @@ class Monitor:
         self._began = time.perf_counter()
         self._sampler.begin()
 
-    def _use(self, *, final: bool) -> EpochUse:
+    def _use(self, *, final: bool) -> EpochTiming:
         for name, seconds in self.clock.read().items():
             self._stages[name] = self._stages.get(name, 0.0) + seconds
         seconds = time.perf_counter() - self._began
         pictures = self._pictures - self._pictures_before
-        return EpochUse(
+        return EpochTiming(
             pictures=pictures,
             seconds=round(seconds, 3),
             pictures_per_s=round(pictures / seconds, 4),

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from training.monitor.clock import DEVICE_STAGES, StepClock
 from training.monitor.counters import waited_s
-from training.monitor.memory import if_memory_allows
+from training.monitor.memory import suppress_out_of_memory
 
 _LONGEST_S: Final = 0.5  # of measuring one size of batch; fewer than _FEWEST_GROUPS are never trusted
 _FEWEST_GROUPS, _MOST_GROUPS = 3, 15
@@ -143,7 +143,7 @@ def _measure(steps: Steps, pixels: Tensor, labels: Tensor, budget_s: float) -> R
 
 
 def _measure_if_it_fits(steps: Steps, pixels: Tensor, labels: Tensor, budget_s: float) -> Replayed | None:
-    with if_memory_allows():
+    with suppress_out_of_memory():
         return _measure(steps, pixels, labels, budget_s)
     return None
 

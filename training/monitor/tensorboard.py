@@ -34,7 +34,7 @@ class TensorBoard:
         self._writer: SummaryWriter | None = None
         self._before: list[tuple[str, Mapping[str, Any]]] = []  # heard before it was known at which step the run starts
 
-    def hear(self, event: str, fields: Mapping[str, Any]) -> None:
+    def on_event(self, event: str, fields: Mapping[str, Any]) -> None:
         """Shows an event, at its own step or, where it has none, at that of the event before.
 
         Raises:

@@ -12,7 +12,7 @@ from models.errors import BotanifyError, CheckpointError
 from models.network import PlantNetwork
 from tests.training.small import command, events, losses_by_step, run_training
 from training.engine.checkpoint import read_checkpoint
-from training.engine.distributed import Ranks, join, leave, times_restarted
+from training.engine.distributed import Ranks, join, leave, restart_count
 from training.processes import clean_context
 from training.train import train
 
@@ -125,7 +125,7 @@ def agree(_):
         ranks.maximum(5 + ranks.rank),
         ranks.sum([ranks.rank + 1.0, 10.0]),
         ranks.mean([ranks.rank + 1.0]),
-        ranks.from_first(f"rank {ranks.rank}"),
+        ranks.broadcast(f"rank {ranks.rank}"),
     ]
     leave()
     return found
@@ -137,33 +137,33 @@ def test_ranks_agree():
 
 def one_fails(who):
     ranks = join("cpu")
-    with ranks.first_goes_first():
+    with ranks.main_first():
         if ranks.rank == who:
             raise ValueError("no such data")
 
 
-def test_where_the_first_rank_fails_the_others_do_not_go_on():
+def test_if_the_first_rank_fails_the_others_stop():
     assert on_ranks(2, one_fails, 0) == [
         "ValueError: no such data",
-        "BotanifyError: the first rank failed; it says why.",
+        "BotanifyError: the first rank failed; its own message says why.",
     ]
 
 
-def test_a_process_alone_agrees_with_itself():
+def test_a_single_rank_agrees_with_itself():
     ranks = Ranks()
-    assert (ranks.any(True), ranks.minimum(3), ranks.sum([2.0]), ranks.from_first("x")) == (True, 3, [2.0], "x")
-    assert ranks.alone
-    assert ranks.is_first
-    with ranks.first_goes_first():
+    assert (ranks.any(True), ranks.minimum(3), ranks.sum([2.0]), ranks.broadcast("x")) == (True, 3, [2.0], "x")
+    assert not ranks.is_distributed
+    assert ranks.is_main
+    with ranks.main_first():
         pass
 
 
-def test_without_torchrun_a_process_is_alone(monkeypatch):
+def test_without_torchrun_there_is_one_rank(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
-    assert join("cpu").alone
-    assert times_restarted() == 0
+    assert not join("cpu").is_distributed
+    assert restart_count() == 0
 
 
 def test_more_ranks_than_gpus_is_one_sentence(monkeypatch):

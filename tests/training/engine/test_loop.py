@@ -22,9 +22,9 @@ from tests.training.small import (
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.engine.device import amp_dtype, choose_device
-from training.engine.interruption import ComeBack
 from training.engine.loop import Trainer
 from training.engine.nonfinite import Diverged
+from training.engine.stop_signal import Requeue
 from training.evaluation.predict import predict, torch_runner
 from training.loading.data import input_spec, judged_loader
 from training.monitor.memory import OutOfMemory
@@ -172,7 +172,7 @@ def test_without_a_moving_average_the_weights_themselves_are_judged(data, tmp_pa
     run = run_training(data, tmp_path / "run", "--ema-decay", 0, "--epochs", 1)
     checkpoint = read_checkpoint(run / "last.pt")
     assert checkpoint.ema is None
-    assert checkpoint.judged_weights is checkpoint.network
+    assert checkpoint.eval_weights is checkpoint.network
 
 
 def test_the_log_tells_speed_size_and_validation_of_every_epoch(finished_run):
@@ -327,7 +327,7 @@ def test_a_run_that_is_asked_to_stop_saves_at_the_next_step_and_says_come_back(d
             os.kill(os.getpid(), signal.SIGTERM)
 
     network.register_forward_pre_hook(ask)
-    with pytest.raises(ComeBack):
+    with pytest.raises(Requeue):
         trainer.run()
     trainer.close()
     assert len(steps) == 3
@@ -342,7 +342,7 @@ def test_a_stop_after_the_last_step_of_an_epoch_leaves_its_validation_to_the_res
     trainer.engine.optimizer.register_step_post_hook(
         lambda *_: os.kill(os.getpid(), signal.SIGTERM) if trainer.position.step == 6 else None
     )
-    with pytest.raises(ComeBack):
+    with pytest.raises(Requeue):
         trainer.run()
     trainer.close()
     assert not events(tmp_path / "run", "epoch")

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from training.engine.nonfinite import diagnosis
+from training.engine.nonfinite import diagnose
 
 
 class Overflows(nn.Module):
@@ -24,28 +24,28 @@ PIXELS = torch.ones(2, 4)
 def test_lost_weights_are_named_first(network):
     with torch.no_grad():
         network[2].weight[0, 0] = torch.nan
-    assert "first 2.weight" in diagnosis(network, PIXELS, 1.0, fp16=False)
+    assert "first 2.weight" in diagnose(network, PIXELS, 1.0, fp16=False)
 
 
 def test_an_input_that_is_no_number_is_told(network):
-    assert "input is no number" in diagnosis(network, PIXELS * torch.nan, 1.0, fp16=False)
+    assert "input is no number" in diagnose(network, PIXELS * torch.nan, 1.0, fp16=False)
 
 
 def test_the_first_layer_that_overflows_is_named(network):
     network[1] = Overflows()
-    assert diagnosis(network, PIXELS, 1.0, fp16=False).endswith("is 1")
+    assert diagnose(network, PIXELS, 1.0, fp16=False).endswith("is 1")
 
 
 def test_a_sound_forward_pass_blames_half_precision_only_where_it_is_used(network):
-    assert "half precision overflows (loss scale 0.5)" in diagnosis(network, PIXELS, 0.5, fp16=True)
-    assert "loss or the gradients overflow" in diagnosis(network, PIXELS, 1.0, fp16=False)
+    assert "half precision overflows (loss scale 0.5)" in diagnose(network, PIXELS, 0.5, fp16=True)
+    assert "loss or the gradients overflow" in diagnose(network, PIXELS, 1.0, fp16=False)
 
 
 def test_looking_leaves_the_network_as_it_was(network):
     network.train()
     network[1] = nn.BatchNorm1d(4)
     before = network[1].running_mean.clone()
-    diagnosis(network, PIXELS, 1.0, fp16=False)
+    diagnose(network, PIXELS, 1.0, fp16=False)
     assert network.training
     assert torch.equal(network[1].running_mean, before)
     assert not network[0]._forward_hooks

@@ -8,7 +8,7 @@ from torch import nn
 
 from models.errors import RecipeError
 from models.network import PlantNetwork
-from training.engine.norms import GhostBatchNorm2d, NormChoice, apply_norms, choose_norms, hold_frozen, reestimate
+from training.engine.norms import GhostBatchNorm2d, NormChoice, apply_norms, choose_norms, freeze_norms, reestimate
 from training.processes import clean_context
 from training.recipe import NetworkRecipe, Recipe, ScheduleRecipe
 
@@ -205,7 +205,7 @@ def test_frozen_norms_stay_as_they_are_while_the_rest_learns():
     network = make_network()
     names = list(network.state_dict())
     network.train()
-    hold_frozen(network)
+    freeze_norms(network)
     assert list(network.state_dict()) == names
     before = copy.deepcopy(network.state_dict())
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
@@ -264,7 +264,7 @@ def test_estimating_anew_heals_statistics_that_are_no_numbers():
 def test_estimating_anew_leaves_everything_else_as_it_was():
     network = make_network()
     network.train()
-    hold_frozen(network)
+    freeze_norms(network)
     before, modes = copy.deepcopy(network.state_dict()), [module.training for module in network.modules()]
     reestimate(network, [make_pictures()])
     changed = {

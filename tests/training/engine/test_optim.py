@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.network import PlantNetwork
-from training.engine.optim import build_optimizer, build_scheduler, fast_forward, keep_layout, load_moments
+from training.engine.optim import build_optimizer, build_scheduler, fast_forward, load_moments, match_memory_format
 from training.recipe import ScheduleRecipe
 
 
@@ -122,7 +122,7 @@ def test_loaded_moments_lie_in_memory_as_their_parameters_do():
         if carry:
             network.load_state_dict(carry[0])
             optimizer.load_state_dict(copy.deepcopy(carry[1]))  # it takes tensors over as they are
-            keep_layout(optimizer)
+            match_memory_format(optimizer)
         for step in range(num_steps):
             torch.manual_seed(step)
             for parameter in network.parameters():

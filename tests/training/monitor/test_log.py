@@ -13,7 +13,7 @@ class Listens:
     def __init__(self, fails=False):
         self.heard, self.fails, self.closed = [], fails, False
 
-    def hear(self, event, fields):
+    def on_event(self, event, fields):
         if self.fails:
             raise OSError(28, "No space left on device")
         self.heard.append((event, dict(fields)))
@@ -91,7 +91,7 @@ def test_a_listener_that_cannot_write_is_let_go_and_the_run_goes_on(tmp_path):
 
 
 def test_ranks_other_than_the_first_write_nothing(tmp_path):
-    log = open_log(RunRecipe(run=tmp_path / "run"), is_first=False)
+    log = open_log(RunRecipe(run=tmp_path / "run"), is_main=False)
     log.write("start", step=0)
     log.close()
     assert not (tmp_path / "run").exists()

@@ -2,30 +2,30 @@ import pytest
 import torch
 
 from training.monitor.memory import (
-    if_memory_allows,
     is_out_of_memory,
-    largest_that_fits,
+    largest_fitting_batch,
     limit_memory,
     out_of_memory,
     peak_memory_gb,
+    suppress_out_of_memory,
 )
 
 
 def card_for(most, tried):
     """A card that holds steps of so many pictures."""
 
-    def rehearse(size):
+    def dry_run(size):
         tried.append(size)
         if size > most:
             raise torch.OutOfMemoryError
 
-    return rehearse
+    return dry_run
 
 
 @pytest.mark.parametrize(("most", "fits", "tries"), [(7, 4, [16, 8, 4]), (16, 16, [16]), (1, 1, [16, 8, 4, 2, 1])])
 def test_what_is_said_to_fit_was_tried(most, fits, tries):
     tried = []
-    assert largest_that_fits(card_for(most, tried), 32) == fits
+    assert largest_fitting_batch(card_for(most, tried), 32) == fits
     assert tried == tries
 
 
@@ -55,23 +55,23 @@ def test_another_error_is_not_taken_for_too_little_memory(words):
 
 
 def test_a_convolution_without_an_engine_counts_as_a_batch_that_does_not_fit():
-    def rehearse(size):
+    def dry_run(size):
         if size > 3:
             raise RuntimeError("FIND was unable to find an engine to execute this computation")
 
-    assert largest_that_fits(rehearse, 12) == 3
+    assert largest_fitting_batch(dry_run, 12) == 3
 
 
 def test_another_error_in_a_rehearsal_is_not_hidden():
-    def rehearse(_size):
+    def dry_run(_size):
         raise RuntimeError("shapes do not match")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        largest_that_fits(rehearse, 8)
+        largest_fitting_batch(dry_run, 8)
 
 
 def test_a_card_that_holds_no_picture_is_told_as_that():
-    assert largest_that_fits(card_for(0, []), 5) == 0
+    assert largest_fitting_batch(card_for(0, []), 5) == 0
     assert "nor of one" in str(out_of_memory(5, 380, 1, 0))
 
 
@@ -113,12 +113,12 @@ def test_a_limited_card_refuses_what_lies_above_the_limit():
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError("CUDNN_STATUS_ALLOC_FAILED")])
 def test_lack_of_memory_ends_only_what_may_do_without(error):
     reached = False
-    with if_memory_allows():
+    with suppress_out_of_memory():
         raise error
         reached = True
     assert not reached
 
 
 def test_other_errors_are_not_taken_for_lack_of_memory():
-    with pytest.raises(RuntimeError, match="shapes"), if_memory_allows():
+    with pytest.raises(RuntimeError, match="shapes"), suppress_out_of_memory():
         raise RuntimeError("shapes do not match")

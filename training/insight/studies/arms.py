@@ -18,7 +18,7 @@ import msgspec
 
 from models.errors import BotanifyError, RecipeError
 from training.atomic_file import remove_leftovers, replaced
-from training.engine.interruption import EXIT_COME_BACK, Interruption
+from training.engine.stop_signal import EXIT_REQUEUE, StopSignal
 from training.insight.studies.results import Arm, ArmResult, read_result
 from training.recipe import read_recipe, recipe_to_plain
 
@@ -52,7 +52,7 @@ class Slice:
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._ends = time.monotonic() + seconds if seconds > 0 else math.inf
-        self._asked = Interruption()
+        self._asked = StopSignal()
 
     def __enter__(self) -> Self:
         self._asked.__enter__()
@@ -64,7 +64,7 @@ class Slice:
     @property
     def is_over(self) -> bool:
         """Whether no run may begin, and one that is under way is to stop."""
-        return self._asked.requested or time.monotonic() >= self._ends
+        return self._asked.received or time.monotonic() >= self._ends
 
 
 class _ArmFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -175,7 +175,7 @@ def _train(arguments: Sequence[str], output: Path, until: Slice) -> str:
             process.kill()  # does nothing to a process that has ended
             code = process.wait()
     # A signal to the whole group may end train.py before it listens to signals.
-    if code in (EXIT_COME_BACK, -signal.SIGTERM) or (code != 0 and until.is_over):
+    if code in (EXIT_REQUEUE, -signal.SIGTERM) or (code != 0 and until.is_over):
         raise StudyPaused(f"the study was stopped; {_AGAIN}")
     return _error(code, output)
 

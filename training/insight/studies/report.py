@@ -14,7 +14,7 @@ import msgspec
 from models.errors import DataError
 from training.atomic_file import replace_together, replaced
 from training.dataset.manifest import Manifest
-from training.engine.device import choose_device, device_in_words
+from training.engine.device import choose_device, describe_device
 from training.insight.studies.plots import Plot, draw
 from training.insight.studies.results import ArmResult
 from training.machine import Machine, this_machine
@@ -192,7 +192,7 @@ def require_same_machine(one: Machine, other: Machine, what: str) -> None:
 
 def trained_on(hardware: HardwareRecipe) -> str:
     """The device that the arms of a study train on, in words."""
-    return device_in_words(choose_device(hardware))
+    return describe_device(choose_device(hardware))
 
 
 def data_in_words(folder: Path) -> str:

@@ -14,7 +14,7 @@ import timm
 import torch
 
 from training.atomic_file import replaced
-from training.engine.device import device_in_words
+from training.engine.device import describe_device
 from training.insight.tuning.launch import Limits, largest_side_px
 from training.insight.tuning.setting import Setting, Trial
 from training.recipe import KnobRole, Recipe, knobs_with, recipe_to_plain
@@ -79,7 +79,7 @@ def facts_of(recipe: Recipe, num_outputs: int, device: torch.device, num_ranks: 
     on_cuda = device.type == "cuda"
     return {
         "format": _FORMAT,
-        "device": device_in_words(device),
+        "device": describe_device(device),
         "memory_bytes": torch.cuda.get_device_properties(device).total_memory if on_cuda else None,
         "num_ranks": num_ranks,
         "num_outputs": num_outputs,

@@ -11,7 +11,7 @@ from rich.console import Console
 from models.network import PlantNetwork
 from training.atomic_file import replace_together
 from training.dataset.manifest import Manifest
-from training.engine.device import device_in_words
+from training.engine.device import describe_device
 from training.engine.distributed import Ranks
 from training.engine.losses import training_classes
 from training.insight.tuning.cache import TrialCache, cache_folder, facts_of
@@ -93,7 +93,7 @@ def tune(
     """
     ranks = ranks or Ranks()
     limits = limits or (Limits() if device.type == "cuda" else _CPU_LIMITS)
-    console = Console(quiet=not ranks.is_first)
+    console = Console(quiet=not ranks.is_main)
     classes = training_classes(manifest, recipe)
     launch = TrialLauncher(recipe, classes, ranks.local_rank, limits)
     facts = facts_of(recipe, len(classes.taxon_of_output), device, ranks.num_ranks, limits)
@@ -102,16 +102,16 @@ def tune(
     num_pictures = len(manifest.rows_of("train")) // ranks.num_ranks
 
     # Ranks must ask for the same trials, whatever each one's card could do.
-    options = ranks.from_first(available_options(recipe, device))
+    options = ranks.broadcast(available_options(recipe, device))
     chosen = _search(measure, recipe, options, num_pictures)
     tuned_recipe = with_setting(recipe, chosen.setting)
     noise = None
-    if ranks.is_first:
+    if ranks.is_main:
         noise = measure_noise(tuned_recipe, manifest, network, classes, device=device, budget_s=_NOISE_S)
-    noise = ranks.from_first(noise)
-    words = device_in_words(device)
+    noise = ranks.broadcast(noise)
+    words = describe_device(device)
     tuned = propose(recipe, chosen, measure.trials, noise, device=words, num_ranks=ranks.num_ranks)
-    if ranks.is_first:
+    if ranks.is_main:
         _tell(tuned, console)
         _write(tuned, recipe.run.run)
     return tuned
@@ -153,9 +153,9 @@ class _Measure:
         self.trials: list[Trial] = []
 
     def __call__(self, setting: Setting) -> Trial:
-        kept = self._ranks.from_first(self._cache.find(setting))
+        kept = self._ranks.broadcast(self._cache.find(setting))
         trial = kept or agreed(self._launch(setting), self._ranks)
-        if kept is None and self._ranks.is_first:
+        if kept is None and self._ranks.is_main:
             self._cache.keep(trial)
         self.trials.append(trial)
         self._say(trial, " (measured before)" if kept else "")
@@ -169,7 +169,7 @@ class _Measure:
 
 def agreed(trial: Trial, ranks: Ranks) -> Trial:
     """The trial as it went on the worst rank: slowest, fullest, and failed if it failed anywhere."""
-    if ranks.alone:
+    if not ranks.is_distributed:
         return trial
     worst = _BY_SEVERITY[round(_largest(float(_BY_SEVERITY.index(trial.outcome)), ranks))]
     if worst != "ran":

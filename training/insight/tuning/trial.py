@@ -120,7 +120,7 @@ def _generated(batch_size: int, side_px: int, num_outputs: int, *, pin: bool) ->
 
 def _validate(engine: Engine, serve_px: int) -> None:
     """Takes the memory that a validation takes."""
-    judge = torch_runner(engine.judged_network, engine.device, engine.amp_dtype)
+    judge = torch_runner(engine.eval_model, engine.device, engine.amp_dtype)
     judge(torch.zeros(_JUDGED_BATCH if engine.device.type == "cuda" else 1, 3, serve_px, serve_px))
     engine.train_mode()
 

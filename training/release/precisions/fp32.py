@@ -29,7 +29,7 @@ def write_single(
         storage.
     """
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
-    network.load_state_dict(checkpoint.judged_weights)
+    network.load_state_dict(checkpoint.eval_weights)
     network.eval()
     fold_batch_norm(network, validation.spec)
     exact = _torch_logits(network, validation)

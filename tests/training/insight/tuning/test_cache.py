@@ -49,7 +49,7 @@ def test_another_device_or_version_is_measured_anew(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(module.timm, "__version__", "0.0.1")
         assert TrialCache(facts(), tmp_path).find(setting(32)) is None
-    monkeypatch.setattr(module, "device_in_words", lambda _: "NVIDIA Other")
+    monkeypatch.setattr(module, "describe_device", lambda _: "NVIDIA Other")
     assert TrialCache(facts(), tmp_path).find(setting(32)) is None
 
 

@@ -100,7 +100,7 @@ def test_the_recipes_own_batch_is_never_too_large(data, manifest, machine, tmp_p
 class Pair:
     """Two ranks of which the other one found `other`."""
 
-    alone, is_first = False, True
+    alone, is_main = False, True
 
     def __init__(self, other):
         self._other = iter(other)
