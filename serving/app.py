@@ -89,7 +89,7 @@ def create_app(
     admission = Admission(_admission_limits(settings), metrics)
     life = Life(
         is_warm=lambda: releases.is_warm,
-        has_pulse=lambda: decoder.num_alive > 0 and releases.current.scheduler.is_well,
+        has_pulse=lambda: decoder.num_alive > 0 and releases.current.scheduler.is_healthy,
     )
     parts = Parts(
         admission=admission,
@@ -180,7 +180,7 @@ async def _warm_up(releases: Releases, decoder: RunningDecoder, on_failure: Call
         if on_failure is not None:
             on_failure(error)
     else:
-        _log.info("ready", scheduling=releases.current.plan.describe())
+        _log.info("ready", scheduling=releases.current.policy.describe())
 
 
 async def _reload(releases: Releases) -> None:

@@ -22,10 +22,10 @@ from serving.cores import available_cores
 from serving.decoding.pool import Decoded
 from serving.errors import RunFailed
 from serving.metrics import Metrics
-from serving.scheduling.networks import choose_plan, choose_precision, open_networks
-from serving.scheduling.policies import Lane, Plan
+from serving.scheduling.networks import choose_policy, choose_precision, open_networks
+from serving.scheduling.policies import RunMode, SchedulingPolicy
 from serving.scheduling.scheduler import Scheduler
-from serving.scheduling.workers import run_apart
+from serving.scheduling.workers import run_in_daemon_thread
 from serving.settings import Settings, find_bundle
 
 Logits = npt.NDArray[np.float32]
@@ -48,8 +48,8 @@ class Release:
     Args:
         bundle: Verified.
         precision: Which of its networks.
-        networks: That network, opened for every lane of the plan.
-        plan: How its runs share the device.
+        networks: That network, opened for every mode of the policy.
+        policy: Schedules its runs.
         metrics: Times its runs.
     """
 
@@ -57,13 +57,13 @@ class Release:
         self,
         bundle: Bundle,
         precision: Precision,
-        networks: Mapping[Lane, NetworkSession],
-        plan: Plan,
+        networks: Mapping[RunMode, NetworkSession],
+        policy: SchedulingPolicy,
         metrics: Metrics,
     ) -> None:
-        self.bundle, self.precision, self.plan = bundle, precision, plan
-        self.scheduler = Scheduler(networks, plan, metrics)
-        first = networks["narrow"]
+        self.bundle, self.precision, self.policy = bundle, precision, policy
+        self.scheduler = Scheduler(networks, policy, metrics)
+        first = networks["throughput"]
         self.providers = first.providers if isinstance(first, OnnxSession) else ()
         self._network = bundle.network(precision)
         self._num_users = 0
@@ -177,7 +177,7 @@ class Releases:
         self.current.scheduler.close()
 
     async def _open_next(self) -> Release:
-        new: Release = await run_apart(self._reopen)
+        new: Release = await run_in_daemon_thread(self._reopen)
         try:
             await new.warm_up(self._decoder)
         except InputError:
@@ -200,7 +200,7 @@ class Releases:
             label_hash=record.label_hash,
             precision=self.current.precision,
             provider=next(iter(self.current.providers), ""),
-            scheduling=self.current.plan.describe(),
+            scheduling=self.current.policy.describe(),
         )
 
 
@@ -218,11 +218,15 @@ def open_release(settings: Settings, metrics: Metrics, session: NetworkSession |
     cuda = settings.provider == "cuda"
     bundle = load_bundle(find_bundle(settings))
     precision = choose_precision(bundle, settings.precision, cuda=cuda)
-    plan = choose_plan(
+    policy = choose_policy(
         cuda=cuda, num_cores=available_cores(), num_threads=settings.num_threads, num_runs=settings.num_runs
     )
-    networks = open_networks(bundle, precision, plan) if session is None else dict.fromkeys(plan.threads, session)
-    return Release(bundle, precision, networks, plan, metrics)
+    networks = (
+        open_networks(bundle, precision, policy)
+        if session is None
+        else dict.fromkeys(policy.num_threads_by_mode, session)
+    )
+    return Release(bundle, precision, networks, policy, metrics)
 
 
 def _require_numbers(logits: Logits) -> None:

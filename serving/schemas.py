@@ -217,7 +217,7 @@ def model_card(release: Release) -> ModelCard:
         input=record.input,
         precision=precision,
         providers=release.providers,
-        scheduling=release.plan.describe(),
+        scheduling=release.policy.describe(),
         thresholds=bundle.network(precision).thresholds,
         metrics=record.metrics,
         sources=record.sources,

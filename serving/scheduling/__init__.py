@@ -1,1 +1,1 @@
-"""Many prepared pictures, few runs: which run next, on which threads, with how many pictures."""
+"""Schedules runs of the network: which pictures run next, in which batch size and on how many threads."""

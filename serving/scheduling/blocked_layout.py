@@ -1,8 +1,8 @@
-"""The network rewritten for this very processor, where that wins time and changes no answer.
+"""Rewrites a network for this processor, if that makes it faster without changing its output.
 
-ONNX Runtime optimizes a network when it opens it; its result is taken, rewritten once more (`blocked_graph`), and
-opened in its place. Operators of the runtime's own layout may change with it. So the rewritten network is used only if
-it opens and answers as the original does; else the original runs, and the log says why.
+ONNX Runtime optimizes a network when it opens it. This module saves the optimized graph, rewrites it (`blocked_graph`)
+and opens the result. The rewritten graph uses internal operators of ONNX Runtime, which may change between versions.
+So it is used only if it opens and reproduces the original's output; otherwise the original runs and the log says why.
 """
 
 import os
@@ -18,78 +18,79 @@ import structlog
 from models.preprocess import InputSpec
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 
-_LEAVES_BLOCKS: Final = b"ReorderOutput"
-# Of the largest logit. The two differ by the order of additions, which was seen to change 1e-6 of it.
+_LEAVES_BLOCKED_LAYOUT: Final = b"ReorderOutput"
+# Relative to the largest value. The order of additions differs, which changed values by 1e-6 in measurements.
 _TOLERANCE: Final = 1e-4
 
 _log = structlog.get_logger(__name__)
 
 
-class Probe(NamedTuple):
-    """A picture of noise and what the original network says of it."""
+class Reference(NamedTuple):
+    """A random input and the original network's output for it."""
 
     pixels: npt.NDArray[np.float32]
-    answer: NetworkOutput
+    output: NetworkOutput
 
-    def agrees(self, session: NetworkSession) -> bool:
-        """Whether another session says the same."""
-        pairs = zip(session.run(self.pixels), self.answer, strict=True)
-        return all(np.abs(given - wanted).max() <= _TOLERANCE * np.abs(wanted).max() for given, wanted in pairs)
+    def matches(self, session: NetworkSession) -> bool:
+        """Whether a session's output is the same within the tolerance."""
+        pairs = zip(session.run(self.pixels), self.output, strict=True)
+        return all(np.abs(actual - expected).max() <= _TOLERANCE * np.abs(expected).max() for actual, expected in pairs)
 
 
-class Rewritten(NamedTuple):
-    """A network file for this process and this processor, for one picture a run."""
+class RewrittenNetwork(NamedTuple):
+    """A network file for this process and processor that takes one picture per run."""
 
     path: Path
-    """Holds until the context ends."""
-    probe: Probe
+    """Valid until the context ends."""
+    reference: Reference
 
 
 @contextmanager
-def rewritten(path: Path, spec: InputSpec) -> Iterator[Rewritten | None]:
+def rewritten_network(path: Path, spec: InputSpec) -> Iterator[RewrittenNetwork | None]:
     """Rewrites a network for this processor.
 
     Args:
         path: The network file.
-        spec: What it expects.
+        spec: The network's input.
 
     Returns:
-        What to open without further optimization, until the context ends; None where nothing is to be won, or this
-        system has no files in memory.
+        The rewritten network, to be opened without further optimization until the context ends; None if there is
+        nothing to rewrite or the system has no in-memory files.
 
     Raises:
-        Exception: Whatever ONNX Runtime raises, also of classes that derive from nothing else.
+        Exception: Any error of ONNX Runtime; its classes derive from Exception directly.
     """
     if not hasattr(os, "memfd_create"):
         yield None
         return
-    # In memory: the root file system of a container may be read-only.
+    # In memory, because the root file system of a container may be read-only.
     with os.fdopen(os.memfd_create("botanify-network"), "r+b") as file:
-        here = Path(f"/proc/self/fd/{file.fileno()}")
-        # The session is not kept by a name: its weights would be held beside those of all that are opened next.
-        yield _rewrite(here, OnnxSession(path, num_threads=1, optimized_copy=here), spec)
+        path_in_memory = Path(f"/proc/self/fd/{file.fileno()}")
+        # No variable holds this session, so that its weights are freed before further sessions are opened.
+        yield _rewrite(path_in_memory, OnnxSession(path, num_threads=1, optimized_copy=path_in_memory), spec)
 
 
-def _rewrite(here: Path, original: OnnxSession, spec: InputSpec) -> Rewritten | None:
-    optimized = here.read_bytes()
-    if _LEAVES_BLOCKS not in optimized:
+def _rewrite(path: Path, original: OnnxSession, spec: InputSpec) -> RewrittenNetwork | None:
+    """Rewrites the optimized graph at `path` in place; `original` is its session."""
+    optimized = path.read_bytes()
+    if _LEAVES_BLOCKED_LAYOUT not in optimized:
         return None
-    from serving.scheduling.blocked_graph import keep_blocked  # takes half a second
+    from serving.scheduling.blocked_graph import keep_blocked  # imports onnx, which takes half a second
 
-    faster = keep_blocked(optimized, block_size(here))
-    if not faster.num_scalings:
+    rewritten = keep_blocked(optimized, block_size(path))
+    if not rewritten.num_scalings:
         return None
     pixels = np.random.default_rng(0).standard_normal((1, 3, spec.height, spec.width), dtype=np.float32)
-    here.write_bytes(faster.file)
-    _log.info("blocked_layout", num_scalings=faster.num_scalings, num_into_weights=faster.num_into_weights)
-    return Rewritten(here, Probe(pixels, original.run(pixels)))
+    path.write_bytes(rewritten.file)
+    _log.info("blocked_layout", num_scalings=rewritten.num_scalings, num_into_weights=rewritten.num_into_weights)
+    return RewrittenNetwork(path, Reference(pixels, original.run(pixels)))
 
 
 def block_size(scratch: Path) -> int:
-    """Channels in a block of ONNX Runtime's layout on this processor; for use once a session was opened.
+    """Returns the number of channels per block in ONNX Runtime's blocked layout on this processor.
 
     Args:
-        scratch: A file that is overwritten.
+        scratch: A file to overwrite.
     """
     import onnxruntime
 
@@ -97,7 +98,7 @@ def block_size(scratch: Path) -> int:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    options.log_severity_level = 4  # it warns that the file is for this processor
+    options.log_severity_level = 4  # no warning that the file is specific to this processor
     options.optimized_model_filepath = str(scratch)
     onnxruntime.InferenceSession(one_convolution(), options, providers=["CPUExecutionProvider"])
     return read_block_size(scratch.read_bytes())

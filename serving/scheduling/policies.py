@@ -1,143 +1,145 @@
-"""How runs share the device: one picture a run on a CPU, growing batches on a GPU."""
+"""Scheduling policies: single pictures on a CPU, dynamic batches on a GPU."""
 
 from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-Lane = Literal["wide", "narrow"]
-"""Which of the opened networks runs: the one over all cores, or one over a single core."""
+RunMode = Literal["latency", "throughput"]
+"""Which session runs the network: one whose runs take all cores, or one whose runs take a single core each."""
 
-# Nothing but these sizes ever runs on a GPU, and each is warmed up, so no shape is new under load.
-_BUCKETS: Final = (1, 2, 4, 8, 16, 32)
-# Beyond these a single picture gains little from further threads; a starting point, to be measured on larger machines.
-_MOST_WIDE_THREADS: Final = 16
-
-
-def bucket_of(num_pictures: int, buckets: tuple[int, ...]) -> int:
-    """The smallest bucket that holds so many pictures."""
-    return next(bucket for bucket in buckets if bucket >= num_pictures)
+# A GPU runs only these batch sizes. All of them are warmed up, so that no shape is new under load.
+_BATCH_SIZES: Final = (1, 2, 4, 8, 16, 32)
+# Beyond this a single picture gains little from more threads; an estimate, not yet measured on large machines.
+_MAX_LATENCY_THREADS: Final = 16
 
 
-class Choice(NamedTuple):
-    """The run to begin now."""
+def padded_batch_size(num_pictures: int, batch_sizes: tuple[int, ...]) -> int:
+    """Returns the smallest batch size that holds the pictures."""
+    return next(size for size in batch_sizes if size >= num_pictures)
+
+
+class NextRun(NamedTuple):
+    """The run to start now."""
 
     num_pictures: int
-    lane: Lane
+    mode: RunMode
 
 
-class Plan(Protocol):
-    """A rule for the next run."""
+class SchedulingPolicy(Protocol):
+    """Decides what runs next."""
 
     @property
     def num_workers(self) -> int:
-        """Runs at the same time, at most."""
+        """Maximum number of concurrent runs."""
         ...
 
     @property
-    def buckets(self) -> tuple[int, ...]:
-        """The batch sizes that ever run, in order; each is warmed up."""
+    def batch_sizes(self) -> tuple[int, ...]:
+        """The batch sizes that runs use, ascending; each is warmed up."""
         ...
 
     @property
-    def threads(self) -> dict[Lane, int | None]:
-        """Threads of a run in each lane that is ever chosen; None leaves them to ONNX Runtime."""
+    def num_threads_by_mode(self) -> dict[RunMode, int | None]:
+        """Threads of a run in each mode that the policy uses; None leaves the number to ONNX Runtime."""
         ...
 
-    def choose(self, num_waiting: int, running: tuple[Lane, ...], *, alone: bool) -> Choice | None:
-        """Says what to run next.
+    def choose(self, num_waiting: int, running: tuple[RunMode, ...], *, alone: bool) -> NextRun | None:
+        """Chooses the next run.
 
         Args:
-            num_waiting: Pictures that wait; at least one.
-            running: The lanes of the runs in flight.
-            alone: Whether the first picture that waits is the only one in the whole service.
+            num_waiting: Pictures in the queue.
+            running: The modes of the runs in flight.
+            alone: Whether the first picture in the queue is the only one in the whole service.
 
         Returns:
-            The run, or nothing while the device is full.
+            The run, or None if the queue is empty or the device is fully used.
         """
         ...
 
     def describe(self) -> str:
-        """The plan in a few words, for logs, `/model` and the metrics."""
+        """Describes the policy in a few words, for the log, `/model` and the metrics."""
         ...
 
 
-class CorePlan(msgspec.Struct, frozen=True):
-    """Batch 1, as suits a CPU: one run over all cores when alone, one run a core when busy.
+class CpuPolicy(msgspec.Struct, frozen=True):
+    """Batch size 1: a single picture uses all cores; under load each core runs one picture.
 
-    Two cores, EfficientNet-B4 in fp32: a batch of 8 took 178 ms a picture on one thread against 144 to 150 alone; two
-    runs of one thread gave 10.8 pictures/s against 9.2 of one run after another on two threads.
+    Measured with EfficientNet-B4 in fp32 on two cores. A batch of 8 took 178 ms per picture on one thread; pictures run
+    one by one took 144 to 150 ms. Two concurrent runs with one thread each reached 10.8 pictures/s; consecutive runs
+    with two threads reached 9.2.
     """
 
     num_cores: int
-    buckets: tuple[int, ...] = (1,)
+    batch_sizes: tuple[int, ...] = (1,)
 
     @property
     def num_workers(self) -> int:
-        """One a core."""
+        """One per core."""
         return self.num_cores
 
     @property
-    def threads(self) -> dict[Lane, int | None]:
-        """As `Plan.threads`."""
-        threads: dict[Lane, int | None] = {"narrow": 1}
+    def num_threads_by_mode(self) -> dict[RunMode, int | None]:
+        """See `SchedulingPolicy.num_threads_by_mode`."""
+        threads: dict[RunMode, int | None] = {"throughput": 1}
         if self.num_cores > 1:
-            threads["wide"] = min(self.num_cores, _MOST_WIDE_THREADS)
+            threads["latency"] = min(self.num_cores, _MAX_LATENCY_THREADS)
         return threads
 
-    def choose(self, num_waiting: int, running: tuple[Lane, ...], *, alone: bool) -> Choice | None:
-        """As `Plan.choose`."""
-        if num_waiting == 0 or "wide" in running or len(running) >= self.num_cores:
+    def choose(self, num_waiting: int, running: tuple[RunMode, ...], *, alone: bool) -> NextRun | None:
+        """See `SchedulingPolicy.choose`."""
+        if num_waiting == 0 or "latency" in running or len(running) >= self.num_cores:
             return None
-        return Choice(1, "wide" if alone and not running and self.num_cores > 1 else "narrow")
+        return NextRun(1, "latency" if alone and not running and self.num_cores > 1 else "throughput")
 
     def describe(self) -> str:
-        """As `Plan.describe`."""
+        """See `SchedulingPolicy.describe`."""
         if self.num_cores == 1:
             return "1 run on 1 thread"
-        return f"1 run on {self.threads['wide']} threads when alone, {self.num_cores} runs on 1 thread each when busy"
+        latency_threads = self.num_threads_by_mode["latency"]
+        return f"1 run on {latency_threads} threads when alone, {self.num_cores} runs on 1 thread each when busy"
 
 
-class FixedPlan(msgspec.Struct, frozen=True):
-    """Batch 1 with as many runs of as many threads as the operator asked for."""
+class FixedPolicy(msgspec.Struct, frozen=True):
+    """Batch size 1, with the number of runs and threads that the operator set."""
 
     num_workers: int
     num_threads: int
-    buckets: tuple[int, ...] = (1,)
+    batch_sizes: tuple[int, ...] = (1,)
 
     @property
-    def threads(self) -> dict[Lane, int | None]:
-        """As `Plan.threads`."""
-        return {"narrow": self.num_threads}
+    def num_threads_by_mode(self) -> dict[RunMode, int | None]:
+        """See `SchedulingPolicy.num_threads_by_mode`."""
+        return {"throughput": self.num_threads}
 
-    def choose(self, num_waiting: int, running: tuple[Lane, ...], *, alone: bool) -> Choice | None:  # noqa: ARG002
-        """As `Plan.choose`."""
-        return Choice(1, "narrow") if num_waiting and len(running) < self.num_workers else None
+    def choose(self, num_waiting: int, running: tuple[RunMode, ...], *, alone: bool) -> NextRun | None:  # noqa: ARG002
+        """See `SchedulingPolicy.choose`."""
+        return NextRun(1, "throughput") if num_waiting and len(running) < self.num_workers else None
 
     def describe(self) -> str:
-        """As `Plan.describe`."""
+        """See `SchedulingPolicy.describe`."""
         return f"{self.num_workers} runs on {self.num_threads} threads each"
 
 
-class BatchPlan(msgspec.Struct, frozen=True):
-    """Continuous batching, as suits a GPU: whatever waits when a run ends is the next batch.
+class DynamicBatchPolicy(msgspec.Struct, frozen=True):
+    """Dynamic batching for a GPU: when a run ends, the pictures in the queue become the next batch.
 
-    Nothing ever waits for a batch to fill. Two batches are in flight, so that one is copied while the other runs.
+    A batch never waits to fill up. Two are in flight, so that one can be copied while the other runs.
     """
 
-    buckets: tuple[int, ...] = _BUCKETS
+    batch_sizes: tuple[int, ...] = _BATCH_SIZES
     num_workers: int = 2
 
     @property
-    def threads(self) -> dict[Lane, int | None]:
-        """As `Plan.threads`."""
-        return {"narrow": None}
+    def num_threads_by_mode(self) -> dict[RunMode, int | None]:
+        """See `SchedulingPolicy.num_threads_by_mode`."""
+        return {"throughput": None}
 
-    def choose(self, num_waiting: int, running: tuple[Lane, ...], *, alone: bool) -> Choice | None:  # noqa: ARG002
-        """As `Plan.choose`."""
+    def choose(self, num_waiting: int, running: tuple[RunMode, ...], *, alone: bool) -> NextRun | None:  # noqa: ARG002
+        """See `SchedulingPolicy.choose`."""
         if num_waiting == 0 or len(running) >= self.num_workers:
             return None
-        return Choice(min(num_waiting, self.buckets[-1]), "narrow")
+        return NextRun(min(num_waiting, self.batch_sizes[-1]), "throughput")
 
     def describe(self) -> str:
-        """As `Plan.describe`."""
-        return f"batches of {', '.join(map(str, self.buckets))}, {self.num_workers} in flight"
+        """See `SchedulingPolicy.describe`."""
+        return f"batches of {', '.join(map(str, self.batch_sizes))}, {self.num_workers} in flight"

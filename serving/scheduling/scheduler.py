@@ -1,6 +1,6 @@
-"""A queue of prepared pictures -> runs of the network: batches, second tries, lost workers.
+"""The scheduler: a queue of prepared pictures, batched into runs of the network; it retries failed runs.
 
-Everything here happens on the event loop but the runs themselves, so nothing needs a lock.
+All of its code except the runs themselves executes on the event loop, so no locks are needed.
 """
 
 import asyncio
@@ -17,281 +17,294 @@ import structlog
 from models.session import NetworkSession
 from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
-from serving.scheduling.policies import Choice, Lane, Plan, bucket_of
+from serving.scheduling.policies import NextRun, RunMode, SchedulingPolicy, padded_batch_size
 from serving.scheduling.workers import Worker
 
 Array = npt.NDArray[np.float32]
 
-_LONGEST_RUN_S: Final = 15.0  # a picture takes 0.15 s of one core; what takes so much longer never returns
-_LONGEST_WARM_UP_S: Final = 300.0  # every batch size in every lane and worker; a GPU also loads its kernels
-_WATCH_S: Final = 0.5
-_MOST_ASKERS: Final = 4  # threads that may hang in a network that never returns; nothing can end them
+_RUN_TIMEOUT_S: Final = 15.0  # a picture takes 0.15 s on one core; a run that takes 100 times as long has hung
+_WARM_UP_TIMEOUT_S: Final = 300.0  # every batch size in every mode and worker; a GPU also loads its kernels
+_CHECK_INTERVAL_S: Final = 0.5
+_MAX_CHECKS: Final = 4  # health checks that may hang in the network at once; a hung thread cannot be ended
 
 _log = structlog.get_logger(__name__)
 
 
-class _Job:
-    """One picture on its way through the network."""
+class _QueuedPicture:
+    """One picture and the future of its logits."""
 
     def __init__(self, pixels: Array, *, alone: bool, logits: "asyncio.Future[Array]") -> None:
         self.pixels, self.alone, self.logits = pixels, alone, logits
-        self.queued = time.perf_counter()
-        self.failed = False
-        """Whether a run that it was part of failed; it then gets one of its own."""
+        self.queued_at = time.perf_counter()
+        self.has_failed = False
+        """Whether a run with this picture failed; the picture is then retried in a run of its own."""
 
 
 class _Run:
-    """Pictures that go through the network together."""
+    """A batch of pictures in flight."""
 
-    def __init__(self, lane: Lane, jobs: Sequence[_Job]) -> None:
-        self.lane, self.jobs = lane, jobs
-        self.began = time.perf_counter()
+    def __init__(self, mode: RunMode, pictures: Sequence[_QueuedPicture]) -> None:
+        self.mode, self.pictures = mode, pictures
+        self.started_at = time.perf_counter()
 
 
 class Scheduler:
     """Runs pictures through the network, off the event loop.
 
-    A run that fails is repeated picture by picture, so that one that the network cannot stand costs no other. When a
-    picture fails by itself, a picture that ran at the start is tried: if that fails too, the network is to blame.
-    A worker that died or hangs is replaced, and its pictures are tried once more, each by itself.
+    If a run fails, its pictures are retried one by one, so that a picture that breaks the network fails alone. If a
+    picture fails alone, the warm-up picture is run as a health check: if that fails too, the network is at fault, and
+    otherwise the picture. A worker that has died or hangs is replaced, and its pictures are retried one by one.
 
     Args:
-        networks: The network for each lane that the plan chooses.
-        plan: Which run is next.
+        networks: The session for each mode that the policy uses.
+        policy: Chooses the next run.
         metrics: Times and counts the runs.
-        longest_run_s: After so many seconds a run counts as hung.
-        watch_s: How often the workers are looked at, seconds.
+        run_timeout_s: A run that takes longer has hung.
+        check_interval_s: Interval between checks of the workers, seconds.
     """
 
     def __init__(
         self,
-        networks: Mapping[Lane, NetworkSession],
-        plan: Plan,
+        networks: Mapping[RunMode, NetworkSession],
+        policy: SchedulingPolicy,
         metrics: Metrics,
         *,
-        longest_run_s: float = _LONGEST_RUN_S,
-        watch_s: float = _WATCH_S,
+        run_timeout_s: float = _RUN_TIMEOUT_S,
+        check_interval_s: float = _CHECK_INTERVAL_S,
     ) -> None:
-        self.plan = plan
+        self.policy = policy
         self._networks, self._metrics = networks, metrics
-        self._longest_run_s, self._watch_s = longest_run_s, watch_s
-        self._waiting: deque[_Job] = deque()
+        self._run_timeout_s, self._check_interval_s = run_timeout_s, check_interval_s
+        self._queue: deque[_QueuedPicture] = deque()
         self._running: dict[Worker, _Run] = {}
         self._idle: list[Worker] = []
-        self._watch: asyncio.Task[None] | None = None
-        self._sound: Array | None = None
-        self._is_well = False
         self._num_started = 0
-        self._closed = False
-        self._asking: asyncio.Task[bool] | None = None
-        self._giving_up: set[asyncio.Task[None]] = set()
-        self._askers: list[Worker] = []
+        self._warm_up_pixels: Array | None = None
+        self._is_healthy = False
+        self._is_closed = False
+        self._monitor: asyncio.Task[None] | None = None
+        self._check: asyncio.Task[bool] | None = None
+        self._check_workers: list[Worker] = []
+        self._failing: set[asyncio.Task[None]] = set()
 
     @property
-    def is_well(self) -> bool:
-        """Whether pictures get answers: no run was lost or failed since the network last ran."""
-        return self._is_well and not self._closed
+    def is_healthy(self) -> bool:
+        """Whether pictures get answers: since the network last ran, no run has failed and no worker was lost."""
+        return self._is_healthy and not self._is_closed
 
     async def warm_up(self, pixels: Array) -> Array:
-        """Runs a picture in every lane and batch size that the plan may ever choose; then runs are taken.
+        """Runs a picture in every mode and batch size that the policy uses; `run` may be called afterwards.
 
         Args:
-            pixels: Shape (3, height, width), normalized; kept, to find out later whether the network still runs.
+            pixels: Shape (3, height, width), normalized; kept as the input of later health checks.
 
         Returns:
-            Its logits in each of these runs, shape (num_runs, num_outputs).
+            The logits of each run, shape (num_runs, num_outputs).
         """
-        for _ in range(self.plan.num_workers):
-            self._hire()
-        async with asyncio.timeout(_LONGEST_WARM_UP_S):
-            # Every worker, since buffers on a device belong to their thread; at once, since there may be many.
-            rows = await asyncio.gather(*(self._warm_up_one(worker, pixels) for worker in self._idle))
-        self._sound, self._is_well = pixels, True
-        self._watch = asyncio.create_task(self._keep_watch())
+        for _ in range(self.policy.num_workers):
+            self._add_worker()
+        async with asyncio.timeout(_WARM_UP_TIMEOUT_S):
+            # In every worker, because device buffers belong to a thread; concurrently, because there may be many.
+            rows = await asyncio.gather(*(self._warm_up_worker(worker, pixels) for worker in self._idle))
+        self._warm_up_pixels, self._is_healthy = pixels, True
+        self._monitor = asyncio.create_task(self._monitor_workers())
         return np.concatenate(rows)
 
     async def run(self, inputs: Sequence[Array], *, alone: bool = False) -> Array:
-        """Gives the logits of some pictures.
+        """Returns the logits of some pictures.
 
-        When cancelled, pictures whose run has not begun are never run.
+        If the caller is cancelled, pictures whose run has not started are dropped.
 
         Args:
-            inputs: At least one picture as (3, height, width), normalized.
-            alone: Whether nothing else is to be done in the whole service.
+            inputs: At least one picture, shape (3, height, width), normalized.
+            alone: Whether these are the only pictures in the whole service.
 
         Returns:
             Shape (num_pictures, num_outputs).
 
         Raises:
-            RunFailed: The network fails on one of these pictures and on no other.
-            NotReady: The network fails on every picture, has hung for long, or is closed.
+            RunFailed: The network fails on one of these pictures, but not on others.
+            NotReady: The network fails on every picture, hangs, or is closed.
         """
-        if self._closed:
+        if self._is_closed:
             raise NotReady("the network is closed", retry_after_s=1, remedy="try again in a second")
-        if self._hangs():  # or each picture would take one more thread that nothing can end
-            raise _not_running()
+        if self._has_hung_checks():  # each further picture would occupy one more thread that cannot be ended
+            raise _network_failed()
         loop = asyncio.get_running_loop()
-        jobs = [_Job(pixels, alone=alone and len(inputs) == 1, logits=loop.create_future()) for pixels in inputs]
-        self._waiting.extend(jobs)
-        self._begin_runs()
+        alone = alone and len(inputs) == 1
+        pictures = [_QueuedPicture(pixels, alone=alone, logits=loop.create_future()) for pixels in inputs]
+        self._queue.extend(pictures)
+        self._start_runs()
         try:
-            return np.stack(await asyncio.gather(*(job.logits for job in jobs)))
+            return np.stack(await asyncio.gather(*(picture.logits for picture in pictures)))
         finally:
-            for job in jobs:  # a bad one among them, or nobody waits any more
-                job.logits.cancel()
-            self._forget_cancelled()
+            for picture in pictures:  # after a failure or a cancellation, the others are not needed
+                picture.logits.cancel()
+            self._drop_cancelled()
 
     def close(self) -> None:
-        """Drops the pictures whose run has not begun; what runs, ends by itself."""
-        self._closed = True
-        for task in (self._watch, self._asking):
+        """Drops the queued pictures; runs in flight end by themselves."""
+        self._is_closed = True
+        for task in (self._monitor, self._check):
             if task is not None:
                 task.cancel()
-        for job in self._waiting:
-            job.logits.cancel()
-        self._forget_cancelled()
+        for picture in self._queue:
+            picture.logits.cancel()
+        self._drop_cancelled()
         for worker in [*self._idle, *self._running]:
-            worker.end()
+            worker.stop()
 
-    async def _warm_up_one(self, worker: Worker, pixels: Array) -> Array:
+    async def _warm_up_worker(self, worker: Worker, pixels: Array) -> Array:
         runs = [
-            await worker.do(partial(_logits, network, [pixels] * size, size))
+            await worker.run(partial(_run_batch, network, [pixels] * size, size))
             for network in self._networks.values()
-            for size in self.plan.buckets
+            for size in self.policy.batch_sizes
         ]
         return np.stack([logits[0] for logits in runs])
 
-    def _begin_runs(self) -> None:
-        """Begins every run that the plan wants now."""
+    # ---- the queue
+
+    def _start_runs(self) -> None:
+        """Starts every run that the policy allows now."""
         while self._idle and (run := self._next_run()) is not None:
             worker = self._idle.pop()
             self._running[worker] = run
-            self._metrics.batch(len(run.jobs))
-            for job in run.jobs:
-                self._metrics.stage_took("queue", run.began - job.queued)
-            pixels = [job.pixels for job in run.jobs]
-            size = bucket_of(len(pixels), self.plan.buckets)
-            worker.begin(partial(_logits, self._networks[run.lane], pixels, size), self._finished)
-        self._metrics.queued.set(len(self._waiting))
-
-    def _forget_cancelled(self) -> None:
-        """Lets go of pictures that nobody waits for any more."""
-        self._waiting = deque(job for job in self._waiting if not job.logits.done())
-        self._metrics.queued.set(len(self._waiting))
+            self._metrics.batch(len(run.pictures))
+            for picture in run.pictures:
+                self._metrics.stage_took("queue", run.started_at - picture.queued_at)
+            pixels = [picture.pixels for picture in run.pictures]
+            size = padded_batch_size(len(pixels), self.policy.batch_sizes)
+            worker.submit(partial(_run_batch, self._networks[run.mode], pixels, size), self._on_run_done)
+        self._metrics.queued.set(len(self._queue))
 
     def _next_run(self) -> _Run | None:
-        while self._waiting and self._waiting[0].logits.done():
-            self._waiting.popleft()
-        if not self._waiting:
+        while self._queue and self._queue[0].logits.done():
+            self._queue.popleft()
+        if not self._queue:
             return None
-        running = tuple(run.lane for run in self._running.values())
-        alone = self._waiting[0].alone and len(self._waiting) == 1
-        choice = self.plan.choose(len(self._waiting), running, alone=alone)
-        return None if choice is None else _Run(choice.lane, self._take(choice))
+        running = tuple(run.mode for run in self._running.values())
+        alone = self._queue[0].alone and len(self._queue) == 1
+        chosen = self.policy.choose(len(self._queue), running, alone=alone)
+        return None if chosen is None else _Run(chosen.mode, self._dequeue(chosen))
 
-    def _take(self, choice: Choice) -> list[_Job]:
-        """Takes as many pictures as wanted off the queue; one that failed before comes by itself."""
-        taken: list[_Job] = []
-        while self._waiting and len(taken) < choice.num_pictures:
-            job = self._waiting[0]
-            if not job.logits.done():
-                if job.failed and taken:
+    def _dequeue(self, chosen: NextRun) -> list[_QueuedPicture]:
+        """Takes the pictures of a run off the queue; a picture that failed before runs alone."""
+        taken: list[_QueuedPicture] = []
+        while self._queue and len(taken) < chosen.num_pictures:
+            picture = self._queue[0]
+            if not picture.logits.done():
+                if picture.has_failed and taken:
                     break
-                taken.append(job)
-            self._waiting.popleft()
-            if job.failed and taken:
+                taken.append(picture)
+            self._queue.popleft()
+            if picture.has_failed and taken:
                 break
         return taken
 
-    def _finished(self, worker: Worker, logits: Array | None, error: BaseException | None) -> None:
+    def _drop_cancelled(self) -> None:
+        """Removes pictures whose caller no longer waits."""
+        self._queue = deque(picture for picture in self._queue if not picture.logits.done())
+        self._metrics.queued.set(len(self._queue))
+
+    # ---- results and retries
+
+    def _on_run_done(self, worker: Worker, logits: Array | None, error: BaseException | None) -> None:
         run = self._running.pop(worker)
         self._idle.append(worker)
-        self._metrics.stage_took("run", time.perf_counter() - run.began)
+        self._metrics.stage_took("run", time.perf_counter() - run.started_at)
         if logits is None:
-            self._try_again(run, error)
+            self._retry(run, error)
         else:
-            self._is_well = True
-            for job, row in zip(run.jobs, logits, strict=False):  # rows of filling come last
-                if not job.logits.done():
-                    job.logits.set_result(row)
-        self._begin_runs()
+            self._is_healthy = True
+            for picture, row in zip(run.pictures, logits, strict=False):  # padding rows come last
+                if not picture.logits.done():
+                    picture.logits.set_result(row)
+        self._start_runs()
 
-    def _try_again(self, run: _Run, error: BaseException | None) -> None:
-        """Queues the pictures of a run that gave nothing, each for a run of its own; first in, first out."""
-        _log.error("run_failed", num_pictures=len(run.jobs), error=" ".join(str(error).split())[:300])
-        hopeless = [job for job in run.jobs if job.failed or (len(run.jobs) == 1 and error is not None)]
-        for job in hopeless:
-            task = asyncio.create_task(self._give_up(job))
-            self._giving_up.add(task)  # asyncio itself holds tasks weakly
-            task.add_done_callback(self._giving_up.discard)
-        again = [job for job in run.jobs if job not in hopeless]
-        for job in again:
-            job.failed = True
-        self._waiting.extendleft(reversed(again))
+    def _retry(self, run: _Run, error: BaseException | None) -> None:
+        """Queues the pictures of a failed run again, at the front and in order; each then runs alone.
 
-    async def _give_up(self, job: _Job) -> None:
-        """Tells whose fault it is that a picture has no answer."""
-        well = await self._runs_a_sound_picture()
-        if job.logits.done():
+        A picture whose run failed before, or that failed alone, is not retried.
+        """
+        _log.error("run_failed", num_pictures=len(run.pictures), error=" ".join(str(error).split())[:300])
+        has_failed_alone = len(run.pictures) == 1 and error is not None
+        retried = [] if has_failed_alone else [picture for picture in run.pictures if not picture.has_failed]
+        for picture in run.pictures:
+            if picture not in retried:
+                task = asyncio.create_task(self._fail(picture))
+                self._failing.add(task)  # asyncio holds only weak references to tasks
+                task.add_done_callback(self._failing.discard)
+        for picture in retried:
+            picture.has_failed = True
+        self._queue.extendleft(reversed(retried))
+
+    async def _fail(self, picture: _QueuedPicture) -> None:
+        """Fails a picture, with an error that names the picture or the network as the cause."""
+        is_healthy = await self._check_network()
+        if picture.logits.done():
             return
-        if well:
-            job.logits.set_exception(RunFailed("the network gives no answer for the picture"))
+        if is_healthy:
+            picture.logits.set_exception(RunFailed("the network fails on the picture"))
         else:
-            job.logits.set_exception(_not_running())
+            picture.logits.set_exception(_network_failed())
 
-    async def _runs_a_sound_picture(self) -> bool:
-        assert self._sound is not None, "warm_up comes first"
-        if self._hangs():
+    # ---- health
+
+    async def _check_network(self) -> bool:
+        """Runs the warm-up picture in a thread of its own and returns whether the network is healthy."""
+        assert self._warm_up_pixels is not None, "warm_up must be called first"
+        if self._has_hung_checks():
             return False
-        asker = Worker(asyncio.get_running_loop(), "ask")
-        self._askers.append(asker)
+        worker = Worker(asyncio.get_running_loop(), "health-check")
+        self._check_workers.append(worker)
+        size = self.policy.batch_sizes[0]
         try:
-            async with asyncio.timeout(self._longest_run_s):
-                await asker.do(partial(_logits, self._networks["narrow"], [self._sound], self.plan.buckets[0]))
+            async with asyncio.timeout(self._run_timeout_s):
+                await worker.run(partial(_run_batch, self._networks["throughput"], [self._warm_up_pixels], size))
         except Exception as error:
             _log.error("network_unwell", error=" ".join(str(error).split())[:300])
-            self._is_well = False
+            self._is_healthy = False
         else:
-            self._is_well = True
+            self._is_healthy = True
         finally:
-            asker.end()
-        return self._is_well
+            worker.stop()
+        return self._is_healthy
 
-    def _hangs(self) -> bool:
-        """Whether as many threads hang in the network as may; the first that returns makes room for a question."""
-        self._askers = [asker for asker in self._askers if asker.is_alive]
-        return not self._is_well and len(self._askers) >= _MOST_ASKERS
+    def _has_hung_checks(self) -> bool:
+        """Whether the maximum number of health checks hang in the network; another may start once one returns."""
+        self._check_workers = [worker for worker in self._check_workers if worker.is_alive]
+        return not self._is_healthy and len(self._check_workers) >= _MAX_CHECKS
 
-    async def _keep_watch(self) -> None:
-        """Replaces lost workers, and asks a network that failed whether it runs again."""
+    async def _monitor_workers(self) -> None:
+        """Replaces lost workers, and checks an unhealthy network until it runs again."""
         while True:
-            await asyncio.sleep(self._watch_s)
-            for worker in [worker for worker in self._running if worker.is_lost(self._longest_run_s)]:
+            await asyncio.sleep(self._check_interval_s)
+            for worker in [worker for worker in self._running if worker.is_lost(self._run_timeout_s)]:
                 self._replace(worker)
-            if not self._is_well and (self._asking is None or self._asking.done()):
-                self._asking = asyncio.create_task(self._runs_a_sound_picture())
+            if not self._is_healthy and (self._check is None or self._check.done()):
+                self._check = asyncio.create_task(self._check_network())
 
     def _replace(self, worker: Worker) -> None:
-        self._hire()
+        self._add_worker()
         run = self._running.pop(worker)
-        worker.end()
+        worker.stop()
         self._metrics.restart("executor")
-        self._is_well = False  # until the network has shown that it runs
-        self._try_again(run, None)
-        self._begin_runs()
+        self._is_healthy = False  # until a run succeeds
+        self._retry(run, None)
+        self._start_runs()
 
-    def _hire(self) -> None:
+    def _add_worker(self) -> None:
         self._num_started += 1
         self._idle.append(Worker(asyncio.get_running_loop(), f"run-{self._num_started}"))
 
 
-def _not_running() -> NotReady:
+def _network_failed() -> NotReady:
     return NotReady("the network does not run", retry_after_s=5, remedy="try again later")
 
 
-def _logits(network: NetworkSession, pixels: Sequence[Array], size: int) -> Array:
-    """Runs some pictures as a batch of `size`, filled up with zeros; one alone is not copied."""
+def _run_batch(network: NetworkSession, pixels: Sequence[Array], size: int) -> Array:
+    """Runs pictures as a batch of `size`, padded with zeros; a single picture is not copied."""
     if size == 1:
         return network.run(pixels[0][np.newaxis]).logits
-    filling = [np.zeros_like(pixels[0])] * (size - len(pixels))
-    return network.run(np.stack([*pixels, *filling])).logits
+    padding = [np.zeros_like(pixels[0])] * (size - len(pixels))
+    return network.run(np.stack([*pixels, *padding])).logits

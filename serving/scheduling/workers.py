@@ -1,6 +1,7 @@
-"""Threads that run the network; ONNX Runtime lets go of Python's lock while it does.
+"""Threads that run the network; ONNX Runtime releases the GIL while it runs.
 
-They are daemons of our own and not a pool's, since a pool waits at its end for a run that never returns.
+They are daemon threads, not a `ThreadPoolExecutor`: the executor joins its threads at exit and would wait for a run
+that never returns.
 """
 
 import asyncio
@@ -12,92 +13,92 @@ from typing import Any
 
 from serving.cores import let_others_first
 
-Finished = Callable[["Worker", Any, BaseException | None], None]
-"""Told the worker, what its work gave, and what it raised instead."""
+Callback = Callable[["Worker", Any, BaseException | None], None]
+"""Receives the worker, the result of its call, and the exception if the call raised one."""
 
 
 class Worker:
-    """One thread that does one piece of work at a time and tells the event loop.
+    """A thread that runs one call at a time and reports the result to the event loop.
 
     Args:
-        loop: Where the results are told.
-        name: Shown by debuggers and profilers.
+        loop: The event loop on which callbacks run.
+        name: Thread name, for debuggers and profilers.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], Finished] | None] = queue.SimpleQueue()
-        self._began: float | None = None
-        self._has_ended = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Callback] | None] = queue.SimpleQueue()
+        self._started_at: float | None = None
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._process_calls, name=name, daemon=True)
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread has not ended."""
+        """Whether the thread is running."""
         return self._thread.is_alive()
 
-    def is_lost(self, longest_s: float) -> bool:
-        """Whether the thread is dead, or has been at one piece of work for longer than `longest_s`."""
+    def is_lost(self, timeout_s: float) -> bool:
+        """Whether the thread has died, or its current call has run longer than `timeout_s`."""
         if not self.is_alive:
             return True
-        return self._began is not None and time.monotonic() - self._began > longest_s
+        return self._started_at is not None and time.monotonic() - self._started_at > timeout_s
 
-    def begin(self, work: Callable[[], Any], finished: Finished) -> None:
-        """Starts a piece of work; the worker must not be at another.
+    def submit(self, call: Callable[[], Any], callback: Callback) -> None:
+        """Starts a call; the worker must be idle.
 
         Args:
-            work: Runs in the thread.
-            finished: Called once on the event loop, unless the thread dies or hangs, or `end` was called.
+            call: Runs in the thread.
+            callback: Called once on the event loop, unless the thread dies or hangs or `stop` was called.
         """
-        self._began = time.monotonic()
-        self._work.put((work, finished))
+        self._started_at = time.monotonic()
+        self._calls.put((call, callback))
 
-    async def do(self, work: Callable[[], Any]) -> Any:
-        """Does a piece of work and gives what it gives or raises."""
-        outcome = self._loop.create_future()
+    async def run(self, call: Callable[[], Any]) -> Any:
+        """Runs a call in the thread and returns its result or raises its exception."""
+        future = self._loop.create_future()
 
-        def finished(_worker: "Worker", result: Any, error: BaseException | None) -> None:
-            if outcome.done():
+        def on_done(_worker: "Worker", result: Any, error: BaseException | None) -> None:
+            if future.done():
                 return
             if error is None:
-                outcome.set_result(result)
+                future.set_result(result)
             else:
-                outcome.set_exception(error)
+                future.set_exception(error)
 
-        self.begin(work, finished)
-        return await outcome
+        self.submit(call, on_done)
+        return await future
 
-    def end(self) -> None:
-        """Lets the thread end after its present work, of which nobody is told any more."""
-        self._has_ended = True
-        self._work.put(None)
+    def stop(self) -> None:
+        """Ends the thread after its current call, whose callback is no longer called."""
+        self._is_stopped = True
+        self._calls.put(None)
 
-    def _run(self) -> None:
+    def _process_calls(self) -> None:
         let_others_first()
-        while (ordered := self._work.get()) is not None:
-            work, finished = ordered
+        while (item := self._calls.get()) is not None:
+            call, callback = item
             result, error = None, None
             try:
-                result = work()
-            except Exception as raised:  # whatever the network raises concerns its pictures, not this thread
+                result = call()
+            except Exception as raised:  # an error of the network fails its pictures, not this thread
                 error = raised
-            del work, ordered  # and with them the pictures
+            del call, item  # they hold the pictures
             try:
-                self._loop.call_soon_threadsafe(self._settle, finished, result, error)
-            except RuntimeError:  # the loop has closed
+                self._loop.call_soon_threadsafe(self._report, callback, result, error)
+            except RuntimeError:  # the loop is closed
                 return
 
-    def _settle(self, finished: Finished, result: Any, error: BaseException | None) -> None:
-        self._began = None
-        if not self._has_ended:
-            finished(self, result, error)
+    def _report(self, callback: Callback, result: Any, error: BaseException | None) -> None:
+        self._started_at = None
+        if not self._is_stopped:
+            callback(self, result, error)
 
 
-async def run_apart(work: Callable[[], Any]) -> Any:
-    """Does a piece of work in a thread of its own, which nobody waits for at the end of the program."""
-    worker = Worker(asyncio.get_running_loop(), "apart")
+async def run_in_daemon_thread(call: Callable[[], Any]) -> Any:
+    """Runs a call in a new daemon thread, which the program does not wait for when it exits."""
+    worker = Worker(asyncio.get_running_loop(), "daemon")
     try:
-        return await worker.do(work)
+        return await worker.run(call)
     finally:
-        worker.end()
+        worker.stop()

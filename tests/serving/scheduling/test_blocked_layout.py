@@ -1,4 +1,4 @@
-"""Gates of squeeze-and-excite as depthwise convolutions in ONNX Runtime's blocked layout."""
+"""Rewriting the channel scalings of squeeze-and-excite to ONNX Runtime's blocked layout."""
 
 import os
 from pathlib import Path
@@ -13,12 +13,12 @@ from models.errors import BundleError
 from models.session import OnnxSession
 from serving.scheduling import blocked_graph, blocked_layout, networks
 from serving.scheduling.blocked_graph import keep_blocked, one_convolution, read_block_size
-from serving.scheduling.blocked_layout import block_size, rewritten
-from serving.scheduling.policies import CorePlan
+from serving.scheduling.blocked_layout import block_size, rewritten_network
+from serving.scheduling.policies import CpuPolicy
 from tests.models.tiny import SIDE_PX, TAXONOMY, bundle_record, metadata_of, seal_tiny
 
-CHANNELS, OUTPUTS, PLAN = 32, 4, CorePlan(2)
-# Features of the projection, fewer and more than a picture has pixels: that decides where the gate goes.
+CHANNELS, OUTPUTS, POLICY = 32, 4, CpuPolicy(2)
+# Output channels of the projection: fewer and more than the feature map has pixels.
 FEW, MANY = 32, SIDE_PX**2 + 8
 SCALING = "scaled"
 
@@ -40,23 +40,26 @@ def mean(name, output, *, pool):
     return helper.make_node("ReduceMean", [name, "sides"], [output], keepdims=1)
 
 
-def write_squeezing(path, *, pool=False, gated=True, gate_first=False, channels=CHANNELS, gates=None, features=FEW):
+def write_squeezing(
+    path, *, pool=False, scaled=True, scales_first=False, channels=CHANNELS, num_scales=None, features=FEW
+):
     """A stem, a squeeze-and-excite block as EfficientNet has it, a projection to the features, and a classifier."""
     chance = np.random.default_rng(3)
     shapes = {
         "stem": (channels, 3, 3, 3), "deep": (channels, 1, 3, 3), "squeeze": (8, channels, 1, 1),
-        "excite": (gates or channels, 8, 1, 1), "project": (features, channels, 1, 1), "classify": (features, OUTPUTS),
+        "excite": (num_scales or channels, 8, 1, 1), "project": (features, channels, 1, 1),
+        "classify": (features, OUTPUTS),
     }  # fmt: skip
     weights = {name: chance.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
     scaling = [
         mean("x", "squeezed", pool=pool), conv("squeezed", "squeeze", "few"), *silu("few", "few_active"),
-        conv("few_active", "excite", "gate_raw"), helper.make_node("Sigmoid", ["gate_raw"], ["gate"]),
-        helper.make_node("Mul", ["gate", "x"] if gate_first else ["x", "gate"], [SCALING]),
+        conv("few_active", "excite", "scales_raw"), helper.make_node("Sigmoid", ["scales_raw"], ["scales"]),
+        helper.make_node("Mul", ["scales", "x"] if scales_first else ["x", "scales"], [SCALING]),
     ]  # fmt: skip
     nodes = [
         conv("pixels", "stem", "stem_raw", pads=[1, 1, 1, 1]), *silu("stem_raw", "stem_active"),
         conv("stem_active", "deep", "deep_raw", pads=[1, 1, 1, 1], group=channels), *silu("deep_raw", "x"),
-        *(scaling if gated else []), conv(SCALING if gated else "x", "project", "projected"),
+        *(scaling if scaled else []), conv(SCALING if scaled else "x", "project", "projected"),
         mean("projected", "pooled", pool=pool), helper.make_node("Flatten", ["pooled"], ["features"]),
         helper.make_node("MatMul", ["features", "classify"], ["logits"]),
     ]  # fmt: skip
@@ -73,12 +76,12 @@ def write_squeezing(path, *, pool=False, gated=True, gate_first=False, channels=
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     helper.set_model_props(model, metadata_of(TAXONOMY.output_keys))
-    onnx.save(onnx.shape_inference.infer_shapes(model), path)  # exporters write the shapes too
+    onnx.save(onnx.shape_inference.infer_shapes(model), path)  # as exporters do
     return path
 
 
 def optimized(path, folder):
-    """The file as ONNX Runtime optimizes it here."""
+    """Returns the network file as ONNX Runtime optimizes it on this machine."""
     copy = folder / "optimized.onnx"
     OnnxSession(path, num_threads=1, optimized_copy=copy)
     if "ReorderOutput" not in kinds(copy.read_bytes()):
@@ -94,13 +97,13 @@ def noise(num_pictures=1):
     return np.random.default_rng(5).standard_normal((num_pictures, 3, SIDE_PX, SIDE_PX), dtype=np.float32)
 
 
-def require_same_answers(path, rewritten_file):
-    """The rewritten network must say what the original says."""
+def require_same_output(path, rewritten_file):
+    """Requires the rewritten network to give the original network's output."""
     copy = path.with_name("rewritten.onnx")
     copy.write_bytes(rewritten_file)
     plain, faster = OnnxSession(path), OnnxSession(copy, optimize=False)
-    for given, wanted in zip(faster.run(noise()), plain.run(noise()), strict=True):
-        np.testing.assert_allclose(given, wanted, rtol=1e-4, atol=1e-5)
+    for actual, expected in zip(faster.run(noise()), plain.run(noise()), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def num_open_files():
@@ -120,32 +123,32 @@ def bundle(tmp_path):
 
 @pytest.fixture
 def warnings(monkeypatch):
-    told = []
-    monkeypatch.setattr(networks._log, "warning", lambda event, **facts: told.append((event, facts)), raising=False)
-    return told
+    logged = []
+    monkeypatch.setattr(networks._log, "warning", lambda event, **facts: logged.append((event, facts)), raising=False)
+    return logged
 
 
 @pytest.mark.parametrize("pool", [False, True])
-@pytest.mark.parametrize("gate_first", [False, True])
+@pytest.mark.parametrize("scales_first", [False, True])
 @pytest.mark.parametrize("features", [FEW, MANY])
-def test_gates_stay_in_the_layout_and_the_network_answers_alike(tmp_path, pool, gate_first, features):
-    path = write_squeezing(tmp_path / "network.onnx", pool=pool, gate_first=gate_first, features=features)
+def test_scalings_stay_in_the_blocked_layout_with_the_same_output(tmp_path, pool, scales_first, features):
+    path = write_squeezing(tmp_path / "network.onnx", pool=pool, scales_first=scales_first, features=features)
     before = optimized(path, tmp_path)
     after, num_scalings, num_into_weights = keep_blocked(before, block_size(tmp_path / "one.onnx"))
     assert (num_scalings, num_into_weights) == (1, int(features == FEW))
     assert "ReorderInput" not in kinds(after)
     assert kinds(after).count("ReorderOutput") < kinds(before).count("ReorderOutput")
-    require_same_answers(path, after)
+    require_same_output(path, after)
 
 
-def test_a_gate_scales_the_weights_that_come_next_where_they_are_few(tmp_path):
+def test_scales_multiply_the_next_weights_if_these_are_few(tmp_path):
     before = optimized(write_squeezing(tmp_path / "network.onnx", features=FEW), tmp_path)
     after = keep_blocked(before, block_size(tmp_path / "one.onnx")).file
     assert kinds(after).count("Conv") == kinds(before).count("Conv")
     assert kinds(after).count("Mul") == 1
 
 
-def test_a_gate_becomes_a_convolution_where_the_weights_that_come_next_are_many(tmp_path):
+def test_scaling_becomes_a_convolution_if_the_next_weights_are_many(tmp_path):
     before = optimized(write_squeezing(tmp_path / "network.onnx", features=MANY), tmp_path)
     after = keep_blocked(before, block_size(tmp_path / "one.onnx")).file
     assert kinds(after).count("Conv") == kinds(before).count("Conv") + 1
@@ -153,14 +156,14 @@ def test_a_gate_becomes_a_convolution_where_the_weights_that_come_next_are_many(
 
 
 @pytest.mark.parametrize(("channels", "features"), [(20, FEW), (CHANNELS, 20), (20, 12), (44, 20)])
-def test_channels_that_fill_no_whole_block_are_scaled_too(tmp_path, channels, features):
+def test_channels_of_an_incomplete_block_are_scaled(tmp_path, channels, features):
     path = write_squeezing(tmp_path / "network.onnx", channels=channels, features=features)
     after, num_scalings, num_into_weights = keep_blocked(optimized(path, tmp_path), block_size(tmp_path / "one.onnx"))
     assert (num_scalings, num_into_weights) == (1, 1)
-    require_same_answers(path, after)
+    require_same_output(path, after)
 
 
-def test_bias_and_residual_of_a_projection_are_kept(tmp_path):
+def test_bias_and_residual_of_the_projection_are_kept(tmp_path):
     path = write_squeezing(tmp_path / "network.onnx")
     model = onnx.load(path)
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in model.graph.node]
@@ -176,103 +179,103 @@ def test_bias_and_residual_of_a_projection_are_kept(tmp_path):
     assert "Add" not in kinds(before)  # ONNX Runtime adds within the convolution
     after = keep_blocked(before, block_size(tmp_path / "one.onnx"))
     assert after.num_into_weights == 1
-    require_same_answers(path, after.file)
+    require_same_output(path, after.file)
 
 
-def test_a_gate_becomes_a_convolution_where_the_file_does_not_tell_the_sides(tmp_path):
+def test_scaling_becomes_a_convolution_if_the_size_of_the_feature_map_is_unknown(tmp_path):
     path = write_squeezing(tmp_path / "network.onnx")
     model = onnx.load_model_from_string(optimized(path, tmp_path))
     del model.graph.value_info[:]
     after, num_scalings, num_into_weights = keep_blocked(model.SerializeToString(), block_size(tmp_path / "one.onnx"))
     assert (num_scalings, num_into_weights) == (1, 0)
-    require_same_answers(path, after)
+    require_same_output(path, after)
 
 
-def test_no_weights_are_scaled_where_the_size_of_a_block_is_not_known(tmp_path):
+def test_weights_are_not_scaled_if_the_block_size_is_unknown(tmp_path):
     path = write_squeezing(tmp_path / "network.onnx")
     after, num_scalings, num_into_weights = keep_blocked(optimized(path, tmp_path), read_block_size(one_convolution()))
     assert (num_scalings, num_into_weights) == (1, 0)
-    require_same_answers(path, after)
+    require_same_output(path, after)
 
 
-def test_one_gate_for_all_channels_stays_as_it_is(tmp_path):
-    before = optimized(write_squeezing(tmp_path / "network.onnx", gates=1), tmp_path)
+def test_single_scale_for_all_channels_is_not_rewritten(tmp_path):
+    before = optimized(write_squeezing(tmp_path / "network.onnx", num_scales=1), tmp_path)
     assert keep_blocked(before, block_size(tmp_path / "one.onnx")) == (before, 0, 0)
 
 
-def test_a_network_without_gates_stays_as_it_is(tmp_path):
-    before = optimized(write_squeezing(tmp_path / "network.onnx", gated=False), tmp_path)
+def test_network_without_scalings_is_not_rewritten(tmp_path):
+    before = optimized(write_squeezing(tmp_path / "network.onnx", scaled=False), tmp_path)
     assert keep_blocked(before, block_size(tmp_path / "one.onnx")) == (before, 0, 0)
 
 
-def test_a_scaling_whose_plain_result_is_wanted_keeps_it(tmp_path):
+def test_scaling_that_is_an_output_keeps_its_plain_form(tmp_path):
     path = write_squeezing(tmp_path / "network.onnx")
     model = onnx.load(path)
     model.graph.output.append(helper.make_tensor_value_info(SCALING, TensorProto.FLOAT, None))
     onnx.save(model, path)
     after, num_scalings, _ = keep_blocked(optimized(path, tmp_path), block_size(tmp_path / "one.onnx"))
     assert num_scalings == 1
-    require_same_answers(path, after)
+    require_same_output(path, after)
     plain, faster = OnnxSession(path), OnnxSession(tmp_path / "rewritten.onnx", optimize=False)
-    [wanted], [given] = (each._session.run([SCALING], {"pixels": noise()}) for each in (plain, faster))
-    np.testing.assert_allclose(given, wanted, rtol=1e-4, atol=1e-5)
+    [expected], [actual] = (each._session.run([SCALING], {"pixels": noise()}) for each in (plain, faster))
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_every_lane_of_a_cpu_runs_the_rewritten_network(bundle, warnings):
+def test_all_cpu_modes_run_the_rewritten_network(bundle, warnings):
     sealed = bundle()
-    opened = networks.open_networks(sealed, "fp32", PLAN)
+    opened = networks.open_networks(sealed, "fp32", POLICY)
     original = sealed.open_session("fp32")
-    assert set(opened) == {"narrow", "wide"}
+    assert set(opened) == {"throughput", "latency"}
     for session in opened.values():
         np.testing.assert_allclose(session.run(noise()).logits, original.run(noise()).logits, rtol=1e-4, atol=1e-5)
-        with pytest.raises(Exception, match="Attempting to broadcast"):  # it is for one picture
+        with pytest.raises(Exception, match="Attempting to broadcast"):  # it takes one picture
             session.run(noise(2))
     assert not warnings
 
 
-def test_a_rewritten_network_that_answers_otherwise_is_left_out(bundle, warnings, monkeypatch):
+def test_rewritten_network_with_different_output_is_not_used(bundle, warnings, monkeypatch):
     sealed = bundle()
     monkeypatch.setattr(blocked_layout, "_TOLERANCE", -1.0)
-    opened = networks.open_networks(sealed, "fp32", PLAN)
-    assert opened["narrow"].run(noise(2)).logits.shape == (2, OUTPUTS)
-    assert warnings == [("blocked_layout_left_out", {"reason": "it answers otherwise than the original"})]
+    opened = networks.open_networks(sealed, "fp32", POLICY)
+    assert opened["throughput"].run(noise(2)).logits.shape == (2, OUTPUTS)
+    assert warnings == [("blocked_layout_left_out", {"reason": "its output differs from the original network's"})]
 
 
-def test_weights_that_were_scaled_in_the_wrong_order_are_noticed(bundle, warnings, monkeypatch):
+def test_weights_scaled_in_the_wrong_order_are_detected(bundle, warnings, monkeypatch):
     sealed = bundle()
     monkeypatch.setattr(blocked_layout, "block_size", lambda scratch: block_size(scratch) // 2)
-    opened = networks.open_networks(sealed, "fp32", PLAN)
-    assert opened["narrow"].run(noise(2)).logits.shape == (2, OUTPUTS)
-    assert warnings == [("blocked_layout_left_out", {"reason": "it answers otherwise than the original"})]
+    opened = networks.open_networks(sealed, "fp32", POLICY)
+    assert opened["throughput"].run(noise(2)).logits.shape == (2, OUTPUTS)
+    assert warnings == [("blocked_layout_left_out", {"reason": "its output differs from the original network's"})]
 
 
-def test_a_rewritten_network_that_does_not_open_is_left_out(bundle, warnings, monkeypatch):
+def test_rewritten_network_that_does_not_open_is_not_used(bundle, warnings, monkeypatch):
     sealed = bundle()
     monkeypatch.setattr(blocked_graph, "_BLOCKED", "com.example.unknown")
-    opened = networks.open_networks(sealed, "fp32", PLAN)
-    assert opened["narrow"].run(noise(2)).logits.shape == (2, OUTPUTS)
+    opened = networks.open_networks(sealed, "fp32", POLICY)
+    assert opened["throughput"].run(noise(2)).logits.shape == (2, OUTPUTS)
     [(event, facts)] = warnings
     assert event == "blocked_layout_left_out"
     assert "com.example.unknown" in facts["reason"]
 
 
-def test_a_damaged_network_is_refused_and_not_hidden(bundle):
+def test_damaged_network_is_an_error(bundle):
     sealed = bundle()
     sealed.network_path("fp32").write_bytes(b"no network")
     with pytest.raises(BundleError, match=r"does not load"):
-        networks.open_networks(sealed, "fp32", PLAN)
+        networks.open_networks(sealed, "fp32", POLICY)
 
 
-def test_nothing_is_rewritten_where_the_system_has_no_files_in_memory(bundle, monkeypatch):
+def test_nothing_is_rewritten_without_in_memory_files(bundle, monkeypatch):
     sealed = bundle()
     monkeypatch.delattr(os, "memfd_create")
-    with rewritten(sealed.network_path("fp32"), sealed.record.input) as found:
-        assert found is None
+    with rewritten_network(sealed.network_path("fp32"), sealed.record.input) as rewritten:
+        assert rewritten is None
 
 
-def test_the_file_in_memory_goes_with_the_context(bundle):
+def test_in_memory_file_is_closed_with_the_context(bundle):
     sealed = bundle()
     before = num_open_files()
-    with rewritten(sealed.network_path("fp32"), sealed.record.input) as found:
-        assert found.path.exists()
+    with rewritten_network(sealed.network_path("fp32"), sealed.record.input) as rewritten:
+        assert rewritten.path.exists()
     assert num_open_files() == before

@@ -1,4 +1,4 @@
-"""The scheduler over a network that blocks, fails and dies as it is told."""
+"""The scheduler, with a stand-in network that blocks, fails or kills its thread on request."""
 
 import asyncio
 import threading
@@ -9,63 +9,65 @@ import pytest
 from models.session import NetworkOutput
 from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
-from serving.scheduling.policies import BatchPlan, CorePlan, FixedPlan
+from serving.scheduling.policies import CpuPolicy, DynamicBatchPolicy, FixedPolicy
 from serving.scheduling.scheduler import Scheduler
 
-POISON, DEADLY, ENDLESS = -1.0, -2.0, -3.0
+FAILING, KILLING, HANGING = -1.0, -2.0, -3.0
 
 
 def picture(value):
-    """A picture that the stand-in network answers with its own value."""
+    """A constant picture; the stand-in network returns its value."""
     return np.full((3, 2, 2), value, np.float32)
 
 
 class Network:
-    """Answers the mean of a picture; keeps the batches it ran; may be held up, poisoned, killed or broken."""
+    """Returns the mean of each picture and records the batches; can block, fail, hang or end its thread."""
 
     def __init__(self):
-        self.batches, self.broken, self.at_once, self.most_at_once = [], False, 0, 0
-        self.free, self.entered = threading.Event(), threading.Event()
-        self.free.set()
+        self.batches, self.broken, self.concurrent, self.max_concurrent = [], False, 0, 0
+        self.unblocked, self.entered = threading.Event(), threading.Event()
+        self.unblocked.set()
         self._lock = threading.Lock()
 
-    def hold(self):
+    def block(self):
         self.entered.clear()
-        self.free.clear()
+        self.unblocked.clear()
 
     def run(self, pixels):
         values = pixels.mean(axis=(1, 2, 3))
         with self._lock:
             self.batches.append([float(value) for value in values])
-            self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
+            self.concurrent += 1
+            self.max_concurrent = max(self.max_concurrent, self.concurrent)
         try:
             self.entered.set()
-            assert self.free.wait(10)
-            if ENDLESS in values:
+            assert self.unblocked.wait(10)
+            if HANGING in values:
                 threading.Event().wait()
-            if DEADLY in values:
+            if KILLING in values:
                 raise SystemExit
-            if self.broken or POISON in values:
+            if self.broken or FAILING in values:
                 raise RuntimeError("no\nanswer")
         finally:
             with self._lock:
-                self.at_once -= 1
+                self.concurrent -= 1
         return NetworkOutput(np.stack([values, values], axis=1), np.zeros((len(values), 1), np.float32))
 
 
-class Held:
-    """A scheduler over stand-in networks, warmed up."""
+class WarmScheduler:
+    """A warmed-up scheduler with stand-in networks."""
 
-    def __init__(self, plan, **options):
-        self.narrow, self.wide = Network(), Network()
+    def __init__(self, policy, **options):
+        self.throughput, self.latency = Network(), Network()
         self.metrics = Metrics()
-        networks = {"narrow": self.narrow} | ({"wide": self.wide} if isinstance(plan, CorePlan) else {})
-        self.scheduler = Scheduler(networks, plan, self.metrics, watch_s=0.02, **options)
+        networks = {"throughput": self.throughput} | (
+            {"latency": self.latency} if isinstance(policy, CpuPolicy) else {}
+        )
+        self.scheduler = Scheduler(networks, policy, self.metrics, check_interval_s=0.02, **options)
 
     async def __aenter__(self):
         assert np.all(await self.scheduler.warm_up(picture(7.0)) == 7.0)
-        for network in (self.narrow, self.wide):
+        for network in (self.throughput, self.latency):
             network.batches.clear()
         return self
 
@@ -73,29 +75,29 @@ class Held:
         self.scheduler.close()
 
     async def fill(self, *values):
-        """Holds the narrow network up with one picture a worker, then queues the values; gives both kinds of tasks."""
-        self.narrow.hold()
-        first = [asyncio.create_task(self.one(1.0)) for _ in range(self.scheduler.plan.num_workers)]
-        assert await asyncio.to_thread(self.narrow.entered.wait, 5)
-        await until(lambda: len(self.narrow.batches) == len(first))
+        """Blocks the network with one picture per worker, then queues the values; returns the tasks of both."""
+        self.throughput.block()
+        first = [asyncio.create_task(self.one(1.0)) for _ in range(self.scheduler.policy.num_workers)]
+        assert await asyncio.to_thread(self.throughput.entered.wait, 5)
+        await until(lambda: len(self.throughput.batches) == len(first))
         others = [asyncio.create_task(self.one(value)) for value in values]
         await asyncio.sleep(0)
         return first, others
 
-    async def one(self, value, **how):
-        return float((await self.scheduler.run([picture(value)], **how))[0, 0])
+    async def one(self, value, **options):
+        return float((await self.scheduler.run([picture(value)], **options))[0, 0])
 
     def counted(self, name):
         lines = self.metrics.text().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
 
-def num_asking():
-    return sum(thread.name == "ask" for thread in threading.enumerate())
+def num_checks():
+    return sum(thread.name == "health-check" for thread in threading.enumerate())
 
 
-async def until(holds):
-    while not holds():  # noqa: ASYNC110  # what is waited for happens in a thread
+async def until(condition):
+    while not condition():  # noqa: ASYNC110  # the condition changes in another thread
         await asyncio.sleep(0.001)
 
 
@@ -103,186 +105,186 @@ def run(test):
     asyncio.run(asyncio.wait_for(test, 20))
 
 
-def test_every_picture_gets_its_own_answer_in_its_own_order():
+def test_results_are_in_the_order_of_the_pictures():
     async def test():
-        async with Held(CorePlan(2)) as held:
-            logits = await held.scheduler.run([picture(value) for value in (3.0, 1.0, 2.0)])
+        async with WarmScheduler(CpuPolicy(2)) as warm:
+            logits = await warm.scheduler.run([picture(value) for value in (3.0, 1.0, 2.0)])
             assert logits[:, 0].tolist() == [3.0, 1.0, 2.0]
 
     run(test())
 
 
-def test_a_lone_picture_runs_wide_and_company_runs_narrow():
+def test_single_picture_runs_on_all_cores_and_several_on_one_core_each():
     async def test():
-        async with Held(CorePlan(2)) as held:
-            await held.one(1.0, alone=True)
-            assert (held.wide.batches, held.narrow.batches) == ([[1.0]], [])
-            await held.scheduler.run([picture(1.0), picture(2.0)], alone=True)
-            assert sorted(held.narrow.batches) == [[1.0], [2.0]]
+        async with WarmScheduler(CpuPolicy(2)) as warm:
+            await warm.one(1.0, alone=True)
+            assert (warm.latency.batches, warm.throughput.batches) == ([[1.0]], [])
+            await warm.scheduler.run([picture(1.0), picture(2.0)], alone=True)
+            assert sorted(warm.throughput.batches) == [[1.0], [2.0]]
 
     run(test())
 
 
-def test_no_more_runs_at_once_than_planned():
+def test_concurrent_runs_do_not_exceed_the_policy():
     async def test():
-        async with Held(FixedPlan(2, 1)) as held:
-            first, others = await held.fill(*range(10))
-            held.narrow.free.set()
+        async with WarmScheduler(FixedPolicy(2, 1)) as warm:
+            first, others = await warm.fill(*range(10))
+            warm.throughput.unblocked.set()
             await asyncio.gather(*first, *others)
-            assert held.narrow.most_at_once == 2
-            assert all(len(batch) == 1 for batch in held.narrow.batches)
+            assert warm.throughput.max_concurrent == 2
+            assert all(len(batch) == 1 for batch in warm.throughput.batches)
 
     run(test())
 
 
-def test_what_waits_is_the_next_batch_filled_up_to_a_warm_bucket():
+def test_queue_becomes_the_next_batch_padded_to_a_warm_batch_size():
     async def test():
-        async with Held(BatchPlan()) as held:
-            first, others = await held.fill(3.0, 4.0, 5.0)
-            held.narrow.free.set()
+        async with WarmScheduler(DynamicBatchPolicy()) as warm:
+            first, others = await warm.fill(3.0, 4.0, 5.0)
+            warm.throughput.unblocked.set()
             assert await asyncio.gather(*others) == [3.0, 4.0, 5.0]
             await asyncio.gather(*first)
-            assert held.narrow.batches[2:] == [[3.0, 4.0, 5.0, 0.0]]
-            assert held.counted("botanify_batch_pictures_sum") == 5
+            assert warm.throughput.batches[2:] == [[3.0, 4.0, 5.0, 0.0]]
+            assert warm.counted("botanify_batch_pictures_sum") == 5
 
     run(test())
 
 
-def test_every_bucket_is_warm_before_the_first_picture():
+def test_warm_up_runs_every_batch_size_in_every_worker():
     async def test():
         network = Network()
-        scheduler = Scheduler({"narrow": network}, BatchPlan(), Metrics())
+        scheduler = Scheduler({"throughput": network}, DynamicBatchPolicy(), Metrics())
         await scheduler.warm_up(picture(1.0))
         sizes = sorted(len(batch) for batch in network.batches)
-        assert sizes == sorted([1, 2, 4, 8, 16, 32] * 2)  # in each of the two workers
+        assert sizes == sorted([1, 2, 4, 8, 16, 32] * 2)  # two workers
         scheduler.close()
 
     run(test())
 
 
-def test_a_poisonous_picture_costs_only_itself():
+def test_picture_that_breaks_the_network_fails_alone():
     async def test():
-        async with Held(BatchPlan()) as held:
-            first, others = await held.fill(3.0, POISON, 5.0)
-            held.narrow.free.set()
+        async with WarmScheduler(DynamicBatchPolicy()) as warm:
+            first, others = await warm.fill(3.0, FAILING, 5.0)
+            warm.throughput.unblocked.set()
             found = await asyncio.gather(*others, return_exceptions=True)
             await asyncio.gather(*first)
             assert (found[0], found[2]) == (3.0, 5.0)
             assert isinstance(found[1], RunFailed)
-            assert held.scheduler.is_well
+            assert warm.scheduler.is_healthy
 
     run(test())
 
 
-def test_a_broken_network_is_told_from_a_bad_picture_and_heals():
+def test_broken_network_is_reported_as_not_ready_and_recovers():
     async def test():
-        async with Held(CorePlan(2)) as held:
-            held.narrow.broken = True
+        async with WarmScheduler(CpuPolicy(2)) as warm:
+            warm.throughput.broken = True
             with pytest.raises(NotReady):
-                await held.one(1.0)
-            assert not held.scheduler.is_well
-            held.narrow.broken = False
-            await until(lambda: held.scheduler.is_well)
-            assert await held.one(2.0) == 2.0
+                await warm.one(1.0)
+            assert not warm.scheduler.is_healthy
+            warm.throughput.broken = False
+            await until(lambda: warm.scheduler.is_healthy)
+            assert await warm.one(2.0) == 2.0
 
     run(test())
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_worker_that_dies_is_replaced_and_its_company_answered():
+def test_dead_worker_is_replaced_and_the_rest_of_its_batch_answered():
     async def test():
-        async with Held(BatchPlan()) as held:
-            first, others = await held.fill(3.0, DEADLY, 5.0)
-            held.narrow.free.set()
+        async with WarmScheduler(DynamicBatchPolicy()) as warm:
+            first, others = await warm.fill(3.0, KILLING, 5.0)
+            warm.throughput.unblocked.set()
             found = await asyncio.gather(*others, return_exceptions=True)
             await asyncio.gather(*first)
             assert (found[0], found[2]) == (3.0, 5.0)
             assert isinstance(found[1], RunFailed)
-            assert held.counted("botanify_restarts_total") == 2
-            assert await held.one(6.0) == 6.0
-            assert held.scheduler.is_well
+            assert warm.counted("botanify_restarts_total") == 2
+            assert await warm.one(6.0) == 6.0
+            assert warm.scheduler.is_healthy
 
     run(test())
 
 
-def test_a_run_that_never_ends_costs_its_worker_and_nobody_else():
+def test_hung_run_does_not_block_other_pictures():
     async def test():
-        async with Held(FixedPlan(1, 1), longest_run_s=0.2) as held:
-            endless = asyncio.create_task(held.one(ENDLESS))
-            assert await held.one(4.0) == 4.0
+        async with WarmScheduler(FixedPolicy(1, 1), run_timeout_s=0.2) as warm:
+            endless = asyncio.create_task(warm.one(HANGING))
+            assert await warm.one(4.0) == 4.0
             assert isinstance((await asyncio.gather(endless, return_exceptions=True))[0], RunFailed)
-            assert held.scheduler.is_well
+            assert warm.scheduler.is_healthy
 
     run(test())
 
 
-def test_a_network_that_hangs_has_no_pulse_until_it_runs_again():
+def test_hung_network_is_unhealthy_until_it_runs_again():
     async def test():
-        async with Held(FixedPlan(1, 1), longest_run_s=0.1) as held:
-            held.narrow.hold()
-            hung = asyncio.create_task(held.one(1.0))
-            await until(lambda: not held.scheduler.is_well)
+        async with WarmScheduler(FixedPolicy(1, 1), run_timeout_s=0.1) as warm:
+            warm.throughput.block()
+            hung = asyncio.create_task(warm.one(1.0))
+            await until(lambda: not warm.scheduler.is_healthy)
             await asyncio.sleep(0.3)
-            assert not held.scheduler.is_well
+            assert not warm.scheduler.is_healthy
             hung.cancel()
-            held.narrow.free.set()
-            await until(lambda: held.scheduler.is_well)
-            assert await held.one(2.0) == 2.0
+            warm.throughput.unblocked.set()
+            await until(lambda: warm.scheduler.is_healthy)
+            assert await warm.one(2.0) == 2.0
 
     run(test())
 
 
-def test_a_network_that_hangs_for_ever_takes_a_bounded_number_of_threads():
+def test_hung_network_occupies_a_bounded_number_of_threads():
     async def test():
-        async with Held(FixedPlan(1, 1), longest_run_s=0.05) as held:
-            first, _ = await held.fill()
-            await until(lambda: num_asking() == 4)
+        async with WarmScheduler(FixedPolicy(1, 1), run_timeout_s=0.05) as warm:
+            first, _ = await warm.fill()
+            await until(lambda: num_checks() == 4)
             for _ in range(20):
                 await asyncio.sleep(0.02)
                 with pytest.raises(NotReady):
-                    await held.one(2.0)
-            assert num_asking() == 4
-            assert not held.scheduler.is_well
-            held.narrow.free.set()
-            await until(lambda: held.scheduler.is_well)
-            assert await held.one(3.0) == 3.0
+                    await warm.one(2.0)
+            assert num_checks() == 4
+            assert not warm.scheduler.is_healthy
+            warm.throughput.unblocked.set()
+            await until(lambda: warm.scheduler.is_healthy)
+            assert await warm.one(3.0) == 3.0
             assert isinstance((await asyncio.gather(*first, return_exceptions=True))[0], NotReady)
 
     run(test())
 
 
-def test_nothing_is_queued_once_it_is_closed():
+def test_closed_scheduler_refuses_pictures():
     async def test():
-        async with Held(FixedPlan(1, 1)) as held:
-            held.scheduler.close()
+        async with WarmScheduler(FixedPolicy(1, 1)) as warm:
+            warm.scheduler.close()
             with pytest.raises(NotReady):
-                await held.one(1.0)
+                await warm.one(1.0)
 
     run(test())
 
 
-def test_nothing_runs_for_whoever_left():
+def test_cancelled_picture_never_runs():
     async def test():
-        async with Held(FixedPlan(1, 1)) as held:
-            first, others = await held.fill(3.0, 4.0, 5.0)
+        async with WarmScheduler(FixedPolicy(1, 1)) as warm:
+            first, others = await warm.fill(3.0, 4.0, 5.0)
             others[1].cancel()
             await asyncio.sleep(0)
-            held.narrow.free.set()
+            warm.throughput.unblocked.set()
             assert await asyncio.gather(others[0], others[2]) == [3.0, 5.0]
             await asyncio.gather(*first)
-            assert held.narrow.batches == [[1.0], [3.0], [5.0]]
+            assert warm.throughput.batches == [[1.0], [3.0], [5.0]]
 
     run(test())
 
 
-def test_closing_lets_running_pictures_end_and_drops_the_rest():
+def test_close_finishes_runs_in_flight_and_drops_the_queue():
     async def test():
-        async with Held(FixedPlan(1, 1)) as held:
-            _, others = await held.fill(3.0)
-            held.scheduler.close()
+        async with WarmScheduler(FixedPolicy(1, 1)) as warm:
+            _, others = await warm.fill(3.0)
+            warm.scheduler.close()
             with pytest.raises(asyncio.CancelledError):
                 await others[0]
-            held.narrow.free.set()
-            assert held.narrow.batches == [[1.0]]
+            warm.throughput.unblocked.set()
+            assert warm.throughput.batches == [[1.0]]
 
     run(test())
