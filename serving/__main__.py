@@ -23,9 +23,9 @@ import uvicorn
 from models.errors import InputError
 from serving.access.proxies import forwarded_allow_ips
 from serving.app import Service, create_app
-from serving.life import DrainingServer
 from serving.logs import configure_logging
 from serving.protocol import make_protocol
+from serving.server import DrainingServer
 from serving.settings import Settings, load_settings
 
 _BACKLOG: Final = 2048  # connections that the kernel keeps while the event loop is busy; uvicorn's own default
@@ -75,7 +75,7 @@ def _server_config(service: Service, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         service.app,
         http=make_protocol(settings.header_s, settings.upload_s, service.metrics.refusal),
-        access_log=False,  # serving.observe writes the line
+        access_log=False,  # serving.middleware writes the line
         log_config=None,
         lifespan="on",
         ws="none",

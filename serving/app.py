@@ -20,15 +20,15 @@ from serving.admission import Admission, AdmissionLimits
 from serving.bodies import BodyLimits
 from serving.cores import available_cores
 from serving.decoding.pool import DecodeLimits, Decoders
-from serving.documentation import openapi_config
 from serving.identify import Identifier
-from serving.life import Life, on_hangup
+from serving.loaded_bundle import PictureDecoder, Releases, open_release
 from serving.metrics import Metrics
-from serving.observe import Observed
+from serving.middleware import Observed
+from serving.openapi import openapi_config
 from serving.problems import problem_response
-from serving.releases import PictureDecoder, Releases, open_release
 from serving.routes import IdentifyRules, Parts, handlers
 from serving.schemas import MAX_IMAGES
+from serving.server import Life, on_hangup
 from serving.settings import Settings
 
 _REQUESTS_ON_CPU: Final = 64

@@ -13,8 +13,8 @@ from models.ranking import Ranking
 from serving.admission import Admission, Ticket
 from serving.decoding.pool import Decoded
 from serving.errors import BadPicture, ClientLeft, TimedOut
+from serving.loaded_bundle import PictureDecoder, Release, Releases
 from serving.metrics import Dropped, Metrics
-from serving.releases import PictureDecoder, Release, Releases
 
 
 class PictureSize(msgspec.Struct, frozen=True):

@@ -16,19 +16,18 @@ from serving.access.control import AccessControl
 from serving.access.deadlines import preferred_deadline
 from serving.admission import Admission
 from serving.bodies import Body, BodyLimits, most_bytes, read_body, unknown_warnings
-from serving.documentation import (
+from serving.errors import BadParameter, ClientLeft, ReloadRefused
+from serving.identify import Identifier
+from serving.loaded_bundle import Releases
+from serving.metrics import Metrics
+from serving.openapi import (
     ADMIN_KEY,
     OPTIONAL_KEY,
     IdentifyOperation,
     problem_responses,
     whole_number_schema,
 )
-from serving.errors import BadParameter, ClientLeft, ReloadRefused
-from serving.identify import Identifier
-from serving.life import Life
-from serving.metrics import Metrics
 from serving.pages import files, page
-from serving.releases import Releases
 from serving.schemas import (
     DEFAULT_K,
     MAX_K,
@@ -40,6 +39,7 @@ from serving.schemas import (
     model_card,
     species_entry,
 )
+from serving.server import Life
 
 AnyRequest = Request[Any, Any, Any]
 

@@ -10,7 +10,7 @@ from models.preprocess import InputSpec
 from models.ranking import RankedGroup, RankedTaxon, Thresholds, VerdictRank
 from models.taxonomy import Rank, Taxon
 from serving.identify import Answer
-from serving.releases import Release
+from serving.loaded_bundle import Release
 
 MAX_IMAGES: Final = 5
 """Most pictures of one plant in a request."""

@@ -7,7 +7,7 @@ import pytest
 import structlog
 from PIL import Image
 
-from serving.releases import Release
+from serving.loaded_bundle import Release
 from tests.serving.conftest import wait_until_ready
 from tests.serving.tiny import BOUNDARY, FORM, RED, StandIn, assert_problem, draw, encode, form, images, jpeg, part
 

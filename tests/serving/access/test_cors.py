@@ -9,7 +9,7 @@ from models.errors import InputError
 from serving.access.cors import cors_config
 from serving.errors import Overloaded, RateLimited, Unauthorized
 from serving.metrics import Metrics
-from serving.observe import Observed
+from serving.middleware import Observed
 from serving.problems import problem_response
 
 GARDEN, OTHER = "https://garden.example", "https://other.example"

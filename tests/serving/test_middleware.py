@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from serving.metrics import Metrics
-from serving.observe import Observed
+from serving.middleware import Observed
 
 
 def answer(*, is_draining=False, headers=(), client=None):
