@@ -2,25 +2,25 @@
 
     InputError
     └── RequestError             the request cannot be answered as it was sent
-        ├── Unauthorized         no API key, or one that does not count here
+        ├── Unauthorized         no API key, or one without access
         ├── NoImage              no picture, or an empty one
-        ├── MalformedBody        the body does not follow its own content type
+        ├── MalformedBody        the body does not match its content type
         ├── SlowBody             the body did not arrive in time, or not fast enough
         ├── TooLarge             more bytes than allowed
         ├── TooManyImages        more pictures than allowed
-        ├── BadParameter         a parameter out of its range
-        ├── BadPicture           one picture is refused; names which
-        ├── ReloadRefused        the bundle on disk is not fit; the old one goes on answering
-        ├── RunFailed            the network gives no answer for these pictures, and does for others
+        ├── BadParameter         a parameter out of range
+        ├── BadPicture           one picture is refused; says which
+        ├── ReloadRefused        the bundle on disk cannot be used; the current one stays
+        ├── RunFailed            the network fails on these pictures only
         └── Unavailable          nothing is wrong with the request; try again later
-            ├── RateLimited      the client asks more often than it may
-            ├── Overloaded       more work waits than can be done in time
-            ├── NotReady         the network is not loaded and warmed up yet
-            └── TimedOut         the answer was not there before the deadline
+            ├── RateLimited      the client sends more requests than allowed
+            ├── Overloaded       more work is waiting than can be done in time
+            ├── NotReady         the service is not ready
+            └── TimedOut         the deadline passed before the answer was ready
     BotanifyError
-    └── ClientLeft               nobody waits for the answer any more: no error, only an end
+    └── ClientLeft               the client disconnected; nobody needs the answer
 
-None of them knows HTTP: `serving.problems` gives every code its status.
+They are independent of HTTP: `serving.problems` maps each code to a status.
 """
 
 from typing import ClassVar
@@ -32,8 +32,8 @@ class RequestError(InputError):
     """The request cannot be answered as it was sent.
 
     Args:
-        problem: As `InputError`, like `value`, `limit` and `remedy`.
-        index: Position of the picture at fault, from 0, where one is.
+        problem: As in `InputError`; so are `value`, `limit` and `remedy`.
+        index: Position of the picture at fault, from 0; None if the error is not about one picture.
     """
 
     code: ClassVar[str] = "bad_request"
@@ -52,7 +52,7 @@ class RequestError(InputError):
 
 
 class Unauthorized(RequestError):
-    """No API key, or one that does not count here."""
+    """No API key, or one without access."""
 
     code = "unauthorized"
 
@@ -64,7 +64,7 @@ class NoImage(RequestError):
 
 
 class MalformedBody(RequestError):
-    """The body does not follow its own content type."""
+    """The body does not match its content type."""
 
     code = "malformed_body"
 
@@ -88,13 +88,18 @@ class TooManyImages(RequestError):
 
 
 class BadParameter(RequestError):
-    """A parameter out of its range."""
+    """A parameter is out of range."""
 
     code = "bad_parameter"
 
 
 class BadPicture(RequestError):
-    """One picture of the request is refused; `reason` says why and has the code to show."""
+    """One picture of the request is refused.
+
+    Args:
+        reason: The error of the picture, whose code the client sees.
+        index: Position of the picture, from 0.
+    """
 
     code = PictureError.code
 
@@ -104,19 +109,19 @@ class BadPicture(RequestError):
 
 
 class ReloadRefused(RequestError):
-    """The bundle on disk is not fit; the old one goes on answering."""
+    """The bundle on disk cannot be used; the current one stays."""
 
     code = "reload_refused"
 
 
 class RunFailed(RequestError):
-    """The network gives no answer for these pictures, and does for others."""
+    """The network fails on these pictures and works for others."""
 
     code = UnreadableImage.code
 
 
 class Unavailable(RequestError):
-    """Nothing is wrong with the request; `retry_after_s` says when to try again."""
+    """Nothing is wrong with the request; the client may try again after `retry_after_s` seconds."""
 
     code = "unavailable"
 
@@ -134,30 +139,30 @@ class Unavailable(RequestError):
 
 
 class RateLimited(Unavailable):
-    """The client asks more often than it may."""
+    """The client sends more requests than allowed."""
 
     code = "rate_limited"
 
 
 class Overloaded(Unavailable):
-    """More work waits than can be done in time."""
+    """More work is waiting than can be done in time."""
 
     code = "overloaded"
 
 
 class NotReady(Unavailable):
-    """The network is not loaded and warmed up yet."""
+    """The service is warming up, shutting down or unhealthy."""
 
     code = "not_ready"
 
 
 class TimedOut(Unavailable):
-    """The answer was not there before the deadline."""
+    """The deadline passed before the answer was ready."""
 
     code = "timed_out"
 
 
 class ClientLeft(BotanifyError):
-    """The client closed the connection: nobody waits for the answer any more."""
+    """The client disconnected; nobody needs the answer."""
 
     code = "client_left"

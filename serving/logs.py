@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line, or colored text on a terminal. Never pictures, file names or EXIF."""
+"""Logs: one JSON object per line, or colored text on a terminal. Never pictures, file names or EXIF."""
 
 import logging
 import sys
@@ -7,7 +7,7 @@ import structlog
 
 
 def configure_logging() -> None:
-    """Sends the logs of this process, other libraries' included, to standard error."""
+    """Sends the logs of this process and of its libraries to standard error."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -25,11 +25,11 @@ def configure_logging() -> None:
     )
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     logging.captureWarnings(capture=True)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop are told by our own lines
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the service logs its own start and stop
 
 
 def _renderers(terminal: bool) -> list[structlog.typing.Processor]:
     remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    if terminal:  # plain tracebacks: the rich ones show local variables, and a picture may be one
+    if terminal:  # plain tracebacks: rich ones show local variables, which may hold a picture
         return [remove_meta, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     return [remove_meta, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

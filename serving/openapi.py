@@ -1,4 +1,4 @@
-"""The OpenAPI document and its viewer, which loads nothing from other machines."""
+"""The OpenAPI document and its viewer, which works offline."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,10 +30,10 @@ from serving.schemas import DEFAULT_K, MAX_IMAGES, MAX_K, Problem
 
 API_VERSION: Final = "1.0"
 ADMIN_KEY: Final[list[SecurityRequirement]] = [{"bearer": []}, {"api_key": []}]
-"""What a route that changes the service asks for, in either header."""
+"""A route that needs an admin key, in either header."""
 OPTIONAL_KEY: Final[list[SecurityRequirement]] = [{}, *ADMIN_KEY]
-"""What a route asks for where API keys are set, and nothing where none are."""
-_KEY_DESCRIPTION: Final = "An API key. Needed where the service has any, and for the routes of its admin always."
+"""A route that needs a key only if the service has API keys."""
+_KEY_DESCRIPTION: Final = "An API key. Required if the service has API keys; `/admin` routes always require one."
 _SCHEMES: Final[dict[str, SecurityScheme | Reference]] = {
     "bearer": SecurityScheme(type="http", scheme="bearer", description=_KEY_DESCRIPTION),
     "api_key": SecurityScheme(
@@ -44,12 +44,12 @@ _RAW_TYPES: Final = ("image/jpeg", "image/png", "image/webp", "image/heic", "ima
 
 
 def whole_number_schema(most: int, default: int) -> dict[str, Any]:
-    """JSON schema of a parameter that is read as text, so that a bad one gets a sentence of ours."""
+    """Returns the JSON schema of a whole number that the route itself parses, to answer a bad one with a problem."""
     return {"type": OpenAPIType.INTEGER, "minimum": 1, "maximum": most, "default": default}
 
 
 def problem_responses(*statuses: int) -> dict[int, ResponseSpec]:
-    """The problem documents of some statuses, for a route's `responses`."""
+    """Returns the problem documents of these statuses, for a route's `responses`."""
     codes = codes_by_status()
     return {
         status: ResponseSpec(
@@ -66,9 +66,9 @@ def _header(kind: OpenAPIType, description: str) -> OpenAPIHeader:
     return OpenAPIHeader(schema=Schema(type=kind), description=description)
 
 
-_RETRY_AFTER: Final = {"Retry-After": _header(OpenAPIType.INTEGER, "Seconds after which to try again")}
+_RETRY_AFTER: Final = {"Retry-After": _header(OpenAPIType.INTEGER, "Seconds to wait before trying again")}
 _HEADERS: Final[dict[str, dict[str, OpenAPIHeader | Reference]]] = {
-    "200": {"Preference-Applied": _header(OpenAPIType.STRING, "The wait that was kept to, where one was preferred")},
+    "200": {"Preference-Applied": _header(OpenAPIType.STRING, "The `wait` that was applied, if the request had one")},
     "401": {"WWW-Authenticate": _header(OpenAPIType.STRING, "Always `Bearer`")},
     "429": {**_RETRY_AFTER},
     "503": {**_RETRY_AFTER},
@@ -77,10 +77,10 @@ _HEADERS: Final[dict[str, dict[str, OpenAPIHeader | Reference]]] = {
 
 @dataclass
 class IdentifyOperation(Operation):
-    """Declares what Litestar cannot read off a handler that streams its body: bodies, keys and headers."""
+    """Declares what Litestar cannot infer from a handler that streams its body: body, security and headers."""
 
     def __post_init__(self) -> None:
-        """Adds them to what Litestar found out."""
+        """Adds them to what Litestar inferred."""
         self.request_body = _identify_body()
         self.parameters = [*(self.parameters or []), _prefer()]
         self.security = OPTIONAL_KEY
@@ -102,7 +102,7 @@ def _identify_body() -> RequestBody:
     form = Schema(type=OpenAPIType.OBJECT, properties={"image": images, "k": k}, required=["image"])
     content = {"multipart/form-data": OpenAPIMediaType(schema=form)}
     content |= {kind: OpenAPIMediaType(schema=picture) for kind in _RAW_TYPES}
-    return RequestBody(content=content, required=True, description="One plant")
+    return RequestBody(content=content, required=True, description="The photographs of one plant")
 
 
 def _prefer() -> Parameter:
@@ -112,24 +112,24 @@ def _prefer() -> Parameter:
         schema=Schema(type=OpenAPIType.STRING),
         required=False,
         example="wait=5",
-        description="`wait=SECONDS` (RFC 7240): the longest time from the complete upload to the answer, if it is "
-        "shorter than the service's own. Other preferences are ignored.",
+        description="`wait=SECONDS` (RFC 7240): the longest time from the complete upload to the answer. It can only "
+        "shorten the service's own deadline. Other preferences are ignored.",
     )
 
 
 class OfflineViewer(OpenAPIRenderPlugin):
-    """A page of our own that loads nothing from other machines; every plugin of Litestar's would."""
+    """Serves our own viewer page; those of Litestar load scripts from other machines."""
 
     def __init__(self) -> None:
         super().__init__(path="/")
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002
-        """Gives the page."""
+        """Returns the page."""
         return (WEB / "schema.html").read_bytes()
 
 
 def openapi_config() -> OpenAPIConfig:
-    """The document at /schema/openapi.json and its viewer at /schema."""
+    """Returns the configuration of the document at `/schema/openapi.json` and its viewer at `/schema`."""
     return OpenAPIConfig(
         title="botanify",
         version=API_VERSION,
@@ -142,7 +142,7 @@ def openapi_config() -> OpenAPIConfig:
 
 
 async def _refuse_not_found(response: Response[Any]) -> Response[Any]:
-    """Litestar answers unknown addresses below /schema with a page of its own; ours are problem documents."""
+    """Turns Litestar's own 404 page below `/schema` into a problem document."""
     if response.status_code == NotFoundException.status_code:
         raise NotFoundException
     return response

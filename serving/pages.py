@@ -1,4 +1,4 @@
-"""The files for browsers: the page at `/` and everything it loads, from this machine only."""
+"""The web page at `/` and the static files that it loads, all served from here."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -15,17 +15,17 @@ WEB: Final = Path(__file__).resolve().parent / "web"
 
 @get("/", include_in_schema=False, sync_to_thread=False)
 def page() -> File:
-    """Gives the page for people."""
+    """Returns the web page."""
     return File(WEB / "index.html", media_type=MediaType.HTML, content_disposition_type="inline")
 
 
 def files() -> Router:
-    """Everything below `serving/web/`, under `/web/`."""
+    """Returns the router that serves the files of `serving/web/` at `/web/`."""
     return create_static_files_router(
         "/web", directories=[WEB], exception_handlers={ValueError: _not_found, InternalServerException: _not_found}
     )
 
 
 def _not_found(request: Request[Any, Any, Any], _: Exception) -> Response[Any]:
-    """Names that no file system can hold, such as one with a zero byte or of 5,000 letters, are not found either."""
+    """Answers 404 for names that the file system rejects, such as one with a NUL byte or of 5,000 letters."""
     return problem_response(request, NotFoundException())

@@ -1,14 +1,14 @@
-"""HTTP/1.1 on the wire: uvicorn's protocol with the bounds that it lacks.
+"""uvicorn's HTTP/1.1 protocol with limits against slow and malformed requests.
 
-What uvicorn leaves to others, and attackers use, is closed here:
+uvicorn does not limit these, so an attacker could use them:
 
-* a head that never ends: a connection without a complete head is closed after `header_s`, also when it only sends line
-  feeds, and a head or trailer of more than 64 kB is refused;
-* a body that nobody reads any more: after an early refusal uvicorn takes the rest in without an end; here it ends after
-  `drain_s`, and so does an answer that the client does not read;
-* trailers, which uvicorn adds to the headers: a client behind a proxy could add an X-Forwarded-For of its own;
-* the wish for another protocol (Upgrade), on which the parser skips the body, and would take it for the next request;
-* many requests at once on one connection, each of which takes memory before the first is answered.
+* The head of a request (request line and headers). A connection without a complete head is closed after `header_s`,
+  even if it keeps sending line feeds. A head or trailer of more than 64 kB is refused.
+* The rest of a body after an early refusal, which uvicorn reads without a limit. It must end within `drain_s`; so must
+  the client's reading of a response.
+* Trailers, which uvicorn adds to the headers. They are dropped: a client behind a proxy could set X-Forwarded-For.
+* Upgrade requests, after which the parser skips the body and would parse it as the next request. The header is ignored.
+* Pipelined requests, each of which takes memory before the first one is answered. Their number is limited.
 
 Malformed HTTP is answered with a problem document.
 """
@@ -26,138 +26,138 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from serving.problems import MEDIA_TYPE, problem_document
 
 _MAX_HEAD_BYTES: Final = 65_536  # browsers and proxies stay under 16 kB
-_MAX_PIPELINED: Final = 8  # requests that wait for the answer to an earlier one of their connection
-_LINGER_S: Final = 2.0  # for a refusal to be read; a plain close would discard it while the client still sends
+_MAX_PIPELINED: Final = 8  # requests that wait for the response to an earlier one of their connection
+_LINGER_S: Final = 2.0  # for the client to read a refusal; closing at once could discard it while the client sends
 _HEADER_EXTRA_BYTES: Final = 4  # colon, space and line end
 
-_CODE: Final = "bad_request"  # of the problem, for all that follow
-_NO_HTTP: Final = "The bytes sent are no HTTP/1.1 that this service understands: use an HTTP library."
+_CODE: Final = "bad_request"  # problem code of every refusal below
+_NOT_HTTP: Final = "The bytes are not valid HTTP/1.1: use an HTTP library."
 _HEAD_TOO_LARGE: Final = "The head of the request is larger than 64 kB: send fewer or shorter headers."
-_TOO_MANY_AT_ONCE: Final = "Too many requests were sent at once on this connection: wait for their answers."
+_TOO_MANY_PIPELINED: Final = "The connection has too many pipelined requests: wait for their responses."
 
 _log = structlog.get_logger(__name__)
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """One connection."""
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection. The callbacks below come from asyncio and from the parser."""
 
     header_s: ClassVar[float] = 10.0
-    """Longest time for the head of a request, from the opening of the connection or the first byte on."""
+    """Longest time for the head of a request, seconds, from the start of the connection or the first byte."""
     drain_s: ClassVar[float] = 60.0
-    """Longest time for the rest of a body after its answer, and for an answer to be read."""
+    """Longest time for the rest of a body after its response, and for reading a response, seconds."""
     count_refusal: ClassVar[Callable[[str], None]]
-    """Takes the problem code of what was refused before the application saw it."""
+    """Called with the problem code of a request that is refused before the application sees it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._in_head = True  # also between requests
         self._wants_upgrade = False
-        self._has_body = False  # some of it at least
-        self._is_over = False  # nothing that still comes counts
+        self._has_body = False  # at least one chunk of the body has arrived
+        self._is_ending = False  # further bytes are ignored
         self._num_head_bytes = 0
-        self._num_idle_bytes = 0  # received since a head, a piece of a body or a whole request was complete
-        self._refusal = _NO_HTTP
-        self._reading: asyncio.TimerHandle | None = None
-        self._writing: asyncio.TimerHandle | None = None
+        self._num_idle_bytes = 0  # received since the last complete head, body chunk or request
+        self._refusal = _NOT_HTTP
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
 
-    # ---- the connection
+    # ---- asyncio callbacks
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Waits for the first head."""
+        """Starts the timer for the first head."""
         super().connection_made(transport)
-        self._wait_for_head()
+        self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets every timer."""
-        self._stop_waiting()
+        """Cancels the timers."""
+        self._stop_timer()
         self.resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Takes what was received, unless the connection is over."""
-        if self._is_over:
+        """Parses the received bytes, unless the connection is ending."""
+        if self._is_ending:
             return
         self._unset_keepalive_if_required()
         if self._in_head:
-            self._wait_for_head()
+            self._start_head_timer()
         self._num_idle_bytes += len(data)
         self._feed(data)
-        if self._num_idle_bytes > _MAX_HEAD_BYTES and not self._is_over:
+        if self._num_idle_bytes > _MAX_HEAD_BYTES and not self._is_ending:
             self._refuse(_HEAD_TOO_LARGE)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Closes an idle connection, also of a client that does not read its last answer."""
+        """Closes an idle connection, even if the client does not read its last response."""
         super().timeout_keep_alive_handler()
-        self._wait(self.drain_s, self.transport.abort)
+        self._start_timer(self.drain_s, self.transport.abort)
 
     def pause_writing(self) -> None:
-        """Waits for the client to read."""
+        """Starts the timer for the client to read the response."""
         super().pause_writing()
-        self._writing = self._writing or self.loop.call_later(self.drain_s, self.transport.abort)
+        self._write_timer = self._write_timer or self.loop.call_later(self.drain_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Notes that the client has read."""
+        """Cancels that timer."""
         super().resume_writing()
-        if self._writing is not None:
-            self._writing.cancel()
-            self._writing = None
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
-    # ---- what the parser finds
+    # ---- parser callbacks
 
     def on_message_begin(self) -> None:
-        """Begins a request."""
+        """Starts a request."""
         super().on_message_begin()
         self._num_head_bytes = 0
         self._wants_upgrade = self._has_body = False
-        self._wait_for_head()
+        self._start_head_timer()
 
     def on_url(self, url: bytes) -> None:
-        """Takes a part of the address."""
+        """Handles a piece of the URL."""
         self._count_head(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header, and leaves out a trailer."""
+        """Handles a header; drops a trailer."""
         self._count_head(len(name) + len(value) + _HEADER_EXTRA_BYTES)
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Lets the application begin; a request that wishes for another protocol comes once more without its wish."""
+        """Starts the application. An upgrade request is parsed again first, without its header Upgrade."""
         self._wants_upgrade = self.parser.should_upgrade()
         if self._wants_upgrade and self.parser.get_method() != b"CONNECT":
             return
         if len(self.pipeline) >= _MAX_PIPELINED:
-            self._fail(_TOO_MANY_AT_ONCE)
+            self._fail(_TOO_MANY_PIPELINED)
         super().on_headers_complete()
         self._in_head = False
         self._num_idle_bytes = 0
-        self._stop_waiting()
+        self._stop_timer()
 
     def on_body(self, body: bytes) -> None:
-        """Takes a piece of the body."""
+        """Handles a chunk of the body."""
         self._num_idle_bytes = 0
         self._has_body = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Ends a request; if its answer went before it, the connection is idle from now on."""
+        """Ends a request. If its response is complete already, the connection is now idle."""
         if self._wants_upgrade:
             return
         super().on_message_complete()
         self._in_head = True
         self._num_idle_bytes = 0
-        self._stop_waiting()
+        self._stop_timer()
         if self.cycle.response_complete:
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
     def on_response_complete(self) -> None:
-        """Waits for the rest of the body, if there is more of it.
+        """Starts the timer for the rest of the body, if there is any.
 
-        A client that was to ask first (Expect: 100-continue) may or may not send the body after a refusal; what follows
-        could be taken for either, so the connection ends.
+        After `Expect: 100-continue` a client may or may not send the body of a refused request. The next bytes could
+        be either that body or a new request, so the connection is closed.
         """
         super().on_response_complete()
         if self._in_head or not self.cycle.response_complete:
@@ -165,9 +165,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.expect_100_continue and not self._has_body:
             self.transport.close()
         else:
-            self._wait(self.drain_s, self.transport.abort)
+            self._start_timer(self.drain_s, self.transport.abort)
 
-    # ---- the bounds
+    # ---- limits
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -176,13 +176,13 @@ class BoundedProtocol(HttpToolsProtocol):
                     self.parser.feed_data(data)
                     return
                 except httptools.HttpParserUpgrade as upgrade:
-                    data = self._plain_head() + data[upgrade.args[0] :]
+                    data = self._head_without_upgrade() + data[upgrade.args[0] :]
                     self.parser = _new_parser(self)
         except httptools.HttpParserError:
             self._refuse(self._refusal)
 
-    def _plain_head(self) -> bytes:
-        """The head without its wish for another protocol, which a server may ignore (RFC 9110, 7.8)."""
+    def _head_without_upgrade(self) -> bytes:
+        """Returns the head without the header Upgrade, which a server may ignore (RFC 9110, section 7.8)."""
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         lines = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
         return b"\r\n".join([b"%s %s HTTP/%s" % (method, self.url, version), *lines, b"", b""])
@@ -193,52 +193,52 @@ class BoundedProtocol(HttpToolsProtocol):
             self._fail(_HEAD_TOO_LARGE)
 
     def _fail(self, refusal: str) -> None:
-        """Makes the parser give up."""
+        """Makes the parser raise an error."""
         self._refusal = refusal
         raise ValueError(refusal)
 
-    def _wait_for_head(self) -> None:
-        if self._reading is None:
-            self._wait(self.header_s, self._give_up)
+    def _start_head_timer(self) -> None:
+        if self._read_timer is None:
+            self._start_timer(self.header_s, self._end_without_head)
 
-    def _wait(self, seconds: float, end: Callable[[], None]) -> None:
-        self._stop_waiting()
-        self._reading = self.loop.call_later(seconds, end)
+    def _start_timer(self, seconds: float, end: Callable[[], None]) -> None:
+        self._stop_timer()
+        self._read_timer = self.loop.call_later(seconds, end)
 
-    def _stop_waiting(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+    def _stop_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
-    def _give_up(self) -> None:
-        """Closes a connection whose head did not come, after the answers that it still waits for."""
-        if self._is_answering():
-            self._end_after_answers()
+    def _end_without_head(self) -> None:
+        """Closes a connection whose head did not arrive, after its pending responses."""
+        if self._is_responding():
+            self._end_after_responses()
         else:
             self.transport.close()
 
-    def _is_answering(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
+    def _is_responding(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
         return cycle is not None and not cycle.response_complete
 
-    def _end_after_answers(self) -> None:
-        self._is_over = True
-        self._stop_waiting()
+    def _end_after_responses(self) -> None:
+        self._is_ending = True
+        self._stop_timer()
         self.cycle.keep_alive = False
 
     def _refuse(self, detail: str) -> None:
-        """Answers what is no HTTP, unless the answers to earlier requests of the connection come first."""
-        if self.pipeline or (self._in_head and self._is_answering()):
-            self._end_after_answers()
+        """Answers a malformed request, unless earlier requests of the connection still wait for their responses."""
+        if self.pipeline or (self._in_head and self._is_responding()):
+            self._end_after_responses()
         elif not self._in_head and self.cycle.response_started:
-            self._is_over = True
-            self.transport.close()  # the fault is in the rest of a body that has its answer
+            self._is_ending = True
+            self.transport.close()  # the error is in the rest of a body that is answered already
         else:
-            self._is_over = True
+            self._is_ending = True
             self._write_refusal(detail)
 
     def _write_refusal(self, detail: str) -> None:
-        if self._is_answering():  # the application learns that its client is gone, and writes nothing more
+        if self._is_responding():  # tell the application that its client is gone, so that it writes nothing more
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         request_id = uuid.uuid4().hex
@@ -247,7 +247,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write(_problem(detail, request_id, self.server_state.default_headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-            self._wait(_LINGER_S, self.transport.close)
+            self._start_timer(_LINGER_S, self.transport.close)
         else:
             self.transport.close()
 
@@ -255,20 +255,22 @@ class BoundedProtocol(HttpToolsProtocol):
 def make_protocol(
     header_s: float = 10.0, drain_s: float = 60.0, count_refusal: Callable[[str], None] = lambda _: None
 ) -> type[asyncio.Protocol]:
-    """Gives the protocol for uvicorn's setting `http`.
+    """Returns the protocol class for uvicorn's option `http`.
 
     Args:
-        header_s: Longest time for the head of a request.
-        drain_s: Longest time for the rest of a body after its answer, and for an answer to be read.
-        count_refusal: Called with the problem code of what is refused before the application sees it.
+        header_s: Longest time for the head of a request, seconds.
+        drain_s: Longest time for the rest of a body after its response, and for reading a response, seconds.
+        count_refusal: Called with the problem code of a request that is refused before the application sees it.
     """
-    settings = {"header_s": header_s, "drain_s": drain_s, "count_refusal": staticmethod(count_refusal)}
-    return type("BoundedProtocol", (BoundedProtocol,), settings)
+    attributes = {"header_s": header_s, "drain_s": drain_s, "count_refusal": staticmethod(count_refusal)}
+    return type("LimitedProtocol", (LimitedProtocol,), attributes)
 
 
-def _new_parser(protocol: BoundedProtocol) -> httptools.HttpRequestParser:
+def _new_parser(protocol: LimitedProtocol) -> httptools.HttpRequestParser:
     parser = httptools.HttpRequestParser(protocol)
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does: such data are skipped
+    parser.set_dangerous_leniencies(
+        lenient_data_after_close=True
+    )  # as uvicorn does: data after the last request is skipped
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Every knob of the service: flag > environment (BOTANIFY_*) > default. Help stands beside its field."""
+"""The settings of the service: flag > environment variable (BOTANIFY_*) > default."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -25,92 +25,92 @@ Rate = Annotated[float, msgspec.Meta(gt=0.0)]
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Identifies plants on photographs, over HTTP.
 
-    Every flag can also be given in the environment: --deadline-s 5 is BOTANIFY_DEADLINE_S=5. Flags win. Lists are
-    separated by spaces in flags and by commas in the environment.
+    Every flag is also an environment variable: --deadline-s 5 is BOTANIFY_DEADLINE_S=5. Flags take precedence. List
+    items are separated by spaces in flags and by commas in environment variables.
     """
 
     bundle: Path | None = None
-    """Folder of the released bundle; by default the one folder under models/releases/."""
+    """Folder of the bundle; by default the only one in models/releases/."""
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 lets other machines in."""
+    """Address to listen on; 0.0.0.0 accepts connections from other machines."""
     port: Port = 8000
-    """Port to listen on; 0 takes any free one."""
+    """Port to listen on; 0 chooses a free one."""
     precision: Precision | None = None
-    """Which network of the bundle to run; by default the fastest it holds for the device."""
+    """Which network of the bundle to run; by default the fastest one for the device."""
     provider: Literal["cpu", "cuda"] = "cpu"
-    """Where the network runs; with cuda the service refuses to start when CUDA cannot be used."""
+    """Where the network runs; with cuda, the service does not start if CUDA is not available."""
     num_threads: Count | None = None
-    """Threads of one network run on a CPU; by default all cores when alone, and one when busy."""
+    """Threads of one network run on a CPU; by default all cores for a single request, and one per run under load."""
     num_runs: Count | None = None
-    """Network runs at the same time; by default one a core, or two batches on a GPU."""
+    """Network runs at the same time; by default one per core, or two batches on a GPU."""
     num_decoders: Count | None = None
-    """Processes that decode pictures; by default one for each core."""
+    """Processes that decode pictures; by default one per core."""
     max_picture_bytes: Count = 20_000_000
     """Largest picture, bytes."""
     max_request_bytes: Count = 60_000_000
     """Largest request, bytes."""
     max_requests: Count | None = None
-    """Identify requests taken on at the same time, uploads included; by default 64, or 512 with a GPU."""
+    """Identify requests accepted at the same time, uploads included; by default 64, or 512 on a GPU."""
     max_held_bytes: Count = 256_000_000
-    """Memory for uploads, bytes; what would need more is refused before it is read."""
+    """Memory for uploads, bytes; a request that would need more is refused before it is read."""
     max_wait_s: Seconds = 1.0
-    """Longest expected wait for the work ahead, seconds; a request that would wait longer is refused before it is read,
-    though seven pictures may always be ahead."""
+    """Longest expected wait for the work ahead, seconds; a request that would wait longer is refused before it is read.
+    Seven pictures may always be ahead."""
     deadline_s: Seconds = 10.0
-    """Longest time from the complete upload to the answer, seconds; a client may ask for less with `Prefer: wait=`."""
+    """Longest time from the complete upload to the answer, seconds; a client can shorten it with `Prefer: wait=`."""
     upload_s: Seconds = 60.0
     """Longest time for an upload, seconds."""
     min_upload_bytes_per_s: Count = 16_384
-    """Slowest upload, bytes a second on average after the first five seconds."""
+    """Slowest upload, bytes per second on average; the first five seconds do not count."""
     header_s: Seconds = 10.0
-    """Longest time for the head of a request, seconds."""
+    """Longest time for the request line and headers, seconds."""
     decode_s: Seconds = 5.0
-    """Longest time for one picture to decode, seconds; then the process that decodes it is killed and replaced."""
+    """Longest time for decoding one picture, seconds; then its decoder process is killed and replaced."""
     decode_child_bytes: Count = 768_000_000
-    """Memory that one picture may take while it is decoded, bytes."""
+    """Memory that decoding one picture may take, bytes."""
     decode_budget_bytes: Count = 512_000_000
-    """Memory that all the decodes in flight may take, bytes; a picture that alone takes more is decoded alone."""
+    """Memory that all decodes in progress may take, bytes; a picture that needs more is decoded alone."""
     drain_s: SecondsOrZero = 5.0
-    """Seconds after SIGTERM in which requests are still accepted, so that a load balancer can notice."""
+    """How long requests are still accepted after SIGTERM, seconds, so that a load balancer can notice."""
     api_keys: str = ""
-    """Keys that may ask, one a line or separated by commas: NAME HASH [admin], as `python -m serving.access.keys NAME`
-    prints them. With none here and none in a file, everybody may ask."""
+    """API keys, one per line or separated by commas: NAME HASH [admin], as `python -m serving.access.keys NAME` prints
+    them. Without any keys here or in a file, no key is needed."""
     api_keys_file: Path | None = None
-    """File with such lines."""
+    """File with API keys, one per line."""
     rate_per_minute: Rate | None = None
-    """Requests a minute that each key, or each address without one, may send; by default as many as it likes."""
+    """Requests per minute for each API key, or for each address without keys; by default unlimited."""
     rate_burst: Count = 20
-    """Requests that may come at once before the rate counts."""
+    """Requests that a client may send at once before the rate applies."""
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses or networks of proxies whose X-Forwarded-For tells the client's address."""
+    """Addresses or networks of proxies whose X-Forwarded-For header is trusted to name the client."""
     cors_origins: tuple[str, ...] = ()
-    """Pages of other origins that may ask, such as https://garden.example."""
+    """Origins of other web pages that may send requests, such as https://garden.example."""
 
 
 def load_settings(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
-    """Reads flags and environment; ends the program for `--help` and for flags that do not exist.
+    """Reads the flags and the environment; exits on `--help` and on unknown flags.
 
     Args:
         arguments: Command line without the program's name; by default this process's.
         environment: By default this process's.
 
     Raises:
-        InputError: A value is not of its field's kind or range; the message names the flag or variable.
+        InputError: A value has the wrong type or is out of range; the message names the flag or variable.
     """
-    found = _from_environment(os.environ if environment is None else environment)
-    settings = tyro.cli(Settings, default=found, args=arguments, prog="python -m serving")
+    defaults = _from_environment(os.environ if environment is None else environment)
+    settings = tyro.cli(Settings, default=defaults, args=arguments, prog="python -m serving")
     try:
-        # tyro builds the record without looking at the ranges, msgspec looks at them when it converts.
+        # tyro does not check the ranges; msgspec does when it converts.
         return msgspec.convert(msgspec.structs.asdict(settings), Settings)
     except msgspec.ValidationError as error:
-        raise InputError("a flag is out of its range", value=error, remedy="see python -m serving --help") from error
+        raise InputError("a flag is out of range", value=error, remedy="see python -m serving --help") from error
 
 
 def find_bundle(settings: Settings, releases: Path = RELEASES) -> Path:
-    """The bundle folder to serve: the one that was asked for, or the only one that was released.
+    """Returns the bundle folder to serve: the one of the settings, or the only one in `releases`.
 
     Raises:
-        InputError: None was asked for and there is not exactly one.
+        InputError: The settings name none, and `releases` does not hold exactly one.
     """
     if settings.bundle is not None:
         return settings.bundle
@@ -119,9 +119,9 @@ def find_bundle(settings: Settings, releases: Path = RELEASES) -> Path:
         return found[0]
     names = ", ".join(path.name for path in found) or "none"
     raise InputError(
-        f"no bundle was named and {releases} does not hold exactly one",
+        f"no bundle was given and {releases} does not hold exactly one",
         value=names,
-        remedy="name one with --bundle or BOTANIFY_BUNDLE",
+        remedy="choose one with --bundle or BOTANIFY_BUNDLE",
     )
 
 
@@ -137,12 +137,12 @@ def _from_environment(environment: Mapping[str, str]) -> Settings:
         return msgspec.convert(given, Settings, strict=False, dec_hook=_read_path)
     except msgspec.ValidationError as error:
         raise InputError(
-            f"a variable {ENVIRONMENT_PREFIX}* has a value that is not accepted",
+            f"an environment variable {ENVIRONMENT_PREFIX}* has an invalid value",
             value=error,
             remedy="correct or unset it; see python -m serving --help",
         ) from error
 
 
 def _read_path(kind: type[Any], text: Any) -> Any:
-    """Turns text into the kinds that msgspec does not know, which are folders only."""
+    """Converts text to `Path`, the only field type that msgspec does not know."""
     return kind(text)
