@@ -1,8 +1,8 @@
-"""The body of an identify request -> pictures and fields: multipart/form-data, or one raw picture.
+"""Reads the body of an identify request, multipart/form-data or one raw picture, into pictures and fields.
 
-Limits hold while the bytes stream in, nothing goes to disk, and a field's name or content type never decides anything:
-the bytes of a picture do, later. A part that is itself encoded (base64, multipart/mixed) is taken as it stands, so it
-is no picture: RFC 7578, 4.7, has browsers and libraries send none.
+Limits apply while the bytes stream in, and nothing is written to disk. File names and content types of parts are
+ignored: the decoder detects a picture's format from its bytes. Encoded parts (base64, multipart/mixed), which RFC 7578
+(section 4.7) deprecates, are not decoded, so the decoder rejects them.
 """
 
 import asyncio
@@ -20,46 +20,46 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 _IMAGE_FIELD: Final = "image"
 _K_FIELD: Final = "k"
 _MAX_PARTS: Final = 64
-_MAX_FIELD_BYTES: Final = 64  # of a field with a number in it
-_MAX_BOUNDARY_LENGTH: Final = 70  # RFC 2046, 5.1.1
+_MAX_K_BYTES: Final = 64
+_MAX_BOUNDARY_LENGTH: Final = 70  # RFC 2046, section 5.1.1
 _MAX_WARNINGS: Final = 10
-# Of a form beside its content: 64 parts with their boundaries and headers take a third of it. Headers that are folded
-# over and over cost the parser 300 times as much as content, and preambles have no end of their own.
+# Boundaries, headers, preamble and epilogue of a form; 64 ordinary parts take a third of it. Without this limit a
+# preamble could be endless, and folded headers cost the parser 300 times as much as content.
 _MAX_OVERHEAD_BYTES: Final = 65_536
 _PIECE_BYTES: Final = 262_144
-_PACE_STEP_S: Final = 0.1  # timers are moved in such steps, so that a thousand tiny chunks do not move one each
+_TIMEOUT_STEP_S: Final = 0.1  # the timeout moves in steps of this size, so that tiny chunks do not each move it
 _SEND_A_PICTURE: Final = "send the original photograph in the form field `image`, or as the whole body"
 
 
 class BodyLimits(msgspec.Struct, frozen=True):
-    """What a body may hold at most, and how long it may take.
+    """Largest size and slowest rate of a body.
 
-    A body may take `grace_s` and as long as `bytes_per_s` needs for what of it has arrived, and never more than
-    `upload_s`: one that stands still is ended as soon as its average falls under the rate.
+    After `grace_s`, a body is refused as soon as its average rate falls below `bytes_per_s`. No body may take longer
+    than `upload_s`.
     """
 
     picture_bytes: int
     request_bytes: int
     num_pictures: int
     upload_s: float = 60.0
-    """Longest time for the whole body."""
+    """Longest time for the whole body, seconds."""
     bytes_per_s: float = 16_384.0
-    """Least average rate; a slow mobile connection sends four times as much."""
+    """Least average rate, bytes per second; a slow mobile connection is four times as fast."""
     grace_s: float = 5.0
-    """Time that does not count for the rate."""
+    """Time that does not count towards the rate, seconds."""
 
-    def seconds_for(self, num_bytes: int) -> float:
-        """How long after its start a body may take of which so many bytes have arrived."""
+    def time_limit_s(self, num_bytes: int) -> float:
+        """Returns the time limit of a body of which `num_bytes` have arrived, seconds from its start."""
         return min(self.upload_s, self.grace_s + num_bytes / self.bytes_per_s)
 
 
 class Body(msgspec.Struct, frozen=True):
-    """What a body held."""
+    """The content of a body."""
 
     pictures: list[bytes]
-    """At least one, none of them empty."""
+    """At least one; none is empty."""
     k: str | None
-    """The form field `k` as it was sent."""
+    """The form field `k`, unparsed."""
     warnings: list[str]
 
 
@@ -67,46 +67,46 @@ async def read_body(content_type: str, content_length: str | None, receive: Rece
     """Reads the body of a request.
 
     Args:
-        content_type: The header, or nothing; only multipart/form-data is told from the rest.
-        content_length: The header, if sent; a length over the limit is refused before anything is read.
-        receive: Gives the parts of the body, as ASGI does.
-        limits: What the body may hold and how long it may take.
+        content_type: The header, or ""; everything but multipart/form-data counts as one picture.
+        content_length: The header, or None; a length over the limit is refused before anything is read.
+        receive: ASGI's `receive`.
+        limits: Largest size and slowest rate.
 
     Raises:
         NoImage: No picture, or an empty one.
-        MalformedBody: The body is no complete form, or a header is wrong.
-        SlowBody: It did not arrive in time, or not fast enough.
-        TooLarge: More bytes than allowed, in all or in one picture.
+        MalformedBody: The form is incomplete, or a header is wrong.
+        SlowBody: The body did not arrive in time, or not fast enough.
+        TooLarge: More bytes than allowed, in total or in one picture.
         TooManyImages: More pictures than allowed.
-        BadParameter: The field `k` is far too long for a number.
-        ClientLeft: The client left in the middle.
+        BadParameter: The field `k` is too long for a number.
+        ClientLeft: The client disconnected.
     """
-    is_form, boundary = _kind_of(content_type)
-    what, most = ("request", limits.request_bytes) if is_form else ("picture", limits.picture_bytes)
-    _require_length(content_length, most, what)
+    is_form, boundary = _parse_content_type(content_type)
+    what, max_bytes = ("request", limits.request_bytes) if is_form else ("picture", limits.picture_bytes)
+    _check_content_length(content_length, max_bytes, what)
     try:
-        async with asyncio.timeout(limits.seconds_for(0)) as patience:
-            chunks = _paced(_chunks(receive, most, what), patience, limits)
+        async with asyncio.timeout(limits.time_limit_s(0)) as upload_timeout:
+            chunks = _extend_timeout(_chunks(receive, max_bytes, what), upload_timeout, limits)
             return await (_read_form(boundary, chunks, limits) if is_form else _read_raw(chunks))
     except TimeoutError:
         raise _too_slow(limits) from None
 
 
-def most_bytes(headers: Mapping[str, str], limits: BodyLimits) -> int:
-    """How many bytes the body of a request can come to: what it declares, and never more than its limit.
+def expected_bytes(headers: Mapping[str, str], limits: BodyLimits) -> int:
+    """Returns the most bytes that the body can have: its declared length or its limit, whichever is smaller.
 
     Args:
-        headers: Of the request, by lower-case names.
-        limits: What the body may hold.
+        headers: The request's headers, with lower-case names.
+        limits: Largest size of a body.
     """
-    is_form, _ = _kind_of(headers.get("content-type", ""))
-    most = limits.request_bytes if is_form else limits.picture_bytes
+    is_form, _ = _parse_content_type(headers.get("content-type", ""))
+    max_bytes = limits.request_bytes if is_form else limits.picture_bytes
     declared = headers.get("content-length", "")
-    return min(_number(declared), most) if _is_number(declared) else most
+    return min(_number(declared), max_bytes) if _is_number(declared) else max_bytes
 
 
-def _kind_of(content_type: str) -> tuple[bool, str]:
-    """Whether the body is a form, and its boundary."""
+def _parse_content_type(content_type: str) -> tuple[bool, str]:
+    """Returns whether the body is a form, and its boundary."""
     kind, options = parse_options_header(content_type)
     return kind == "multipart/form-data", options.get("boundary", "")
 
@@ -115,7 +115,7 @@ async def _read_raw(chunks: AsyncIterator[bytes]) -> Body:
     content = _Content()
     async for chunk in chunks:
         content.write(chunk)
-    picture = content.whole()
+    picture = content.getvalue()
     if not picture:
         raise NoImage("the request has no body", remedy=_SEND_A_PICTURE)
     return Body([picture], None, [])
@@ -127,13 +127,13 @@ async def _read_form(boundary: str, chunks: AsyncIterator[bytes], limits: BodyLi
         with _parser(boundary) as parser:
             async for chunk in chunks:
                 for event in parser.parse(chunk):
-                    form.take(event)
-                form.bound_overhead(chunk)
+                    form.feed(event)
+                form.check_overhead(chunk)
     except MultipartError as error:
         raise MalformedBody(
-            "the body is no complete multipart form",
-            value=error.args[0],  # a second one would show the bytes at fault
-            remedy="send multipart/form-data as RFC 7578 has it",
+            "the body is not a complete multipart form",
+            value=error.args[0],  # the second one would show bytes of the body
+            remedy="send multipart/form-data as in RFC 7578",
         ) from error
     return form.body()
 
@@ -141,19 +141,19 @@ async def _read_form(boundary: str, chunks: AsyncIterator[bytes], limits: BodyLi
 def _parser(boundary: str) -> PushMultipartParser:
     if not 0 < len(boundary) <= _MAX_BOUNDARY_LENGTH:
         raise MalformedBody(
-            "the content type gives no usable boundary",
+            "the content type has no valid boundary",
             value=f"{len(boundary)} characters",
             limit=f"1 to {_MAX_BOUNDARY_LENGTH}",
-            remedy="let your HTTP library write the header Content-Type",
+            remedy="let your HTTP library set the header Content-Type",
         )
     return PushMultipartParser(boundary)
 
 
 class _Content:
-    """Bytes that arrive in chunks.
+    """Collects the bytes of one picture or field.
 
-    They are kept in pieces: a list of chunks would grow with their number, and the client chooses that; one buffer
-    would be moved as it grows, which took 3 ms of a photograph of 3 MB.
+    It joins small chunks into pieces, since a client can send any number of tiny ones. A single growing buffer would be
+    copied as it grows, which took 3 ms for a photograph of 3 MB.
     """
 
     def __init__(self) -> None:
@@ -161,19 +161,19 @@ class _Content:
         self._newest = io.BytesIO()
 
     def write(self, chunk: bytes | bytearray) -> None:
-        """Adds a chunk."""
+        """Appends a chunk."""
         self._newest.write(chunk)
         if self._newest.tell() >= _PIECE_BYTES:
             self._pieces.append(self._newest.getvalue())
             self._newest = io.BytesIO()
 
-    def whole(self) -> bytes:
-        """All of them."""
+    def getvalue(self) -> bytes:
+        """Returns all bytes."""
         return b"".join([*self._pieces, self._newest.getvalue()])
 
 
 class _Form:
-    """A multipart form while it arrives."""
+    """Collects a multipart form from the parser's events."""
 
     def __init__(self, limits: BodyLimits) -> None:
         self._limits = limits
@@ -185,8 +185,8 @@ class _Form:
         self._content = _Content()
         self._num_bytes = 0
 
-    def take(self, event: MultipartSegment | bytes | bytearray | None) -> None:
-        """Takes the start of a part, some bytes of it, or (None) its end."""
+    def feed(self, event: MultipartSegment | bytes | bytearray | None) -> None:
+        """Handles the header of a part, some bytes of its content, or its end (None)."""
         if event is None:
             self._end_part()
         elif isinstance(event, MultipartSegment):
@@ -194,18 +194,18 @@ class _Form:
         else:
             self._add(event)
 
-    def bound_overhead(self, chunk: bytes) -> None:
-        """Counts what of the form is no content; to be called with each chunk after its events."""
+    def check_overhead(self, chunk: bytes) -> None:
+        """Limits the bytes outside of the parts' content. Call it with each chunk, after its events."""
         self._num_overhead_bytes += len(chunk)
         if self._num_overhead_bytes > _MAX_OVERHEAD_BYTES:
             raise MalformedBody(
-                "the form holds too much beside its fields",
+                "the form has too much data outside of its fields",
                 limit=f"at most {_MAX_OVERHEAD_BYTES} bytes of headers, preamble and epilogue",
-                remedy="send multipart/form-data as RFC 7578 has it",
+                remedy="send multipart/form-data as in RFC 7578",
             )
 
     def body(self) -> Body:
-        """What the form held, once it is complete."""
+        """Returns the content of the complete form."""
         if not self._pictures:
             raise NoImage("the form has no field `image`", remedy=_SEND_A_PICTURE)
         for index, picture in enumerate(self._pictures):
@@ -217,7 +217,9 @@ class _Form:
         self._name, self._content, self._num_bytes = name, _Content(), 0
         self._num_parts += 1
         if self._num_parts > _MAX_PARTS:
-            raise MalformedBody("the form has too many parts", limit=f"at most {_MAX_PARTS}", remedy="send fewer")
+            raise MalformedBody(
+                "the form has too many parts", limit=f"at most {_MAX_PARTS}", remedy="send fewer fields"
+            )
         if name == _IMAGE_FIELD and len(self._pictures) == self._limits.num_pictures:
             raise TooManyImages(
                 "the request has too many pictures",
@@ -235,12 +237,12 @@ class _Form:
                 raise _too_large("picture", self._limits.picture_bytes, index=len(self._pictures))
             self._content.write(chunk)
         elif self._name == _K_FIELD:
-            if self._num_bytes > _MAX_FIELD_BYTES:
-                raise BadParameter("the form field `k` is no number", remedy="send a whole number")
+            if self._num_bytes > _MAX_K_BYTES:
+                raise BadParameter("the form field `k` is not a number", remedy="send a whole number")
             self._content.write(chunk)
 
     def _end_part(self) -> None:
-        content = self._content.whole()
+        content = self._content.getvalue()
         if self._name == _IMAGE_FIELD:
             self._pictures.append(content)
         elif self._name == _K_FIELD:
@@ -254,7 +256,7 @@ async def _chunks(receive: Receive, limit: int, what: str) -> AsyncIterator[byte
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientLeft("the client left before its upload was complete")
+            raise ClientLeft("the client disconnected before its upload was complete")
         chunk: bytes = message.get("body", b"")
         num_bytes += len(chunk)
         if num_bytes > limit:
@@ -264,33 +266,35 @@ async def _chunks(receive: Receive, limit: int, what: str) -> AsyncIterator[byte
         more = message.get("more_body", False)
 
 
-async def _paced(chunks: AsyncIterator[bytes], patience: asyncio.Timeout, limits: BodyLimits) -> AsyncIterator[bytes]:
-    """Passes the chunks on and waits the longer for the next, the more there was."""
+async def _extend_timeout(
+    chunks: AsyncIterator[bytes], upload_timeout: asyncio.Timeout, limits: BodyLimits
+) -> AsyncIterator[bytes]:
+    """Passes the chunks on and extends the timeout by the time that their bytes may take."""
     start_s = asyncio.get_running_loop().time()
-    until_s = start_s + limits.seconds_for(0)
+    timeout_at_s = start_s + limits.time_limit_s(0)
     num_bytes = 0
     async for chunk in chunks:
         num_bytes += len(chunk)
-        earned_s = start_s + limits.seconds_for(num_bytes)
-        if earned_s - until_s > _PACE_STEP_S:
-            patience.reschedule(earned_s)
-            until_s = earned_s
+        new_timeout_at_s = start_s + limits.time_limit_s(num_bytes)
+        if new_timeout_at_s - timeout_at_s > _TIMEOUT_STEP_S:
+            upload_timeout.reschedule(new_timeout_at_s)
+            timeout_at_s = new_timeout_at_s
         yield chunk
 
 
 def _too_slow(limits: BodyLimits) -> SlowBody:
     return SlowBody(
         "the body arrives too slowly",
-        limit=f"{limits.bytes_per_s / 1e3:g} kB a second and at most {limits.upload_s:g} seconds in all",
+        limit=f"at least {limits.bytes_per_s / 1e3:g} kB per second and at most {limits.upload_s:g} seconds in total",
         remedy="send smaller pictures or use a faster connection",
     )
 
 
-def _require_length(content_length: str | None, limit: int, what: str) -> None:
+def _check_content_length(content_length: str | None, limit: int, what: str) -> None:
     if content_length is None:
         return
     if not _is_number(content_length):
-        raise MalformedBody("the header Content-Length is no number", remedy="let your HTTP library write it")
+        raise MalformedBody("the header Content-Length is not a number", remedy="let your HTTP library set it")
     if _number(content_length) > limit:
         raise _too_large(what, limit, num_bytes=_number(content_length))
 
@@ -300,7 +304,7 @@ def _is_number(text: str) -> bool:
 
 
 def _number(digits: str) -> int:
-    return int(digits.lstrip("0")[:20] or "0")  # Python refuses to convert thousands of digits
+    return int(digits.lstrip("0")[:20] or "0")  # Python refuses to convert very long numbers
 
 
 def _too_large(what: str, limit: int, *, num_bytes: int | None = None, index: int | None = None) -> TooLarge:
@@ -314,5 +318,5 @@ def _too_large(what: str, limit: int, *, num_bytes: int | None = None, index: in
 
 
 def unknown_warnings(kind: str, names: list[str]) -> list[str]:
-    """One sentence for each unknown name, each name once, shortened and not too many of them."""
+    """Returns a sentence for each distinct unknown name, up to a limit; long names are shortened."""
     return [f"The {kind} {name[:40]!r} is not known and was ignored." for name in dict.fromkeys(names)][:_MAX_WARNINGS]

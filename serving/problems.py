@@ -1,4 +1,4 @@
-"""The one translator of exceptions to problem documents (RFC 9457): which code has which status and title."""
+"""Turns exceptions into problem documents (RFC 9457), and maps each problem code to its status and title."""
 
 from http import HTTPStatus
 from typing import Any, Final
@@ -12,76 +12,71 @@ from serving.errors import BadPicture, ClientLeft, RequestError, SlowBody, Unaut
 from serving.schemas import Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
-CLIENT_LEFT_STATUS: Final = 499  # nginx's number for it; only logs and metrics ever see it
+CLIENT_LEFT_STATUS: Final = 499  # as nginx has it; appears in logs and metrics only
 
-_KINDS: Final[dict[str, tuple[int, str]]] = {
-    "bad_request": (400, "The request is not understood"),
+_STATUS_AND_TITLE: Final[dict[str, tuple[int, str]]] = {
+    "bad_request": (400, "The request is not valid"),
     "no_image": (400, "No picture was sent"),
     "malformed_body": (400, "The body is malformed"),
     "unauthorized": (401, "An API key is needed"),
-    "not_found": (404, "Nothing stands there"),
-    "method_not_allowed": (405, "The method is not allowed here"),
+    "not_found": (404, "Not found"),
+    "method_not_allowed": (405, "The method is not allowed"),
     "slow_body": (408, "The upload took too long"),
-    "reload_refused": (409, "The bundle is not fit to answer"),
+    "reload_refused": (409, "The bundle cannot be used"),
     "too_large": (413, "Too many bytes"),
     "unsupported_format": (415, "The format is not supported"),
-    "unreadable_image": (422, "The picture does not decode"),
+    "unreadable_image": (422, "The picture cannot be decoded"),
     "too_many_pixels": (422, "The picture has too many pixels"),
     "too_many_images": (422, "Too many pictures"),
-    "bad_parameter": (422, "A parameter is out of its range"),
-    "rate_limited": (429, "Too many requests from you"),
-    "internal": (500, "An error of the service"),
-    "overloaded": (503, "Too much to do"),
-    "not_ready": (503, "Not ready yet"),
+    "bad_parameter": (422, "A parameter is out of range"),
+    "rate_limited": (429, "Too many requests"),
+    "internal": (500, "Internal error"),
+    "overloaded": (503, "The service is overloaded"),
+    "not_ready": (503, "The service is not ready"),
     "timed_out": (504, "The answer took too long"),
 }
 _FRAMEWORK_CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 _FRAMEWORK_DETAILS: Final = {
-    "not_found": "Nothing stands at this address: see /schema for what does.",
-    "method_not_allowed": "This address does not answer that method: see the header Allow.",
+    "not_found": "There is nothing at this address: see /schema for the addresses.",
+    "method_not_allowed": "This address does not support the method: see the header Allow for those that it does.",
     "too_large": "The request is too large: send fewer or smaller pictures.",
-    "bad_request": "The request is not understood: see /schema for what is.",
-    "internal": "The service made a mistake and has noted it: report the request id to whoever runs it.",
+    "bad_request": "The request is not valid: see /schema for the requests that are.",
+    "internal": "The service failed and has logged the error: report the request id to its operator.",
 }
 
 _log = structlog.get_logger(__name__)
 
 
 def problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """Writes an error as a problem document; anything that is not ours becomes `internal` and is logged."""
+    """Returns the problem document of an error; an unexpected one is logged and becomes `internal`."""
     if isinstance(error, ClientLeft):
         return _response(request, error.code, CLIENT_LEFT_STATUS, None)
     if isinstance(error, RequestError):
         return _refusal(request, error)
     if isinstance(error, HTTPException) and error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
         code = _FRAMEWORK_CODES.get(error.status_code, "bad_request")
-        return _document(request, code, _FRAMEWORK_DETAILS[code], headers=_kept_headers(error))
+        return _document(request, code, _FRAMEWORK_DETAILS[code], headers=_title_case_headers(error))
     _log.error("internal", exc_info=error)
     return _document(request, "internal", _FRAMEWORK_DETAILS["internal"])
 
 
 def problem_document(code: str, detail: str, request_id: str, index: int | None = None) -> Problem:
-    """The document of a problem.
+    """Returns the document of a problem.
 
     Args:
-        code: One of the contract's.
-        detail: What is wrong with this request, a sentence.
-        request_id: As the header X-Request-ID of the answer.
-        index: Position of the picture at fault, from 0, where one is.
+        code: A problem code of the HTTP API.
+        detail: What is wrong with this request, as a sentence.
+        request_id: As in the header `X-Request-ID` of the response.
+        index: Position of the picture at fault, from 0; None if the problem is not about one picture.
     """
-    status, title = _KINDS[code]
+    status, title = _STATUS_AND_TITLE[code]
     return Problem(f"urn:botanify:problem:{code}", title, status, detail, code, request_id, index)
 
 
-def status_of(code: str) -> int:
-    """The HTTP status of a problem code."""
-    return _KINDS[code][0]
-
-
 def codes_by_status() -> dict[int, list[str]]:
-    """Every status with its codes, in order; the OpenAPI document lists them."""
+    """Returns the problem codes of each status, for the OpenAPI document."""
     found: dict[int, list[str]] = {}
-    for code, (status, _) in _KINDS.items():
+    for code, (status, _) in _STATUS_AND_TITLE.items():
         found.setdefault(status, []).append(code)
     return found
 
@@ -97,7 +92,7 @@ def _headers(error: RequestError) -> dict[str, str]:
     if isinstance(error, Unauthorized):
         return {"WWW-Authenticate": "Bearer"}
     if isinstance(error, SlowBody):
-        return {"Connection": "close"}  # or the rest of the upload would still be waited for
+        return {"Connection": "close"}  # otherwise the server would wait for the rest of the upload
     if isinstance(error, Unavailable) and error.retry_after_s is not None:
         return {"Retry-After": str(error.retry_after_s)}
     return {}
@@ -122,9 +117,9 @@ def _response(
     problem: Problem | None,
     headers: dict[str, str] | None = None,
 ) -> Response[Any]:
-    request.scope["state"]["problem_code"] = code  # the log line and the metrics tell it
+    request.scope["state"]["problem_code"] = code  # for the log line and the metrics
     return Response(problem, status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
-def _kept_headers(error: HTTPException) -> dict[str, str]:
+def _title_case_headers(error: HTTPException) -> dict[str, str]:
     return {name.title(): value for name, value in (error.headers or {}).items()}

@@ -15,7 +15,7 @@ from models.errors import InputError
 from serving.access.control import AccessControl
 from serving.access.deadlines import preferred_deadline
 from serving.admission import Admission
-from serving.bodies import Body, BodyLimits, most_bytes, read_body, unknown_warnings
+from serving.bodies import Body, BodyLimits, expected_bytes, read_body, unknown_warnings
 from serving.errors import BadParameter, ClientLeft, ReloadRefused
 from serving.identify import Identifier
 from serving.loaded_bundle import Releases
@@ -98,7 +98,7 @@ async def identify(
     top_k = _whole_number("k", k, MAX_K)
     longest_s = parts.rules.deadline_s
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), longest_s)
-    with parts.admission.enter(most_bytes(request.headers, parts.rules.body)) as ticket:
+    with parts.admission.enter(expected_bytes(request.headers, parts.rules.body)) as ticket:
         body = await _read(request, parts.rules.body, parts.metrics)
         if body.k is not None and "k" not in request.query_params:
             top_k = _whole_number("k", body.k, MAX_K)

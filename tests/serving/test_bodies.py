@@ -8,9 +8,9 @@ import tracemalloc
 
 import pytest
 
-from serving.bodies import BodyLimits, most_bytes, read_body
+from serving.bodies import BodyLimits, expected_bytes, read_body
 from serving.errors import BadParameter, ClientLeft, MalformedBody, NoImage, SlowBody, TooLarge, TooManyImages
-from serving.problems import status_of
+from serving.problems import problem_document
 from tests.serving.tiny import BOUNDARY, FORM, form, part
 
 LIMITS = BodyLimits(picture_bytes=1_000, request_bytes=3_000, num_pictures=3)
@@ -163,7 +163,7 @@ def test_malformed_form_is_told_in_a_short_sentence_however_it_is_cut(body):
         with pytest.raises(MalformedBody) as caught:
             read(*cut(body, num_bytes), limits=LARGE)
         assert re.fullmatch(r"[ -~]{20,200}\.", str(caught.value))
-    assert status_of(caught.value.code) == 400
+    assert problem_document(caught.value.code, "", "").status == 400
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_declared_length_is_not_believed():
     ],
 )
 def test_most_bytes_of_a_body_are_known_before_it_is_read(headers, expected):
-    assert most_bytes(headers, LIMITS) == expected
+    assert expected_bytes(headers, LIMITS) == expected
 
 
 def test_endless_number_is_a_bad_parameter():
@@ -286,7 +286,7 @@ def seconds_to_refusal(limits, chunk, pause_s):
     start = time.monotonic()
     with pytest.raises(SlowBody) as caught:
         read(*[chunk] * 1_000, content_type="image/jpeg", limits=limits, pause_s=pause_s)
-    assert status_of(caught.value.code) == 408
+    assert problem_document(caught.value.code, "", "").status == 408
     return time.monotonic() - start
 
 
@@ -326,7 +326,7 @@ def test_no_body_takes_longer_than_the_longest_time():
 
 
 def test_slow_form_is_ended_too():
-    with pytest.raises(SlowBody, match="1 kB a second"):
+    with pytest.raises(SlowBody, match="1 kB per second"):
         read(*cut(PICTURE + END, 1), limits=slow(bytes_per_s=1_000.0), pause_s=0.02)
 
 
