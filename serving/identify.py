@@ -1,4 +1,4 @@
-"""The use case: the pictures of one plant -> its answer. It knows neither HTTP nor ONNX Runtime."""
+"""Identifies a plant from its pictures: decode, run the network, rank. Independent of HTTP and ONNX Runtime."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -13,31 +13,31 @@ from models.ranking import Ranking
 from serving.admission import Admission, Ticket
 from serving.decoding.pool import Decoded
 from serving.errors import BadPicture, ClientLeft, TimedOut
-from serving.loaded_bundle import PictureDecoder, Release, Releases
-from serving.metrics import Dropped, Metrics
+from serving.loaded_bundle import LiveBundle, LoadedBundle, PictureDecoder
+from serving.metrics import CancelledStage, Metrics
 
 
 class PictureSize(msgspec.Struct, frozen=True):
-    """Size of an upright original, px."""
+    """Size of a picture after its EXIF rotation, px."""
 
     width: int
     height: int
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the pictures of one plant say."""
+    """The answer about one plant."""
 
     bundle: Bundle
-    """What answered; another bundle may have taken its place since."""
+    """The bundle that answered; a reload may have replaced it since."""
     ranking: Ranking
     sizes: tuple[PictureSize, ...]
-    """One for each picture, in the order they were sent."""
+    """One per picture, in the order they were sent."""
 
 
-class _Job:
-    """One request on its way; says how far it is."""
+class _PendingAnswer:
+    """A request in progress, and the stage that it has reached."""
 
-    stage: Dropped = "decode"
+    stage: CancelledStage = "decode"
     task: asyncio.Task[Answer]
 
 
@@ -45,14 +45,16 @@ class Identifier:
     """Identifies plants.
 
     Args:
-        releases: What answers.
+        live_bundle: Holds the bundle that answers.
         decoder: Turns picture bytes into network input.
-        admission: Knows what else is to be done, and learns how long an answer takes.
-        metrics: Times the steps.
+        admission: Checks each deadline against the work in progress, and measures the throughput.
+        metrics: Records the time of each stage.
     """
 
-    def __init__(self, releases: Releases, decoder: PictureDecoder, admission: Admission, metrics: Metrics) -> None:
-        self._releases, self._decoder = releases, decoder
+    def __init__(
+        self, live_bundle: LiveBundle, decoder: PictureDecoder, admission: Admission, metrics: Metrics
+    ) -> None:
+        self._live_bundle, self._decoder = live_bundle, decoder
         self._admission, self._metrics = admission, metrics
         self._tasks: set[asyncio.Task[Answer]] = set()
 
@@ -68,71 +70,71 @@ class Identifier:
         """Identifies the plant that all the pictures show.
 
         Args:
-            ticket: Lets the request in.
+            ticket: The request's admission.
             pictures: The bytes of one or more picture files.
-            top_k: How many taxa, genera and families to list at most.
+            top_k: The most taxa, genera and families to list.
             deadline_s: Longest time to the answer, seconds.
-            client_left: Ends when nobody waits for the answer any more; work not yet begun is then dropped.
+            client_left: Completes when the client disconnects; work that has not started is then cancelled.
 
         Raises:
-            Overloaded: It could not be answered before its deadline.
-            BadPicture: A picture is refused.
-            RunFailed: The network has no answer for these pictures.
-            TimedOut: The deadline came first.
-            ClientLeft: The client left first.
+            Overloaded: The work ahead leaves too little time before the deadline.
+            BadPicture: A picture was refused.
+            RunFailed: The network fails on these pictures.
+            TimedOut: The deadline passed.
+            ClientLeft: The client disconnected.
         """
         left = asyncio.ensure_future(client_left)
         try:
-            self._admission.begin(ticket, len(pictures), sum(map(len, pictures)), deadline_s)
-            job = self._begin(pictures, top_k)
+            self._admission.start_work(ticket, len(pictures), sum(map(len, pictures)), deadline_s)
+            pending = self._start(pictures, top_k)
             try:
-                await asyncio.wait({job.task, left}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
-                answer = self._outcome(job, left, deadline_s)
+                await asyncio.wait({pending.task, left}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+                answer = self._outcome(pending, left, deadline_s)
             finally:
-                job.task.cancel()
+                pending.task.cancel()
         finally:
             left.cancel()
-        self._admission.answered(ticket)
+        self._admission.record_answer(ticket)
         return answer
 
-    def _begin(self, pictures: Sequence[bytes], top_k: int) -> _Job:
-        job = _Job()
-        job.task = asyncio.create_task(self._answer(job, pictures, top_k))
-        self._tasks.add(job.task)  # asyncio itself holds tasks weakly, and this one may outlive its request
-        job.task.add_done_callback(self._tasks.discard)
-        return job
+    def _start(self, pictures: Sequence[bytes], top_k: int) -> _PendingAnswer:
+        pending = _PendingAnswer()
+        pending.task = asyncio.create_task(self._answer(pending, pictures, top_k))
+        self._tasks.add(pending.task)  # asyncio keeps only weak references, and the task may outlive its request
+        pending.task.add_done_callback(self._tasks.discard)
+        return pending
 
-    def _outcome(self, job: _Job, left: asyncio.Future[None], deadline_s: float) -> Answer:
-        if job.task.done():
-            return job.task.result()
+    def _outcome(self, pending: _PendingAnswer, left: asyncio.Future[None], deadline_s: float) -> Answer:
+        if pending.task.done():
+            return pending.task.result()
         if left.done():
-            self._metrics.cancellation(job.stage)
-            raise ClientLeft("the client left before its answer was there")
+            self._metrics.cancellation(pending.stage)
+            raise ClientLeft("the client disconnected before its answer was ready")
         raise TimedOut(
-            "the answer was not there in time",
+            "the answer was not ready in time",
             limit=f"at most {deadline_s:g} seconds",
             remedy="try again later, or with fewer or smaller pictures",
         )
 
-    async def _answer(self, job: _Job, pictures: Sequence[bytes], top_k: int) -> Answer:
-        with self._releases.current.in_use() as release:
-            decoded = await self._decode_all(pictures, release)
-            job.stage = "run"
+    async def _answer(self, pending: _PendingAnswer, pictures: Sequence[bytes], top_k: int) -> Answer:
+        with self._live_bundle.current.in_use() as loaded:
+            decoded = await self._decode_all(pictures, loaded)
+            pending.stage = "run"
             alone = self._admission.num_pictures == 1
-            logits = await release.scheduler.run([picture.pixels for picture in decoded], alone=alone)
+            logits = await loaded.scheduler.run([picture.pixels for picture in decoded], alone=alone)
             with self._metrics.stage("rank"):
-                ranking = release.rank(np.asarray(logits), top_k)
+                ranking = loaded.rank(np.asarray(logits), top_k)
             sizes = tuple(PictureSize(picture.width, picture.height) for picture in decoded)
-            return Answer(release.bundle, ranking, sizes)
+            return Answer(loaded.bundle, ranking, sizes)
 
-    async def _decode_all(self, pictures: Sequence[bytes], release: Release) -> list[Decoded]:
-        """Decodes every picture before any is run: a request with a bad one costs no network run."""
-        calls = (self._decoder.decode(data, release.spec) for data in pictures)
+    async def _decode_all(self, pictures: Sequence[bytes], loaded: LoadedBundle) -> list[Decoded]:
+        """Decodes every picture before the network runs, so that a request with a bad one costs no run."""
+        calls = (self._decoder.decode(data, loaded.spec) for data in pictures)
         return _all_decoded(await asyncio.gather(*calls, return_exceptions=True))
 
 
 def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:
-    """The decoded pictures, or what is wrong with the first bad one."""
+    """Returns the decoded pictures, or raises the error of the first bad one."""
     decoded: list[Decoded] = []
     try:
         for index, outcome in enumerate(outcomes):
@@ -143,4 +145,4 @@ def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:
             decoded.append(outcome)
         return decoded
     finally:
-        del outcomes, outcome  # an error that holds the frame that holds it would keep all pictures for long
+        del outcomes, outcome  # an error references this frame, which would keep all pictures alive

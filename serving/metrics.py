@@ -1,62 +1,62 @@
-"""What the service counts and times, for Prometheus. One registry an application, so that tests do not share any."""
+"""Prometheus metrics. Each application has its own registry, so that tests do not share one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
 Stage = Literal["read", "wait", "decode", "queue", "run", "rank"]
-"""Steps of one identify request: upload, wait for a decoder, decode, wait for a run, run, rank."""
-Dropped = Literal["read", "decode", "run"]
-"""The step in which a client left, or for which it waited."""
-Part = Literal["decoder", "executor"]
-"""What can die and is started again."""
+"""Stages of an identify request: upload, wait for a decoder, decode, wait for a network run, run, rank."""
+CancelledStage = Literal["read", "decode", "run"]
+"""The stage in which a client disconnected; waiting counts to the stage that it waits for."""
+Component = Literal["decoder", "executor"]
+"""What is restarted when it fails."""
 ReloadOutcome = Literal["swapped", "refused"]
 
-# From a small resized picture (5 ms to decode) to the deadline of a request (10 s), each step about a doubling.
+# From below the decoding of a small picture (5 ms) to above the default deadline (10 s), each about twice the last.
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
 _BUCKETS_PICTURES: Final = (1, 2, 4, 8, 16, 32)
 
 
 class Metrics:
-    """Counters, gauges and histograms of one application."""
+    """The counters, gauges and histograms of one application."""
 
     media_type: Final = "text/plain; version=0.0.4"
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
-        self._requests = Counter(
-            "botanify_requests", "Requests answered.", ["route", "method", "status"], registry=registry
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self._requests = counter("botanify_requests", "Requests answered.", ["route", "method", "status"])
+        self._request_s = histogram("botanify_request_seconds", "Time of a request.", ["route"], buckets=_BUCKETS_S)
+        self._stage_s = histogram(
+            "botanify_stage_seconds", "Time of one stage of an identify request.", ["stage"], buckets=_BUCKETS_S
         )
-        self._request_s = Histogram(
-            "botanify_request_seconds", "Time of a request.", ["route"], buckets=_BUCKETS_S, registry=registry
+        self._batch_pictures = histogram(
+            "botanify_batch_pictures", "Pictures in a network run.", buckets=_BUCKETS_PICTURES
         )
-        self._stage_s = Histogram(
-            "botanify_stage_seconds", "Time of one step of identify.", ["stage"], buckets=_BUCKETS_S, registry=registry
+        self._pictures = counter("botanify_pictures", "Pictures decoded.", ["format"])
+        self._decode_failures = counter(
+            "botanify_decode_failures", "Pictures refused, by problem code.", ["code", "format"]
         )
-        self._batch_pictures = Histogram(
-            "botanify_batch_pictures", "Pictures in a run.", buckets=_BUCKETS_PICTURES, registry=registry
+        self._refusals = counter("botanify_refusals", "Requests refused, by problem code.", ["code"])
+        self._cancellations = counter("botanify_cancellations", "Clients that disconnected, by stage.", ["stage"])
+        self._restarts = counter(
+            "botanify_restarts", "Decoder processes and network workers that failed and were replaced.", ["part"]
         )
-        self._pictures = Counter("botanify_pictures", "Pictures decoded.", ["format"], registry=registry)
-        self._decode_failures = Counter(
-            "botanify_decode_failures", "Pictures refused, by problem code.", ["code", "format"], registry=registry
-        )
-        self._refusals = Counter("botanify_refusals", "Requests refused, by problem code.", ["code"], registry=registry)
-        self._cancellations = Counter(
-            "botanify_cancellations", "Clients that left, by step.", ["stage"], registry=registry
-        )
-        self._restarts = Counter("botanify_restarts", "Parts that died and were replaced.", ["part"], registry=registry)
-        self._reloads = Counter("botanify_reloads", "Bundles loaded while serving.", ["outcome"], registry=registry)
-        self.in_flight = Gauge("botanify_requests_in_flight", "Requests being answered now.", registry=registry)
-        self.admitted = Gauge("botanify_requests_admitted", "Identify requests let in now.", registry=registry)
-        self.queued = Gauge("botanify_pictures_queued", "Pictures that wait for a run now.", registry=registry)
-        self.decode_bytes = Gauge("botanify_decode_bytes", "Memory promised to decodes in flight.", registry=registry)
+        self._reloads = counter("botanify_reloads", "Reloads of the bundle, by outcome.", ["outcome"])
+        self.in_flight = gauge("botanify_requests_in_flight", "Requests in progress.")
+        self.admitted = gauge("botanify_requests_admitted", "Identify requests admitted and in progress.")
+        self.queued = gauge("botanify_pictures_queued", "Pictures waiting for a network run.")
+        self.decode_bytes = gauge("botanify_decode_bytes", "Memory reserved for decodes in progress.")
         self._model = Info("botanify_model", "The model that answers.", registry=registry)
         ProcessCollector(registry=registry)
 
     def model(self, **facts: str) -> None:
-        """Names the model that answers, and how it is run."""
+        """Sets the labels of the model that answers."""
         self._model.info(facts)
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -68,8 +68,8 @@ class Metrics:
         """Counts one refused request."""
         self._refusals.labels(code).inc()
 
-    def cancellation(self, stage: Dropped) -> None:
-        """Counts one client that left before its answer was there."""
+    def cancellation(self, stage: CancelledStage) -> None:
+        """Counts one client that disconnected before its answer was ready."""
         self._cancellations.labels(stage).inc()
 
     def picture(self, picture_format: str) -> None:
@@ -84,24 +84,24 @@ class Metrics:
         """Records how many pictures shared a run."""
         self._batch_pictures.observe(num_pictures)
 
-    def restart(self, part: Part) -> None:
-        """Counts one part that died and was replaced."""
-        self._restarts.labels(part).inc()
+    def restart(self, component: Component) -> None:
+        """Counts one decoder process or network worker that failed and was replaced."""
+        self._restarts.labels(component).inc()
 
     def reload(self, outcome: ReloadOutcome) -> None:
-        """Counts one bundle that was to be loaded while serving."""
+        """Counts one reload of the bundle."""
         self._reloads.labels(outcome).inc()
 
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
-        """Times one step of identify; may be used in any thread."""
+        """Times one stage of an identify request; may be used in any thread."""
         with self._stage_s.labels(stage).time():
             yield
 
     def stage_took(self, stage: Stage, seconds: float) -> None:
-        """Records a step that was timed elsewhere."""
+        """Records a stage that was timed elsewhere."""
         self._stage_s.labels(stage).observe(seconds)
 
     def text(self) -> bytes:
-        """Everything in Prometheus' text format."""
+        """Returns all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

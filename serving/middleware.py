@@ -1,6 +1,6 @@
-"""The outermost layer, round everything that answers HTTP: request id, one log line, metrics, headers of every answer.
+"""The outermost ASGI layer: request id, log line, metrics and common headers of every response.
 
-It stands outside Litestar's router because Litestar's own middleware never sees a request that no route takes.
+It wraps Litestar's router, because Litestar's own middleware does not see requests that match no route.
 """
 
 import re
@@ -16,34 +16,34 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from serving.errors import ClientLeft
 from serving.metrics import Metrics
 
-_SANE_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+_VALID_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
-_POLICY: Final = (
+_CONTENT_POLICY: Final = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
-# The viewer of the OpenAPI document styles itself; the page does not need to.
-_VIEWER_POLICY: Final = f"{_POLICY}; style-src 'self' 'unsafe-inline'"
+# The viewer of the OpenAPI document uses inline styles; the page does not.
+_VIEWER_POLICY: Final = f"{_CONTENT_POLICY}; style-src 'self' 'unsafe-inline'"
 
 _log = structlog.get_logger(__name__)
 
 
-class Observed:
-    """An ASGI application whose requests are named, logged and counted.
+class ObservabilityMiddleware:
+    """Adds a request id and headers to every response, and logs and counts every request.
 
-    HEAD is answered here, as GET without its body, for every route alike.
+    It also answers HEAD on every route, as GET without the body.
 
     Args:
-        app: What answers.
-        metrics: Where requests are counted.
-        is_draining: Whether the service is about to end; every connection is then closed after its answer, so that the
-            next request goes elsewhere.
+        app: The wrapped application.
+        metrics: Counts the requests.
+        is_draining: Whether the service is shutting down. Each response then closes its connection, so that the
+            client's next request goes to another instance.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, is_draining: Callable[[], bool] = lambda: False) -> None:
         self._app, self._metrics, self._is_draining = app, metrics, is_draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one connection, as ASGI has it."""
+        """Handles one ASGI connection."""
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
@@ -52,22 +52,22 @@ class Observed:
             try:
                 with self._metrics.in_flight.track_inprogress():
                     await self._app(exchange.scope, receive, exchange.send)
-            finally:  # also when the server cancels us at its end
+            finally:  # also if the server cancels the task at shutdown
                 self._record(exchange)
 
     def _record(self, exchange: "_Exchange") -> None:
         seconds = time.perf_counter() - exchange.started
         route, method, code = exchange.route, exchange.method, exchange.problem_code
         self._metrics.request(route, method, exchange.status, seconds)
-        if code is not None and code != ClientLeft.code:  # nobody was refused then
+        if code is not None and code != ClientLeft.code:  # a client that left was not refused
             self._metrics.refusal(code)
-        facts = {"route": route, "method": method, "status": exchange.status, "duration_ms": round(seconds * 1e3, 1)}
-        told = {"code": code, "client": exchange.client}
-        _log.info("request", **facts, **{name: value for name, value in told.items() if value})
+        fields = {"route": route, "method": method, "status": exchange.status, "duration_ms": round(seconds * 1e3, 1)}
+        optional = {"code": code, "client": exchange.client}
+        _log.info("request", **fields, **{name: value for name, value in optional.items() if value})
 
 
 class _Exchange:
-    """One request and what becomes of it."""
+    """One request and its response."""
 
     def __init__(self, scope: Any, send: Send, is_draining: Callable[[], bool]) -> None:
         self.started = time.perf_counter()
@@ -83,33 +83,33 @@ class _Exchange:
 
     @property
     def route(self) -> str:
-        """The route's template, never what stood in the address."""
+        """The route's template, never the path of the request."""
         return str(self.scope.get("path_template") or "unmatched")
 
     @property
     def problem_code(self) -> str | None:
-        """Code of the problem that was answered, if one was."""
+        """Code of the problem document, if the response is one."""
         code = self.scope["state"].get("problem_code")
         return None if code is None else str(code)
 
     @property
     def client(self) -> str | None:
-        """Name of the API key, where one let the client in. Addresses are never logged: they are personal data."""
+        """Name of the client's API key, if it has one. Addresses are personal data and never logged."""
         client = self.scope["state"].get("client")
         return None if client is None else str(client)
 
     async def send(self, message: Message) -> None:
-        """Sends a part of the response on, with our headers and, for HEAD, without its body."""
+        """Passes a message of the response on, with our headers and, for HEAD, without the body."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = _with_head_allowed(message.get("headers", []))
-            message["headers"] = [*headers, *self._own_headers(), *self._last_headers(headers)]
+            headers = _allow_head(message.get("headers", []))
+            message["headers"] = [*headers, *self._own_headers(), *self._closing_headers(headers)]
         elif message["type"] == "http.response.body" and self._is_head:
             message["body"] = b""
         await self._send(message)
 
     def _own_headers(self) -> list[tuple[bytes, bytes]]:
-        policy = _VIEWER_POLICY if self.scope["path"].startswith("/schema") else _POLICY
+        policy = _VIEWER_POLICY if self.scope["path"].startswith("/schema") else _CONTENT_POLICY
         return [
             (b"x-request-id", self.request_id.encode()),
             (b"x-content-type-options", b"nosniff"),
@@ -117,7 +117,7 @@ class _Exchange:
             (b"content-security-policy", policy.encode()),
         ]
 
-    def _last_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    def _closing_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         if not self._is_draining() or any(name.lower() == b"connection" for name, _ in headers):
             return []
         return [(b"connection", b"close")]
@@ -125,11 +125,11 @@ class _Exchange:
 
 def _request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     sent = next((value for name, value in headers if name.lower() == b"x-request-id"), b"")
-    return sent.decode() if _SANE_ID.fullmatch(sent) else uuid.uuid4().hex
+    return sent.decode() if _VALID_ID.fullmatch(sent) else uuid.uuid4().hex
 
 
-def _with_head_allowed(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Names HEAD in Allow wherever GET is named."""
+def _allow_head(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Adds HEAD to the header Allow where it lists GET."""
     return [
         (name, b"HEAD, " + value if name.lower() == b"allow" and b"GET" in value and b"HEAD" not in value else value)
         for name, value in headers

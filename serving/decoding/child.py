@@ -23,7 +23,7 @@ from PIL import AvifImagePlugin, JpegImagePlugin, MpoImagePlugin, PngImagePlugin
 from models.decode_cost import decode_cost
 from models.errors import PictureError, UnreadableImage
 from models.preprocess import InputSpec, picture_to_input
-from serving.cores import let_others_first
+from serving.cores import lower_priority
 from serving.decoding.messages import Cost, Decode, Done, Order, ReadHeader, Ready, Refused, Reply, pack, read_order
 from serving.decoding.shared_area import SharedArea
 
@@ -33,7 +33,7 @@ _TIDY_BYTES: Final = 48_000_000  # a photograph of 12 megapixels takes 25 to 40 
 
 def main() -> None:
     """Serves until standard input ends. Arguments: descriptor of the area, bytes and seconds a picture may take."""
-    let_others_first()
+    lower_priority()
     descriptor, child_bytes, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     for number in (signal.SIGINT, signal.SIGHUP):  # meant for the service, which a terminal does not tell apart from us
         signal.signal(number, signal.SIG_IGN)

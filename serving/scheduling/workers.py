@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from serving.cores import let_others_first
+from serving.cores import lower_priority
 
 Callback = Callable[["Worker", Any, BaseException | None], None]
 """Receives the worker, the result of its call, and the exception if the call raised one."""
@@ -75,7 +75,7 @@ class Worker:
         self._calls.put(None)
 
     def _process_calls(self) -> None:
-        let_others_first()
+        lower_priority()
         while (item := self._calls.get()) is not None:
             call, callback = item
             result, error = None, None

@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from serving.metrics import Metrics
-from serving.middleware import Observed
+from serving.middleware import ObservabilityMiddleware
 
 
 def answer(*, is_draining=False, headers=(), client=None):
@@ -25,7 +25,7 @@ def answer(*, is_draining=False, headers=(), client=None):
 
     scope = {"type": "http", "method": "GET", "path": "/model", "headers": [], "client": ("192.0.2.1", 4711)}
     with structlog.testing.capture_logs() as lines:
-        asyncio.run(Observed(app, Metrics(), lambda: is_draining)(scope, None, send))
+        asyncio.run(ObservabilityMiddleware(app, Metrics(), lambda: is_draining)(scope, None, send))
     [line] = lines
     return sent[0]["headers"], line
 

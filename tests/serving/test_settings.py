@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from models.errors import InputError
-from serving.cores import available_cores, let_others_first
+from serving.cores import available_cores, lower_priority
 from serving.settings import Settings, find_bundle, load_settings
 
 
@@ -102,7 +102,7 @@ def test_a_thread_that_lets_others_first_changes_nobody_else():
         return os.getpriority(os.PRIO_PROCESS, 0)
 
     def step_back():
-        let_others_first()
+        lower_priority()
         found.append(priority())
 
     before, found = priority(), []

@@ -9,7 +9,7 @@ from models.errors import InputError
 from serving.access.cors import cors_config
 from serving.errors import Overloaded, RateLimited, Unauthorized
 from serving.metrics import Metrics
-from serving.middleware import Observed
+from serving.middleware import ObservabilityMiddleware
 from serving.problems import problem_response
 
 GARDEN, OTHER = "https://garden.example", "https://other.example"
@@ -39,7 +39,7 @@ def client():
         openapi_config=None,
         logging_config=None,
     )
-    app.asgi_handler = Observed(app.asgi_handler, Metrics())
+    app.asgi_handler = ObservabilityMiddleware(app.asgi_handler, Metrics())
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
