@@ -1,7 +1,7 @@
-"""The program: `python -m serving`.
+"""The program `python -m serving`.
 
-SIGTERM: it says that it is not ready, goes on for a few seconds, lets running requests end, and exits 0. SIGINT does
-the same without the seconds. SIGHUP loads the bundle anew.
+On SIGTERM the service reports that it is not ready, keeps accepting requests for `--drain-s` seconds, finishes those in
+progress and exits with code 0. SIGINT does the same without the wait. SIGHUP reloads the bundle.
 """
 
 import sys
@@ -28,21 +28,21 @@ from serving.protocol import make_protocol
 from serving.server import DrainingServer
 from serving.settings import Settings, load_settings
 
-_BACKLOG: Final = 2048  # connections that the kernel keeps while the event loop is busy; uvicorn's own default
+_BACKLOG: Final = 2048  # connections that the kernel queues while the event loop is busy; uvicorn's default
 _log = structlog.get_logger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the service; exits 0 when told to stop, 1 with one line when it cannot start.
+    """Runs the service; exits with code 0 after a signal, and with code 1 and one line if it cannot start.
 
     Args:
         arguments: Command line without the program's name; by default this process's.
     """
-    # Before the server takes signals, and after it; the default handlers would end with an error.
+    # These handlers act before the server installs its own and after it removes them.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit)
     if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application reloads on it
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application installs its handler
     try:
         settings = load_settings(arguments)
         configure_logging()
@@ -60,14 +60,14 @@ def _serve(settings: Settings) -> None:
         server.should_exit = True
 
     service = create_app(settings, on_failure=stop)
-    server = DrainingServer(_server_config(service, settings), service.life, settings.drain_s)
+    server = DrainingServer(_server_config(service, settings), service.readiness, settings.drain_s)
     with _listen(settings.host, settings.port) as listening:
         _log.info("serving", url=_url(listening))
         server.run(sockets=[listening])
     if failures:
         if isinstance(failures[0], InputError):
             raise failures[0]
-        reason = " ".join(str(failures[0]).split())  # ONNX Runtime writes several lines
+        reason = " ".join(str(failures[0]).split())  # ONNX Runtime's messages have several lines
         raise InputError("the network does not run", value=reason, remedy="fetch or export the bundle again")
 
 
@@ -87,13 +87,15 @@ def _server_config(service: Service, settings: Settings) -> uvicorn.Config:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Opens the port ourselves, so that one in use is one clear line."""
+    """Opens the port before uvicorn starts, so that a port in use gives one clear error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise InputError(
-            f"port {port} of {host} cannot be opened", value=error.strerror or error, remedy="name another with --port"
+            f"port {port} of {host} cannot be opened",
+            value=error.strerror or error,
+            remedy="choose another with --port",
         ) from error
 
 
@@ -102,7 +104,7 @@ def _url(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _leave(_signal: int, _frame: FrameType | None) -> None:
+def _exit(_signal: int, _frame: FrameType | None) -> None:
     sys.exit(0)
 
 

@@ -1,11 +1,11 @@
-"""Wiring: settings -> application. The only place where the parts meet."""
+"""Builds the application from the settings. Only this module knows every component."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 from litestar import Litestar
@@ -21,44 +21,28 @@ from serving.bodies import BodyLimits
 from serving.cores import available_cores
 from serving.decoding.pool import DecodeLimits, Decoders
 from serving.identify import Identifier
-from serving.loaded_bundle import PictureDecoder, Releases, open_release
+from serving.loaded_bundle import LiveBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
-from serving.middleware import Observed
+from serving.middleware import ObservabilityMiddleware
 from serving.openapi import openapi_config
 from serving.problems import problem_response
-from serving.routes import IdentifyRules, Parts, handlers
+from serving.readiness import Readiness
+from serving.routes import IdentifyLimits, RouteDependencies, handlers
 from serving.schemas import MAX_IMAGES
-from serving.server import Life, on_hangup
+from serving.server import on_sighup
 from serving.settings import Settings
 
-_REQUESTS_ON_CPU: Final = 64
-_REQUESTS_ON_GPU: Final = 512
+_MAX_REQUESTS_ON_CPU: Final = 64
+_MAX_REQUESTS_ON_GPU: Final = 512
 
 _log = structlog.get_logger(__name__)
 
 
-class RunningDecoder(PictureDecoder, Protocol):
-    """A decoder with a beginning and an end."""
-
-    @property
-    def num_alive(self) -> int:
-        """How many pictures it could decode at the same time now."""
-        ...
-
-    async def start(self) -> None:
-        """Begins."""
-        ...
-
-    async def close(self) -> None:
-        """Ends."""
-        ...
-
-
 class Service(NamedTuple):
-    """The application, and the parts of it that the program and the tests speak to."""
+    """The application, with the components that the program and the tests use."""
 
     app: Litestar
-    life: Life
+    readiness: Readiness
     admission: Admission
     metrics: Metrics
 
@@ -67,15 +51,15 @@ def create_app(
     settings: Settings,
     *,
     session: NetworkSession | None = None,
-    decoder: RunningDecoder | None = None,
+    decoder: PictureDecoder | None = None,
     on_failure: Callable[[Exception], None] | None = None,
 ) -> Service:
     """Builds the service.
 
     Args:
-        settings: Every knob.
-        session: Runs in place of the bundle's own network; for tests.
-        decoder: Decodes in place of the child processes; for tests.
+        settings: All settings.
+        session: Replaces the bundle's network; for tests.
+        decoder: Replaces the decoder processes; for tests.
         on_failure: Called when the warm-up fails; the service then never becomes ready.
 
     Raises:
@@ -84,34 +68,34 @@ def create_app(
     metrics = Metrics()
     access = _access_control(settings)
     decoder = decoder or _decoders(settings, metrics)
-    reopen = partial(open_release, settings, metrics, session)
-    releases = Releases(reopen(), reopen, decoder, metrics)
+    open_next = partial(open_bundle, settings, metrics, session)
+    live_bundle = LiveBundle(open_next(), open_next, decoder, metrics)
     admission = Admission(_admission_limits(settings), metrics)
-    life = Life(
-        is_warm=lambda: releases.is_warm,
-        has_pulse=lambda: decoder.num_alive > 0 and releases.current.scheduler.is_healthy,
+    readiness = Readiness(
+        is_warm=lambda: live_bundle.is_warm,
+        is_healthy=lambda: decoder.num_alive > 0 and live_bundle.current.scheduler.is_healthy,
     )
-    parts = Parts(
+    deps = RouteDependencies(
         admission=admission,
         access=access,
-        identifier=Identifier(releases, decoder, admission, metrics),
-        life=life,
+        identifier=Identifier(live_bundle, decoder, admission, metrics),
+        readiness=readiness,
         metrics=metrics,
-        releases=releases,
-        rules=IdentifyRules(_body_limits(settings), settings.deadline_s),
+        live_bundle=live_bundle,
+        limits=IdentifyLimits(_body_limits(settings), settings.deadline_s),
     )
     app = Litestar(
         route_handlers=handlers(),
-        dependencies={"parts": Provide(lambda: parts, sync_to_thread=False)},
+        dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         openapi_config=openapi_config(),
         cors_config=cors_config(settings.cors_origins, has_keys=access.requires_key),
-        lifespan=[_running(releases, decoder, on_failure)],
-        logging_config=None,  # serving.logs does it; Litestar's own configuration changes in 3.0
-        request_max_body_size=None,  # serving.bodies has limits of its own
+        lifespan=[_lifespan(live_bundle, decoder, on_failure)],
+        logging_config=None,  # serving.logs configures logging; Litestar's own configuration changes in 3.0
+        request_max_body_size=None,  # serving.bodies limits the body
     )
-    app.asgi_handler = Observed(app.asgi_handler, metrics, is_draining=lambda: life.is_draining)
-    return Service(app, life, admission, metrics)
+    app.asgi_handler = ObservabilityMiddleware(app.asgi_handler, metrics, is_draining=lambda: readiness.is_draining)
+    return Service(app, readiness, admission, metrics)
 
 
 def _access_control(settings: Settings) -> AccessControl:
@@ -130,8 +114,8 @@ def _decoders(settings: Settings, metrics: Metrics) -> Decoders:
 
 
 def _admission_limits(settings: Settings) -> AdmissionLimits:
-    usual = _REQUESTS_ON_GPU if settings.provider == "cuda" else _REQUESTS_ON_CPU
-    return AdmissionLimits(settings.max_requests or usual, settings.max_held_bytes, settings.max_wait_s)
+    default = _MAX_REQUESTS_ON_GPU if settings.provider == "cuda" else _MAX_REQUESTS_ON_CPU
+    return AdmissionLimits(settings.max_requests or default, settings.max_held_bytes, settings.max_wait_s)
 
 
 def _body_limits(settings: Settings) -> BodyLimits:
@@ -144,45 +128,51 @@ def _body_limits(settings: Settings) -> BodyLimits:
     )
 
 
-def _running(
-    releases: Releases, decoder: RunningDecoder, on_failure: Callable[[Exception], None] | None
+def _lifespan(
+    live_bundle: LiveBundle, decoder: PictureDecoder, on_failure: Callable[[Exception], None] | None
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
-    """Warms up while the service already answers, reloads on SIGHUP, and ends threads and children at the end."""
+    """Returns the application's lifespan.
+
+    It warms up in the background while the service already answers, reloads the bundle on SIGHUP, and stops the worker
+    threads and the decoder processes at shutdown.
+    """
 
     @asynccontextmanager
-    async def running(_: Litestar) -> AsyncIterator[None]:
-        tasks = {asyncio.create_task(_warm_up(releases, decoder, on_failure))}
+    async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        tasks = {asyncio.create_task(_warm_up(live_bundle, decoder, on_failure))}
 
         def reload() -> None:
-            task = asyncio.create_task(_reload(releases))
+            task = asyncio.create_task(_reload(live_bundle))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-        on_hangup(asyncio.get_running_loop(), reload)
+        on_sighup(asyncio.get_running_loop(), reload)
         try:
             yield
         finally:
             for task in tuple(tasks):
                 task.cancel()
             await asyncio.gather(*tuple(tasks), return_exceptions=True)
-            releases.close()
+            live_bundle.close()
             await decoder.close()
 
-    return running
+    return lifespan
 
 
-async def _warm_up(releases: Releases, decoder: RunningDecoder, on_failure: Callable[[Exception], None] | None) -> None:
+async def _warm_up(
+    live_bundle: LiveBundle, decoder: PictureDecoder, on_failure: Callable[[Exception], None] | None
+) -> None:
     try:
         await decoder.start()
-        await releases.warm_up()
-    except Exception as error:  # whatever the network raises, the service cannot do its work
+        await live_bundle.warm_up()
+    except Exception as error:  # ONNX Runtime raises many types, and none of them can be recovered from here
         _log.error("warm_up_failed", error=str(error))
         if on_failure is not None:
             on_failure(error)
     else:
-        _log.info("ready", scheduling=releases.current.policy.describe())
+        _log.info("ready", scheduling=live_bundle.current.policy.describe())
 
 
-async def _reload(releases: Releases) -> None:
-    with contextlib.suppress(Exception):  # told and counted where it happened; the old release goes on
-        await releases.reload()
+async def _reload(live_bundle: LiveBundle) -> None:
+    with contextlib.suppress(Exception):  # LiveBundle has logged and counted it, and the old bundle stays
+        await live_bundle.reload()

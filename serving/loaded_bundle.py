@@ -1,4 +1,4 @@
-"""The bundle that answers, and how another takes its place without a request noticing."""
+"""The loaded bundle that answers requests, and how a reload replaces it without failing a request."""
 
 import asyncio
 import io
@@ -29,28 +29,41 @@ from serving.scheduling.workers import run_in_daemon_thread
 from serving.settings import Settings, find_bundle
 
 Logits = npt.NDArray[np.float32]
-_DRAWN_PX: Final = 96
+_GRADIENT_PX: Final = 96
 
 _log = structlog.get_logger(__name__)
 
 
 class PictureDecoder(Protocol):
-    """What turns picture bytes into network input."""
+    """Turns picture bytes into network input."""
+
+    @property
+    def num_alive(self) -> int:
+        """How many pictures can be decoded at the same time now."""
+        ...
+
+    async def start(self) -> None:
+        """Starts the decoder."""
+        ...
 
     async def decode(self, data: bytes, spec: InputSpec) -> Decoded:
         """Decodes one picture."""
         ...
 
+    async def close(self) -> None:
+        """Stops the decoder."""
+        ...
 
-class Release:
-    """A bundle at work: one of its networks, opened, with what the bundle knows about it.
+
+class LoadedBundle:
+    """A verified bundle with one of its networks open.
 
     Args:
-        bundle: Verified.
-        precision: Which of its networks.
-        networks: That network, opened for every mode of the policy.
-        policy: Schedules its runs.
-        metrics: Times its runs.
+        bundle: The verified bundle.
+        precision: Which of its networks is open.
+        networks: An open session of that network for each mode of the policy.
+        policy: Schedules the network runs.
+        metrics: Records the time of each run.
     """
 
     def __init__(
@@ -76,90 +89,90 @@ class Release:
 
     @property
     def taxonomy(self) -> Taxonomy:
-        """What it can name."""
+        """The taxa that the network can name."""
         return self.bundle.taxonomy
 
     def rank(self, logits: Logits, top_k: int) -> Ranking:
-        """Turns the logits of the pictures of one plant, shape (num_pictures, num_outputs), into an answer.
+        """Ranks the taxa by the logits of all pictures of one plant, shape (num_pictures, num_outputs).
 
         Raises:
-            RunFailed: Some of them are no numbers, as when half precision overflows on one picture.
+            RunFailed: A logit is not finite, as when half precision overflows on one picture.
         """
         if not np.isfinite(logits).all():
-            raise RunFailed("the network gives no answer for the picture")
-        known = self._network
-        return rank(combine_pictures(logits), self.taxonomy, known.temperature, known.thresholds, top_k)
+            raise RunFailed("the network fails on the picture", remedy="send another picture of the plant")
+        network = self._network
+        return rank(combine_pictures(logits), self.taxonomy, network.temperature, network.thresholds, top_k)
 
     async def warm_up(self, decoder: PictureDecoder) -> None:
-        """Runs a picture through everything that a request goes through, and looks at what comes out.
+        """Sends a picture through decoding, network and ranking, and checks the logits.
 
         Raises:
-            BundleError: The network does not answer as it did when the bundle was sealed, or gives no numbers.
+            BundleError: The logits are not finite, or differ from those that were sealed with the bundle.
         """
         golden = self.bundle.golden()
-        picture = await decoder.decode(golden.picture if golden else _drawn_picture(), self.spec)
+        picture = await decoder.decode(golden.picture if golden else _gradient_picture(), self.spec)
         runs = await self.scheduler.warm_up(picture.pixels)
         for logits in runs:
-            _require_numbers(logits)
+            _require_finite(logits)
             if golden is not None:
                 check_golden(golden, self.precision, logits, self._network.temperature)
         self.rank(runs[:1], top_k=1)
 
     @contextmanager
-    def in_use(self) -> Iterator["Release"]:
-        """Keeps it open until the context ends, even if another takes its place meanwhile."""
+    def in_use(self) -> Iterator["LoadedBundle"]:
+        """Keeps the network open until the context ends, even if a reload replaces it."""
         self._num_users += 1
         try:
             yield self
         finally:
             self._num_users -= 1
-            self._close_if_left()
+            self._close_if_unused()
 
     def retire(self) -> None:
-        """Closes it as soon as nobody uses it."""
+        """Closes the network once the last request that uses it has ended."""
         self._retired = True
-        self._close_if_left()
+        self._close_if_unused()
 
-    def _close_if_left(self) -> None:
+    def _close_if_unused(self) -> None:
         if self._retired and self._num_users == 0:
             self.scheduler.close()
 
 
-class Releases:
-    """The release that answers now.
+class LiveBundle:
+    """Holds the loaded bundle that answers requests, and replaces it on reload.
 
     Args:
-        first: Answers first.
-        reopen: Opens what shall answer next; runs in a thread.
+        first: The bundle to start with.
+        open_next: Opens the bundle for a reload; runs in a thread.
         decoder: Decodes the pictures of the warm-up.
         metrics: Counts reloads and names the model.
     """
 
     def __init__(
-        self, first: Release, reopen: Callable[[], Release], decoder: PictureDecoder, metrics: Metrics
+        self, first: LoadedBundle, open_next: Callable[[], LoadedBundle], decoder: PictureDecoder, metrics: Metrics
     ) -> None:
         self.current = first
-        self._reopen, self._decoder, self._metrics = reopen, decoder, metrics
-        self._reloading = asyncio.Lock()
+        self._open_next, self._decoder, self._metrics = open_next, decoder, metrics
+        self._reload_lock = asyncio.Lock()
         self.is_warm = False
 
     async def warm_up(self) -> None:
-        """Warms the first release up; requests are taken then."""
+        """Warms up the first bundle; from then on requests are accepted."""
         await self.current.warm_up(self._decoder)
-        self._tell()
+        self._publish()
         self.is_warm = True
 
-    async def reload(self) -> Release:
-        """Verifies, opens, warms up and checks the bundle that stands on disk now, then lets it answer.
+    async def reload(self) -> LoadedBundle:
+        """Verifies, opens and warms up the bundle on disk, then replaces the current one with it.
 
-        Requests under way are answered by the release that they began with, which closes after the last of them.
+        Requests in progress finish with the bundle that they started with, which closes after the last of them.
 
         Raises:
-            BundleError: The new one is not fit; the old one goes on answering.
+            InputError: The bundle on disk cannot be used; the current one stays.
         """
-        async with self._reloading:
+        async with self._reload_lock:
             try:
-                new = await self._open_next()
+                new = await self._load_next()
             except Exception as error:
                 self._metrics.reload("refused")
                 _log.error("reload_refused", error=" ".join(str(error).split())[:500])
@@ -167,32 +180,27 @@ class Releases:
             old, self.current = self.current, new
             old.retire()
             self._metrics.reload("swapped")
-            self._tell()
+            self._publish()
             _log.info("reloaded", version=new.bundle.record.version, before=old.bundle.record.version)
             return new
 
     def close(self) -> None:
-        """Takes no further pictures."""
+        """Stops the workers; no further pictures are accepted."""
         self.is_warm = False
         self.current.scheduler.close()
 
-    async def _open_next(self) -> Release:
-        new: Release = await run_in_daemon_thread(self._reopen)
+    async def _load_next(self) -> LoadedBundle:
+        new: LoadedBundle = await run_in_daemon_thread(self._open_next)
         try:
             await new.warm_up(self._decoder)
-        except InputError:
+        except BaseException as error:
             new.scheduler.close()
-            raise
-        except Exception as error:  # whatever the network raises
-            new.scheduler.close()
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
-            raise BundleError("the network does not run", value=reason, remedy="export the bundle again") from error
-        except BaseException:
-            new.scheduler.close()
+            if isinstance(error, Exception) and not isinstance(error, InputError):
+                raise _not_running(error) from error  # ONNX Runtime raises many types
             raise
         return new
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         record = self.current.bundle.record
         self._metrics.model(
             name=record.name,
@@ -204,13 +212,13 @@ class Releases:
         )
 
 
-def open_release(settings: Settings, metrics: Metrics, session: NetworkSession | None = None) -> Release:
-    """Verifies and opens the bundle that the settings name; it is not warm yet.
+def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | None = None) -> LoadedBundle:
+    """Verifies and opens the bundle of the settings, without warming it up.
 
     Args:
-        settings: Name the bundle, the precision, the device and how its runs share it.
-        metrics: Times the runs.
-        session: Runs in place of the bundle's own network; for tests.
+        settings: The bundle, the precision, the device and how network runs share it.
+        metrics: Records the time of each run.
+        session: Replaces the bundle's network; for tests.
 
     Raises:
         InputError: The bundle, the precision or the provider cannot be used.
@@ -226,21 +234,26 @@ def open_release(settings: Settings, metrics: Metrics, session: NetworkSession |
         if session is None
         else dict.fromkeys(policy.num_threads_by_mode, session)
     )
-    return Release(bundle, precision, networks, policy, metrics)
+    return LoadedBundle(bundle, precision, networks, policy, metrics)
 
 
-def _require_numbers(logits: Logits) -> None:
+def _not_running(error: Exception) -> BundleError:
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    return BundleError("the network does not run", value=reason, remedy="export the bundle again")
+
+
+def _require_finite(logits: Logits) -> None:
     if not np.isfinite(logits).all():
         raise BundleError(
-            "the network does not answer in numbers",
-            value=f"{np.count_nonzero(~np.isfinite(logits))} of {logits.size} logits are not finite",
+            "the network's logits are not finite",
+            value=f"{np.count_nonzero(~np.isfinite(logits))} of {logits.size} NaN or infinite",
             remedy="export the bundle again, or choose another precision",
         )
 
 
-def _drawn_picture() -> bytes:
+def _gradient_picture() -> bytes:
     """Two color gradients, for a bundle without a golden picture."""
-    ramp = np.linspace(0, 255, _DRAWN_PX, dtype=np.uint8)
+    ramp = np.linspace(0, 255, _GRADIENT_PX, dtype=np.uint8)
     across, down = np.meshgrid(ramp, ramp)
     stream = io.BytesIO()
     Image.fromarray(np.stack([across, down, 255 - across], axis=-1)).save(stream, "PNG")

@@ -1,4 +1,4 @@
-"""HTTP in, HTTP out, no thinking."""
+"""The routes: they read requests, call the components and write responses."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ from serving.admission import Admission
 from serving.bodies import Body, BodyLimits, expected_bytes, read_body, unknown_warnings
 from serving.errors import BadParameter, ClientLeft, ReloadRefused
 from serving.identify import Identifier
-from serving.loaded_bundle import Releases
+from serving.loaded_bundle import LiveBundle
 from serving.metrics import Metrics
 from serving.openapi import (
     ADMIN_KEY,
@@ -28,6 +28,7 @@ from serving.openapi import (
     whole_number_schema,
 )
 from serving.pages import files, page
+from serving.readiness import Readiness
 from serving.schemas import (
     DEFAULT_K,
     MAX_K,
@@ -39,7 +40,6 @@ from serving.schemas import (
     model_card,
     species_entry,
 )
-from serving.server import Life
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -48,24 +48,27 @@ _MAX_LIMIT: Final = 200
 _MAX_QUERY_LENGTH: Final = 200
 
 
-class IdentifyRules(msgspec.Struct, frozen=True):
-    """How identify requests are taken."""
+class IdentifyLimits(msgspec.Struct, frozen=True):
+    """Limits of an identify request."""
 
     body: BodyLimits
     deadline_s: float
     """Longest time from the complete upload to the answer, seconds."""
 
 
-class Parts(msgspec.Struct, frozen=True):
-    """What the routes speak to. One dependency: of several, Litestar makes a task each for every request."""
+class RouteDependencies(msgspec.Struct, frozen=True):
+    """The components that the routes use.
+
+    They are one dependency because Litestar starts a task per dependency for every request.
+    """
 
     admission: Admission
     access: AccessControl
     identifier: Identifier
-    life: Life
+    readiness: Readiness
     metrics: Metrics
-    releases: Releases
-    rules: IdentifyRules
+    live_bundle: LiveBundle
+    limits: IdentifyLimits
 
 
 @post(
@@ -80,29 +83,30 @@ class Parts(msgspec.Struct, frozen=True):
 )
 async def identify(
     request: AnyRequest,
-    parts: NamedDependency[Parts],
+    deps: NamedDependency[RouteDependencies],
     k: Annotated[
         str,
         QueryParameter(
-            description="How many taxa, genera and families to list",
+            description="The most taxa, genera and families to list",
             schema_extra=whole_number_schema(MAX_K, DEFAULT_K),
         ),
     ] = str(DEFAULT_K),
 ) -> Response[Identification]:
-    """Tells which plant one to five photographs show.
+    """Identifies the plant on one to five photographs.
 
     Send them as `multipart/form-data` with the field `image` repeated, or one picture as the whole body.
     """
-    _enter(parts.access, request)  # all this before the body is read: a refusal shall cost little
-    parts.life.require_warm()
+    # Everything up to admission runs before the body is read, so that a refusal is cheap.
+    _authorize(deps.access, request)
+    deps.readiness.require_warm()
     top_k = _whole_number("k", k, MAX_K)
-    longest_s = parts.rules.deadline_s
+    longest_s = deps.limits.deadline_s
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), longest_s)
-    with parts.admission.enter(expected_bytes(request.headers, parts.rules.body)) as ticket:
-        body = await _read(request, parts.rules.body, parts.metrics)
+    with deps.admission.enter(expected_bytes(request.headers, deps.limits.body)) as ticket:
+        body = await _read(request, deps.limits.body, deps.metrics)
         if body.k is not None and "k" not in request.query_params:
             top_k = _whole_number("k", body.k, MAX_K)
-        answer = await parts.identifier.identify(
+        answer = await deps.identifier.identify(
             ticket,
             body.pictures,
             top_k,
@@ -124,21 +128,23 @@ async def identify(
 )
 async def species(
     request: AnyRequest,
-    parts: NamedDependency[Parts],
+    deps: NamedDependency[RouteDependencies],
     q: Annotated[
         str,
         QueryParameter(
-            description="Start of a word of a scientific name, synonym, common name or family; empty finds every taxon",
+            description="Start of a word of a scientific name, synonym, common name or family; empty matches all taxa",
             schema_extra={"maxLength": _MAX_QUERY_LENGTH},
         ),
     ] = "",
     limit: Annotated[
         str,
-        QueryParameter(description="Most taxa to give", schema_extra=whole_number_schema(_MAX_LIMIT, _DEFAULT_LIMIT)),
+        QueryParameter(
+            description="The most taxa to return", schema_extra=whole_number_schema(_MAX_LIMIT, _DEFAULT_LIMIT)
+        ),
     ] = str(_DEFAULT_LIMIT),
 ) -> SpeciesList:
-    """Finds taxa by the start of a word of one of their names."""
-    _enter(parts.access, request)
+    """Finds taxa by the first letters of a word in one of their names."""
+    _authorize(deps.access, request)
     most = _whole_number("limit", limit, _MAX_LIMIT)
     if len(q) > _MAX_QUERY_LENGTH:
         raise BadParameter(
@@ -147,8 +153,8 @@ async def species(
             limit=f"at most {_MAX_QUERY_LENGTH}",
             remedy="search for the start of one name",
         )
-    taxonomy = parts.releases.current.taxonomy
-    found = await asyncio.to_thread(taxonomy.search, q, most)  # it folds every name of a large taxonomy
+    taxonomy = deps.live_bundle.current.taxonomy
+    found = await asyncio.to_thread(taxonomy.search, q, most)  # slow for a large taxonomy: it folds every name
     return SpeciesList(
         request_id=_request_id(request),
         species=[species_entry(taxon) for taxon in found],
@@ -165,9 +171,9 @@ async def species(
     responses=problem_responses(500),
     sync_to_thread=False,
 )
-def model(parts: NamedDependency[Parts]) -> ModelCard:
-    """Tells everything the bundle says about the model that answers."""
-    return model_card(parts.releases.current)
+def model(deps: NamedDependency[RouteDependencies]) -> ModelCard:
+    """Describes the model that answers, with everything that its bundle states."""
+    return model_card(deps.live_bundle.current)
 
 
 @post(
@@ -179,23 +185,23 @@ def model(parts: NamedDependency[Parts]) -> ModelCard:
     responses=problem_responses(401, 409, 429, 500, 503),
     security=ADMIN_KEY,
 )
-async def reload(request: AnyRequest, parts: NamedDependency[Parts]) -> ModelCard:
-    """Verifies the bundle that stands on disk now, warms it up and lets it answer; needs a key marked admin.
+async def reload(request: AnyRequest, deps: NamedDependency[RouteDependencies]) -> ModelCard:
+    """Verifies the bundle on disk, warms it up and switches to it. Needs an API key marked `admin`.
 
-    Requests under way are answered by the bundle that they began with. One that is not fit is refused with the reason,
-    and the old one goes on answering.
+    Requests in progress finish with the bundle that they started with. A bundle that cannot be used is refused with
+    the reason, and the current one stays.
     """
-    parts.access.authorize_admin(request.headers, _address(request))
-    parts.life.require_warm()
+    deps.access.authorize_admin(request.headers, _address(request))
+    deps.readiness.require_warm()
     try:
-        return model_card(await parts.releases.reload())
+        return model_card(await deps.live_bundle.reload())
     except InputError as error:
         raise ReloadRefused(error.problem, value=error.value, limit=error.limit, remedy=error.remedy) from error
 
 
 @get("/health/live", tags=["health"], summary="Is it alive?", operation_id="live", sync_to_thread=False)
 def live() -> Health:
-    """Answers as long as the event loop turns."""
+    """Liveness probe: answers 200 as long as the event loop runs."""
     return Health("alive")
 
 
@@ -207,25 +213,25 @@ def live() -> Health:
     responses=problem_responses(503),
     sync_to_thread=False,
 )
-def ready(parts: NamedDependency[Parts]) -> Health:
-    """Answers 200 while requests should be sent here: the network is warm and alive, and the end is not near."""
-    parts.life.require_ready()
+def ready(deps: NamedDependency[RouteDependencies]) -> Health:
+    """Readiness probe: answers 200 while the network is warm and healthy and the service is not shutting down."""
+    deps.readiness.require_ready()
     return Health("ready")
 
 
 @get("/metrics", include_in_schema=False, sync_to_thread=False)
-def metrics_text(parts: NamedDependency[Parts]) -> Response[bytes]:
-    """Gives the metrics in Prometheus' text format."""
-    return Response(parts.metrics.text(), media_type=parts.metrics.media_type)
+def metrics_text(deps: NamedDependency[RouteDependencies]) -> Response[bytes]:
+    """Returns the metrics in Prometheus' text format."""
+    return Response(deps.metrics.text(), media_type=deps.metrics.media_type)
 
 
 def handlers() -> list[ControllerRouterHandler]:
-    """Every route of the service."""
+    """Returns every route of the service."""
     return [identify, species, model, reload, live, ready, metrics_text, page, files()]
 
 
-def _enter(access: AccessControl, request: AnyRequest) -> None:
-    """Lets a client in who may come in; the log line tells by which key."""
+def _authorize(access: AccessControl, request: AnyRequest) -> None:
+    """Checks the API key and the rate, and notes the key's name for the log line."""
     client = access.authorize(request.headers, _address(request))
     request.scope["state"]["client"] = client.name
 
@@ -247,7 +253,7 @@ async def _read(request: AnyRequest, limits: BodyLimits, metrics: Metrics) -> Bo
 
 
 async def _client_left(receive: Callable[[], Awaitable[Any]]) -> None:
-    """Ends when the connection does; to be called once the body is read, when nothing else can be received."""
+    """Completes when the client disconnects. Call it once the body is read, when nothing else can be received."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -256,10 +262,10 @@ def _whole_number(name: str, text: str, most: int) -> int:
     if re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= most:
         return int(text)
     raise BadParameter(
-        f"the parameter `{name}` is out of its range",
+        f"the parameter `{name}` is out of range",
         value=repr(text[:40]),
         limit=f"a whole number from 1 to {most}",
-        remedy="send such a number, or leave the parameter out",
+        remedy="send a number in this range, or leave the parameter out",
     )
 
 

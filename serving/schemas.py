@@ -1,4 +1,4 @@
-"""The records of the HTTP contract, as they go over the wire. The contract grows by additions only."""
+"""The JSON records of the HTTP API. Fields may be added, but never renamed or removed."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,27 +10,27 @@ from models.preprocess import InputSpec
 from models.ranking import RankedGroup, RankedTaxon, Thresholds, VerdictRank
 from models.taxonomy import Rank, Taxon
 from serving.identify import Answer
-from serving.loaded_bundle import Release
+from serving.loaded_bundle import LoadedBundle
 
 MAX_IMAGES: Final = 5
-"""Most pictures of one plant in a request."""
+"""The most pictures in a request."""
 DEFAULT_K: Final = 5
-"""Taxa, genera and families listed when nothing was asked for."""
+"""Taxa, genera and families that an answer lists by default."""
 MAX_K: Final = 50
-"""Most taxa, genera and families that can be asked for."""
+"""The most taxa, genera and families that a client can ask for."""
 
 
 class ModelName(msgspec.Struct, frozen=True):
-    """Which model answered."""
+    """The model that answered."""
 
     name: str
     version: str
     label_hash: str
-    """SHA-256 of the ordered output keys: two models with the same hash name the same outputs."""
+    """SHA-256 of the ordered output keys: models with the same hash have the same outputs."""
 
 
 class VerdictView(msgspec.Struct, frozen=True):
-    """The one answer that the scores support."""
+    """The most precise name that the scores support."""
 
     rank: VerdictRank
     name: str | None
@@ -38,14 +38,14 @@ class VerdictView(msgspec.Struct, frozen=True):
     score: float
     """Probability in [0, 1]."""
     reason: str
-    """Why, in a sentence for people."""
+    """The reason, as a sentence."""
 
 
 class Prediction(msgspec.Struct, frozen=True):
     """A taxon and its probability."""
 
     position: int
-    """1 for the most probable."""
+    """Place in the ranking; 1 is the most probable."""
     rank: Rank
     taxon_id: str
     """Stable identifier of the taxon."""
@@ -53,9 +53,9 @@ class Prediction(msgspec.Struct, frozen=True):
     common_names: tuple[str, ...]
     genus: str
     family: str
-    """Empty where unknown."""
+    """Empty if unknown."""
     gbif_id: int | None
-    """Key in the GBIF backbone taxonomy, where known."""
+    """Key in the GBIF backbone taxonomy, if known."""
     score: float
     """Probability in [0, 1]."""
 
@@ -69,14 +69,14 @@ class GroupScore(msgspec.Struct, frozen=True):
 
 
 class ImageView(msgspec.Struct, frozen=True):
-    """One of the pictures that were sent."""
+    """A picture of the request."""
 
     index: int
     """Position in the request, from 0."""
     width: int
-    """Width of the upright original, px."""
+    """Width after the EXIF rotation, px."""
     height: int
-    """Height of the upright original, px."""
+    """Height after the EXIF rotation, px."""
 
 
 class Identification(msgspec.Struct, frozen=True):
@@ -90,30 +90,30 @@ class Identification(msgspec.Struct, frozen=True):
     families: list[GroupScore]
     images: list[ImageView]
     warnings: list[str]
-    """What was ignored or is worth knowing, in sentences."""
+    """What was ignored, one sentence each."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """An error as a problem document (RFC 9457)."""
 
     type: str
-    """URI of the kind of problem: urn:botanify:problem: and the code."""
+    """URI of the kind of problem: `urn:botanify:problem:` and the code."""
     title: str
     """The kind of problem in a few words."""
     status: int
     """The HTTP status."""
     detail: str
-    """This very problem in a sentence: what is wrong, what was given, what is accepted, what to do."""
+    """This problem in one sentence: what is wrong, the value, the limit and the remedy."""
     code: str
     """Stable name of the kind of problem, for programs."""
     request_id: str
-    """The same as in the header X-Request-ID and in the logs."""
+    """The same as in the header `X-Request-ID` and in the logs."""
     index: int | None = None
-    """Position of the picture at fault, from 0, where one is."""
+    """Position of the picture at fault, from 0; absent if the problem is not about one picture."""
 
 
 class Health(msgspec.Struct, frozen=True):
-    """That the service lives or is ready."""
+    """The result of a health probe."""
 
     status: str
 
@@ -127,9 +127,9 @@ class SpeciesEntry(msgspec.Struct, frozen=True):
     common_names: tuple[str, ...]
     genus: str
     family: str
-    """Empty where unknown."""
+    """Empty if unknown."""
     gbif_id: int | None
-    """Key in the GBIF backbone taxonomy, where known."""
+    """Key in the GBIF backbone taxonomy, if known."""
 
 
 class SpeciesList(msgspec.Struct, frozen=True):
@@ -138,43 +138,43 @@ class SpeciesList(msgspec.Struct, frozen=True):
     request_id: str
     species: list[SpeciesEntry]
     total: int
-    """How many taxa the model can name in all."""
+    """How many taxa the model can name."""
     warnings: list[str]
-    """What was ignored, in sentences."""
+    """What was ignored, one sentence each."""
 
 
 class ModelCard(msgspec.Struct, frozen=True):
-    """Everything the bundle says about the model that answers."""
+    """Everything that the bundle states about the model that answers."""
 
     name: str
     version: str
     label_hash: str
     description: str
-    """What it knows, how it was trained, what to beware of."""
+    """What the model can name, how it was trained, and its limits."""
     taxonomy_version: str
     num_taxa: int
     architecture: Architecture
     input: InputSpec
     precision: Precision
-    """Which network of the bundle runs."""
+    """Precision of the network that runs."""
     providers: tuple[str, ...]
     """Execution providers of ONNX Runtime, in order of preference."""
     scheduling: str
-    """How runs of the network share the device, in words."""
+    """How network runs share the device, in words."""
     thresholds: Thresholds
-    """Least probability at which the verdict names a rank."""
+    """For each rank, the least probability at which the verdict names it."""
     metrics: tuple[Metric, ...]
     sources: tuple[DataSource, ...]
-    """The data sets that taught the network, with their licences."""
+    """The data sets that the network was trained on, with their licenses."""
     trained_on: str
-    """The device that trained it, in words."""
+    """The device that the network was trained on, in words."""
     created: str
     """When the bundle was sealed, UTC."""
     git_commit: str
 
 
 def identification(request_id: str, answer: Answer, warnings: list[str]) -> Identification:
-    """Writes an answer the way the contract wants it."""
+    """Builds the response to an identify request."""
     ranking = answer.ranking
     verdict = ranking.verdict
     return Identification(
@@ -190,7 +190,7 @@ def identification(request_id: str, answer: Answer, warnings: list[str]) -> Iden
 
 
 def species_entry(taxon: Taxon) -> SpeciesEntry:
-    """Writes a taxon the way the contract wants it."""
+    """Builds an entry of `/species`."""
     return SpeciesEntry(
         taxon_id=taxon.taxon_id,
         rank=taxon.rank,
@@ -202,9 +202,9 @@ def species_entry(taxon: Taxon) -> SpeciesEntry:
     )
 
 
-def model_card(release: Release) -> ModelCard:
-    """Tells everything about the model that answers."""
-    bundle, precision = release.bundle, release.precision
+def model_card(loaded: LoadedBundle) -> ModelCard:
+    """Builds the response of `/model`."""
+    bundle, precision = loaded.bundle, loaded.precision
     record = bundle.record
     return ModelCard(
         name=record.name,
@@ -216,8 +216,8 @@ def model_card(release: Release) -> ModelCard:
         architecture=record.architecture,
         input=record.input,
         precision=precision,
-        providers=release.providers,
-        scheduling=release.policy.describe(),
+        providers=loaded.providers,
+        scheduling=loaded.policy.describe(),
         thresholds=bundle.network(precision).thresholds,
         metrics=record.metrics,
         sources=record.sources,

@@ -1,4 +1,4 @@
-"""From the first request to the last: when the service is ready, and how it comes to its end."""
+"""The server process: graceful shutdown on SIGTERM and SIGINT, and the SIGHUP handler."""
 
 import asyncio
 import signal
@@ -6,82 +6,42 @@ import socket
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 import uvicorn
 
-from serving.errors import NotReady
+from serving.readiness import Readiness
 
-_FIRST_REQUEST_S: Final = 1.0  # for a connection that was opened just before the end
-_FIRST_REQUEST_LOOKS: Final = 20
+_FIRST_REQUEST_S: Final = 1.0  # how long shutdown waits for the request of a connection that has just been opened
+_FIRST_REQUEST_CHECKS: Final = 20
 
 _log = structlog.get_logger(__name__)
 
 
-class Life:
-    """Whether requests should come here.
-
-    Args:
-        is_warm: Whether the network is loaded and warmed up.
-        has_pulse: Whether what decodes and what runs is alive.
-    """
-
-    def __init__(self, *, is_warm: Callable[[], bool], has_pulse: Callable[[], bool]) -> None:
-        self._is_warm, self._has_pulse = is_warm, has_pulse
-        self.is_draining = False
-
-    def require_warm(self) -> None:
-        """Checks that requests can be answered; they still are while the service comes to its end.
-
-        Raises:
-            NotReady: The warm-up is not over.
-        """
-        if not self._is_warm():
-            raise NotReady("the network is not warmed up", retry_after_s=1, remedy="try again in a second")
-
-    def require_ready(self) -> None:
-        """Checks that requests should be sent here.
-
-        Raises:
-            NotReady: The service warms up, comes to its end, or has lost its network or its decoders.
-        """
-        self.require_warm()
-        if self.is_draining:
-            raise NotReady("the service comes to its end", retry_after_s=5, remedy="ask another instance")
-        if not self._has_pulse():
-            raise NotReady("the network or the decoders do not answer", retry_after_s=5, remedy="try again later")
-
-
-class Ending(Protocol):
-    """What is told that the end has begun."""
-
-    is_draining: bool
-
-
 class DrainingServer(uvicorn.Server):
-    """Goes on accepting for a while after SIGTERM, while it already says that it is not ready.
+    """Keeps accepting connections for a while after SIGTERM, but reports that it is not ready.
 
-    A load balancer needs that while to notice; uvicorn itself would refuse connections at once. SIGINT, from a
-    keyboard, skips the while; a second signal ends at once.
+    A load balancer needs this time to notice; uvicorn alone would refuse connections at once. SIGINT, which comes from
+    a keyboard, skips the wait. A second signal ends the process at once.
 
     Args:
-        config: As uvicorn has it.
-        life: Told that the end has begun.
-        drain_s: How long to go on accepting, seconds.
+        config: uvicorn's configuration.
+        readiness: Set to draining at the first signal.
+        drain_s: How long to keep accepting connections, seconds.
     """
 
-    def __init__(self, config: uvicorn.Config, life: Ending, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, readiness: Readiness, drain_s: float) -> None:
         super().__init__(config)
-        self._life, self._drain_s = life, drain_s
+        self._readiness, self._drain_s = readiness, drain_s
         self._listening: list[socket.socket] = []
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Takes SIGTERM or SIGINT; may be called between any two steps of the event loop."""
-        if self._life.is_draining:
+        """Handles SIGTERM and SIGINT; may run between any two steps of the event loop."""
+        if self._readiness.is_draining:
             self.should_exit = self.force_exit = True
             return
-        self._life.is_draining = True
+        self._readiness.is_draining = True
         _log.info("draining", signal=signal.Signals(sig).name)
         if sig == signal.SIGINT or self._drain_s == 0:
             self.should_exit = True
@@ -90,32 +50,32 @@ class DrainingServer(uvicorn.Server):
             timer.daemon = True
             timer.start()
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts uvicorn and keeps copies of the listening sockets, whose queues are emptied at shutdown."""
+        self._listening = [listening.dup() for listening in sockets or []]
+        await super().startup(sockets)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Takes in the connections that clients hold open already, then ends as uvicorn does."""
+        """Accepts the connections that clients have already opened, then shuts uvicorn down."""
         for server in self.servers:
             server.close()
         for listening in self._listening:
-            await self._accept_the_last(listening)
+            await self._accept_queued(listening)
             listening.close()
         await self._wait_for_first_requests()
         await super().shutdown(sockets)
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begins as uvicorn does, and keeps the listening sockets, which would close before their queues are empty."""
-        self._listening = [listening.dup() for listening in sockets or []]
-        await super().startup(sockets)
-
     def _stop_accepting(self) -> None:
         self.should_exit = True
 
-    async def _accept_the_last(self, listening: socket.socket) -> None:
-        """Accepts what the kernel has accepted for us: closing the socket would reset these connections."""
+    async def _accept_queued(self, listening: socket.socket) -> None:
+        """Accepts the connections in the kernel's queue, which closing the socket would reset."""
         loop = asyncio.get_running_loop()
         listening.setblocking(False)
         while True:
             try:
                 connection, _ = listening.accept()
-            except OSError:  # none is left
+            except OSError:  # the queue is empty
                 return
             await loop.connect_accepted_socket(self._new_protocol, connection)
 
@@ -126,14 +86,14 @@ class DrainingServer(uvicorn.Server):
         return protocol
 
     async def _wait_for_first_requests(self) -> None:
-        """Lets connections whose request is still on its way begin, since uvicorn closes them as idle."""
-        for _ in range(_FIRST_REQUEST_LOOKS):
+        """Waits until each connection has begun its first request; uvicorn would close it as idle."""
+        for _ in range(_FIRST_REQUEST_CHECKS):
             if all(connection.cycle is not None for connection in self.server_state.connections):  # type: ignore[union-attr]
                 return
-            await asyncio.sleep(_FIRST_REQUEST_S / _FIRST_REQUEST_LOOKS)
+            await asyncio.sleep(_FIRST_REQUEST_S / _FIRST_REQUEST_CHECKS)
 
 
-def on_hangup(loop: asyncio.AbstractEventLoop, reload: Callable[[], None]) -> None:
-    """Calls `reload` on SIGHUP, where there is one and this thread may have it."""
+def on_sighup(loop: asyncio.AbstractEventLoop, reload: Callable[[], None]) -> None:
+    """Calls `reload` on SIGHUP, if the platform has that signal and this is the main thread."""
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         loop.add_signal_handler(signal.SIGHUP, reload)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from serving.app import create_app
 from serving.settings import Settings
-from tests.serving.tiny import InProcess, seal_tiny_bundle
+from tests.serving.tiny import InProcessDecoder, seal_tiny_bundle
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +46,7 @@ def start(settings):
     with ExitStack() as stack:
 
         def start_one(*, session=None, in_process=True, ready=True, **changes):
-            decoder = InProcess() if in_process else None
+            decoder = InProcessDecoder() if in_process else None
             service = create_app(replace(settings, **changes), session=session, decoder=decoder)
             client = stack.enter_context(TestClient(service.app, raise_server_exceptions=False))
             client.service = service

@@ -10,7 +10,7 @@ from litestar.testing import TestClient
 
 from serving.app import create_app
 from serving.errors import NotReady
-from tests.serving.tiny import InProcess, StandIn, assert_problem, images, jpeg
+from tests.serving.tiny import FakeNetwork, InProcessDecoder, assert_problem, images, jpeg
 
 
 def post(client, num_pictures=1, **how):
@@ -31,7 +31,7 @@ def held_request(client, session, num_pictures=1):
 
 
 def test_request_that_would_wait_too_long_is_overloaded(start):
-    session = StandIn()
+    session = FakeNetwork()
     client = start(session=session)
     admission = client.service.admission
     with ThreadPoolExecutor(1) as thread:
@@ -50,7 +50,7 @@ def test_request_that_would_wait_too_long_is_overloaded(start):
 
 
 def test_request_that_may_wait_is_answered_when_its_turn_comes(start):
-    session = StandIn()
+    session = FakeNetwork()
     client = start(session=session)
     with ThreadPoolExecutor(1) as thread:
         with held_request(client, session) as first:
@@ -61,7 +61,7 @@ def test_request_that_may_wait_is_answered_when_its_turn_comes(start):
 
 
 def test_full_service_refuses_before_it_reads(start):
-    session = StandIn()
+    session = FakeNetwork()
     client = start(session=session, max_requests=1)
 
     def never_read():
@@ -74,7 +74,7 @@ def test_full_service_refuses_before_it_reads(start):
 
 
 def test_uploads_that_fit_no_more_are_refused_before_they_are_read(start):
-    session = StandIn()
+    session = FakeNetwork()
     client = start(session=session, max_held_bytes=1)
     with held_request(client, session):
         assert_problem(post(client), 503, "overloaded")
@@ -82,7 +82,7 @@ def test_uploads_that_fit_no_more_are_refused_before_they_are_read(start):
 
 
 def test_deadline_is_kept_while_the_run_goes_on(start):
-    session = StandIn()
+    session = FakeNetwork()
     client = start(session=session, deadline_s=0.3)
     with held_request(client, session, num_pictures=3) as late:
         problem = assert_problem(late.result(timeout=5), 504, "timed_out")
@@ -92,7 +92,7 @@ def test_deadline_is_kept_while_the_run_goes_on(start):
 
 
 def test_client_may_ask_for_a_shorter_deadline(start):
-    session = StandIn()
+    session = FakeNetwork()
     client = start(session=session)
     assert post(client, headers={"prefer": "respond-async, wait=1"}).headers["preference-applied"] == "wait=1"
     session.hold()
@@ -104,7 +104,7 @@ def test_client_may_ask_for_a_shorter_deadline(start):
 
 
 def test_request_that_cannot_meet_its_own_deadline_is_refused_at_once(start):
-    session = StandIn()
+    session = FakeNetwork()
     client = start(session=session)
     client.service.admission.pace.seconds = 0.6
     with held_request(client, session):
@@ -112,7 +112,7 @@ def test_request_that_cannot_meet_its_own_deadline_is_refused_at_once(start):
 
 
 def test_not_ready_until_the_warm_up_is_over(start):
-    session = StandIn()
+    session = FakeNetwork()
     session.hold()
     client = start(session=session, ready=False)
     assert session.entered.wait(10)
@@ -129,9 +129,9 @@ def test_not_ready_until_the_warm_up_is_over(start):
 
 def test_warm_up_that_fails_is_told_and_the_service_never_ready(settings):
     failures = []
-    session = StandIn()
+    session = FakeNetwork()
     session.fails = True
-    service = create_app(settings, session=session, decoder=InProcess(), on_failure=failures.append)
+    service = create_app(settings, session=session, decoder=InProcessDecoder(), on_failure=failures.append)
     with TestClient(service.app) as client:
         deadline = time.monotonic() + 5
         while not failures:
@@ -164,9 +164,9 @@ async def exchange(app, messages, method="POST", path="/identify"):
     return sent, lines
 
 
-def is_warm(life):
+def is_warm(readiness):
     try:
-        life.require_warm()
+        readiness.require_warm()
     except NotReady:
         return False
     return True
@@ -174,9 +174,9 @@ def is_warm(life):
 
 def run_exchange(settings, session, messages, **request):
     async def main():
-        service = create_app(settings, session=session, decoder=InProcess())
+        service = create_app(settings, session=session, decoder=InProcessDecoder())
         async with service.app.lifespan():
-            while not is_warm(service.life):  # noqa: ASYNC110  # nobody tells
+            while not is_warm(service.readiness):  # noqa: ASYNC110  # nobody tells
                 await asyncio.sleep(0.01)
             warm_up = session.num_runs
             return *await exchange(service.app, messages, **request), session.num_runs - warm_up
@@ -186,14 +186,14 @@ def run_exchange(settings, session, messages, **request):
 
 def test_client_that_leaves_during_its_upload_is_no_error(settings):
     half = {"type": "http.request", "body": jpeg()[:100], "more_body": True}
-    _, lines, _ = run_exchange(settings, StandIn(), [half])
+    _, lines, _ = run_exchange(settings, FakeNetwork(), [half])
     assert [(line["event"], line["status"], line["code"], line["log_level"]) for line in lines] == [
         ("request", 499, "client_left", "info")
     ]
 
 
 def test_nothing_runs_for_a_client_that_left(settings):
-    session = StandIn()
+    session = FakeNetwork()
     whole = {"type": "http.request", "body": jpeg(size=(2000, 2000)), "more_body": False}
     _, lines, num_runs = run_exchange(settings, session, [whole])
     assert lines[-1]["status"] == 499
@@ -201,7 +201,7 @@ def test_nothing_runs_for_a_client_that_left(settings):
 
 
 def test_head_sends_no_body_whatever_the_server_does_with_it(settings):
-    sent, *_ = run_exchange(settings, StandIn(), [], method="HEAD", path="/model")
+    sent, *_ = run_exchange(settings, FakeNetwork(), [], method="HEAD", path="/model")
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == 200
     assert sent[1]["body"] == b""

@@ -7,9 +7,9 @@ import pytest
 import structlog
 from PIL import Image
 
-from serving.loaded_bundle import Release
+from serving.loaded_bundle import LoadedBundle
 from tests.serving.conftest import wait_until_ready
-from tests.serving.tiny import BOUNDARY, FORM, RED, StandIn, assert_problem, draw, encode, form, images, jpeg, part
+from tests.serving.tiny import BOUNDARY, FORM, RED, FakeNetwork, assert_problem, draw, encode, form, images, jpeg, part
 
 
 def post(client, *pictures, **options):
@@ -173,8 +173,8 @@ def test_bad_form_field_k_is_a_bad_parameter(client, k):
 def test_detail_is_one_sentence_with_value_limit_and_remedy(client):
     detail = post(client, jpeg(), params={"k": "99"}).json()["detail"]
     assert detail == (
-        "The parameter `k` is out of its range (got '99'; expected a whole number from 1 to 50): "
-        "send such a number, or leave the parameter out."
+        "The parameter `k` is out of range (got '99'; expected a whole number from 1 to 50): "
+        "send a number in this range, or leave the parameter out."
     )
 
 
@@ -220,7 +220,7 @@ def test_length_that_is_no_number_is_malformed(client):
 def test_error_of_the_service_is_a_problem_document_without_its_cause(start, monkeypatch):
     client = start()
     with monkeypatch.context() as patch:
-        patch.setattr(Release, "rank", fail)
+        patch.setattr(LoadedBundle, "rank", fail)
         with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
             response = post(client, jpeg())
     problem = assert_problem(response, 500, "internal")
@@ -235,7 +235,7 @@ def fail(*_args, **_kwargs):
 
 
 def test_network_that_does_not_run_is_not_ready_and_heals(start):
-    session = StandIn()
+    session = FakeNetwork()
     client = start(session=session)
     session.fails = True
     refused = post(client, jpeg())
@@ -249,7 +249,7 @@ def test_network_that_does_not_run_is_not_ready_and_heals(start):
 
 
 def test_picture_that_only_the_network_cannot_stand_is_unreadable(start):
-    session = StandIn()
+    session = FakeNetwork()
     client = start(session=session)
     session.run, run = lambda pixels: fail() if pixels.mean() > 2 else run(pixels), session.run
     assert_problem(post(client, jpeg((255, 255, 255))), 422, "unreadable_image")
@@ -259,7 +259,7 @@ def test_picture_that_only_the_network_cannot_stand_is_unreadable(start):
 
 @pytest.mark.parametrize("overflow", [float("nan"), float("inf")])
 def test_picture_on_which_the_network_overflows_is_unreadable(start, overflow):
-    session = StandIn()
+    session = FakeNetwork()
     client = start(session=session)
     session.logit = overflow
     assert_problem(post(client, jpeg()), 422, "unreadable_image")

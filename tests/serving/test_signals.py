@@ -150,12 +150,12 @@ def test_corrupt_bundle_is_refused_at_reload_and_the_old_one_goes_on(live, versi
         assert running.end() == 0
 
 
-def test_network_that_answers_no_numbers_is_refused_at_reload(live, tmp_path):
-    mad = seal_tiny_bundle(tmp_path / "mad", tmp_path, "4.0.0", WEIGHTS * float("nan")).folder
+def test_network_whose_logits_are_not_finite_is_refused_at_reload(live, tmp_path):
+    broken = seal_tiny_bundle(tmp_path / "broken", tmp_path, "4.0.0", WEIGHTS * float("nan")).folder
     with service(live) as running:
-        point(live, mad)
+        point(live, broken)
         running.process.send_signal(signal.SIGHUP)
-        assert "numbers" in running.event("reload_refused")["error"]
+        assert "not finite" in running.event("reload_refused")["error"]
         assert running.end() == 0
 
 

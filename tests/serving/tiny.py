@@ -121,7 +121,7 @@ def assert_problem(response, status, code):
     return problem
 
 
-class InProcess:
+class InProcessDecoder:
     """Decodes in this process, for tests of everything but the decoding."""
 
     num_alive = 1
@@ -137,7 +137,7 @@ class InProcess:
         return Decoded(pixels, picture.width, picture.height, picture.format)
 
 
-class StandIn:
+class FakeNetwork:
     """A network that can be held up or made to fail, and counts its runs; every logit is the same."""
 
     def __init__(self):

@@ -1,0 +1,40 @@
+"""Whether the service takes requests: it is warmed up, healthy and not shutting down."""
+
+from collections.abc import Callable
+
+from serving.errors import NotReady
+
+
+class Readiness:
+    """Answers the readiness probe.
+
+    Args:
+        is_warm: Whether the network is loaded and warmed up.
+        is_healthy: Whether the decoder processes and the network's workers are alive.
+    """
+
+    def __init__(self, *, is_warm: Callable[[], bool], is_healthy: Callable[[], bool]) -> None:
+        self._is_warm, self._is_healthy = is_warm, is_healthy
+        self.is_draining = False
+        """Set at the start of the shutdown; requests are still answered for a while."""
+
+    def require_warm(self) -> None:
+        """Checks that requests can be answered, also during the shutdown.
+
+        Raises:
+            NotReady: The warm-up has not finished.
+        """
+        if not self._is_warm():
+            raise NotReady("the network is not warmed up", retry_after_s=1, remedy="try again in a second")
+
+    def require_ready(self) -> None:
+        """Checks that a load balancer should send requests to this instance.
+
+        Raises:
+            NotReady: The service is warming up or shutting down, or its network or decoders have failed.
+        """
+        self.require_warm()
+        if self.is_draining:
+            raise NotReady("the service is shutting down", retry_after_s=5, remedy="send requests to another instance")
+        if not self._is_healthy():
+            raise NotReady("the network or the decoders do not respond", retry_after_s=5, remedy="try again later")
