@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens while they are written."""
+"""Writes files atomically: after a crash a file holds its old or its new content, never a part."""
 
 import os
 import time
@@ -8,17 +8,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-_SURELY_DEAD_S: Final = 3600
+_ABANDONED_S: Final = 3600  # older temporary files belong to no running process
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """Gives a stream whose content takes the place of a file when all of it is on the disk, even if power fails.
+    """Opens a temporary file that replaces `path` at the end of the block, once all of it is on the disk.
 
     Raises:
-        OSError: The content could not be written; the old file still stands, and the error names the file.
+        OSError: The content could not be written; the old file is unchanged, and the error names it.
     """
-    # Not the process's number: machines that share a disk count their processes alike.
+    # Not the process id, which may be the same on another machine that shares the disk.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with temporary.open("wb") as stream:
@@ -28,7 +28,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        if error.filename is None:  # as when the disk is full
+        if error.filename is None:  # for example if the disk is full
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     finally:
@@ -36,31 +36,31 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 
 
 def replace_together(folder: Path, files: Mapping[str, bytes | memoryview]) -> None:
-    """Writes files that belong together: no old one goes before all new ones are on the disk.
+    """Writes files that belong together: no old file is replaced before all new ones are on the disk.
 
-    Names change from the last file to the first, so that the first, if it is new, says that all are.
+    Files are replaced from the last to the first, so if the first file is new, all are.
 
     Raises:
-        OSError: One could not be written, and all the old ones still stand; or a name could not be changed, and the
+        OSError: A file could not be written, and all old files are unchanged; or a file could not be replaced, and the
             first file is still the old one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in files:
-        remove_leftovers(folder / name, older_than_s=_SURELY_DEAD_S)
+        remove_leftovers(folder / name, older_than_s=_ABANDONED_S)
     with ExitStack() as stack:
         streams = {name: stack.enter_context(replaced(folder / name)) for name in files}
         for name, content in files.items():
             streams[name].write(content)
             streams[name].flush()
-            os.fsync(streams[name].fileno())  # a full disk shows here at the latest, before any name changes
+            os.fsync(streams[name].fileno())  # a full disk fails here at the latest, before any file is replaced
 
 
 def remove_leftovers(path: Path, older_than_s: float = 0) -> None:
-    """Removes what killed processes left of attempts to write a file.
+    """Removes the temporary files that killed processes left beside a file.
 
     Args:
         path: The file.
-        older_than_s: Younger attempts may be those of a process that is still at it.
+        older_than_s: Least age of what is removed; a younger one may belong to a running process.
     """
     for leftover in path.parent.glob(f".{path.name}.*.part"):
         with suppress(FileNotFoundError):
@@ -69,7 +69,7 @@ def remove_leftovers(path: Path, older_than_s: float = 0) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A renamed file survives a power failure only when its folder is on the disk too."""
+    """Writes the folder to the disk, without which a power failure may undo a rename."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The machine that a figure was measured on; stands in every result, and figures of different ones are never mixed."""
+"""Describes the machine that a result was measured on. Results of different machines must not be mixed."""
 
 import os
 import platform
@@ -24,11 +24,11 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What decides a figure besides the code."""
+    """Hardware and software that measured figures depend on."""
 
     processor: str
     num_cores: int
-    """Cores that this process may use."""
+    """CPU cores that this process may use."""
     memory_gb: float
     system: str
     python: str
@@ -36,18 +36,18 @@ class Machine(msgspec.Struct, frozen=True):
     git_commit: str
     gpus: tuple[Gpu, ...] = ()
     driver: str = ""
-    """NVIDIA's driver; empty without a GPU."""
+    """Version of NVIDIA's driver; empty without a GPU."""
     cuda: str = ""
-    """CUDA that PyTorch was built for; empty without a GPU."""
+    """Version of CUDA that PyTorch was built for; empty without a GPU."""
     cudnn: str = ""
-    """cuDNN that PyTorch runs; empty without a GPU."""
+    """Version of cuDNN that PyTorch uses; empty without a GPU."""
 
     def differences(self, other: "Machine") -> list[str]:
-        """What the hardware of two machines differs in, in words; nothing where their figures may be compared."""
+        """The differences in hardware, in words; empty if figures of both machines may be compared."""
         return _differences(self, other, _HARDWARE)
 
     def other_software(self, other: "Machine") -> list[str]:
-        """What differs beside the hardware: commit, driver, versions."""
+        """The differences in software, in words: commit, driver, versions."""
         plain = [field for field in self.__struct_fields__ if field not in (*_HARDWARE, "libraries")]
         names = sorted(self.libraries.keys() | other.libraries.keys())
         pairs = {name: (self.libraries.get(name, "none"), other.libraries.get(name, "none")) for name in names}
@@ -59,7 +59,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def this_machine() -> Machine:
-    """Describes the machine this runs on."""
+    """Describes this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     gpus, driver = _gpus()
     return Machine(
@@ -79,7 +79,7 @@ def this_machine() -> Machine:
 
 @cache
 def current_commit() -> str:
-    """The git commit of this checkout when it was first asked, with "+" if it has changes; "unknown" outside one."""
+    """The git commit of this checkout at the first call, with "+" if it has changes; "unknown" outside a checkout."""
     root = Path(__file__).parents[1]
     try:
         commit = subprocess.run(
@@ -103,7 +103,7 @@ def _processor() -> str:
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str]:
-    """The cards and the driver. NVML is asked, as PyTorch would take memory of the card only to tell its name."""
+    """The GPUs and the driver, from NVML: PyTorch would take GPU memory for the same answer."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

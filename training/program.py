@@ -1,4 +1,4 @@
-"""How every program ends: a result, or one clear line and a non-zero exit code."""
+"""Runs a program: an expected error becomes one line on standard error and a non-zero exit code."""
 
 import sys
 from collections.abc import Callable
@@ -9,13 +9,13 @@ EXIT_BAD_INPUT = 1
 
 
 def run_program(program: Callable[[], object]) -> None:
-    """Runs a program; a mistake that the user can mend becomes one line on standard error, without a traceback."""
+    """Runs a program; errors that the user can fix are printed as one line, without a traceback."""
     try:
         program()
     except BotanifyError as error:
         print(f"error ({error.code}): {error}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_INPUT) from None
-    except OSError as error:  # a full disk, a folder that may not be written, a file where a folder should stand
+    except OSError as error:  # a full disk, a folder that is not writable, a file where a folder should be
         print(f"error (file_system): {error}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_INPUT) from None
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Checked records from TOML files: a misspelt key, a wrong type or a value out of range is an error that names it."""
+"""Reads TOML files into typed records; the error for an unknown key, a wrong type or a bad value names its path."""
 
 import tomllib
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ RECIPES: Final = Path(__file__).parent / "recipes"
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of everything that is read from TOML: frozen, and a misspelt key is an error."""
+    """Base of all records that are read from TOML: frozen, and an unknown key is an error."""
 
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -24,15 +24,15 @@ def read_toml(path: Path, known: Sequence[Path]) -> tuple[dict[str, Any], str]:
 
     Args:
         path: The file; a bare name such as "debug" also finds `training/recipes/debug.toml`.
-        known: The files in `training/recipes` that may be meant, for the error.
+        known: Files whose names the error lists.
 
     Returns:
-        Its content, and where it was found.
+        The content, and the path of the file that was read.
 
     Raises:
-        RecipeError: The file is missing or is no TOML.
+        RecipeError: The file is missing or not valid TOML.
     """
-    bare = path.name == str(path)  # a mistyped path must not find another file of the same name
+    bare = path.name == str(path)  # a mistyped path must not find a recipe of the same name
     found = RECIPES / f"{path.name.removesuffix('.toml')}.toml" if bare and not path.is_file() else path
     if not found.is_file():
         names = ", ".join(file.stem for file in known)
@@ -42,16 +42,16 @@ def read_toml(path: Path, known: Sequence[Path]) -> tuple[dict[str, Any], str]:
     try:
         return tomllib.loads(found.read_text(encoding="utf-8")), str(found)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{found} is no TOML", value=error, remedy="correct the file") from error
+        raise RecipeError(f"{found} is not valid TOML", value=error, remedy="correct the file") from error
 
 
 def check_section(content: object, kind: type[AnySection], origin: str) -> AnySection:
-    """Turns plain values into a checked record.
+    """Converts plain values to a typed record, and checks them.
 
     Args:
-        content: As read from TOML or JSON.
-        kind: The record.
-        origin: Where it came from, for the error.
+        content: Values as read from TOML or JSON.
+        kind: Type of the record.
+        origin: Where the values came from, for the error.
 
     Raises:
         RecipeError: An unknown key, a wrong type or a value out of range; the message gives its path.
@@ -60,7 +60,7 @@ def check_section(content: object, kind: type[AnySection], origin: str) -> AnySe
         return msgspec.convert(content, kind, dec_hook=_decode)
     except msgspec.ValidationError as error:
         raise RecipeError(
-            f"the recipe {origin} cannot be followed", value=error, remedy="correct the key or value; --help lists them"
+            f"the recipe {origin} is not valid", value=error, remedy="correct the key or value; --help lists them"
         ) from error
 
 

@@ -5,7 +5,7 @@ import pytest
 from training.atomic_file import remove_leftovers, replace_together, replaced
 
 
-def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failing_block_leaves_the_old_file_unchanged(tmp_path):
     (tmp_path / "a.txt").write_text("old")
 
     def write_half():
@@ -18,12 +18,12 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.txt": "old"}
 
 
-def test_files_that_belong_together_are_all_new(tmp_path):
+def test_files_are_replaced_together(tmp_path):
     replace_together(tmp_path / "new folder", {"a": b"1", "b": b"2"})
     assert {path.name: path.read_bytes() for path in (tmp_path / "new folder").iterdir()} == {"a": b"1", "b": b"2"}
 
 
-def test_files_that_belong_together_are_all_old_if_the_last_cannot_be_written(tmp_path, monkeypatch):
+def test_no_file_is_replaced_if_the_last_cannot_be_written(tmp_path, monkeypatch):
     replace_together(tmp_path, {"a": b"1", "b": b"2"})
     num_synced = 0
 
@@ -40,7 +40,7 @@ def test_files_that_belong_together_are_all_old_if_the_last_cannot_be_written(tm
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"2"}
 
 
-def test_what_a_killed_process_left_is_removed_but_not_what_another_is_writing(tmp_path):
+def test_leftovers_of_killed_processes_are_removed_but_not_younger_files(tmp_path):
     old, young, other = (tmp_path / f".{name}.part" for name in ("a.txt.1", "a.txt.2", "b.txt.1"))
     for path in (old, young, other):
         path.write_bytes(b"half")
@@ -51,7 +51,7 @@ def test_what_a_killed_process_left_is_removed_but_not_what_another_is_writing(t
     assert set(tmp_path.iterdir()) == {other}
 
 
-def test_writers_on_machines_that_count_processes_alike_do_not_meet(tmp_path, monkeypatch):
+def test_writers_with_the_same_process_id_do_not_disturb_each_other(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: 1)
     with replaced(tmp_path / "a.txt") as first, replaced(tmp_path / "a.txt") as second:
         first.write(b"first")

@@ -19,16 +19,16 @@ def raises(error):
         (PermissionError(13, "Permission denied", "/x"), "file_system"),
     ],
 )
-def test_a_mistake_of_the_user_is_one_line_and_exit_code_1(error, code, capsys):
+def test_an_expected_error_is_one_line_and_exit_code_1(error, code, capsys):
     with pytest.raises(SystemExit) as ended:
         run_program(raises(error))
     assert ended.value.code == 1
-    told = capsys.readouterr()
-    require_one_line(told.err, code)
-    assert told.out == ""
+    printed = capsys.readouterr()
+    require_one_line(printed.err, code)
+    assert printed.out == ""
 
 
-def test_a_mistake_of_ours_keeps_its_traceback():
+def test_an_unexpected_error_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         run_program(raises(ZeroDivisionError()))
 

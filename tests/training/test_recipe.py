@@ -29,7 +29,7 @@ def write(folder, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('name = "x"\n[schedule]\nepoch = 3', "epoch"),
         ('name = "x"\n[schedul]\nepochs = 3', "schedul"),
@@ -45,16 +45,16 @@ def write(folder, text):
         ('name = "x"\n[data]\nprefetch_factor = 0', r"\$\.data\.prefetch_factor"),
         ('name = "x"\n[data]\ncache_gb = 1', "cache_gb"),
         ("[schedule]\nepochs = 3", "name"),
-        ("name = x", "no TOML"),
+        ("name = x", "not valid TOML"),
     ],
 )
-def test_a_recipe_that_cannot_be_followed_names_what_is_wrong_and_the_remedy(text, told, tmp_path):
-    with pytest.raises(RecipeError, match=told) as caught:
+def test_an_invalid_recipe_is_an_error_with_its_path_and_a_remedy(text, message, tmp_path):
+    with pytest.raises(RecipeError, match=message) as caught:
         read_recipe(write(tmp_path, text))
     assert caught.value.remedy
 
 
-def test_a_missing_recipe_lists_the_known_ones(tmp_path):
+def test_the_error_of_a_missing_recipe_lists_the_known_ones(tmp_path):
     with pytest.raises(RecipeError, match="b4_5337"):
         read_recipe(tmp_path / "nowhere.toml")
 
@@ -66,7 +66,7 @@ def test_a_mistyped_path_never_finds_another_recipe_of_the_same_name(tmp_path):
 
 
 @pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)
-def test_every_recipe_of_the_project_can_be_followed(path):
+def test_every_recipe_of_the_project_is_valid(path):
     recipe = read_recipe(path)
     assert recipe.name
     assert recipe.description
@@ -101,7 +101,7 @@ def test_the_fast_recipe_scales_the_reference_rates_by_the_root_of_the_batch():
     assert (320 in sides, sides[-1], fast.pictures.serve_px) == (True, 384, 384)
 
 
-def test_the_recipe_for_8_gb_moves_by_the_batch_of_the_reference_and_fits():
+def test_the_recipe_for_8_gb_has_the_batch_of_the_reference_and_fits():
     small, reference = read_recipe(Path("b4_8gb")), read_recipe(Path("b4_5337")).schedule
     assert small.schedule.batch_size * small.schedule.accumulate == reference.batch_size
     assert (small.schedule.backbone_lr, small.schedule.head_lr) == (reference.backbone_lr, reference.head_lr)
@@ -119,13 +119,13 @@ def test_the_constrained_baseline_has_none_of_what_replaced_it():
     assert recipe.schedule.epochs == read_recipe(Path("b4_5337")).schedule.epochs
 
 
-def test_the_recipe_for_long_tails_makes_up_for_rarity_once():
+def test_the_recipe_for_long_tails_corrects_for_rarity_once():
     recipe = read_recipe(Path("b4_long_tail"))
     assert (recipe.data.sampling, recipe.loss.logit_adjustment) == ("every_picture", 1.0)
     assert recipe.loss.target == "taxon"
 
 
-def test_the_recipe_from_random_weights_learns_all_layers_alike():
+def test_the_recipe_from_random_weights_trains_all_layers_at_one_rate():
     recipe = read_recipe(Path("b4_5337_scratch"))
     assert (recipe.network.weights, recipe.schedule.batch_size) == ("none", 256)
     assert recipe.schedule.backbone_lr == recipe.schedule.head_lr > read_recipe(Path("b4_5337")).schedule.head_lr
@@ -209,7 +209,7 @@ def test_a_misspelt_flag_is_refused_with_the_nearest(tmp_path, capsys):
     assert "--epochs" in capsys.readouterr().err
 
 
-def test_no_recipe_at_all_is_told():
+def test_a_missing_recipe_name_is_an_error():
     with pytest.raises(RecipeError, match="no recipe is named"):
         parse(["--epochs", "3"])
 

@@ -42,7 +42,7 @@ def test_the_reference_collection_is_the_reference():
         ('name = "own"\n[sources]\n', "at least one source"),
         ('name = "own"' + HOUSE.replace("sources.house", 'sources."a:b"'), "without a colon"),
         ('name = "own"' + HOUSE.replace("image_folder", "zip"), "zip"),
-        ("name = ", "no TOML"),
+        ("name = ", "not valid TOML"),
     ],
 )
 def test_a_mistake_is_told_with_its_place(text, told, tmp_path):
