@@ -34,7 +34,7 @@ from training.evaluation.predict import RunBatch, predict, torch_runner
 from training.evaluation.split_metrics import Answers, ClassFigures, Figures, Judgment, answers, class_figures, judge
 from training.insight.curves import learning_curves
 from training.insight.mistakes import SHEETS, draw_mistakes
-from training.loading.data import input_spec, judged_loader
+from training.loading.data import evaluation_loader, input_spec
 from training.monitor.log import LOG_FILE
 from training.program import run_program
 from training.recipe import DataRecipe, HardwareRecipe, WholeNumber, check_stored_recipe
@@ -121,7 +121,7 @@ def measure(subject: Subject, manifest: Manifest, split: Split, workers: int) ->
             remedy="evaluate on the data that it was trained on",
         )
     rows = manifest.rows_of(split)
-    loader = judged_loader(manifest, rows, subject.input, DataRecipe(workers=workers))
+    loader = evaluation_loader(manifest, rows, subject.input, DataRecipe(workers=workers))
     logits, labels = predict(loader, subject.run)
     return answers(logits, labels, rows, manifest.taxonomy, subject.temperature)
 

@@ -1,7 +1,7 @@
-"""How helper processes are started: from a clean server, never by forking a process that already runs threads.
+"""Starts worker processes from a fork server, never by forking a process that runs threads.
 
-torch and Arrow run threads; a fork copies their locks but not the threads that would release them, and Python 3.12
-warns of it. The server imports what the helpers need once, so that each starts in milliseconds.
+PyTorch and Arrow run threads. A fork copies their locks, but not the threads that would release them; Python 3.12 warns
+of it. The fork server imports the workers' modules once, so each worker starts in milliseconds.
 """
 
 import multiprocessing
@@ -19,10 +19,10 @@ from models.errors import DataError
 
 
 def clean_context(*preloaded: str) -> BaseContext:
-    """The way to start processes that is safe beside threads: a fork server where there is one, else spawning.
+    """The multiprocessing context for worker processes: a fork server, or spawn where the platform has none.
 
     Args:
-        preloaded: Modules that the server imports; only those of the first start count, and the rest costs only time.
+        preloaded: Modules that the server imports when it starts. If it runs already, workers import them themselves.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -33,9 +33,9 @@ def clean_context(*preloaded: str) -> BaseContext:
 
 
 def _start_server() -> None:
-    """Starts the server deaf to SIGTERM: helpers that must outlive one die if the server that started them does."""
+    """Starts the server with SIGTERM ignored: its end would end the workers, of which some must outlive a SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
-        return  # signals belong to the main thread; the server then starts with its first helper
+        return  # only the main thread may set signal handlers; the server then starts with its first worker
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         forkserver.ensure_running()
@@ -44,44 +44,44 @@ def _start_server() -> None:
 
 
 @contextmanager
-def told_if_killed() -> Iterator[None]:
-    """Turns the death of a pool's process into one clear error.
+def clear_error_if_killed() -> Iterator[None]:
+    """Turns the death of a pool's worker process into one clear error.
 
     Raises:
-        DataError: A process was ended from outside, most often because memory ran out.
+        DataError: A worker process was killed, most often because memory ran out.
     """
     try:
         yield
     except BrokenProcessPool as error:
         raise DataError(
-            "a helper process was ended from outside",
+            "a worker process was killed",
             value=error,
             remedy="if memory ran out, run the same command with fewer --workers",
         ) from error
 
 
 def end_with_parent(_worker: int = 0) -> None:
-    """Ends this helper process as soon as the one that asked for it is gone, killed or not, or by SIGTERM.
+    """Initializer of a worker process: it exits on SIGTERM, or when its parent has ended for any reason.
 
-    torch's own watchdog looks at the process above, which is the server, and the server stays as long as its helpers.
+    PyTorch's watchdog checks the operating system's parent. That is the fork server, which runs as long as its workers.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the server ignores it
     _watch_parent()
 
 
-def serve_training(_worker: int = 0) -> None:
-    """Sets up a loader process: it ends with the training process or when told to by it, and by no other SIGTERM.
+def init_loader_worker(_worker: int = 0) -> None:
+    """Initializer of a loader process: it exits on SIGTERM from the training process only, or when that has ended.
 
-    Schedulers send SIGTERM to all processes at once, and the training process still needs pictures until it has saved.
+    Schedulers send SIGTERM to all processes at once, but the training process needs batches until it has saved.
     """
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None and hasattr(signal, "sigwaitinfo"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # of this thread and those that it starts
-        threading.Thread(target=_end_when_told_by, args=(parent.pid,), daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in this thread and those that it starts
+        threading.Thread(target=_exit_on_sigterm_from, args=(parent.pid,), daemon=True).start()
     _watch_parent()
 
 
-def _end_when_told_by(parent: int) -> None:
+def _exit_on_sigterm_from(parent: int) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)
@@ -90,9 +90,9 @@ def _end_when_told_by(parent: int) -> None:
 def _watch_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+        threading.Thread(target=_exit_after, args=(parent,), daemon=True).start()
 
 
-def _end_after(parent: BaseProcess) -> None:
+def _exit_after(parent: BaseProcess) -> None:
     parent.join()
-    os._exit(1)  # at once: nobody is left to report to
+    os._exit(1)  # at once: there is no parent to report to

@@ -12,7 +12,7 @@ import pytest
 
 from models.errors import DataError
 from tests.training.small import ROOT
-from training.processes import clean_context, serve_training, told_if_killed
+from training.processes import clean_context, clear_error_if_killed, init_loader_worker
 
 PROGRAM = """
 import os, time
@@ -24,23 +24,23 @@ time.sleep(60)
 """
 
 
-def test_a_killed_helper_is_one_clear_error():
+def test_a_killed_worker_is_one_clear_error():
     def lose_one():
-        with told_if_killed(), ProcessPoolExecutor(1, mp_context=clean_context()) as pool:
+        with clear_error_if_killed(), ProcessPoolExecutor(1, mp_context=clean_context()) as pool:
             pool.submit(os._exit, 1).result()
 
     with pytest.raises(DataError, match="fewer --workers"):
         lose_one()
 
 
-def test_helpers_and_their_server_end_with_a_killed_program():
+def test_workers_and_their_server_end_with_a_killed_program():
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        helper = psutil.Process(int(process.stdout.readline()))
+        worker = psutil.Process(int(process.stdout.readline()))
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
-    assert helper in family
-    assert len(family) == 3  # the helper, its server, and the one that cleans up behind both
+    assert worker in family
+    assert len(family) == 3  # the worker, the fork server, and the resource tracker
     _, alive = psutil.wait_procs(family, timeout=30)
     for left in alive:
         left.kill()
@@ -48,12 +48,12 @@ def test_helpers_and_their_server_end_with_a_killed_program():
 
 
 def serve(started):
-    serve_training()
+    init_loader_worker()
     started.put(os.getpid())
     time.sleep(60)
 
 
-def test_a_loader_process_ends_when_its_program_says_so_and_not_by_a_signal_to_all():
+def test_a_loader_process_ends_on_sigterm_from_its_program_only():
     context = clean_context("training.loading.data")
     started = context.SimpleQueue()
     process = context.Process(target=serve, args=(started,), daemon=True)
@@ -67,8 +67,10 @@ def test_a_loader_process_ends_when_its_program_says_so_and_not_by_a_signal_to_a
     assert process.exitcode == 0
 
 
-@pytest.mark.skipif("forkserver" not in multiprocessing.get_all_start_methods(), reason="no fork server here")
-def test_the_server_of_helpers_outlives_a_signal_to_all():
+@pytest.mark.skipif(
+    "forkserver" not in multiprocessing.get_all_start_methods(), reason="this platform has no fork server"
+)
+def test_the_fork_server_ignores_sigterm():
     clean_context("training.loading.data")
     server = forkserver._forkserver._forkserver_pid
     subprocess.run(["kill", "-TERM", str(server)], check=True)

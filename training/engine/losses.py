@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from training.dataset.manifest import Manifest
-from training.loading.sampler import expected_draws
+from training.loading.sampler import expected_samples
 from training.recipe import LossRecipe, Recipe
 
 DRAWS_OF_UNSEEN: Final = 0.5
@@ -48,7 +48,7 @@ def training_classes(manifest: Manifest, recipe: Recipe) -> TrainingClasses:
     sizes_O = np.bincount(manifest.labels[rows], minlength=num_outputs)
     sizes_C = np.bincount(class_of_output, weights=sizes_O).astype(np.int64)
     # The pictures of a class are drawn alike, whichever of its outputs they are of.
-    draws_per_picture_C = expected_draws(sizes_C, recipe.data.sampling) / np.maximum(sizes_C, 1)
+    draws_per_picture_C = expected_samples(sizes_C, recipe.data.sampling) / np.maximum(sizes_C, 1)
     return TrainingClasses(
         taxon_of_output=tuple(taxon_of_output.tolist()),
         num_taxa=len(taxa),

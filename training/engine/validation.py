@@ -15,7 +15,7 @@ from training.engine.norms import reestimate
 from training.engine.step import Engine
 from training.evaluation.metrics import Share, share, top_k_hits
 from training.evaluation.predict import torch_runner
-from training.loading.data import input_spec, judged_loader, training_loader
+from training.loading.data import evaluation_loader, input_spec, training_loader
 
 _REESTIMATION_PICTURES: Final = 2000  # of each rank; Wu and Johnson 2021 need a thousand or more
 
@@ -46,7 +46,7 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
         reestimate(engine.eval_model, _training_pictures(engine, manifest, epoch, side_px))
     ranks.mean_statistics(engine.eval_model)
     rows = manifest.rows_of("validation")[ranks.rank :: ranks.num_ranks]
-    loader = judged_loader(manifest, rows, input_spec(engine.recipe), engine.recipe.data)
+    loader = evaluation_loader(manifest, rows, input_spec(engine.recipe), engine.recipe.data)
     run = torch_runner(engine.eval_model, engine.device, engine.amp_dtype)
     hits1 = hits5 = loss = 0.0
     for pixels, labels in loader:

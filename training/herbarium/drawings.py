@@ -13,7 +13,7 @@ from rich.progress import track
 
 from training.herbarium.looks import Look
 from training.herbarium.picture import draw_plant
-from training.processes import clean_context, end_with_parent, told_if_killed
+from training.processes import clean_context, clear_error_if_killed, end_with_parent
 
 _QUALITY: Final = {".jpg": 90, ".jpeg": 90, ".webp": 85}
 _FORMATS: Final = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
@@ -70,7 +70,7 @@ def draw_files(root: Path, drawings: Sequence[Drawing], *, seed: int, workers: i
             draw(drawing)
         return
     context = clean_context("training.herbarium.drawings")
-    with told_if_killed(), ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
+    with clear_error_if_killed(), ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
         try:
             for _ in track(pool.map(draw, drawings, chunksize=_CHUNK), "Drawing", len(drawings)):
                 pass

@@ -1,1 +1,1 @@
-"""Manifest -> batches: shards, storage, order, decoding, augmentation."""
+"""Manifest -> batches: shards, storage, sampling, decoding, augmentation."""

@@ -1,7 +1,7 @@
-"""Random crops, colors and mixtures. Randomness is a pure function of (seed, epoch, picture) or (seed, step).
+"""Augmentation: random crops, flips, colors, erasing; mixup and CutMix of batches.
 
-torchvision's transforms draw from torch's global generator; `seeded` lends them one that is seeded for the occasion and
-leaves the global one as it was.
+Random choices are a pure function of (seed, epoch, picture) or (seed, step). torchvision's transforms use PyTorch's
+global generator, so `seeded` seeds it for the length of a block and restores it afterwards.
 """
 
 import math
@@ -19,28 +19,28 @@ from training.loading.decode import Crop, CropReader
 from training.loading.randaugment import rand_augment
 from training.recipe import AugmentRecipe
 
-_CROP_TRIES = 10  # as torchvision's RandomResizedCrop; then the center is taken
+_CROP_TRIES = 10  # as torchvision's RandomResizedCrop; after them the center is cropped
 
 
 @contextmanager
 def seeded(*parts: int) -> Iterator[None]:
-    """Seeds torch's CPU generator from whole numbers for the length of the block."""
+    """Seeds PyTorch's CPU generator from integers for the length of the block."""
     key = "/".join(map(str, parts)).encode()
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(zlib.crc32(key[::-1]))  # the CPU's generator takes 32 bits
+        torch.default_generator.manual_seed(zlib.crc32(key[::-1]))  # the CPU generator takes a seed of 32 bits
         yield
 
 
 def random_input(data: bytes, recipe: AugmentRecipe, spec: InputSpec, side_px: int) -> Tensor:
-    """Makes a randomly changed picture, ready for `Normalizer`, from the bytes of a file.
+    """Decodes and augments a picture file; the result is the input of `Normalizer`.
 
-    The crop is chosen first, so that a JPEG is decoded at the smallest scale that still covers it. Pixels stay 8-bit
-    until they are on the device: a quarter of the memory to collate, to hand over and to copy.
+    The crop is chosen first, so that a JPEG is decoded at the smallest sufficient scale. Pixels stay 8-bit until they
+    are on the device: a quarter of the memory to collate, to share between processes and to copy.
 
     Args:
         data: A picture file.
-        recipe: How much may change.
-        spec: Its mean is the color of what is erased or comes in from outside.
+        recipe: Which augmentations, and how strong.
+        spec: Its mean color fills erased rectangles and what RandAugment moves in from outside the picture.
         side_px: Side of the result, px.
 
     Returns:
@@ -64,7 +64,7 @@ def random_input(data: bytes, recipe: AugmentRecipe, spec: InputSpec, side_px: i
 
 
 def random_crop(width: int, height: int, recipe: AugmentRecipe) -> Crop:
-    """Draws a crop of random area and proportions (Szegedy et al. 2015), in whole px."""
+    """Chooses a crop of random area and aspect ratio (Szegedy et al. 2015), in whole px."""
     log_ratio = math.log(recipe.crop_ratio_max)
     for _ in range(_CROP_TRIES):
         area = width * height * _uniform(recipe.crop_scale_min, 1.0)
@@ -100,20 +100,20 @@ class Normalizer:
             The same shape, float32, channels last in memory.
         """
         width = pixels.shape[3]
-        # Whole rows, as a CPU takes thrice as long over three channels at a time; in place, as fresh memory costs more
-        # than the arithmetic.
+        # Over whole rows: three channels at a time take a CPU three times as long. In place: allocation costs more than
+        # the arithmetic.
         rows_BHC = pixels.permute(0, 2, 3, 1).flatten(2).float()
         torch.addcmul(self._shift.repeat(width), rows_BHC, self._factor.repeat(width), out=rows_BHC)
         return rows_BHC.view(*rows_BHC.shape[:2], width, 3).permute(0, 3, 1, 2)
 
 
 class BatchMixer:
-    """Mixup or CutMix over a whole batch; without either, targets only become shares.
+    """Mixup or CutMix of a whole batch; returns the batch as it is if the recipe has neither.
 
     Args:
-        recipe: Alphas and how often.
+        recipe: Alphas, and the share of batches to mix.
         num_outputs: Width of the targets.
-        seed: Decides every draw, together with the step.
+        seed: Seed of all choices, together with the step.
     """
 
     def __init__(self, recipe: AugmentRecipe, num_outputs: int, seed: int) -> None:
@@ -129,12 +129,12 @@ class BatchMixer:
 
         Args:
             pixels: Shape (batch, 3, height, width).
-            labels: Shape (batch,), whole numbers.
-            step: Optimizer step since the run began.
+            labels: Shape (batch,), integers.
+            step: Batches since the run began.
 
         Returns:
-            Pixels of the same shape, and labels as they were or, where the recipe mixes at all, shares of shape
-            (batch, num_outputs).
+            Pixels of the same shape, and the targets: probabilities of shape (batch, num_outputs), or the labels
+            unchanged if the recipe has neither mixup nor CutMix.
         """
         if not self._kinds:
             return pixels, labels

@@ -1,4 +1,4 @@
-"""From manifest rows to batches of network input, through the stock DataLoader."""
+"""Manifest rows -> batches of network input, through PyTorch's DataLoader."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,46 +14,46 @@ from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, picture_to_input
 from training.dataset.manifest import Manifest
 from training.loading.augment import random_input, seeded
-from training.loading.sampler import Draw, EpochBatches, labels_for_sampling
+from training.loading.sampler import EpochBatches, SampleIndex, labels_for_sampling
 from training.loading.storage import PictureStore, unreadable
-from training.processes import clean_context, serve_training
+from training.processes import clean_context, init_loader_worker
 from training.recipe import AugmentRecipe, DataRecipe, Recipe
 
 
 class TrainingPictures(Dataset[tuple[Tensor, int]]):
-    """Training pictures, changed at random as the draw decides.
+    """Augmented training pictures, indexed by `SampleIndex`.
 
     Args:
-        store: Reads the pictures of the data.
-        augment: How pictures are changed.
+        store: Reads the picture files.
+        augment: Which augmentations, and how strong.
         spec: Mean and standard deviation.
-        seed: Decides every change, together with epoch, row and copy.
+        seed: Seed of the augmentation, together with epoch, row and repeat.
     """
 
     def __init__(self, store: PictureStore, augment: AugmentRecipe, spec: InputSpec, seed: int) -> None:
         self._store, self._augment, self._spec, self._seed = store, augment, spec, seed
 
-    def __getitem__(self, draw: Draw) -> tuple[Tensor, int]:
-        """Gives pixels of shape (3, side, side), uint8, and the position of the picture's output."""
-        return self.__getitems__([draw])[0]
+    def __getitem__(self, index: SampleIndex) -> tuple[Tensor, int]:
+        """Returns pixels of shape (3, side, side), uint8, and the position of the picture's output."""
+        return self.__getitems__([index])[0]
 
-    def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[Tensor, int]]:
-        """Gives a batch, whose bytes are asked for all at once."""
-        found = self._store.read_many([draw.row for draw in draws])
-        return [self._changed(draw, data) for draw, data in zip(draws, found, strict=True)]
+    def __getitems__(self, indexes: Sequence[SampleIndex]) -> list[tuple[Tensor, int]]:
+        """Returns a batch; its files are read in one round."""
+        files = self._store.read_many([index.row for index in indexes])
+        return [self._augmented(index, data) for index, data in zip(indexes, files, strict=True)]
 
-    def _changed(self, draw: Draw, data: bytes) -> tuple[Tensor, int]:
+    def _augmented(self, index: SampleIndex, data: bytes) -> tuple[Tensor, int]:
         manifest = self._store.manifest
-        with seeded(self._seed, draw.epoch, draw.row, draw.copy), _named(manifest, draw.row):
-            pixels = random_input(data, self._augment, self._spec, draw.side_px)
-        return pixels, manifest.label(draw.row)
+        with seeded(self._seed, index.epoch, index.row, index.repeat), _naming_picture(manifest, index.row):
+            pixels = random_input(data, self._augment, self._spec, index.side_px)
+        return pixels, manifest.label(index.row)
 
 
-class JudgedPictures(Dataset[tuple[Tensor, int]]):
-    """Pictures as they are served: original bytes through `models/preprocess.py`, in the order given.
+class EvaluationPictures(Dataset[tuple[Tensor, int]]):
+    """Pictures preprocessed as in the service, by `models/preprocess.py`, in the order of `rows`.
 
     Args:
-        store: Reads the pictures of the data.
+        store: Reads the picture files.
         rows: Rows of the manifest.
         spec: What the network expects.
     """
@@ -65,49 +65,49 @@ class JudgedPictures(Dataset[tuple[Tensor, int]]):
         return len(self._rows)
 
     def __getitem__(self, position: int) -> tuple[Tensor, int]:
-        """Gives pixels of shape (3, height, width), normalized, and the position of the picture's output."""
+        """Returns pixels of shape (3, height, width), normalized, and the position of the picture's output."""
         return self.__getitems__([position])[0]
 
     def __getitems__(self, positions: Sequence[int]) -> list[tuple[Tensor, int]]:
-        """Gives a batch, whose bytes are asked for all at once."""
+        """Returns a batch; its files are read in one round."""
         rows = [int(self._rows[position]) for position in positions]
-        return [self._judged(row, data) for row, data in zip(rows, self._store.read_many(rows), strict=True)]
+        return [self._preprocessed(row, data) for row, data in zip(rows, self._store.read_many(rows), strict=True)]
 
-    def _judged(self, row: int, data: bytes) -> tuple[Tensor, int]:
-        with _named(self._store.manifest, row):
+    def _preprocessed(self, row: int, data: bytes) -> tuple[Tensor, int]:
+        with _naming_picture(self._store.manifest, row):
             pixels, _ = picture_to_input(data, self._spec)
         return torch.from_numpy(pixels), self._store.manifest.label(row)
 
 
 class PictureLoader(DataLoader[Any]):
-    """The stock loader, whose errors read the same from its processes as from this one."""
+    """PyTorch's DataLoader; errors read the same whether they come from a loader process or from this one."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Gives the batches.
+        """Yields the batches.
 
         Raises:
-            DataError: A picture cannot be read, or a process of the loader died. torch would put the other process's
-                traceback into its message.
+            DataError: A picture cannot be read, or a loader process died. PyTorch puts the traceback of the loader
+                process into the message; only its last line is kept.
         """
         try:
             yield from super().__iter__()
         except DataError as error:
-            error.__traceback__ = None  # torch leaves a cycle in it, which keeps the processes waiting to be collected
-            told = [line for line in str(error).splitlines() if line.strip(" .")][-1]
-            raise DataError(told.removeprefix("models.errors.DataError: ").rstrip(".")) from None
+            error.__traceback__ = None  # PyTorch leaves a reference cycle in it, which keeps the loader processes alive
+            message = [line for line in str(error).splitlines() if line.strip(" .")][-1]
+            raise DataError(message.removeprefix("models.errors.DataError: ").rstrip(".")) from None
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker"):
                 raise
             raise DataError(
-                "a loader process was ended from outside",
+                "a loader process was killed",
                 value=str(error).splitlines()[0],
                 remedy="if memory or shared memory ran out, use fewer --workers or a smaller --prefetch-factor",
             ) from None
 
 
 @contextmanager
-def _named(manifest: Manifest, row: int) -> Iterator[None]:
-    """Says which picture does not decode."""
+def _naming_picture(manifest: Manifest, row: int) -> Iterator[None]:
+    """Turns the error of a picture that does not decode into one that names the picture."""
     try:
         yield
     except PictureError as error:
@@ -115,16 +115,17 @@ def _named(manifest: Manifest, row: int) -> Iterator[None]:
 
 
 def collate_channels_last(items: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
-    """Puts pictures of shape (3, side, side) together as they lie in memory: the channels of a pixel side by side.
+    """Collates pictures of shape (3, side, side) in channels-last memory format.
 
-    torch's own collation, which also knows the memory that processes share, would put the channels apart.
+    `default_collate` alone would make the batch contiguous. It is still used, as it collates into shared memory in
+    loader processes.
     """
     pixels_BHW3, labels = default_collate([(pixels.permute(1, 2, 0), label) for pixels, label in items])
     return pixels_BHW3.permute(0, 3, 1, 2), labels
 
 
 def input_spec(recipe: Recipe) -> InputSpec:
-    """The evaluation preprocessing that a recipe asks for."""
+    """The preprocessing for evaluation that a recipe names."""
     pictures = recipe.pictures
     return InputSpec(
         height=pictures.serve_px,
@@ -137,7 +138,7 @@ def input_spec(recipe: Recipe) -> InputSpec:
 def training_loader(
     manifest: Manifest, recipe: Recipe, pin: bool, rank: int = 0, num_ranks: int = 1
 ) -> tuple[PictureLoader, EpochBatches]:
-    """The loader of one rank's training batches, and the sampler that decides where in which epoch it starts."""
+    """The loader of one rank's training batches, and its batch sampler, which sets the epoch and the start in it."""
     rows = manifest.rows_of("train")
     batches = EpochBatches(
         rows,
@@ -160,12 +161,12 @@ def training_loader(
     return loader, batches
 
 
-def judged_loader(
+def evaluation_loader(
     manifest: Manifest, rows: npt.NDArray[np.int64], spec: InputSpec, data: DataRecipe, batch_size: int = 32
 ) -> PictureLoader:
-    """A loader of pictures as they are served, in the order of `rows`."""
+    """A loader of pictures preprocessed as in the service, in the order of `rows`."""
     options = _worker_options(data) | {"persistent_workers": False}
-    return PictureLoader(JudgedPictures(PictureStore(manifest), rows, spec), batch_size=batch_size, **options)
+    return PictureLoader(EvaluationPictures(PictureStore(manifest), rows, spec), batch_size=batch_size, **options)
 
 
 def _worker_options(data: DataRecipe) -> dict[str, Any]:
@@ -176,7 +177,7 @@ def _worker_options(data: DataRecipe) -> dict[str, Any]:
         "prefetch_factor": data.prefetch_factor,
         "persistent_workers": data.persistent_workers,
         "multiprocessing_context": clean_context("training.loading.data"),
-        "worker_init_fn": serve_training,
+        "worker_init_fn": init_loader_worker,
     }
 
 

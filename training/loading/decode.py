@@ -1,12 +1,11 @@
-"""Picture bytes -> a crop of the upright picture at the size that training wants, as fast as one core can.
+"""Picture file -> a crop of the upright picture, resized to the training size. Used in training only.
 
-The crop is known before the pixels are. A JPEG is therefore decoded at the smallest of 1/1, 1/2, 1/4 and 1/8 that still
-covers it, in whatever orientation it is stored, and only the small result is turned upright. What simplejpeg does not
-decode as it stands (other formats, CMYK, damaged files) goes through `models/preprocess.py`, which also says what is
-wrong with it. Validation, evaluation and service never come here.
+The crop is chosen before decoding. So a JPEG is decoded at the smallest of the scales 1/1, 1/2, 1/4 and 1/8 at which
+the crop is large enough, in its stored orientation, and only the resized crop is turned upright. Files that simplejpeg
+does not decode as Pillow would (other formats, CMYK, damaged files) are decoded by `models/preprocess.py`, which also
+raises the error for bad ones.
 """
 
-import io
 import math
 from typing import Final, NamedTuple
 
@@ -14,18 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 import torch
-from PIL import ExifTags, Image
 from torch import Tensor
 
-from models.preprocess import PIXEL_LIMITS, read_picture, upright_size
+from models.preprocess import PIXEL_LIMITS, exif_orientation, open_picture, read_picture, upright_size
 
 _DIRECT_COLORS: Final = frozenset({"YCbCr", "Gray", "RGB"})
-# Pillow finds an orientation after one of these, and nowhere else: without them the header need not be parsed again.
+# Pillow finds an orientation only after one of these; a file without them has none, so its EXIF is not parsed.
 _ORIENTATION_MARKS: Final = (b"Exif\0\0", b"tiff:Orientation")
 
 
 class Crop(NamedTuple):
-    """A rectangle of the upright original, in whole px."""
+    """A rectangle of the upright picture at full scale, in whole px."""
 
     left: int
     top: int
@@ -34,7 +32,7 @@ class Crop(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """What makes a stored picture upright: rows and columns swap first, then it is mirrored."""
+    """How a stored picture is made upright: first rows and columns are swapped, then axes are flipped."""
 
     swap: bool = False
     flip_x: bool = False
@@ -54,13 +52,13 @@ _TURNS: Final = {
 
 
 class CropReader:
-    """Reads crops from a picture whose header has been read.
+    """Reads the header of a picture at once, and crops of it on demand.
 
     Args:
         data: A picture file.
 
     Raises:
-        PictureError: The bytes are no accepted picture, or it is too large; only the header is looked at.
+        PictureError: The format is not accepted, the header is damaged, or the picture has too many pixels.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -71,12 +69,12 @@ class CropReader:
         self.width, self.height = (height, width) if self._turn.swap else (width, height)
 
     def read(self, crop: Crop, side_px: int) -> Tensor:
-        """Decodes a crop and resizes it, proportions and all, to a square.
+        """Decodes a crop and resizes it to a square; the aspect ratio is not kept.
 
-        At a reduced scale the edges of the crop move by at most half a pixel of that scale.
+        At a reduced scale the edges of the crop are rounded to pixels of that scale.
 
         Args:
-            crop: Inside the upright picture, `width` x `height`.
+            crop: Within the upright picture, `width` x `height`.
             side_px: Side of the result, px.
 
         Returns:
@@ -96,22 +94,22 @@ class CropReader:
         return _resize(np.asarray(image), crop, self.width / image.width, side_px)
 
     def _decode(self, scale: int) -> npt.NDArray[np.uint8] | None:
-        """The whole picture as it is stored, at 1 / scale; None where simplejpeg is not to decode it, or cannot."""
+        """The whole stored picture at 1 / scale, or None if simplejpeg cannot or must not decode it."""
         if self._stored_size is None:
             return None
         width, height = self._stored_size
-        # Simple upsampling of color saves a third of the time for an error of half an 8-bit level; the fast DCT would
-        # save a twentieth for a whole level.
+        # Simple chroma upsampling saves a third of the time and costs an error of half an 8-bit level. The fast DCT
+        # would save a twentieth and cost a whole level, so it stays off.
         least = {"min_width": -(-width // scale), "min_height": -(-height // scale)}
         try:
             decoded = simplejpeg.decode_jpeg(self._data, "RGB", fastupsample=True, **least)
-        except ValueError:  # damaged, if only a little: Pillow decides, as it does for the judged pictures
+        except ValueError:  # damaged, maybe slightly: Pillow decides, as it does in evaluation
             return None
         stored_HW3: npt.NDArray[np.uint8] = decoded
         return stored_HW3
 
     def _stored(self, crop: Crop) -> Crop:
-        """Where a crop of the upright picture lies in the stored one."""
+        """The crop in coordinates of the stored picture."""
         left, top, width, height = crop
         if self._turn.flip_x:
             left = self.width - left - width
@@ -121,7 +119,7 @@ class CropReader:
 
 
 def _direct_size(data: bytes) -> tuple[int, int] | None:
-    """Stored width and height of a picture that simplejpeg decodes just as Pillow would; else None."""
+    """Stored width and height of a JPEG that simplejpeg decodes as Pillow would; None for any other file."""
     if not data.startswith(b"\xff\xd8\xff"):
         return None
     try:
@@ -132,31 +130,26 @@ def _direct_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _turn(data: bytes) -> _Turn:
-    """What the EXIF orientation asks for; nothing where the EXIF is damaged, as in `models/preprocess.py`."""
+    """The turn that the EXIF orientation names."""
     if not any(mark in data for mark in _ORIENTATION_MARKS):
         return _Turn()
-    try:
-        exif = Image.open(io.BytesIO(data), formats=("JPEG",)).getexif()
-        return _TURNS.get(exif.get(ExifTags.Base.Orientation, 1), _Turn())
-    except MemoryError:
-        raise
-    except Exception:  # as many kinds as Pillow's parsers raise
-        return _Turn()
+    with open_picture(data) as (_, opened):
+        return _TURNS.get(exif_orientation(opened), _Turn())
 
 
 def _scale(crop: Crop, side_px: int) -> int:
-    """The largest of 8, 4, 2, 1 at which the crop is still at least as large as the result."""
+    """The largest of 8, 4, 2 and 1 at which the crop is at least as large as the result."""
     short = min(crop.width, crop.height)
     return next((scale for scale in (8, 4, 2) if short // scale >= side_px), 1)
 
 
 def _resize(pixels_HW3: npt.NDArray[np.uint8], crop: Crop, scale: float, side_px: int) -> Tensor:
-    """Cuts out a crop, given in px of the full scale, and makes it a square: bicubic, antialiased."""
+    """Cuts out a crop, given in px of the full scale, and resizes it to a square: bicubic, antialiased."""
     left, top, right, bottom = (
         round(edge / scale) for edge in (crop.left, crop.top, crop.left + crop.width, crop.top + crop.height)
     )
-    # The channels of a pixel side by side, and so told by the strides of all four axes: torch's kernel for that takes
-    # half the time, and gives back the same form.
+    # Channels last, recognizable by the strides of all four axes: PyTorch's kernel for this memory format takes half
+    # the time, and its result has the same format.
     cut_1HW3 = torch.from_numpy(pixels_HW3[top:bottom, left:right].copy())[None]
     resized_13HW = torch.nn.functional.interpolate(
         cut_1HW3.permute(0, 3, 1, 2), (side_px, side_px), mode="bicubic", antialias=True

@@ -1,7 +1,8 @@
-"""RandAugment (Cubuk et al. 2019) for small 8-bit pictures: torchvision's operations and strengths at half its time.
+"""RandAugment (Cubuk et al. 2019) for small 8-bit pictures: torchvision's operations and strengths, twice as fast.
 
-Pillow does the work, as it is several times as fast here as torch's kernels for single pictures; only sharpening, whose
-filter takes Pillow five times as long as all the rest, is done by NumPy. A test holds each operation to torchvision's.
+Pillow does the work: for single pictures it is several times as fast as PyTorch's kernels. Only sharpness is done by
+NumPy, since Pillow's filter would take five times as long as all other operations. A test compares each operation with
+torchvision's.
 """
 
 from collections.abc import Callable
@@ -16,24 +17,24 @@ from torch import Tensor
 
 MOST_MAGNITUDE: Final = 30
 Color = tuple[int, int, int]
-_MOST_SHEAR: Final = 0.3  # px sideways a px
-_MOST_TRANSLATION: Final = 150 / 331  # of the side: 150 px of the pictures that Cubuk et al. used
+_MOST_SHEAR: Final = 0.3  # px of shift for each px of distance
+_MOST_TRANSLATION: Final = 150 / 331  # of the side; Cubuk et al.: 150 px at 331 px
 _MOST_DEGREES: Final = 30.0
-_MOST_CHANGE: Final = 0.9  # of brightness, color, contrast, sharpness; 1 leaves nothing or doubles
-_MOST_BITS: Final = 4  # dropped by posterizing
+_MOST_CHANGE: Final = 0.9  # of brightness, color, contrast, sharpness; -1 would remove it, 1 double it
+_MOST_BITS: Final = 4  # of 8, dropped by posterizing
 
 
 def rand_augment(square_HW3: Tensor, num_ops: int, magnitude: int, fill: Color) -> Tensor:
-    """Applies randomly chosen operations one after the other; torch's generator chooses.
+    """Applies randomly chosen operations one after another; PyTorch's generator chooses.
 
     Args:
         square_HW3: uint8.
-        num_ops: How many.
-        magnitude: Strength, 0 to `MOST_MAGNITUDE`; half the draws turn it round where it has a direction.
-        fill: Color of what comes in from outside.
+        num_ops: Number of operations.
+        magnitude: Strength, 0 to `MOST_MAGNITUDE`; operations with a direction go either way, with equal probability.
+        fill: Color of pixels that come from outside the picture.
 
     Returns:
-        Of the same shape and type.
+        Same shape and dtype.
     """
     image = Image.fromarray(square_HW3.numpy())
     for chosen, sign in zip(torch.randint(len(_NAMES), (num_ops,)).tolist(), torch.rand(num_ops).tolist(), strict=True):
@@ -67,7 +68,7 @@ def _rotate(image: Image.Image, level: float, fill: Color) -> Image.Image:
 
 
 def _stretch(image: Image.Image, level: float, middle: float) -> Image.Image:
-    """Moves every value away from a middle one, or towards it."""
+    """Moves all values away from `middle` or toward it."""
     values = middle + (1 + _MOST_CHANGE * level) * (np.arange(256) - middle)
     return image.point(np.clip(values, 0, 255).astype(int).tolist() * 3)
 
@@ -85,7 +86,7 @@ def _color(image: Image.Image, level: float, _fill: Color) -> Image.Image:
 
 
 def _sharpness(image: Image.Image, level: float, _fill: Color) -> Image.Image:
-    """Away from the picture smoothed by (1 1 1; 1 5 1; 1 1 1) / 13, or towards it; the outermost pixels stay."""
+    """Moves away from the picture smoothed by (1 1 1; 1 5 1; 1 1 1) / 13, or toward it; border pixels are unchanged."""
     if min(image.size) < 3:
         return image
     pixels_HW3: npt.NDArray[np.uint8] = np.array(image)
@@ -96,7 +97,7 @@ def _sharpness(image: Image.Image, level: float, _fill: Color) -> Image.Image:
     box = rows[:, :-2] + rows[:, 1:-1]
     box += rows[:, 2:]
     smooth_share = -_MOST_CHANGE * level
-    changed = center * np.float32(1 - smooth_share * 9 / 13)  # the smoothed value is (4 center + box) / 13
+    changed = center * np.float32(1 - smooth_share * 9 / 13)  # the smoothed value is (4 * center + box) / 13
     changed += box * np.float32(smooth_share / 13)
     pixels_HW3[1:-1, 1:-1] = np.clip(changed, 0, 255, out=changed)
     return Image.fromarray(pixels_HW3)
@@ -107,17 +108,17 @@ def _posterize(image: Image.Image, level: float, _fill: Color) -> Image.Image:
 
 
 def _solarize(image: Image.Image, level: float, _fill: Color) -> Image.Image:
-    return ImageOps.solarize(image, 255 * (1 - abs(level)))  # type: ignore[arg-type]  # a limit may be a fraction
+    return ImageOps.solarize(image, 255 * (1 - abs(level)))  # type: ignore[arg-type]  # Pillow accepts a float
 
 
-def _whatever_the_level(
+def _without_level(
     change: Callable[[Image.Image], Image.Image], image: Image.Image, _level: float, _fill: Color
 ) -> Image.Image:
     return change(image)
 
 
 OPERATIONS: Final[dict[str, Callable[[Image.Image, float, Color], Image.Image]]] = {
-    "Identity": partial(_whatever_the_level, lambda image: image),
+    "Identity": partial(_without_level, lambda image: image),
     "ShearX": _shear_x,
     "ShearY": _shear_y,
     "TranslateX": _translate_x,
@@ -129,8 +130,8 @@ OPERATIONS: Final[dict[str, Callable[[Image.Image, float, Color], Image.Image]]]
     "Sharpness": _sharpness,
     "Posterize": _posterize,
     "Solarize": _solarize,
-    "AutoContrast": partial(_whatever_the_level, ImageOps.autocontrast),
-    "Equalize": partial(_whatever_the_level, ImageOps.equalize),
+    "AutoContrast": partial(_without_level, ImageOps.autocontrast),
+    "Equalize": partial(_without_level, ImageOps.equalize),
 }
-"""By torchvision's name; called with an RGB picture, a level from -1 to 1 and the color of the outside."""
+"""torchvision's name -> function of an RGB picture, a level from -1 to 1 and the fill color."""
 _NAMES: Final = tuple(OPERATIONS)

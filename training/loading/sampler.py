@@ -1,16 +1,16 @@
-"""Which picture comes when: a pure function of (seed, epoch, position), so that a run resumes exactly anywhere.
+"""The order of the training pictures: a pure function of (seed, epoch, position), so a run can resume at any step.
 
-State is therefore (seed, epoch, pictures of the epoch that are done on all ranks together, manifest hash), and any
-number of loader processes or ranks goes on with just the pictures that are left.
+The state of the sampler is (seed, epoch, pictures of the epoch that all ranks together have seen, manifest hash). It
+does not depend on the number of loader processes or ranks, so a resumed run may have others.
 
-One rule for what does not divide: only whole global batches (batch size times ranks) are given, as compiled networks
-need one shape, BatchNorm enough pictures, and every rank as many steps as the others; the remainder of an epoch waits
-for another epoch's order. Data smaller than one global batch makes one short batch an epoch, of equally many pictures
-for each rank, since gradients are averaged over ranks with equal weight: fewer pictures than ranks are left over, and
-only where ranks outnumber pictures is a picture shown on several.
+Only whole global batches (batch size times ranks) are yielded: compiled networks need one shape, BatchNorm needs enough
+pictures, and all ranks must take equally many steps. The pictures that are left over at the end of an epoch are
+dropped; the next epoch has another order. Data smaller than one global batch gives one short batch an epoch, with
+equally many pictures on each rank, since gradients are averaged over ranks with equal weights. If there are more ranks
+than pictures, several ranks get the same picture.
 
-NumPy promises the raw bits of a seed for ever, but may change `shuffle` and `random` between versions (NEP 19); tests
-hold the orders against known ones, so that such a change is noticed.
+NumPy guarantees the raw bits of a seed, but `shuffle` and `random` may change between versions (NEP 19). Tests compare
+the orders with known ones to detect such a change.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,24 +24,24 @@ from training.dataset.manifest import Manifest
 from training.recipe import Order, Sampling, Target
 
 BLOCK_SIZE: Final = 64
-"""Neighbors that the order "blocks" keeps together: 6 MB of pictures of 100 kB."""
+"""Neighboring pictures in a block of the order "blocks": 6 MB at 100 kB a picture."""
 WINDOW_BLOCKS: Final = 64
-"""Blocks whose pictures the order "blocks" mixes: 4,096 pictures from 64 places."""
+"""Blocks that the order "blocks" shuffles together: 4,096 pictures from 64 places."""
 _POWER: Final[dict[Sampling, float]] = {"every_picture": 1.0, "square_root": 0.5, "class_balanced": 0.0}
-# Streams of their own. None may be 0: to NumPy the seeds (5, 2) and (5, 2, 0) are the same.
+# Independent random streams. None may be 0: to NumPy the seeds (5, 2) and (5, 2, 0) are the same.
 _QUOTAS, _RINGS = 1, 2
 
 
-class Draw(NamedTuple):
-    """What the loader asks the data set for; workers need nothing else."""
+class SampleIndex(NamedTuple):
+    """The index that the sampler gives to the data set: everything that decides a training sample, beside the seed."""
 
     epoch: int
     row: int
     """Row of the manifest."""
     side_px: int
     """Side of the network input to make, px."""
-    copy: int = 0
-    """Number of this draw among those of the row in this epoch: each copy is changed at random in its own way."""
+    repeat: int = 0
+    """How often the epoch has sampled this row before; each repeat is augmented in its own way."""
 
 
 def epoch_order(
@@ -55,16 +55,16 @@ def epoch_order(
 ) -> npt.NDArray[np.int32]:
     """The order of one epoch: a permutation of range(num_pictures), the same on every machine.
 
-    "shuffled" permutes all pictures. "blocks" permutes blocks of `block_size` neighbors and shuffles the pictures of
-    every `window_blocks` blocks among one another, so that neighbors are read soon after one another. A batch still
-    takes its pictures from many places: what gains is whatever keeps what it read, such as a disk that reads ahead or a
-    cache in front of an object store.
+    "shuffled" permutes all pictures. "blocks" permutes blocks of `block_size` neighbors, then shuffles the pictures of
+    every `window_blocks` blocks together, so that neighbors are read at about the same time. A batch still has pictures
+    from many places, so this helps where reads are cached: a disk that reads ahead, or a cache in front of an object
+    store.
     """
     random = np.random.default_rng([seed, epoch])
     if order == "shuffled":
-        found = np.arange(num_pictures, dtype=np.int32)
-        random.shuffle(found)
-        return found
+        order_N = np.arange(num_pictures, dtype=np.int32)
+        random.shuffle(order_N)
+        return order_N
     blocks = random.permutation(-(-num_pictures // block_size))
     windows = [np.empty(0, np.int32)]
     for first in range(0, len(blocks), window_blocks):
@@ -76,17 +76,17 @@ def epoch_order(
     return np.concatenate(windows)
 
 
-def epoch_copies(seed: int, epoch: int, labels: npt.NDArray[np.integer], sampling: Sampling) -> npt.NDArray[np.int32]:
-    """How often each picture comes in an epoch that has as many draws as there are pictures.
+def epoch_counts(seed: int, epoch: int, labels: npt.NDArray[np.integer], sampling: Sampling) -> npt.NDArray[np.int32]:
+    """How often each picture is sampled in an epoch, which has as many samples as there are pictures.
 
-    A class of n pictures is drawn with a probability proportional to n ("every_picture"), to the square root of n
-    (Mahajan et al. 2018) or equal to that of all others ("class_balanced", Kang et al. 2020). Systematic resampling
-    (Kitagawa 1996) gives each class its expected number of draws, rounded up or down. The pictures of a class stand in
-    a ring, and an epoch goes on where the one before stopped (give or take one, for the rounding): each comes as often
-    as expected, rounded up or down, and all get their turn at coming once more.
+    The share of a class of n pictures is proportional to n ("every_picture"), to the square root of n (Mahajan et al.
+    2018), or the same for all classes ("class_balanced", Kang et al. 2020). Systematic resampling (Kitagawa 1996)
+    rounds each class's expected number of samples up or down. The pictures of a class form a ring, and each epoch
+    continues where the previous one stopped, within one picture for the rounding. So each picture is sampled its
+    expected number of times, rounded up or down, and all pictures take turns at the extra sample.
 
     Args:
-        seed: Decides the rings, together with the epoch the rounding.
+        seed: Decides the rings and, together with the epoch, the rounding.
         epoch: The epoch.
         labels: Class of each picture.
         sampling: The rule.
@@ -100,26 +100,26 @@ def epoch_copies(seed: int, epoch: int, labels: npt.NDArray[np.integer], samplin
     ring = _rings(seed, labels, len(sizes))
     present = np.flatnonzero(sizes)
     sizes = sizes[present]
-    draws = expected_draws(sizes, sampling)
-    limits = np.concatenate([[0.0], draws.cumsum()])
-    limits[-1] = len(labels)  # exactly, whatever the sum was rounded to
+    expected = expected_samples(sizes, sampling)
+    limits = np.concatenate([[0.0], expected.cumsum()])
+    limits[-1] = len(labels)  # exactly: the sum may have a rounding error
     quotas = np.diff(np.floor(limits + np.random.default_rng([seed, epoch, _QUOTAS]).random()).astype(np.int64))
     whole, extra = np.divmod(quotas, sizes)
-    first_extra = np.floor(epoch * draws).astype(np.int64) % sizes
+    first_extra = np.floor(epoch * expected).astype(np.int64) % sizes
     place = np.arange(len(labels)) - np.repeat(sizes.cumsum() - sizes, sizes)  # in the class's ring
     turn = (place - np.repeat(first_extra, sizes)) % np.repeat(sizes, sizes)
-    copies = np.empty(len(labels), np.int32)
-    copies[ring] = np.repeat(whole, sizes) + (turn < np.repeat(extra, sizes))
-    return copies
+    counts = np.empty(len(labels), np.int32)
+    counts[ring] = np.repeat(whole, sizes) + (turn < np.repeat(extra, sizes))
+    return counts
 
 
 def labels_for_sampling(manifest: Manifest, rows: npt.NDArray[np.integer], target: Target) -> npt.NDArray[np.int64]:
-    """The class of each row that sampling counts by: its output, or the position of its taxon in the taxonomy.
+    """The class of each row, for sampling: its output, or the position of its taxon in the taxonomy.
 
     Args:
         manifest: The data.
         rows: Rows of the manifest.
-        target: What a picture is an example of.
+        target: Which of the two is the class.
 
     Returns:
         Shape (len(rows),).
@@ -130,8 +130,8 @@ def labels_for_sampling(manifest: Manifest, rows: npt.NDArray[np.integer], targe
     return manifest.taxonomy.taxon_of_output[labels].astype(np.int64)
 
 
-def expected_draws(sizes: npt.NDArray[np.integer], sampling: Sampling) -> npt.NDArray[np.float64]:
-    """How often each class is drawn in the mean epoch; a class without pictures never.
+def expected_samples(sizes: npt.NDArray[np.integer], sampling: Sampling) -> npt.NDArray[np.float64]:
+    """How often each class is sampled in an epoch, on average; 0 for a class without pictures.
 
     Args:
         sizes: Pictures of each class.
@@ -141,8 +141,8 @@ def expected_draws(sizes: npt.NDArray[np.integer], sampling: Sampling) -> npt.ND
         Shape (len(sizes),); adds up to the number of pictures.
     """
     weights = np.where(sizes > 0, sizes ** _POWER[sampling], 0.0)
-    draws: npt.NDArray[np.float64] = sizes.sum() * weights / weights.sum()
-    return draws
+    expected: npt.NDArray[np.float64] = sizes.sum() * weights / weights.sum()
+    return expected
 
 
 def batches_left(num_pictures: int, global_batch: int, first_picture: int = 0) -> int:
@@ -151,18 +151,18 @@ def batches_left(num_pictures: int, global_batch: int, first_picture: int = 0) -
     return max(whole, 1) if first_picture == 0 else whole
 
 
-class EpochBatches(Sampler[list[Draw]]):
-    """One rank's batches of an epoch. Set `epoch`, `first_picture` (done on all ranks) and `side_px` before iterating.
+class EpochBatches(Sampler[list[SampleIndex]]):
+    """Batch sampler of one rank. Set `epoch`, `first_picture` (seen on all ranks) and `side_px` before iterating.
 
     Args:
-        rows: Manifest rows to draw from; neighbors should be neighbors on disk.
-        batch_size: Pictures a batch and rank.
-        seed: Decides the order of every epoch.
-        rank: Which rank this is: it takes its slice of every global batch.
-        num_ranks: How many train together.
-        order: How the pictures of an epoch are put in order.
-        sampling: How often the pictures of each class come.
-        labels: Class of each row; only a sampling other than "every_picture" needs it.
+        rows: Manifest rows to sample; neighbors in this list should be neighbors on the disk.
+        batch_size: Pictures in a batch of one rank.
+        seed: Seed of the order of every epoch.
+        rank: This rank; it gets its slice of every global batch.
+        num_ranks: Number of ranks.
+        order: Rule for the order of an epoch.
+        sampling: Rule for how often each class is sampled.
+        labels: Class of each row; needed unless sampling is "every_picture".
     """
 
     def __init__(
@@ -189,35 +189,35 @@ class EpochBatches(Sampler[list[Draw]]):
 
     @property
     def global_batch(self) -> int:
-        """Pictures a step on all ranks together."""
+        """Pictures in a batch on all ranks together."""
         return self._batch_size * self._num_ranks
 
     def __len__(self) -> int:
         return batches_left(len(self._rows), self.global_batch, self.first_picture)
 
-    def __iter__(self) -> Iterator[list[Draw]]:
+    def __iter__(self) -> Iterator[list[SampleIndex]]:
         epoch, side_px, first = self.epoch, self.side_px, self.first_picture
-        rows, copies = self._draws()
+        rows, repeats = self._samples()
         share = self._batch_size
         if len(rows) < self.global_batch:
             share = max(len(rows) // self._num_ranks, 1)
         for batch in range(len(self)):
             start = first + batch * self.global_batch + self._rank * share
-            drawn = np.arange(start, start + share) % len(rows)  # wraps round where ranks outnumber pictures
-            chosen = zip(rows[drawn].tolist(), copies[drawn].tolist(), strict=True)
-            yield [Draw(epoch, row, side_px, copy) for row, copy in chosen]
+            positions = np.arange(start, start + share) % len(rows)  # wraps if there are more ranks than pictures
+            chosen = zip(rows[positions].tolist(), repeats[positions].tolist(), strict=True)
+            yield [SampleIndex(epoch, row, side_px, repeat) for row, repeat in chosen]
 
-    def _draws(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Row and copy of every draw of the epoch, in order; each of shape (number of rows,)."""
+    def _samples(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Row and repeat of every sample of the epoch, in order; each of shape (number of rows,)."""
         order = epoch_order(self._seed, self.epoch, len(self._rows), self._order)
         if self._labels is None:
             return self._rows[order], np.broadcast_to(np.int32(0), len(order))
-        times = epoch_copies(self._seed, self.epoch, self._labels, self._sampling)
-        positions = np.repeat(np.arange(len(times), dtype=np.int32), times)
-        copies = np.arange(len(times), dtype=np.int32) - np.repeat(times.cumsum(dtype=np.int32) - times, times)
-        # All first copies, then all second ones: blocks of neighbors then hold different pictures.
-        by_copy = np.argsort(copies, kind="stable")[order]
-        return self._rows[positions[by_copy]], copies[by_copy]
+        counts = epoch_counts(self._seed, self.epoch, self._labels, self._sampling)
+        positions = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        repeats = np.arange(len(counts), dtype=np.int32) - np.repeat(counts.cumsum(dtype=np.int32) - counts, counts)
+        # All first samples, then all second ones, so that a block of neighbors holds different pictures.
+        by_repeat = np.argsort(repeats, kind="stable")[order]
+        return self._rows[positions[by_repeat]], repeats[by_repeat]
 
 
 def side_at_epoch(progressive: Sequence[tuple[int, int]], picture_px: int, epoch: int) -> int:
@@ -227,8 +227,8 @@ def side_at_epoch(progressive: Sequence[tuple[int, int]], picture_px: int, epoch
 
 
 def _rings(seed: int, labels: npt.NDArray[np.integer], num_classes: int) -> npt.NDArray[np.int32]:
-    """Positions of all pictures, class by class, each class in an order of its own that no epoch changes."""
+    """Positions of all pictures, class by class; each class is shuffled once for the whole run."""
     shuffled = np.arange(len(labels), dtype=np.int32)
     np.random.default_rng([seed, 0, _RINGS]).shuffle(shuffled)
-    small = np.min_scalar_type(num_classes)  # two bytes are sorted by radix, ten times as fast
+    small = np.min_scalar_type(num_classes)  # 16-bit integers are radix-sorted, ten times as fast
     return shuffled[np.argsort(labels[shuffled].astype(small), kind="stable")]

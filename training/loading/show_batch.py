@@ -1,4 +1,4 @@
-"""Draws an augmented batch with its names: the quickest way to see whether data and augmentation are sane."""
+"""Writes one augmented batch with its names to a picture file, to check data and augmentation by eye."""
 
 import math
 from pathlib import Path
@@ -19,13 +19,13 @@ from training.recipe import Recipe
 
 _CAPTION_PX = 14
 _CAPTION_LINES = 2  # a mixed picture has two names
-_MIN_WIDTH_PX = 180  # room for a long name above a small picture
+_MIN_WIDTH_PX = 180  # for a long name above a small picture
 _MOST_PICTURES = 64
 _WHOLE = 0.995  # a share that rounds to 100 %
 
 
 def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
-    """Writes the first batch of the first epoch, just as the network would see it, to a picture file."""
+    """Writes the first batch of the first epoch, as the network would get it, to a PNG file."""
     loader, batches = training_loader(manifest, recipe, pin=False)
     batches.side_px = side_at_epoch(recipe.pictures.progressive, recipe.pictures.picture_px, epoch=0)
     pixels, labels = next(iter(loader))
@@ -42,7 +42,7 @@ def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
 
 
 def caption(manifest: Manifest, shares: Tensor) -> str:
-    """Names what a picture shows, the larger share first: "60% Iris germanica, 40% Viola tricolor"."""
+    """The names of a picture's classes, the larger share first: "60% Iris germanica, 40% Viola tricolor"."""
     best = shares.float().topk(min(2, len(shares)))
     names = label_names(manifest, best.indices.tolist())
     if best.values[0] > _WHOLE:
@@ -53,7 +53,7 @@ def caption(manifest: Manifest, shares: Tensor) -> str:
 
 
 def to_pictures(pixels: Tensor, spec: InputSpec) -> list[Image.Image]:
-    """Turns normalized network input of shape (batch, 3, height, width) back into pictures."""
+    """Converts normalized network input of shape (batch, 3, height, width) back to pictures."""
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (spec.mean, spec.std))
     hw3 = ((pixels * std + mean).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
     return [Image.fromarray(np.ascontiguousarray(picture)) for picture in hw3]

@@ -1,7 +1,7 @@
-"""The encoded bytes of a picture, wherever they lie: a file of its own, a range of a local shard, or an object store.
+"""Reads the encoded bytes of pictures: from files of their own, from local shards, or from shards in an object store.
 
-Local ranges are read with `os.pread`, which moves no file position, so threads and forked processes never disturb one
-another. For object stores a batch is one round of concurrent range requests.
+Ranges of local shards are read with `os.pread`, which uses no file position, so threads and forked processes can share
+a file. From an object store a batch is read in one round of concurrent range requests.
 """
 
 import os
@@ -18,7 +18,7 @@ from models.errors import DataError
 from training.dataset.manifest import Manifest, Place
 
 _MOST_OPEN_SHARDS: Final = 256  # a quarter of the usual limit of 1,024 open files
-# Reading 64 kB for nothing costs less than one more request; beyond 8 MB several connections are faster than one.
+# Reading 64 kB too much costs less than one more request; beyond 8 MB several connections are faster than one.
 _MOST_GAP_BYTES: Final = 64 * 1024
 _MOST_REQUEST_BYTES: Final = 8 * 1024 * 1024
 
@@ -27,31 +27,31 @@ class PictureStore:
     """Reads the pictures of a manifest.
 
     Args:
-        manifest: Says where they are.
+        manifest: Says where the pictures are.
     """
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self._open_shard = lru_cache(maxsize=_MOST_OPEN_SHARDS)(_OpenShard)
-        self._remote_file = lru_cache(maxsize=None)(_remote_file)  # as many as there are shards
+        self._remote_file = lru_cache(maxsize=None)(_remote_file)  # one entry for each shard
 
     def __reduce__(self) -> tuple[type["PictureStore"], tuple[Manifest]]:
-        """Other processes open the shards themselves."""
+        """Pickles the manifest only: another process opens the shards itself."""
         return PictureStore, (self.manifest,)
 
     def read(self, row: int) -> bytes:
-        """The bytes of one picture.
+        """Reads the bytes of one picture.
 
         Raises:
-            DataError: They cannot be read; the message names the picture.
+            DataError: The picture cannot be read; the message names it.
         """
         return self.read_many([row])[0]
 
     def read_many(self, rows: Sequence[int]) -> list[bytes]:
-        """The bytes of several pictures, in the order of `rows`, which may repeat.
+        """Reads the bytes of several pictures, in the order of `rows`, which may repeat.
 
         Raises:
-            DataError: One of them cannot be read; the message names the picture.
+            DataError: A picture cannot be read; the message names it.
         """
         places = {row: self.manifest.place(row) for row in rows}
         remote = {row: place for row, place in places.items() if "://" in place.file}
@@ -69,19 +69,19 @@ class PictureStore:
         return self._require_length(row, place, data)
 
     def _read_remote(self, places: dict[int, Place]) -> dict[int, bytes]:
-        """One round of requests a file system, neighbors in one request."""
+        """Reads in one round of requests for each file system; neighbors are read by one request."""
         found: dict[int, bytes] = {}
         for protocol in {place.file.partition("://")[0] for place in places.values()}:
             of_protocol = {row: place for row, place in places.items() if place.file.startswith(f"{protocol}://")}
             paths = {place.file: self._remote_file(place.file)[1] for place in of_protocol.values()}
             file_system = self._remote_file(next(iter(paths)))[0]
-            blocks = _Blocks([(paths[place.file], place.offset, place.length) for place in of_protocol.values()])
+            ranges = _MergedRanges([(paths[place.file], place.offset, place.length) for place in of_protocol.values()])
             try:
-                blocks.fetch(file_system)
-            except Exception as error:  # each file system has its own kinds
+                ranges.fetch(file_system)
+            except Exception as error:  # each file system raises exceptions of its own
                 raise self._unreadable(next(iter(of_protocol)), error) from error
             for row, place in of_protocol.items():
-                data = blocks.cut(paths[place.file], place.offset, place.length)
+                data = ranges.cut(paths[place.file], place.offset, place.length)
                 if isinstance(data, Exception):
                     raise self._unreadable(row, data) from data
                 found[row] = self._require_length(row, place, data)
@@ -97,7 +97,7 @@ class PictureStore:
 
 
 def unreadable(name: str, error: object) -> DataError:
-    """Says which picture an error came from: a manifest can be older than its pictures."""
+    """The error for a picture that cannot be read or decoded, which may have changed since the manifest was written."""
     return DataError(
         f"a picture of the manifest cannot be read: {name}",
         value=error,
@@ -106,7 +106,7 @@ def unreadable(name: str, error: object) -> DataError:
 
 
 class _OpenShard:
-    """An open file that is closed when nobody reads it any more; not before, which a number alone cannot tell."""
+    """An open file. It is closed when the last reference is gone, so never while another thread reads it."""
 
     def __init__(self, file: str) -> None:
         self._descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -119,11 +119,11 @@ class _OpenShard:
             os.close(self._descriptor)
 
 
-class _Blocks:
-    """Ranges of remote files, those close to one another joined."""
+class _MergedRanges:
+    """Byte ranges of remote files; ranges that are close together are merged into blocks."""
 
     def __init__(self, ranges: Sequence[tuple[str, int, int]]) -> None:
-        """Takes path, first byte and length of each range."""
+        """Takes the path, first byte and length of each range."""
         paths, starts, ends = merge_offset_ranges(
             [path for path, _, _ in ranges],
             [start for _, start, _ in ranges],
@@ -136,11 +136,11 @@ class _Blocks:
         self._contents: list[bytes | Exception] = []
 
     def fetch(self, file_system: Any) -> None:
-        """Reads all blocks in one round; a block that fails holds its error."""
+        """Reads all blocks in one round; the error of a block is kept in its place."""
         self._contents = file_system.cat_ranges(self._paths, self._starts, self._ends, on_error="return")
 
     def cut(self, path: str, start: int, length: int) -> bytes | Exception:
-        """The bytes of one range, out of the block that holds it."""
+        """The bytes of one range, or the error of its block."""
         number = bisect_right(self._keys, (path, start)) - 1
         content = self._contents[number]
         if isinstance(content, Exception):
@@ -150,10 +150,10 @@ class _Blocks:
 
 
 def _remote_file(url: str) -> tuple[Any, str]:
-    """The file system of a URL and the path in it.
+    """The file system of a URL, and the path in it.
 
     Raises:
-        DataError: Its package is not installed, or nothing reads such URLs.
+        DataError: fsspec does not know the protocol, or its package is not installed.
     """
     try:
         file_system, path = fsspec.core.url_to_fs(url)

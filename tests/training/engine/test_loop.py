@@ -26,7 +26,7 @@ from training.engine.loop import Trainer
 from training.engine.nonfinite import Diverged
 from training.engine.stop_signal import Requeue
 from training.evaluation.predict import predict, torch_runner
-from training.loading.data import input_spec, judged_loader
+from training.loading.data import evaluation_loader, input_spec
 from training.monitor.memory import OutOfMemory
 from training.monitor.monitor import Monitor
 from training.recipe import HardwareRecipe
@@ -110,7 +110,7 @@ def test_the_largest_gradient_norm_is_kept(ten_pictures, tmp_path):
 
 def judged_loss(network, data, run):
     recipe, manifest = command(data, run).recipe, Manifest(data)
-    loader = judged_loader(manifest, manifest.rows_of("validation"), input_spec(recipe), recipe.data)
+    loader = evaluation_loader(manifest, manifest.rows_of("validation"), input_spec(recipe), recipe.data)
     logits, labels = predict(loader, torch_runner(network, torch.device("cpu")))
     return float(cross_entropy(torch.from_numpy(logits), torch.from_numpy(labels)))
 

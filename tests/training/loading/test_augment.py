@@ -30,7 +30,7 @@ def seeded_input(*seed, data=PICTURE, recipe=EVERYTHING, side_px=32):
         return random_input(data, recipe, SPEC, side_px)
 
 
-def test_an_input_is_a_function_of_its_seed_alone():
+def test_an_input_depends_on_its_seed_alone():
     first = seeded_input(1, 2, 3)
     torch.manual_seed(99)
     torch.rand(5)
@@ -39,7 +39,7 @@ def test_an_input_is_a_function_of_its_seed_alone():
         assert not torch.equal(first, seeded_input(*other))
 
 
-def test_the_global_generator_is_left_as_it_was():
+def test_the_global_generator_is_restored():
     torch.manual_seed(7)
     before = torch.get_rng_state()
     seeded_input(1)
@@ -48,7 +48,7 @@ def test_the_global_generator_is_left_as_it_was():
 
 
 @pytest.mark.parametrize("side_px", [32, 47, 96])
-def test_an_input_has_the_side_that_is_asked_for(side_px):
+def test_an_input_has_the_given_side(side_px):
     pixels = seeded_input(1, side_px=side_px)
     assert (pixels.shape, pixels.dtype) == ((3, side_px, side_px), torch.uint8)
 
@@ -82,7 +82,7 @@ def test_half_of_the_pictures_are_mirrored():
     assert 30 < mirrored < 70
 
 
-def test_a_rectangle_is_erased_to_the_mean_color():
+def test_erased_rectangles_have_the_mean_color():
     recipe = msgspec.structs.replace(NOTHING, erase=1.0)
     data = encode(Image.new("RGB", (64, 64), "white"))
     pixels = seeded_input(2, data=data, recipe=recipe)
@@ -96,7 +96,7 @@ def test_inputs_differ_between_epochs():
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 500), (500, 1), (2, 3000), (3000, 2), (7, 5), (640, 480)])
-def test_crops_stay_inside(size):
+def test_crops_are_within_the_picture(size):
     for ratio in (1.0, 4 / 3, 3.0):
         recipe = AugmentRecipe(crop_scale_min=0.05, crop_ratio_max=ratio)
         with seeded(1):
@@ -108,7 +108,7 @@ def test_crops_stay_inside(size):
                 assert 0 <= top <= top + height <= size[1]
 
 
-def test_crops_have_the_area_and_proportions_of_the_recipe():
+def test_crops_have_the_area_and_aspect_ratio_of_the_recipe():
     recipe = AugmentRecipe(crop_scale_min=0.5, crop_ratio_max=1.5)
     with seeded(1):
         crops = np.array([random_crop(1000, 1000, recipe)[2:] for _ in range(500)])
@@ -118,7 +118,7 @@ def test_crops_have_the_area_and_proportions_of_the_recipe():
 
 
 @pytest.mark.parametrize("size", [(1, 400), (400, 1), (25, 25), (2000, 30), (1201, 899)])
-def test_pictures_of_any_proportions_become_inputs(size):
+def test_pictures_of_any_aspect_ratio_become_inputs(size):
     data = encode(Image.new("RGB", size, "green"))
     for seed in range(20):
         pixels = seeded_input(seed, data=data, recipe=AugmentRecipe(crop_scale_min=0.9, randaugment_ops=0)).int()
@@ -139,7 +139,7 @@ def test_a_sideways_photo_is_cropped_upright():
 
 
 @pytest.mark.parametrize("recipe", [EVERYTHING, AugmentRecipe(mixup=0.4), AugmentRecipe(cutmix=1.0)])
-def test_mixed_targets_stay_shares_of_one(recipe):
+def test_mixed_targets_sum_to_one(recipe):
     mixer = BatchMixer(recipe, 5, seed=3)
     labels = torch.tensor([0, 1, 4, 4, 2, 3])
     for step in range(30):
@@ -168,7 +168,7 @@ def test_a_share_of_the_batches_is_mixed():
     assert 70 < mixed < 130
 
 
-def test_without_mixing_batches_pass_untouched():
+def test_without_mixing_batches_are_unchanged():
     batch, labels = torch.rand(4, 3, 4, 4), torch.tensor([0, 1, 2, 0])
     pixels, targets = BatchMixer(AugmentRecipe(), 3, seed=3)(batch, labels, 0)
     assert pixels is batch

@@ -10,14 +10,14 @@ from tests.training.loading.shards.prepared import write_mixed
 from tests.training.small import command, write_pictures
 from training.dataset.manifest import Manifest
 from training.loading.data import (
-    JudgedPictures,
+    EvaluationPictures,
     TrainingPictures,
+    evaluation_loader,
     input_spec,
-    judged_loader,
     label_names,
     training_loader,
 )
-from training.loading.sampler import Draw
+from training.loading.sampler import SampleIndex
 from training.loading.shards import Pack, pack
 from training.loading.storage import PictureStore
 from training.prepare import Folder, prepare
@@ -46,13 +46,13 @@ def test_training_pictures_do_not_depend_on_the_number_of_loader_processes(data,
     assert not equal(alone, batches(data, tmp_path, workers=0, seed=1))
 
 
-def test_training_batches_are_eight_bit_with_the_channels_of_a_pixel_side_by_side(data, tmp_path):
+def test_training_batches_are_uint8_and_channels_last(data, tmp_path):
     for pixels, labels in batches(data, tmp_path, workers=0)[:1] + batches(data, tmp_path, workers=1)[:1]:
         assert (pixels.dtype, labels.dtype) == (torch.uint8, torch.int64)
         assert pixels.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_batch_is_read_in_one_go(data):
+def test_a_batch_is_read_in_one_round(data):
     class CountingStore(PictureStore):
         asked = []  # noqa: RUF012
 
@@ -64,10 +64,10 @@ def test_a_batch_is_read_in_one_go(data):
     rows = store.manifest.rows_of("train")[:5].tolist()
     spec = InputSpec(32, 32, 32)
     training = TrainingPictures(store, AugmentRecipe(), spec, seed=0)
-    together = training.__getitems__([Draw(0, row, 32) for row in rows])
-    judged = JudgedPictures(store, np.array(rows), spec).__getitems__(range(5))
+    together = training.__getitems__([SampleIndex(0, row, 32) for row in rows])
+    judged = EvaluationPictures(store, np.array(rows), spec).__getitems__(range(5))
     assert store.asked == [rows, rows]
-    assert equal(together, [training[Draw(0, row, 32)] for row in rows])
+    assert equal(together, [training[SampleIndex(0, row, 32)] for row in rows])
     assert [label for _, label in judged] == [label for _, label in together]
 
 
@@ -83,15 +83,15 @@ def test_shards_give_the_pictures_of_plain_files(tmp_path):
         pairs = []
         for manifest, at in ((plain, row), (packed, row_of[name])):
             store = PictureStore(manifest)
-            drawn = TrainingPictures(store, unchanged, spec, seed=0)[Draw(0, at, 48)]
-            pairs.append([drawn, JudgedPictures(store, np.array([at]), spec)[0]])
+            drawn = TrainingPictures(store, unchanged, spec, seed=0)[SampleIndex(0, at, 48)]
+            pairs.append([drawn, EvaluationPictures(store, np.array([at]), spec)[0]])
         assert equal(*pairs)
 
 
-def test_each_copy_of_a_picture_is_changed_in_its_own_way(data):
+def test_each_repeat_of_a_picture_is_augmented_in_its_own_way(data):
     pictures = TrainingPictures(PictureStore(Manifest(data)), AugmentRecipe(), InputSpec(32, 32, 32), seed=0)
     row = int(pictures._store.manifest.rows_of("train")[0])
-    first, second, again = (pictures[Draw(0, row, 32, copy)][0] for copy in (0, 1, 0))
+    first, second, again = (pictures[SampleIndex(0, row, 32, copy)][0] for copy in (0, 1, 0))
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
 
@@ -101,53 +101,53 @@ def test_training_labels_are_those_of_the_pictures(data, tmp_path):
     recipe = command(data, tmp_path / "run").recipe
     loader, sampler = training_loader(manifest, recipe, pin=False)
     sampler.side_px = 32
-    draws = [draw for batch in sampler for draw in batch]
+    samples = [sample for batch in sampler for sample in batch]
     labels = torch.cat([labels for _, labels in loader])
-    assert labels.tolist() == [int(manifest.labels[draw.row]) for draw in draws]
-    for draw, name in zip(draws, label_names(manifest, labels.tolist()), strict=True):
-        assert name in manifest.path(draw.row).parent.name
+    assert labels.tolist() == [int(manifest.labels[sample.row]) for sample in samples]
+    for sample, name in zip(samples, label_names(manifest, labels.tolist()), strict=True):
+        assert name in manifest.path(sample.row).parent.name
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_picture_that_vanished_is_one_sentence_that_names_it(workers, tmp_path):
+def test_the_error_of_a_deleted_picture_is_one_sentence_that_names_it(workers, tmp_path):
     root = write_pictures(tmp_path / "flowers", per_class=8)
     prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
     manifest = Manifest(tmp_path / "data")
     lost = manifest.path(int(manifest.rows_of("train")[0]))
     lost.unlink()
-    told = None
+    message = None
     try:  # pytest.raises would keep the loader's processes alive until the next collection of garbage, and that waits
         batches(tmp_path / "data", tmp_path, workers, first_picture=0)
     except DataError as error:
-        told = str(error)
-    assert str(lost) in told
-    assert told.endswith("restore the file or run training/prepare.py again.")
-    assert "\n" not in told
+        message = str(error)
+    assert str(lost) in message
+    assert message.endswith("restore the file or run training/prepare.py again.")
+    assert "\n" not in message
 
 
-def test_a_picture_that_was_damaged_later_is_told(tmp_path):
+def test_the_error_of_a_damaged_picture_names_it(tmp_path):
     root = write_pictures(tmp_path / "flowers", per_class=8)
     prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
     manifest = Manifest(tmp_path / "data")
     damaged = manifest.path(int(manifest.rows_of("validation")[0]))
     shutil.copy(__file__, damaged)
-    loader = judged_loader(manifest, manifest.rows_of("validation"), InputSpec(32, 32, 32), DataRecipe(workers=0))
+    loader = evaluation_loader(manifest, manifest.rows_of("validation"), InputSpec(32, 32, 32), DataRecipe(workers=0))
     with pytest.raises(DataError, match=str(damaged.name)):
         list(loader)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_judged_pictures_are_exactly_what_is_served(manifest, workers):
+def test_evaluation_pictures_are_preprocessed_as_in_the_service(manifest, workers):
     spec = InputSpec(height=40, width=40, train_px=32, crop_fraction=0.9)
     rows = manifest.rows_of("validation")[::-1].copy()
-    (batch,) = judged_loader(manifest, rows, spec, DataRecipe(workers=workers))
+    (batch,) = evaluation_loader(manifest, rows, spec, DataRecipe(workers=workers))
     for row, pixels, label in zip(rows, *batch, strict=True):
         served, _ = picture_to_input(manifest.path(int(row)).read_bytes(), spec)
         assert torch.equal(pixels, torch.from_numpy(served))
         assert label == manifest.labels[row]
 
 
-def test_the_input_that_is_served_follows_from_the_recipe(data, tmp_path):
+def test_the_recipe_decides_the_input_of_the_service(data, tmp_path):
     flags = ("--picture-px", 64, "--serve-px", 96, "--crop-fraction", 0.9)
     spec = input_spec(command(data, tmp_path / "run", *flags).recipe)
     assert spec == InputSpec(height=96, width=96, train_px=64, crop_fraction=0.9)

@@ -62,7 +62,7 @@ def test_a_crop_of_a_turned_photo_is_upright(size, orientation):
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 7])
 @pytest.mark.parametrize("scale", [2, 4, 8])
-def test_a_crop_of_a_turned_photo_that_is_decoded_smaller_is_upright(orientation, scale, decoded_sizes):
+def test_a_crop_of_a_turned_photo_at_a_reduced_scale_is_upright(orientation, scale, decoded_sizes):
     data = as_camera_file(scene((720, 560)), "JPEG", orientation)
     side_px = 400 // scale
     assert error(data, Crop(240, 80, 440, 400), side_px) < 1.0
@@ -140,14 +140,14 @@ def test_a_photo_with_stray_bytes_is_read_as_pillow_reads_it():
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
-def test_a_photo_that_was_cut_off_is_refused(share):
+def test_a_truncated_photo_is_refused(share):
     whole = encode(foliage((300, 200)), "JPEG")
     with pytest.raises(UnreadableImage):
         read(whole[: int(len(whole) * share)], Crop(0, 0, 300, 200), side_px=64)
 
 
 @pytest.mark.parametrize("data", [b"", b"<html>", b"GIF89a"])
-def test_bytes_that_are_no_picture_are_refused(data):
+def test_bytes_that_are_not_a_picture_are_refused(data):
     with pytest.raises(UnsupportedFormat):
         CropReader(data)
 
@@ -166,7 +166,7 @@ def test_a_photo_with_damaged_exif_is_read_as_it_is_stored():
     assert error(damaged, Crop(20, 30, 120, 170), side_px=64) < 0.5
 
 
-def test_the_orientation_in_xmp_counts_as_it_does_for_judged_pictures():
+def test_the_orientation_in_xmp_counts_as_in_evaluation():
     packet = (
         b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta xmlns:x='adobe:ns:meta/'><a tiff:Orientation=\"6\"/></x:xmpmeta>"
     )
@@ -183,7 +183,7 @@ def test_the_smallest_pictures_are_enlarged(size):
     assert read(data, Crop(0, 0, *size), side_px=32).shape == (32, 32, 3)
 
 
-def test_what_is_refused_is_a_fault_of_the_picture():
+def test_every_refusal_is_a_picture_error():
     stream = io.BytesIO()
     scene((64, 64)).save(stream, "GIF")
     with pytest.raises(PictureError):

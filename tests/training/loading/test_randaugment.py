@@ -75,7 +75,7 @@ def test_operations_and_strengths_are_those_of_torchvision():
         assert float(theirs["Solarize"][0](31, 96, 96)[magnitude]) == pytest.approx(1 - magnitude / 30)
 
 
-def test_all_operations_are_drawn_equally_often_in_either_direction(monkeypatch):
+def test_all_operations_are_chosen_equally_often_in_either_direction(monkeypatch):
     drawn = Counter()
 
     def note(name, image, level, _fill):
@@ -93,7 +93,7 @@ def test_all_operations_are_drawn_equally_often_in_either_direction(monkeypatch)
     assert max(drawn.values()) < 140
 
 
-def test_the_result_is_a_function_of_the_seed():
+def test_the_result_depends_on_the_seed_alone():
     def changed(seed):
         with seeded(seed):
             return rand_augment(square(), 2, 30, FILL)
@@ -102,7 +102,7 @@ def test_the_result_is_a_function_of_the_seed():
     assert len({changed(seed).numpy().tobytes() for seed in range(20)}) > 15
 
 
-def test_what_comes_in_from_outside_has_the_color_that_is_asked_for():
+def test_pixels_from_outside_have_the_fill_color():
     moved = np.asarray(OPERATIONS["TranslateX"](PICTURE, 1.0, FILL))
     assert (moved[:, :43] == FILL).all()
     assert (moved[:, 43:] == np.asarray(PICTURE)[:, :53]).all()
@@ -115,7 +115,7 @@ def test_the_smallest_pictures_pass(name, side_px):
     assert OPERATIONS[name](tiny, 0.5, FILL).size == (side_px, side_px)
 
 
-def test_a_picture_that_is_given_stays_as_it_was():
+def test_the_input_is_not_changed():
     given = square()
     with seeded(3):
         for _ in range(50):

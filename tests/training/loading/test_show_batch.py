@@ -33,7 +33,7 @@ def test_a_mixed_picture_has_two_names_the_larger_share_first(manifest):
     assert caption(manifest, torch.tensor([0.0, 0.0, 1.0])) == "Rosa rubra"
 
 
-def test_pictures_come_back_from_their_normalized_form():
+def test_pictures_are_recovered_from_network_input():
     spec = InputSpec(height=8, width=8, train_px=8)
     original = np.random.default_rng(0).integers(0, 256, (8, 8, 3)).astype(np.uint8)
     mean, std = np.array(spec.mean), np.array(spec.std)

@@ -64,12 +64,12 @@ def test_plain_files_and_shards_give_the_same_bytes(prepared, packed, originals)
 
 
 @pytest.mark.parametrize("shards", ["", "counting://flowers"])
-def test_a_batch_comes_in_its_own_order_and_may_repeat(packed, originals, bucket, shards):
+def test_a_batch_keeps_its_order_and_may_repeat_rows(packed, originals, bucket, shards):
     rows = [5, 0, 17, 5, 9]
     assert PictureStore(Manifest(packed, shards)).read_many(rows) == [originals[row] for row in rows]
 
 
-def test_a_batch_of_an_object_store_is_one_round_of_requests(packed, originals, bucket):
+def test_a_batch_is_read_from_an_object_store_in_one_round(packed, originals, bucket):
     store = PictureStore(Manifest(packed, "counting://flowers"))
     assert store.read_many(range(len(originals))) == originals
     assert len(bucket.rounds) == 1
@@ -92,7 +92,7 @@ def test_no_request_becomes_too_large(packed, originals, bucket, monkeypatch):
     assert all(end - start <= 10_000 or end - start in map(len, originals) for _, start, end in bucket.rounds[-1])
 
 
-def test_a_missing_object_is_told_by_name(packed, bucket):
+def test_the_error_of_a_missing_object_names_the_picture(packed, bucket):
     manifest = Manifest(packed, "counting://flowers")
     bucket.rm(manifest.place(4).file)
     with pytest.raises(DataError, match="a picture of the manifest cannot be read") as caught:
@@ -100,7 +100,7 @@ def test_a_missing_object_is_told_by_name(packed, bucket):
     assert manifest.name(4) in str(caught.value)
 
 
-def test_an_object_that_is_cut_off_is_told_by_name(packed, bucket):
+def test_the_error_of_a_truncated_object_names_the_picture(packed, bucket):
     manifest = Manifest(packed, "counting://flowers")
     bucket.pipe(manifest.place(0).file, b"short")
     with pytest.raises(DataError, match="cut off") as caught:
@@ -109,20 +109,20 @@ def test_an_object_that_is_cut_off_is_told_by_name(packed, bucket):
 
 
 @pytest.mark.parametrize("shards", ["s3://flowers", "nonsense://flowers"])
-def test_a_store_that_nothing_here_reads_is_told_with_its_package(packed, shards, monkeypatch):
+def test_the_error_of_an_unknown_protocol_names_its_package(packed, shards, monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(DataError, match=rf"URLs like {shards}.*s3fs for s3://"):
         PictureStore(Manifest(packed, shards)).read(0)
 
 
-def test_a_missing_file_is_told_by_name(tmp_path):
+def test_the_error_of_a_missing_file_names_the_picture(tmp_path):
     manifest = Manifest(write_mixed(tmp_path, num_train=2))
     manifest.path(1).unlink()
     with pytest.raises(DataError, match=f"cannot be read: {manifest.place(1).file}"):
         PictureStore(manifest).read(1)
 
 
-def test_a_shard_that_is_cut_off_is_told_by_name(packed, tmp_path):
+def test_the_error_of_a_truncated_shard_names_the_picture(packed, tmp_path):
     for path in packed.glob("*.tar"):
         (tmp_path / path.name).write_bytes(path.read_bytes()[:600])
     manifest = Manifest(packed, str(tmp_path))
@@ -131,7 +131,7 @@ def test_a_shard_that_is_cut_off_is_told_by_name(packed, tmp_path):
     assert manifest.name(3) in str(caught.value)
 
 
-def test_few_shards_are_open_at_once_and_all_are_read(packed, originals, monkeypatch):
+def test_few_shards_are_open_at_the_same_time_and_all_are_read(packed, originals, monkeypatch):
     monkeypatch.setattr("training.loading.storage._MOST_OPEN_SHARDS", 1)
     manifest = Manifest(packed)
     before = num_open()
@@ -142,7 +142,7 @@ def test_few_shards_are_open_at_once_and_all_are_read(packed, originals, monkeyp
     assert num_open() <= before
 
 
-def test_a_store_that_has_read_travels_to_other_processes(packed, originals):
+def test_a_used_store_can_be_sent_to_another_process(packed, originals):
     store = PictureStore(Manifest(packed))
     store.read(0)
     assert copy.deepcopy(store).read(0) == originals[0]

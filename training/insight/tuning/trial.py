@@ -33,7 +33,7 @@ _WINDOWS: Final = 5
 _WINDOW_S: Final = 0.6
 _MOST_STEPS: Final = 200  # in a window
 _STEPS_PER_EPOCH: Final = 10_000  # so that no rate ends at zero
-_JUDGED_BATCH: Final = 32  # of training.loading.data.judged_loader
+_JUDGED_BATCH: Final = 32  # of training.loading.data.evaluation_loader
 _LOOK_S: Final = 0.2  # between two looks at how busy the GPU is
 _GB: Final = 1e9
 

@@ -1,4 +1,4 @@
-"""Packs prepared pictures into tar shards that are read at an offset, and holds them against their hashes."""
+"""Packs prepared pictures into tar shards, and verifies them by their hashes."""
 
 from training.loading.shards.packing import Pack, pack
 from training.loading.shards.verification import Verify, verify

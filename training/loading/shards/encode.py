@@ -1,7 +1,7 @@
-"""A picture's file -> the bytes that a shard stores, and what they hash to.
+"""Picture file -> the bytes that a shard stores, and their hash.
 
-Pictures that are judged keep their bytes, so that they are judged as they are served. Training pictures are reduced
-once, instead of in every epoch; one that is already small is copied, never enlarged.
+Evaluation pictures are copied byte for byte, so that they are evaluated as the service would see them. Training
+pictures are reduced once, instead of in every epoch; a small one is copied, never enlarged.
 """
 
 import hashlib
@@ -11,41 +11,41 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from PIL import ExifTags, Image
+from PIL import Image
 
 from models.errors import DataError, PictureError
-from models.preprocess import read_picture, sniff_format
+from models.preprocess import exif_orientation, open_picture, read_picture, sniff_format
 
-# A JPEG is decoded at 1/2, 1/4 or 1/8 as long as that leaves so many times the wanted pixels. The mean error against
-# a full decode is then 0.4 of 255, where quality 90 alone costs 2 to 3, and a camera's file packs 2 to 3 times as fast.
+# A JPEG is decoded at 1/2, 1/4 or 1/8 if its side then is still this many times the wanted one. The mean error against
+# a full decode is 0.4 of 255, while quality 90 alone costs 2 to 3, and camera files are packed 2 to 3 times as fast.
 _DECODE_MARGIN: Final = 1.5
 _MOST_SIDE_PX: Final = 65_500  # libjpeg's limit
 
 
 class SourcePicture(msgspec.Struct, frozen=True):
-    """A picture as the manifest describes it."""
+    """A picture of the manifest."""
 
     file: str
-    """Where its bytes lie."""
+    """Path of its file."""
     length: int
-    """How many there are."""
+    """Size of the file, bytes."""
     sha256: str
-    """What they hash to."""
+    """Hash of the file."""
     width: int
     """Width of the upright picture, px."""
     height: int
     """Height of the upright picture, px."""
-    judged: bool
-    """Whether it keeps its bytes."""
+    keep_bytes: bool
+    """Whether it is copied byte for byte."""
 
 
 class StoredPicture(msgspec.Struct, frozen=True):
-    """What a shard stores."""
+    """A picture as a shard stores it."""
 
     data: bytes
     """A picture file."""
     sha256: str
-    """Of `data`."""
+    """Hash of `data`."""
     width: int
     """Width of the upright picture, px."""
     height: int
@@ -53,37 +53,37 @@ class StoredPicture(msgspec.Struct, frozen=True):
 
 
 def encode_pictures(sources: Sequence[SourcePicture], short_side_px: int, quality: int) -> list[StoredPicture]:
-    """Several pictures as one task of a helper process; see `encode_picture`."""
+    """Encodes several pictures, as one task of a worker process; see `encode_picture`."""
     return [encode_picture(source, short_side_px, quality) for source in sources]
 
 
 def encode_picture(source: SourcePicture, short_side_px: int, quality: int) -> StoredPicture:
-    """Reads a picture and makes the bytes to store.
+    """Reads a picture and returns what the shard stores.
 
     Args:
         source: The picture.
-        short_side_px: Short side that a larger training picture is reduced to.
-        quality: JPEG quality of a training picture that is encoded anew.
+        short_side_px: Larger training pictures are reduced to this short side.
+        quality: JPEG quality of the reduced pictures.
 
     Raises:
-        DataError: The file is missing, damaged, or no longer what the manifest says.
+        DataError: The file is missing, damaged, or has changed since the manifest was written.
     """
     data = _read(source)
-    if source.judged or _is_small_enough(data, source, short_side_px):
-        return StoredPicture(data, source.sha256, source.width, source.height)
     try:
+        if source.keep_bytes or _is_small_enough(data, source, short_side_px):
+            return StoredPicture(data, source.sha256, source.width, source.height)
         image = reduce(data, short_side_px)
     except PictureError as error:
         raise _unusable(source, "does not decode", error) from error
     stream = io.BytesIO()
-    # Without EXIF, which would turn the upright picture again, and without the comment that Pillow would keep.
+    # EXIF is dropped, since it would turn the upright picture again; so is the comment, which Pillow would keep.
     image.save(stream, "JPEG", quality=quality, comment="")
     encoded = stream.getvalue()
     return StoredPicture(encoded, hashlib.sha256(encoded).hexdigest(), image.width, image.height)
 
 
 def reduce(data: bytes, short_side_px: int) -> Image.Image:
-    """The upright RGB picture, its short side at most `short_side_px`; never enlarged.
+    """Decodes to an upright RGB picture whose short side is at most `short_side_px`; never enlarges.
 
     Raises:
         PictureError: The bytes do not decode.
@@ -102,7 +102,7 @@ def _read(source: SourcePicture) -> bytes:
     except OSError as error:
         raise _unusable(source, "cannot be read", error) from error
     if hashlib.sha256(data).hexdigest() != source.sha256:
-        raise _unusable(source, "changed since it was prepared", "bytes of another hash")
+        raise _unusable(source, "changed since it was prepared", "its hash differs")
     return data
 
 
@@ -112,20 +112,15 @@ def _is_small_enough(data: bytes, source: SourcePicture, short_side_px: int) -> 
 
 
 def _is_turned(data: bytes) -> bool:
-    """Whether EXIF asks a viewer to turn or mirror the picture; damaged EXIF asks for nothing."""
-    try:
-        with Image.open(io.BytesIO(data), formats=["JPEG"]) as opened:
-            return opened.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
-    except MemoryError:
-        raise
-    except Exception:  # Pillow raises SyntaxError, ValueError, struct.error, ... here
-        return False
+    """Whether the EXIF orientation turns or mirrors the picture."""
+    with open_picture(data) as (_, opened):
+        return exif_orientation(opened) != 1
 
 
 def _unusable(source: SourcePicture, what: str, why: object) -> DataError:
     return DataError(
         f"a picture {what}: {source.file}",
         value=why,
-        limit="the file that was prepared",
+        limit="the file as it was prepared",
         remedy="restore it or run training/prepare.py again",
     )

@@ -1,7 +1,7 @@
-"""The command `pack`: prepared pictures -> tar shards and the manifest that says where in them each picture lies.
+"""The command `pack`: prepared pictures -> tar shards, and a manifest with the place of each picture in them.
 
-Pictures are encoded by helper processes, in order and a bounded number ahead; this process writes shard after shard.
-A shard is there whole or not at all, so a killed run is continued by giving the same command again.
+Worker processes encode the pictures in order, a bounded number of tasks ahead; this process writes the shards one after
+another. Shards are written atomically, so a killed run continues when the same command is given again.
 """
 
 import os
@@ -23,58 +23,58 @@ from rich.progress import track
 from models.errors import DataError, RecipeError
 from training.dataset.manifest import MANIFEST_FILE, Manifest, write_manifest
 from training.loading.shards.encode import SourcePicture, StoredPicture, encode_pictures
-from training.loading.shards.plan import PackOptions, Plan, Shard, make_plan, part_of, shards_of_part
-from training.loading.shards.shard_index import is_done, plans_in, read_index, remove_shard_leftovers, write_shard
-from training.processes import clean_context, end_with_parent, told_if_killed
+from training.loading.shards.plan import PackOptions, Shard, ShardPlan, make_plan, part_of, shards_of_part
+from training.loading.shards.shard_index import is_complete, plans_in, read_index, remove_shard_leftovers, write_shard
+from training.processes import clean_context, clear_error_if_killed, end_with_parent
 
-_AHEAD: Final = 4  # tasks a process that may wait to be written
-_TASK_BYTES: Final = 2_000_000  # a camera's original, or as many copies as are worth a task
+_AHEAD: Final = 4  # tasks per process that may wait to be written
+_TASK_BYTES: Final = 2_000_000  # one camera file, or many small files
 _MOST_LISTED: Final = 10
 
 
 class Pack(msgspec.Struct, frozen=True, kw_only=True):
-    """Packs prepared pictures into tar shards. Killed, it continues where it was when given the same command."""
+    """Packs prepared pictures into tar shards. If it was killed, the same command continues where it stopped."""
 
     data: tyro.conf.Positional[Path]
     """Folder of prepared data."""
     out: Path
-    """Folder to write shards, manifest and names to."""
+    """Folder for the shards, the manifest and the taxa."""
     short_side_px: int = 512
-    """Training pictures are reduced to this short side, px; smaller ones are copied. Judged pictures stay as they
-    are."""
+    """Training pictures are reduced to this short side, px; smaller ones are copied. Pictures of the other splits are
+    always copied."""
     quality: int = 90
     """JPEG quality of training pictures that are reduced."""
     shard_mb: float = 512
-    """About how large a shard becomes, MB."""
+    """Approximate size of a shard, MB."""
     part: str = "1/1"
-    """Which share of the shards to pack, as 2/4: the second of four runs, on as many machines. The run that finds all
-    shards complete joins them; on separate disks, bring the files together and run once more."""
+    """Part of the shards to pack: 2/4 is the second of four parts, which may run on four machines. The run that finds
+    all shards complete writes the manifest; with separate disks, copy the files to one folder and run once more."""
     workers: int = os.cpu_count() or 1
     """Processes that decode and encode pictures."""
     seed: int = 0
-    """Decides the order of the training pictures."""
+    """Seed of the order of the training pictures."""
 
 
-class Packed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run of the command came to."""
+class PackSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a run of the command."""
 
     num_written: int
-    """Shards that this run wrote."""
+    """Number of shards that this run wrote."""
     num_shards: int
-    """Shards of all parts together."""
+    """Number of shards of all parts."""
     num_bytes: int
-    """What the finished ones take on the disk."""
+    """Size of the complete shards."""
     missing: tuple[str, ...]
-    """Shards that no run has finished yet; with none missing the manifest is written."""
+    """Names of the shards that are not complete yet; the manifest is written when there are none."""
 
 
-def pack(command: Pack) -> Packed:
-    """Packs one part, and joins all parts when they are complete.
+def pack(command: Pack) -> PackSummary:
+    """Packs one part, and writes the manifest when all parts are complete.
 
     Raises:
         RecipeError: An option is out of range.
-        DataError: The data is missing, changed since it was prepared, or the folder holds something else.
-        OSError: The disk is full or may not be written; what was finished stays, nothing is left half-written.
+        DataError: The data is missing or has changed since it was prepared, or the folder holds other shards.
+        OSError: The disk is full or not writable; complete shards stay, incomplete ones are removed.
     """
     part, num_parts = _parse_part(command.part)
     options = PackOptions(command.short_side_px, command.quality, command.shard_mb, command.seed)
@@ -86,23 +86,23 @@ def pack(command: Pack) -> Packed:
     own = shards_of_part(plan, part, num_parts)
     for shard in own:
         remove_shard_leftovers(command.out, shard)
-    pending = [shard for shard in own if not is_done(command.out, shard, plan)]
+    pending = [shard for shard in own if not is_complete(command.out, shard, plan)]
     _write_shards(command, pending, manifest, plan)
-    missing = [shard for shard in plan.shards if not is_done(command.out, shard, plan)]
+    missing = [shard for shard in plan.shards if not is_complete(command.out, shard, plan)]
     if not missing:
-        _join(command.out, manifest, plan)
-    packed = Packed(
+        _write_joint_manifest(command.out, manifest, plan)
+    summary = PackSummary(
         num_written=len(pending),
         num_shards=len(plan.shards),
         num_bytes=sum((command.out / shard.name).stat().st_size for shard in plan.shards if shard not in missing),
         missing=tuple(shard.name for shard in missing),
     )
-    _print_summary(packed, [part_of(shard, num_parts) for shard in missing], num_parts, command.out)
-    return packed
+    _print_summary(summary, [part_of(shard, num_parts) for shard in missing], num_parts, command.out)
+    return summary
 
 
-def _write_shards(command: Pack, pending: Sequence[Shard], manifest: Manifest, plan: Plan) -> None:
-    """Encodes and writes; the pool runs on over the borders of shards."""
+def _write_shards(command: Pack, pending: Sequence[Shard], manifest: Manifest, plan: ShardPlan) -> None:
+    """Encodes and writes all pending shards; the pool does not wait between two shards."""
     if not pending:
         return
     workers = max(command.workers, 1)
@@ -119,9 +119,9 @@ def _write_shards(command: Pack, pending: Sequence[Shard], manifest: Manifest, p
 def _in_order(
     pool: ProcessPoolExecutor, sources: Iterable[SourcePicture], command: Pack, ahead: int
 ) -> Iterator[StoredPicture]:
-    """Encoded pictures in the order of their sources, no more than `ahead` tasks of them in memory."""
+    """Yields encoded pictures in the order of their sources, with at most `ahead` tasks in memory."""
     waiting: deque[Future[list[StoredPicture]]] = deque()
-    with told_if_killed():
+    with clear_error_if_killed():
         for task in _tasks(sources):
             waiting.append(pool.submit(encode_pictures, task, command.short_side_px, command.quality))
             if len(waiting) >= ahead:
@@ -131,7 +131,7 @@ def _in_order(
 
 
 def _tasks(sources: Iterable[SourcePicture]) -> Iterator[list[SourcePicture]]:
-    """Consecutive pictures of about `_TASK_BYTES`: handing a small one over takes longer than copying it."""
+    """Groups consecutive pictures into tasks of about `_TASK_BYTES`: a task for each small picture would be slow."""
     task: list[SourcePicture] = []
     num_bytes = 0
     for source in sources:
@@ -152,12 +152,12 @@ def _source(manifest: Manifest, row: int, shard: Shard) -> SourcePicture:
         sha256=table["sha256"][row].as_py(),
         width=table["width"][row].as_py(),
         height=table["height"][row].as_py(),
-        judged=shard.split != "train",
+        keep_bytes=shard.split != "train",
     )
 
 
-def _join(folder: Path, manifest: Manifest, plan: Plan) -> None:
-    """Writes the manifest of all shards; its rows stand in the order of the bytes. Doing it again changes nothing."""
+def _write_joint_manifest(folder: Path, manifest: Manifest, plan: ShardPlan) -> None:
+    """Writes the manifest of all shards; its rows are in the order of the shards' bytes. Idempotent."""
     indexes = [read_index(folder, shard) for shard in plan.shards]
     index = pa.concat_tables(indexes).combine_chunks()
     columns = manifest.table.take(index["row"])
@@ -174,7 +174,7 @@ def _parse_part(text: str) -> tuple[int, int]:
     part, num_parts = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 1 <= part <= num_parts:
         raise RecipeError(
-            "--part is no share of the work", value=text, limit="i/n with i from 1 to n", remedy="give 2/4, for example"
+            "--part is malformed", value=text, limit="i/n with i from 1 to n", remedy="pass --part 2/4, for example"
         )
     return part, num_parts
 
@@ -185,12 +185,12 @@ def _require_plain_files(manifest: Manifest) -> None:
     raise DataError(
         "the data is packed already",
         value=manifest.folder,
-        remedy="give the folder that it was packed from",
+        remedy="name the folder that it was packed from",
     )
 
 
-def _require_same_plan(folder: Path, plan: Plan) -> None:
-    """Before anything is touched: shards of other data or other options must not be mixed with these."""
+def _require_same_plan(folder: Path, plan: ShardPlan) -> None:
+    """Raises if the folder holds shards of other data or options, before anything is written."""
     found = plans_in(folder)
     if (folder / MANIFEST_FILE).is_file():
         found.add(_plan_of(folder / MANIFEST_FILE))
@@ -198,8 +198,8 @@ def _require_same_plan(folder: Path, plan: Plan) -> None:
         raise DataError(
             "the folder holds other data, or shards that were packed with other options",
             value=folder,
-            limit="an empty folder, or one that the same command has begun to fill",
-            remedy="give the options of the first run, or name another folder",
+            limit="an empty folder, or the folder of an unfinished run with the same options",
+            remedy="pass the options of that run, or name another folder",
         )
 
 
@@ -210,16 +210,16 @@ def _plan_of(manifest: Path) -> str:
         return "a damaged manifest"
 
 
-def _print_summary(packed: Packed, missing_parts: Sequence[int], num_parts: int, folder: Path) -> None:
+def _print_summary(summary: PackSummary, missing_parts: Sequence[int], num_parts: int, folder: Path) -> None:
     lines = [
-        f"{packed.num_shards - len(packed.missing)} of {packed.num_shards} shards are packed, "
-        f"{packed.num_bytes / 1e9:.2f} GB, {packed.num_written} of them now."
+        f"{summary.num_shards - len(summary.missing)} of {summary.num_shards} shards are packed, "
+        f"{summary.num_bytes / 1e9:.2f} GB, {summary.num_written} of them now."
     ]
-    if packed.missing:
+    if summary.missing:
         parts = ", ".join(f"{part}/{num_parts}" for part in sorted(set(missing_parts)))
-        more = ", ..." if len(packed.missing) > _MOST_LISTED else ""
+        more = ", ..." if len(summary.missing) > _MOST_LISTED else ""
         lines += [
-            f"Missing: {', '.join(packed.missing[:_MOST_LISTED])}{more}.",
+            f"Missing: {', '.join(summary.missing[:_MOST_LISTED])}{more}.",
             f"Next: run the missing parts ({parts}); the last one writes the manifest.",
         ]
     else:

@@ -1,7 +1,7 @@
-"""Which picture goes into which shard, at which place: a pure function of manifest and options.
+"""The shard of each picture and its place in it: a pure function of the manifest and the options.
 
-Every machine that packs a part computes the same plan, and a run that was killed computes it again. Since sizes are
-only known after encoding, shards are cut by estimated bytes.
+Each machine that packs a part computes the same plan, and so does a run that continues a killed one. The size of a
+picture is known only after it is encoded, so shards are cut by estimated sizes.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 
 PLAN_VERSION: Final = 1
-"""Counts up whenever equal options lead to other shards."""
+"""Raised whenever the same options give other shards."""
 _MEMBER_OVERHEAD_BYTES: Final = 512 + 256  # a tar header, and half a block of padding on average
 # Photographs of plants at short side 512 and quality 90, 4:2:0: 0.20 to 0.39 bytes a pixel (measured with Pillow).
 _BYTES_PER_PX_AT_90: Final = 0.3
@@ -26,16 +26,16 @@ _SIZE_EXPONENT: Final = -0.65  # of the size in libjpeg's quantization scale, fi
 
 
 class PackOptions(msgspec.Struct, frozen=True):
-    """What decides the content of the shards, beside the manifest."""
+    """The options that decide the content of the shards."""
 
     short_side_px: int = 512
     """Training pictures are reduced to this short side, px."""
     quality: int = 90
-    """JPEG quality of training pictures that are encoded anew."""
+    """JPEG quality of the reduced pictures."""
     shard_mb: float = 512
-    """About how large a shard becomes, MB."""
+    """Approximate size of a shard, MB."""
     seed: int = 0
-    """Decides the order of the training pictures."""
+    """Seed of the order of the training pictures."""
 
     def __post_init__(self) -> None:
         _require_range("--short-side-px", self.short_side_px, 8, 8192)
@@ -45,31 +45,31 @@ class PackOptions(msgspec.Struct, frozen=True):
 
 
 class Shard(msgspec.Struct, frozen=True, eq=False):
-    """One tar file to be written."""
+    """One tar file."""
 
     number: int
     """Position in the plan."""
     name: str
     """File name of the tar."""
     split: Split
-    """What its pictures are for; a shard never mixes splits."""
+    """Split of all its pictures."""
     rows: npt.NDArray[np.int64]
-    """Rows of the source manifest, in the order in which they stand in the tar."""
+    """Rows of the source manifest, in the order of the tar."""
 
 
-class Plan(msgspec.Struct, frozen=True, eq=False):
+class ShardPlan(msgspec.Struct, frozen=True, eq=False):
     """All shards of a packed data set."""
 
     shards: tuple[Shard, ...]
     identity: str
-    """Hash of manifest, options and assignment: shards of another identity do not belong to this plan."""
+    """Hash of manifest, options and assignment; it tells the shards of this plan from all others."""
 
 
-def make_plan(manifest: Manifest, options: PackOptions) -> Plan:
-    """Assigns every picture to a place in a shard.
+def make_plan(manifest: Manifest, options: PackOptions) -> ShardPlan:
+    """Assigns each picture to a place in a shard.
 
-    Training pictures are shuffled over all classes; the other splits keep the manifest's order. The shards of a split
-    have about equal size, at most about `options.shard_mb`.
+    Training pictures are shuffled; the other splits keep the order of the manifest. The shards of a split have about
+    equal size, at most about `options.shard_mb`.
     """
     stored_bytes = estimate_bytes(manifest, options)
     shards: list[Shard] = []
@@ -82,51 +82,51 @@ def make_plan(manifest: Manifest, options: PackOptions) -> Plan:
             shards += [
                 Shard(len(shards) + index, f"{split}-{index:05d}.tar", split, part) for index, part in enumerate(cut)
             ]
-    return Plan(tuple(shards), _identity(manifest, options, shards))
+    return ShardPlan(tuple(shards), _identity(manifest, options, shards))
 
 
 def estimate_bytes(manifest: Manifest, options: PackOptions) -> npt.NDArray[np.float64]:
-    """Bytes that each picture is expected to take in its shard, shape (len(manifest),).
+    """Estimates the bytes of each picture in its shard, shape (len(manifest),).
 
-    A picture that is copied takes its length; one that is encoded takes its pixels after reduction times the bytes a
-    pixel of its quality. By its file name alone: what the bytes are is only found out when they are read.
+    A copied picture takes its length; a reduced one takes its pixels times the bytes per pixel of the JPEG quality.
+    Whether a file is a JPEG is guessed from its name, since the file is not read here.
     """
     column = {name: manifest.table[name].to_numpy().astype(np.float64) for name in ("length", "width", "height")}
     short_side = np.minimum(column["width"], column["height"])
     scale = np.minimum(1.0, options.short_side_px / np.maximum(short_side, 1))
     encoded = column["width"] * column["height"] * scale**2 * _bytes_per_px(options.quality)
     jpeg = pc.match_substring_regex(manifest.table["path"], r"\.jpe?g$", ignore_case=True).to_numpy()
-    judged = pc.not_equal(manifest.table["split"].cast("string"), "train").to_numpy()
-    copied = judged | (jpeg & (short_side <= options.short_side_px))
+    kept = pc.not_equal(manifest.table["split"].cast("string"), "train").to_numpy()
+    copied = kept | (jpeg & (short_side <= options.short_side_px))
     stored: npt.NDArray[np.float64] = np.where(copied, column["length"], encoded) + _MEMBER_OVERHEAD_BYTES
     return stored
 
 
-def shards_of_part(plan: Plan, part: int, num_parts: int) -> list[Shard]:
-    """The shards that one of several machines packs.
+def shards_of_part(plan: ShardPlan, part: int, num_parts: int) -> list[Shard]:
+    """The shards of one part.
 
     Args:
-        plan: All of them.
-        part: Which machine, from 1.
-        num_parts: How many machines.
+        plan: The shards of all parts.
+        part: Number of the part, from 1.
+        num_parts: Number of parts.
     """
     return [shard for shard in plan.shards if part_of(shard, num_parts) == part]
 
 
 def part_of(shard: Shard, num_parts: int) -> int:
-    """Which of several machines packs a shard, from 1."""
+    """Number of the part that a shard belongs to, from 1."""
     return shard.number % num_parts + 1
 
 
 def _bytes_per_px(quality: int) -> float:
-    """From libjpeg's quantization scale 200 - 2 * quality; the 10 keeps quality 100 finite."""
+    """Bytes per pixel, by libjpeg's quantization scale 200 - 2 * quality; the 10 keeps quality 100 above zero."""
     return float(_BYTES_PER_PX_AT_90 * ((210 - 2 * quality) / 30) ** _SIZE_EXPONENT)
 
 
 def _cut(
     rows: npt.NDArray[np.int64], stored_bytes: npt.NDArray[np.float64], shard_bytes: float
 ) -> list[npt.NDArray[np.int64]]:
-    """Runs of about equal size; pictures larger than a shard leave no empty ones behind."""
+    """Cuts rows into shards of about equal size; none is empty, even if a picture is larger than a shard."""
     before = np.cumsum(stored_bytes) - stored_bytes
     total = float(stored_bytes.sum())
     num_shards = max(1, int(np.ceil(total / shard_bytes)))
@@ -135,7 +135,7 @@ def _cut(
 
 
 def _identity(manifest: Manifest, options: PackOptions, shards: Sequence[Shard]) -> str:
-    """Covers the assignment itself too, so that a NumPy that shuffles otherwise is noticed."""
+    """Hashes the assignment as well, to detect a NumPy version that shuffles otherwise."""
     digest = hashlib.sha256(f"{PLAN_VERSION} {manifest.sha256} ".encode())
     digest.update(msgspec.json.encode(options))
     for shard in shards:
@@ -146,5 +146,8 @@ def _identity(manifest: Manifest, options: PackOptions, shards: Sequence[Shard])
 def _require_range(flag: str, value: float, lowest: float, highest: float) -> None:
     if not lowest <= value <= highest:
         raise RecipeError(
-            f"{flag} is out of range", value=value, limit=f"{lowest:g} to {highest:g}", remedy="give a value in between"
+            f"{flag} is out of range",
+            value=value,
+            limit=f"{lowest:g} to {highest:g}",
+            remedy="pass a value in this range",
         )

@@ -1,4 +1,4 @@
-"""The index beside each shard: which picture lies where. Written last, so a shard with an index is a finished one."""
+"""The index file of each shard: the place of each picture. It is written last, so a shard with an index is complete."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -11,7 +11,7 @@ from models.errors import DataError
 from training.atomic_file import remove_leftovers, replaced
 from training.dataset.manifest import Manifest
 from training.loading.shards.encode import StoredPicture
-from training.loading.shards.plan import Plan, Shard
+from training.loading.shards.plan import Shard, ShardPlan
 from training.loading.shards.tar_file import write_tar
 
 _LONGEST_SUFFIX: Final = 8
@@ -30,21 +30,23 @@ _PLAN: Final = b"plan"
 _TAR_BYTES: Final = b"tar_bytes"
 
 
-def write_shard(folder: Path, shard: Shard, pictures: Iterable[StoredPicture], manifest: Manifest, plan: Plan) -> None:
-    """Writes a shard and then its index.
+def write_shard(
+    folder: Path, shard: Shard, pictures: Iterable[StoredPicture], manifest: Manifest, plan: ShardPlan
+) -> None:
+    """Writes a shard, then its index.
 
     Args:
-        folder: Where to.
-        shard: What.
-        pictures: As many as `shard.rows`, in that order.
-        manifest: What is packed; gives judged pictures their suffix.
-        plan: What the shard belongs to.
+        folder: Folder of the shards.
+        shard: The shard.
+        pictures: The pictures of `shard.rows`, in that order.
+        manifest: The source manifest; copied pictures keep the suffix of their path.
+        plan: The plan of the shard.
 
     Raises:
-        OSError: The disk is full or may not be written; neither tar nor index is left then.
+        OSError: The disk is full or not writable; neither the tar nor the index is left behind.
     """
     tar, index = folder / shard.name, index_path(folder, shard)
-    index.unlink(missing_ok=True)  # it may stand beside a tar that was lost
+    index.unlink(missing_ok=True)  # it may be left from a tar that was lost
     names = [_member_name(position, int(row), shard, manifest) for position, row in enumerate(shard.rows)]
     columns: dict[str, list[object]] = {key: [] for key in ("length", "sha256", "width", "height")}
 
@@ -61,8 +63,8 @@ def write_shard(folder: Path, shard: Shard, pictures: Iterable[StoredPicture], m
         pq.write_table(table, stream)
 
 
-def is_done(folder: Path, shard: Shard, plan: Plan) -> bool:
-    """Whether a shard is there as a whole."""
+def is_complete(folder: Path, shard: Shard, plan: ShardPlan) -> bool:
+    """Whether a shard and its index are there, belong to the plan, and have the recorded size."""
     try:
         metadata = pq.read_schema(index_path(folder, shard)).metadata or {}
         tar_bytes = (folder / shard.name).stat().st_size
@@ -72,10 +74,10 @@ def is_done(folder: Path, shard: Shard, plan: Plan) -> bool:
 
 
 def read_index(folder: Path, shard: Shard) -> pa.Table:
-    """The index of a finished shard.
+    """Reads the index of a complete shard.
 
     Raises:
-        DataError: It is damaged.
+        DataError: The index is damaged.
     """
     path = index_path(folder, shard)
     try:
@@ -88,12 +90,12 @@ def read_index(folder: Path, shard: Shard) -> pa.Table:
 
 
 def index_path(folder: Path, shard: Shard) -> Path:
-    """The index of a shard."""
+    """Path of the index of a shard."""
     return (folder / shard.name).with_suffix(".parquet")
 
 
 def plans_in(folder: Path) -> set[str]:
-    """Identities of the plans that the indexes in a folder belong to; damaged ones count as none."""
+    """Identities of the plans of all indexes in a folder; damaged indexes are ignored."""
     plans = set()
     for path in folder.glob("*-[0-9]*.parquet"):
         try:
@@ -105,13 +107,13 @@ def plans_in(folder: Path) -> set[str]:
 
 
 def remove_shard_leftovers(folder: Path, shard: Shard) -> None:
-    """Removes what killed runs left of a shard."""
+    """Removes the temporary files that killed runs left of a shard."""
     for path in (folder / shard.name, index_path(folder, shard)):
-        remove_leftovers(path)  # no two parts write one shard
+        remove_leftovers(path)  # safe: only one part writes this shard
 
 
 def _member_name(position: int, row: int, shard: Shard, manifest: Manifest) -> str:
-    """A short name, the same on every machine; training pictures are JPEGs whatever they were."""
+    """A short name, the same on every machine; all training pictures are stored as JPEG."""
     if shard.split == "train":
         return f"{position:08d}.jpg"
     suffix = PurePosixPath(manifest.table["path"][row].as_py()).suffix.lower()

@@ -1,7 +1,7 @@
-"""Writes a tar that any tar reads.
+"""Writes tar files that any tar program reads.
 
-Members are stored uncompressed, so that each is a range of the file; names are short and owner and time are zero, so
-that the same pictures always give the same bytes.
+Members are not compressed, so each is a byte range of the file. Names are short, and owner and time are zero, so the
+same pictures always give the same bytes.
 """
 
 import io
@@ -16,31 +16,31 @@ def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> list[int]:
     """Writes a POSIX (ustar) tar.
 
     Args:
-        path: Where to; replaced as a whole.
-        members: Name (at most 100 characters) and content.
+        path: The file; it is replaced atomically.
+        members: Name (at most 100 characters) and content of each member.
 
     Returns:
         The offset of each member's first byte in the file.
 
     Raises:
-        OSError: The disk is full or may not be written; nothing is left then.
+        OSError: The disk is full or not writable; nothing is left behind.
     """
     offsets = []
     with replaced(path) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, content in members:
             info = tarfile.TarInfo(name)
             info.size = len(content)
-            offsets.append(tar.offset + tarfile.BLOCKSIZE)  # behind the header, which is one block for a short name
+            offsets.append(tar.offset + tarfile.BLOCKSIZE)  # after the header, which is one block for a short name
             tar.addfile(info, io.BytesIO(content))
     return offsets
 
 
 def tar_members(path: Path) -> dict[int, int]:
-    """Offset of the first byte -> length of every member, as tar itself finds them.
+    """Offset of the first byte -> length, of each member, as `tarfile` reads them.
 
     Raises:
         OSError: The file is missing.
-        tarfile.TarError: The file is no tar.
+        tarfile.TarError: The file is not a tar.
     """
     with tarfile.open(path, "r:") as tar:
         return {member.offset_data: member.size for member in tar}

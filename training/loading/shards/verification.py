@@ -1,4 +1,4 @@
-"""The command `verify`: every stored picture against its hash, and every tar against the manifest."""
+"""The command `verify`: checks each picture by its hash, and each local tar against the manifest."""
 
 import hashlib
 import os
@@ -18,43 +18,43 @@ from models.errors import DataError
 from training.dataset.manifest import Manifest
 from training.loading.shards.tar_file import tar_members
 from training.loading.storage import PictureStore
-from training.processes import clean_context, end_with_parent, told_if_killed
+from training.processes import clean_context, clear_error_if_killed, end_with_parent
 
 _ROWS_AT_ONCE: Final = 256
 _MOST_LISTED: Final = 20
 
 
 class Verify(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds every picture of prepared or packed data against its hash."""
+    """Checks each picture of prepared or packed data by its hash."""
 
     data: tyro.conf.Positional[Path]
     """Folder of prepared or packed data."""
     shards: str = ""
-    """Folder or URL (s3://, gs://) that the shards lie in; default: the data folder."""
+    """Folder or URL (s3://, gs://) of the shards; default: the data folder."""
     workers: int = os.cpu_count() or 1
     """Processes that read and hash."""
 
 
 def verify(command: Verify) -> int:
-    """Reads all pictures.
+    """Reads and checks all pictures.
 
     Returns:
-        How many there are; all are sound.
+        The number of pictures, if all are intact.
 
     Raises:
-        DataError: Some are missing or damaged; the message names them.
+        DataError: Pictures are missing or damaged; the message names them.
     """
     manifest = Manifest(command.data, command.shards)
     damaged = _damaged_tars(manifest) + _damaged_pictures(manifest, max(command.workers, 1))
     if damaged:
         more = f" and {len(damaged) - _MOST_LISTED} more" if len(damaged) > _MOST_LISTED else ""
         raise DataError(
-            f"of {len(manifest)} pictures some are damaged",
+            f"pictures are damaged, of {len(manifest)}",
             value="; ".join(damaged[:_MOST_LISTED]) + more,
-            limit="the bytes that the manifest was written for",
-            remedy="delete the shards named here and pack again, or restore the files",
+            limit="the bytes whose hashes the manifest holds",
+            remedy="delete the named shards and pack again, or restore the named files",
         )
-    Console(soft_wrap=True, highlight=False).print(f"{len(manifest)} pictures are as the manifest says.")
+    Console(soft_wrap=True, highlight=False).print(f"{len(manifest)} pictures are intact.")
     return len(manifest)
 
 
@@ -63,7 +63,7 @@ def _damaged_pictures(manifest: Manifest, workers: int) -> list[str]:
     store = PictureStore(manifest)
     damaged: list[str] = []
     context = clean_context("training.loading.storage")
-    with told_if_killed(), ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
+    with clear_error_if_killed(), ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
         found = pool.map(_damaged_of, (store for _ in chunks), (chunk.tolist() for chunk in chunks))
         for names in track(found, "Verifying", len(chunks)):
             damaged += names
@@ -71,7 +71,7 @@ def _damaged_pictures(manifest: Manifest, workers: int) -> list[str]:
 
 
 def _damaged_of(store: PictureStore, rows: list[int]) -> list[str]:
-    """Names of the pictures whose bytes are not what the manifest says, with the reason."""
+    """Names of the pictures whose bytes do not match the manifest, with the reason."""
     hashes = store.manifest.table["sha256"]
     damaged = []
     for row, data in zip(rows, _read(store, rows), strict=True):
@@ -83,7 +83,7 @@ def _damaged_of(store: PictureStore, rows: list[int]) -> list[str]:
 
 
 def _read(store: PictureStore, rows: list[int]) -> list[bytes | DataError]:
-    """One round where all is well; picture by picture where one of them fails."""
+    """Reads in one round; if a picture fails, reads one by one to find it."""
     try:
         return [*store.read_many(rows)]
     except DataError:
@@ -98,7 +98,7 @@ def _read_one(store: PictureStore, row: int) -> bytes | DataError:
 
 
 def _damaged_tars(manifest: Manifest) -> list[str]:
-    """Local shards that a tar reader understands otherwise than the manifest."""
+    """Local shards whose tar members do not match the manifest."""
     table = manifest.table.select(["shard", "offset", "length"])
     table = table.append_column("row", pa.array(np.arange(len(manifest))))
     grouped = table.group_by("shard").aggregate([("row", "min"), ("offset", "list"), ("length", "list")])
@@ -107,7 +107,7 @@ def _damaged_tars(manifest: Manifest) -> list[str]:
         place = manifest.place(shard["row_min"][0].as_py())
         expected = dict(zip(shard["offset_list"][0].as_py(), shard["length_list"][0].as_py(), strict=True))
         if not place.whole and "://" not in place.file and _members(Path(place.file)) != expected:
-            damaged.append(f"{place.file} is no tar with these pictures")
+            damaged.append(f"{place.file} is not a tar of these pictures")
     return damaged
 
 

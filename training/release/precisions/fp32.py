@@ -7,7 +7,7 @@ import torch
 from models.network import PlantNetwork
 from training.engine.checkpoint import Checkpoint
 from training.evaluation.predict import Logits, predict, torch_runner
-from training.loading.data import judged_loader
+from training.loading.data import evaluation_loader
 from training.recipe import DataRecipe
 from training.release.onnx_file import fold_batch_norm, round_to_half, write_onnx
 from training.release.precisions.pictures import Pictures
@@ -41,5 +41,5 @@ def write_single(
 
 
 def _torch_logits(network: PlantNetwork, pictures: Pictures) -> Logits:
-    loader = judged_loader(pictures.manifest, pictures.rows, pictures.spec, DataRecipe(workers=pictures.workers))
+    loader = evaluation_loader(pictures.manifest, pictures.rows, pictures.spec, DataRecipe(workers=pictures.workers))
     return predict(loader, torch_runner(network, torch.device("cpu")))[0]

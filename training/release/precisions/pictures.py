@@ -14,7 +14,7 @@ from models.session import NetworkSession, OnnxSession
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.evaluation.predict import Logits, predict
-from training.loading.data import judged_loader
+from training.loading.data import evaluation_loader
 from training.recipe import DataRecipe
 from training.release.precisions.ranges import Pixels
 
@@ -43,12 +43,12 @@ class Pictures(msgspec.Struct, frozen=True):
     def logits(self, network: Path) -> Logits:
         """What a network file answers, one picture at a time as the service runs it on a CPU."""
         session: NetworkSession = OnnxSession(network)
-        loader = judged_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), batch_size=1)
+        loader = evaluation_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), batch_size=1)
         return predict(loader, lambda pixels: session.run(pixels.numpy()).logits)[0]
 
     def pixels(self) -> Iterator[Pixels]:
         """Network input of one picture after the other, each of shape (1, 3, height, width)."""
-        loader = judged_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), batch_size=1)
+        loader = evaluation_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), batch_size=1)
         for pixels, _ in loader:
             yield pixels.numpy()
 

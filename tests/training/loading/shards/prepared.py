@@ -63,12 +63,12 @@ def write_mixed(folder, num_train=24, size=(120, 96)):
         (f"train/{number}.jpg", "train", picture_bytes(number, (60, 50) if number % 4 == 0 else size))
         for number in range(num_train)
     ]
-    judged = [
+    kept = [
         (f"{split}/{number}.png", split, picture_bytes(100 + number, size, "PNG"))
         for split in ("validation", "test")
         for number in range(3)
     ]
-    return write_prepared(folder, [*judged, *train])
+    return write_prepared(folder, [*kept, *train])
 
 
 def hashes(folder):

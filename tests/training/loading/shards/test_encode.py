@@ -15,12 +15,12 @@ from training.loading.shards.encode import SourcePicture, encode_picture
 def encode(tmp_path):
     """Encodes bytes at short side 64 and quality 90."""
 
-    def run(data, judged=False, sha256=None):
+    def run(data, keep_bytes=False, sha256=None):
         file = tmp_path / "picture"
         file.write_bytes(data)
         width, height = upright_size(data)
         sha256 = sha256 or hashlib.sha256(data).hexdigest()
-        return encode_picture(SourcePicture(str(file), len(data), sha256, width, height, judged), 64, 90)
+        return encode_picture(SourcePicture(str(file), len(data), sha256, width, height, keep_bytes), 64, 90)
 
     return run
 
@@ -54,12 +54,12 @@ def test_turned_pictures_are_stored_upright_without_exif(encode, size):
     assert np.abs(np.asarray(opened(stored)).astype(int) - np.asarray(expected)).mean() < 8
 
 
-def test_a_small_picture_that_is_no_jpeg_becomes_one_of_its_own_size(encode):
+def test_a_small_picture_in_another_format_becomes_a_jpeg_of_its_size(encode):
     stored = encode(picture_bytes(size=(50, 40), image_format="PNG"))
     assert (opened(stored).format, opened(stored).size) == ("JPEG", (50, 40))
 
 
-def test_comments_and_other_metadata_are_not_carried_along(encode):
+def test_comments_and_other_metadata_are_dropped(encode):
     stream = io.BytesIO()
     picture = Image.open(io.BytesIO(picture_bytes(size=(300, 200))))
     picture.save(stream, "JPEG", comment="where I live", dpi=(300, 300))
@@ -67,9 +67,9 @@ def test_comments_and_other_metadata_are_not_carried_along(encode):
     assert b"where I live" not in encode(stream.getvalue()).data
 
 
-def test_judged_pictures_keep_their_bytes(encode):
+def test_evaluation_pictures_keep_their_bytes(encode):
     data = picture_bytes(size=(300, 200), orientation=6)
-    stored = encode(data, judged=True)
+    stored = encode(data, keep_bytes=True)
     assert stored.data == data
     assert (stored.width, stored.height) == (200, 300)
 
@@ -80,19 +80,19 @@ def test_very_long_pictures_fit_into_a_jpeg(encode):
     assert encode(stream.getvalue()).width == 65_500
 
 
-def test_reduced_decoding_is_hardly_seen(encode):
+def test_decoding_at_a_reduced_scale_changes_little(encode):
     data = picture_bytes(size=(2000, 1500))
     full = read_picture(data).image.resize((85, 64), Image.Resampling.LANCZOS)
     assert np.abs(np.asarray(opened(encode(data))).astype(int) - np.asarray(full)).mean() < 4
 
 
-def test_a_changed_file_is_told(encode, tmp_path):
+def test_a_changed_file_is_refused(encode, tmp_path):
     with pytest.raises(DataError, match="changed since it was prepared") as caught:
         encode(picture_bytes(), sha256="0" * 64)
     assert str(tmp_path / "picture") in str(caught.value)
     assert "prepare.py again" in str(caught.value)
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"cannot be read: .*gone\.jpg"):
-        encode_picture(SourcePicture(str(tmp_path / "gone.jpg"), 9, "0" * 64, 1, 1, judged=False), 64, 90)
+        encode_picture(SourcePicture(str(tmp_path / "gone.jpg"), 9, "0" * 64, 1, 1, keep_bytes=False), 64, 90)

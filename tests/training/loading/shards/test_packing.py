@@ -52,7 +52,7 @@ def packed(prepared, tmp_path_factory):
     return out
 
 
-def test_packed_rows_say_the_same_of_the_same_pictures(prepared, packed):
+def test_packed_rows_describe_the_same_pictures(prepared, packed):
     kept = ["picture_id", "source", "path", "label", "split", "group", "licence", "author"]
     before, after = (Manifest(folder).table.select(kept).to_pylist() for folder in (prepared, packed))
     assert before != after  # shuffled
@@ -72,7 +72,7 @@ def test_the_manifest_describes_the_stored_bytes(packed):
             assert min(facts["width"], facts["height"]) <= 64
 
 
-def test_judged_and_small_pictures_keep_their_bytes(prepared, packed):
+def test_evaluation_pictures_and_small_ones_keep_their_bytes(prepared, packed):
     manifest = Manifest(packed)
     for row, facts in enumerate(manifest.table.to_pylist()):
         original = (prepared / "pictures" / facts["path"]).read_bytes()
@@ -114,14 +114,14 @@ def test_a_folder_with_other_options_is_refused(prepared, packed, tmp_path, opti
     assert hashes(copied) == before
 
 
-def test_data_is_never_packed_over_data(prepared, packed):
+def test_packing_into_a_folder_with_other_data_is_refused(prepared, packed):
     with pytest.raises(DataError, match="holds other data"):
         pack(Pack(data=prepared, out=prepared, **OPTIONS))
     with pytest.raises(DataError, match="packed already"):
         pack(Pack(data=packed, out=prepared, **OPTIONS))
 
 
-def test_parts_are_joined_by_the_last_and_equal_one_run(prepared, packed, tmp_path, capsys):
+def test_the_last_part_writes_the_manifest_and_parts_equal_one_run(prepared, packed, tmp_path, capsys):
     first = pack(Pack(data=prepared, out=tmp_path / "data", part="2/2", **OPTIONS))
     assert len(first.missing) + first.num_written == first.num_shards
     assert not (tmp_path / "data" / "manifest.parquet").exists()
@@ -131,7 +131,7 @@ def test_parts_are_joined_by_the_last_and_equal_one_run(prepared, packed, tmp_pa
 
 
 @pytest.mark.parametrize("part", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2"])
-def test_a_part_that_is_none_is_told(prepared, tmp_path, part):
+def test_a_malformed_part_is_refused(prepared, tmp_path, part):
     with pytest.raises(RecipeError, match="--part"):
         pack(Pack(data=prepared, out=tmp_path / "data", part=part, **OPTIONS))
     assert not (tmp_path / "data").exists()
@@ -149,7 +149,7 @@ def test_a_lost_file_is_packed_again(prepared, packed, tmp_path, lost):
     assert hashes(copied) == before
 
 
-def test_a_picture_that_changed_is_told_and_leaves_nothing_half_written(tmp_path):
+def test_a_changed_picture_is_an_error_and_leaves_no_partial_file(tmp_path):
     data = write_prepared(
         tmp_path / "data", [("a.jpg", "train", picture_bytes(1)), ("b.jpg", "train", picture_bytes(2))]
     )
@@ -180,7 +180,7 @@ def test_a_killed_run_is_continued_to_the_same_bytes(tmp_path):
     assert all((out / name).stat().st_mtime_ns == time_ns for name, time_ns in done.items())
 
 
-def test_a_full_disk_is_one_line_and_leaves_no_half_shard(tmp_path):
+def test_a_full_disk_is_one_line_and_leaves_no_partial_shard(tmp_path):
     pictures = [("a.jpg", "train", picture_bytes(0, (40, 40))), ("b.png", "test", picture_bytes(0, (200, 200), "PNG"))]
     data = write_prepared(tmp_path / "data", pictures)
     with start(data, tmp_path / "out", most_bytes=30_000) as process:

@@ -26,7 +26,7 @@ def test_every_picture_has_one_place_and_splits_are_never_mixed(manifest):
     assert len({shard.name for shard in plan.shards}) == len(plan.shards) > 4
 
 
-def test_training_pictures_are_shuffled_by_the_seed_and_judged_ones_are_not(manifest):
+def test_training_pictures_are_shuffled_by_the_seed_and_others_are_not(manifest):
     plans = [make_plan(manifest, PackOptions(64, shard_mb=0.02, seed=seed)) for seed in (0, 0, 1)]
     shuffled = [rows(plan, "train").tolist() for plan in plans]
     assert shuffled[0] == shuffled[1]
@@ -44,19 +44,19 @@ def test_training_pictures_are_shuffled_by_the_seed_and_judged_ones_are_not(mani
         PackOptions(64, shard_mb=0.02, seed=1),
     ],
 )
-def test_other_options_are_another_plan(manifest, other):
+def test_other_options_give_another_plan(manifest, other):
     assert make_plan(manifest, OPTIONS).identity == make_plan(manifest, OPTIONS).identity
     assert make_plan(manifest, OPTIONS).identity != make_plan(manifest, other).identity
 
 
-def test_shards_have_about_the_size_asked_for(manifest):
+def test_shards_have_about_the_given_size(manifest):
     estimated = estimate_bytes(manifest, OPTIONS)
     sizes = [estimated[shard.rows].sum() for shard in make_plan(manifest, OPTIONS).shards if shard.split == "train"]
     assert max(sizes) < 1.3 * 20_000
     assert min(sizes) > 0.6 * 20_000
 
 
-def test_pictures_larger_than_a_shard_leave_no_empty_shard(manifest):
+def test_pictures_larger_than_a_shard_give_no_empty_shard(manifest):
     plan = make_plan(manifest, PackOptions(64, shard_mb=0.001))
     assert [len(shard.rows) for shard in plan.shards] == [1] * len(manifest)
 
@@ -69,13 +69,13 @@ def test_copies_are_estimated_by_their_length_and_reduced_pictures_by_their_pixe
     assert 0.2 * 80 * 64 < estimated[paths.index("train/1.jpg")] - 768 < 0.4 * 80 * 64
 
 
-def test_parts_share_all_shards_among_them(manifest):
+def test_every_shard_belongs_to_exactly_one_part(manifest):
     plan = make_plan(manifest, OPTIONS)
     numbers = [shard.number for part in (1, 2, 3) for shard in shards_of_part(plan, part, 3)]
     assert sorted(numbers) == list(range(len(plan.shards)))
 
 
 @pytest.mark.parametrize(("option", "value"), [("short_side_px", 0), ("quality", 101), ("shard_mb", 0), ("seed", -1)])
-def test_options_out_of_range_are_told(option, value):
+def test_options_out_of_range_are_refused(option, value):
     with pytest.raises(RecipeError, match=f"--{option.replace('_', '-')} is out of range"):
         PackOptions(**{option: value})

@@ -23,11 +23,11 @@ def copied(packed, tmp_path):
     return shutil.copytree(packed, tmp_path / "packed")
 
 
-def test_sound_data_is_counted(packed):
+def test_intact_data_is_counted(packed):
     assert verify(Verify(data=packed, workers=1)) == 14
 
 
-def test_one_flipped_bit_is_found_by_name(copied):
+def test_a_flipped_bit_is_found_and_its_picture_named(copied):
     manifest = Manifest(copied)
     place = manifest.place(3)
     with Path(place.file).open("r+b") as stream:
@@ -42,10 +42,10 @@ def test_one_flipped_bit_is_found_by_name(copied):
 
 
 @pytest.mark.parametrize("damage", [os.unlink, lambda path: os.truncate(path, 600)])
-def test_a_shard_that_is_lost_or_cut_off_is_found_by_name(copied, damage):
+def test_a_lost_or_truncated_shard_is_found_and_named(copied, damage):
     manifest = Manifest(copied)
     damage(manifest.place(0).file)
-    with pytest.raises(DataError, match="is no tar with these pictures") as caught:
+    with pytest.raises(DataError, match="is not a tar of these pictures") as caught:
         verify(Verify(data=copied, workers=1))
     assert f"{manifest.name(0)} cannot be read" in str(caught.value)
 
@@ -56,7 +56,7 @@ def test_damage_between_the_pictures_is_found(copied):
     with Path(place.file).open("r+b") as stream:
         stream.seek(place.offset - 512)
         stream.write(b"\xff" * 100)
-    with pytest.raises(DataError, match="is no tar with these pictures"):
+    with pytest.raises(DataError, match="is not a tar of these pictures"):
         verify(Verify(data=copied, workers=1))
 
 
@@ -68,7 +68,7 @@ def test_plain_files_are_verified_too(tmp_path):
         verify(Verify(data=data, workers=1))
 
 
-def test_shards_may_lie_elsewhere(copied, tmp_path):
+def test_shards_may_be_in_another_folder(copied, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for path in copied.glob("*.tar"):
