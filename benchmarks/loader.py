@@ -1,10 +1,10 @@
-"""Program: how many training pictures a second each loader prepares, ours beside torchvision's and timm's.
+"""Program: measures how many training pictures a second each loader prepares: ours, torchvision's and timm's.
 
 python benchmarks/loader.py [--small DIR] [--camera DIR] [--rounds 7] [--out FILE.json]
 
-Rounds are interleaved: each loader in turn runs one epoch over the same files, then the next round begins, and ratios
-are taken within a round, so that a busy machine slows all alike. With no loader processes everything runs on one core,
-and the processor seconds of this process are counted beside those of the clock.
+Rounds are interleaved: each loader runs one epoch over the same files, then the next round begins. Ratios are taken
+within a round, so that a busy machine slows all loaders alike. Without loader processes all work runs on one core, and
+the CPU time of this process is measured beside the wall-clock time.
 """
 
 import statistics
@@ -22,7 +22,7 @@ import tyro
 from PIL import Image
 from rich.progress import track
 
-from benchmarks.loader_variants import Augmentation, Epoch, PictureSet, Setting, Variant, make_set, open_loader
+from benchmarks.loader_variants import Augmentation, Epoch, LoaderOptions, PictureSet, Variant, make_set, open_loader
 from models.errors import RecipeError
 from training.machine import Machine, this_machine
 from training.program import run_program
@@ -41,23 +41,23 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Compares training loaders."""
 
     small: Path = _PHOTOS / "flowers17" / "images"
-    """Folder of pictures of about 500 px; searched for .jpg files."""
+    """Folder with .jpg files of about 500 px."""
     camera: Path = _PHOTOS / "photos"
-    """Folder of camera files; those of 8 megapixels and more are taken."""
+    """Folder with camera files; only those of 8 megapixels and more are used."""
     sides: tuple[int, ...] = (320, 380)
     """Sides of the network input, px."""
     rounds: int = 7
-    """Rounds that count; one more, that does not, comes first."""
+    """Rounds that are counted, after one for warm-up."""
     num_small: int = 192
-    """Small pictures an epoch."""
+    """Number of small pictures in an epoch."""
     num_camera: int = 24
-    """Camera files an epoch; the same ones are taken again where there are fewer."""
+    """Number of camera files in an epoch; if there are fewer, they are repeated."""
     batch_size: int = 8
-    """Pictures a batch."""
+    """Pictures in a batch."""
     workers: tuple[int, ...] = (0,)
-    """Numbers of loader processes to measure with; 0 loads in one process, on one core."""
+    """Numbers of loader processes to measure with; 0 loads in this process, on one core."""
     least_camera_mp: float = 7.9
-    """Megapixels from which a file counts as a camera's."""
+    """Least size of a camera file, megapixels."""
     out: Path | None = None
     """File for the result, JSON."""
 
@@ -71,32 +71,32 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """What one loader did in one setting."""
+    """The speed of one loader with one set of options."""
 
     variant: Variant
     per_s: list[float]
-    """Pictures a second, by the clock, of each round."""
+    """Pictures per second of wall-clock time, of each round."""
     per_core_s: list[float]
-    """Pictures a second of processor time, of each round; empty where loader processes did the work."""
+    """Pictures per second of CPU time, of each round; empty if loader processes did the work."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All loaders in one setting."""
+    """All loaders with one set of options."""
 
     pictures: str
     num_pictures: int
     megapixels: tuple[float, float]
-    setting: Setting
+    setting: LoaderOptions
     rates: list[Rate]
 
     def ratios(self, faster: Variant, slower: Variant) -> list[float]:
-        """How many times as many pictures the one prepared as the other, round by round."""
+        """Speed of one loader relative to another, round by round."""
         per_s = {rate.variant: rate.per_core_s or rate.per_s for rate in self.rates}
         return [first / second for first, second in zip(per_s[faster], per_s[slower], strict=True)]
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """The result of the program."""
 
     machine: Machine
     rounds: int
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def measure(command: Loader) -> Result:
-    """Runs all settings, prints a table and, with `out`, writes the result.
+    """Measures all loaders with all options, prints a table and, with `out`, writes the result.
 
     Raises:
         DataError: A folder has no pictures.
@@ -118,7 +118,7 @@ def measure(command: Loader) -> Result:
     with tempfile.TemporaryDirectory() as scratch:
         sets = _make_sets(command, Path(scratch))
         comparisons = [
-            _compare(pictures, Setting(side_px, augmentation, command.batch_size, workers), command.rounds)
+            _compare(pictures, LoaderOptions(side_px, augmentation, command.batch_size, workers), command.rounds)
             for pictures in sets
             for workers in command.workers
             for side_px in command.sides
@@ -135,8 +135,8 @@ def measure(command: Loader) -> Result:
 def markdown(result: Result) -> str:
     """The result as a table: median and, in brackets, range of the rounds."""
     lines = [
-        f"{result.machine.processor}, {result.rounds} rounds; pictures a second: of one core's time with no loader "
-        "processes, else by the clock. Median [range].",
+        f"{result.machine.processor}, {result.rounds} rounds; pictures per second: of CPU time without loader "
+        "processes, else of wall-clock time. Median [range].",
         "",
         f"| pictures | px | augmentation | processes | {' | '.join(_LETTERS.values())} | (d) / (b) | (c) / (a) |",
         "|---" * (6 + len(_LETTERS)) + "|",
@@ -171,37 +171,37 @@ def _make_sets(command: Loader, scratch: Path) -> list[PictureSet]:
     ]
 
 
-def _compare(pictures: PictureSet, setting: Setting, rounds: int) -> Comparison:
-    """Opens all loaders of a setting and runs them in turns."""
-    variants = _variants(setting.augmentation)
-    loaders = {variant: open_loader(variant, pictures, setting) for variant in variants}
-    taken: dict[Variant, list[tuple[float, float]]] = {variant: [] for variant in variants}
-    told = f"{pictures.name}, {setting.side_px} px, {setting.augmentation}, {setting.workers} processes"
-    for number in track(range(rounds + 1), description=told):
-        first = number % len(variants)  # none always follows the same one
+def _compare(pictures: PictureSet, options: LoaderOptions, rounds: int) -> Comparison:
+    """Opens all loaders with the same options and runs them in turns."""
+    variants = _variants(options.augmentation)
+    loaders = {variant: open_loader(variant, pictures, options) for variant in variants}
+    speeds: dict[Variant, list[tuple[float, float]]] = {variant: [] for variant in variants}
+    label = f"{pictures.name}, {options.side_px} px, {options.augmentation}, {options.workers} processes"
+    for number in track(range(rounds + 1), description=label):
+        first = number % len(variants)  # another order in each round
         for variant in variants[first:] + variants[:first]:
-            speeds = _run_epoch(loaders[variant], number)
+            speed = _run_epoch(loaders[variant], number)
             if number > 0:  # the first round starts processes and fills caches
-                taken[variant].append(speeds)
+                speeds[variant].append(speed)
     rates = [
-        Rate(variant, [by_clock for by_clock, _ in speeds], [] if setting.workers else [own for _, own in speeds])
-        for variant, speeds in taken.items()
+        Rate(variant, [wall for wall, _ in pairs], [] if options.workers else [cpu for _, cpu in pairs])
+        for variant, pairs in speeds.items()
     ]
-    return Comparison(pictures.name, pictures.num_pictures, pictures.megapixels, setting, rates)
+    return Comparison(pictures.name, pictures.num_pictures, pictures.megapixels, options, rates)
 
 
 def _variants(augmentation: Augmentation) -> list[Variant]:
-    """Without RandAugment there is but one way to run timm."""
+    """The loaders to compare; without RandAugment both variants of timm are the same."""
     return [variant for variant in _LETTERS if augmentation == "RandAugment" or variant != "timm, all operations"]
 
 
 def _run_epoch(loader: Epoch, number: int) -> tuple[float, float]:
-    """Pictures a second of the clock and of this process's processor time."""
+    """Pictures per second of wall-clock time, and of the CPU time of this process."""
     count = 0
-    clock, own = time.perf_counter(), time.process_time()
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
     for pixels in loader(number):
         count += len(pixels)
-    return count / (time.perf_counter() - clock), count / (time.process_time() - own)
+    return count / (time.perf_counter() - wall_s), count / (time.process_time() - cpu_s)
 
 
 def _cell(values: list[float], digits: int) -> str:

@@ -1,9 +1,9 @@
-"""The loaders that `benchmarks/loader.py` compares: torchvision's, timm's and ours, over the very same files.
+"""The loaders that `benchmarks/loader.py` compares: torchvision's, timm's and ours, over the same files.
 
-Each gives an epoch of normalized float32 batches, channels last, on the CPU: what a network's first convolution gets.
-Crop (area and proportions), mirror image and RandAugment (2 operations, magnitude 7) have the same parameters
-everywhere. timm's RandAugment has operations of its own, leaves each out with a probability of one half unless told
-otherwise, and moves pixels with bicubic interpolation instead of the nearest one.
+Each yields an epoch of normalized float32 batches on the CPU, channels last: the input of the first convolution. Crop
+area and aspect ratio, flip and RandAugment (2 operations, magnitude 7) have the same parameters in all. timm's
+RandAugment has other operations, skips each with probability 0.5 by default, and interpolates bicubically instead of
+taking the nearest pixel.
 """
 
 import hashlib
@@ -35,23 +35,23 @@ Epoch = Callable[[int], Iterator[Tensor]]
 _CPU: Final = torch.device("cpu")
 
 
-class Setting(msgspec.Struct, frozen=True):
-    """What all loaders of a comparison share."""
+class LoaderOptions(msgspec.Struct, frozen=True):
+    """The options that all loaders of a comparison share."""
 
     side_px: int
     augmentation: Augmentation
     batch_size: int
     workers: int
-    """Loader processes; 0 loads in the process that measures."""
+    """Loader processes; 0 loads in the measuring process."""
 
     @property
     def augment(self) -> AugmentRecipe:
-        """The recipe's default augmentation, or as much of it as is wanted."""
+        """The default augmentation of a recipe, with RandAugment or without."""
         return AugmentRecipe() if self.augmentation == "RandAugment" else AugmentRecipe(randaugment_ops=0)
 
     @property
     def spec(self) -> InputSpec:
-        """Mean and standard deviation."""
+        """Size, mean and standard deviation of the input."""
         return InputSpec(self.side_px, self.side_px, self.side_px)
 
 
@@ -61,20 +61,20 @@ class PictureSet(msgspec.Struct, frozen=True):
     name: str
     num_pictures: int
     megapixels: tuple[float, float]
-    """Of the smallest and of the largest picture."""
+    """Size of the smallest and of the largest picture."""
     folder: Path
     plain: Path
     packed: Path
 
 
 def make_set(name: str, paths: Sequence[Path], num_pictures: int, scratch: Path) -> PictureSet:
-    """Lays links to pictures out for every loader; the paths are repeated until there are enough.
+    """Makes a picture set from links to pictures; paths are repeated until there are enough.
 
     Raises:
         DataError: There are no pictures.
     """
     if not paths:
-        raise DataError(f"there are no {name} pictures", limit="a folder with .jpg files", remedy="name one")
+        raise DataError(f"there are no {name} pictures", limit="a folder with .jpg files", remedy="name such a folder")
     folder, root = scratch / name / "folder", scratch / name
     chosen = [paths[number % len(paths)] for number in range(num_pictures)]
     places = [f"genus species{number % 2}/{number}.jpg" for number in range(num_pictures)]
@@ -86,23 +86,23 @@ def make_set(name: str, paths: Sequence[Path], num_pictures: int, scratch: Path)
     return PictureSet(name, num_pictures, (min(megapixels), max(megapixels)), folder, root / "plain", root / "packed")
 
 
-def open_loader(variant: Variant, pictures: PictureSet, setting: Setting) -> Epoch:
-    """The epochs of one loader; its processes live as long as what is returned."""
+def open_loader(variant: Variant, pictures: PictureSet, options: LoaderOptions) -> Epoch:
+    """Opens one loader; its processes run until the returned function is dropped."""
     if variant == "torchvision":
-        return _torchvision(pictures.folder, setting)
+        return _torchvision(pictures.folder, options)
     if variant == "files":
-        return _ours(pictures.plain, setting)
+        return _ours(pictures.plain, options)
     if variant == "shards":
-        return _ours(pictures.packed, setting)
-    return _timm(pictures.folder, setting, always=variant != "timm")
+        return _ours(pictures.packed, options)
+    return _timm(pictures.folder, options, all_operations=variant != "timm")
 
 
-def _torchvision(folder: Path, setting: Setting) -> Epoch:
-    """Pillow and torchvision.transforms.v2, as in its own training reference."""
-    augment, spec, ratio = setting.augment, setting.spec, setting.augment.crop_ratio_max
+def _torchvision(folder: Path, options: LoaderOptions) -> Epoch:
+    """Pillow and torchvision.transforms.v2, as in torchvision's reference training."""
+    augment, spec, ratio = options.augment, options.spec, options.augment.crop_ratio_max
     steps: list[Any] = [
         v2.RandomResizedCrop(
-            setting.side_px,
+            options.side_px,
             scale=(augment.crop_scale_min, 1.0),
             ratio=(1 / ratio, ratio),
             interpolation=v2.InterpolationMode.BICUBIC,
@@ -114,39 +114,39 @@ def _torchvision(folder: Path, setting: Setting) -> Epoch:
     steps += [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(spec.mean), list(spec.std))]
     loader = DataLoader(
         ImageFolder(str(folder), v2.Compose(steps)),
-        batch_size=setting.batch_size,
+        batch_size=options.batch_size,
         shuffle=True,
         drop_last=True,
-        num_workers=setting.workers,
-        persistent_workers=setting.workers > 0,
+        num_workers=options.workers,
+        persistent_workers=options.workers > 0,
     )
     return lambda _epoch: (_channels_last(pixels) for pixels, _ in loader)
 
 
-def _timm(folder: Path, setting: Setting, *, always: bool) -> Epoch:
+def _timm(folder: Path, options: LoaderOptions, *, all_operations: bool) -> Epoch:
     loader = timm_training_loader(
         folder,
-        setting.augment,
-        side_px=setting.side_px,
-        batch_size=setting.batch_size,
-        workers=setting.workers,
+        options.augment,
+        side_px=options.side_px,
+        batch_size=options.batch_size,
+        workers=options.workers,
         device=_CPU,
-        always=always,
+        all_operations=all_operations,
     )
     return lambda _epoch: (_channels_last(pixels) for pixels, _ in loader)
 
 
-def _ours(data: Path, setting: Setting) -> Epoch:
+def _ours(data: Path, options: LoaderOptions) -> Epoch:
     recipe = Recipe(
         name="benchmark",
-        data=DataRecipe(data=data, workers=setting.workers),
-        schedule=ScheduleRecipe(batch_size=setting.batch_size),
-        augment=setting.augment,
+        data=DataRecipe(data=data, workers=options.workers),
+        schedule=ScheduleRecipe(batch_size=options.batch_size),
+        augment=options.augment,
         run=RunRecipe(seed=1),
     )
     loader, batches = training_loader(Manifest(data), recipe, pin=False)
-    batches.side_px = setting.side_px
-    normalize = Normalizer(setting.spec, _CPU)
+    batches.side_px = options.side_px
+    normalize = Normalizer(options.spec, _CPU)
 
     def epoch(number: int) -> Iterator[Tensor]:
         batches.epoch = number
@@ -160,7 +160,7 @@ def _channels_last(pixels: Tensor) -> Tensor:
 
 
 def _write_plain(data: Path, folder: Path, places: Sequence[str]) -> list[float]:
-    """Writes a manifest of the pictures in a folder, without decoding them; returns their megapixels."""
+    """Writes a manifest of the pictures in a folder without decoding them, and returns their megapixels."""
     names = sorted({Path(place).parent.name for place in places})
     ids = {name: name.replace(" ", "-") for name in names}
     taxonomy = Taxonomy(

@@ -1,4 +1,4 @@
-"""timm's training loader with the augmentation of a recipe: what both benchmarks compare themselves with."""
+"""timm's training loader with the augmentation of a recipe; both benchmarks compare with it."""
 
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,22 @@ def timm_training_loader(
     batch_size: int,
     workers: int,
     device: torch.device,
-    always: bool = False,
+    all_operations: bool = False,
 ) -> Any:
-    """Gives batches of (pixels, labels), normalized, of the pictures in a folder with one folder a class.
+    """Yields batches of (pixels, labels), normalized, from a folder with one subfolder for each class.
 
     Args:
-        folder: Holds a folder "train".
+        folder: Parent of the folder "train".
         augment: Crop, flip and RandAugment.
         side_px: Side of the pictures, px.
-        batch_size: Pictures a batch.
+        batch_size: Pictures in a batch.
         workers: Loader processes.
-        device: Where the batches go.
-        always: Take every operation of RandAugment; by itself timm leaves each out half of the time.
+        device: Device of the batches.
+        all_operations: Apply every operation of RandAugment; by default timm skips each with probability 0.5.
     """
-    randaugment = f"rand-m{augment.randaugment_magnitude}-n{augment.randaugment_ops}" + ("-p1.0" if always else "")
+    randaugment = f"rand-m{augment.randaugment_magnitude}-n{augment.randaugment_ops}" + (
+        "-p1.0" if all_operations else ""
+    )
     return create_loader(
         create_dataset("", root=str(folder), split="train", is_training=True),
         input_size=(3, side_px, side_px),
@@ -41,7 +43,7 @@ def timm_training_loader(
         scale=(augment.crop_scale_min, 1.0),
         ratio=(1 / augment.crop_ratio_max, augment.crop_ratio_max),
         hflip=augment.flip,
-        color_jitter=None,  # type: ignore[arg-type]  # None is none, whatever the signature says
+        color_jitter=None,  # type: ignore[arg-type]  # None switches it off; timm's signature lacks it
         auto_augment=randaugment if augment.randaugment_ops else None,
         interpolation="bicubic",
         mean=IMAGENET_DEFAULT_MEAN,

@@ -1,12 +1,12 @@
-"""Program: how many pictures a second training takes, ours beside timm's own loop.
+"""Program: measures how many pictures a second our training loop and timm's process.
 
 python benchmarks/train_speed.py [--data PACKED] [--arms ours timm ...] [--rounds 5] [--out FILE.json]
 
-All loops live in one process and take turns: each in turn takes the same number of steps, then the next round begins,
-in an order of its own, and ratios are taken within a round, so that a busy machine or a warm card slows all alike.
-Compiling, the choice of kernels and the filling of the loaders' queues come before the clock starts. Without --data the
-pictures are noise in the host's memory; with it, ours reads the prepared or packed data, and timm an image folder of
-the same bytes, each so often over that no epoch ends while it is timed.
+All loops run in one process and take turns of the same number of steps. Each round has another order, and ratios are
+taken within a round, so that a busy machine or a warm GPU slows all loops alike. Compilation, the choice of kernels and
+the filling of the loaders' queues are not timed. Without --data the pictures are noise in host memory. With it, our
+loop reads the prepared or packed data and timm's an image folder of the same bytes; both repeat the pictures, so that
+no epoch ends during a measurement.
 """
 
 import math
@@ -25,7 +25,7 @@ import torch
 import tyro
 from rich.progress import track
 
-from benchmarks.train_speed_arms import Arm, ArmName, Stored, open_arm, write_folder
+from benchmarks.train_speed_arms import Arm, ArmName, StoredPictures, open_arm, write_folder
 from benchmarks.train_speed_turns import take_turns, wait_for
 from training.atomic_file import replaced
 from training.dataset.manifest import Manifest
@@ -46,9 +46,9 @@ from training.recipe import (
 )
 
 _ALL_ARMS: Final[tuple[ArmName, ...]] = get_args(ArmName)
-_LEAD_IN: Final = 2  # steps in front of a turn: the clocks of a GPU sink while another loop is being made
-# Bytes that a training picture moves at 380 px through EfficientNet-B4 in 16-bit precision: 2.4 to 2.7 GB operation by
-# operation, of which the lesser flatters least; 1.6 GB with all that can be fused (counted from the network's layers).
+_LEAD_IN: Final = 2  # untimed steps before each turn: the clock rate of an idle GPU sinks
+# Memory traffic of a training picture of 380 px through EfficientNet-B4 in 16-bit precision, GB, counted from the
+# network's layers: 2.4 to 2.7 without fusion, of which the smaller gives the lower share; 1.6 with all possible fusion.
 _MOVED_GB: Final = {"eager": 2.4, "compiled": 1.6}
 _ROOFLINE_PX: Final = 380
 _COPY_BYTES: Final = 4 * 2**30
@@ -58,7 +58,7 @@ class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """Compares training loops."""
 
     arms: tuple[ArmName, ...] = ()
-    """Loops to compare; default: all, those that read stored pictures only with --data."""
+    """Loops to compare; default: all, but those that read stored pictures only with --data."""
     data: Path | None = None
     """Prepared or packed data for the loops that read stored pictures; an image folder of the same bytes is written to
     a temporary folder."""
@@ -69,31 +69,31 @@ class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
     picture_px: Pixels = 380
     """Side of the pictures, px."""
     batch_size: Count = 128
-    """Pictures a step."""
+    """Pictures in a batch."""
     amp: Precision = "fp16"
     """Mixed precision; fp16 needs CUDA."""
     channels_last: bool = True
     """Store activations as NHWC, in both loops."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
-    """Where to train; auto takes CUDA if there is any."""
+    """Where to train; auto takes CUDA if there is a GPU."""
     rounds: Count = 5
-    """Rounds that count; one more, that does not, comes first."""
+    """Rounds that are counted, after one for warm-up."""
     steps: Count = 30
-    """Steps of a loop in a round."""
+    """Steps of each loop in a round."""
     log_every_steps: Count = 20
-    """Steps between two readings of our losses; timm reads every one."""
+    """Steps between two readings of our losses; timm reads each one."""
     timm_fused: bool = False
-    """Give timm's optimizer the fused kernels, as its train.py does only with --opt-kwargs fused=True."""
+    """Let timm's optimizer use fused kernels; its train.py does so only with --opt-kwargs fused=True."""
     workers: WholeNumber = 4
     """Loader processes of each loop that reads stored pictures."""
     note: str = ""
-    """What readers of the result must know of this run."""
+    """Remark on this run, for readers of the result."""
     out: Path | None = None
     """File for the result, JSON."""
 
     @property
     def recipe(self) -> Recipe:
-        """What both loops train by."""
+        """The recipe of both loops."""
         return Recipe(
             name="benchmark",
             data=DataRecipe(workers=self.workers, prefetch_factor=2),
@@ -105,12 +105,12 @@ class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_pictures(self) -> int:
-        """The most stored pictures that a loop takes: those timed, those that lead in to them, and those prepared."""
+        """Upper bound of the stored pictures that a loop reads: timed, in the lead-in, and prefetched."""
         steps = (self.rounds + 1) * (self.lead_in("ours-data") + self.steps) + 2 * self.workers
         return steps * self.batch_size
 
     def lead_in(self, name: ArmName) -> int:
-        """Steps of a turn before its clock starts: what a loader prepared while others had their turns is not timed."""
+        """Untimed steps at the start of a turn; they use up what the loader prefetched during other turns."""
         return _LEAD_IN + (2 * self.workers if name.endswith("-data") else 0)
 
     @property
@@ -120,44 +120,44 @@ class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """What one loop did."""
+    """The speed of one loop."""
 
     arm: ArmName
     per_s: list[float]
-    """Pictures a second of each round."""
+    """Pictures per second, of each round."""
     warmup_s: float
-    """Seconds of its first turn: compiling, the choice of kernels, the start of loader processes."""
+    """Time of the first turn, with compilation, the choice of kernels and the start of loader processes, s."""
     roofline: float | None
-    """Median as a share of what the memory's bandwidth allows; None where that is not known."""
+    """Median as a share of what the memory bandwidth allows; None if that is unknown."""
 
 
-class Target(msgspec.Struct, frozen=True):
-    """A figure that training aims at."""
+class Goal(msgspec.Struct, frozen=True):
+    """A target for the speed, and the measured value."""
 
     name: str
     goal: float
     value: float | None
-    """What was measured, the median of the rounds; None where an arm that it needs was left out."""
+    """Median of the rounds; None if a loop that it needs was left out."""
     holds: bool | None
-    """None where nothing was measured, or not on what the goal is for."""
+    """Whether the goal is reached; None if it was not measured, or does not apply to this network and machine."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """The result of the program."""
 
     machine: Machine
     setting: TrainSpeed
     threads: int
-    """Threads of the host's arithmetic."""
+    """CPU threads of PyTorch."""
     num_pictures: int
-    """Stored pictures; 0 without them."""
+    """Number of stored pictures; 0 without --data."""
     copy_gb_per_s: float | None
-    """Bytes that the device's memory read and wrote in copying, GB a second; None on a CPU."""
+    """Memory bandwidth of the GPU, measured by copying, reads and writes together, GB/s; None on a CPU."""
     rates: list[Rate]
-    targets: list[Target]
+    targets: list[Goal]
 
     def ratios(self, faster: ArmName, slower: ArmName) -> list[float]:
-        """How many times as many pictures the one took as the other, round by round; empty where one was left out."""
+        """Speed of one loop relative to another, round by round; empty if one was left out."""
         per_s = {rate.arm: rate.per_s for rate in self.rates}
         return [a / b for a, b in zip(per_s.get(faster, []), per_s.get(slower, []), strict=False)]
 
@@ -172,7 +172,7 @@ def measure(command: TrainSpeed) -> Result:
 
     Raises:
         DataError: The data is missing or damaged.
-        RecipeError: A loop is asked for that cannot run.
+        RecipeError: A chosen loop needs --data.
     """
     recipe = command.recipe
     device = choose_device(recipe.hardware)
@@ -181,15 +181,15 @@ def measure(command: TrainSpeed) -> Result:
         stored, num_pictures = None, 0
         if command.data is not None:
             num_pictures = len(Manifest(command.data).rows_of("train"))
-            stored = Stored(command.data, Path(scratch), math.ceil(command.most_pictures / num_pictures))
+            stored = StoredPictures(command.data, Path(scratch), math.ceil(command.most_pictures / num_pictures))
             write_folder(stored)
         arms = {
             name: open_arm(name, recipe, command.num_outputs, device, stored, timm_fused=command.timm_fused)
             for name in command.chosen
         }
         rates = _run(command, arms, device, bandwidth)
-        arms.clear()  # ends their loaders' processes before the folder goes
-    setting = msgspec.structs.replace(command, data=None, out=None)  # paths say nothing to anybody else
+        arms.clear()  # ends the loader processes before the folder is removed
+    setting = msgspec.structs.replace(command, data=None, out=None)  # paths mean nothing on another machine
     result = Result(this_machine(), setting, torch.get_num_threads(), num_pictures, bandwidth, rates, [])
     result = msgspec.structs.replace(result, targets=targets(result))
     print(markdown(result))
@@ -200,11 +200,13 @@ def measure(command: TrainSpeed) -> Result:
     return result
 
 
-def targets(result: Result) -> list[Target]:
-    """The goals and whether they hold; they are for EfficientNet-B4 at 380 px in mixed precision on an H200."""
+def targets(result: Result) -> list[Goal]:
+    """The goals and whether they hold. They apply to EfficientNet-B4 at 380 px in mixed precision on an H200."""
     setting = result.setting
-    meant = any("H200" in gpu.name for gpu in result.machine.gpus) and setting.device != "cpu"
-    meant = meant and (setting.architecture, setting.picture_px) == ("efficientnet_b4", 380) and setting.amp != "off"
+    applies = any("H200" in gpu.name for gpu in result.machine.gpus) and setting.device != "cpu"
+    applies = (
+        applies and (setting.architecture, setting.picture_px) == ("efficientnet_b4", 380) and setting.amp != "off"
+    )
     medians = {rate.arm: statistics.median(rate.per_s) for rate in result.rates}
     best: ArmName = "ours-compiled" if medians.get("ours-compiled", 0.0) > medians.get("ours", 0.0) else "ours"
     best_data: ArmName = "ours-data" if best == "ours" else "ours-compiled-data"
@@ -218,7 +220,7 @@ def targets(result: Result) -> list[Target]:
     for name, goal, what in measured:
         values = result.ratios(*what) if isinstance(what, tuple) else [medians[what]] if what in medians else []
         value = statistics.median(values) if values else None
-        found.append(Target(name, goal, value, value >= goal if meant and value is not None else None))
+        found.append(Goal(name, goal, value, value >= goal if applies and value is not None else None))
     return found
 
 
@@ -246,7 +248,7 @@ def markdown(result: Result) -> str:
 
 
 def _run(command: TrainSpeed, arms: dict[ArmName, Arm], device: torch.device, bandwidth: float | None) -> list[Rate]:
-    """Runs all loops in turns."""
+    """Measures all loops in turns."""
     turns = take_turns(
         arms,
         {name: command.lead_in(name) for name in arms},
@@ -262,7 +264,7 @@ def _run(command: TrainSpeed, arms: dict[ArmName, Arm], device: torch.device, ba
 
 
 def _copy_gb_per_s(device: torch.device, repeats: int = 10) -> float | None:
-    """What the device's memory reads and writes in copying, the best of several."""
+    """The memory bandwidth of a GPU: the best of several copies."""
     if device.type != "cuda":
         return None
     size = min(_COPY_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
@@ -278,7 +280,7 @@ def _copy_gb_per_s(device: torch.device, repeats: int = 10) -> float | None:
 
 
 def _roofline(command: TrainSpeed, name: ArmName, per_s: float, bandwidth: float | None) -> float | None:
-    """Share of the pictures a second that the memory could feed; known for one network in 16-bit precision."""
+    """The speed as a share of what the memory bandwidth allows; known for one network in 16-bit precision."""
     if bandwidth is None or command.architecture != "efficientnet_b4" or command.amp == "off":
         return None
     gigabytes = _MOVED_GB["compiled" if "-compiled" in name else "eager"] * (command.picture_px / _ROOFLINE_PX) ** 2
@@ -286,7 +288,7 @@ def _roofline(command: TrainSpeed, name: ArmName, per_s: float, bandwidth: float
 
 
 def _peer(name: ArmName) -> ArmName:
-    """timm's loop of the same kind."""
+    """timm's loop with the same options."""
     return next(peer for peer in _ALL_ARMS if peer == name.replace("ours", "timm"))
 
 

@@ -1,9 +1,9 @@
-"""The training loops that `benchmarks/train_speed.py` compares: ours and timm's, over the very same pictures.
+"""The training loops that `benchmarks/train_speed.py` compares: ours and timm's, over the same pictures.
 
-Both train the same network with AdamW, label smoothing, dropout and drop path, in the same precision and layout. Ours
-is the engine that `training/train.py` drives. timm's is written after `train_one_epoch` of the train.py in timm's
-repository (version 1.0.29, August 2026), with its per-step behavior: pictures come normalized from its prefetcher, and
-the host waits for every loss. In its favor, memory is pinned, which its train.py does only with --pin-mem.
+Both train the same network with AdamW, label smoothing, dropout and drop path, in the same precision and memory format.
+Ours is the engine of `training/train.py`. timm's follows `train_one_epoch` of the train.py in timm's repository
+(version 1.0.29, August 2026) step by step: its prefetcher normalizes the pictures, and the host waits for each loss. In
+favor of timm, memory is pinned, which its train.py does only with --pin-mem.
 """
 
 import itertools
@@ -20,7 +20,7 @@ import torch
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.data.loader import PrefetchLoader
 from timm.loss.cross_entropy import LabelSmoothingCrossEntropy
-from timm.optim import create_optimizer_v2  # type: ignore[attr-defined]  # it is re-exported without saying so
+from timm.optim import create_optimizer_v2  # type: ignore[attr-defined]  # timm re-exports it without __all__
 from timm.scheduler.scheduler_factory import create_scheduler_v2
 from timm.utils.cuda import NativeScaler
 from timm.utils.metrics import AverageMeter
@@ -50,24 +50,24 @@ ArmName = Literal[
     "timm-compiled-data",
 ]
 _SYNTHETIC_BATCHES: Final = 4
-_STEPS_PER_EPOCH: Final = 10_000  # the rates hardly move during a measurement
+_STEPS_PER_EPOCH: Final = 10_000  # so that the rates hardly change during a measurement
 _Batch = tuple[Tensor, Tensor]
 
 
-class Stored(msgspec.Struct, frozen=True):
-    """The same pictures twice: as this project keeps them, and as an image folder."""
+class StoredPictures(msgspec.Struct, frozen=True):
+    """The same pictures as prepared data and as an image folder."""
 
     data: Path
     folder: Path
     times: int = 1
-    """How often an epoch shows each picture; an epoch that ends starts a loader anew, with an empty queue."""
+    """How often an epoch has each picture, so that no epoch ends, and no loader restarts, during a measurement."""
 
 
 class Arm(Protocol):
-    """A training loop that can be run a little further."""
+    """A training loop that runs some steps at a time."""
 
     def take(self, steps: int) -> None:
-        """Takes so many steps, and comes back when the last loss is known."""
+        """Takes the steps, and returns when the last loss is known."""
 
 
 def open_arm(
@@ -75,25 +75,25 @@ def open_arm(
     recipe: Recipe,
     num_outputs: int,
     device: torch.device,
-    stored: Stored | None = None,
+    stored: StoredPictures | None = None,
     *,
     timm_fused: bool = False,
 ) -> Arm:
-    """Makes a training loop.
+    """Creates a training loop.
 
     Args:
-        name: With `-compiled` in it torch.compile is on; with `-data`, stored pictures are read.
-        recipe: What both kinds train by.
+        name: Which loop; with `-compiled` in it torch.compile is on, with `-data` it reads stored pictures.
+        recipe: Recipe of both loops.
         num_outputs: Width of the classifier.
         device: Where to train.
         stored: The stored pictures.
-        timm_fused: Whether timm's optimizer gets the fused kernels.
+        timm_fused: Whether timm's optimizer uses fused kernels.
 
     Raises:
-        RecipeError: It reads stored pictures, and there are none.
+        RecipeError: The loop reads stored pictures, and there are none.
     """
     if name.endswith("-data") and stored is None:
-        raise RecipeError("a loop reads stored pictures", value=name, remedy="name prepared data with --data")
+        raise RecipeError("this loop reads stored pictures", value=name, remedy="name prepared data with --data")
     hardware = msgspec.structs.replace(recipe.hardware, compile="-compiled" in name)
     chosen = msgspec.structs.replace(recipe, hardware=hardware)
     pictures = stored if name.endswith("-data") else None
@@ -103,35 +103,35 @@ def open_arm(
         return _Timm(chosen, num_outputs, device, pictures, fused=timm_fused)
 
 
-def write_folder(stored: Stored) -> None:
-    """Writes the training pictures, byte for byte, as the image folder; further times of a picture are links to it."""
+def write_folder(stored: StoredPictures) -> None:
+    """Writes the training pictures as the image folder, byte for byte; repeats of a picture are hard links."""
     manifest = Manifest(stored.data)
     store = PictureStore(manifest)
     for row in manifest.rows_of("train").tolist():
         folder = stored.folder / "train" / f"{manifest.label(row):05}"
         folder.mkdir(parents=True, exist_ok=True)
-        first = folder / f"{row:07}.jpg"  # bytes decide the format, not the name
+        first = folder / f"{row:07}.jpg"  # timm detects the format from the bytes
         first.write_bytes(store.read(row))
         for again in range(1, stored.times):
             (folder / f"{row:07}-{again}.jpg").hardlink_to(first)
 
 
 class _Repeated(Manifest):
-    """A manifest whose splits show every picture several times over; loader processes need only the plain one."""
+    """A manifest whose splits hold each picture several times."""
 
     def __init__(self, folder: Path, times: int) -> None:
         super().__init__(folder)
         self._times = times
 
     def rows_of(self, split: Split) -> npt.NDArray[np.int64]:
-        """The rows of a split, over and over."""
+        """The rows of a split, repeated."""
         return np.tile(super().rows_of(split), self._times)
 
 
 class _Ours:
-    """`training/engine/step.py`, fed as `training/engine/loop.py` feeds it."""
+    """Our loop: `training/engine/step.py`, called as in `training/engine/loop.py`."""
 
-    def __init__(self, recipe: Recipe, num_outputs: int, device: torch.device, stored: Stored | None) -> None:
+    def __init__(self, recipe: Recipe, num_outputs: int, device: torch.device, stored: StoredPictures | None) -> None:
         shape = recipe.network
         network = PlantNetwork(shape.architecture, num_outputs, dropout=shape.dropout, drop_path=shape.drop_path)
         classes = TrainingClasses(tuple(range(num_outputs)), num_outputs, (1.0,) * num_outputs)
@@ -144,7 +144,7 @@ class _Ours:
         self._read_every, self._step = recipe.run.log_every_steps, 0
 
     def take(self, steps: int) -> None:
-        """Losses are read as often as the recipe says, and once at the end."""
+        """Takes the steps; losses are read as often as the recipe says, and once at the end."""
         for pixels, labels in itertools.islice(self._batches, steps):
             self._engine.take(pixels, labels, step=self._step)
             self._step += 1
@@ -154,10 +154,10 @@ class _Ours:
 
 
 class _Timm:
-    """timm's model, optimizer, scaler, schedule, loader and step."""
+    """timm's loop: its model, optimizer, scaler, schedule, loader and step."""
 
     def __init__(
-        self, recipe: Recipe, num_outputs: int, device: torch.device, stored: Stored | None, *, fused: bool
+        self, recipe: Recipe, num_outputs: int, device: torch.device, stored: StoredPictures | None, *, fused: bool
     ) -> None:
         shape, schedule, hardware = recipe.network, recipe.schedule, recipe.hardware
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
@@ -187,7 +187,7 @@ class _Timm:
         )
 
     def take(self, steps: int) -> None:
-        """One turn of timm's `train_one_epoch` a step, without accumulation, clipping and moving average."""
+        """Takes the steps as timm's `train_one_epoch`, without accumulation, clipping and moving average."""
         for pixels, labels in itertools.islice(self._batches, steps):
             pixels_as_laid_out = pixels.contiguous(memory_format=self._format)
             with self._precision():
@@ -209,7 +209,7 @@ class _Timm:
 def _generated(
     recipe: Recipe, num_outputs: int, device: torch.device, memory_format: torch.memory_format
 ) -> Iterator[_Batch]:
-    """Endless batches of noise on the host, pinned where the device is a GPU, as the loaders hand them over."""
+    """Endless batches of noise in host memory, pinned if the device is a GPU, as the loaders yield them."""
     size, side, pinned = recipe.schedule.batch_size, recipe.pictures.picture_px, device.type == "cuda"
 
     def batch() -> _Batch:
@@ -221,12 +221,12 @@ def _generated(
 
 
 def _prefetched(recipe: Recipe, num_outputs: int, device: torch.device) -> Iterator[_Batch]:
-    """The same through timm's prefetcher, which copies and normalizes a batch ahead of its turn."""
+    """The same through timm's prefetcher, which copies and normalizes the next batch in advance."""
     batches: Any = _generated(recipe, num_outputs, device, torch.contiguous_format)
     return iter(PrefetchLoader(batches, mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD, device=device))
 
 
-def _from_shards(recipe: Recipe, stored: Stored, device: torch.device) -> Iterator[_Batch]:
+def _from_shards(recipe: Recipe, stored: StoredPictures, device: torch.device) -> Iterator[_Batch]:
     loader, batches = training_loader(_Repeated(stored.data, stored.times), recipe, pin=device.type == "cuda")
     batches.side_px = recipe.pictures.picture_px
     for epoch in itertools.count():
@@ -235,7 +235,7 @@ def _from_shards(recipe: Recipe, stored: Stored, device: torch.device) -> Iterat
 
 
 def _from_folder(recipe: Recipe, folder: Path, device: torch.device) -> Iterator[_Batch]:
-    """timm's loader with the recipe's crops and flips; its RandAugment leaves each operation out half of the time."""
+    """timm's loader with the recipe's crops and flips; its RandAugment skips each operation with probability 0.5."""
     loader = timm_training_loader(
         folder,
         recipe.augment,

@@ -1,4 +1,4 @@
-"""Training loops of one process that take turns, so that a busy machine or a warm card slows all alike."""
+"""Lets training loops of one process take turns, so that a busy machine or a warm GPU slows all alike."""
 
 import random
 import time
@@ -13,31 +13,31 @@ import torch
 from benchmarks.train_speed_arms import Arm
 
 _MOST_WAIT_S: Final = 60.0
-_LOOK_S: Final = 0.2
-_IDLE: Final = 0.1  # of a core, all loader processes together
+_POLL_S: Final = 0.2
+_IDLE_SHARE: Final = 0.1  # of a core, for all loader processes together
 Name = TypeVar("Name", bound=str)
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """How long the turns of one loop took."""
+class TurnTimes(msgspec.Struct, frozen=True):
+    """The duration of the turns of one loop."""
 
     warmup_s: float
-    """The first turn with what leads in to it, s; it does not count."""
+    """The first turn with its lead-in, s; it is not counted."""
     seconds: list[float]
-    """Each turn that counts, without what leads in to it, s."""
+    """Each counted turn, without its lead-in, s."""
 
 
 def take_turns(
     arms: Mapping[Name, Arm], lead_in: Mapping[Name, int], *, rounds: Iterable[int], steps: int, device: torch.device
-) -> dict[Name, Taken]:
-    """Lets every loop take its turn in every round.
+) -> dict[Name, TurnTimes]:
+    """Runs each loop once in each round, and measures how long it takes.
 
     Args:
         arms: The loops.
-        lead_in: Steps of each that come before its clock starts, in every turn.
-        rounds: Their numbers; number 0 warms up.
-        steps: Steps of a turn.
-        device: Where the loops train.
+        lead_in: Untimed steps of each loop at the start of each turn.
+        rounds: Numbers of the rounds; round 0 is for warm-up.
+        steps: Timed steps of a turn.
+        device: Device of the loops.
     """
     seconds: dict[Name, list[float]] = {name: [] for name in arms}
     warmup_s: dict[Name, float] = {}
@@ -51,16 +51,16 @@ def take_turns(
                 warmup_s[name] = time.perf_counter() - began
             else:
                 seconds[name].append(taken)
-    return {name: Taken(warmup_s[name], seconds[name]) for name in arms}
+    return {name: TurnTimes(warmup_s[name], seconds[name]) for name in arms}
 
 
 def order_of(number: int, names: Sequence[Name]) -> list[Name]:
-    """The order of the loops in a round: at random, so that none always follows the same one; the same every time."""
+    """The order of the loops in a round: random, but the same in each run of the program."""
     return random.Random(number).sample(names, len(names))
 
 
 def wait_for(device: torch.device) -> None:
-    """Waits until a GPU has done what it was asked to."""
+    """Waits until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -74,18 +74,18 @@ def _timed(arm: Arm, steps: int, device: torch.device) -> float:
 
 
 def _wait_for_loaders() -> None:
-    """Lets loader processes fill their queues after a turn: they would take the cores from the loop that is next."""
+    """Waits until the loader processes have filled their queues; else they would slow the next loop."""
     loaders = psutil.Process().children(recursive=True)
     ends, used = time.monotonic() + _MOST_WAIT_S, _cpu_s(loaders)
     while loaders and time.monotonic() < ends:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
         before, used = used, _cpu_s(loaders)
-        if used - before <= _IDLE * _LOOK_S:
+        if used - before <= _IDLE_SHARE * _POLL_S:
             return
 
 
 def _cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """Processor time of the processes that still run, s."""
+    """CPU time of the processes that still run, s."""
     taken = 0.0
     for process in processes:
         with suppress(psutil.NoSuchProcess):
