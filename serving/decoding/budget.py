@@ -1,4 +1,4 @@
-"""Memory for all decodes in flight: whoever wants some waits until it is free."""
+"""A memory budget for all decodes in flight; a decode waits until its memory is available."""
 
 import asyncio
 from collections import deque
@@ -9,11 +9,11 @@ from prometheus_client import Gauge
 
 
 class ByteBudget:
-    """A number of bytes, granted first come first served.
+    """A number of bytes, granted in the order of the requests.
 
     Args:
-        num_bytes: Most at any time, but for one grant that is larger than this and alone.
-        granted: Shows how many are granted now.
+        num_bytes: Maximum granted at any time. A larger request is granted when nothing else is.
+        granted: Gauge of the bytes granted now.
     """
 
     def __init__(self, num_bytes: int, granted: Gauge) -> None:
@@ -23,34 +23,34 @@ class ByteBudget:
 
     @asynccontextmanager
     async def grant(self, num_bytes: int) -> AsyncIterator[None]:
-        """Waits for memory, and gives it back at the end of the `with`."""
+        """Waits for memory, and returns it when the context ends."""
         await self._acquire(num_bytes)
         try:
             yield
         finally:
             self._add(-num_bytes)
-            self._wake()
+            self._grant_waiting()
 
     async def _acquire(self, num_bytes: int) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((num_bytes, turn))
-        self._wake()
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting.append((num_bytes, granted))
+        self._grant_waiting()
         try:
-            await turn
+            await granted
         except asyncio.CancelledError:
-            if turn.cancelled():
-                self._waiting.remove((num_bytes, turn))
-            else:  # granted in the same step of the loop
+            if granted.cancelled():
+                self._waiting.remove((num_bytes, granted))
+            else:  # granted in the same step of the event loop
                 self._add(-num_bytes)
-            self._wake()
+            self._grant_waiting()
             raise
 
-    def _wake(self) -> None:
-        """Grants what fits, in order: a small request never overtakes a large one, or that might wait for ever."""
+    def _grant_waiting(self) -> None:
+        """Grants what fits, strictly in order: if small requests could overtake a large one, it might never run."""
         while self._waiting and self._fits(self._waiting[0][0]):
-            num_bytes, turn = self._waiting.popleft()
+            num_bytes, granted = self._waiting.popleft()
             self._add(num_bytes)
-            turn.set_result(None)
+            granted.set_result(None)
 
     def _fits(self, num_bytes: int) -> bool:
         return self._granted == 0 or self._granted + num_bytes <= self._num_bytes

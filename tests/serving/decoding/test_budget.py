@@ -1,4 +1,4 @@
-"""Memory is granted first come first served, and never more than there is."""
+"""The memory budget: grants are in order and within the limit."""
 
 import asyncio
 import contextlib
@@ -8,8 +8,8 @@ from serving.metrics import Metrics
 from tests.serving.decoding.running_pool import value
 
 
-class Desk:
-    """A budget of 100 bytes, and who holds how much of it."""
+class Requests:
+    """A budget of 100 bytes and named requests to it."""
 
     def __init__(self):
         self.metrics = Metrics()
@@ -43,90 +43,90 @@ async def settled():
 
 def on_a_loop(test):
     def run():
-        async def with_desk():
-            desk = Desk()
-            await test(desk)
-            for name in desk.leave:
-                await desk.end(name)
-            assert (desk.held, desk.granted) == ([], 0)
+        async def with_requests():
+            requests = Requests()
+            await test(requests)
+            for name in requests.leave:
+                await requests.end(name)
+            assert (requests.held, requests.granted) == ([], 0)
 
-        asyncio.run(with_desk())
+        asyncio.run(with_requests())
 
     run.__name__ = test.__name__
     return run
 
 
 @on_a_loop
-async def test_what_fits_is_granted_at_once(desk):
-    desk.ask("a", 60)
-    desk.ask("b", 40)
+async def test_request_that_fits_is_granted_at_once(requests):
+    requests.ask("a", 60)
+    requests.ask("b", 40)
     await settled()
-    assert (desk.held, desk.granted) == (["a", "b"], 100)
+    assert (requests.held, requests.granted) == (["a", "b"], 100)
 
 
 @on_a_loop
-async def test_what_does_not_fit_waits_until_it_does(desk):
-    desk.ask("a", 60)
-    desk.ask("b", 41)
+async def test_request_that_does_not_fit_waits(requests):
+    requests.ask("a", 60)
+    requests.ask("b", 41)
     await settled()
-    assert (desk.held, desk.granted) == (["a"], 60)
-    await desk.end("a")
-    assert (desk.held, desk.granted) == (["b"], 41)
+    assert (requests.held, requests.granted) == (["a"], 60)
+    await requests.end("a")
+    assert (requests.held, requests.granted) == (["b"], 41)
 
 
 @on_a_loop
-async def test_small_requests_do_not_overtake_a_large_one(desk):
-    desk.ask("a", 60)
-    desk.ask("large", 90)
-    desk.ask("small", 10)
+async def test_small_requests_do_not_overtake_a_large_one(requests):
+    requests.ask("a", 60)
+    requests.ask("large", 90)
+    requests.ask("small", 10)
     await settled()
-    assert desk.held == ["a"]
-    await desk.end("a")
-    assert desk.held == ["large", "small"]
+    assert requests.held == ["a"]
+    await requests.end("a")
+    assert requests.held == ["large", "small"]
 
 
 @on_a_loop
-async def test_more_than_the_whole_budget_is_granted_alone(desk):
-    desk.ask("a", 1)
-    desk.ask("huge", 1_000)
-    desk.ask("b", 1)
+async def test_request_over_the_whole_budget_is_granted_alone(requests):
+    requests.ask("a", 1)
+    requests.ask("huge", 1_000)
+    requests.ask("b", 1)
     await settled()
-    assert desk.held == ["a"]
-    await desk.end("a")
-    assert (desk.held, desk.granted) == (["huge"], 1_000)
-    await desk.end("huge")
-    assert desk.held == ["b"]
+    assert requests.held == ["a"]
+    await requests.end("a")
+    assert (requests.held, requests.granted) == (["huge"], 1_000)
+    await requests.end("huge")
+    assert requests.held == ["b"]
 
 
 @on_a_loop
-async def test_who_gives_up_waiting_lets_the_next_one_through(desk):
-    desk.ask("a", 60)
-    given_up = desk.ask("large", 90)
-    desk.ask("small", 10)
+async def test_cancelled_waiting_request_lets_the_next_one_through(requests):
+    requests.ask("a", 60)
+    cancelled = requests.ask("large", 90)
+    requests.ask("small", 10)
     await settled()
-    given_up.cancel()
+    cancelled.cancel()
     await settled()
-    assert desk.held == ["a", "small"]
+    assert requests.held == ["a", "small"]
 
 
 @on_a_loop
-async def test_who_gives_up_in_the_moment_of_the_grant_gives_it_back(desk):
-    desk.ask("a", 100)
-    given_up = desk.ask("b", 100)
-    desk.ask("c", 100)
+async def test_request_cancelled_in_the_step_of_its_grant_returns_it(requests):
+    requests.ask("a", 100)
+    cancelled = requests.ask("b", 100)
+    requests.ask("c", 100)
     await settled()
-    desk.leave["a"].set()
-    await asyncio.sleep(0)  # the bytes have gone over to b, which has not run since
-    assert (desk.held, desk.granted) == ([], 100)
-    given_up.cancel()
+    requests.leave["a"].set()
+    await asyncio.sleep(0)  # granted to b, which has not run yet
+    assert (requests.held, requests.granted) == ([], 100)
+    cancelled.cancel()
     await settled()
-    assert (desk.held, desk.granted) == (["c"], 100)
+    assert (requests.held, requests.granted) == (["c"], 100)
 
 
 @on_a_loop
-async def test_a_failure_gives_the_memory_back(desk):
+async def test_exception_returns_the_memory(requests):
     with contextlib.suppress(KeyError):
-        async with desk.budget.grant(70):
-            assert desk.granted == 70
+        async with requests.budget.grant(70):
+            assert requests.granted == 70
             raise KeyError
-    assert desk.granted == 0
+    assert requests.granted == 0
