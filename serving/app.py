@@ -19,7 +19,7 @@ from serving.access.rates import RateLimiter
 from serving.admission import Admission, AdmissionLimits
 from serving.bodies import BodyLimits
 from serving.cores import available_cores
-from serving.decoding.pool import DecodeLimits, Decoders
+from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.identify import Identifier
 from serving.loaded_bundle import LiveBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
@@ -67,7 +67,7 @@ def create_app(
     """
     metrics = Metrics()
     access = _access_control(settings)
-    decoder = decoder or _decoders(settings, metrics)
+    decoder = decoder or _decoder_pool(settings, metrics)
     open_next = partial(open_bundle, settings, metrics, session)
     live_bundle = LiveBundle(open_next(), open_next, decoder, metrics)
     admission = Admission(_admission_limits(settings), metrics)
@@ -103,14 +103,14 @@ def _access_control(settings: Settings) -> AccessControl:
     return AccessControl(read_keys(settings.api_keys, settings.api_keys_file), limiter)
 
 
-def _decoders(settings: Settings, metrics: Metrics) -> Decoders:
+def _decoder_pool(settings: Settings, metrics: Metrics) -> DecoderPool:
     limits = DecodeLimits(
         picture_bytes=settings.max_picture_bytes,
         budget_bytes=settings.decode_budget_bytes,
         child_bytes=settings.decode_child_bytes,
         seconds=settings.decode_s,
     )
-    return Decoders(settings.num_decoders or available_cores(), limits, metrics)
+    return DecoderPool(settings.num_decoders or available_cores(), limits, metrics)
 
 
 def _admission_limits(settings: Settings) -> AdmissionLimits:

@@ -1,1 +1,1 @@
-"""Pictures of strangers are decoded in child processes, which may crash, hang or run out of memory on their own."""
+"""Decodes pictures in child processes with limited memory and time; a picture that crashes a decoder fails alone."""

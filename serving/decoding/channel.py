@@ -1,4 +1,4 @@
-"""The service's end of the socket to a decoding child: orders out, replies in, and the news that the child is gone."""
+"""The service's end of the socket to a decoding child: sends commands, receives replies, detects the child's end."""
 
 import asyncio
 from typing import cast
@@ -6,21 +6,21 @@ from typing import cast
 import msgspec
 
 from models.errors import BotanifyError
-from serving.decoding.messages import MAX_MESSAGE_BYTES, PREFIX_BYTES, Order, Reply, pack, unpack_reply
+from serving.decoding.messages import MAX_MESSAGE_BYTES, PREFIX_BYTES, Command, Reply, pack, unpack_reply
 
 
 class ChildLost(BotanifyError):
-    """The child has ended, whatever the reason."""
+    """The child has ended."""
 
     code = "child_lost"
 
 
 class Channel(asyncio.Protocol):
-    """A protocol for a stream of replies, one to each order."""
+    """An asyncio protocol that receives one reply to each command."""
 
     def __init__(self) -> None:
         self.lost = asyncio.Event()
-        """Set once the child is gone, or was cut off because it broke the rules."""
+        """Set once the child has ended, or was disconnected after an invalid message."""
         self._received = bytearray()
         self._replies: asyncio.Queue[Reply | None] = asyncio.Queue()
         self._transport: asyncio.Transport | None = None
@@ -30,13 +30,13 @@ class Channel(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # not a subclass of it under uvloop
 
     def data_received(self, data: bytes) -> None:
-        """Called by asyncio; delivers a reply once it is complete."""
+        """Called by asyncio; queues a reply once it is complete."""
         self._received += data
         size = int.from_bytes(self._received[:PREFIX_BYTES], "big")
         if size > MAX_MESSAGE_BYTES:
             self.abort()
         elif len(self._received) >= PREFIX_BYTES + max(size, 1):
-            self._deliver(bytes(self._received[PREFIX_BYTES:]))
+            self._queue_reply(bytes(self._received[PREFIX_BYTES:]))
             self._received.clear()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the name that asyncio uses
@@ -45,10 +45,10 @@ class Channel(asyncio.Protocol):
         self._replies.put_nowait(None)
 
     async def receive(self) -> Reply:
-        """The next reply.
+        """Waits for the next reply.
 
         Raises:
-            ChildLost: There will be none.
+            ChildLost: The connection has ended.
         """
         reply = await self._replies.get()
         if reply is None:
@@ -56,23 +56,23 @@ class Channel(asyncio.Protocol):
             raise ChildLost("the child has ended")
         return reply
 
-    def send(self, order: Order) -> None:
-        """Sends an order; goes nowhere when the child is gone."""
+    def send(self, command: Command) -> None:
+        """Sends a command; does nothing if the connection has ended."""
         if self._transport is not None:
-            self._transport.write(pack(order))
+            self._transport.write(pack(command))
 
     def close(self) -> None:
-        """Ends the conversation, which a child takes for the wish that it ends too."""
+        """Closes the connection after pending data is sent; the child then exits."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """As `close`, without sending what is still to be sent."""
+        """Closes the connection at once, without sending pending data."""
         if self._transport is not None:
             self._transport.abort()
 
-    def _deliver(self, content: bytes) -> None:
+    def _queue_reply(self, content: bytes) -> None:
         try:
             self._replies.put_nowait(unpack_reply(content))
-        except msgspec.MsgspecError:  # also when two came at once, which no order asks for
+        except msgspec.MsgspecError:  # invalid content, or two replies to one command
             self.abort()

@@ -1,6 +1,6 @@
-"""The program of one decoding child: it takes orders on its standard input, a socket, and replies there.
+"""The program of a decoding child: it reads commands from its standard input, a socket, and replies on it.
 
-It holds no secret, may use a bounded amount of memory and time, and ends when the service that started it is gone.
+A child holds no secrets, has limits of memory and time, and exits when its service does.
 """
 
 import ctypes
@@ -17,25 +17,25 @@ from typing import Final
 
 import pillow_heif
 
-# The plugins of the accepted formats, imported now: Pillow would import all it has for the first picture.
+# Importing the plugins of the accepted formats keeps Pillow from importing all plugins for the first picture.
 from PIL import AvifImagePlugin, JpegImagePlugin, MpoImagePlugin, PngImagePlugin, WebPImagePlugin  # noqa: F401
 
 from models.decode_cost import decode_cost
 from models.errors import PictureError, UnreadableImage
 from models.preprocess import InputSpec, picture_to_input
 from serving.cores import lower_priority
-from serving.decoding.messages import Cost, Decode, Done, Order, ReadHeader, Ready, Refused, Reply, pack, read_order
+from serving.decoding.messages import Command, Cost, Decode, Done, Failed, ReadHeader, Ready, Reply, pack, read_command
 from serving.decoding.shared_area import SharedArea
 
 _STATUS: Final = Path("/proc/self/status")
-_TIDY_BYTES: Final = 48_000_000  # a photograph of 12 megapixels takes 25 to 40 MB, and less time on warm pages
+_TRIM_BYTES: Final = 48_000_000  # a 12 MP photograph takes 25 to 40 MB, and decodes faster in pages already mapped
 
 
 def main() -> None:
-    """Serves until standard input ends. Arguments: descriptor of the area, bytes and seconds a picture may take."""
+    """Serves until standard input closes. Arguments: descriptor of the area, bytes and seconds allowed per picture."""
     lower_priority()
     descriptor, child_bytes, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    for number in (signal.SIGINT, signal.SIGHUP):  # meant for the service, which a terminal does not tell apart from us
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to children too; the service handles them
         signal.signal(number, signal.SIG_IGN)
     pillow_heif.options.DECODE_THREADS = AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     decoder = _Decoder(SharedArea(descriptor), child_bytes, seconds)
@@ -48,43 +48,43 @@ def main() -> None:
 
 def _serve(service: socket.socket, decoder: "_Decoder") -> None:
     service.sendall(pack(Ready()))
-    orders = service.makefile("rb")
-    while (order := read_order(orders)) is not None:
-        reply = decoder.follow(order)
+    commands = service.makefile("rb")
+    while (command := read_command(commands)) is not None:
+        reply = decoder.handle(command)
         if reply is not None:
             service.sendall(pack(reply))
-        decoder.tidy()
+        decoder.trim_memory()
 
 
 class _Decoder:
-    """Follows orders; holds one picture at most."""
+    """Executes commands; holds at most one picture."""
 
     def __init__(self, area: SharedArea, child_bytes: int, seconds: float) -> None:
         self._area, self._child_bytes, self._seconds = area, child_bytes, seconds
         self._held: tuple[bytes, InputSpec] | None = None
         self._used_bytes = 0
-        self._malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+        self._malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
 
-    def follow(self, order: Order) -> Reply | None:
-        """Gives the reply, if the order has one."""
-        if isinstance(order, ReadHeader):
-            return self._attempt(lambda: self._read_header(order))
+    def handle(self, command: Command) -> Reply | None:
+        """Executes a command and returns its reply, if it has one."""
+        if isinstance(command, ReadHeader):
+            return self._with_limits(lambda: self._read_header(command))
         held, self._held = self._held, None
-        if isinstance(order, Decode) and held is not None:
-            return self._attempt(lambda: self._decode(*held))
+        if isinstance(command, Decode) and held is not None:
+            return self._with_limits(lambda: self._decode(*held))
         return None
 
-    def tidy(self) -> None:
-        """Gives memory back to the machine after a picture that took much: malloc was seen to keep 150 MB."""
-        if self._held is None and self._used_bytes > _TIDY_BYTES and self._malloc_trim is not None:
+    def trim_memory(self) -> None:
+        """Returns memory to the system after a large picture; malloc kept up to 150 MB in measurements."""
+        if self._held is None and self._used_bytes > _TRIM_BYTES and self._malloc_trim is not None:
             self._used_bytes = 0
             self._malloc_trim(0)
 
-    def _read_header(self, order: ReadHeader) -> Cost:
-        self._area.reserve(order.num_bytes)
-        data = self._area.read(order.num_bytes)
-        cost = decode_cost(data, order.spec)
-        self._held, self._used_bytes = (data, order.spec), cost.num_bytes
+    def _read_header(self, command: ReadHeader) -> Cost:
+        self._area.reserve(command.num_bytes)
+        data = self._area.read(command.num_bytes)
+        cost = decode_cost(data, command.spec)
+        self._held, self._used_bytes = (data, command.spec), cost.num_bytes
         return Cost(cost.num_bytes)
 
     def _decode(self, data: bytes, spec: InputSpec) -> Done:
@@ -93,17 +93,18 @@ class _Decoder:
         self._area.write_pixels(pixels)
         return Done(picture.format, picture.width, picture.height)
 
-    def _attempt(self, step: Callable[[], Reply]) -> Reply:
+    def _with_limits(self, step: Callable[[], Reply]) -> Reply:
+        """Runs a step with a limit of CPU time and turns its errors into a reply."""
         _limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + self._seconds) + 1)
         try:
             return step()
         except PictureError as error:
-            return Refused.of(error)
+            return Failed.of(error)
         except MemoryError:
-            return Refused.of(self._too_large())
-        except Exception as error:  # whatever a decoder raises for hostile bytes, it is the picture's fault
+            return Failed.of(self._too_large())
+        except Exception as error:  # decoders raise many kinds of errors for damaged or hostile files
             value, remedy = type(error).__name__, "send the original photograph again"
-            return Refused.of(UnreadableImage("the picture does not decode", value=value, remedy=remedy))
+            return Failed.of(UnreadableImage("the picture cannot be decoded", value=value, remedy=remedy))
 
     def _too_large(self) -> UnreadableImage:
         return UnreadableImage(
@@ -114,13 +115,13 @@ class _Decoder:
 
 
 def _limit(kind: int, value: int) -> None:
-    """Sets a limit that can be raised again, as far as this machine lets us."""
+    """Sets a soft limit, which can be raised again, within the hard limit."""
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 def _data_bytes() -> int:
-    """What counts towards RLIMIT_DATA now (proc_pid_status(5), VmData)."""
+    """Returns the memory that counts toward RLIMIT_DATA now: VmData, see proc_pid_status(5)."""
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmData:"))
     return int(line.split()[1]) * 1024
 

@@ -1,7 +1,7 @@
-"""What the service and a decoding child say to each other: MessagePack behind four bytes of length.
+"""The messages between the service and a decoding child: MessagePack with a length prefix of four bytes.
 
-The service orders `ReadHeader`, learns the `Cost`, and once that memory is granted orders `Decode`, or `Forget` if
-nobody wants the picture any more. The picture's bytes and its pixels cross through a `SharedArea`.
+The service sends `ReadHeader` and receives the `Cost`. Once that much memory is granted it sends `Decode`, or `Discard`
+if the picture is no longer needed. The bytes and pixels of the picture are passed through a `SharedArea`.
 """
 
 from typing import Annotated, BinaryIO, Final
@@ -12,39 +12,39 @@ from models.errors import PictureError, TooManyPixels, UnreadableImage, Unsuppor
 from models.preprocess import InputSpec
 
 PREFIX_BYTES: Final = 4
-MAX_MESSAGE_BYTES: Final = 65_536  # each is a few hundred bytes; a child that says more is broken
+MAX_MESSAGE_BYTES: Final = 65_536  # real messages take a few hundred bytes; a child that sends more is broken
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 _ERRORS: Final = {kind.code: kind for kind in (PictureError, UnsupportedFormat, UnreadableImage, TooManyPixels)}
 
 
 class ReadHeader(msgspec.Struct, frozen=True, tag=True):
-    """Order: take the picture out of the area and read its header."""
+    """Command: copy the picture from the shared area and read its header."""
 
     num_bytes: Natural
-    """Size of the picture in the area."""
+    """Size of the picture."""
     spec: InputSpec
 
 
 class Decode(msgspec.Struct, frozen=True, tag=True):
-    """Order: decode the picture whose header was read, and put its pixels into the area."""
+    """Command: decode the picture whose header was read, and write its pixels to the shared area."""
 
 
-class Forget(msgspec.Struct, frozen=True, tag=True):
-    """Order without a reply: drop the picture whose header was read."""
+class Discard(msgspec.Struct, frozen=True, tag=True):
+    """Command without a reply: drop the picture whose header was read."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Reply, unasked: the child has started."""
+    """The first message of a child, sent once it has started."""
 
 
 class Cost(msgspec.Struct, frozen=True, tag=True):
-    """Reply: what the decode will take, as `models.decode_cost` says."""
+    """Reply: the memory that the decode needs, as `models.decode_cost` estimates it."""
 
     num_bytes: Natural
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """Reply: the pixels lie in the area, float32 `chw`, as large as the order's input."""
+    """Reply: the pixels are in the shared area, float32 `chw`, in the size of the requested input."""
 
     format: str
     width: Natural
@@ -53,8 +53,8 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     """Height of the upright original, px."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
-    """Reply: the parts of a `PictureError`."""
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """Reply: the fields of a `PictureError`."""
 
     code: str
     problem: str
@@ -63,41 +63,41 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     remedy: str | None
 
     @classmethod
-    def of(cls, error: PictureError) -> "Refused":
-        """Takes an error apart."""
+    def of(cls, error: PictureError) -> "Failed":
+        """Converts an error to a message."""
         value = None if error.value is None else str(error.value)
         return cls(error.code, error.problem, value, error.limit, error.remedy)
 
     def error(self) -> PictureError:
-        """Puts the error together again."""
+        """Converts the message back to an error."""
         kind = _ERRORS.get(self.code, PictureError)
         return kind(self.problem, value=self.value, limit=self.limit, remedy=self.remedy)
 
 
-Order = ReadHeader | Decode | Forget
-Reply = Ready | Cost | Done | Refused
+Command = ReadHeader | Decode | Discard
+Reply = Ready | Cost | Done | Failed
 _encoder: Final = msgspec.msgpack.Encoder()
-_order_decoder: Final[msgspec.msgpack.Decoder[Order]] = msgspec.msgpack.Decoder(Order)
+_command_decoder: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)
 _reply_decoder: Final[msgspec.msgpack.Decoder[Reply]] = msgspec.msgpack.Decoder(Reply)
 
 
-def pack(message: Order | Reply) -> bytes:
-    """A message as it is sent."""
+def pack(message: Command | Reply) -> bytes:
+    """Encodes a message with its length prefix."""
     content = _encoder.encode(message)
     return len(content).to_bytes(PREFIX_BYTES, "big") + content
 
 
 def unpack_reply(content: bytes) -> Reply:
-    """A reply from what stands behind its length.
+    """Decodes a reply, given without its length prefix.
 
     Raises:
-        msgspec.DecodeError: It is none.
+        msgspec.DecodeError: The content is not a reply.
     """
     return _reply_decoder.decode(content)
 
 
-def read_order(stream: BinaryIO) -> Order | None:
-    """Waits for the next order; `None` once nobody is there to give one."""
+def read_command(stream: BinaryIO) -> Command | None:
+    """Waits for the next command; returns None if the service has closed the connection."""
     prefix = stream.read(PREFIX_BYTES)
     content = stream.read(int.from_bytes(prefix, "big"))
-    return _order_decoder.decode(content) if content else None
+    return _command_decoder.decode(content) if content else None

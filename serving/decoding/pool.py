@@ -1,4 +1,4 @@
-"""The decoding children: as many as asked for, each replaced when it dies, and one picture in each."""
+"""A pool of decoding children: one picture per child, and a child that dies is replaced."""
 
 import asyncio
 import time
@@ -18,27 +18,27 @@ from serving.decoding.process import ChildHangs, ChildProcess
 from serving.errors import NotReady, Overloaded, TooLarge
 from serving.metrics import Metrics
 
-_GRACE_S: Final = 2.0  # a child that was told to leave does so within 0.1 s unless it decodes
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0  # between attempts to start a child
+_EXIT_GRACE_S: Final = 2.0  # an idle child exits within 0.1 s; one that decodes takes longer
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 30.0  # between attempts to start a child
 _Result = TypeVar("_Result")
 _log = structlog.get_logger(__name__)
 
 
 class DecodeLimits(msgspec.Struct, frozen=True):
-    """What decodes may take."""
+    """Limits of memory and time for decodes."""
 
     picture_bytes: int
     """Largest picture, bytes."""
     budget_bytes: int
-    """Memory for all decodes in flight, bytes; one that needs more waits until it is alone."""
+    """Memory for all decodes in flight, bytes; a picture that needs more is decoded alone."""
     child_bytes: int
-    """Memory that one child may take beyond what it has after its start, bytes."""
+    """Memory that a child may use in addition to what it takes after its start, bytes."""
     seconds: float
-    """Longest time for one step of a picture, header or pixels; then its child is killed."""
+    """Time limit of each of the two steps, header and pixels; a child that exceeds it is killed."""
 
 
 class Decoded(NamedTuple):
-    """A picture that is ready for the network."""
+    """A picture as network input."""
 
     pixels: npt.NDArray[np.float32]
     """`chw`, as `models.preprocess.to_network_input` gives it."""
@@ -50,13 +50,13 @@ class Decoded(NamedTuple):
     """One of the keys of `models.preprocess.PIXEL_LIMITS`."""
 
 
-class Decoders:
+class DecoderPool:
     """Decodes pictures in child processes.
 
     Args:
-        num_children: Pictures at the same time.
-        limits: What they may take.
-        metrics: Counts pictures, failures, deaths and granted memory.
+        num_children: Number of children, and so of concurrent decodes.
+        limits: Limits of each decode.
+        metrics: Counts pictures, failures, restarts and granted memory.
     """
 
     def __init__(self, num_children: int, limits: DecodeLimits, metrics: Metrics) -> None:
@@ -65,50 +65,50 @@ class Decoders:
         self._children: set[ChildProcess] = set()
         self._idle: list[ChildProcess] = []
         self._num_idle = asyncio.Semaphore(0)
-        self._keepers: list[asyncio.Task[None]] = []
+        self._supervisors: list[asyncio.Task[None]] = []
         self._is_closed = False
 
     @property
     def num_alive(self) -> int:
-        """Children that can decode, or do."""
+        """Number of children that are running, idle or not."""
         return sum(child.is_alive for child in self._children)
 
     async def start(self) -> None:
-        """Starts all children at once and waits until each has answered or failed; those that failed are tried again.
+        """Starts all children concurrently and waits for the outcome of each; those that failed are retried later.
 
         Raises:
-            InputError: None of them starts.
+            InputError: No child starts.
             NotReady: `close` was called.
         """
-        attempts = [asyncio.get_running_loop().create_future() for _ in range(self._num_children)]
-        self._keepers = [asyncio.create_task(self._keep_one(attempt)) for attempt in attempts]
-        failures = [failure for attempt in attempts if (failure := await attempt) is not None]
+        outcomes = [asyncio.get_running_loop().create_future() for _ in range(self._num_children)]
+        self._supervisors = [asyncio.create_task(self._supervise(outcome)) for outcome in outcomes]
+        failures = [failure for outcome in outcomes if (failure := await outcome) is not None]
         if self._is_closed:
             raise _closed()
         if len(failures) == self._num_children:
             await self.close()
             raise InputError(
-                "no program that decodes pictures starts",
+                "no decoding process starts",
                 value=failures[0],
-                remedy="see what it says above, and free memory or processes",
+                remedy="see the messages above, and free memory or processes",
             )
 
     async def decode(self, data: bytes, spec: InputSpec) -> Decoded:
-        """Decodes a picture once a child and the memory are free.
+        """Decodes a picture once a child and the memory are available.
 
-        When cancelled, a decode that has not begun never does, and one that runs is waited for.
+        If the caller is cancelled, a decode that waits is dropped, and one that runs is awaited.
 
         Raises:
-            PictureError: As `models.preprocess.picture_to_input`, and for a picture whose decoder crashes, hangs or
-                needs too much memory.
-            Overloaded: This machine has no memory for the picture.
-            TooLarge: The picture has more bytes than the limits say.
+            PictureError: As `models.preprocess.picture_to_input`; also if the decoder crashes, hangs or exceeds its
+                memory.
+            Overloaded: The system has no memory for the picture.
+            TooLarge: The picture has more bytes than the limits allow.
             NotReady: `close` was called.
         """
         name = "unknown"
         try:
             name = sniff_format(data)
-            decoded = await self._in_a_child(data, spec, name)
+            decoded = await self._decode_in_child(data, spec, name)
         except PictureError as error:
             self._metrics.decode_failure(error.code, name)
             raise
@@ -116,108 +116,112 @@ class Decoders:
         return decoded
 
     async def close(self) -> None:
-        """Ends every child; one that still decodes after two seconds is killed."""
+        """Stops all children; one that still decodes after two seconds is killed."""
         self._is_closed = True
         self._num_idle.release()
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
-        self._keepers.clear()
+        for supervisor in self._supervisors:
+            supervisor.cancel()
+        await asyncio.gather(*self._supervisors, return_exceptions=True)
+        self._supervisors.clear()
 
-    async def _in_a_child(self, data: bytes, spec: InputSpec, name: str) -> Decoded:
+    async def _decode_in_child(self, data: bytes, spec: InputSpec, name: str) -> Decoded:
         if len(data) > self._limits.picture_bytes:
             limit = f"at most {self._limits.picture_bytes} bytes"
             raise TooLarge("the picture is too large", value=f"{len(data)} bytes", limit=limit)
-        began = time.perf_counter()
-        child = await self._take()
-        self._metrics.stage_took("wait", time.perf_counter() - began)
+        started_at = time.perf_counter()
+        child = await self._acquire()
+        self._metrics.stage_took("wait", time.perf_counter() - started_at)
         try:
-            cost = await _to_the_end(child.read_header(data, spec))
+            cost = await _finish_before_cancelling(child.read_header(data, spec))
             async with self._budget.grant(cost.num_bytes):
-                done, pixels = await _to_the_end(child.decode(spec))
+                done, pixels = await _finish_before_cancelling(child.decode(spec))
         except ChildLost as error:
-            raise self._fault(error, name) from error
+            raise self._error_of(error, name) from error
         except (MemoryError, OSError) as error:
             raise Overloaded("not enough memory for the picture", retry_after_s=1, remedy="try again later") from error
         finally:
-            self._metrics.stage_took("decode", child.worked_s)
-            child.settle()
-            self._give(child)
+            self._metrics.stage_took("decode", child.decode_s)
+            child.reset()
+            self._release(child)
         return Decoded(pixels, done.width, done.height, done.format)
 
-    async def _take(self) -> ChildProcess:
+    async def _acquire(self) -> ChildProcess:
         while True:
             await self._num_idle.acquire()
             if self._is_closed:
-                self._num_idle.release()  # for the next one who waits
+                self._num_idle.release()  # wakes the next waiting decode
                 raise _closed()
             if self._idle and (child := self._idle.pop()).is_alive:
                 return child
 
-    def _give(self, child: ChildProcess) -> None:
+    def _release(self, child: ChildProcess) -> None:
         if child.is_alive:
-            self._idle.append(child)  # the last one used is the next one taken: its pages are warm
+            self._idle.append(child)  # last in, first out: its memory pages are already mapped
             self._num_idle.release()
 
-    def _fault(self, error: ChildLost, name: str) -> UnreadableImage | NotReady:
+    def _error_of(self, error: ChildLost, name: str) -> UnreadableImage | NotReady:
         if self._is_closed:
             return _closed()
         if isinstance(error, ChildHangs):
             limit, remedy = f"at most {self._limits.seconds:g} seconds", "send a smaller version"
             return UnreadableImage(f"the {name} picture takes too long to decode", limit=limit, remedy=remedy)
         limit, remedy = "a complete, undamaged file", "send the original photograph again"
-        return UnreadableImage(f"the {name} picture made its decoder fail", limit=limit, remedy=remedy)
+        return UnreadableImage(f"the {name} picture crashed its decoder", limit=limit, remedy=remedy)
 
-    async def _keep_one(self, attempt: asyncio.Future[Exception | None]) -> None:
-        """Keeps one child running until cancelled; tells how the first attempt to start one went."""
+    async def _supervise(self, first_outcome: asyncio.Future[Exception | None]) -> None:
+        """Keeps one child running until cancelled.
+
+        Args:
+            first_outcome: Receives the outcome of the first attempt to start it.
+        """
         try:
             while True:
-                child = await self._start_one(attempt)
-                await self._attend(child, attempt)
+                child = await self._start_child(first_outcome)
+                await self._use_until_exit(child, first_outcome)
                 _log.warning("decoder_ended", pid=child.pid, exit_status=child.exit_status)
                 self._metrics.restart("decoder")
         finally:
-            _tell(attempt, _closed())
+            _set_once(first_outcome, _closed())
 
-    async def _start_one(self, attempt: asyncio.Future[Exception | None]) -> ChildProcess:
-        limits, pause_s = self._limits, _FIRST_PAUSE_S
+    async def _start_child(self, first_outcome: asyncio.Future[Exception | None]) -> ChildProcess:
+        limits, retry_s = self._limits, _FIRST_RETRY_S
         while True:
             try:
                 return await ChildProcess.start(limits.picture_bytes, limits.child_bytes, limits.seconds)
             except (OSError, ChildLost) as error:
-                _log.warning("decoder_does_not_start", reason=str(error), next_attempt_s=pause_s)
-                _tell(attempt, error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                _log.warning("decoder_does_not_start", reason=str(error), next_attempt_s=retry_s)
+                _set_once(first_outcome, error)
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
 
-    async def _attend(self, child: ChildProcess, attempt: asyncio.Future[Exception | None]) -> None:
-        """Has a child take part until it ends, or ends it when cancelled."""
+    async def _use_until_exit(self, child: ChildProcess, first_outcome: asyncio.Future[Exception | None]) -> None:
+        """Adds a child to the pool until it exits; stops it if cancelled."""
         self._children.add(child)
-        self._give(child)
-        _tell(attempt, None)
+        self._release(child)
+        _set_once(first_outcome, None)
         try:
-            await child.ended()
+            await child.wait()
         finally:
             self._children.discard(child)
             self._idle = [other for other in self._idle if other is not child]
-            await child.stop(_GRACE_S)
+            await child.stop(_EXIT_GRACE_S)
 
 
-def _tell(attempt: asyncio.Future[Exception | None], outcome: Exception | None) -> None:
-    if not attempt.done():
-        attempt.set_result(outcome)
+def _set_once(future: asyncio.Future[Exception | None], outcome: Exception | None) -> None:
+    if not future.done():
+        future.set_result(outcome)
 
 
 def _closed() -> NotReady:
-    return NotReady("the programs that decode pictures are stopped", retry_after_s=1, remedy="try again in a second")
+    return NotReady("the decoding processes are stopped", retry_after_s=1, remedy="try again in a second")
 
 
-async def _to_the_end(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Awaits some work; when cancelled meanwhile, only once the work is done.
+async def _finish_before_cancelling(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    """Awaits a coroutine; a cancellation takes effect only once the coroutine has finished.
 
-    So whoever cancels keeps its turn until the memory is free, and a child is never left in the middle of an order.
+    So a cancelled decode keeps its share of the budget until its memory is free, and no command is interrupted.
     """
-    task, cancelled = asyncio.create_task(work), False
+    task, cancelled = asyncio.create_task(coroutine), False
     try:
         while not task.done():
             try:
@@ -226,8 +230,8 @@ async def _to_the_end(work: Coroutine[Any, Any, _Result]) -> _Result:
                 cancelled = True
         if cancelled:
             if not task.cancelled():
-                task.exception()  # looked at, or asyncio complains that nobody did
+                task.exception()  # retrieved, or asyncio logs that it never was
             raise asyncio.CancelledError
         return task.result()
     finally:
-        del task  # it knows an error whose traceback knows this frame: the picture would stay until the next collection
+        del task  # breaks the cycle task, error, traceback, frame, which would keep the picture until a collection

@@ -1,21 +1,21 @@
-"""Decoding children that several tests share: a start takes half a second."""
+"""Decoder pools that tests share, because a start takes half a second."""
 
 import pytest
 
-from tests.serving.decoding.running_pool import Running
+from tests.serving.decoding.running_pool import RunningPool
 
 
 @pytest.fixture(scope="module")
 def running():
-    """Two children with generous limits; a test that harms one leaves it to be replaced."""
-    with Running(2) as running:
+    """Two children with generous limits; a child that a test kills is replaced."""
+    with RunningPool(2) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def one():
     """A single child, so that a test knows which one decodes."""
-    with Running(1) as running:
+    with RunningPool(1) as running:
         yield running
 
 

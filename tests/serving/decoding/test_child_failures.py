@@ -1,4 +1,4 @@
-"""A child that crashes, hangs or wants too much memory costs one picture, and nobody waits longer than need be."""
+"""Children that crash or misbehave, and cancelled decodes: only the affected picture fails."""
 
 import asyncio
 import os
@@ -13,16 +13,26 @@ from PIL import Image
 from models.errors import UnreadableImage
 from serving.decoding.channel import Channel, ChildLost
 from tests.models.pictures import encode
-from tests.serving.decoding.running_pool import RESTARTS, SMALL, SPEC, Running, memory, on_the_loop, stop, until, value
+from tests.serving.decoding.running_pool import (
+    RESTARTS,
+    SMALL,
+    SPEC,
+    RunningPool,
+    memory,
+    stop,
+    until,
+    until_on_loop,
+    value,
+)
 
 GRANTED = "botanify_decode_bytes"
 
 
 def begin(running, data=SMALL):
-    """Starts a decode and gives its task once the child has its order."""
+    """Starts a decode and returns its task once the child has received its command."""
 
     async def begin():
-        task = asyncio.create_task(running.decoders.decode(data, SPEC))
+        task = asyncio.create_task(running.pool.decode(data, SPEC))
         await asyncio.sleep(0.02)
         return task
 
@@ -40,7 +50,7 @@ def outcome(running, task):
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT, signal.SIGXCPU])
-def test_a_child_killed_while_it_decodes_costs_one_picture(one, pid, number):
+def test_child_killed_while_decoding_fails_one_picture(one, pid, number):
     restarts = value(one.metrics, RESTARTS)
     stop(pid)
     task = begin(one)
@@ -49,8 +59,7 @@ def test_a_child_killed_while_it_decodes_costs_one_picture(one, pid, number):
     failure = outcome(one, task)
     assert type(failure) is UnreadableImage
     assert str(failure) == (
-        "the PNG picture made its decoder fail (expected a complete, undamaged file): "
-        "send the original photograph again."
+        "the PNG picture crashed its decoder (expected a complete, undamaged file): send the original photograph again."
     )
     assert one.decode(SMALL).format == "PNG"
     assert pid not in one.pids()
@@ -58,11 +67,11 @@ def test_a_child_killed_while_it_decodes_costs_one_picture(one, pid, number):
     assert value(one.metrics, GRANTED) == 0
 
 
-def test_memory_is_given_back_when_a_child_dies_in_the_middle_of_the_pixels(one, pid):
+def test_memory_is_returned_if_a_child_dies_while_decoding_pixels(one, pid):
     async def kill_in_the_middle():
         large = encode(Image.new("RGB", (5_000, 4_000), "red"), "PNG", compress_level=1)
-        task = asyncio.create_task(one.decoders.decode(large, SPEC))
-        await on_the_loop(lambda: value(one.metrics, GRANTED) > 80_000_000)
+        task = asyncio.create_task(one.pool.decode(large, SPEC))
+        await until_on_loop(lambda: value(one.metrics, GRANTED) > 80_000_000)
         os.kill(pid, signal.SIGKILL)
         return await asyncio.gather(task, return_exceptions=True)
 
@@ -71,31 +80,31 @@ def test_memory_is_given_back_when_a_child_dies_in_the_middle_of_the_pixels(one,
     assert value(one.metrics, GRANTED) == 0
 
 
-def test_a_child_that_dies_idle_costs_no_picture(one, pid):
+def test_death_of_an_idle_child_fails_no_picture(one, pid):
     os.kill(pid, signal.SIGSEGV)
-    one.run(on_the_loop(lambda: pid not in one.pids()))
+    one.run(until_on_loop(lambda: pid not in one.pids()))
     assert one.decode(SMALL).format == "PNG"
 
 
-def test_a_dead_child_is_replaced_without_a_request(one, pid):
+def test_dead_child_is_replaced_without_a_request(one, pid):
     os.kill(pid, signal.SIGKILL)
-    one.run(on_the_loop(lambda: one.decoders.num_alive == 0))
+    one.run(until_on_loop(lambda: one.pool.num_alive == 0))
     one.wait_for_all(1)
     assert pid not in one.pids()
 
 
-def test_a_start_that_fails_is_tried_again(one, pid, monkeypatch, capfd):
+def test_failed_start_is_retried(one, pid, monkeypatch, capfd):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/bin/false")
         os.kill(pid, signal.SIGKILL)
-        one.run(on_the_loop(lambda: one.decoders.num_alive == 0))
+        one.run(until_on_loop(lambda: one.pool.num_alive == 0))
         one.run(asyncio.sleep(0.4))
-        assert one.decoders.num_alive == 0
+        assert one.pool.num_alive == 0
     one.wait_for_all(1)
     assert one.decode(SMALL).format == "PNG"
 
 
-def test_the_signals_of_a_terminal_are_left_to_the_service(one, pid):
+def test_child_ignores_the_signals_of_a_terminal(one, pid):
     for number in (signal.SIGINT, signal.SIGHUP):
         os.kill(pid, number)
     assert one.decode(SMALL).format == "PNG"
@@ -110,7 +119,7 @@ async def cancelled(task):
     return (await asyncio.gather(task, return_exceptions=True))[0]
 
 
-def test_a_decode_that_waits_for_a_child_never_starts_once_cancelled(one, pid):
+def test_cancelled_decode_that_waits_for_a_child_never_starts(one, pid):
     failures = value(one.metrics, 'botanify_decode_failures_total{code="unreadable_image",format="PNG"}')
     stop(pid)
     first, waiting = begin(one), begin(one, SMALL[:100])
@@ -121,7 +130,7 @@ def test_a_decode_that_waits_for_a_child_never_starts_once_cancelled(one, pid):
     assert value(one.metrics, 'botanify_decode_failures_total{code="unreadable_image",format="PNG"}') == failures
 
 
-def test_a_cancelled_decode_ends_with_its_child(one, pid):
+def test_cancelled_decode_waits_for_its_child(one, pid):
     stop(pid)
     task = begin(one)
 
@@ -140,8 +149,8 @@ def test_a_cancelled_decode_ends_with_its_child(one, pid):
     assert value(one.metrics, GRANTED) == 0
 
 
-def test_a_cancelled_decode_of_a_hanging_child_ends_in_time():
-    with Running(1, seconds=0.3) as running:
+def test_cancelled_decode_of_a_hanging_child_ends_at_the_time_limit():
+    with RunningPool(1, seconds=0.3) as running:
         (pid,) = running.pids()
         stop(pid)
         task = begin(running)
@@ -153,16 +162,16 @@ def test_a_cancelled_decode_of_a_hanging_child_ends_in_time():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads memory from /proc")
-def test_a_decode_that_waits_for_memory_ends_at_once_when_cancelled():
-    with Running(1, picture_bytes=50_000_000) as running:
+def test_cancelled_decode_that_waits_for_memory_ends_at_once():
+    with RunningPool(1, picture_bytes=50_000_000) as running:
         (pid,) = running.pids()
         running.decode(SMALL)
         before = memory(pid, "RssAnon")
 
         async def cancel_while_waiting():
-            async with running.decoders._budget.grant(10**12):
-                task = asyncio.create_task(running.decoders.decode(SMALL + bytes(40_000_000), SPEC))
-                await on_the_loop(lambda: memory(pid, "RssAnon") - before > 35_000_000)
+            async with running.pool._budget.grant(10**12):
+                task = asyncio.create_task(running.pool.decode(SMALL + bytes(40_000_000), SPEC))
+                await until_on_loop(lambda: memory(pid, "RssAnon") - before > 35_000_000)
                 assert not task.done()
                 return await cancelled(task)
 
@@ -172,20 +181,20 @@ def test_a_decode_that_waits_for_memory_ends_at_once_when_cancelled():
         assert running.pids() == {pid}
 
 
-# ---- a child that is no longer ours
+# ---- invalid replies
 
 
 @pytest.mark.parametrize(
-    "words",
+    "sent",
     [b"\xff\xff\xff\xff", b"\0\0\0\x03abc", b"\0\0\0\x01\x80", b"\0\0\0\x00x"],
-    ids=["too long", "no message", "of no kind", "longer than it says"],
+    ids=["too long", "not MessagePack", "unknown type", "longer than its prefix"],
 )
-def test_a_child_that_breaks_the_rules_is_cut_off(words):
+def test_child_that_sends_an_invalid_message_is_disconnected(sent):
     async def listen():
         ours, theirs = socket.socketpair()
         with theirs:
             _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=ours)
-            theirs.send(words)
+            theirs.send(sent)
             with pytest.raises(ChildLost):
                 async with asyncio.timeout(5):
                     await channel.receive()

@@ -1,4 +1,4 @@
-"""A child may take so much memory and time and no more, and gives the memory back."""
+"""Limits of a child's memory and time."""
 
 import asyncio
 import os
@@ -12,11 +12,11 @@ from PIL import Image
 
 from models.errors import TooManyPixels, UnreadableImage
 from tests.models.pictures import claiming_size, encode, foliage
-from tests.serving.decoding.running_pool import RESTARTS, SMALL, SPEC, Running, memory, stop, value
+from tests.serving.decoding.running_pool import RESTARTS, SMALL, SPEC, RunningPool, memory, stop, value
 
 
-def test_a_hanging_child_is_killed_in_time():
-    with Running(1, seconds=0.3) as running:
+def test_hanging_child_is_killed_at_the_time_limit():
+    with RunningPool(1, seconds=0.3) as running:
         (pid,) = running.pids()
         stop(pid)
         started = time.monotonic()
@@ -28,13 +28,13 @@ def test_a_hanging_child_is_killed_in_time():
         assert value(running.metrics, RESTARTS) == 1
 
 
-def test_more_memory_than_allowed_is_one_clear_refusal():
-    with Running(1, child_bytes=40_000_000) as running:
+def test_picture_over_the_memory_limit_is_refused():
+    with RunningPool(1, child_bytes=40_000_000) as running:
         (pid,) = running.pids()
         large = encode(Image.new("RGB", (5_000, 4_000), "red"), "PNG", compress_level=1)
         with pytest.raises(UnreadableImage) as refused:
             running.decode(large)
-        with pytest.raises(TooManyPixels):  # the decoder would take 8 bytes a pixel to read the header
+        with pytest.raises(TooManyPixels):  # reading this header would take 8 bytes per pixel
             running.decode(claiming_size("WEBP", (16_000, 16_000)))
         assert str(refused.value) == (
             "the picture needs more memory than one picture may use (expected at most 40 megabytes): "
@@ -45,8 +45,8 @@ def test_more_memory_than_allowed_is_one_clear_refusal():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the limits from /proc")
-def test_a_child_is_limited_in_memory_time_core_files_and_priority():
-    with Running(1, child_bytes=100_000_000, seconds=7.0) as running:
+def test_child_has_limits_of_memory_time_core_files_and_priority():
+    with RunningPool(1, child_bytes=100_000_000, seconds=7.0) as running:
         (pid,) = running.pids()
         running.decode(SMALL)
         lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
@@ -65,12 +65,12 @@ Image.new("RGB", (8_000, 6_250), (90, 140, 60)).save(sys.stdout.buffer, "WEBP", 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resets the peak of memory in /proc")
-def test_a_webp_of_50_megapixels_is_refused_with_little_memory(one, pid):
+def test_webp_of_50_megapixels_is_refused_with_little_memory(one, pid):
     bomb = subprocess.run([sys.executable, "-c", BOMB], capture_output=True, check=True).stdout
     assert len(bomb) < 200_000
     processes = (pid, os.getpid())
     for number in processes:
-        Path(f"/proc/{number}/clear_refs").write_text("5")  # the peak starts again from here
+        Path(f"/proc/{number}/clear_refs").write_text("5")  # resets the peak
     before = sum(memory(number, "VmRSS") for number in processes)
     with pytest.raises(TooManyPixels, match=r"50\.0 megapixels"):
         one.decode(bomb)
@@ -79,22 +79,22 @@ def test_a_webp_of_50_megapixels_is_refused_with_little_memory(one, pid):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads memory from /proc")
-def test_a_child_keeps_no_memory_of_large_pictures():
-    with Running(1) as running:
+def test_child_returns_the_memory_of_large_pictures():
+    with RunningPool(1) as running:
         (pid,) = running.pids()
         running.decode(SMALL)
         before = memory(pid, "VmRSS")
-        # malloc learns from the first picture to serve the second one from its heap, and would keep all of it
+        # After the first picture malloc serves the second one from its heap, and would keep all of it.
         running.decode(encode(Image.new("RGB", (4_000, 3_000), "red"), "JPEG", progressive=True))
         running.decode(encode(foliage((2_400, 1_600)), "AVIF", speed=10))
         running.decode(SMALL)
         assert memory(pid, "VmRSS") - before < 25_000_000
 
 
-def test_a_picture_that_needs_more_than_the_budget_is_decoded_alone():
-    with Running(2, budget_bytes=1) as running:
+def test_picture_that_exceeds_the_budget_is_decoded_alone():
+    with RunningPool(2, budget_bytes=1) as running:
 
         async def three():
-            return await asyncio.gather(*(running.decoders.decode(SMALL, SPEC) for _ in range(3)))
+            return await asyncio.gather(*(running.pool.decode(SMALL, SPEC) for _ in range(3)))
 
         assert len(running.run(three())) == 3

@@ -1,4 +1,4 @@
-"""A picture that goes through a child comes out as if it had been decoded here."""
+"""The decoder pool: results equal those of a decode in this process."""
 
 import asyncio
 import contextlib
@@ -18,13 +18,13 @@ from models.preprocess import InputSpec, picture_to_input
 from serving.decoding import process
 from serving.errors import NotReady, TooLarge
 from tests.models.pictures import FORMATS, as_camera_file, claiming_size, encode, foliage, scene
-from tests.serving.decoding.running_pool import LIMITS, SPEC, Running, state, until, value
+from tests.serving.decoding.running_pool import LIMITS, SPEC, RunningPool, state, until, value
 
-LARGE_SPEC = InputSpec(height=1_500, width=1_400, train_px=380)  # its pixels do not fit into 20 MB
+LARGE_SPEC = InputSpec(height=1_500, width=1_400, train_px=380)  # its pixels exceed the 20 MB of the shared area
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_pixels_are_those_of_a_decode_in_process(running, file_format):
+def test_pixels_equal_those_of_a_decode_in_process(running, file_format):
     data = as_camera_file(foliage((240, 160)), file_format, 6)
     decoded = running.decode(data)
     pixels, picture = picture_to_input(data, SPEC)
@@ -33,20 +33,20 @@ def test_pixels_are_those_of_a_decode_in_process(running, file_format):
     assert (decoded.width, decoded.height) == (240, 160)
 
 
-def test_pixels_belong_to_the_caller(running):
+def test_pixels_are_a_writable_copy(running):
     red, blue = (encode(Image.new("RGB", (64, 64), color), "PNG") for color in ("red", "blue"))
     first = running.decode(red).pixels
     kept = first.copy()
     assert (first.dtype, first.shape) == (np.float32, (3, 32, 32))
     assert first.flags.c_contiguous
     assert first.flags.owndata
-    first += 0  # may be written to
+    first += 0  # writable
     for _ in range(4):  # both children
         assert not np.array_equal(running.decode(blue).pixels, kept)
     np.testing.assert_array_equal(first, kept)
 
 
-def test_files_of_any_size_pass(running):
+def test_files_of_any_size_are_decoded(running):
     noise = np.random.default_rng(5).integers(0, 256, (2_200, 2_200, 3), dtype=np.uint8)
     large = encode(Image.fromarray(noise), "PNG", compress_level=0)
     assert 14_000_000 < len(large) < LIMITS.picture_bytes
@@ -54,7 +54,7 @@ def test_files_of_any_size_pass(running):
         np.testing.assert_array_equal(running.decode(data).pixels, picture_to_input(data, SPEC)[0])
 
 
-def test_every_order_may_ask_for_another_input(running):
+def test_input_size_may_change_with_each_picture(running):
     data = encode(scene((1_600, 1_600)), "JPEG")
     for spec in (SPEC, LARGE_SPEC, InputSpec(height=8, width=40, train_px=8, interpolation="bilinear"), LARGE_SPEC):
         np.testing.assert_array_equal(running.decode(data, spec).pixels, picture_to_input(data, spec)[0])
@@ -69,18 +69,18 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("kind", "data"), [(kind, data) for kind, files in REFUSED.items() for data in files])
-def test_refusals_cross_unchanged(running, kind, data):
-    with pytest.raises(PictureError) as here:
+def test_errors_are_passed_on_unchanged(running, kind, data):
+    with pytest.raises(PictureError) as in_process:
         picture_to_input(data, SPEC)
-    with pytest.raises(PictureError) as there:
+    with pytest.raises(PictureError) as in_child:
         running.decode(data)
-    assert type(there.value) is type(here.value) is kind
+    assert type(in_child.value) is type(in_process.value) is kind
     for part in ("problem", "value", "limit", "remedy"):
-        assert getattr(there.value, part) == getattr(here.value, part)
-    assert str(there.value) == str(here.value)
+        assert getattr(in_child.value, part) == getattr(in_process.value, part)
+    assert str(in_child.value) == str(in_process.value)
 
 
-def test_a_refused_picture_leaves_its_child_alone(running):
+def test_refused_picture_does_not_end_its_child(running):
     before = running.pids()
     for data in (encode(scene(), "PNG")[:60], claiming_size("PNG", (50_000, 50_000))):
         with pytest.raises(PictureError):
@@ -90,21 +90,21 @@ def test_a_refused_picture_leaves_its_child_alone(running):
     assert value(running.metrics, 'botanify_restarts_total{part="decoder"}') == 0
 
 
-def test_a_picture_is_let_go_of_at_once(running):
+def test_picture_is_freed_at_once(running):
     refused, cancelled, decoded = (encode(scene(), "PNG") for _ in range(3))
     refused = refused[:-60]
 
     async def decode_all():
-        await running.decoders.decode(decoded, SPEC)
+        await running.pool.decode(decoded, SPEC)
         with contextlib.suppress(PictureError):
-            await running.decoders.decode(refused, SPEC)
-        task = asyncio.create_task(running.decoders.decode(cancelled, SPEC))
+            await running.pool.decode(refused, SPEC)
+        task = asyncio.create_task(running.pool.decode(cancelled, SPEC))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait({task})
 
     gc.collect()
-    gc.disable()  # large pictures that wait for a collection would fill the memory
+    gc.disable()  # large pictures must not wait for a garbage collection
     try:
         before = [sys.getrefcount(data) for data in (refused, cancelled, decoded)]
         running.run(decode_all())
@@ -113,13 +113,13 @@ def test_a_picture_is_let_go_of_at_once(running):
         gc.enable()
 
 
-def test_more_bytes_than_allowed_are_refused_before_a_child_sees_them(running):
+def test_too_large_file_is_refused_before_it_reaches_a_child(running):
     with pytest.raises(TooLarge, match="at most 20000000 bytes"):
         running.decode(encode(scene(), "PNG") + bytes(20_000_000))
 
 
 def test_pictures_are_counted_and_timed():
-    with Running(1) as running:
+    with RunningPool(1) as running:
         running.decode(encode(scene(), "PNG"))
         for refused in (encode(scene(), "WEBP")[:100], b"nothing"):
             with pytest.raises(PictureError):
@@ -134,13 +134,13 @@ def test_pictures_are_counted_and_timed():
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_any_event_loop_will_do(run):
+def test_asyncio_and_uvloop_are_supported(run):
     async def test():
-        running = Running(1)
-        await running.decoders.start()
-        decoded = await running.decoders.decode(encode(scene(), "PNG"), SPEC)
+        running = RunningPool(1)
+        await running.pool.start()
+        decoded = await running.pool.decode(encode(scene(), "PNG"), SPEC)
         pids = running.pids()
-        await running.decoders.close()
+        await running.pool.close()
         return decoded, pids
 
     decoded, pids = run(test())
@@ -148,66 +148,66 @@ def test_any_event_loop_will_do(run):
     assert [state(pid) for pid in pids] == [None]
 
 
-def test_as_many_pictures_at_a_time_as_there_are_children(running):
+def test_more_pictures_than_children_are_all_decoded(running):
     data = encode(foliage((1_200, 900)), "JPEG")
 
     async def many():
-        return await asyncio.gather(*(running.decoders.decode(data, SPEC) for _ in range(6)))
+        return await asyncio.gather(*(running.pool.decode(data, SPEC) for _ in range(6)))
 
     results = running.run(many())
     assert len(results) == 6
     assert all(np.array_equal(result.pixels, results[0].pixels) for result in results)
 
 
-def test_closing_leaves_no_process_and_takes_no_more_pictures():
-    with Running(2) as running:
+def test_closed_pool_has_no_processes_and_refuses_pictures():
+    with RunningPool(2) as running:
         pids = running.pids()
         assert {state(pid) for pid in pids} <= {"S", "R"}
-        assert len(pids) == running.decoders.num_alive == 2
-        running.run(running.decoders.close())
+        assert len(pids) == running.pool.num_alive == 2
+        running.run(running.pool.close())
         assert [state(pid) for pid in pids] == [None, None]
-        assert running.decoders.num_alive == 0
+        assert running.pool.num_alive == 0
         with pytest.raises(NotReady):
             running.decode(encode(scene(), "PNG"))
 
 
-def test_closing_ends_who_waits_and_who_decodes():
+def test_close_ends_waiting_and_running_decodes():
     slow = encode(foliage((1_500, 1_000)), "PNG", compress_level=1)
-    with Running(1) as running:
+    with RunningPool(1) as running:
 
         async def close_meanwhile():
-            decodes = [asyncio.create_task(running.decoders.decode(slow, SPEC)) for _ in range(3)]
+            decodes = [asyncio.create_task(running.pool.decode(slow, SPEC)) for _ in range(3)]
             await asyncio.sleep(0.01)
-            await running.decoders.close()
+            await running.pool.close()
             return await asyncio.gather(*decodes, return_exceptions=True)
 
         assert [type(outcome) for outcome in running.run(close_meanwhile())] == [NotReady] * 3
 
 
-def test_no_child_that_starts_is_one_clear_error(monkeypatch, capfd):
+def test_failure_to_start_any_child_is_one_clear_error(monkeypatch, capfd):
     monkeypatch.setattr(process, "_ROOT", process._ROOT / "nowhere")
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    running = Running(2)
+    running = RunningPool(2)
 
     async def start():
-        with pytest.raises(InputError, match=r"no program that decodes pictures starts \(got exit status 1"):
-            await running.decoders.start()
+        with pytest.raises(InputError, match=r"no decoding process starts \(got exit status 1"):
+            await running.pool.start()
 
     asyncio.run(start())
-    assert running.decoders.num_alive == 0
+    assert running.pool.num_alive == 0
 
 
-def test_a_child_starts_in_any_folder_and_knows_no_secret(tmp_path, monkeypatch):
+def test_child_ignores_the_working_directory_and_gets_no_secrets(tmp_path, monkeypatch):
     (tmp_path / "numpy.py").write_text("raise RuntimeError('modules of the working directory')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BOTANIFY_API_KEYS", "secret words")
-    with Running(1) as running:
+    with RunningPool(1) as running:
         (pid,) = running.pids()
         assert b"secret words" not in Path(f"/proc/{pid}/environ").read_bytes()
         assert running.decode(encode(scene(), "PNG")).format == "PNG"
 
 
-def test_a_child_needs_neither_web_framework_nor_runtime():
+def test_child_imports_neither_web_framework_nor_onnxruntime():
     program = "import sys, serving.decoding.child; print(*sorted(sys.modules))"
     listing = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(listing.stdout.split())
@@ -217,16 +217,16 @@ def test_a_child_needs_neither_web_framework_nor_runtime():
 
 PARENT = """
 import asyncio, os, sys
-from serving.decoding.pool import Decoders
+from serving.decoding.pool import DecoderPool
 from serving.metrics import Metrics
 from tests.serving.decoding.running_pool import LIMITS, SPEC
 
 async def main():
-    decoders = Decoders(2, LIMITS, Metrics())
-    await decoders.start()
-    decode = asyncio.create_task(decoders.decode(sys.stdin.buffer.read(), SPEC))
+    pool = DecoderPool(2, LIMITS, Metrics())
+    await pool.start()
+    decode = asyncio.create_task(pool.decode(sys.stdin.buffer.read(), SPEC))
     await asyncio.sleep(0.05)
-    print(*(child.pid for child in decoders._children), flush=True)
+    print(*(child.pid for child in pool._children), flush=True)
     await decode
     await asyncio.sleep(60)
 
@@ -235,7 +235,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("data", [encode(scene(), "PNG"), encode(foliage((1_500, 1_000)), "PNG", compress_level=1)])
-def test_children_of_a_killed_service_end_by_themselves(data):
+def test_children_of_a_killed_service_exit(data):
     command = [sys.executable, "-c", PARENT]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(process._ROOT)}
