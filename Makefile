@@ -43,7 +43,7 @@ format: train-env  ## format the code and apply safe fixes
 	$(python) -m ruff check --fix-only --quiet .
 	$(python) -m ruff format .
 
-tables: train-env  ## write the tables of README.md from benchmarks/results
+tables: train-env  ## write the tables of docs/measurements.md from benchmarks/results
 	$(python) benchmarks/tables.py $(ARGS)
 
 lock: .venv/.ready-uv-$(key)  ## write requirements.lock anew, keeping the pins that still hold (ARGS=--upgrade moves them)

@@ -1,17 +1,18 @@
-"""Program: writes the tables of README.md from the results that they stand for.
+"""Program: writes the tables of docs/measurements.md from the results in benchmarks/results.
 
 python benchmarks/tables.py [--check]
 
-A table stands between `<!-- table: NAME -->` and `<!-- end of table -->` and shows every result of that name below
-benchmarks/results, one folder a device; a device without that result is not shown.
+The text between `<!-- table: NAME -->` and `<!-- end of table -->` shows every result file of that name. The results of
+each device have a folder of their own; a device without that result is not shown.
 """
 
+import os
 import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -40,14 +41,14 @@ AnyResult = TypeVar("AnyResult")
 
 
 class Tables(msgspec.Struct, frozen=True, kw_only=True):
-    """Writes the tables of README.md from the results."""
+    """Writes the tables of docs/measurements.md from the results."""
 
-    readme: Path = ROOT / "README.md"
+    page: Annotated[Path, tyro.conf.arg(aliases=["--readme"])] = ROOT / "docs" / "measurements.md"
     """The page."""
     results: Path = ROOT / "benchmarks" / "results"
-    """Folder of the results, with one folder a device."""
+    """Folder with one folder of results for each device."""
     check: bool = False
-    """Write nothing; fail where the page shows anything else than the results."""
+    """Write nothing, and fail if the page differs from the results."""
 
 
 def main() -> None:
@@ -61,28 +62,28 @@ def write_tables(command: Tables) -> None:
     Raises:
         DataError: A marker names no table, a result cannot be read, or the page that is checked is out of date.
     """
-    old = command.readme.read_text(encoding="utf-8")
-    new = with_tables(old, command.results, command.readme.parent)
+    old = command.page.read_text(encoding="utf-8")
+    new = with_tables(old, command.results, command.page.parent)
     if command.check and new != old:
         wrong = [a["name"] for a, b in zip(_MARKED.finditer(old), _MARKED.finditer(new), strict=True) if a[0] != b[0]]
         raise DataError(
-            f"{command.readme.name} shows other figures than the results",
+            f"{command.page.name} shows other figures than the results",
             value=", ".join(wrong),
             remedy="run: make tables",
         )
     if new != old:
-        with replaced(command.readme) as stream:
+        with replaced(command.page) as stream:
             stream.write(new.encode())
-        print(f"Written: {command.readme}")
+        print(f"Written: {command.page}")
 
 
 def with_tables(page: str, results: Path, base: Path) -> str:
-    """The page with every marked table as the results have it.
+    """Returns the page with every marked table written anew.
 
     Args:
         page: Markdown.
         results: Folder of the results.
-        base: Folder that links of the page are relative to.
+        base: Folder of the page, which its links are relative to.
 
     Raises:
         DataError: A marker names no table, or a result cannot be read.
@@ -92,14 +93,14 @@ def with_tables(page: str, results: Path, base: Path) -> str:
         render = TABLES.get(marked["name"])
         if render is None:
             raise DataError("no such table", value=marked["name"], limit=", ".join(TABLES), remedy="correct the marker")
-        shown = [render(path, path.relative_to(base).as_posix()) for path in _files(results, marked["name"])]
+        shown = [render(path, Path(os.path.relpath(path, base)).as_posix()) for path in _files(results, marked["name"])]
         return "".join([marked[1], *(f"{each}\n\n" for each in shown), marked[3]])
 
     return _MARKED.sub(filled, page)
 
 
 def loader_table(path: Path, link: str) -> str:
-    """Pictures that each training loader prepares, and how ours compares: medians over the rounds."""
+    """Returns how many pictures each training loader prepares, and how ours compares: medians over the rounds."""
     result = _read(path, loader.Result)
     rows = [_loader_row(comparison) for comparison in result.comparisons]
     columns = ["pictures", "px", "augmentation", *_LOADERS, "(d) / (b)", "(c) / (a)"]
@@ -107,7 +108,7 @@ def loader_table(path: Path, link: str) -> str:
 
 
 def scale_table(path: Path, link: str) -> str:
-    """What a training set of that size costs before and after its pictures are decoded."""
+    """Returns time and memory to assemble and open a training set of that size."""
     result = _read(path, scale.Result)
     rows = [[step, _rounded(seconds, "s")] for step, seconds in result.seconds.items()]
     rows += [["all of it", _rounded(sum(result.seconds.values()), "s")], ["most memory", f"{result.peak_gb:.1f} GB"]]
@@ -116,17 +117,17 @@ def scale_table(path: Path, link: str) -> str:
 
 
 def train_speed_table(path: Path, link: str) -> str:
-    """Pictures that each training loop takes, and the goals."""
+    """Returns the speed of each training loop, and the goals."""
     return f"[Result]({link}). {train_speed.markdown(_read(path, train_speed.Result))}"
 
 
 def precisions_table(path: Path, link: str) -> str:
-    """What the other precisions of a bundle are worth."""
+    """Returns accuracy, size and release checks of each precision of a bundle."""
     return f"[Result]({link}). {precisions.markdown(_read(path, precisions.Result))}"
 
 
 def study_table(path: Path, link: str) -> str:
-    """All tables of a study and what follows from them."""
+    """Returns all tables of a study and its findings."""
     study = read_study(path)
     page = link.removesuffix(".json") + ".md"
     parts = [f"{study.title} ([page]({page})). Measured on {study.measured_on}, data {study.data}."]
@@ -146,7 +147,7 @@ TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
     "ablation": study_table,
     **SERVING_TABLES,
 }
-"""Name of a result's file without its ending -> what makes Markdown of the file, given the link to it."""
+"""Stem of a result file -> function that renders the file as Markdown, given its path and the link to it."""
 
 
 def _loader_row(comparison: loader.Comparison) -> list[str]:
@@ -180,7 +181,7 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def _rounded(value: float, unit: str = "") -> str:
-    """Two digits that count, and every one before the point."""
+    """Rounds to two significant digits, but never before the decimal point."""
     digits = 0 if value >= 10 else 1 if value >= 1 else 2
     return f"{value:.{digits}f} {unit}".rstrip()
 

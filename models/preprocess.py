@@ -53,7 +53,7 @@ _SIDEWAYS: Final = frozenset({5, 6, 7, 8})
 _RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 # The reduced-scale decode leaves at least this many times the wanted pixels. Not 2: a phone's 12 megapixels in 4:3
 # leave 1.88 times at 1/4 for a network of 380 px, and take two thirds of the time. Over the photographs of a test split
-# the mean error against a full decode is then 6 % larger than at 2 (benchmarks/LOG.md).
+# the mean error against a full decode is then 6 % larger than at 2 (docs/experiments.md).
 _DRAFT_MARGIN: Final = 1.85
 
 Pixels = Annotated[int, msgspec.Meta(ge=8, le=4096)]

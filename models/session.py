@@ -140,7 +140,7 @@ def _options(num_threads: int | None, *, optimize: bool, optimized_copy: Path | 
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     # The arena for activations stays on, though it never shrinks: fresh pages for each run cost 20 to 25 % of two runs
-    # side by side (benchmarks/LOG.md), and on a CPU every run has the same shape.
+    # side by side (docs/experiments.md), and on a CPU every run has the same shape.
     if num_threads is not None:
         options.intra_op_num_threads = num_threads
     if not optimize:

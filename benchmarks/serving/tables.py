@@ -1,4 +1,4 @@
-"""The tables of README.md about serving, by the name of the result that each stands for."""
+"""The tables of docs/measurements.md about serving, by the name of the result that each stands for."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -37,30 +37,30 @@ def study(name):
 
 
 @pytest.fixture
-def readme(tmp_path):
+def page(tmp_path):
     """A page below which a copy of one result lies."""
     (tmp_path / "results" / "a-cpu").mkdir(parents=True)
     source = RESULTS / "amd-epyc-2-cores" / "loader.json"
     (tmp_path / "results" / "a-cpu" / "loader.json").write_bytes(source.read_bytes())
-    (tmp_path / "README.md").write_text(LOADER)
-    return tmp_path / "README.md"
+    (tmp_path / "measurements.md").write_text(LOADER)
+    return tmp_path / "measurements.md"
 
 
-def test_the_readme_shows_what_the_results_hold():
+def test_measurements_page_shows_what_the_results_hold():
     write_tables(Tables(check=True))
 
 
-def test_every_result_that_has_a_table_has_its_place_in_the_readme():
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_result_that_has_a_table_is_on_the_measurements_page():
+    page = (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8")
     kept = {path.stem for path in RESULTS.rglob("*.json")} & set(TABLES)
     assert {"loader", "scale"} <= kept
     assert [name for name in sorted(kept) if f"<!-- table: {name} -->" not in page] == []
 
 
-def test_a_row_is_the_medians_of_its_rounds(readme):
-    write_tables(Tables(readme=readme, results=readme.parent / "results"))
-    result = json.loads((readme.parent / "results" / "a-cpu" / "loader.json").read_text())
-    lines = readme.read_text().splitlines()
+def test_a_row_is_the_medians_of_its_rounds(page):
+    write_tables(Tables(page=page, results=page.parent / "results"))
+    result = json.loads((page.parent / "results" / "a-cpu" / "loader.json").read_text())
+    lines = page.read_text().splitlines()
     rows = [line for line in lines if line.startswith("| ")][2:]
     assert len(rows) == len(result["comparisons"])
     first = {rate["variant"]: sorted(rate["per_core_s"])[2] for rate in result["comparisons"][0]["rates"]}
@@ -72,23 +72,23 @@ def test_a_row_is_the_medians_of_its_rounds(readme):
     assert "anything" not in lines
 
 
-def test_writing_again_changes_nothing(readme):
-    command = Tables(readme=readme, results=readme.parent / "results")
+def test_writing_again_changes_nothing(page):
+    command = Tables(page=page, results=page.parent / "results")
     write_tables(command)
-    written = readme.read_text()
+    written = page.read_text()
     write_tables(command)
-    assert readme.read_text() == written
+    assert page.read_text() == written
     write_tables(msgspec.structs.replace(command, check=True))
 
 
-def test_a_page_that_shows_other_figures_fails_the_check_and_is_left_alone(readme):
-    command = Tables(readme=readme, results=readme.parent / "results")
+def test_a_page_that_shows_other_figures_fails_the_check_and_is_left_alone(page):
+    command = Tables(page=page, results=page.parent / "results")
     write_tables(command)
-    readme.write_text(readme.read_text().replace("| 133 |", "| 134 |", 1))
-    before = readme.read_text()
+    page.write_text(page.read_text().replace("| 133 |", "| 134 |", 1))
+    before = page.read_text()
     with pytest.raises(DataError, match=r"other figures than the results \(got loader\)"):
         write_tables(msgspec.structs.replace(command, check=True))
-    assert readme.read_text() == before
+    assert page.read_text() == before
 
 
 def test_every_device_with_a_result_is_shown_and_no_other(tmp_path):
@@ -121,9 +121,9 @@ def test_a_marker_that_names_no_table_is_told(tmp_path):
         with_tables("<!-- table: loaders -->\n<!-- end of table -->\n", tmp_path, tmp_path)
 
 
-def test_a_result_of_another_version_is_told(readme):
-    path = readme.parent / "results" / "a-cpu" / "loader.json"
+def test_a_result_of_another_version_is_told(page):
+    path = page.parent / "results" / "a-cpu" / "loader.json"
     path.write_text(path.read_text().replace('"rounds"', '"turns"'))
     with pytest.raises(DataError, match="no result of this version"):
-        write_tables(Tables(readme=readme, results=readme.parent / "results"))
-    assert readme.read_text() == LOADER
+        write_tables(Tables(page=page, results=page.parent / "results"))
+    assert page.read_text() == LOADER
