@@ -13,7 +13,7 @@ key := $(shell { pwd; cat pyproject.toml requirements.lock; } | cksum | tr ' ' -
 export UV_SYSTEM_CERTS ?= $(if $(wildcard /etc/ssl/certs/*),1,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all check coverage format tables lock train-env clean
+.PHONY: help serve test test-all check coverage format docs tables lock train-env clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,7 +32,7 @@ test-all: check  ## run every check and every test that this machine can run
 check: train-env  ## run the checks without the tests: format, lint, types, import contracts
 	$(python) -m ruff format --check .
 	$(python) -m ruff check .
-	$(python) -m mypy models training serving benchmarks
+	$(python) -m mypy models training serving benchmarks docs/generate.py
 	$(python) .venv/bin/lint-imports
 
 coverage: tests = not slow and not gpu
@@ -43,7 +43,11 @@ format: train-env  ## format the code and apply safe fixes
 	$(python) -m ruff check --fix-only --quiet .
 	$(python) -m ruff format .
 
-tables: train-env  ## write the tables of docs/measurements.md from benchmarks/results
+docs: .venv/.ready-docs-$(key)  ## build the documentation into build/docs; a warning is an error
+	$(python) -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/docs
+	@echo "Written: build/docs/index.html"
+
+tables: train-env  ## write the figures of docs/ from the code and benchmarks/results
 	$(python) benchmarks/tables.py $(ARGS)
 
 lock: .venv/.ready-uv-$(key)  ## write requirements.lock anew, keeping the pins that still hold (ARGS=--upgrade moves them)
@@ -85,7 +89,7 @@ run_tests = $(python) -m pytest -m '$(tests)' -n 2 --dist loadfile --no-loadscop
 # Packages are added and moved to their pinned versions, never removed. A stamp that says otherwise goes first,
 # so that an interrupted installation is taken up again.
 define install
-	@rm -f .venv/.ready-serve-* .venv/.ready-train-*
+	@rm -f .venv/.ready-serve-* .venv/.ready-train-* .venv/.ready-docs-*
 	$(uv) pip install --python $(python) --constraints requirements.lock --build-constraints requirements.lock \
 	    --verify-hashes --editable '.[$(1)]'
 endef
@@ -97,5 +101,10 @@ endef
 .venv/.ready-train-$(key): .venv/.ready-uv-$(key)
 	$(call install,serve$(comma)train$(comma)dev)
 	@touch .venv/.ready-serve-$(key) $@
+
+# The pages list what the programs of training and serving say of themselves, so all of them must be installed.
+.venv/.ready-docs-$(key): .venv/.ready-uv-$(key)
+	$(call install,serve$(comma)train$(comma)dev$(comma)docs)
+	@touch .venv/.ready-serve-$(key) .venv/.ready-train-$(key) $@
 
 comma := ,
