@@ -1,4 +1,4 @@
-"""Program: writes the tables of docs/measurements.md from the results in benchmarks/results.
+"""Program: writes the tables of docs/measurements.md, and the lines of each folder in docs/architecture.md.
 
 python benchmarks/tables.py [--check]
 
@@ -30,6 +30,7 @@ from training.program import run_program
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _MARKED: Final = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+FOLDER_ROW: Final = re.compile(r"^(\| `(?P<folder>[\w/]+)/` \| )(?P<lines>[\d,]+)( \|)", re.MULTILINE)
 _AUGMENTATIONS: Final = {"RandAugment": "with RandAugment"}
 _LOADERS: Final[Mapping[str, Variant]] = {
     "(a) torchvision": "torchvision",
@@ -41,10 +42,12 @@ AnyResult = TypeVar("AnyResult")
 
 
 class Tables(msgspec.Struct, frozen=True, kw_only=True):
-    """Writes the tables of docs/measurements.md from the results."""
+    """Writes the tables of docs/measurements.md from the results, and counts the lines in docs/architecture.md."""
 
     page: Annotated[Path, tyro.conf.arg(aliases=["--readme"])] = ROOT / "docs" / "measurements.md"
     """The page."""
+    folders: Path = ROOT / "docs" / "architecture.md"
+    """The page with the table of folders; `check` leaves it alone."""
     results: Path = ROOT / "benchmarks" / "results"
     """Folder with one folder of results for each device."""
     check: bool = False
@@ -71,10 +74,20 @@ def write_tables(command: Tables) -> None:
             value=", ".join(wrong),
             remedy="run: make tables",
         )
-    if new != old:
-        with replaced(command.page) as stream:
-            stream.write(new.encode())
-        print(f"Written: {command.page}")
+    _write_if_changed(command.page, old, new)
+    if not command.check:
+        folders = command.folders.read_text(encoding="utf-8")
+        _write_if_changed(command.folders, folders, with_lines(folders))
+
+
+def with_lines(page: str) -> str:
+    """Returns the page with the lines of Python counted anew in every row of the table of folders."""
+    return FOLDER_ROW.sub(lambda row: f"{row[1]}{python_lines(ROOT / row['folder']):,}{row[4]}", page)
+
+
+def python_lines(folder: Path) -> int:
+    """Counts the lines of all Python files below a folder."""
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.rglob("*.py"))
 
 
 def with_tables(page: str, results: Path, base: Path) -> str:
@@ -161,6 +174,13 @@ def _loader_row(comparison: loader.Comparison) -> list[str]:
         _rounded(statistics.median(comparison.ratios("shards", "timm"))),
         _rounded(statistics.median(comparison.ratios("files", "torchvision"))),
     ]
+
+
+def _write_if_changed(path: Path, old: str, new: str) -> None:
+    if new != old:
+        with replaced(path) as stream:
+            stream.write(new.encode())
+        print(f"Written: {path}")
 
 
 def _files(results: Path, name: str) -> list[Path]:

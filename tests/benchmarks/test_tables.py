@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.tables import TABLES, Tables, with_tables, write_tables
+from benchmarks.tables import FOLDER_ROW, TABLES, Tables, python_lines, with_tables, write_tables
 from models.errors import DataError
 from training.insight.studies.report import Finding, Study, Table
 from training.machine import Gpu, Machine
@@ -36,6 +36,10 @@ def study(name):
     )
 
 
+def tables_of(page):
+    return Tables(page=page, folders=page.parent / "architecture.md", results=page.parent / "results")
+
+
 @pytest.fixture
 def page(tmp_path):
     """A page below which a copy of one result lies."""
@@ -43,6 +47,7 @@ def page(tmp_path):
     source = RESULTS / "amd-epyc-2-cores" / "loader.json"
     (tmp_path / "results" / "a-cpu" / "loader.json").write_bytes(source.read_bytes())
     (tmp_path / "measurements.md").write_text(LOADER)
+    (tmp_path / "architecture.md").write_text("| `models/` | 1 | what |\n")
     return tmp_path / "measurements.md"
 
 
@@ -58,7 +63,7 @@ def test_every_result_that_has_a_table_is_on_the_measurements_page():
 
 
 def test_a_row_is_the_medians_of_its_rounds(page):
-    write_tables(Tables(page=page, results=page.parent / "results"))
+    write_tables(tables_of(page))
     result = json.loads((page.parent / "results" / "a-cpu" / "loader.json").read_text())
     lines = page.read_text().splitlines()
     rows = [line for line in lines if line.startswith("| ")][2:]
@@ -73,7 +78,7 @@ def test_a_row_is_the_medians_of_its_rounds(page):
 
 
 def test_writing_again_changes_nothing(page):
-    command = Tables(page=page, results=page.parent / "results")
+    command = tables_of(page)
     write_tables(command)
     written = page.read_text()
     write_tables(command)
@@ -82,7 +87,7 @@ def test_writing_again_changes_nothing(page):
 
 
 def test_a_page_that_shows_other_figures_fails_the_check_and_is_left_alone(page):
-    command = Tables(page=page, results=page.parent / "results")
+    command = tables_of(page)
     write_tables(command)
     page.write_text(page.read_text().replace("| 133 |", "| 134 |", 1))
     before = page.read_text()
@@ -125,5 +130,23 @@ def test_a_result_of_another_version_is_told(page):
     path = page.parent / "results" / "a-cpu" / "loader.json"
     path.write_text(path.read_text().replace('"rounds"', '"turns"'))
     with pytest.raises(DataError, match="no result of this version"):
-        write_tables(Tables(page=page, results=page.parent / "results"))
+        write_tables(tables_of(page))
     assert page.read_text() == LOADER
+
+
+def test_lines_of_a_folder_are_counted(page):
+    write_tables(tables_of(page))
+    row = (page.parent / "architecture.md").read_text()
+    assert row == f"| `models/` | {python_lines(ROOT / 'models'):,} | what |\n"
+    assert python_lines(ROOT / "models") > 1000
+
+
+def test_lines_of_the_folders_are_those_on_disk_within_a_sixth():
+    rows = FOLDER_ROW.finditer((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    shown = {row["folder"]: int(row["lines"].replace(",", "")) for row in rows}
+    rooms = {f"training/{path.parent.name}" for path in (ROOT / "training").glob("*/__init__.py")}
+    assert set(shown) == {"models", "serving"} | rooms
+    stale = [
+        folder for folder, lines in shown.items() if abs(lines - python_lines(ROOT / folder)) > max(lines / 6, 100)
+    ]
+    assert not stale, f"run `make tables`: {stale}"
