@@ -1,21 +1,27 @@
-"""README.md is held against the project: its map against the disk, its commands by running them."""
+"""README.md agrees with the project: its map with the disk, its figures with the results, its commands by running."""
 
+import json
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from benchmarks import loader
+from benchmarks.serving import comparison, memory_result, overload_result
+from benchmarks.serving.flags import read_result
+from tests.docs.pages import DOCS, shell_blocks
 from tests.end_to_end.service import running_service
-from training.dataset.collection import collection_files
 from training.herbarium import write_image_folder
-from training.recipe import recipe_files
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PACKAGES = ("models", "training", "serving")
+RESULTS = ROOT / "benchmarks" / "results"
+XEON = RESULTS / "intel-xeon-2-cores"
 # So small that it runs anywhere; everything else is as written.
 TINY = (
     "--architecture test_efficientnet --weights none --device cpu --workers 0 --epochs 1 --batch-size 4 "
@@ -27,60 +33,87 @@ def section(title: str) -> str:
     return README.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def mapped_names() -> dict[str, set[str]]:
-    """Package -> what the map lists in it."""
-    names: dict[str, set[str]] = {}
-    package = ""
-    for line in section("The map").splitlines():
-        if found := re.match(r"(\w+)/ ", line):
-            package = found[1]
-            names[package] = set()
-        elif found := re.match(r"  ([\w./-]+)", line):
-            names[package].add(found[1].rstrip("/"))
-    return names
-
-
-def names_on_disk(package: str) -> set[str]:
+def folders_on_disk() -> set[str]:
     tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", package],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return {Path(line).parts[1] for line in tracked.stdout.splitlines()} - {"__init__.py"}
+    parents = {Path(line).parent for line in tracked.stdout.splitlines() if (ROOT / line).exists()}
+    names = {"/".join(parent.parts[:depth]) for parent in parents for depth in (1, 2) if len(parent.parts) >= depth}
+    return {name for name in names if "/" not in name or name.startswith("training/")} - {".ci"}
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_map_lists_exactly_what_is_on_disk(package):
-    assert mapped_names()[package] == names_on_disk(package)
+def test_readme_is_short():
+    assert len(README.splitlines()) <= 180
 
 
-@pytest.mark.parametrize(
-    ("title", "files"),
-    [("Train it on your own folder", recipe_files()), ("Train it on the public data sets", collection_files())],
-)
-def test_every_recipe_is_listed(title, files):
-    assert set(re.findall(r"^\| `(\w+)` \|", section(title), re.MULTILINE)) == {path.stem for path in files}
+def test_map_has_one_line_for_each_folder():
+    lines = re.findall(r"^([\w/]+)/ {2,}\S", section("The map"), re.MULTILINE)
+    assert len(lines) == len(set(lines))
+    assert set(lines) == folders_on_disk()
 
 
-def test_pictures_and_links_of_the_readme_exist():
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+def promised(words: str) -> str:
+    return next(row for row in section("What it promises").splitlines() if words in row)
+
+
+def test_accuracy_is_that_of_the_result():
+    networks = json.loads((XEON / "precisions.json").read_text())["networks"]
+    fp32 = next(network["entry"] for network in networks if network["precision"] == "fp32")
+    top1 = next(metric for metric in fp32["metrics"] if metric["name"] == "top1_taxon")
+    low, high = top1["interval_95"]
+    assert f"{top1['value']:.1%}".replace("%", " %") in promised("right species")
+    assert f"of {top1['num_pictures']} test" in promised("right species")
+    assert f"{100 * low:.1f} to {100 * high:.1f} %" in promised("right species")
+
+
+def test_speed_of_the_loader_is_that_of_the_result():
+    path = RESULTS / "amd-epyc-2-cores" / "loader.json"
+    result = msgspec.json.decode(path.read_bytes(), type=loader.Result, dec_hook=lambda kind, value: kind(value))
+    small = [each for each in result.comparisons if each.pictures == "small"]
+    factors = [statistics.median(each.ratios("shards", "timm")) for each in small]
+    assert f"{min(factors):.1f} to {max(factors):.1f} times" in promised("loader")
+
+
+def test_speed_of_the_service_is_that_of_the_result():
+    markdown = comparison.markdown(read_result(XEON / "serving.json", comparison.Comparison))
+    ours = next(line for line in markdown.splitlines() if line.startswith("| ours |"))
+    answers = ours.split("|")[5].split("[")[0].strip()
+    factor = re.search(r"12 MP, 8 at a time, against LitServe: ([\d.]+) x", markdown)[1]
+    assert f"{answers} answers/s" in promised("12 MP")
+    assert f"{float(factor):.1f} times as many as LitServe" in promised("12 MP")
+
+
+def test_share_of_the_capacity_under_overload_is_that_of_the_result():
+    markdown = overload_result.markdown(read_result(XEON / "serving_overload.json", overload_result.OverloadResult))
+    share = float(re.search(r"share of its capacity: ([\d.]+)", markdown)[1])
+    assert f"gives {share:.0%} of it".replace("%", " %") in promised("Overload")
+
+
+def test_memory_is_that_of_the_result():
+    life = read_result(XEON / "serving_memory.json", memory_result.MemoryResult).life
+    assert f"{life.warm_mb:.0f}" == f"{life.end_mb:.0f}"
+    assert f"{life.warm_mb:.0f} MB before and after {life.requests:,} requests" in promised("Memory")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder in which the README's training commands ran, one after the other, and what each printed."""
+    """A folder in which the README's training commands ran, one after the other, and the command that serves."""
     folder = tmp_path_factory.mktemp("own")
     write_image_folder(folder / "my_plants", num_species=3, pictures_per_species=12, size_px=48)
-    (folder / "my_plants" / "labels.csv").unlink()
-    block = re.search(r"```sh\n(python training/prepare.*?)```", section("Train it on your own folder"), re.DOTALL)
-    commands = block[1].strip().splitlines()
+    (folder / "my_plants" / "labels.csv").rename(folder / "my_plants.csv")
+    commands = next(block for block in shell_blocks(ROOT / "README.md") if "prepare.py folder" in block[0])
     for command in commands[:-1]:
-        flags = TINY if "train.py" in command else f"--workers {int('prepare' in command)}"
-        line = command.replace("python training/", f"{sys.executable} {ROOT}/training/")
-        done = subprocess.run(shlex.split(f"{line} {flags}"), check=False, cwd=folder, capture_output=True, text=True)
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        run(command, folder)
     return folder, commands[-1]
+
+
+def run(command: str, folder: Path) -> None:
+    """Runs a command as a page has it, with flags that make it small."""
+    flags = TINY if "train.py" in command else f"--workers {int('prepare' in command)}"
+    line = command.replace("python training/", f"{sys.executable} {ROOT}/training/")
+    done = subprocess.run(shlex.split(f"{line} {flags}"), check=False, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.timeout(300)
@@ -93,3 +126,10 @@ def test_four_commands_lead_from_a_folder_to_an_answer(trained):
     assert len(answer["predictions"]) == 3
     names = {folder.name.partition("(")[2].rstrip(")") for folder in (folder / "my_plants").iterdir()}
     assert {prediction["scientific_name"] for prediction in answer["predictions"]} == names
+
+
+@pytest.mark.timeout(300)
+def test_evaluation_in_the_documentation_runs_on_the_same_data(trained):
+    folder, _ = trained
+    command = next(line for block in shell_blocks(DOCS / "train.md") for line in block if "evaluate.py" in line)
+    run(command, folder)

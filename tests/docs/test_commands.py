@@ -1,0 +1,65 @@
+"""Every command of the pages is accepted by the program that it starts; what needs no download runs elsewhere too."""
+
+import importlib
+import re
+import shlex
+import sys
+
+import pytest
+import tyro
+
+from tests.docs.pages import PAGES, ROOT, shell_blocks
+
+PROGRAM = re.compile(r"(?:torchrun .* -- |python )(?P<start>-m [\w.]+|[\w/]+\.py)(?P<arguments>.*)")
+LINES = sorted({(page.name, line) for page in PAGES for block in shell_blocks(page) for line in block})
+COMMANDS = [line for line in LINES if PROGRAM.match(line[1])]
+
+
+pytestmark = pytest.mark.timeout(300)  # the first test that starts export.py imports torch's compiler
+
+
+class Parsed(BaseException):
+    """The command line was accepted; the program goes no further."""
+
+
+def parse_only(monkeypatch):
+    real = tyro.cli
+
+    def cli(*arguments, **options):
+        real(*arguments, **options)
+        raise Parsed
+
+    monkeypatch.setattr(tyro, "cli", cli)
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=lambda text: text[:60])
+def test_program_accepts_the_command(page, line, monkeypatch):
+    found = PROGRAM.match(line)
+    start = found["start"]
+    module = start.removeprefix("-m ") if start.startswith("-m") else start.removesuffix(".py").replace("/", ".")
+    if module in ("pytest", "venv", "unittest"):
+        assert all((ROOT / path).exists() for path in re.findall(r"tests/[\w/.]+", line))
+        return
+    program = importlib.import_module(f"{module}.__main__" if (ROOT / module).is_dir() else module)
+    parse_only(monkeypatch)
+    monkeypatch.setattr(sys, "argv", [start, *shlex.split(found["arguments"])])
+    with pytest.raises(Parsed):
+        program.main()
+
+
+def test_every_other_command_is_known():
+    starts = {line.partition(" ")[0] for _, line in LINES if not PROGRAM.match(line)}
+    assert starts <= {"make", "curl", "docker", "kill", ".", "python3", ".venv/bin/pip", ".venv/bin/python"}
+
+
+def test_targets_of_make_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(
+            r"`?\bmake ([a-z-]+)(?=[` \n])[^\n]*", "\n".join(line for block in shell_blocks(page) for line in block)
+        )
+    }
+    assert named
+    assert named <= targets

@@ -1,0 +1,66 @@
+"""The generated pages hold everything that they are generated from."""
+
+import pytest
+
+from docs.generate import (
+    PROGRAMS,
+    fields,
+    help_text,
+    http_page,
+    metrics_page,
+    openapi_document,
+    recipe_page,
+    settings_page,
+)
+from serving.settings import Settings
+from training.recipe import AugmentRecipe, Recipe
+
+
+def test_every_setting_has_flag_variable_and_meaning():
+    page = settings_page()
+    for name, _, meaning in fields(Settings):
+        assert f"| `--{name.replace('_', '-')}` | `BOTANIFY_{name.upper()}` |" in page
+        assert meaning
+        assert " ".join(meaning.split()) in page
+    assert [name for name, _, _ in fields(Settings)] == list(Settings.__struct_fields__)
+
+
+def test_every_recipe_key_has_its_section_and_meaning():
+    page = recipe_page()
+    for section in Recipe.__struct_fields__[2:]:
+        assert f"## `[{section}]`" in page
+    for name, default, meaning in fields(AugmentRecipe):
+        assert meaning
+        assert f"| `{name}` | " in page
+        assert default is not None
+
+
+def test_metrics_page_lists_counters_by_the_names_that_queries_use():
+    page = metrics_page()
+    assert "| `botanify_requests_total` | counter |" in page
+    assert "| `botanify_stage_seconds` | histogram |" in page
+    assert "_created" not in page
+
+
+@pytest.fixture(scope="module")
+def document():
+    return openapi_document()
+
+
+def test_http_page_describes_every_operation_and_record(document, monkeypatch):
+    monkeypatch.setattr("docs.generate.openapi_document", lambda: document)
+    page = http_page()
+    for path, operations in document["paths"].items():
+        for method in operations:
+            assert f"## `{method.upper()} {path}`" in page
+    for name, schema in document["components"]["schemas"].items():
+        assert f"### {name}\n" in page
+        assert all(f"| `{field}` |" in page for field in schema.get("properties", {}))
+    assert "| 503 | `overloaded` |" in page
+
+
+def test_help_of_a_program_is_what_it_prints():
+    text = help_text("python -m serving", PROGRAMS["python -m serving"])
+    assert text.startswith("usage: ")
+    assert "--max-wait-s" in text
+    assert "\x1b" not in text

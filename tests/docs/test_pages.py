@@ -1,0 +1,92 @@
+"""The pages agree with one another and with the repository: links, lists, names of settings and metrics."""
+
+import re
+
+import pytest
+
+from serving.metrics import Metrics
+from serving.problems import codes_by_status
+from serving.settings import ENVIRONMENT_PREFIX, Settings
+from tests.docs.pages import DOCS, GENERATED_PAGES, PAGES, ROOT, text_of
+from training.dataset.collection import collection_files
+from training.recipe import recipe_files
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(page):
+    """The anchors that GitHub and MyST give to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_that_exist(page):
+    links = [link.partition("#")[0] for link in LINK.findall(text_of(page)) if "://" not in link]
+    targets = {(page.parent / link).resolve() for link in links if link}
+    assert sorted(str(target) for target in targets - GENERATED_PAGES if not target.exists()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_headings_that_exist(page):
+    links = [link.partition("#") for link in LINK.findall(text_of(page)) if "://" not in link and "#" in link]
+    targets = [((page.parent / name).resolve() if name else page, anchor) for name, _, anchor in links]
+    written = [(target, anchor) for target, anchor in targets if target not in GENERATED_PAGES]
+    assert [(target.name, anchor) for target, anchor in written if anchor not in anchors(target)] == []
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = set(re.findall(r"^([\w/-]+)$", text_of(DOCS / "index.md"), re.MULTILINE))
+    on_disk = {path.stem for path in DOCS.glob("*.md")} - {"index"}
+    assert listed == on_disk | {f"generated/{path.stem}" for path in GENERATED_PAGES}
+
+
+@pytest.mark.parametrize("files", [recipe_files, collection_files])
+def test_every_recipe_is_described(files):
+    rows = set(re.findall(r"^\| `(\w+)` \|", text_of(DOCS / "train.md"), re.MULTILINE))
+    assert {path.stem for path in files()} <= rows
+    assert rows <= {path.stem for path in [*recipe_files(), *collection_files()]}
+
+
+def test_metrics_that_a_page_names_exist():
+    exported = Metrics().text().decode()
+    families = set(re.findall(r"^# HELP (\w+) ", exported, re.MULTILINE))
+    named = set(re.findall(r"\b(?:botanify|process)_\w+", text_of(DOCS / "operate.md")))
+    suffixes = ("", "_bucket", "_sum", "_count")
+    assert named
+    assert [name for name in named if not {name.removesuffix(end) for end in suffixes} & families] == []
+
+
+def test_settings_that_a_page_names_exist():
+    known = set(Settings.__struct_fields__)
+    page = text_of(DOCS / "operate.md")
+    section = page.partition("## Overload")[2].partition("## Reload")[0]
+    flags = set(re.findall(r"`--([a-z-]+)", section))
+    variables = set(re.findall(rf"{ENVIRONMENT_PREFIX}([A-Z_]+)", page))
+    assert len(flags) > 8
+    assert {flag.replace("-", "_") for flag in flags} <= known
+    assert {variable.lower() for variable in variables} <= known
+
+
+def test_problem_codes_and_statuses_that_a_page_names_exist():
+    known = {code for codes in codes_by_status().values() for code in codes}
+    named = set(re.findall(r"\| \d{3} `(\w+)` \|", text_of(DOCS / "operate.md")))
+    assert named
+    assert named <= known
+    statuses = re.findall(r"^\| ([\d, ]+) \|", text_of(DOCS / "identify.md"), re.MULTILINE)
+    listed = {int(status) for row in statuses for status in row.split(",")}
+    assert listed <= set(codes_by_status())
+    assert set(codes_by_status()) - listed == {404, 405, 409}  # mistakes of a program, and of an operator
+
+
+def test_files_of_the_typical_changes_exist():
+    page = text_of(ROOT / "CONTRIBUTING.md")
+    section = page.partition("## Typical changes")[2].partition("\n## ")[0]
+    files = set(re.findall(r"`([\w./-]+(?:/|\.py|\.md|\.js|importlinter))`", section))
+    assert len(files) > 20
+    assert [name for name in sorted(files) if not (ROOT / name).exists()] == []
+
+
+def test_pages_load_nothing_from_other_machines():
+    for page in PAGES:
+        assert not re.search(r"!\[[^]]*\]\(https?:|<(?:script|img|link)\b", text_of(page)), page.name
