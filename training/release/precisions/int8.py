@@ -9,7 +9,7 @@ from training.release.precisions.graph import fold_constants, keep_promises, poo
 from training.release.precisions.ranges import Pixels, picture_extremes, write_ranges
 
 # Share of the calibration pictures whose extremes fit into the ranges. Of 1.0, 0.99, 0.95, 0.9 and 0.75 this moved the
-# answers least for both networks that were measured (benchmarks/LOG.md, 2026-11-22).
+# answers least for both networks that were measured (docs/experiments.md, 2026-11-22).
 RANGE_SHARE: Final = 0.9
 
 
