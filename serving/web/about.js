@@ -1,37 +1,37 @@
-// What the model is and which plants it knows: the footer and the search box.
+// Describes the model in the footer, and searches the plants that it knows.
 
 import { count, element, scientificName } from "./elements.js";
 import { keyForm } from "./key.js";
 import { describeModel, findSpecies } from "./service.js";
 
 const SPECIES_LIMIT = 20;
-const TYPING_PAUSE_MS = 200; // long enough that a typed word is one question, short enough to feel immediate
-const HASH_DIGITS = 12; // enough to tell two models apart; the whole hash is in the title
+const TYPING_PAUSE_MS = 200; // long enough for one request per typed word, short enough to feel immediate
+const HASH_DIGITS = 12; // enough to distinguish two models; the title attribute has the whole hash
 
 const find = (id) => document.getElementById(id);
 
-export async function introduceModel() {
+export async function showModel() {
   try {
     find("model-body").replaceChildren(...modelCard(await describeModel()));
   } catch (problem) {
-    find("model-body").replaceChildren(element("p", {}, `The model could not be described. ${problem.message}`));
+    find("model-body").replaceChildren(element("p", {}, `The description of the model could not be loaded. ${problem.message}`));
   }
 }
 
-export function openSpeciesSearch() {
-  let pause = 0;
-  let flight = new AbortController();
+export function setUpSpeciesSearch() {
+  let timer = 0;
+  let request = new AbortController();
   const search = () => {
-    clearTimeout(pause);
-    flight.abort();
-    flight = new AbortController();
+    clearTimeout(timer);
+    request.abort();
+    request = new AbortController();
     const query = find("species-query").value.trim();
-    if (query) listSpecies(query, flight.signal);
+    if (query) listSpecies(query, request.signal);
     else showSpecies([], "");
   };
   find("species-query").addEventListener("input", () => {
-    clearTimeout(pause);
-    pause = setTimeout(search, TYPING_PAUSE_MS);
+    clearTimeout(timer);
+    timer = setTimeout(search, TYPING_PAUSE_MS);
   });
   find("species-form").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -51,8 +51,8 @@ async function listSpecies(query, signal) {
 }
 
 function speciesCount(number, total) {
-  if (number === 0) return `None of the ${count(total, "plant")} that it knows has this name.`;
-  if (number === SPECIES_LIMIT) return `The first ${SPECIES_LIMIT}; type more to narrow them down.`;
+  if (number === 0) return `None of the ${count(total, "plant")} that the model knows has this name.`;
+  if (number === SPECIES_LIMIT) return `The first ${SPECIES_LIMIT} matches; type more to narrow the search.`;
   return `${count(number, "plant")}.`;
 }
 
@@ -67,25 +67,25 @@ function modelCard(model) {
   return [
     element("h2", {}, model.name, " ", element("span", { className: "footer__version" }, model.version)),
     model.description && element("p", { className: "footer__description" }, model.description),
-    model.metrics.length > 0 && foldedList("How often it is right", model.metrics.map(metricItem)),
-    model.sources.length > 0 && foldedList("What it learned from", model.sources.map(sourceItem)),
-    element("p", { className: "footer__hash" }, `Names ${count(model.num_taxa, "plant")} · label hash `, element("code", { title: model.label_hash }, model.label_hash.slice(0, HASH_DIGITS))),
+    model.metrics.length > 0 && collapsibleList("How often it is right", model.metrics.map(metricItem)),
+    model.sources.length > 0 && collapsibleList("What it was trained on", model.sources.map(sourceItem)),
+    element("p", { className: "footer__hash" }, `Knows ${count(model.num_taxa, "plant")} · label hash `, element("code", { title: model.label_hash }, model.label_hash.slice(0, HASH_DIGITS))),
   ].filter(Boolean);
 }
 
-function foldedList(title, items) {
+function collapsibleList(title, items) {
   return element("details", { className: "facts" }, element("summary", {}, title), element("ul", {}, items));
 }
 
 function metricItem({ name, value, data, num_pictures: numPictures, interval_95: interval }) {
-  const figure = interval ? `${share(value)} (95% interval ${share(interval[0])} to ${share(interval[1])})` : String(Number(value.toPrecision(3)));
+  const figure = interval ? `${percentOf(value)} (95% interval ${percentOf(interval[0])} to ${percentOf(interval[1])})` : String(Number(value.toPrecision(3)));
   return element("li", {}, element("b", {}, name.replaceAll("_", " ")), ` ${figure}, on ${count(numPictures, "picture")} of ${data}`);
 }
 
-const share = (value) => `${(value * 100).toFixed(1)}%`;
+const percentOf = (value) => `${(value * 100).toFixed(1)}%`;
 
 function sourceItem({ name, num_pictures: numPictures, licences, note }) {
-  const terms = Object.entries(licences).map(([license, number]) => `${license} (${number.toLocaleString("en-US")})`).join(", ");
-  const facts = [count(numPictures, "picture"), terms && `licenses: ${terms}`, note].filter(Boolean).join("; ");
+  const licenseCounts = Object.entries(licences).map(([license, number]) => `${license} (${number.toLocaleString("en-US")})`).join(", ");
+  const facts = [count(numPictures, "picture"), licenseCounts && `licenses: ${licenseCounts}`, note].filter(Boolean).join("; ");
   return element("li", {}, element("b", {}, name), ` ${facts}`);
 }

@@ -1,11 +1,11 @@
-// What the answer panel shows: the wait, the answer, or the problem. Pure: data in, elements out.
+// Builds the content of the answer panel: progress, answer or problem. Pure functions from data to elements.
 
 import { bar, count, element, percent, scientificName, seconds } from "./elements.js";
 import { keyForm } from "./key.js";
 
 const HEADINGS = { species: "Species", genus: "Genus", family: "Family", uncertain: "No clear answer", not_a_plant: "No plant" };
 
-export function showWait(numPictures) {
+export function showProgress(numPictures) {
   const clock = element("span", { className: "wait__clock", "aria-hidden": "true" });
   const node = element("div", { className: "wait" },
     element("span", { className: "wait__leaf", "aria-hidden": "true" }),
@@ -26,38 +26,38 @@ export function showAnswer(answer, elapsedMs) {
   ].filter(Boolean);
 }
 
-/** One sentence that a screen reader speaks when the answer arrives. */
-export function speakAnswer(answer) {
+/** Returns the sentence for screen readers when an answer arrives. */
+export function announceAnswer(answer) {
   const { rank, name, score, reason } = answer.verdict;
   if (name === null) return `${verdictTitle(answer.verdict)}. ${reason}`;
   const [common] = commonNames(answer);
   return `${HEADINGS[rank]}: ${name}${common ? `, ${common}` : ""}, ${percent(score)}.`;
 }
 
-/** The problem and the way out of it: without the blamed picture, with a key, or once more where that can help. */
-export function showProblem(problem, files, { onRetry, onLeaveOut }) {
-  const blamed = files[problem.index];
+/** Shows a problem and its remedies: remove the refused picture, enter a key, or retry if that can help. */
+export function showProblem(problem, files, { onRetry, onRemove }) {
+  const refused = files[problem.index];
   const button = (text, onclick) => element("button", { className: "button button--quiet", type: "button", onclick }, text);
   return element("div", { className: "note note--error problem" },
     element("h3", {}, problem.title),
-    blamed && element("p", {}, "The trouble is with ", element("strong", {}, `picture ${problem.index + 1} (${blamed.name})`), "."),
+    refused && element("p", {}, "The problem is with ", element("strong", {}, `picture ${problem.index + 1} (${refused.name})`), "."),
     problem.detail && element("p", {}, problem.detail),
     waitSentence(problem) && element("p", {}, waitSentence(problem)),
     problem.needsKey && keyForm(onRetry),
-    blamed && button(`Remove picture ${problem.index + 1}`, () => onLeaveOut(problem.index)),
-    !blamed && problem.canRetry && button("Try again", onRetry),
+    refused && button(`Remove picture ${problem.index + 1}`, () => onRemove(problem.index)),
+    !refused && problem.canRetry && button("Try again", onRetry),
     problem.requestId && element("p", { className: "fineprint" }, "request ", element("code", {}, problem.requestId)));
 }
 
-/** One sentence that a screen reader speaks when there is no answer. */
-export function speakProblem(problem) {
+/** Returns the sentence for screen readers when a request fails. */
+export function announceProblem(problem) {
   const picture = problem.index !== null ? `Picture ${problem.index + 1}. ` : "";
   return `${problem.title}. ${picture}${problem.detail} ${waitSentence(problem)}`.trimEnd();
 }
 
 function waitSentence({ retryAfterS, detail }) {
-  if (!retryAfterS || /\d seconds?\b/.test(detail)) return ""; // most details say it themselves
-  return `The service asks to wait ${count(retryAfterS, "second")}.`;
+  if (!retryAfterS || /\d seconds?\b/.test(detail)) return ""; // most details already say it
+  return `Try again in ${count(retryAfterS, "second")}.`;
 }
 
 function verdictCard(answer) {
@@ -67,7 +67,7 @@ function verdictCard(answer) {
     element("p", { className: "verdict__rank" }, HEADINGS[rank] ?? rank),
     element("h3", { className: "verdict__name" }, name === null ? verdictTitle(answer.verdict) : printedName(rank, name)),
     common.length > 0 && element("p", { className: "verdict__common" }, common.join(", ")),
-    verdictMeaning(answer),
+    verdictExplanation(answer),
     name !== null && element("div", { className: "verdict__score" }, element("b", {}, percent(score)), bar(score)),
     element("p", { className: "verdict__reason" }, reason));
 }
@@ -85,15 +85,15 @@ function commonNames({ verdict, predictions }) {
   return predictions.find((prediction) => prediction.scientific_name === verdict.name)?.common_names ?? [];
 }
 
-function verdictMeaning({ verdict, predictions }) {
+function verdictExplanation({ verdict, predictions }) {
   const best = predictions[0];
-  const meanings = {
-    genus: () => ["One of the genus ", scientificName(verdict.name), "; which species is not certain."],
-    family: () => [`One of the family ${verdict.name}; neither genus nor species is certain.`],
+  const explanations = {
+    genus: () => ["A species of the genus ", scientificName(verdict.name), "; which one is not certain."],
+    family: () => [`A species of the family ${verdict.name}; neither genus nor species is certain.`],
     uncertain: () => ["The closest match is ", scientificName(best.scientific_name), `, at ${percent(best.score)}.`],
   };
-  const meaning = best ? meanings[verdict.rank] : undefined;
-  return meaning ? element("p", { className: "verdict__meaning" }, meaning()) : null;
+  const explain = best ? explanations[verdict.rank] : undefined;
+  return explain ? element("p", { className: "verdict__meaning" }, explain()) : null;
 }
 
 function candidate(prediction) {
@@ -124,6 +124,6 @@ function groupList(title, groups, print) {
 
 function warningNote(warnings) {
   return element("div", { className: "note note--warning" },
-    element("h3", {}, warnings.length === 1 ? "Please note" : "Please note these"),
+    element("h3", {}, "Please note"),
     element("ul", {}, warnings.map((warning) => element("li", {}, warning))));
 }

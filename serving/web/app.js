@@ -1,63 +1,63 @@
-// The page: pictures come in, one question goes out, its answer is shown. A change of the pictures abandons the question.
+// The page: sends the chosen pictures in one request and shows the answer. A change of the pictures cancels the request.
 
-import { introduceModel, openSpeciesSearch } from "./about.js";
-import { showAnswer, showProblem, showWait, speakAnswer, speakProblem } from "./answer.js";
+import { setUpSpeciesSearch, showModel } from "./about.js";
+import { announceAnswer, announceProblem, showAnswer, showProblem, showProgress } from "./answer.js";
 import { count } from "./elements.js";
 import { identify, ServiceProblem } from "./service.js";
-import { openTray } from "./tray.js";
+import { setUpTray } from "./tray.js";
 
-const SETTLING_MS = 350; // pictures added or removed in quick succession become one question
+const DEBOUNCE_MS = 350; // pictures added or removed in quick succession make one request
 const CLOCK_MS = 100;
 
 const find = (id) => document.getElementById(id);
-const tray = openTray(consider);
-let question = new AbortController();
+const tray = setUpTray(onPicturesChanged);
+let request = new AbortController();
 
-/** Drops the question in flight and, once the pictures have settled, asks about the new ones. */
-function consider(files) {
-  question.abort();
-  question = new AbortController();
+/** Cancels the request in flight and sends the new pictures once they no longer change. */
+function onPicturesChanged(files) {
+  request.abort();
+  request = new AbortController();
   find("answer").hidden = files.length === 0;
-  if (files.length) inquire(files, question.signal);
+  if (files.length) requestAnswer(files, request.signal);
   else find("status").textContent = "No pictures.";
 }
 
-async function inquire(files, signal) {
-  const wait = showWait(files.length);
+async function requestAnswer(files, signal) {
+  const progress = showProgress(files.length);
   let clock = 0;
-  present([wait.node], `Looking at ${count(files.length, "picture")}.`);
+  render([progress.node], `Looking at ${count(files.length, "picture")}.`);
   try {
-    await settled(signal);
+    await debounce(signal);
     const startMs = performance.now();
-    clock = setInterval(() => wait.tick(performance.now() - startMs), CLOCK_MS);
+    clock = setInterval(() => progress.tick(performance.now() - startMs), CLOCK_MS);
     const answer = await identify(files, signal);
-    present(showAnswer(answer, performance.now() - startMs), speakAnswer(answer));
+    render(showAnswer(answer, performance.now() - startMs), announceAnswer(answer));
   } catch (problem) {
     if (signal.aborted) return;
-    refuse(readable(problem), files);
+    showFailure(toServiceProblem(problem), files);
   } finally {
     clearInterval(clock);
   }
 }
 
-function refuse(problem, files) {
+function showFailure(problem, files) {
   if (problem.index !== null) tray.mark(problem.index);
-  const ways = { onRetry: () => consider(files), onLeaveOut: tray.remove };
-  present([showProblem(problem, files, ways)], speakProblem(problem));
+  const remedies = { onRetry: () => onPicturesChanged(files), onRemove: tray.remove };
+  render([showProblem(problem, files, remedies)], announceProblem(problem));
   if (problem.needsKey) find("answer-body").querySelector("input").focus();
 }
 
-/** An answer that does not keep to its contract must not leave the page waiting for ever. */
-function readable(problem) {
+/** Converts any other error, such as an answer with missing fields, so that the page never waits forever. */
+function toServiceProblem(problem) {
   if (problem instanceof ServiceProblem) return problem;
   console.error(problem);
-  const detail = "It is not of the form that this page expects. Reload the page: the service may have been updated.";
+  const detail = "Its format is not the one that this page expects. Reload the page: the service may have been updated.";
   return new ServiceProblem({ title: "The answer could not be shown", detail, canRetry: false });
 }
 
-function settled(signal) {
+function debounce(signal) {
   return new Promise((resolve, reject) => {
-    const timer = setTimeout(resolve, SETTLING_MS);
+    const timer = setTimeout(resolve, DEBOUNCE_MS);
     signal.addEventListener("abort", () => {
       clearTimeout(timer);
       reject(signal.reason);
@@ -65,10 +65,10 @@ function settled(signal) {
   });
 }
 
-function present(nodes, sentence) {
+function render(nodes, announcement) {
   find("answer-body").replaceChildren(...nodes);
-  find("status").textContent = sentence;
+  find("status").textContent = announcement;
 }
 
-openSpeciesSearch();
-introduceModel();
+setUpSpeciesSearch();
+showModel();

@@ -1,21 +1,21 @@
-// Builds page elements from data and writes numbers and names the way people read them.
-// Data only ever enters the page as text nodes and attributes, never as markup.
+// Builds page elements from data, and formats numbers and names.
+// Data enters the page only as text nodes and attributes, never as markup.
 
 /**
- * Makes an element. `className`, `onclick` and other properties are set as properties, names with a dash as attributes;
- * children that are null, undefined or false are left out.
+ * Creates an element. Names of DOM properties such as `className` and `onclick` are set as properties, all others as
+ * attributes. Children that are null, undefined or false are skipped.
  */
 export function element(tag, properties = {}, ...children) {
-  const made = document.createElement(tag);
+  const created = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (name.includes("-") || !(name in made)) made.setAttribute(name, value);
-    else made[name] = value;
+    if (name.includes("-") || !(name in created)) created.setAttribute(name, value);
+    else created[name] = value;
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
-  return made;
+  created.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return created;
 }
 
-/** A probability as a percentage that never rounds doubt away: 0.9996 is ">99%", 0.0004 is "<0.1%". */
+/** Formats a probability as a percentage that is never rounded to 0% or 100%: 0.9996 is ">99%", 0.0004 is "<0.1%". */
 export function percent(score) {
   const value = score * 100;
   if (value > 0 && value < 0.1) return "<0.1%";
@@ -32,7 +32,7 @@ export function count(number, singular, plural = `${singular}s`) {
   return `${number.toLocaleString("en-US")} ${number === 1 ? singular : plural}`;
 }
 
-/** A scientific name as botanists print it: Latin in italics, "×", "subsp." and their like upright. */
+/** Formats a scientific name: Latin words in italics; "×" and abbreviations of ranks, such as "subsp.", upright. */
 export function scientificName(name) {
   const parts = name.split(/(×|\b(?:subsp|var|f|sp|spp|sect|cv)\.|'[^']+')/).filter(Boolean);
   const upright = (part) => /^(×|\w+\.|')/.test(part);
@@ -40,7 +40,7 @@ export function scientificName(name) {
     parts.map((part) => (upright(part) ? part : element("i", {}, part))));
 }
 
-/** A bar for the eye only; the number beside it speaks. */
+/** A bar, hidden from screen readers, which read the number beside it. */
 export function bar(score) {
   const fill = element("span", { className: "bar__fill" });
   fill.style.setProperty("--score", String(score));

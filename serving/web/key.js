@@ -1,42 +1,42 @@
-// The API key, where the service asks for one: it stays in this tab, survives a reload and is gone when the tab closes.
+// The API key, if the service requires one. It is kept for this tab only: it survives a reload, but not closing the tab.
 
 import { element } from "./elements.js";
 
-const PLACE = "botanify-api-key";
-let remembered = ""; // for browsers that refuse to store anything
+const STORAGE_KEY = "botanify-api-key";
+let keyInMemory = ""; // for browsers that refuse session storage
 
 export function readKey() {
   try {
-    return sessionStorage.getItem(PLACE) ?? remembered;
+    return sessionStorage.getItem(STORAGE_KEY) ?? keyInMemory;
   } catch {
-    return remembered;
+    return keyInMemory;
   }
 }
 
-export function keepKey(key) {
-  remembered = key;
+export function storeKey(key) {
+  keyInMemory = key;
   try {
-    if (key) sessionStorage.setItem(PLACE, key);
-    else sessionStorage.removeItem(PLACE);
+    if (key) sessionStorage.setItem(STORAGE_KEY, key);
+    else sessionStorage.removeItem(STORAGE_KEY);
   } catch {
-    // kept in memory only, until a reload
+    // kept in memory until a reload
   }
 }
 
-/** A field that asks for a key; `onKey` is called once one was entered. */
+/** A form for the key; calls `onKey` once a key was entered. */
 export function keyForm(onKey) {
-  // Of visible ASCII only: anything else cannot stand in a header.
+  // The pattern is visible ASCII, the only characters allowed in the header.
   const input = element("input", {
     type: "password", required: true, autocomplete: "off", spellcheck: false,
-    pattern: "[\\x21-\\x7e]+", title: "The key as it was given to you, without spaces",
+    pattern: "[\\x21-\\x7e]+", title: "The key that you were given, without spaces",
   });
   const enter = (event) => {
     event.preventDefault();
-    keepKey(input.value);
+    storeKey(input.value);
     onKey();
   };
   return element("form", { className: "search key", onsubmit: enter },
     element("label", {}, "API key", input),
     element("button", { className: "button", type: "submit" }, "Use this key"),
-    element("p", { className: "fineprint" }, "It is kept in this tab only, until the tab is closed."));
+    element("p", { className: "fineprint" }, "It is kept in this tab only, until you close the tab."));
 }

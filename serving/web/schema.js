@@ -1,4 +1,4 @@
-// Gives the API viewer the page's colors, light or dark as the reader's device prefers, before it first draws.
+// Sets the page's light or dark colors on the API viewer, before it is first drawn.
 
 const COLORS = {
   light: { theme: "light", "bg-color": "#fffefa", "text-color": "#1e2a21", "nav-bg-color": "#ebeadd", "nav-text-color": "#3d493a", "primary-color": "#2b6640" },
@@ -7,10 +7,10 @@ const COLORS = {
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
-function paint() {
+function applyColors() {
   const viewer = document.querySelector("rapi-doc");
   for (const [name, value] of Object.entries(COLORS[prefersDark.matches ? "dark" : "light"])) viewer.setAttribute(name, value);
 }
 
-prefersDark.addEventListener("change", paint);
-paint();
+prefersDark.addEventListener("change", applyColors);
+applyColors();

@@ -1,11 +1,11 @@
-// The service's HTTP interface: what to ask, and every failure as one kind of error that people can read.
+// The service's HTTP API. Every failure becomes a ServiceProblem, with a title and a detail for people.
 
-import { keepKey, readKey } from "./key.js";
+import { storeKey, readKey } from "./key.js";
 
-const TEMPORARY = new Set([408, 429]); // of the refusals, those that the same pictures may get past later
+const TEMPORARY = new Set([408, 429]); // client errors after which the same request may succeed later
 const UNAUTHORIZED = 401;
 
-/** A failure with a title and a sentence for people; `index` counts the blamed picture from 0. */
+/** A failure with a title and a detail for people; `index` is the position of the refused picture, from 0. */
 export class ServiceProblem extends Error {
   constructor({ title, detail = "", index = null, requestId = null, retryAfterS = null, canRetry = true, needsKey = false }) {
     super(detail || title);
@@ -16,16 +16,16 @@ export class ServiceProblem extends Error {
 export function identify(files, signal) {
   const form = new FormData();
   for (const file of files) form.append("image", file, file.name || "picture");
-  return ask("/identify", { method: "POST", body: form, signal });
+  return request("/identify", { method: "POST", body: form, signal });
 }
 
-export const describeModel = () => ask("/model");
+export const describeModel = () => request("/model");
 
 export function findSpecies(query, limit, signal) {
-  return ask(`/species?${new URLSearchParams({ q: query, limit })}`, { signal });
+  return request(`/species?${new URLSearchParams({ q: query, limit })}`, { signal });
 }
 
-async function ask(url, options = {}) {
+async function request(url, options = {}) {
   const key = readKey();
   const headers = { Accept: "application/json, application/problem+json", ...(key && { Authorization: `Bearer ${key}` }) };
   let response, body;
@@ -34,29 +34,29 @@ async function ask(url, options = {}) {
     body = await response.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    if (!response) throw unreachable();
-    body = null; // an answer that is not JSON, such as a gateway's own error page
+    if (!response) throw unreachableProblem();
+    body = null; // not JSON, such as the error page of a gateway
   }
   if (response.ok && body !== null) return body;
   throw response.status === UNAUTHORIZED ? keyProblem(key, body) : problemOf(response, body);
 }
 
-/** The service tells programs which header it wants; people are told where a key comes from. */
+/** Replaces the service's own detail, which names headers for programs. */
 function keyProblem(key, body) {
-  if (key && key === readKey()) keepKey("");
+  if (key && key === readKey()) storeKey("");
   return new ServiceProblem({
-    title: "This service asks for an API key",
-    detail: key ? "It does not know the key that was entered." : "Whoever runs it can give you one.",
+    title: "This service requires an API key",
+    detail: key ? "The key that was entered is not valid." : "Ask the operator of the service for one.",
     requestId: body?.request_id ?? null,
     canRetry: false,
     needsKey: true,
   });
 }
 
-function unreachable() {
+function unreachableProblem() {
   return new ServiceProblem({
     title: "The service did not answer",
-    detail: "Check that it is running and that this device is connected to it. Very large pictures can be refused this way too.",
+    detail: "Check that it is running and that this device is connected to it. Very large pictures can also cause this.",
   });
 }
 
@@ -65,7 +65,7 @@ function problemOf(response, body) {
   const retryAfterS = Number.parseInt(response.headers.get("Retry-After") ?? "", 10);
   return new ServiceProblem({
     title: known.title || `The service answered with status ${response.status}`,
-    detail: known.detail || (known.title ? "" : "It gave no reason. Its log may know more."),
+    detail: known.detail || (known.title ? "" : "It gave no reason; its log may have more."),
     index: Number.isInteger(known.index) ? known.index : null,
     requestId: known.request_id ?? null,
     retryAfterS: Number.isNaN(retryAfterS) ? null : retryAfterS,

@@ -1,4 +1,4 @@
-// The tray holds the pictures of one plant: take them in by choosing, dropping or pasting, show them, give them back.
+// The tray of chosen pictures: adds files that are chosen, dropped or pasted, shows them, and lets the user remove them.
 
 import { count, element } from "./elements.js";
 
@@ -7,57 +7,57 @@ export const MAX_PICTURES = 5;
 const find = (id) => document.getElementById(id);
 
 /**
- * Brings the tray to life.
+ * Sets up the tray.
  *
  * @param onChange Called with the list of files after each change.
- * @returns mark(index) outlines the picture that the service refused; remove(index) takes it out.
+ * @returns mark(index) outlines a picture that the service refused; remove(index) removes it.
  */
-export function openTray(onChange) {
-  let pictures = []; // { file, tile }, in the order in which they are sent
+export function setUpTray(onChange) {
+  let pictures = []; // { file, tile }, in the order of the request
 
   function add(files) {
-    const fresh = files.filter((file) => !pictures.some((picture) => isSameFile(picture.file, file)));
-    const taken = fresh.slice(0, MAX_PICTURES - pictures.length);
-    const numLeftOut = fresh.length - taken.length;
-    say(numLeftOut ? `${count(numLeftOut, "picture")} left out: an answer takes five at most.` : "");
+    const added = files.filter((file) => !pictures.some((picture) => isSameFile(picture.file, file)));
+    const taken = added.slice(0, MAX_PICTURES - pictures.length);
+    const numLeftOut = added.length - taken.length;
+    showNotice(numLeftOut ? `${count(numLeftOut, "picture")} left out: one request takes five at most.` : "");
     if (!taken.length) return;
     for (const file of taken) {
       const picture = { file, tile: null };
       picture.tile = makeTile(file, () => remove(picture));
       pictures.push(picture);
     }
-    changed();
+    update();
     find("tiles").scrollIntoView({ block: "nearest" });
   }
 
   function remove(picture) {
     const position = pictures.indexOf(picture);
     pictures = pictures.filter((other) => other !== picture);
-    say("");
-    changed();
+    showNotice("");
+    update();
     const neighbor = pictures[Math.min(position, pictures.length - 1)];
     (neighbor ? neighbor.tile.querySelector("button") : find("choose")).focus();
   }
 
   function clear() {
     pictures = [];
-    say("");
-    changed();
+    showNotice("");
+    update();
     find("choose").focus();
   }
 
-  function changed() {
+  function update() {
     const tiles = pictures.map((picture) => picture.tile);
-    for (const gone of [...find("tiles").children].filter((tile) => !tiles.includes(tile))) discard(gone);
+    for (const removed of [...find("tiles").children].filter((tile) => !tiles.includes(tile))) removeTile(removed);
     find("tiles").append(...tiles.filter((tile) => !tile.isConnected));
     tiles.forEach(number);
-    showFill(pictures.length);
+    showCount(pictures.length);
     onChange(pictures.map((picture) => picture.file));
   }
 
-  takeFromInputs(add);
-  takeFromDrops(add);
-  takeFromPaste(add);
+  addFromInputs(add);
+  addFromDrops(add);
+  addFromPaste(add);
   find("clear").addEventListener("click", clear);
   return {
     mark: (index) => pictures[index]?.tile.classList.add("tile--refused"),
@@ -74,7 +74,7 @@ function makeTile(file, onRemove) {
     image, element("span", { className: "tile__number", "aria-hidden": "true" }), button);
 }
 
-/** Stands in for a picture that this browser cannot show, though the service may well read it. */
+/** Replaces a picture that this browser cannot show; the service may still be able to read it. */
 function placeholder(name, label) {
   const extension = name.includes(".") ? name.split(".").pop().slice(0, 5).toUpperCase() : "File";
   return element("span", { className: "tile__image tile__image--none", role: "img", "aria-label": label },
@@ -91,12 +91,12 @@ function number(tile, index) {
   else image.setAttribute("aria-label", label);
 }
 
-function discard(tile) {
+function removeTile(tile) {
   URL.revokeObjectURL(tile.dataset.url);
   tile.remove();
 }
 
-function showFill(numPictures) {
+function showCount(numPictures) {
   const full = numPictures === MAX_PICTURES;
   document.body.classList.toggle("has-pictures", numPictures > 0);
   find("tiles").hidden = find("tray-foot").hidden = numPictures === 0;
@@ -104,7 +104,7 @@ function showFill(numPictures) {
   find("choose-label").textContent = numPictures ? "Add pictures" : "Choose pictures";
 }
 
-function say(text) {
+function showNotice(text) {
   find("notice").hidden = !text;
   find("notice").textContent = text;
   if (text) find("status").textContent = text;
@@ -114,33 +114,33 @@ function isSameFile(one, other) {
   return one.name === other.name && one.size === other.size && one.lastModified === other.lastModified;
 }
 
-function takeFromInputs(add) {
+function addFromInputs(add) {
   for (const input of [find("choose"), find("photograph")]) {
     input.addEventListener("change", () => {
       add([...input.files]);
-      input.value = ""; // so that the same file can be chosen again after its removal
+      input.value = ""; // so that a removed file can be chosen again
     });
   }
 }
 
-function takeFromDrops(add) {
+function addFromDrops(add) {
   const holdsFiles = (event) => event.dataTransfer?.types.includes("Files");
-  const light = (on) => document.body.classList.toggle("is-dropping", on);
+  const highlight = (on) => document.body.classList.toggle("is-dropping", on);
   document.addEventListener("dragover", (event) => {
     if (!holdsFiles(event)) return;
     event.preventDefault();
-    light(true);
+    highlight(true);
   });
-  document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) light(false); });
+  document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) highlight(false); });
   document.addEventListener("drop", (event) => {
     if (!holdsFiles(event)) return;
     event.preventDefault();
-    light(false);
+    highlight(false);
     add([...event.dataTransfer.files]);
   });
 }
 
-function takeFromPaste(add) {
+function addFromPaste(add) {
   document.addEventListener("paste", (event) => {
     const files = [...(event.clipboardData?.files ?? [])];
     if (!files.length) return;
