@@ -33,9 +33,6 @@ class RateLimiter:
         self._clock = clock
         self._full_at: OrderedDict[str, float] = OrderedDict()  # least recently used first
 
-    def __len__(self) -> int:
-        return len(self._full_at)
-
     def acquire(self, client: str) -> None:
         """Takes a token from the client's bucket.
 
