@@ -29,6 +29,7 @@ from training.engine.loop import Trainer
 from training.engine.stop_signal import EXIT_REQUEUE, Requeue
 from training.engine.weights import load_weights
 from training.herbarium.drawn_data import ensure_drawn
+from training.insight.tuning.proposal import tune
 from training.loading.augment import seeded
 from training.loading.show_batch import show_batch
 from training.monitor.log import LOG_FILE, read_log
@@ -59,8 +60,6 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
     """Draw one augmented batch with its names to this PNG file, and stop."""
     tune: bool = False
     """Measure batch sizes, layout, precision and compilation on this machine, propose flags, and stop."""
-    retune: bool = False
-    """The same, without what was measured here before."""
 
 
 def main() -> None:
@@ -139,11 +138,8 @@ def _train_on(command: Train, device: torch.device, ranks: Ranks) -> None:
         print(f"Written: {command.show_batch}")
         return
     _require_architecture(recipe.network.architecture)
-    if command.tune or command.retune:
-        from training.insight.tuning.proposal import tune  # it draws, which takes a second to import
-
-        network = _first_network(recipe, manifest, fresh=True, told=ranks.is_main)
-        tune(recipe, manifest, network, device, ranks, again=command.retune)
+    if command.tune:
+        tune(recipe, manifest, device, ranks)
         return
     _train(command, manifest, device, ranks)
 

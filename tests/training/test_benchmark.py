@@ -23,10 +23,10 @@ def test_flags_of_train_follow_two_dashes():
     assert command.flags == ("--workers", "0", "--erase", "0")
 
 
-def test_batch_sizes_have_sizes_and_a_rule():
-    command = parse(["batch-sizes", "--data", "d", "--out", "o", "--sizes", "8", "16", "--rule", "linear"])
+def test_batch_sizes_is_a_command():
+    command = parse(["batch-sizes", "--data", "d", "--out", "o", "--sizes", "8", "16"])
     assert isinstance(command, BatchSizes)
-    assert (command.sizes, command.rule, command.epochs) == ((8, 16), "linear", 15)
+    assert (command.sizes, command.epochs) == ((8, 16), 15)
 
 
 def test_the_ablation_is_a_command_too():

@@ -1,66 +1,53 @@
-"""Tunes a recipe to a machine: batch size, arithmetic and learning rates, as flags of train.py."""
+"""Tunes a recipe to a machine and proposes flags for train.py."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
 import torch
 from rich.console import Console
 
-from models.network import PlantNetwork
-from training.atomic_file import replace_together
+from training.atomic_file import replaced
 from training.dataset.manifest import Manifest
 from training.engine.device import describe_device
 from training.engine.distributed import Ranks
 from training.engine.losses import training_classes
-from training.insight.tuning.cache import TrialCache, cache_folder, facts_of
-from training.insight.tuning.launch import Limits, TrialLauncher
-from training.insight.tuning.noise import NoiseScale, measure_noise, noise_sentence
+from training.insight.tuning.launch import TimeLimits, TrialLauncher
 from training.insight.tuning.options import Option, available_options, try_options
 from training.insight.tuning.rates import rates_for
-from training.insight.tuning.report import arithmetic, remark, trial_plot, trial_table
+from training.insight.tuning.report import failure, mode, trial_table
 from training.insight.tuning.search import NEAR, BatchSearch
-from training.insight.tuning.setting import Outcome, Setting, Trial, setting_of, with_setting
-from training.recipe import Precision, Recipe
+from training.insight.tuning.setting import Outcome, Trial, TrialSetting, setting_of
+from training.recipe import Recipe
 
 RESULT_FILE: Final = "tuning.json"
-PLOT_FILE: Final = "tuning.png"
-_LEAST_STEPS: Final = 8  # of an epoch: a larger batch would learn from data this small in too few steps
-_CPU_LIMITS: Final = Limits(budget_s=4.0, most_compiling_s=180.0)
-_NOISE_S: Final = 60.0
+_MIN_STEPS: Final = 8  # per epoch; a larger batch would learn in too few steps from so little data
+_CPU_LIMITS: Final = TimeLimits(budget_s=4.0, max_compiling_s=180.0)
 _BY_SEVERITY: Final[tuple[Outcome, ...]] = ("ran", "crashed", "too_slow", "does_not_fit")
+_LIMITS: Final = "Only speed and memory were measured: a larger batch may need more epochs for the same accuracy."
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """What is proposed, and on which grounds."""
+    """A proposal and its reasons."""
 
     device: str
     num_ranks: int
-    batch_size: int
-    """Pictures a step, on each rank."""
+    setting: TrialSetting
     accumulate: int
-    """Steps whose gradients are averaged, so that no fewer pictures move the optimizer than in the recipe."""
-    amp: Precision
-    channels_last: bool
-    compile: bool
+    """Batches per optimizer step, so that a step averages at least as many pictures as in the recipe."""
     backbone_lr: float
     head_lr: float
-    pictures_per_s: float
-    """Of the proposed setting, on each rank, without the exchange of gradients between ranks."""
     trials: list[Trial]
-    """All that were made; the proposed setting is among them."""
-    noise: NoiseScale | None
-    sentences: list[str]
-    """Why."""
+    reasons: list[str]
 
     @property
     def flags(self) -> str:
-        """What to give to train.py."""
-        layout = "--channels-last" if self.channels_last else "--no-channels-last"
-        compiled = "--compile" if self.compile else "--no-compile"
+        """The proposal as flags of train.py."""
+        setting = self.setting
+        layout = "--channels-last" if setting.channels_last else "--no-channels-last"
+        compiled = "--compile" if setting.compile else "--no-compile"
         return (
-            f"--batch-size {self.batch_size} --accumulate {self.accumulate} --amp {self.amp} {layout} {compiled} "
+            f"--batch-size {setting.batch_size} --accumulate {self.accumulate} --amp {setting.amp} {layout} {compiled} "
             f"--backbone-lr {self.backbone_lr:g} --head-lr {self.head_lr:g}"
         )
 
@@ -68,30 +55,25 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 def tune(
     recipe: Recipe,
     manifest: Manifest,
-    network: PlantNetwork,
     device: torch.device,
     ranks: Ranks | None = None,
     *,
-    again: bool = False,
-    limits: Limits | None = None,
+    limits: TimeLimits | None = None,
 ) -> Tuned:
-    """Measures settings, prints what it found, and writes `tuning.json` and `tuning.png` into the run's folder.
-
-    It trains nothing. Trials run in processes of their own; this one touches the device only after the last of them.
+    """Measures settings, prints the result, and writes `tuning.json` into the run's folder; trains nothing.
 
     Args:
-        recipe: What to tune; its rates are taken to be right for its own batch.
+        recipe: The recipe to tune; its learning rates are taken to be right for its own batch size.
         manifest: The data.
-        network: Holds the first weights, at which the gradient's noise is measured; the norms become the recipe's.
-        device: What to tune for.
-        ranks: Who trains together: the slowest rank and the fullest card decide.
-        again: Measure even what was measured before.
+        device: The device to tune for.
+        ranks: The ranks that train together; the slowest decides.
         limits: How long trials may take.
 
     Raises:
-        NothingRan: No setting could be run.
+        NothingRan: No setting could be measured.
     """
     ranks = ranks or Ranks()
+<<<<<<< HEAD
     limits = limits or (Limits() if device.type == "cuda" else _CPU_LIMITS)
     console = Console(quiet=not ranks.is_main)
     classes = training_classes(manifest, recipe)
@@ -114,62 +96,77 @@ def tune(
     if ranks.is_main:
         _tell(tuned, console)
         _write(tuned, recipe.run.run)
+=======
+    limits = limits or (TimeLimits() if device.type == "cuda" else _CPU_LIMITS)
+    console = Console(quiet=not ranks.is_first)
+    launch = TrialLauncher(recipe, training_classes(manifest, recipe), ranks.local_rank, limits)
+    measure = _Measure(launch, ranks, console)
+    # All ranks must run the same trials.
+    options = ranks.from_first(available_options(recipe, device))
+    chosen = _search(measure, recipe, options, len(manifest.rows_of("train")) // ranks.num_ranks)
+    tuned = propose(recipe, chosen, measure.trials, device=device_in_words(device), num_ranks=ranks.num_ranks)
+    if ranks.is_first:
+        _print(tuned, console)
+        recipe.run.run.mkdir(parents=True, exist_ok=True)
+        with replaced(recipe.run.run / RESULT_FILE) as stream:
+            stream.write(msgspec.json.format(msgspec.json.encode(tuned)))
+>>>>>>> e4cef4a (Tuning proposes from speed and memory alone: no cache, noise scale or plot)
     return tuned
 
 
-def propose(
-    recipe: Recipe, chosen: Trial, trials: Sequence[Trial], noise: NoiseScale | None, *, device: str, num_ranks: int
-) -> Tuned:
+def propose(recipe: Recipe, chosen: Trial, trials: Sequence[Trial], *, device: str, num_ranks: int) -> Tuned:
     """Turns the best trial into a proposal.
 
-    No fewer pictures move the optimizer than in the recipe: what one batch does not hold, several do.
+    An optimizer step averages at least as many pictures as in the recipe: smaller batches are accumulated.
     """
     setting, schedule = chosen.setting, recipe.schedule
     accumulate = max(-(-schedule.batch_size * schedule.accumulate // (setting.batch_size * num_ranks)), 1)
-    pictures_per_step = setting.batch_size * num_ranks * accumulate
-    rates = rates_for(schedule, pictures_per_step)
+    rates = rates_for(schedule, setting.batch_size * num_ranks * accumulate)
     return Tuned(
         device=device,
         num_ranks=num_ranks,
-        batch_size=setting.batch_size,
+        setting=setting,
         accumulate=accumulate,
-        amp=setting.amp,
-        channels_last=setting.channels_last,
-        compile=setting.compile,
         backbone_lr=rates.backbone_lr,
         head_lr=rates.head_lr,
-        pictures_per_s=chosen.pictures_per_s,
         trials=list(trials),
-        noise=noise,
-        sentences=[_why(chosen, trials), rates.sentence, noise_sentence(noise, pictures_per_step)],
+        reasons=[_reason(chosen, trials), rates.reason, _LIMITS],
     )
 
 
 class _Measure:
-    """Trials that all ranks agree on: each rank runs a setting, and what the slowest finds holds for all."""
+    """Measures settings on all ranks; the slowest rank's result counts."""
 
-    def __init__(self, launch: Callable[[Setting], Trial], cache: TrialCache, ranks: Ranks, console: Console) -> None:
-        self._launch, self._cache, self._ranks, self._console = launch, cache, ranks, console
+    def __init__(self, launch: Callable[[TrialSetting], Trial], ranks: Ranks, console: Console) -> None:
+        self._launch, self._ranks, self._console = launch, ranks, console
         self.trials: list[Trial] = []
 
+<<<<<<< HEAD
     def __call__(self, setting: Setting) -> Trial:
         kept = self._ranks.broadcast(self._cache.find(setting))
         trial = kept or agreed(self._launch(setting), self._ranks)
         if kept is None and self._ranks.is_main:
             self._cache.keep(trial)
+=======
+    def __call__(self, setting: TrialSetting) -> Trial:
+        trial = worst_of_ranks(self._launch(setting), self._ranks)
+>>>>>>> e4cef4a (Tuning proposes from speed and memory alone: no cache, noise scale or plot)
         self.trials.append(trial)
-        self._say(trial, " (measured before)" if kept else "")
+        result = failure(trial) or f"{trial.pictures_per_s:.4g} pictures/s"
+        self._console.print(f"batch {setting.batch_size}, {mode(setting)}: {result}", highlight=False)
         return trial
 
-    def _say(self, trial: Trial, note: str) -> None:
-        setting = trial.setting
-        found = remark(trial) or f"{trial.pictures_per_s:.4g} pictures/s"
-        self._console.print(f"batch {setting.batch_size}, {arithmetic(setting)}: {found}{note}", highlight=False)
 
+<<<<<<< HEAD
 
 def agreed(trial: Trial, ranks: Ranks) -> Trial:
     """The trial as it went on the worst rank: slowest, fullest, and failed if it failed anywhere."""
     if not ranks.is_distributed:
+=======
+def worst_of_ranks(trial: Trial, ranks: Ranks) -> Trial:
+    """The least speed and the most memory of all ranks; failed if it failed on any rank."""
+    if ranks.alone:
+>>>>>>> e4cef4a (Tuning proposes from speed and memory alone: no cache, noise scale or plot)
         return trial
     worst = _BY_SEVERITY[round(_largest(float(_BY_SEVERITY.index(trial.outcome)), ranks))]
     if worst != "ran":
@@ -188,41 +185,25 @@ def _largest(value: float, ranks: Ranks) -> float:
 
 
 def _search(measure: _Measure, recipe: Recipe, options: Sequence[Option], num_pictures: int) -> Trial:
-    """The batch size first, then the rest at that size; `num_pictures` is of an epoch, on each rank."""
+    """Searches the batch size, then the other knobs; `num_pictures` is per epoch and rank."""
     start = setting_of(recipe)
-    largest = max(num_pictures // _LEAST_STEPS, min(start.batch_size, num_pictures))
+    largest = max(num_pictures // _MIN_STEPS, min(start.batch_size, num_pictures))
     chosen = BatchSearch(lambda size: measure(msgspec.structs.replace(start, batch_size=size)), largest).run()
-    best, _ = try_options(measure, chosen, options, num_pictures * recipe.schedule.epochs)
-    return best
+    return try_options(measure, chosen, options, num_pictures * recipe.schedule.epochs)
 
 
-def _why(chosen: Trial, trials: Sequence[Trial]) -> str:
-    alike = [t for t in trials if t.fits and arithmetic(t.setting) == arithmetic(trials[0].setting)]
+def _reason(chosen: Trial, trials: Sequence[Trial]) -> str:
+    alike = [t for t in trials if t.fits and mode(t.setting) == mode(trials[0].setting)]
     fastest = max(alike, key=lambda trial: trial.pictures_per_s)
-    size = chosen.setting.batch_size
     return (
-        f"{size} pictures a step is the smallest batch within {NEAR:.0%} of the fastest ({fastest.setting.batch_size}: "
-        f"{fastest.pictures_per_s:.4g} pictures/s in {arithmetic(fastest.setting)}); proposed is "
-        f"{arithmetic(chosen.setting)}, {chosen.pictures_per_s:.4g} pictures/s."
+        f"{chosen.setting.batch_size} is the smallest batch size within {NEAR:.0%} of the fastest "
+        f"({fastest.setting.batch_size}: {fastest.pictures_per_s:.4g} pictures/s in {mode(fastest.setting)}). "
+        f"Proposed is {mode(chosen.setting)}: {chosen.pictures_per_s:.4g} pictures/s."
     )
 
 
-def _tell(tuned: Tuned, console: Console) -> None:
-    console.print(trial_table(tuned.trials, _setting(tuned)))
-    for sentence in tuned.sentences:
-        console.print(sentence, highlight=False)
+def _print(tuned: Tuned, console: Console) -> None:
+    console.print(trial_table(tuned.trials, tuned.setting))
+    for reason in tuned.reasons:
+        console.print(reason, highlight=False)
     console.print(f"Next: train.py with {tuned.flags}", highlight=False, soft_wrap=True)
-
-
-def _write(tuned: Tuned, folder: Path) -> None:
-    result = msgspec.json.format(msgspec.json.encode(tuned))
-    replace_together(folder, {RESULT_FILE: result, PLOT_FILE: trial_plot(tuned.trials, _setting(tuned), tuned.device)})
-
-
-def _setting(tuned: Tuned) -> Setting:
-    return Setting(
-        batch_size=tuned.batch_size,
-        amp=tuned.amp,
-        channels_last=tuned.channels_last,
-        compile=tuned.compile,
-    )

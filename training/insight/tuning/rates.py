@@ -1,52 +1,41 @@
-"""Learning rates for another number of pictures a step.
+"""Learning rates for another batch size.
 
-A recipe's rates were found for its own batch. AdamW's steps are about as long as the rate, whatever the gradient's
-length, and its gradient's noise falls with the root of the batch: so do the rates rise (Malladi et al. 2022). Plain
-gradient descent follows the gradient itself, and its rates rise with the batch (Goyal et al. 2017).
+The square-root rule for Adam (Malladi et al. 2022): the noise of a gradient falls with the square root of the batch
+size, and the length of an AdamW step hardly depends on the length of the gradient.
 """
-
-from collections.abc import Mapping
-from typing import Final, Literal
 
 import msgspec
 
 from training.recipe import ScheduleRecipe
 
-Rule = Literal["square_root", "linear"]
-GROWTH: Final[Mapping[Rule, str]] = {
-    "square_root": "the square root of the batch, as derived for Adam (Malladi et al. 2022)",
-    "linear": "the batch, as found for SGD (Goyal et al. 2017)",
-}
-"""Rule -> what the rates grow with, in words."""
-_POWER: Final[Mapping[Rule, float]] = {"square_root": 0.5, "linear": 1.0}
+RULE = "the square root of the batch size, as derived for Adam (Malladi et al. 2022)"
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Peak learning rates, and why these."""
+    """Peak learning rates."""
 
     backbone_lr: float
     head_lr: float
-    sentence: str
+    reason: str
 
 
-def rates_for(schedule: ScheduleRecipe, pictures_per_step: int, rule: Rule = "square_root") -> Rates:
-    """Rates for another number of pictures a step, on all ranks and in all accumulated batches together.
+def rates_for(schedule: ScheduleRecipe, pictures_per_step: int) -> Rates:
+    """Scales the learning rates of a schedule to another number of pictures per optimizer step.
 
     Args:
-        schedule: Its rates are taken to be right for its own batch, accumulation included, on one rank.
-        pictures_per_step: Pictures between two moves of the optimizer.
-        rule: How they grow.
+        schedule: Its rates are taken to be right for its own batch size times accumulation, on one rank.
+        pictures_per_step: Pictures per optimizer step, over all ranks and accumulated batches.
 
     Returns:
-        The rates, to three digits.
+        The rates, rounded to three digits.
     """
     before = schedule.batch_size * schedule.accumulate
-    factor = (pictures_per_step / before) ** _POWER[rule]
+    factor = (pictures_per_step / before) ** 0.5
     backbone, head = (float(f"{rate * factor:.3g}") for rate in (schedule.backbone_lr, schedule.head_lr))
     if pictures_per_step == before:
-        return Rates(backbone, head, f"The rates stay: {before} pictures a step, as in the recipe.")
-    sentence = (
-        f"The rates are {factor:.3g} times the recipe's, for {pictures_per_step} pictures a step instead of {before}: "
-        f"they grow with {GROWTH[rule]}."
+        return Rates(backbone, head, f"The rates are the recipe's: {before} pictures per step, as in the recipe.")
+    reason = (
+        f"The rates are {factor:.3g} times the recipe's, for {pictures_per_step} pictures per step instead of "
+        f"{before}: they scale with {RULE}."
     )
-    return Rates(backbone, head, sentence)
+    return Rates(backbone, head, reason)

@@ -1,6 +1,6 @@
-"""The smallest batch that is as good as the fastest: powers of two, then multiples of 8 between them.
+"""Searches the smallest batch size that is nearly as fast as the fastest: powers of two, then multiples of 8.
 
-Nothing is returned that was not run: doubling past what fits only ends the growth.
+Only a size that was measured is returned.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from models.errors import BotanifyError
 from training.insight.tuning.setting import Trial
 
 NEAR: Final = 0.03
-"""Settings whose speeds differ by less, as a share of the faster one's, count as equally fast."""
+"""Relative difference below which two speeds count as equal."""
 _START: Final = 8
-_STEP: Final = 8  # between powers of two; tensor cores like multiples of 8
-_FLAT_DOUBLINGS: Final = 2  # one may be flat by chance
-_CRASHES: Final = 2  # in a row: the next size would crash too
-_FIRST_CRASHES: Final = 4  # before anything has run: small batches may be refused, as by ghost batches
+_STEP: Final = 8  # tensor cores are fastest at multiples of 8
+_FLAT_DOUBLINGS: Final = 2  # a single one may be chance
+_CRASHES: Final = 2  # in a row, after which the search stops growing
+_FIRST_CRASHES: Final = 4  # the same before any size ran: norms "ghost" refuses small batches
 
 
 class NothingRan(BotanifyError):
@@ -28,8 +28,8 @@ class BatchSearch:
     """One search.
 
     Args:
-        measure: Runs one batch size. A size that it is not asked for is never returned.
-        largest: More pictures than this make no sense, as for small data.
+        measure: Measures a batch size.
+        largest: The largest batch size to try.
     """
 
     def __init__(self, measure: Callable[[int], Trial], largest: int) -> None:
@@ -37,13 +37,10 @@ class BatchSearch:
         self._tried: dict[int, Trial] = {}
 
     def run(self) -> Trial:
-        """Searches.
-
-        Returns:
-            The trial of the smallest batch within 3 % of the fastest, never above the memory limit.
+        """Returns the trial of the smallest batch within 3 % of the fastest and within the memory limit.
 
         Raises:
-            NothingRan: Not even a single picture runs; the last reason is given.
+            NothingRan: No batch size could be measured.
         """
         start = min(_START, _power_of_two(self._largest))
         too_large = self._grow(start)
@@ -60,7 +57,7 @@ class BatchSearch:
 
     @property
     def trials(self) -> list[Trial]:
-        """Every trial so far, by batch size."""
+        """All trials so far, by batch size."""
         return [self._tried[size] for size in sorted(self._tried)]
 
     def _try(self, size: int) -> Trial:
@@ -75,7 +72,7 @@ class BatchSearch:
         return max((trial.pictures_per_s for trial in self._running()), default=0.0)
 
     def _grow(self, size: int) -> int:
-        """Doubles until memory or time is short or speed no longer rises; gives the size that must not be reached."""
+        """Doubles the size until it fails or is no longer faster; returns the size that must not be reached."""
         flat = crashes = 0
         while size <= self._largest:
             before = self._fastest()
@@ -92,7 +89,7 @@ class BatchSearch:
         return self._largest + 1
 
     def _shrink(self, size: int) -> None:
-        """Halves as long as that costs no speed, or until something fits."""
+        """Halves the size until that is slower, or until a size fits."""
         while size > 1:
             size //= 2
             trial = self._try(size)
@@ -100,7 +97,7 @@ class BatchSearch:
                 return
 
     def _look_above(self, too_large: int) -> None:
-        """Where memory, not speed, ended the growth: sizes between the largest that fits and the one that did not."""
+        """Tries sizes between the largest that fits and the one that does not, if memory ended the growth."""
         low = self._running()[-1]
         if low.pictures_per_s < self._fastest() or low.setting.batch_size >= too_large:
             return
@@ -110,7 +107,7 @@ class BatchSearch:
             size, high = (between, high) if self._try(between).fits else (size, between)
 
     def _look_below(self) -> None:
-        """Sizes between the chosen one and the next smaller one, which was too slow."""
+        """Tries sizes between the chosen one and the next smaller one, which was too slow."""
         chosen = smallest_near_fastest(self.trials).setting.batch_size
         low = max((size for size in self._tried if size < chosen), default=chosen)
         step = _quarter(low)
@@ -121,7 +118,7 @@ class BatchSearch:
 
 
 def smallest_near_fastest(trials: list[Trial]) -> Trial:
-    """The smallest batch that fits and is within 3 % of the fastest that fits."""
+    """Of the trials that fit, the smallest batch within 3 % of the fastest."""
     running = [trial for trial in trials if trial.fits]
     enough = max(trial.pictures_per_s for trial in running) * (1 - NEAR)
     return min(
@@ -135,11 +132,11 @@ def _power_of_two(limit: int) -> int:
 
 
 def _quarter(size: int) -> int:
-    """A quarter of the way from a size to its double, in whole steps."""
+    """A quarter of a size, rounded down to a multiple of 8, at least 8."""
     return max(size // 4 // _STEP * _STEP, _STEP)
 
 
 def _middle(low: int, high: int, step: int) -> int | None:
-    """A multiple of the step about half-way between two sizes, or None if there is none between them."""
+    """A multiple of `step` about half-way between two sizes, or None if there is none."""
     first, last = low // step + 1, (high - 1) // step
     return (first + last) // 2 * step if first <= last else None

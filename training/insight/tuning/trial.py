@@ -1,8 +1,8 @@
-"""Program: measures one setting with the real step, on generated pictures.
+"""Program: times one setting with the real training step on random pictures.
 
-python -m training.insight.tuning.trial < order.json     the last line of its output is a `Trial` as JSON
+python -m training.insight.tuning.trial < request.json     the last line of its output is a `Trial` as JSON
 
-It runs in a process of its own, so that no memory, kernel choice or crash of one setting touches the next.
+Each setting has its own process, so that its memory, kernel selection and crashes do not affect the next one.
 """
 
 import os
@@ -23,38 +23,38 @@ from models.network import PlantNetwork
 from training.engine.device import choose_device
 from training.engine.step import Engine
 from training.evaluation.predict import torch_runner
-from training.insight.tuning.launch import Order
-from training.insight.tuning.setting import Setting, Trial, setting_of
+from training.insight.tuning.launch import TrialRequest
+from training.insight.tuning.setting import Trial, TrialSetting, setting_of
 from training.monitor.memory import is_out_of_memory, limit_memory
 from training.recipe import Recipe, check_recipe
 
-_WARMUP_STEPS: Final = 3  # the first one chooses kernels; the first ones in fp16 look for their scale
+_WARMUP_STEPS: Final = 3  # kernels are selected in the first; fp16 adjusts its loss scale in the first few
 _WINDOWS: Final = 5
 _WINDOW_S: Final = 0.6
-_MOST_STEPS: Final = 200  # in a window
-_STEPS_PER_EPOCH: Final = 10_000  # so that no rate ends at zero
-_JUDGED_BATCH: Final = 32  # of training.loading.data.evaluation_loader
-_LOOK_S: Final = 0.2  # between two looks at how busy the GPU is
+_MAX_STEPS: Final = 200  # per window
+_STEPS_PER_EPOCH: Final = 10_000  # enough that the learning rate does not reach zero
+_VALIDATION_BATCH: Final = 32  # of training.loading.data.evaluation_loader
+_SAMPLE_S: Final = 0.2  # between two readings of the GPU utilization
 _GB: Final = 1e9
 
 
 def main() -> None:
-    """Reads an order and writes what came of it."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
-    threading.Thread(target=_end_without, args=(order.parent,), daemon=True).start()
-    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(run(order)) + b"\n")
+    """Reads a request and writes its result."""
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=TrialRequest)
+    threading.Thread(target=_exit_without, args=(request.parent_pid,), daemon=True).start()
+    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(run(request)) + b"\n")
 
 
-def run(order: Order) -> Trial:
-    """Measures the setting of an order's recipe; too little memory and refused recipes are outcomes, not errors."""
-    recipe = check_recipe(order.recipe, "of a trial")
-    torch.set_num_threads(order.threads)
+def run(request: TrialRequest) -> Trial:
+    """Measures a setting. Running out of memory and recipes that are refused are outcomes, not errors."""
+    recipe = check_recipe(request.recipe, "of a trial")
+    torch.set_num_threads(request.threads)
     try:
-        device = choose_device(recipe.hardware, order.local_rank)
+        device = choose_device(recipe.hardware, request.local_rank)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         limit_memory(recipe.hardware.memory_gb, device)
-        return _measured(recipe, order, device)
+        return _measure(recipe, request, device)
     except BotanifyError as error:
         return Trial(setting=setting_of(recipe), outcome="crashed", note=str(error))
     except (RuntimeError, MemoryError) as error:
@@ -63,38 +63,37 @@ def run(order: Order) -> Trial:
         return Trial(setting=setting_of(recipe), outcome="does_not_fit", note="out of memory")
 
 
-def _measured(recipe: Recipe, order: Order, device: torch.device) -> Trial:
+def _measure(recipe: Recipe, request: TrialRequest, device: torch.device) -> Trial:
     started, setting = time.perf_counter(), setting_of(recipe)
     network = PlantNetwork(
         recipe.network.architecture,
-        len(order.classes.taxon_of_output),
+        len(request.classes.taxon_of_output),
         dropout=recipe.network.dropout,
         drop_path=recipe.network.drop_path,
     )
-    engine = Engine(recipe, network, device, order.classes, steps_per_epoch=_STEPS_PER_EPOCH)
+    engine = Engine(recipe, network, device, request.classes, steps_per_epoch=_STEPS_PER_EPOCH)
     _validate(engine, recipe.pictures.serve_px)
-    step = _steps(engine, setting, order.side_px)
-    step_s = _warm_up(step, order.budget_s)
+    step = _steps(engine, setting, request.side_px)
+    step_s = _warm_up(step, request.budget_s)
     warmup_s = time.perf_counter() - started
-    with _Use(device) as use:
-        windows_s = _windows(step, step_s, order.budget_s)
+    with _Usage(device) as usage:
+        windows_s = _windows(step, step_s, request.budget_s)
     speed = setting.batch_size / statistics.median(windows_s)
     memory_gb, memory_share = _memory(device, recipe.hardware.memory_gb)
     return Trial(
         setting=setting,
         pictures_per_s=speed,
-        spread=(max(windows_s) - min(windows_s)) / statistics.median(windows_s),
         memory_gb=memory_gb,
         memory_share=memory_share,
-        use=use.share,
+        busy=usage.share,
         warmup_s=warmup_s,
     )
 
 
-def _steps(engine: Engine, setting: Setting, side_px: int) -> Callable[[int], float]:
-    """Gives a function that takes so many steps and tells how long they took, s."""
+def _steps(engine: Engine, setting: TrialSetting, side_px: int) -> Callable[[int], float]:
+    """Returns a function that takes a number of steps and returns their duration, s."""
     on_cuda, taken = engine.device.type == "cuda", 0
-    batches = [_generated(setting.batch_size, side_px, engine.network.num_outputs, pin=on_cuda) for _ in range(2)]
+    batches = [_random_batch(setting.batch_size, side_px, engine.network.num_outputs, pin=on_cuda) for _ in range(2)]
 
     def take(num_steps: int) -> float:
         nonlocal taken
@@ -109,8 +108,8 @@ def _steps(engine: Engine, setting: Setting, side_px: int) -> Callable[[int], fl
     return take
 
 
-def _generated(batch_size: int, side_px: int, num_outputs: int, *, pin: bool) -> tuple[Tensor, Tensor]:
-    """A batch as the loader hands it over: 8 bits, the channels of a pixel side by side."""
+def _random_batch(batch_size: int, side_px: int, num_outputs: int, *, pin: bool) -> tuple[Tensor, Tensor]:
+    """A batch as the loader returns it: uint8, channels last in memory."""
     pixels_BHW3 = torch.randint(0, 256, (batch_size, side_px, side_px, 3), dtype=torch.uint8)
     labels_B = torch.randint(0, num_outputs, (batch_size,))
     if pin:
@@ -119,15 +118,15 @@ def _generated(batch_size: int, side_px: int, num_outputs: int, *, pin: bool) ->
 
 
 def _validate(engine: Engine, serve_px: int) -> None:
-    """Takes the memory that a validation takes."""
-    judge = torch_runner(engine.eval_model, engine.device, engine.amp_dtype)
-    judge(torch.zeros(_JUDGED_BATCH if engine.device.type == "cuda" else 1, 3, serve_px, serve_px))
+    """Runs a validation batch, so that its memory counts."""
+    predict = torch_runner(engine.eval_model, engine.device, engine.amp_dtype)
+    predict(torch.zeros(_VALIDATION_BATCH if engine.device.type == "cuda" else 1, 3, serve_px, serve_px))
     engine.train_mode()
 
 
 def _warm_up(take: Callable[[int], float], budget_s: float) -> float:
-    """Steps until the speed is steady; slow steps are steady at once. Gives how long the last one took, s."""
-    step_s = take(1)  # compiles and chooses kernels, so it tells nothing of the others
+    """Takes steps until the speed is steady, fewer if they are slow. Returns the duration of the last one, s."""
+    step_s = take(1)  # includes compilation and kernel selection
     for _ in range(_WARMUP_STEPS - 1):
         step_s = take(1)
         if step_s > budget_s / 3:
@@ -136,8 +135,8 @@ def _warm_up(take: Callable[[int], float], budget_s: float) -> float:
 
 
 def _windows(take: Callable[[int], float], step_s: float, budget_s: float) -> list[float]:
-    """Seconds a step in each window: five, or as many as the budget holds, but one."""
-    num_steps = min(max(round(_WINDOW_S / step_s), 1), _MOST_STEPS)
+    """Seconds per step in each window: five windows, or as many as fit the budget, at least one."""
+    num_steps = min(max(round(_WINDOW_S / step_s), 1), _MAX_STEPS)
     started, found = time.perf_counter(), [take(num_steps) / num_steps]
     while len(found) < _WINDOWS and time.perf_counter() - started + found[-1] * num_steps < budget_s:
         found.append(take(num_steps) / num_steps)
@@ -145,49 +144,46 @@ def _windows(take: Callable[[int], float], step_s: float, budget_s: float) -> li
 
 
 def _memory(device: torch.device, limit_gb: float) -> tuple[float | None, float | None]:
-    """Most memory taken, GB, and its share of what may be used.
-
-    torch's own peak, and whatever else lies on the card: the CUDA context, and what other programs hold.
-    """
+    """Peak memory of the card, GB, and its share of what may be used; includes the CUDA context and other programs."""
     if device.type != "cuda":
         return None, None
     free, total = torch.cuda.mem_get_info(device)
     peak, now = torch.cuda.max_memory_reserved(device), torch.cuda.memory_reserved(device)
     taken = peak + max(total - free - now, 0)
     share = taken / total
-    if limit_gb:  # torch counts only its own memory against a limit
+    if limit_gb:  # the limit applies to torch's own memory
         share = max(share, peak / (limit_gb * _GB))
     return taken / _GB, share
 
 
-class _Use:
-    """How busy the device is in a `with` block: the GPU as NVML tells, or the cores that torch may use."""
+class _Usage:
+    """How busy the GPU, or the cores that torch may use, are inside a `with` block."""
 
     def __init__(self, device: torch.device) -> None:
         self.share: float | None = None
-        self._device, self._done, self._looks = device, threading.Event(), list[float]()
-        self._looker = threading.Thread(target=self._look, daemon=True)
+        self._device, self._done, self._samples = device, threading.Event(), list[float]()
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> Self:
         self._started, self._before_s = time.perf_counter(), _cpu_seconds()
         if self._device.type == "cuda":
-            self._looker.start()
+            self._sampler.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
         if self._device.type == "cuda":
-            self._looker.join()
-            self.share = statistics.fmean(self._looks) if self._looks else None
+            self._sampler.join()
+            self.share = statistics.fmean(self._samples) if self._samples else None
             return
         cores = min(torch.get_num_threads(), os.cpu_count() or 1)
         used_s = _cpu_seconds() - self._before_s
         self.share = min(used_s / (time.perf_counter() - self._started) / cores, 1.0)
 
-    def _look(self) -> None:
-        with suppress(Exception):  # no NVML, or one that does not tell: then nobody knows
-            while not self._done.wait(_LOOK_S):
-                self._looks.append(torch.cuda.utilization(self._device) / 100)
+    def _sample(self) -> None:
+        with suppress(Exception):  # NVML may be missing or may not support it
+            while not self._done.wait(_SAMPLE_S):
+                self._samples.append(torch.cuda.utilization(self._device) / 100)
 
 
 def _cpu_seconds() -> float:
@@ -195,9 +191,9 @@ def _cpu_seconds() -> float:
     return times.user + times.system
 
 
-def _end_without(parent: int) -> None:
-    """Ends this process when the one that waits for it is gone: it would keep the device for nobody."""
-    while os.getppid() == parent:
+def _exit_without(parent_pid: int) -> None:
+    """Exits when the parent process has ended, so that the device is free again."""
+    while os.getppid() == parent_pid:
         time.sleep(1)
     os._exit(1)
 

@@ -1,9 +1,9 @@
-"""Machines that are only curves: what the searches are tried on."""
+"""Simulated machines for the searches."""
 
 from pathlib import Path
 
 from training.engine.losses import TrainingClasses
-from training.insight.tuning.setting import Setting, Trial
+from training.insight.tuning.setting import Trial, TrialSetting
 from training.recipe import read_recipe
 
 TINY = read_recipe(Path(__file__).parents[2] / "tiny.toml")
@@ -11,13 +11,13 @@ THREE = TrainingClasses((0, 1, 2), 3, (10.0, 10.0, 10.0))
 
 
 def setting(batch_size=16, amp="off", channels_last=True, compiled=False):
-    return Setting(batch_size=batch_size, amp=amp, channels_last=channels_last, compile=compiled)
+    return TrialSetting(batch_size=batch_size, amp=amp, channels_last=channels_last, compile=compiled)
 
 
 class Machine:
-    """Speed rises with the batch toward `peak`, half of it at `half`; memory with every picture.
+    """Speed rises with the batch size toward 1,000 pictures/s, with half of it at `half`; memory rises linearly.
 
-    `outcomes` plants failures: batch size -> outcome. `noise` is a generator whose draws disturb the speed.
+    `outcomes` holds failures by batch size. `noise` is a random generator that varies the speed.
     """
 
     def __init__(self, *, half=20.0, gb_each=0.1, gb_base=1.0, card_gb=1e9, outcomes=None, noise=None, gains=None):

@@ -3,7 +3,7 @@ import pytest
 
 from tests.training.insight.tuning.stand_in import Machine
 from training.insight.tuning.search import BatchSearch, NothingRan
-from training.insight.tuning.setting import MOST_MEMORY
+from training.insight.tuning.setting import MAX_MEMORY_SHARE
 
 
 def search(machine, largest=100_000):
@@ -12,7 +12,7 @@ def search(machine, largest=100_000):
 
 
 def machines():
-    """Two hundred machines: every slope, every size of card, with noise and chance failures."""
+    """Two hundred random machines with noisy speeds and random failures."""
     for seed in range(200):
         draws = np.random.default_rng(seed)
         failing = {
@@ -29,7 +29,7 @@ def machines():
         )
 
 
-def test_every_size_it_returns_was_run():
+def test_the_returned_size_was_measured():
     for machine in machines():
         chosen, asked = search(machine)
         assert chosen in asked
@@ -38,7 +38,7 @@ def test_every_size_it_returns_was_run():
 
 def test_nothing_above_ninety_percent_of_the_memory_is_returned():
     shares = [machine.memory_share(search(machine)[0]) for machine in machines()]
-    assert max(shares) <= MOST_MEMORY
+    assert max(shares) <= MAX_MEMORY_SHARE
     assert max(shares) > 0.8  # and the memory is used where it pays
 
 
@@ -59,12 +59,12 @@ def test_the_smallest_batch_within_three_percent_of_the_fastest_is_chosen():
 
 
 @pytest.mark.parametrize("limit", [*range(1, 64), 100, 250, 777, 1000])
-def test_where_every_larger_size_fails_the_last_that_fits_is_found(limit):
+def test_the_largest_size_that_fits_is_found_if_larger_ones_fail(limit):
     class Rising(Machine):
         def speed(self, size):
             return size
 
-    machine = Rising(gb_base=0.0, gb_each=1.0, card_gb=(limit + 0.5) / MOST_MEMORY)
+    machine = Rising(gb_base=0.0, gb_each=1.0, card_gb=(limit + 0.5) / MAX_MEMORY_SHARE)
     chosen, asked = search(machine)
     allowed = [size for size in range(1, limit + 1) if size in {1, 2, 4} or size % 8 == 0]
     assert chosen <= limit
@@ -73,7 +73,7 @@ def test_where_every_larger_size_fails_the_last_that_fits_is_found(limit):
     assert len(asked) < 20
 
 
-def test_a_card_for_less_than_the_first_guess_is_no_error():
+def test_a_card_that_is_too_small_for_the_first_size_gets_a_smaller_one():
     assert search(Machine(gb_base=0.0, gb_each=1.0, card_gb=3.0))[0] == 2
 
 
@@ -88,12 +88,12 @@ def test_growth_ends_after_two_crashes():
     assert max(asked) == 128
 
 
-def test_a_recipe_that_refuses_small_batches_gets_large_ones():
+def test_a_recipe_that_refuses_small_batches_gets_a_large_one():
     refused = {size: "crashed" for size in range(1000) if size % 32}
     assert search(Machine(half=100.0, outcomes=refused), largest=256)[0] == 256
 
 
-def test_growth_ends_where_time_is_short():
+def test_growth_ends_at_a_size_that_is_too_slow():
     chosen, asked = search(Machine(half=1000.0, outcomes=dict.fromkeys(range(64, 10_000), "too_slow")))
     assert max(asked) == 64
     assert chosen == 56
@@ -104,7 +104,7 @@ def test_growth_ends_when_speed_no_longer_rises():
     assert max(asked) <= 32
 
 
-def test_a_machine_that_likes_single_pictures_gets_them():
+def test_a_machine_that_is_fastest_with_single_pictures_gets_a_small_batch():
     class Falling(Machine):
         def speed(self, size):
             return 100 - size
@@ -118,6 +118,6 @@ def test_no_batch_is_larger_than_the_data():
     assert chosen == 48
 
 
-def test_where_nothing_runs_the_reason_is_told():
+def test_the_error_names_the_reason_if_nothing_runs():
     with pytest.raises(NothingRan, match="planted"):
         search(Machine(outcomes=dict.fromkeys(range(10_000), "crashed")))

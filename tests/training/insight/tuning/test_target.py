@@ -1,4 +1,4 @@
-"""What tuning is for: the same loss in less time. Drawn pictures, the real step, on one CPU thread."""
+"""A tuned batch size reaches the same loss in less time: drawn pictures, the real training step, one CPU thread."""
 
 import time
 
@@ -11,7 +11,7 @@ from models.network import PlantNetwork
 from tests.training.insight.tuning.stand_in import TINY, setting
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
-from training.insight.tuning.launch import Limits, TrialLauncher
+from training.insight.tuning.launch import TimeLimits, TrialLauncher
 from training.insight.tuning.proposal import propose
 from training.insight.tuning.search import BatchSearch
 
@@ -25,7 +25,7 @@ replace = msgspec.structs.replace
 
 
 def at_batch_16():
-    """Of the rates 1e-3, 3e-3 and 6e-3 the one with which batch 16 was fastest, by 3 %; all but the step is off."""
+    """A recipe at batch 16 with its best rate of 1e-3, 3e-3 and 6e-3, without regularization and augmentation."""
     schedule = replace(TINY.schedule, batch_size=16, backbone_lr=3e-3, head_lr=3e-3, decay="none", epochs=100)
     return replace(
         TINY,
@@ -37,7 +37,7 @@ def at_batch_16():
 
 
 def pictures(count, draws):
-    """Blurred patterns, one a class, faint under noise and a cast of color: single pictures tell little."""
+    """One blurred pattern per class under strong noise and a color cast, so that gradients are noisy."""
     labels = torch.randint(0, NUM_CLASSES, (count,), generator=draws)
     patterns = torch.randn(NUM_CLASSES, 3, 4, 4, generator=torch.Generator().manual_seed(99))
     clear = interpolate(patterns, size=32, mode="bilinear")[labels]
@@ -46,10 +46,7 @@ def pictures(count, draws):
 
 
 def seconds_to_target(recipe, seed):
-    """Time of the steps until the loss on pictures never seen is low enough; drawing and judging are not counted.
-
-    The process's own time: with one thread it is that of a core that nobody else uses.
-    """
+    """CPU time of the training steps until the validation loss is low enough, without drawing and validation."""
     torch.manual_seed(seed)
     network = PlantNetwork("test_efficientnet", NUM_CLASSES)
     recipe = replace(recipe, run=replace(recipe.run, seed=seed))
@@ -77,15 +74,15 @@ def seconds_to_target(recipe, seed):
 @pytest.mark.timeout(3000)
 def test_the_tuned_setting_reaches_a_loss_sooner_than_batch_16():
     recipe = at_batch_16()
-    launch = TrialLauncher(recipe, CLASSES, 0, Limits(budget_s=3.0))
+    launch = TrialLauncher(recipe, CLASSES, 0, TimeLimits(budget_s=3.0))
     search = BatchSearch(lambda size: launch(setting(size)), LARGEST)
     chosen = search.run()
-    found = propose(recipe, chosen, search.trials, None, device="CPU", num_ranks=1)
+    found = propose(recipe, chosen, search.trials, device="CPU", num_ranks=1)
     rates = {"backbone_lr": found.backbone_lr, "head_lr": found.head_lr}
-    tuned = replace(recipe, schedule=replace(recipe.schedule, batch_size=found.batch_size, **rates))
+    tuned = replace(recipe, schedule=replace(recipe.schedule, batch_size=found.setting.batch_size, **rates))
     pairs = [(seconds_to_target(recipe, seed), seconds_to_target(tuned, seed)) for seed in range(3)]
     for trial in search.trials:
         print(f"batch {trial.setting.batch_size}: {trial.pictures_per_s:.0f} pictures/s {trial.outcome}")
-    print(f"batch 16 and batch {found.batch_size} at {found.head_lr:g}, s to a loss of {TARGET}: {pairs}")
-    assert found.batch_size > 16
+    print(f"batch 16 and batch {found.setting.batch_size} at {found.head_lr:g}, s to a loss of {TARGET}: {pairs}")
+    assert found.setting.batch_size > 16
     assert all(after < before for before, after in pairs)

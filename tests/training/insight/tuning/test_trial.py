@@ -11,33 +11,35 @@ import torch
 import training.insight.tuning.trial as module
 from tests.training.insight.tuning.stand_in import THREE, TINY, setting
 from tests.training.small import ROOT
-from training.insight.tuning.launch import Limits, Order, TrialLauncher
+from training.insight.tuning.launch import TimeLimits, TrialLauncher, TrialRequest
 from training.insight.tuning.setting import with_setting
 from training.recipe import recipe_to_plain
 
 PROGRAM = """
 from tests.training.insight.tuning.stand_in import THREE, TINY, setting
-from training.insight.tuning.launch import Limits, TrialLauncher
-TrialLauncher(TINY, THREE, 0, Limits(budget_s=1000.0, most_s=1000.0))(setting(4096))
+from training.insight.tuning.launch import TimeLimits, TrialLauncher
+TrialLauncher(TINY, THREE, 0, TimeLimits(budget_s=1000.0, most_s=1000.0))(setting(4096))
 """
 
 
-def order(wanted, recipe=TINY, budget_s=0.3):
+def request(wanted, recipe=TINY, budget_s=0.3):
     plain = recipe_to_plain(with_setting(recipe, wanted))
-    return Order(recipe=plain, classes=THREE, side_px=32, threads=1, local_rank=0, budget_s=budget_s, parent=0)
+    return TrialRequest(
+        recipe=plain, classes=THREE, side_px=32, threads=1, local_rank=0, budget_s=budget_s, parent_pid=0
+    )
 
 
 def test_a_setting_is_timed_with_the_real_step():
-    trial = module.run(order(setting(8)))
+    trial = module.run(request(setting(8)))
     assert trial.fits
     assert trial.setting == setting(8)
     assert trial.pictures_per_s > 0
-    assert 0 < trial.use <= 1
-    assert trial.memory_gb is None  # a CPU is judged by time alone
+    assert 0 < trial.busy <= 1
+    assert trial.memory_gb is None
 
 
 def test_overheads_weigh_less_on_a_larger_batch():
-    one, many = (module.run(order(setting(size))).pictures_per_s for size in (2, 32))
+    one, many = (module.run(request(setting(size))).pictures_per_s for size in (2, 32))
     assert many > 2 * one
 
 
@@ -50,28 +52,28 @@ def test_too_little_memory_is_an_outcome(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(module.Engine, "take", take)
-    assert module.run(order(setting(8))).outcome == "does_not_fit"
+    assert module.run(request(setting(8))).outcome == "does_not_fit"
 
 
 def test_a_recipe_that_cannot_be_followed_is_an_outcome_that_says_why():
     ghosts = msgspec.structs.replace(TINY.network, norms="ghost", ghost_size=16)
-    trial = module.run(order(setting(40), msgspec.structs.replace(TINY, network=ghosts)))
+    trial = module.run(request(setting(40), msgspec.structs.replace(TINY, network=ghosts)))
     assert trial.outcome == "crashed"
     assert "ghost" in trial.note
 
 
-def test_a_programming_mistake_is_not_hidden(monkeypatch):
+def test_a_programming_error_is_raised(monkeypatch):
     def take(*_, **__):
         raise RuntimeError("shapes do not match")
 
     monkeypatch.setattr(module.Engine, "take", take)
     with pytest.raises(RuntimeError, match="shapes"):
-        module.run(order(setting(8)))
+        module.run(request(setting(8)))
 
 
 @pytest.mark.slow
-def test_a_trial_runs_in_a_process_of_its_own():
-    trial = TrialLauncher(TINY, THREE, 0, Limits(budget_s=0.3))(setting(8))
+def test_a_trial_runs_in_its_own_process():
+    trial = TrialLauncher(TINY, THREE, 0, TimeLimits(budget_s=0.3))(setting(8))
     assert trial.fits, trial.note
     assert trial.pictures_per_s > 0
 
@@ -96,9 +98,9 @@ def test_a_trial_ends_with_the_program_that_asked_for_it(tmp_path):
 def test_memory_of_a_gpu_is_measured_and_too_little_is_an_outcome():
     hardware = msgspec.structs.replace(TINY.hardware, device="cuda")
     recipe = msgspec.structs.replace(TINY, hardware=hardware)
-    trial = TrialLauncher(recipe, THREE, 0, Limits())(setting(64, amp="fp16"))
+    trial = TrialLauncher(recipe, THREE, 0, TimeLimits())(setting(64, amp="fp16"))
     assert trial.fits, trial.note
     assert 0 < trial.memory_share < 0.9
     tight = msgspec.structs.replace(hardware, memory_gb=0.05)
-    trial = TrialLauncher(msgspec.structs.replace(recipe, hardware=tight), THREE, 0, Limits())(setting(4096))
+    trial = TrialLauncher(msgspec.structs.replace(recipe, hardware=tight), THREE, 0, TimeLimits())(setting(4096))
     assert trial.outcome == "does_not_fit"

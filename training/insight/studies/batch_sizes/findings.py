@@ -16,7 +16,7 @@ from training.insight.studies.batch_sizes.grid import AUGMENTATIONS, Cell, Found
 from training.insight.studies.figures import memory_gb, pictures_per_s, short_run_per_s
 from training.insight.studies.intervals import Interval
 from training.insight.studies.report import Finding
-from training.insight.tuning.rates import GROWTH
+from training.insight.tuning.rates import RULE
 from training.insight.tuning.search import NEAR
 
 Word = Literal["better", "worse", "not told apart"]
@@ -130,7 +130,7 @@ def _scaling(found: Found) -> Iterator[Finding]:
         if difference is not None and grid.name(cell) != grid.name(unscaled):
             yield Finding(
                 "scaling",
-                f"Rates that grow with {GROWTH[grid.rule]}, at batch {cell.size}, {augmentation} augmentation, equal "
+                f"Rates that scale with {RULE}, at batch {cell.size}, {augmentation} augmentation, equal "
                 f"epochs: {_points(difference)} beside unscaled ones.",
             )
 

@@ -8,7 +8,7 @@ import msgspec
 from training.insight.studies.figures import Figure, known, median_s, of_arm, points_more
 from training.insight.studies.intervals import Interval
 from training.insight.studies.results import Arm, ArmResult
-from training.insight.tuning.rates import Rule, rates_for
+from training.insight.tuning.rates import rates_for
 from training.recipe import Recipe, ScheduleRecipe
 
 Augmentation = Literal["light", "heavy"]
@@ -40,7 +40,6 @@ class Grid(msgspec.Struct, frozen=True):
 
     sizes: tuple[int, ...]
     """Ascending; the first is what the others are compared with."""
-    rule: Rule
     schedule: ScheduleRecipe
     """Of the recipe: its rates are right for its own batch."""
 
@@ -65,7 +64,7 @@ class Grid(msgspec.Struct, frozen=True):
         return f"b{cell.size}-{cell.augmentation}-{'scaled' if scaled else 'unscaled'}"
 
     def _arm(self, cell: Cell) -> Arm:
-        rates = rates_for(self.schedule, cell.size if cell.scaled else self.recipe_batch, self.rule)
+        rates = rates_for(self.schedule, cell.size if cell.scaled else self.recipe_batch)
         size = ("--batch-size", str(cell.size), "--accumulate", "1")
         lrs = ("--backbone-lr", f"{rates.backbone_lr:g}", "--head-lr", f"{rates.head_lr:g}")
         told = (
@@ -74,9 +73,9 @@ class Grid(msgspec.Struct, frozen=True):
         return Arm(self.name(cell), (*size, *lrs, *AUGMENTATIONS[cell.augmentation]), told)
 
 
-def grid_of(recipe: Recipe, sizes: Iterable[int], rule: Rule) -> Grid:
+def grid_of(recipe: Recipe, sizes: Iterable[int]) -> Grid:
     """The grid around a recipe."""
-    return Grid(tuple(sorted(sizes)), rule, recipe.schedule)
+    return Grid(tuple(sorted(sizes)), recipe.schedule)
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from training.insight.studies.report import (
 )
 from training.insight.studies.results import Arm, ArmResult
 from training.insight.studies.rounds import Plan, require_sense, run_and_report, run_rounds
-from training.insight.tuning.rates import GROWTH, Rule
+from training.insight.tuning.rates import RULE
 from training.machine import Machine
 from training.recipe import HardwareRecipe, read_recipe
 
@@ -42,8 +42,6 @@ class BatchSizes(Plan, frozen=True, kw_only=True):
     """Epochs of every run at equal epochs; the time that the smallest batch needs for them is the equal time."""
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256)
     """Batch sizes; the smallest is what the others are compared with."""
-    rule: Rule = "square_root"
-    """How scaled rates grow from the recipe's own batch: with its square root or linearly."""
     equal_time: bool = True
     """Also train every setting for the time of the smallest batch."""
     cpu_s: float = 60.0
@@ -106,7 +104,7 @@ class _Running:
 
     def __init__(self, command: BatchSizes) -> None:
         self._command = command
-        self.found = Found(grid_of(read_recipe(command.recipe), command.sizes, command.rule), [], [], command.on)
+        self.found = Found(grid_of(read_recipe(command.recipe), command.sizes), [], [], command.on)
 
     def run(self, until: Slice) -> None:
         """Runs what is not done yet, in the order in which one part needs the other."""
@@ -209,7 +207,7 @@ def _about(command: BatchSizes, found: Found) -> str:
     return (
         f"Batches of {', '.join(map(str, grid.sizes))}, with light and heavy augmentation, with the recipe's rates "
         f"({grid.schedule.backbone_lr:g} and {grid.schedule.head_lr:g} at batch {grid.recipe_batch}) and with rates "
-        f"that grow with {GROWTH[grid.rule]}. {command.epochs} epochs each, seeds "
+        f"that scale with {RULE}. {command.epochs} epochs each, seeds "
         f"{', '.join(map(str, command.seeds))}; then as many epochs as come nearest to the time that the smallest "
         f"batch took with light augmentation{budget}; where that is another number, a run ends when the time is over. "
         "Top-1 is that of the last epoch on the validation pictures. Better and worse are told by 95 % intervals of "

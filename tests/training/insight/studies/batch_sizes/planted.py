@@ -5,7 +5,7 @@ from training.insight.studies.batch_sizes.grid import Found, Grid
 from training.insight.studies.results import ArmResult
 from training.recipe import ScheduleRecipe
 
-GRID = Grid((16, 64, 256), "square_root", ScheduleRecipe(batch_size=16, backbone_lr=3e-5, head_lr=9e-5))
+GRID = Grid((16, 64, 256), ScheduleRecipe(batch_size=16, backbone_lr=3e-5, head_lr=9e-5))
 SPEED = {16: 100.0, 64: 290.0, 256: 295.0}
 PICTURES = 1000
 

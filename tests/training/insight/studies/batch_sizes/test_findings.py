@@ -40,7 +40,7 @@ def test_it_depends_where_scaled_rates_gain_and_unscaled_ones_lose():
     assert "4 are better, 4 worse" in answers(found)[1]
     light, heavy = told(found, "scaling")
     assert "at batch 256, light augmentation, equal epochs: +2.0 points (+2.0 to +2.0), better beside unscaled" in light
-    assert "square root of the batch, as derived for Adam (Malladi et al. 2022)" in heavy
+    assert "square root of the batch size, as derived for Adam (Malladi et al. 2022)" in heavy
 
 
 def test_partly_where_only_one_augmentation_gains():
