@@ -25,7 +25,7 @@ from benchmarks.loader_variants import Variant
 from benchmarks.serving.tables import SERVING_TABLES
 from models.errors import DataError
 from training.atomic_file import replaced
-from training.insight.studies.report import read_study, table
+from training.insight.studies.report import table
 from training.program import run_program
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -139,25 +139,11 @@ def precisions_table(path: Path, link: str) -> str:
     return f"[Result]({link}). {precisions.markdown(_read(path, precisions.Result))}"
 
 
-def study_table(path: Path, link: str) -> str:
-    """Returns all tables of a study and its findings."""
-    study = read_study(path)
-    page = link.removesuffix(".json") + ".md"
-    parts = [f"{study.title} ([page]({page})). Measured on {study.measured_on}, data {study.data}."]
-    for each in study.tables:
-        parts += [f"*{each.title}*", table(each.columns, each.rows)]
-    parts += ["\n".join(f"* {finding.text}" for finding in study.findings)] if study.findings else []
-    return "\n\n".join(parts)
-
-
 TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
     "loader": loader_table,
     "scale": scale_table,
     "train_speed": train_speed_table,
     "precisions": precisions_table,
-    "optimizations": study_table,
-    "batch_sizes": study_table,
-    "ablation": study_table,
     **SERVING_TABLES,
 }
 """Stem of a result file -> function that renders the file as Markdown, given its path and the link to it."""

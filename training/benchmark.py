@@ -1,12 +1,13 @@
-"""Program: studies of training, each as a page, JSON and plots; started again, it goes on where it stopped.
+"""Program: studies of training, each written as JSON, Markdown page and plots. The same command resumes a study.
 
-python training/benchmark.py optimizations --data DATA --out DIR     what each optimization is worth
-python training/benchmark.py batch-sizes --data DATA --out DIR       whether bigger is better
+python training/benchmark.py optimizations --data DATA --out DIR     effect of each optimization
+python training/benchmark.py batch-sizes --data DATA --out DIR       effect of the batch size
 python training/benchmark.py ablation --data DATA --weights FILE --out DIR
-                                                                     what each part of the recipe is worth
+                                                                     effect of each part of the recipe
 python training/benchmark.py compare ONE.json OTHER.json             two results of one machine side by side
+python training/benchmark.py page RESULT.json --out PAGE.md          the page of a result
 
-Flags of train.py for all runs follow behind `--`, as in: ... --out DIR -- --workers 8
+Flags of train.py for all runs follow after `--`, as in: ... --out DIR -- --workers 8
 """
 
 import sys
@@ -20,11 +21,12 @@ import msgspec
 import tyro
 
 from training.engine.stop_signal import EXIT_REQUEUE
-from training.insight.studies.ablation.study import Ablate, ablate
+from training.insight.studies.ablation import Ablate, ablate
 from training.insight.studies.arms import StudyPaused
-from training.insight.studies.batch_sizes.study import BatchSizes, measure_batch_sizes
+from training.insight.studies.batch_sizes import BatchSizes, measure_batch_sizes
 from training.insight.studies.comparison import Compare, compare
-from training.insight.studies.optimizations.study import Optimizations, measure_optimizations
+from training.insight.studies.optimizations import Optimizations, measure_optimizations
+from training.insight.studies.report import Page, write_page
 from training.program import run_program
 
 Command = (
@@ -32,44 +34,49 @@ Command = (
     | Annotated[BatchSizes, tyro.conf.subcommand("batch-sizes")]
     | Annotated[Ablate, tyro.conf.subcommand("ablation")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
+    | Annotated[Page, tyro.conf.subcommand("page")]
 )
+
+AnyCommand = Optimizations | BatchSizes | Ablate | Compare | Page
 
 
 def main() -> None:
-    """Runs the program with the arguments of the command line; a study that pauses asks to be started again."""
-    run_program(lambda: _unless_paused(parse(sys.argv[1:])))
+    """Runs the program with the arguments of the command line; a paused study ends with exit code 75."""
+    run_program(lambda: _run_or_pause(parse(sys.argv[1:])))
 
 
-def parse(arguments: list[str]) -> Optimizations | BatchSizes | Ablate | Compare:
-    """Reads the command; what follows `--` are flags of train.py."""
+def parse(arguments: list[str]) -> AnyCommand:
+    """Reads the command; the part after `--` are flags of train.py."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    command: Optimizations | BatchSizes | Ablate | Compare = tyro.cli(Command, description=__doc__, args=arguments[:at])
-    if isinstance(command, Compare) or not arguments[at + 1 :]:
+    command: AnyCommand = tyro.cli(Command, description=__doc__, args=arguments[:at])
+    if isinstance(command, Compare | Page) or not arguments[at + 1 :]:
         return command
     return msgspec.structs.replace(command, flags=tuple(arguments[at + 1 :]))
 
 
-def run(command: Optimizations | BatchSizes | Ablate | Compare) -> None:
-    """Does what one command says.
+def run(command: AnyCommand) -> None:
+    """Runs a command.
 
     Raises:
-        BotanifyError: Something that the user can mend.
-        StudyPaused: The time is over, or this process was asked to end.
+        BotanifyError: The user can correct the cause.
+        StudyPaused: The time is over, or this process received SIGTERM.
     """
-    if isinstance(command, Compare):
-        print(compare(command))
-        return
     match command:
+        case Compare():
+            print(compare(command))
+            return
+        case Page():
+            write_page(command)
         case Optimizations():
             measure_optimizations(command)
         case BatchSizes():
             measure_batch_sizes(command)
         case Ablate():
             ablate(command)
-    print(f"Written to {command.out}: a page, JSON and plots.")
+    print(f"Written: {command.out}")
 
 
-def _unless_paused(command: Optimizations | BatchSizes | Ablate | Compare) -> None:
+def _run_or_pause(command: AnyCommand) -> None:
     try:
         run(command)
     except StudyPaused as paused:

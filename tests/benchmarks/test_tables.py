@@ -6,34 +6,10 @@ import pytest
 
 from benchmarks.tables import FOLDER_ROW, TABLES, Tables, python_lines, with_tables, write_tables
 from models.errors import DataError
-from training.insight.studies.report import Finding, Study, Table
-from training.machine import Gpu, Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-CARD = Machine("EPYC", 16, 128.0, "Linux", "3.11", {}, "0" * 40, gpus=(Gpu("H200", 141.0),))
 LOADER = "Before.\n\n<!-- table: loader -->\nanything\n<!-- end of table -->\n\nAfter.\n"
-
-
-def planted(folder, name, result):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_bytes(msgspec.json.encode(result))
-
-
-def study(name):
-    return Study(
-        name=name,
-        title="What each part is worth",
-        about="",
-        machine=CARD,
-        measured_on="H200",
-        recipe="b4_5337",
-        data="flowers17",
-        flags=(),
-        arms=[],
-        tables=[Table("Equal epochs", ["arm", "top-1"], [["baseline", "70.1 %"]])],
-        findings=[Finding("batch_norm", "Half of it is BatchNorm.")],
-    )
 
 
 def tables_of(page):
@@ -97,16 +73,17 @@ def test_a_page_that_shows_other_figures_fails_the_check_and_is_left_alone(page)
 
 
 def test_every_device_with_a_result_is_shown_and_no_other(tmp_path):
-    page = "<!-- table: ablation -->\n<!-- end of table -->\n"
+    page = "<!-- table: train_speed -->\n<!-- end of table -->\n"
     assert with_tables(page, tmp_path, tmp_path) == page
-    planted(tmp_path / "one", "ablation", study("ablation"))
-    planted(tmp_path / "two" / "herbarium", "ablation", study("ablation"))
-    (tmp_path / "three").mkdir()
+    result = (RESULTS / "amd-epyc-2-cores" / "train_speed.json").read_bytes()
+    for folder in ("one", "two/herbarium", "three"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("one", "two/herbarium"):
+        (tmp_path / folder / "train_speed.json").write_bytes(result)
     shown = with_tables(page, tmp_path, tmp_path)
-    assert shown.count("| baseline | 70.1 % |") == 2
-    assert shown.count("* Half of it is BatchNorm.") == 2
-    assert "(one/ablation.md)" in shown
-    assert "(two/herbarium/ablation.md)" in shown
+    assert shown.count("| ours |") == 2
+    assert "(one/train_speed.json)" in shown
+    assert "(two/herbarium/train_speed.json)" in shown
 
 
 def test_two_results_of_one_device_stand_one_below_the_other(tmp_path):

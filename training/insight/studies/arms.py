@@ -1,6 +1,6 @@
-"""Arms of a study: training runs that differ in a few flags, each in a process of its own.
+"""Runs one arm of a study with one seed, in its own process.
 
-A study may be stopped at any time and started again: what is finished is not run again, what was interrupted goes on.
+A study may be stopped at any time. Started again, it skips finished runs and resumes an interrupted one.
 """
 
 import math
@@ -26,49 +26,49 @@ TRAIN: Final = Path(__file__).resolve().parents[2] / "train.py"
 ARM_FILE: Final = "arm.json"
 OUTPUT_FILE: Final = "output.txt"
 _ALWAYS: Final = ("--auto-resume", "--keep", "1", "--no-tensorboard")
-_TOLD: Final = "error ("  # begins the line with which every program of this project ends that fails
-_MOST_CRASHES: Final = 2  # of a run; chance seldom strikes twice, and a cause that stays would stop the study for ever
+_ERROR: Final = "error ("  # begins the last line of a program of this project that fails
+_MAX_CRASHES: Final = 2  # per run; otherwise a permanent cause would block the study
 _POLL_S: Final = 0.2
-# A checkpoint or a short validation that is under way may be finished first. Whoever asks this process to end seldom
-# waits for longer than a minute, and the report is still to be written; an epoch is saved before it is judged.
+# Enough for train.py to finish a checkpoint. Schedulers often kill a process a minute after SIGTERM, and the report is
+# still to be written.
 _GRACE_S: Final = 40.0
-_AGAIN: Final = "start the same command again to go on."
+_AGAIN: Final = "start the same command again to resume."
 
 
 class StudyPaused(BotanifyError):
-    """The study was stopped, or its time is over; started again, it goes on."""
+    """The study was stopped, or its time is over; the same command resumes it."""
 
     code = "paused"
 
 
-class Slice:
-    """How long a study may go on now: until its time is over, or until this process is asked to end.
+class TimeSlice:
+    """The time until a study pauses: a number of seconds, or until SIGTERM.
 
-    Inside a `with` block SIGTERM only sets a flag, so that what was found can still be written.
+    Inside a `with` block SIGTERM only sets a flag, so that the results so far can still be written.
 
     Args:
-        seconds: From here on; 0 sets no limit.
+        seconds: 0 sets no limit.
     """
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._ends = time.monotonic() + seconds if seconds > 0 else math.inf
-        self._asked = StopSignal()
+        self._signal = StopSignal()
 
     def __enter__(self) -> Self:
-        self._asked.__enter__()
+        self._signal.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._asked.__exit__(kind, error, at)
+        self._signal.__exit__(kind, error, at)
 
     @property
     def is_over(self) -> bool:
-        """Whether no run may begin, and one that is under way is to stop."""
-        return self._asked.received or time.monotonic() >= self._ends
+        """Whether the current run shall stop and no other begin."""
+        return self._signal.received or time.monotonic() >= self._ends
 
 
 class _ArmFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What stands in a run's folder: which run it is, and its result once there is one."""
+    """The identity of a run, and its result if it is finished."""
 
     flags: tuple[str, ...]
     recipe: dict[str, Any]
@@ -83,30 +83,29 @@ def run_arm(
     folder: Path,
     common: Sequence[str],
     *,
-    until: Slice,
-    seconds: float | None = None,
+    until: TimeSlice,
+    max_seconds: float | None = None,
 ) -> ArmResult:
-    """Runs train.py for one arm and one seed, unless that is done already.
+    """Runs train.py for one arm and one seed, unless the result exists already.
 
-    A run that ends with an error of its own keeps it as its result, and the study goes on; remove its folder to try it
-    again. A run that crashes or is killed from outside goes on from its checkpoint, once; the second time its error
-    stays, too. Weights are removed at the end.
+    If train.py reports an error, the error is the result; remove the folder to try again. If train.py crashes or is
+    killed, it is resumed once; after the second crash the error is the result. Weights are removed at the end.
 
     Args:
         recipe: The recipe of all arms.
-        arm: What is special about this one.
+        arm: The arm.
         seed: Seed of the run.
         folder: Folder of the study's runs.
         common: Flags of train.py for all arms.
-        until: When to stop for now.
-        seconds: Stop after so much training, with a validation; default: the recipe's end.
+        until: When to pause.
+        max_seconds: Stop after so much training, with a validation.
 
     Raises:
         RecipeError: The folder holds this arm with other flags or another recipe.
-        StudyPaused: The slice is over.
+        StudyPaused: The time slice is over.
     """
     run = folder / f"{arm.name}-seed{seed}"
-    limit = () if seconds is None else ("--max-seconds", f"{seconds:.3f}")
+    limit = () if max_seconds is None else ("--max-seconds", f"{max_seconds:.3f}")
     flags = (*common, *arm.flags, *limit, "--seed", str(seed))
     plain = msgspec.json.decode(msgspec.json.encode(recipe_to_plain(read_recipe(recipe))))
     record = _read(run, _ArmFile(flags, plain))
@@ -115,8 +114,8 @@ def run_arm(
             raise StudyPaused(f"the time is over; {_AGAIN}")
         _write(run, record)
         error = _train((str(recipe), *flags, "--run", str(run), *_ALWAYS), run / OUTPUT_FILE, until)
-        num_crashes = record.num_crashes + (error != "" and not error.startswith(_TOLD))
-        ended = not error or error.startswith(_TOLD) or num_crashes == _MOST_CRASHES
+        num_crashes = record.num_crashes + (error != "" and not error.startswith(_ERROR))
+        ended = not error or error.startswith(_ERROR) or num_crashes == _MAX_CRASHES
         result = read_result(run, arm, seed, error) if ended else None
         record = msgspec.structs.replace(record, num_crashes=num_crashes, result=result)
         _write(run, record)
@@ -127,20 +126,20 @@ def run_arm(
 
 
 def _read(run: Path, begun: _ArmFile) -> _ArmFile:
-    """What the folder holds of a run; the run as it begins where there is nothing yet."""
+    """Reads the record of a run; returns `begun` if there is none."""
     path = run / ARM_FILE
     if not path.is_file():
         return begun
     try:
         stored = msgspec.json.decode(path.read_bytes(), type=_ArmFile)
     except msgspec.DecodeError as error:
-        raise RecipeError(f"{path} is no result of an arm", value=error, remedy="remove the folder") from error
+        raise RecipeError(f"{path} is not a result of an arm", value=error, remedy="remove the folder") from error
     if (stored.flags, stored.recipe) != (begun.flags, begun.recipe):
         raise RecipeError(
-            "the folder holds this arm as it was run with other flags or another recipe",
+            "the folder holds this arm with other flags or another recipe",
             value=run,
             limit=" ".join(stored.flags),
-            remedy="name another folder with --out, or remove that one",
+            remedy="choose another folder with --out, or remove that one",
         )
     return stored
 
@@ -152,17 +151,17 @@ def _write(run: Path, content: _ArmFile) -> None:
         stream.write(msgspec.json.format(msgspec.json.encode(content)))
 
 
-def _train(arguments: Sequence[str], output: Path, until: Slice) -> str:
+def _train(arguments: Sequence[str], output: Path, until: TimeSlice) -> str:
     """Runs train.py.
 
     Returns:
-        Why it failed; empty where it came to its end.
+        Why it failed; empty if it succeeded.
 
     Raises:
-        StudyPaused: It was told to stop before its end.
+        StudyPaused: It was stopped before its end.
     """
-    with output.open("wb") as told:
-        process = subprocess.Popen([sys.executable, str(TRAIN), *arguments], stdout=told, stderr=subprocess.STDOUT)
+    with output.open("wb") as stream:
+        process = subprocess.Popen([sys.executable, str(TRAIN), *arguments], stdout=stream, stderr=subprocess.STDOUT)
         try:
             while process.poll() is None and not until.is_over:
                 with suppress(subprocess.TimeoutExpired):
@@ -172,20 +171,20 @@ def _train(arguments: Sequence[str], output: Path, until: Slice) -> str:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_GRACE_S)
         finally:
-            process.kill()  # does nothing to a process that has ended
+            process.kill()  # has no effect on a process that has ended
             code = process.wait()
-    # A signal to the whole group may end train.py before it listens to signals.
+    # A signal to the process group may end train.py before it handles signals.
     if code in (EXIT_REQUEUE, -signal.SIGTERM) or (code != 0 and until.is_over):
         raise StudyPaused(f"the study was stopped; {_AGAIN}")
     return _error(code, output)
 
 
 def _error(code: int, output: Path) -> str:
-    """Why a run failed, in the program's own line."""
+    """The error line of a failed run."""
     if code == 0:
         return ""
     if code < 0:
-        return f"ended from outside by signal {-code}"
+        return f"killed by signal {-code}"
     lines = [line for line in output.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith(_TOLD)]
-    return (told or lines or [f"exit code {code}"])[-1].strip()
+    errors = [line for line in lines if line.startswith(_ERROR)]
+    return (errors or lines or [f"exit code {code}"])[-1].strip()

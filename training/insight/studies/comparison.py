@@ -9,7 +9,7 @@ import tyro
 
 from models.errors import DataError
 from training.atomic_file import replaced
-from training.insight.studies.figures import Figure, known, memory_gb, of_arm, pictures_per_s, top1_points
+from training.insight.studies.figures import Figure, known, memory_gb, of_arm, pictures_per_s, top1_percent
 from training.insight.studies.report import Study, read_study, require_same_machine, spread, table
 from training.insight.studies.results import ArmResult
 
@@ -17,12 +17,12 @@ _COLUMNS = ["arm", "pictures/s, one", "other", "times", "top-1 %, one", "other",
 
 
 class Compare(msgspec.Struct, frozen=True, kw_only=True):
-    """Puts two results of one study side by side; refuses results of different machines."""
+    """Compares two results of one study; refuses results of different machines."""
 
     one: tyro.conf.Positional[Path]
     """JSON file of a study."""
     other: tyro.conf.Positional[Path]
-    """JSON file of the same study at another time, with another version or other flags."""
+    """JSON file of the same study with another commit or other flags."""
     out: Path | None = None
     """Also write the comparison to this Markdown file."""
 
@@ -31,13 +31,13 @@ def compare(command: Compare) -> str:
     """The comparison as Markdown.
 
     Raises:
-        DataError: A file is no result, or they are of different studies or different machines.
+        DataError: A file is not a result, or the studies or machines differ.
     """
     one, other = read_study(command.one), read_study(command.other)
     require_same_machine(one.machine, other.machine, "the comparison")
     if one.name != other.name or one.measured_on != other.measured_on:
         raise DataError(
-            "only results of one study and one device are compared",
+            "only results of the same study and device can be compared",
             value=f"{one.name} on {one.measured_on}, {other.name} on {other.measured_on}",
             remedy="name two files of the same study on the same device",
         )
@@ -53,14 +53,14 @@ def _page(one: Study, other: Study) -> str:
     names = list(dict.fromkeys(result.arm.name for result in (*one.arms, *other.arms)))
     rows = [_row(name, of_arm(one.arms, name), of_arm(other.arms, name)) for name in names]
     parts = [f"# {one.title}: two results", f"Machine: {one.machine}. Measured on {one.measured_on}."]
-    differences = _other_conditions(one, other)
+    differences = _differences(one, other)
     if differences:
-        parts.append("What differs beside the figures:\n\n" + "\n".join(f"* {each}" for each in differences))
+        parts.append("Other differences:\n\n" + "\n".join(f"* {each}" for each in differences))
     return "\n\n".join([*parts, table(_COLUMNS, rows)]) + "\n"
 
 
-def _other_conditions(one: Study, other: Study) -> list[str]:
-    """What else may have moved the figures."""
+def _differences(one: Study, other: Study) -> list[str]:
+    """Differences that may affect the figures."""
     found = one.machine.other_software(other.machine)
     for name in ("recipe", "data"):
         ours, theirs = getattr(one, name), getattr(other, name)
@@ -68,9 +68,9 @@ def _other_conditions(one: Study, other: Study) -> list[str]:
             found.append(f"{name} {ours} and {theirs}")
     if one.flags != other.flags:
         found.append(f"flags {' '.join(one.flags) or 'none'} and {' '.join(other.flags) or 'none'}")
-    changed = {result.arm.name: result.arm.flags for result in one.arms}
+    arm_flags = {result.arm.name: result.arm.flags for result in one.arms}
     for result in other.arms:
-        ours = changed.pop(result.arm.name, result.arm.flags)
+        ours = arm_flags.pop(result.arm.name, result.arm.flags)
         if ours != result.arm.flags:
             found.append(f"arm {result.arm.name}: {' '.join(ours)} and {' '.join(result.arm.flags)}")
     return found
@@ -80,10 +80,10 @@ def _row(name: str, one: Sequence[ArmResult], other: Sequence[ArmResult]) -> lis
     def both(figure: Figure, digits: int = 1) -> tuple[str, str]:
         return spread(map(figure, one), digits), spread(map(figure, other), digits)
 
-    return [name, *both(pictures_per_s), _times(one, other), *both(top1_points), *both(memory_gb, 2)]
+    return [name, *both(pictures_per_s), _times(one, other), *both(top1_percent), *both(memory_gb, 2)]
 
 
 def _times(one: Sequence[ArmResult], other: Sequence[ArmResult]) -> str:
-    """How many times as fast the other is."""
+    """Ratio of the other speed to the first."""
     ours, theirs = (known(pictures_per_s, results) for results in (one, other))
     return f"{statistics.median(theirs) / statistics.median(ours):.2f}" if ours and theirs else "–"

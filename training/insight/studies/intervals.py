@@ -1,4 +1,4 @@
-"""Means of a few values with their 95 % intervals: how sure a figure is that chance, seeds and pictures move."""
+"""Means of a few values with 95 % intervals."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class Interval(msgspec.Struct, frozen=True):
 
     mean: float
     low: float | None
-    """None where there is one value only."""
+    """None if there is only one value."""
     high: float | None
     num_values: int
 
@@ -24,7 +24,7 @@ class Interval(msgspec.Struct, frozen=True):
 def mean_interval(values: Sequence[float]) -> Interval:
     """Mean of paired differences with its 95 % interval by Student's t (Student 1908).
 
-    A bootstrap over three seeds has only ten different samples and is too narrow; t knows how few they are.
+    A bootstrap over three seeds has only ten different samples, and its interval is too narrow.
     """
     mean = math.fsum(values) / len(values)
     if len(values) < 2:
@@ -36,11 +36,11 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def points_interval(points: Sequence[float], num_pictures: int) -> Interval:
-    """Mean of paired differences of top-1, in points, with an interval for other seeds and other pictures.
+    """Mean of paired differences of top-1, percentage points, with an interval over seeds and pictures.
 
-    Three pictures that all seeds name alike would else give certainty. Of two networks on the same pictures the error
-    depends on how many answers changed (Agresti and Min 2005, with half a picture added to each of the four cells); the
-    least that a difference needs is taken.
+    The interval over seeds alone would have width zero if all seeds agree on a few pictures. The standard error over
+    pictures depends on how many answers changed (Agresti and Min 2005, with half a picture added to each of the four
+    cells). That number is not recorded, so the least number that explains the difference is used.
     """
     seeds = mean_interval(points)
     if seeds.low is None or seeds.high is None:
@@ -53,7 +53,7 @@ def points_interval(points: Sequence[float], num_pictures: int) -> Interval:
 
 
 def ratio_interval(ratios: Sequence[float]) -> Interval:
-    """Geometric mean of paired ratios with its 95 % interval, by Student's t over their logarithms."""
+    """Geometric mean of paired ratios with its 95 % interval by Student's t over their logarithms."""
     logs = mean_interval([math.log(ratio) for ratio in ratios])
     low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
     return Interval(math.exp(logs.mean), low, high, logs.num_values)

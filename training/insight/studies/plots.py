@@ -1,4 +1,4 @@
-"""The plots of a study as SVG: curves with their spread, bars with their range. The same figures, the same bytes."""
+"""The plots of a study as SVG files. The same figures give the same bytes."""
 
 import io
 import statistics
@@ -10,13 +10,13 @@ import msgspec
 Point = tuple[float, float]
 
 _SIZE_IN: Final = (7.4, 4.2)
-# Color-blind people can tell them apart: Okabe and Ito (2008), without the yellow, which is faint on white.
+# Okabe and Ito (2008): safe for color-blind readers. Without yellow, which is faint on white.
 _COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
-_DASHES: Final = ("-", "--", ":", "-.")  # tell apart what shares a color
-_STYLE: Final[Any] = {  # matplotlib's own type of it is a list of every key
+_DASHES: Final = ("-", "--", ":", "-.")  # for curves that share a color
+_STYLE: Final[Any] = {  # matplotlib types it as a literal of every key
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so that text is measured alike everywhere
+    "font.family": ["DejaVu Sans"],  # part of matplotlib, so that the layout is the same everywhere
     "font.size": 9,
     "legend.frameon": False,
     "svg.hashsalt": "study",
@@ -25,30 +25,30 @@ _STYLE: Final[Any] = {  # matplotlib's own type of it is a list of every key
 
 
 class Curves(msgspec.Struct, frozen=True, tag="curves"):
-    """Lines, each the median of its repeats, with a band from the least to the most."""
+    """Lines: the median of the repeats, with a band from the minimum to the maximum."""
 
     name: str
-    """Part of the file's name."""
+    """Part of the file name."""
     title: str
     x: str
-    """What the axis shows, with its unit."""
+    """Label of the axis, with the unit."""
     y: str
     series: Mapping[str, Sequence[Sequence[Point]]]
-    """Name -> repeats, each a list of (x, y)."""
+    """Name -> repeats, each a list of points (x, y)."""
     log2: bool = False
-    """Whether x doubles from tick to tick."""
+    """Whether the x axis is logarithmic, base 2."""
 
 
 class Bars(msgspec.Struct, frozen=True, tag="bars"):
-    """One bar a name: the median of its values, with a line from the least to the most."""
+    """One bar per name: the median of the values, with a line from the minimum to the maximum."""
 
     name: str
     title: str
     x: str
-    """What the length shows, with its unit."""
+    """Label of the axis, with the unit."""
     values: Mapping[str, Sequence[float]]
     mark: float | None = None
-    """Where a line stands that all bars are compared with."""
+    """Position of a vertical reference line."""
 
 
 Plot = Curves | Bars
@@ -56,7 +56,7 @@ Plot = Curves | Bars
 
 def draw(plot: Plot) -> bytes:
     """The plot as an SVG file."""
-    import matplotlib as mpl  # takes a second to come, and most commands draw nothing
+    import matplotlib as mpl  # its import takes a second, and most commands draw nothing
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_STYLE):
@@ -85,14 +85,14 @@ def _curves(axes: Any, plot: Curves) -> None:
         if low != high:
             axes.fill_between(places, low, high, color=color, alpha=0.15, linewidth=0)
     if all(float(x).is_integer() for repeats in plot.series.values() for repeat in repeats for x, _ in repeat):
-        axes.xaxis.get_major_locator().set_params(integer=True)  # there is no epoch 1.5
+        axes.xaxis.get_major_locator().set_params(integer=True)  # epochs are whole numbers
     if plot.log2:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def _band(repeats: Sequence[Sequence[Point]]) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Places, and at each of them median, least and most of the repeats that have a point there."""
+    """The x values, and for each the median, minimum and maximum of the repeats."""
     at: dict[float, list[float]] = {}
     for repeat in repeats:
         for x, y in repeat:

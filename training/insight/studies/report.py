@@ -1,32 +1,29 @@
-"""A study as files: NAME.json for programs, NAME.md for people, and plots; all of them new or none.
+"""A study as files: NAME.json, NAME.md and plots.
 
-Every result names its machine. A study goes on only on the machine that it began on, and results of two machines are
-never put side by side.
+Every result names its machine. A study resumes only on the machine that it began on.
 """
 
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
+import tyro
 
 from models.errors import DataError
 from training.atomic_file import replace_together, replaced
-from training.dataset.manifest import Manifest
-from training.engine.device import choose_device, describe_device
-from training.insight.studies.plots import Plot, draw
+from training.insight.studies.plots import Bars, Curves, Plot, draw
 from training.insight.studies.results import ArmResult
 from training.machine import Machine, this_machine
-from training.recipe import HardwareRecipe
 
 _MACHINE_FILE: Final = "machine.json"
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Version of NAME.json."""
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table of a study, as text."""
+    """A table of text."""
 
     title: str
     columns: list[str]
@@ -34,45 +31,61 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A sentence that follows from the figures by rule."""
+    """A conclusion that follows from the figures by a fixed rule."""
 
     about: str
-    """The rule's name: stable, so that programs can look for it."""
+    """Name of the rule."""
     text: str
 
 
-class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a study was, what it measured and what follows."""
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """What a study did and found."""
 
-    format: int = FORMAT
     name: str
     """Name of its files."""
     title: str
     about: str
     """What was done, in a few sentences."""
-    machine: Machine
-    measured_on: str
-    """The device that trained, in words."""
-    recipe: str
-    data: str
-    """Which data, in words; no path."""
-    flags: tuple[str, ...]
-    """Flags of train.py that all arms have; no paths."""
     arms: list[ArmResult]
+    """The runs that the arms are compared by."""
+    other_runs: dict[str, list[ArmResult]] = {}
+    """Further runs, by the name of their part."""
     tables: list[Table]
     findings: list[Finding]
-    details: dict[str, Any] = {}
-    """What else the study wants to keep, as plain values."""
+    plots: list[Curves | Bars] = []
+
+
+class Study(Content, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A study and its origin: the content of NAME.json."""
+
+    format: int = FORMAT
+    machine: Machine
+    measured_on: str
+    """The training device."""
+    recipe: str
+    data: str
+    """The data set, without its path."""
+    flags: tuple[str, ...]
+    """Flags of train.py for all arms, without paths."""
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes the page and the plots of a result again."""
+
+    result: tyro.conf.Positional[Path]
+    """JSON file of a study."""
+    out: Path
+    """Markdown file; the plots are written beside it."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is text, the others are figures."""
+    """A Markdown table; the first column is text, the others are right-aligned figures."""
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
 def spread(values: Iterable[float | None], digits: int = 1, unit: str = "") -> str:
-    """The median of what was measured and, of several values, the least and the most; a dash where there is nothing."""
+    """The median and the range of the values, such as "2.0 [1.0 to 3.0]"; a dash if there is none."""
     known = [value for value in values if value is not None]
     if not known:
         return "–"
@@ -80,14 +93,8 @@ def spread(values: Iterable[float | None], digits: int = 1, unit: str = "") -> s
     return middle if len(known) == 1 else f"{middle} [{min(known):,.{digits}f} to {max(known):,.{digits}f}]"
 
 
-def unfinished(why: str) -> list[Finding]:
-    """Says of a study that runs are missing; nothing where `why` is empty."""
-    text = f"**Unfinished**: runs are missing, and what follows may change ({why.rstrip('.')})."
-    return [Finding("unfinished", text)] if why else []
-
-
-def markdown(study: Study, plots: Sequence[Plot] = ()) -> str:
-    """The study as a page: what was done, where, what follows, the figures."""
+def markdown(study: Study, stem: str) -> str:
+    """The page of a study; `stem` begins the file names of the plots."""
     versions = ", ".join(f"{name} {version}" for name, version in study.machine.libraries.items())
     card = f"; driver {study.machine.driver}, CUDA {study.machine.cuda}, cuDNN {study.machine.cudnn}"
     parts = [
@@ -96,62 +103,54 @@ def markdown(study: Study, plots: Sequence[Plot] = ()) -> str:
         f"Measured on {study.measured_on}. Machine: {study.machine}{card if study.machine.gpus else ''}. "
         f"Recipe {study.recipe}, data {study.data}, commit {study.machine.git_commit}. {versions}.",
         "Flags of all arms: " + (f"`{' '.join(study.flags)}`" if study.flags else "none") + ".",
-        "## What follows",
-        "\n".join(f"* {finding.text}" for finding in study.findings) or "Nothing.",
+        "## Conclusions",
+        "\n".join(f"* {finding.text}" for finding in study.findings) or "None.",
     ]
     for each in study.tables:
         parts += [f"## {each.title}", table(each.columns, each.rows)]
     explained = {result.arm.name: result.arm.explains for result in study.arms}
-    parts += ["## The arms", "\n".join(f"* {name}: {text}" for name, text in explained.items())] if explained else []
-    parts += [f"![{plot.title}]({_plot_file(study.name, plot)})" for plot in plots]
+    parts += ["## Arms", "\n".join(f"* {name}: {text}" for name, text in explained.items())] if explained else []
+    parts += [f"![{plot.title}]({_plot_file(stem, plot)})" for plot in study.plots]
     return "\n\n".join(parts) + "\n"
 
 
-def write_study(folder: Path, study: Study, plots: Sequence[Plot] = ()) -> Path:
-    """Writes NAME.json, NAME.md and NAME-PLOT.svg together.
-
-    Returns:
-        The page.
+def write_study(folder: Path, study: Study) -> None:
+    """Writes NAME.json, NAME.md and NAME-PLOT.svg, all or none.
 
     Raises:
         OSError: A file could not be written.
     """
-    study = _told_of_other_software(folder, study)
-    files = {
-        f"{study.name}.json": msgspec.json.format(msgspec.json.encode(study)) + b"\n",
-        f"{study.name}.md": markdown(study, plots).encode(),
-        **{_plot_file(study.name, plot): draw(plot) for plot in plots},
-    }
-    replace_together(folder, files)
-    return folder / f"{study.name}.md"
+    study = _with_software_changes(folder, study)
+    content = msgspec.json.format(msgspec.json.encode(study)) + b"\n"
+    replace_together(folder, {f"{study.name}.json": content, **_page_files(study, study.name)})
 
 
-def _told_of_other_software(folder: Path, study: Study) -> Study:
-    """A study that went on with another commit or another driver says so."""
-    path = folder / _MACHINE_FILE
-    began = msgspec.json.decode(path.read_bytes(), type=Machine) if path.is_file() else study.machine
-    changed = began.other_software(study.machine)
-    if not changed:
-        return study
-    text = f"The study began and ended with other software: {'; '.join(changed)}."
-    return msgspec.structs.replace(study, findings=[*study.findings, Finding("software", text)])
+def write_page(command: Page) -> None:
+    """Writes the page and the plots of a result.
+
+    Raises:
+        DataError: The file is not a result of a study.
+    """
+    study = read_study(command.result)
+    command.out.parent.mkdir(parents=True, exist_ok=True)
+    replace_together(command.out.parent, _page_files(study, command.out.stem))
 
 
 def read_study(path: Path) -> Study:
     """Reads NAME.json.
 
     Raises:
-        DataError: The file is missing, or is no study of this version.
+        DataError: The file is missing or is not a study of this version.
     """
     try:
         study = msgspec.json.decode(path.read_bytes(), type=Study)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(
-            "that is no result of a study", value=f"{path}: {error}", remedy="name a JSON file that benchmark.py wrote"
+            "not a result of a study", value=f"{path}: {error}", remedy="name a JSON file that benchmark.py wrote"
         ) from error
     if study.format != FORMAT:
         raise DataError(
-            "that result of a study is of another version",
+            "this result has another format",
             value=f"{path}: format {study.format}",
             limit=f"format {FORMAT}",
             remedy="measure again, or read it with the commit that it names",
@@ -160,7 +159,7 @@ def read_study(path: Path) -> Study:
 
 
 def hold_machine(folder: Path) -> Machine:
-    """Describes this machine, and ties the folder of a study to it.
+    """Describes this machine and records it in the folder of a study.
 
     Raises:
         DataError: The study began on other hardware.
@@ -176,7 +175,7 @@ def hold_machine(folder: Path) -> Machine:
 
 
 def require_same_machine(one: Machine, other: Machine, what: str) -> None:
-    """Lets only figures of one machine come together.
+    """Refuses to combine figures of different machines.
 
     Raises:
         DataError: The hardware differs.
@@ -184,32 +183,27 @@ def require_same_machine(one: Machine, other: Machine, what: str) -> None:
     differences = one.differences(other)
     if differences:
         raise DataError(
-            f"{what} holds figures of another machine, and figures of different machines are not compared",
+            f"{what} has figures of another machine, and figures of different machines cannot be compared",
             value="; ".join(differences),
-            remedy="measure both on one machine, each in a folder of its own",
+            remedy="measure both on one machine, each in its own folder",
         )
 
 
-def trained_on(hardware: HardwareRecipe) -> str:
-    """The device that the arms of a study train on, in words."""
-    return describe_device(choose_device(hardware))
+def _with_software_changes(folder: Path, study: Study) -> Study:
+    """Adds a finding if the study was resumed with another commit, driver or library version."""
+    path = folder / _MACHINE_FILE
+    began = msgspec.json.decode(path.read_bytes(), type=Machine) if path.is_file() else study.machine
+    changed = began.other_software(study.machine)
+    if not changed:
+        return study
+    text = f"The software changed during the study: {'; '.join(changed)}."
+    return msgspec.structs.replace(study, findings=[*study.findings, Finding("software", text)])
 
 
-def data_in_words(folder: Path) -> str:
-    """Names prepared data without its place: "flowers17, 17 outputs, 1,360 pictures, manifest 0123456789ab".
-
-    Raises:
-        DataError: The folder holds no prepared data.
-    """
-    manifest = Manifest(folder)
-    outputs, pictures = len(manifest.taxonomy.outputs), len(manifest)
-    return f"{folder.resolve().name}, {outputs:,} outputs, {pictures:,} pictures, manifest {manifest.sha256[:12]}"
+def _page_files(study: Study, stem: str) -> dict[str, bytes]:
+    plots = {_plot_file(stem, plot): draw(plot) for plot in study.plots}
+    return {f"{stem}.md": markdown(study, stem).encode(), **plots}
 
 
-def without_paths(flags: Sequence[str]) -> tuple[str, ...]:
-    """Flags as they may stand in a result that others read: a path keeps only its last part."""
-    return tuple(Path(flag).name if "/" in flag else flag for flag in flags)
-
-
-def _plot_file(study: str, plot: Plot) -> str:
-    return f"{study}-{plot.name}.svg"
+def _plot_file(stem: str, plot: Plot) -> str:
+    return f"{stem}-{plot.name}.svg"

@@ -1,7 +1,6 @@
-"""What a run of a study gave, read from the diary that train.py wrote."""
+"""The result of a run, read from the log that train.py wrote."""
 
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,53 +13,48 @@ class Arm(msgspec.Struct, frozen=True):
 
     name: str
     flags: tuple[str, ...]
-    """Flags of train.py, added to those that all arms of the study have."""
+    """Flags of train.py, in addition to those of all arms."""
     explains: str
-    """What the arm is there to show, in a sentence or two."""
+    """What the arm shows, in a sentence or two."""
 
 
 class EpochResult(msgspec.Struct, frozen=True):
-    """What an epoch took and gave."""
+    """The figures of an epoch."""
 
     epoch: int
-    """Epochs done, from 1 on."""
+    """Number of the epoch, from 1."""
     seconds: float
-    """Of training alone, without validation."""
+    """Training time without validation."""
     pictures_per_s: float
-    """Of the process that ended the epoch; 0 where it only judged what another had trained."""
+    """Of the process that ended the epoch; 0 if it resumed after the last step and only validated."""
     top1: float | None
-    """Share of the validation pictures that are named rightly, in [0, 1]; None where none was judged."""
+    """Validation top-1 in [0, 1]; None if the epoch was not validated."""
     num_pictures: int | None
     """Validation pictures."""
     loss: float | None
     """Mean validation loss, nats."""
     memory_gb: float | None
-    """Most GPU memory held, GB; None on a CPU."""
+    """Peak GPU memory, GB; None on a CPU."""
     side_px: int | None
-    """Side of the training pictures, px; None where the diary does not tell."""
+    """Side of the training pictures, px."""
     warm_up: bool
-    """Whether it is the first that its process trained, in which kernels are chosen and compiled; an epoch that went on
-    after an interruption is."""
+    """Whether it was the first epoch of its process, which includes kernel selection and compilation."""
 
 
 class ArmResult(msgspec.Struct, frozen=True):
-    """What an arm gave with one seed."""
+    """The result of an arm with one seed."""
 
     arm: Arm
     seed: int
     epochs: list[EpochResult]
-    seconds_to_first_step: float | None
-    """From the start of training to the end of the first step; kernels are chosen and compiled in it."""
     error: str = ""
-    """Why the run failed; empty where it did not."""
+    """Why the run failed; empty if it did not."""
     num_starts: int = 1
-    """Processes that trained it: one more for every interruption."""
-    readings_per_s: float | None = None
-    """Pictures/s between two readings of the losses, median; tells the speed of a run that ends in its first epoch."""
+    """Processes that trained it: 1 plus the number of interruptions."""
 
     @property
     def top1(self) -> float | None:
-        """Validation top-1 at the end; never that of the best epoch, which would be picked by what it is judged on."""
+        """Validation top-1 of the last epoch. The best epoch would be selected on the pictures it is measured on."""
         return self.epochs[-1].top1 if self.epochs and not self.error else None
 
     @property
@@ -70,28 +64,21 @@ class ArmResult(msgspec.Struct, frozen=True):
 
     @property
     def steady_epochs(self) -> list[EpochResult]:
-        """The epochs to time an arm by: those that neither warm up nor were interrupted."""
+        """The epochs that are used for timing: no warm-up and no interruption."""
         return [epoch for epoch in self.epochs if not epoch.warm_up]
 
 
 def read_result(run: Path, arm: Arm, seed: int, error: str = "") -> ArmResult:
-    """Reads what a run has written into its diary so far."""
+    """Reads a run's log."""
     events = without_repeats(read_log(run)) if (run / LOG_FILE).is_file() else []
-    return ArmResult(
-        arm,
-        seed,
-        _epochs(events),
-        _first_step_s(events),
-        error,
-        num_starts=max(sum(event["event"] == "start" for event in events), 1),
-        readings_per_s=_readings_per_s(events),
-    )
+    num_starts = max(sum(event["event"] == "start" for event in events), 1)
+    return ArmResult(arm, seed, _epochs(events), error, num_starts)
 
 
 def _epochs(events: Sequence[Event]) -> list[EpochResult]:
     """The epochs in order.
 
-    An epoch that was interrupted is timed from its last beginning on; the checkpoint behind it has the whole time.
+    The epoch event of an interrupted epoch has only the time since the restart; the checkpoint after it has the total.
     """
     found: dict[int, EpochResult] = {}
     last, before, warm = None, 0.0, False
@@ -122,54 +109,3 @@ def _epoch(event: Event, *, warm_up: bool) -> EpochResult:
         side_px=event.get("side_px"),
         warm_up=warm_up,
     )
-
-
-def _first_step_s(events: Sequence[Event]) -> float | None:
-    """Losses are read every few steps: those behind the first are taken off at the pace of later ones."""
-    began = None
-    for event in events:
-        if event["event"] == "start":
-            began = event
-        elif event["event"] == "losses" and began is not None:
-            steps = event["step"] - began["step"]
-            pace = _seconds_a_step(events) if steps > 1 else 0.0
-            return None if pace is None else float(max(event["time"] - began["time"] - (steps - 1) * pace, 0.0))
-    return None
-
-
-def _seconds_a_step(events: Sequence[Event]) -> float | None:
-    """The pace behind the warm-up; where there is no such epoch, that between two readings."""
-    paces = list(_paces_of_epochs(events)) or list(_paces_of_readings(events))
-    return statistics.median(paces) if paces else None
-
-
-def _paces_of_epochs(events: Sequence[Event]) -> Iterator[float]:
-    """Seconds a step of every epoch behind the first that a process trained."""
-    before = None
-    for event in events:
-        if event["event"] == "start":
-            before = None
-        elif event["event"] == "epoch" and event["pictures_per_s"] > 0:
-            if before is not None and event["step"] > before:
-                yield event["seconds"] / (event["step"] - before)
-            before = event["step"]
-
-
-def _paces_of_readings(events: Sequence[Event]) -> Iterator[float]:
-    """Seconds a step between two readings with nothing but steps between them."""
-    before = None
-    for event in events:
-        if event["event"] == "losses":
-            if before is not None and event["step"] > before["step"]:
-                yield (event["time"] - before["time"]) / (event["step"] - before["step"])
-            before = event
-        elif event["event"] in {"start", "epoch", "checkpoint"}:
-            before = None
-
-
-def _readings_per_s(events: Sequence[Event]) -> float | None:
-    schedules = [event["recipe"]["schedule"] for event in events if "recipe" in event]
-    paces = [pace for pace in _paces_of_readings(events) if pace > 0]  # the diary's clock may be set back
-    if not schedules or not paces:
-        return None
-    return float(schedules[-1]["batch_size"] * schedules[-1]["accumulate"] / statistics.median(paces))

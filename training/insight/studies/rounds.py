@@ -1,13 +1,13 @@
-"""Rounds over the arms of a study: each arm in turn, then all again, so that a machine that slows down slows all alike.
+"""Runs the arms of a study seed by seed, so that a machine that slows down affects all arms alike.
 
-A round is a seed, which also draws the order of the arms: what an arm leaves behind, such as a warm card or files in
-memory, falls to another one in the next round.
+The seed also shuffles the order of the arms, so that effects of the previous run (a warm card, cached files) differ
+from round to round.
 """
 
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 import tyro
@@ -15,150 +15,198 @@ from rich.console import Console
 
 from models.errors import BotanifyError, RecipeError
 from training.dataset.manifest import Manifest
-from training.engine.device import choose_device
-from training.insight.studies.arms import Slice, StudyPaused, run_arm
+from training.engine.device import choose_device, describe_device
+from training.insight.studies.arms import StudyPaused, TimeSlice, run_arm
+from training.insight.studies.report import Content, Finding, Study, hold_machine, write_study
 from training.insight.studies.results import Arm, ArmResult
-from training.recipe import HardwareRecipe
+from training.recipe import HardwareRecipe, read_recipe
 
 _NEVER: Final = "1000000000"
-AnyReport = TypeVar("AnyReport")
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the studies share."""
+class StudyOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that all studies share."""
 
     data: Path
     """Folder written by training/prepare.py."""
     out: Path
-    """Folder for runs, and for the result as JSON, Markdown and plots."""
+    """Folder for the runs and for the result as JSON, Markdown and plots."""
     recipe: Path = Path("b4_5337")
-    """The recipe that is changed: a TOML file or the name of one in training/recipes."""
+    """The recipe that is varied: a TOML file or the name of one in training/recipes."""
     epochs: int = 3
-    """Epochs of every run; the first is warm-up and counted apart."""
+    """Epochs of each run; the first is the warm-up and is not timed."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds: each is one round over all runs."""
+    """Every arm runs once with each seed."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
-    """Where to train; auto takes CUDA if there is any."""
+    """Training device; auto uses CUDA if available."""
     stop_after_s: float = 0.0
-    """Pause after so many seconds; the same command goes on. 0 runs to the end."""
+    """Pause after this many seconds; the same command resumes. 0 runs to the end."""
     flags: tyro.conf.Suppress[tuple[str, ...]] = ()
-    """Flags of train.py for all runs: whatever follows `--` on the command line."""
+    """Flags of train.py for all runs: the part of the command line after `--`."""
 
     @property
-    def on(self) -> Literal["cuda", "cpu"]:
-        """The device that is trained on.
+    def device_type(self) -> Literal["cuda", "cpu"]:
+        """The training device.
 
         Raises:
-            BotanifyError: CUDA is asked for and there is none.
+            BotanifyError: CUDA is requested but not available.
         """
         return "cuda" if choose_device(HardwareRecipe(device=self.device)).type == "cuda" else "cpu"
 
-    def common(self, epochs: int | None = None) -> tuple[str, ...]:
-        """Flags of every run: validated at the end and saved between epochs alone, so that nothing else is timed."""
-        length = str(epochs or self.epochs)
+    def common_flags(self, epochs: int) -> tuple[str, ...]:
+        """Flags of every run. Checkpoints are written between epochs only, so that they are not timed."""
         return (
-            *("--data", str(self.data), "--device", self.on, "--expect-outputs", "0"),
-            *("--epochs", length, "--validate-every-epochs", length, "--checkpoint-every-steps", _NEVER),
+            *("--data", str(self.data), "--device", self.device_type, "--expect-outputs", "0"),
+            *("--epochs", str(epochs), "--checkpoint-every-steps", _NEVER),
             *self.flags,
         )
 
 
-def require_sense(plan: Plan, own: Sequence[str]) -> None:
-    """Looks at a plan before hours are spent on it.
+def run_study(
+    options: StudyOptions,
+    own_flags: Sequence[str],
+    run: Callable[[TimeSlice], None],
+    describe: Callable[[], Content],
+) -> Study:
+    """Runs what is missing and writes the result; a paused study writes the result so far.
 
     Args:
-        plan: What the command line says.
-        own: Flags of train.py that the study itself decides.
+        options: The command line.
+        own_flags: Flags of train.py that the study sets itself.
+        run: Runs the study until the time slice is over.
+        describe: Describes what was found so far.
 
     Raises:
-        RecipeError: No seed, too few epochs, or a flag that the study decides.
-        DataError: The data cannot be read.
+        BotanifyError: The options are wrong, or nothing can be compared.
+        StudyPaused: The time slice is over, or this process received SIGTERM.
     """
-    if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
-        raise RecipeError("a study needs seeds, each once", value=plan.seeds, remedy="pass --seeds 0 1 2")
-    if plan.epochs < 2:
-        raise RecipeError(
-            "the first epoch is warm-up, and another one is timed",
-            value=f"--epochs {plan.epochs}",
-            limit="at least 2",
-            remedy="raise --epochs",
-        )
-    decided = {"--data", "--run", "--seed", "--epochs", "--device", *own}
-    for flag in plan.flags:
-        name = flag.partition("=")[0].replace("_", "-")
-        if name in decided or name.replace("--no-", "--", 1) in decided:
-            raise RecipeError("the study itself decides this flag", value=flag, remedy="leave it out behind `--`")
-    Manifest(plan.data).rows_of("validation")
+    _check(options, own_flags)
+    machine = hold_machine(options.out)
+    origin: dict[str, Any] = {
+        "machine": machine,
+        "measured_on": describe_device(choose_device(HardwareRecipe(device=options.device_type))),
+        "recipe": read_recipe(options.recipe).name,
+        "data": describe_data(options.data),
+        "flags": without_paths(options.flags),
+    }
+
+    def write(missing: str) -> Study:
+        study = Study(**(msgspec.structs.asdict(describe()) | origin))
+        if missing:
+            text = f"**Unfinished**: runs are missing, and the conclusions may change ({missing.rstrip('.')})."
+            study = msgspec.structs.replace(study, findings=[Finding("unfinished", text), *study.findings])
+        if study.arms:
+            write_study(options.out, study)
+        return study
+
+    with TimeSlice(options.stop_after_s) as until:
+        try:
+            run(until)
+        except StudyPaused as paused:
+            write(str(paused))
+            raise
+        return write("")
 
 
 def run_rounds(
-    plan: Plan,
+    options: StudyOptions,
     arms: Sequence[Arm],
     part: str,
     results: list[ArmResult],
     *,
-    until: Slice,
-    epochs: Sequence[int] | None = None,
-    seconds: float | None = None,
+    until: TimeSlice,
+    flags: Callable[[Arm], tuple[str, ...]] | None = None,
+    seeds: Sequence[int] = (),
+    max_seconds: float | None = None,
     first_must_run: bool = True,
 ) -> None:
-    """Runs every arm with every seed, as far as that is not done yet.
+    """Runs every arm with every seed; finished runs are not repeated.
 
     Args:
-        plan: What all runs have in common.
-        arms: The first is the one that the others are compared with.
+        options: The command line.
+        arms: The arms; the first is the one that the others are compared with.
         part: Name of the folder of these runs.
-        results: Takes the results as they come, so that a study that pauses has them; failed runs hold their error.
-        until: When to stop for now.
-        epochs: Of each arm; default: the plan's.
-        seconds: Stop each run after so much training.
-        first_must_run: Whether the others mean nothing without the first arm.
+        results: The results are appended here as they arrive, so that a paused study has them.
+        until: When to pause.
+        flags: Returns the flags of an arm that are not its own; default: those of all runs.
+        seeds: Default: those of the options.
+        max_seconds: Stop each run after so much training.
+        first_must_run: Whether to stop the study if the very first run fails.
 
     Raises:
-        BotanifyError: The very first run failed, so that there is nothing to compare with.
-        StudyPaused: The slice is over.
+        BotanifyError: The very first run failed.
+        StudyPaused: The time slice is over.
     """
-    console = Console(stderr=True)
-    lengths = dict(zip((arm.name for arm in arms), epochs or [plan.epochs] * len(arms), strict=True))
-    folder = plan.out / "runs" / part
-    for number, seed in enumerate(plan.seeds):
+    console, folder, seeds = Console(stderr=True), options.out / "runs" / part, seeds or options.seeds
+    for number, seed in enumerate(seeds):
         for place, arm in enumerate(order_of_round(arms, number, seed)):
-            console.print(f"round {number + 1} of {len(plan.seeds)}: {arm.name}", highlight=False)
-            common = plan.common(lengths[arm.name])
-            result = run_arm(plan.recipe, arm, seed, folder, common, until=until, seconds=seconds)
+            console.print(f"{part}, round {number + 1} of {len(seeds)}: {arm.name}", highlight=False)
+            common = flags(arm) if flags else validated_last(options, options.epochs)
+            result = run_arm(options.recipe, arm, seed, folder, common, until=until, max_seconds=max_seconds)
             if result.error and first_must_run and number == place == 0:
                 raise BotanifyError(
                     f"the first run failed, and the others would be compared with it: {result.error.rstrip('.')}. "
-                    f"Mend that, remove {folder} and start again."
+                    f"Fix the cause, remove {folder} and start again."
                 )
             results.append(result)
 
 
-def order_of_round(arms: Sequence[Arm], number: int, seed: int) -> list[Arm]:
-    """The arms in the order of a round, drawn by its seed.
+def validated_last(options: StudyOptions, epochs: int) -> tuple[str, ...]:
+    """Flags of a run that is validated after its last epoch only."""
+    return (*options.common_flags(epochs), "--validate-every-epochs", str(epochs))
 
-    The first round begins with the first arm: if that cannot run, nobody need wait for the others.
-    """
+
+def order_of_round(arms: Sequence[Arm], number: int, seed: int) -> list[Arm]:
+    """The arms in random order. The first round begins with the first arm, which the others are compared with."""
     first = 1 if number == 0 else 0
     rest = arms[first:]
     return [*arms[:first], *random.Random(seed).sample(rest, len(rest))]
 
 
-def run_and_report(stop_after_s: float, run: Callable[[Slice], None], report: Callable[[str], AnyReport]) -> AnyReport:
-    """Runs what is not done yet and reports; a study that pauses reports what it has.
-
-    Args:
-        stop_after_s: When to pause; 0 runs to the end.
-        run: Runs the study, until the slice is over.
-        report: Writes what was found so far, given why runs are missing; empty where none are.
+def require_known(names: Sequence[str], known: Sequence[str], device: str) -> None:
+    """Checks the arms that `--only` names.
 
     Raises:
-        StudyPaused: The time is over, or this process was asked to end.
+        RecipeError: There is no arm of that name.
     """
-    with Slice(stop_after_s) as until:
-        try:
-            run(until)
-        except StudyPaused as paused:
-            report(str(paused))
-            raise
-        return report("")
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise RecipeError(
+            f"no such arm on {device}", value=", ".join(unknown), limit=", ".join(known), remedy="correct --only"
+        )
+
+
+def describe_data(folder: Path) -> str:
+    """Describes prepared data without its path: "flowers17, 17 outputs, 1,360 pictures, manifest 0123456789ab".
+
+    Raises:
+        DataError: The folder holds no prepared data.
+    """
+    manifest = Manifest(folder)
+    outputs, pictures = len(manifest.taxonomy.outputs), len(manifest)
+    return f"{folder.resolve().name}, {outputs:,} outputs, {pictures:,} pictures, manifest {manifest.sha256[:12]}"
+
+
+def without_paths(flags: Sequence[str]) -> tuple[str, ...]:
+    """Flags in which a path keeps only its last part."""
+    return tuple(Path(flag).name if "/" in flag else flag for flag in flags)
+
+
+def _check(options: StudyOptions, own_flags: Sequence[str]) -> None:
+    if not options.seeds or len(set(options.seeds)) < len(options.seeds):
+        raise RecipeError("a study needs seeds, each once", value=options.seeds, remedy="pass --seeds 0 1 2")
+    if options.epochs < 2:
+        raise RecipeError(
+            "the first epoch is the warm-up, and the others are timed",
+            value=f"--epochs {options.epochs}",
+            limit="at least 2",
+            remedy="raise --epochs",
+        )
+    decided = {"--data", "--run", "--seed", "--epochs", "--device", *own_flags}
+    for flag in options.flags:
+        name = flag.partition("=")[0].replace("_", "-")
+        if name in decided or name.replace("--no-", "--", 1) in decided:
+            raise RecipeError(
+                "the study itself sets this flag", value=flag, remedy="remove it from the flags after `--`"
+            )
+    Manifest(options.data).rows_of("validation")

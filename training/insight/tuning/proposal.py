@@ -73,44 +73,19 @@ def tune(
         NothingRan: No setting could be measured.
     """
     ranks = ranks or Ranks()
-<<<<<<< HEAD
-    limits = limits or (Limits() if device.type == "cuda" else _CPU_LIMITS)
-    console = Console(quiet=not ranks.is_main)
-    classes = training_classes(manifest, recipe)
-    launch = TrialLauncher(recipe, classes, ranks.local_rank, limits)
-    facts = facts_of(recipe, len(classes.taxon_of_output), device, ranks.num_ranks, limits)
-    cache = TrialCache(facts, cache_folder(), forget=again)
-    measure = _Measure(launch, cache, ranks, console)
-    num_pictures = len(manifest.rows_of("train")) // ranks.num_ranks
-
-    # Ranks must ask for the same trials, whatever each one's card could do.
-    options = ranks.broadcast(available_options(recipe, device))
-    chosen = _search(measure, recipe, options, num_pictures)
-    tuned_recipe = with_setting(recipe, chosen.setting)
-    noise = None
-    if ranks.is_main:
-        noise = measure_noise(tuned_recipe, manifest, network, classes, device=device, budget_s=_NOISE_S)
-    noise = ranks.broadcast(noise)
-    words = describe_device(device)
-    tuned = propose(recipe, chosen, measure.trials, noise, device=words, num_ranks=ranks.num_ranks)
-    if ranks.is_main:
-        _tell(tuned, console)
-        _write(tuned, recipe.run.run)
-=======
     limits = limits or (TimeLimits() if device.type == "cuda" else _CPU_LIMITS)
-    console = Console(quiet=not ranks.is_first)
+    console = Console(quiet=not ranks.is_main)
     launch = TrialLauncher(recipe, training_classes(manifest, recipe), ranks.local_rank, limits)
     measure = _Measure(launch, ranks, console)
     # All ranks must run the same trials.
-    options = ranks.from_first(available_options(recipe, device))
+    options = ranks.broadcast(available_options(recipe, device))
     chosen = _search(measure, recipe, options, len(manifest.rows_of("train")) // ranks.num_ranks)
-    tuned = propose(recipe, chosen, measure.trials, device=device_in_words(device), num_ranks=ranks.num_ranks)
-    if ranks.is_first:
+    tuned = propose(recipe, chosen, measure.trials, device=describe_device(device), num_ranks=ranks.num_ranks)
+    if ranks.is_main:
         _print(tuned, console)
         recipe.run.run.mkdir(parents=True, exist_ok=True)
         with replaced(recipe.run.run / RESULT_FILE) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(tuned)))
->>>>>>> e4cef4a (Tuning proposes from speed and memory alone: no cache, noise scale or plot)
     return tuned
 
 
@@ -141,47 +116,28 @@ class _Measure:
         self._launch, self._ranks, self._console = launch, ranks, console
         self.trials: list[Trial] = []
 
-<<<<<<< HEAD
-    def __call__(self, setting: Setting) -> Trial:
-        kept = self._ranks.broadcast(self._cache.find(setting))
-        trial = kept or agreed(self._launch(setting), self._ranks)
-        if kept is None and self._ranks.is_main:
-            self._cache.keep(trial)
-=======
     def __call__(self, setting: TrialSetting) -> Trial:
         trial = worst_of_ranks(self._launch(setting), self._ranks)
->>>>>>> e4cef4a (Tuning proposes from speed and memory alone: no cache, noise scale or plot)
         self.trials.append(trial)
         result = failure(trial) or f"{trial.pictures_per_s:.4g} pictures/s"
         self._console.print(f"batch {setting.batch_size}, {mode(setting)}: {result}", highlight=False)
         return trial
 
 
-<<<<<<< HEAD
-
-def agreed(trial: Trial, ranks: Ranks) -> Trial:
-    """The trial as it went on the worst rank: slowest, fullest, and failed if it failed anywhere."""
-    if not ranks.is_distributed:
-=======
 def worst_of_ranks(trial: Trial, ranks: Ranks) -> Trial:
     """The least speed and the most memory of all ranks; failed if it failed on any rank."""
-    if ranks.alone:
->>>>>>> e4cef4a (Tuning proposes from speed and memory alone: no cache, noise scale or plot)
+    if not ranks.is_distributed:
         return trial
-    worst = _BY_SEVERITY[round(_largest(float(_BY_SEVERITY.index(trial.outcome)), ranks))]
+    worst = _BY_SEVERITY[round(ranks.maximum(float(_BY_SEVERITY.index(trial.outcome))))]
     if worst != "ran":
         return Trial(setting=trial.setting, outcome=worst, note=trial.note or "on another rank")
     return msgspec.structs.replace(
         trial,
         pictures_per_s=ranks.minimum(trial.pictures_per_s),
-        warmup_s=_largest(trial.warmup_s, ranks),
-        memory_gb=None if trial.memory_gb is None else _largest(trial.memory_gb, ranks),
-        memory_share=None if trial.memory_share is None else _largest(trial.memory_share, ranks),
+        warmup_s=ranks.maximum(trial.warmup_s),
+        memory_gb=None if trial.memory_gb is None else ranks.maximum(trial.memory_gb),
+        memory_share=None if trial.memory_share is None else ranks.maximum(trial.memory_share),
     )
-
-
-def _largest(value: float, ranks: Ranks) -> float:
-    return -ranks.minimum(-value)
 
 
 def _search(measure: _Measure, recipe: Recipe, options: Sequence[Option], num_pictures: int) -> Trial:

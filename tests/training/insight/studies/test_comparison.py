@@ -33,5 +33,5 @@ def test_results_of_different_machines_are_not_compared(tmp_path):
 
 def test_results_of_different_studies_are_not_compared(tmp_path):
     files = [written(tmp_path / name, name=name) for name in ("optimizations", "batch_sizes")]
-    with pytest.raises(DataError, match="only results of one study"):
+    with pytest.raises(DataError, match="only results of the same study"):
         compare(Compare(one=files[0], other=files[1]))

@@ -10,14 +10,14 @@ from training.insight.studies.figures import (
     pictures_per_s,
     points_more,
     times,
-    top1_points,
+    top1_percent,
 )
 from training.insight.studies.results import Arm
 
 FAST, SLOW = Arm("fast", (), ""), Arm("slow", (), "")
 
 
-def test_seeds_are_compared_with_themselves():
+def test_arms_are_compared_seed_by_seed():
     ours = [result(FAST, seed, top1=50 + 10 * seed) for seed in SEEDS]
     theirs = [result(SLOW, seed, top1=48 + 10 * seed) for seed in reversed(SEEDS)]
     more = points_more(ours, theirs)
@@ -25,7 +25,7 @@ def test_seeds_are_compared_with_themselves():
     assert more.high - more.low < 1
 
 
-def test_a_seed_that_one_of_both_lacks_does_not_count():
+def test_a_seed_that_one_arm_lacks_does_not_count():
     ours = [result(FAST, seed, speed=300) for seed in SEEDS]
     theirs = [result(SLOW, 0, speed=100), result(SLOW, 1, error="error (x): lost"), result(SLOW, 5)]
     assert pairs(ours, theirs, pictures_per_s) == {0: (300, 100)}
@@ -45,7 +45,7 @@ def test_the_accuracy_of_few_pictures_is_less_certain():
 
 def test_a_failed_run_has_no_figures():
     failed = result(FAST, 0, error="error (x): lost")
-    assert known(pictures_per_s, [failed]) == known(memory_gb, [failed]) == known(top1_points, [failed]) == []
+    assert known(pictures_per_s, [failed]) == known(memory_gb, [failed]) == known(top1_percent, [failed]) == []
 
 
 def test_the_runs_of_an_arm_come_by_seed():

@@ -3,7 +3,7 @@ import pytest
 from training.insight.studies.intervals import Interval, mean_interval, points_interval, ratio_interval
 
 
-def test_intervals_are_students():
+def test_intervals_follow_students_t():
     points = mean_interval([5.0, 6.0, 7.0])  # t of 2 degrees of freedom: 4.302653; standard error 1/sqrt(3)
     assert (points.mean, points.low, points.high) == pytest.approx((6, 6 - 2.484138, 6 + 2.484138), abs=1e-5)
     times = ratio_interval([2.0, 4.0])
@@ -12,7 +12,7 @@ def test_intervals_are_students():
     assert mean_interval([5.0]) == Interval(5.0, None, None, 1)
 
 
-def test_few_pictures_give_no_certainty_however_alike_the_seeds():
+def test_few_pictures_widen_the_interval_even_if_all_seeds_agree():
     certain, few, many = (points_interval([0.0, 0.0], count) for count in (10**9, 3, 10_000))
     assert certain.high == pytest.approx(0, abs=1e-3)
     assert few.high == pytest.approx(100 * 1.959964 / 5)  # one picture in five changed, at half a picture a cell

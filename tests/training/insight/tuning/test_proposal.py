@@ -84,9 +84,9 @@ def test_the_recipes_own_batch_is_never_too_large(data, manifest, machine, tmp_p
 
 
 class Pair:
-    """Two ranks of which the other one found `other`."""
+    """Two ranks; `other` holds the values of the other rank in the order in which they are reduced."""
 
-    alone, is_main = False, True
+    is_distributed, is_main = True, True
 
     def __init__(self, other):
         self._other = iter(other)
@@ -94,15 +94,18 @@ class Pair:
     def minimum(self, value):
         return min(value, next(self._other))
 
+    def maximum(self, value):
+        return max(value, next(self._other))
+
 
 def test_the_slowest_rank_and_the_fullest_card_decide():
-    trial = Machine(card_gb=10.0)(16)  # ranks tell, in order: -severity, pictures/s, -warm-up, -memory, -share
-    found = worst_of_ranks(trial, Pair([-0.0, 1.0, -33.0, -9.5, -0.95]))
+    trial = Machine(card_gb=10.0)(16)
+    found = worst_of_ranks(trial, Pair([0.0, 1.0, 33.0, 9.5, 0.95]))
     assert (found.pictures_per_s, found.memory_gb, found.memory_share) == (1.0, 9.5, 0.95)
     assert found.warmup_s == 33.0
     assert not found.fits
 
 
 def test_what_fails_on_one_rank_fails_on_all():
-    assert worst_of_ranks(Machine()(16), Pair([-3.0])).outcome == "does_not_fit"
-    assert worst_of_ranks(Machine(outcomes={16: "crashed"})(16), Pair([-0.0])).outcome == "crashed"
+    assert worst_of_ranks(Machine()(16), Pair([3.0])).outcome == "does_not_fit"
+    assert worst_of_ranks(Machine(outcomes={16: "crashed"})(16), Pair([0.0])).outcome == "crashed"

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from training.insight.studies.ablation.ladder import LADDER, arms, decided_flags, ladder, memory_arm, rate_arms
+from training.insight.studies.ladder import LADDER, arms, decided_flags, ladder, rate_arms
 from training.recipe import read_recipe, recipe_to_plain
 from training.train import parse
 
@@ -53,15 +53,8 @@ def test_on_a_cpu_the_steps_about_a_gpu_are_left_out_and_the_others_close_up():
     )
 
 
-def test_the_sweep_and_the_search_for_memory_change_the_baseline_only():
+def test_the_rate_search_changes_only_the_rate_of_the_baseline():
     assert [knobs(arm)["head_lr"] for arm in rate_arms(LADDER, (1e-5, 1e-3))] == [1e-5, 1e-3]
-    arm = memory_arm("fp16", 24, 8.0)
-    assert {knob: knobs(arm)[knob] for knob in ("batch_size", "amp", "memory_gb")} == {
-        "batch_size": 24,
-        "amp": "fp16",
-        "memory_gb": 8,
-    }
-    assert arm.flags[-4:-2] == ("--max-steps", "2")
 
 
 def test_every_flag_of_an_arm_is_decided_by_the_study():

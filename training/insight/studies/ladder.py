@@ -1,7 +1,4 @@
-"""The arms between the constrained baseline and the reference recipe, as data.
-
-Each step is its parent and one change, so that a difference between the two has one cause.
-"""
+"""The arms of the ablation, from the constrained baseline to the reference recipe: each is its parent and a change."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -22,18 +19,18 @@ HARDWARE: Final = "hardware"
 
 
 class Step(msgspec.Struct, frozen=True):
-    """An arm, as one change of another."""
+    """An arm, as a change of another."""
 
     name: str
     parent: str
-    """Name of the arm that is changed; empty for the first."""
+    """The arm that is changed; empty for the first."""
     change: str
     """The change in words."""
     flags: tuple[str, ...]
-    """The change as flags of train.py; {assumed}, {best}, {3x} and {10x} stand for learning rates."""
+    """The change as flags of train.py; {assumed}, {best}, {3x} and {10x} are replaced by learning rates."""
     explains: str
     cuda_only: bool = False
-    """Left out on a CPU, where it changes nothing; what stands on it then stands on its parent."""
+    """Left out on a CPU, where it has no effect; its children become children of its parent."""
 
 
 LADDER: Final = (
@@ -44,52 +41,52 @@ LADDER: Final = (
         (
             *("--batch-size", "4", "--accumulate", "1", "--norms", "leave"),
             *("--amp", "off", "--no-tf32", "--no-channels-last", "--no-cudnn-benchmark", "--no-compile"),
-            "--persistent-workers",  # in all arms: starting workers anew would time the loader, epoch by epoch
+            "--persistent-workers",  # in all arms, so that the start of loader processes is not timed
             *("--backbone-lr", "{assumed}", "--head-lr", "{assumed}", "--decay", "step"),
         ),
-        "What a translation layer allowed; its rate and the steps of its decay are assumed.",
+        "What a translation layer allowed. Its rate and the steps of its decay are assumed.",
     ),
     Step(
         BEST_RATE,
         BASELINE,
         "its own best rate",
         ("--backbone-lr", "{best}", "--head-lr", "{best}"),
-        "Whether the baseline was only badly tuned: a sweep with a seed of its own picked the rate on validation.",
+        "Whether the baseline was only badly tuned. The rate was chosen by validation top-1 with another seed.",
     ),
     Step(
         "frozen_norms",
         BEST_RATE,
-        "BatchNorm keeps its first statistics",
+        "BatchNorm keeps the statistics of the first weights",
         ("--norms", "frozen"),
-        "Whether the noise of BatchNorm over four pictures can be had away without a larger batch.",
+        "Whether frozen statistics avoid the noise of BatchNorm over four pictures without a larger batch.",
     ),
     Step(
         ACCUMULATED,
         BEST_RATE,
         "gradients of 4 batches averaged",
         ("--accumulate", "4"),
-        "What an effective batch of 16 gives while BatchNorm still sees four pictures, at the same rate.",
+        "The effect of an effective batch of 16 at the same rate, while BatchNorm still sees four pictures.",
     ),
     Step(
         GROUPS,
         ACCUMULATED,
         "16 pictures in one pass, BatchNorm over groups of 4",
         ("--batch-size", "16", "--accumulate", "1", "--norms", "ghost", "--ghost-size", "4"),
-        "A control: the same arithmetic in fewer and larger kernels, so accuracy should not change.",
+        "A control: the same computation in fewer and larger kernels, so that accuracy should not change.",
     ),
     Step(
         BATCH_16,
         GROUPS,
         "BatchNorm over all 16",
         ("--norms", "leave"),
-        "BatchNorm alone: nothing differs but the pictures that its statistics are taken over.",
+        "The effect of BatchNorm alone: only the pictures of its statistics differ.",
     ),
     Step(
         AMP,
         BATCH_16,
         "mixed precision, fp16",
         ("--amp", "fp16"),
-        "What mixed precision costs in accuracy and gives in speed and memory.",
+        "The effect of mixed precision on accuracy, speed and memory.",
         cuda_only=True,
     ),
     Step(
@@ -97,41 +94,41 @@ LADDER: Final = (
         AMP,
         "classifier at 3 times the rate",
         ("--head-lr", "{3x}"),
-        "The reference recipe's ratio of 9e-5 to 3e-5; a ratio of 1 is the arm that it is compared with.",
+        "The reference recipe's ratio of 9e-5 to 3e-5, compared with a ratio of 1.",
     ),
     Step(
         "two_rates_10x",
         AMP,
         "classifier at 10 times the rate",
         ("--head-lr", "{10x}"),
-        "Whether the ratio of 3 is the right one.",
+        "Whether a larger ratio is better.",
     ),
     Step(
         COSINE,
         TWO_RATES,
         "cosine instead of steps",
         ("--decay", "cosine"),
-        "What the cosine gives at the same peak rates and the same length.",
+        "The effect of the cosine schedule at the same peak rates and length.",
     ),
     Step(
         HARDWARE,
         COSINE,
         "channels_last, cudnn.benchmark and TF32",
         ("--channels-last", "--cudnn-benchmark", "--tf32"),
-        "What else the reference recipe asks of the GPU: nearly the same arithmetic through other kernels.",
+        "The other GPU settings of the reference recipe: nearly the same computation with other kernels.",
         cuda_only=True,
     ),
 )
 
 
 def decided_flags() -> list[str]:
-    """Flags of train.py that the arms set, in the form that switches them on."""
+    """Flags of train.py that the arms set, without "no-"."""
     flags = (flag for step in LADDER for flag in step.flags if flag.startswith("--"))
     return sorted({flag.replace("--no-", "--", 1) for flag in flags})
 
 
 def ladder(device: Literal["cuda", "cpu"]) -> tuple[Step, ...]:
-    """The steps that mean something on a device, from the baseline to the reference recipe."""
+    """The steps that have an effect on a device, from the baseline to the reference recipe."""
     if device == "cuda":
         return LADDER
     left_out = {step.name: step.parent for step in LADDER if step.cuda_only}
@@ -143,7 +140,7 @@ def ladder(device: Literal["cuda", "cpu"]) -> tuple[Step, ...]:
 
 
 def arms(steps: Sequence[Step], assumed_rate: float, best_rate: float) -> list[Arm]:
-    """The arms of the steps, each with the flags of all that it stands on; the last one of a flag counts."""
+    """The arms of the steps, each with the flags of its ancestors first; the last occurrence of a flag counts."""
     rates = {"assumed": assumed_rate, "best": best_rate, "3x": 3 * best_rate, "10x": 10 * best_rate}
     values = {f"{{{name}}}": f"{rate:.6g}" for name, rate in rates.items()}
     flags: dict[str, tuple[str, ...]] = {"": ()}
@@ -155,21 +152,9 @@ def arms(steps: Sequence[Step], assumed_rate: float, best_rate: float) -> list[A
 
 
 def rate_arms(steps: Sequence[Step], rates: Sequence[float]) -> list[Arm]:
-    """The arms of the sweep: the baseline at each rate."""
+    """The arms of the rate search: the baseline with each rate."""
     baseline = steps[0]
     return [
-        Arm(f"rate_{rate:g}", arms([baseline], rate, rate)[0].flags, f"The baseline at a rate of {rate:g}.")
+        Arm(f"rate_{rate:g}", arms([baseline], rate, rate)[0].flags, f"The baseline with a rate of {rate:g}.")
         for rate in rates
     ]
-
-
-def memory_arm(precision: Literal["off", "fp16"], batch_size: int, memory_gb: float) -> Arm:
-    """The baseline for two steps, with a batch and a precision, on a card of so much memory."""
-    flags = (*("--batch-size", str(batch_size), "--amp", precision), *("--memory-gb", f"{memory_gb:g}"))
-    steps = ("--max-steps", "2", "--log-every-steps", "1")
-    words = "FP32" if precision == "off" else "mixed precision"
-    return Arm(
-        f"memory_{precision}_{batch_size}",
-        (*arms(LADDER[:1], 1e-5, 1e-5)[0].flags, *flags, *steps),
-        f"Whether {batch_size} pictures a step fit {memory_gb:g} GB in {words}.",
-    )

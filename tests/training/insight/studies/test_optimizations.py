@@ -1,15 +1,15 @@
 import pytest
 
 from models.errors import RecipeError
-from tests.training.insight.studies.optimizations.planted import planted, run
+from tests.training.insight.studies.planted_speedups import planted, run
 from tests.training.small import RECIPE
 from training.insight.studies import rounds
 from training.insight.studies.arms import StudyPaused
-from training.insight.studies.optimizations.figures import AGAIN, CUDA_ONLY, PARTS, Measured
-from training.insight.studies.optimizations.study import Optimizations, arms, measure_optimizations, plots, tables
+from training.insight.studies.optimizations import Optimizations, arms, measure_optimizations, plots, tables
 from training.insight.studies.plots import draw
 from training.insight.studies.report import read_study
 from training.insight.studies.results import Arm, ArmResult
+from training.insight.studies.speedups import AGAIN, CUDA_ONLY, PARTS, Speedups
 from training.train import parse
 
 
@@ -23,8 +23,8 @@ def test_tables_hold_speed_and_every_epoch():
 
 
 def test_an_arm_that_failed_has_no_row():
-    failed = ArmResult(Arm("compile", (), ""), 0, [], None, "error (error): no compiler")
-    measured = Measured([run("baseline", 0, 100.0), failed], "cuda")
+    failed = ArmResult(Arm("compile", (), ""), 0, [], "error (error): no compiler")
+    measured = Speedups([run("baseline", 0, 100.0), failed], "cuda")
     assert [row[0] for row in tables(measured)[0].rows] == ["baseline"]
 
 
@@ -54,14 +54,14 @@ def test_a_cpu_has_no_arms_that_repeat_others():
     [
         ({"only": ("ampp",)}, "no such arm"),
         ({"only": ("tf32",)}, "no such arm on cpu"),
-        ({"epochs": 1}, "first epoch is warm-up"),
+        ({"epochs": 1}, "first epoch is the warm-up"),
         ({"seeds": (1, 1)}, "each once"),
-        ({"flags": ("--no-compile",)}, "the study itself decides this flag"),
-        ({"flags": ("--tf32",)}, "the study itself decides this flag"),
-        ({"flags": ("--epochs=9",)}, "the study itself decides this flag"),
+        ({"flags": ("--no-compile",)}, "the study itself sets this flag"),
+        ({"flags": ("--tf32",)}, "the study itself sets this flag"),
+        ({"flags": ("--epochs=9",)}, "the study itself sets this flag"),
     ],
 )
-def test_a_study_without_sense_is_refused_before_anything_runs(changes, told, data, tmp_path):
+def test_wrong_options_are_refused_before_anything_runs(changes, told, data, tmp_path):
     command = {"data": data, "out": tmp_path, "recipe": RECIPE, "device": "cpu"} | changes
     with pytest.raises(RecipeError, match=told):
         measure_optimizations(Optimizations(**command))
@@ -82,7 +82,7 @@ def test_a_study_that_pauses_reports_what_it_has_and_goes_on(data, tmp_path, mon
     kept = read_study(tmp_path / "optimizations.json")
     assert len(kept.arms) in (4, 5)
     assert kept.findings[0].about == "unfinished"
-    assert "Fastest is amp: 2.00 times" in (tmp_path / "optimizations.md").read_text()
+    assert "The fastest arm is amp: 2.00 times" in (tmp_path / "optimizations.md").read_text()
     stops_at[:] = [None]
     whole = measure_optimizations(command)
     assert len(whole.arms) == 6
@@ -92,7 +92,7 @@ def test_a_study_that_pauses_reports_what_it_has_and_goes_on(data, tmp_path, mon
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_tiny_study_runs_whole_and_is_not_run_twice(data, tmp_path):
-    flags, only = ("--norms", "leave"), ("amp", "cudnn")
+    flags, only = ("--norms", "leave"), ("amp", "channels_last")
     command = Optimizations(
         data=data, out=tmp_path, recipe=RECIPE, epochs=2, seeds=(0,), device="cpu", only=only, flags=flags
     )

@@ -1,6 +1,6 @@
-"""The grid of the study of batch sizes: size by augmentation by learning rate, and what its cells gave."""
+"""The grid of the batch-sizes study: size by augmentation by learning rate, and its results."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -9,11 +9,10 @@ from training.insight.studies.figures import Figure, known, median_s, of_arm, po
 from training.insight.studies.intervals import Interval
 from training.insight.studies.results import Arm, ArmResult
 from training.insight.tuning.rates import rates_for
-from training.recipe import Recipe, ScheduleRecipe
+from training.recipe import ScheduleRecipe
 
 Augmentation = Literal["light", "heavy"]
-
-AUGMENTATIONS: Final[Mapping[Augmentation, tuple[str, ...]]] = {
+FLAGS: Final[Mapping[Augmentation, tuple[str, ...]]] = {
     "light": (
         *("--crop-scale-min", "0.5", "--randaugment-ops", "0", "--erase", "0"),
         *("--mixup", "0", "--cutmix", "0"),
@@ -26,40 +25,51 @@ AUGMENTATIONS: Final[Mapping[Augmentation, tuple[str, ...]]] = {
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One setting of the grid."""
+    """One combination of the grid."""
 
     size: int
-    """Pictures a step."""
+    """Batch size."""
     augmentation: Augmentation
     scaled: bool
-    """Whether the rates grow with the batch."""
+    """Whether the learning rates are scaled to the batch size."""
+
+    def __str__(self) -> str:
+        return f"{self.augmentation} augmentation, {'scaled' if self.scaled else 'unscaled'} rate"
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """All settings, and how they become runs."""
+    """All combinations."""
 
     sizes: tuple[int, ...]
-    """Ascending; the first is what the others are compared with."""
+    """Ascending; the first is the one that the others are compared with."""
+    augmentations: tuple[Augmentation, ...]
     schedule: ScheduleRecipe
-    """Of the recipe: its rates are right for its own batch."""
+    """The recipe's; its rates are right for its own batch size."""
 
     @property
     def recipe_batch(self) -> int:
-        """Pictures that the recipe averages for a step of the optimizer."""
+        """Pictures per optimizer step in the recipe."""
         return self.schedule.batch_size * self.schedule.accumulate
 
     @property
     def cells(self) -> list[Cell]:
-        """Every setting, the smallest size first."""
-        return [Cell(size, each, scaled) for size in self.sizes for each in AUGMENTATIONS for scaled in (False, True)]
+        """Every combination, the smallest size first."""
+        return [
+            Cell(size, each, scaled) for size in self.sizes for each in self.augmentations for scaled in (False, True)
+        ]
+
+    @property
+    def smallest(self) -> list[Cell]:
+        """The smallest size with each augmentation and rate."""
+        return [cell for cell in self.cells if cell.size == self.sizes[0]]
 
     @property
     def arms(self) -> list[Arm]:
-        """The runs: at the recipe's own batch scaled and unscaled rates are the same, and one run stands for both."""
+        """The runs. At the recipe's batch size, scaled and unscaled rates are equal and share one run."""
         return list({self.name(cell): self._arm(cell) for cell in self.cells}.values())
 
     def name(self, cell: Cell) -> str:
-        """Name of the run that a cell is read from."""
+        """Name of a cell's arm."""
         scaled = cell.scaled and cell.size != self.recipe_batch
         return f"b{cell.size}-{cell.augmentation}-{'scaled' if scaled else 'unscaled'}"
 
@@ -67,26 +77,17 @@ class Grid(msgspec.Struct, frozen=True):
         rates = rates_for(self.schedule, cell.size if cell.scaled else self.recipe_batch)
         size = ("--batch-size", str(cell.size), "--accumulate", "1")
         lrs = ("--backbone-lr", f"{rates.backbone_lr:g}", "--head-lr", f"{rates.head_lr:g}")
-        told = (
-            f"Batch {cell.size}, {cell.augmentation} augmentation, rates {rates.backbone_lr:g} and {rates.head_lr:g}."
-        )
-        return Arm(self.name(cell), (*size, *lrs, *AUGMENTATIONS[cell.augmentation]), told)
+        explains = f"Batch size {cell.size}, {cell.augmentation} augmentation, rates {lrs[1]} and {lrs[3]}."
+        return Arm(self.name(cell), (*size, *lrs, *FLAGS[cell.augmentation]), explains)
 
 
-def grid_of(recipe: Recipe, sizes: Iterable[int]) -> Grid:
-    """The grid around a recipe."""
-    return Grid(tuple(sorted(sizes)), recipe.schedule)
-
-
-class Found(msgspec.Struct, frozen=True):
-    """What the cells gave."""
+class GridResults(msgspec.Struct, frozen=True):
+    """The results of the grid."""
 
     grid: Grid
     equal_epochs: list[ArmResult]
     equal_time: list[ArmResult]
     device: Literal["cuda", "cpu"]
-    cpu: ArmResult | None = None
-    """The smallest batch on the CPU of a machine with a GPU."""
 
     def results(self, cell: Cell, *, by_time: bool = False) -> list[ArmResult]:
         """The runs of a cell that did not fail, by seed."""
@@ -97,14 +98,21 @@ class Found(msgspec.Struct, frozen=True):
         """A figure of a cell, by seed."""
         return known(figure, self.results(cell, by_time=by_time))
 
+    def by_size(self, figure: Figure, cell: Cell, *, by_time: bool = False) -> dict[int, list[float]]:
+        """A figure of each batch size with a cell's augmentation and rate; sizes without results are left out."""
+        cells = [msgspec.structs.replace(cell, size=size) for size in self.grid.sizes]
+        found = {each.size: self.figures(figure, each, by_time=by_time) for each in cells}
+        return {size: values for size, values in found.items() if values}
+
     def difference(self, cell: Cell, against: Cell, *, by_time: bool = False) -> Interval | None:
-        """Percentage points of top-1 that a cell has more than another, over the seeds that both have."""
+        """Top-1 of a cell minus that of another, percentage points, over the seeds that both have."""
         return points_more(self.results(cell, by_time=by_time), self.results(against, by_time=by_time))
 
     @property
     def budget_s(self) -> float | None:
-        """The equal time of all: what the smallest batch needed for the equal epochs, s.
+        """Training time of the runs at equal time, s.
 
-        That with light augmentation and the recipe's rate, median over the seeds.
+        It is what the smallest batch needed for the equal epochs with the first augmentation and the unscaled rate,
+        median over the seeds.
         """
-        return median_s(self.results(Cell(self.grid.sizes[0], "light", scaled=False)))
+        return median_s(self.results(self.grid.smallest[0]))

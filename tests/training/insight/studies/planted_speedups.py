@@ -1,11 +1,11 @@
-"""Made-up results of the study of optimizations, in which every speed is known."""
+"""Planted results of the optimizations study with known speeds."""
 
 from tests.training.insight.studies.planted import epoch
-from training.insight.studies.optimizations.figures import Measured
 from training.insight.studies.results import Arm, ArmResult
+from training.insight.studies.speedups import Speedups
 
 PICTURES = 1000
-ROUNDS = (0.995, 1.0, 1.004)  # what a round does to all speeds
+ROUNDS = (0.995, 1.0, 1.004)  # factor on all speeds of a round
 EVERY_ONE_PAYS = {
     "baseline": 100.0,
     "baseline_again": 100.0,
@@ -22,16 +22,16 @@ EVERY_ONE_PAYS = {
 
 
 def run(name, seed, speed, *, first_epoch_s=2.0, memory_gb=None):
-    """Three epochs; the first takes so many seconds more than the others."""
+    """Three epochs; the first takes `first_epoch_s` longer than the others."""
     steady = PICTURES / speed
     seconds = (steady + first_epoch_s, steady, steady)
     epochs = [epoch(n, s, PICTURES / s, memory_gb=memory_gb) for n, s in enumerate(seconds, 1)]
-    return ArmResult(Arm(name, (), ""), seed, epochs, 3.0)
+    return ArmResult(Arm(name, (), ""), seed, epochs)
 
 
 def planted(speeds=EVERY_ONE_PAYS, device="cuda", memory=None, first_epoch_s=None, jitter=None, rounds=ROUNDS):
-    """Three rounds of all arms; `jitter` is what single runs, (name, seed), are faster."""
-    return Measured(
+    """Three rounds of all arms; `jitter` is a factor on the speed of single runs, by (name, seed)."""
+    return Speedups(
         [
             run(
                 name,

@@ -2,31 +2,31 @@ import msgspec
 import pytest
 
 from models.errors import RecipeError
-from tests.training.insight.studies.batch_sizes.planted import GRID, planted
 from tests.training.insight.studies.planted import epoch
+from tests.training.insight.studies.planted_grid import GRID, planted
 from tests.training.small import RECIPE
 from training.insight.studies import rounds
 from training.insight.studies.arms import StudyPaused
-from training.insight.studies.batch_sizes.study import BatchSizes, equal_time_plan, measure_batch_sizes, plots, tables
+from training.insight.studies.batch_sizes import BatchSizes, equal_time_plan, measure_batch_sizes, plots, tables
 from training.insight.studies.plots import draw
 from training.insight.studies.report import read_study
 from training.insight.studies.results import ArmResult
 
 
 def test_equal_time_lays_out_the_epochs_that_fit():
-    needed = {arm.name: epochs for arm, epochs in equal_time_plan(planted(lambda cell: 70.0))}
+    needed = {name: epochs for name, (_, epochs) in equal_time_plan(planted(lambda cell: 70.0)).items()}
     assert set(needed.values()) == {12}  # 40 s at 3.45 s or 3.39 s an epoch
     assert not any(name.startswith("b16") for name in needed)  # theirs are the runs of equal epochs
 
 
 def test_equal_time_is_the_same_time_with_slower_augmentation():
-    needed = {arm.name: epochs for arm, epochs in equal_time_plan(planted(lambda cell: 70.0, heavy=0.5))}
+    needed = {name: epochs for name, (_, epochs) in equal_time_plan(planted(lambda cell: 70.0, heavy=0.5)).items()}
     assert needed["b16-heavy-unscaled"] == 2  # 40 s at 20 s an epoch
     assert needed["b64-heavy-unscaled"] == 6
     assert "b16-light-unscaled" not in needed
 
 
-def test_a_batch_that_does_not_fit_has_an_empty_row():
+def test_a_failed_batch_size_has_an_empty_row():
     found = planted(lambda cell: 70.0, failing={"b256-heavy-scaled"})
     row = next(row for row in tables(found)[1].rows if row[:2] == ["256", "scaled"])
     assert set(row[2:]) == {"–"}
@@ -53,24 +53,24 @@ def test_tables_and_plots_show_every_cell():
         ({"sizes": (8,)}, "at least two different ones"),
         ({"sizes": (8, 8, 16)}, "each once"),
         ({"sizes": (0, 8)}, "from 1 on"),
-        ({"flags": ("--mixup", "0")}, "the study itself decides this flag"),
+        ({"flags": ("--mixup", "0")}, "the study itself sets this flag"),
     ],
 )
-def test_sizes_without_sense_are_refused_before_anything_runs(changes, told, data, tmp_path):
+def test_wrong_sizes_are_refused_before_anything_runs(changes, told, data, tmp_path):
     command = {"data": data, "out": tmp_path, "recipe": RECIPE, "device": "cpu"} | changes
     with pytest.raises(RecipeError, match=told):
         measure_batch_sizes(BatchSizes(**command))
     assert not (tmp_path / "runs").exists()
 
 
-def trained(asked, recipe, arm, seed, folder, common, *, until, seconds=None):
-    """In the place of run_arm: batch 8 is twice as fast as batch 4."""
+def trained(asked, recipe, arm, seed, folder, common, *, until, max_seconds=None):
+    """Replaces run_arm: batch size 8 is twice as fast as 4."""
     if until.is_over:
         raise StudyPaused("the time is over")
     epochs, pace = int(common[common.index("--epochs") + 1]), 1.0 if arm.name.startswith("b4") else 0.5
-    asked.append((folder.name, arm.name, seed, epochs, seconds))
+    asked.append((folder.name, arm.name, seed, epochs, max_seconds))
     results = [epoch(n, pace, 30 / pace, 0.5 + seed / 10, judged=3) for n in range(1, epochs + 1)]
-    return ArmResult(arm, seed, results, 0.1)
+    return ArmResult(arm, seed, results)
 
 
 def test_a_study_runs_equal_epochs_then_equal_time(data, tmp_path, monkeypatch):
@@ -95,7 +95,7 @@ def test_a_study_runs_equal_epochs_then_equal_time(data, tmp_path, monkeypatch):
     assert sorted(asked[:6]) == sorted(("equal-epochs", name, 0, 3, None) for name in names)
     assert sorted(asked[6:12]) == sorted(("equal-epochs", name, 1, 3, None) for name in names)
     assert sorted(asked[12:]) == sorted(("equal-time", name, seed, 6, 3.0) for name in names[2:] for seed in (0, 1))
-    timed = [(each["arm"]["name"], each["seed"]) for each in study.details["equal_time"]]
+    timed = [(each.arm.name, each.seed) for each in study.other_runs["equal time"]]
     assert sorted(timed) == sorted((name, seed) for name in names for seed in (0, 1))
     assert msgspec.json.encode(read_study(tmp_path / "batch_sizes.json")) == msgspec.json.encode(study)
     assert {file.suffix for file in tmp_path.glob("batch_sizes*")} == {".json", ".md", ".svg"}
@@ -113,7 +113,7 @@ def test_a_study_that_pauses_at_equal_time_reports_the_equal_epochs(data, tmp_pa
     kept = read_study(tmp_path / "batch_sizes.json")
     assert len(kept.arms) == 3 * 6
     assert kept.findings[0].about == "unfinished"
-    assert {"throughput", "accuracy"} <= {finding.about for finding in kept.findings}
+    assert {"speed", "accuracy"} <= {finding.about for finding in kept.findings}
 
 
 @pytest.mark.slow
@@ -135,4 +135,4 @@ def test_a_tiny_study_runs_whole(data, tmp_path):
     assert len(study.arms) == 6
     assert not [result.error for result in study.arms if result.error]
     assert all(len(result.epochs) == 2 and result.epochs[-1].top1 is not None for result in study.arms)
-    assert {"throughput", "accuracy", "bigger_is_better"} <= {finding.about for finding in study.findings}
+    assert {"speed", "accuracy", "bigger_is_better"} <= {finding.about for finding in study.findings}

@@ -1,10 +1,10 @@
 import pytest
 
-from training.insight.studies.ablation.claims import Claim, judge
+from training.insight.studies.claims import Claim, judge
 from training.insight.studies.intervals import Interval, points_interval
 
-POINTS = Claim("drawn", "5 to 7 points", 5, 7, "points")
-TIMES = Claim("drawn", "3 times", 2.7, 3.3, "times")
+POINTS = Claim("planted", "5 to 7 points", 5, 7, "points")
+TIMES = Claim("planted", "3 times", 2.7, 3.3, "speed")
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ TIMES = Claim("drawn", "3 times", 2.7, 3.3, "times")
     [
         (POINTS, (6.0, 5.2, 6.8), "confirmed"),
         (POINTS, (6.0, 2.6, 9.4), "confirmed"),
-        (POINTS, (6.0, 2.4, 9.6), "undecided"),  # less than half of what was claimed is possible
+        (POINTS, (6.0, 2.4, 9.6), "undecided"),  # the interval reaches below half the claim
         (POINTS, (4.8, 4.4, 5.2), "undecided"),
         (POINTS, (3.0, 1.0, 4.9), "smaller"),
         (POINTS, (9.0, 7.1, 10.9), "larger"),
@@ -30,6 +30,6 @@ def test_a_verdict_follows_from_the_interval(claim, measured, word):
     assert judge(claim, Interval(*measured, num_values=3)) == word
 
 
-def test_few_pictures_confirm_nothing_however_alike_the_seeds():
+def test_few_pictures_confirm_nothing_even_if_all_seeds_agree():
     assert judge(POINTS, points_interval([6.0, 6.0, 6.0], 10_000)) == "confirmed"
     assert judge(POINTS, points_interval([6.0, 6.0, 6.0], 50)) == "undecided"

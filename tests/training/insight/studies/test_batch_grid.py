@@ -1,10 +1,14 @@
 import msgspec
 import pytest
 
-from tests.training.insight.studies.batch_sizes.planted import GRID, planted
+from tests.training.insight.studies.planted_grid import GRID, planted
 from tests.training.small import RECIPE
-from training.insight.studies.batch_sizes.grid import Cell, grid_of
+from training.insight.studies.batch_grid import Cell, Grid
 from training.recipe import read_recipe
+
+
+def grid_of(recipe, sizes):
+    return Grid(sizes, ("light", "heavy"), recipe.schedule)
 
 
 def flags(grid):
@@ -13,7 +17,7 @@ def flags(grid):
 
 def test_scaled_rates_follow_the_rule_from_the_recipe_s_own_batch():
     recipe = read_recipe(RECIPE)  # batch 4, 1e-3
-    root = flags(grid_of(recipe, (16, 4)))
+    root = flags(grid_of(recipe, (4, 16)))
     assert "--backbone-lr 0.002 --head-lr 0.002" in root["b16-light-scaled"]
     assert "--backbone-lr 0.001 --head-lr 0.001" in root["b16-light-unscaled"]
     assert "b4-light-scaled" not in root  # the same run
@@ -34,6 +38,6 @@ def test_results_are_read_by_cell():
     assert GRID.name(Cell(16, "heavy", scaled=True)) == GRID.name(Cell(16, "heavy", scaled=False))
 
 
-def test_one_time_holds_for_both_augmentations():
+def test_the_equal_time_is_the_same_for_both_augmentations():
     found = planted(lambda cell: 70.0, heavy=0.5)  # 40 s with light augmentation, 80 s with heavy
     assert found.budget_s == pytest.approx(40)
