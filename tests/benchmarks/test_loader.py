@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 
 from benchmarks.loader import Loader, measure
-from benchmarks.loader_variants import Setting, make_set, open_loader
+from benchmarks.loader_variants import LoaderOptions, make_set, open_loader
 from models.errors import DataError, RecipeError
 from tests.training.small import draw, write_pictures
 
@@ -33,9 +33,9 @@ def pictures(small, tmp_path_factory):
 
 @pytest.mark.parametrize("augmentation", ["crop and flip", "RandAugment"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_loader_gives_normalized_batches_of_the_same_form(variant, augmentation, pictures):
-    setting = Setting(side_px=48, augmentation=augmentation, batch_size=4, workers=0)
-    batches = list(open_loader(variant, pictures, setting)(0))
+def test_every_loader_yields_normalized_batches_of_the_same_shape(variant, augmentation, pictures):
+    options = LoaderOptions(side_px=48, augmentation=augmentation, batch_size=4, workers=0)
+    batches = list(open_loader(variant, pictures, options)(0))
     assert len(batches) == 2
     for pixels in batches:
         assert (pixels.shape, pixels.dtype) == ((4, 3, 48, 48), torch.float32)
@@ -43,17 +43,17 @@ def test_every_loader_gives_normalized_batches_of_the_same_form(variant, augment
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_loader_shows_a_color_as_the_same_numbers(variant, tmp_path):
+def test_every_loader_normalizes_a_color_to_the_same_numbers(variant, tmp_path):
     color = (200, 100, 20)
     Image.new("RGB", (80, 60), color).save(tmp_path / "orange.jpg", quality=95)
-    setting = Setting(side_px=48, augmentation="crop and flip", batch_size=4, workers=0)
+    options = LoaderOptions(side_px=48, augmentation="crop and flip", batch_size=4, workers=0)
     pictures = make_set("small", [tmp_path / "orange.jpg"], 4, tmp_path / "scratch")
-    (pixels,) = open_loader(variant, pictures, setting)(0)
-    expected = (torch.tensor(color) / 255 - torch.tensor(setting.spec.mean)) / torch.tensor(setting.spec.std)
+    (pixels,) = open_loader(variant, pictures, options)(0)
+    expected = (torch.tensor(color) / 255 - torch.tensor(options.spec.mean)) / torch.tensor(options.spec.std)
     assert (pixels - expected.view(3, 1, 1)).abs().max() < 0.05
 
 
-def test_a_run_compares_all_loaders_and_writes_what_it_found(small, camera, tmp_path, capsys):
+def test_a_run_compares_all_loaders_and_writes_the_result(small, camera, tmp_path, capsys):
     out = tmp_path / "new" / "loader.json"
     measure(
         Loader(
@@ -70,8 +70,8 @@ def test_a_run_compares_all_loaders_and_writes_what_it_found(small, camera, tmp_
     )
     written = json.loads(out.read_text())
     assert {"processor", "num_cores", "libraries", "git_commit"} <= set(written["machine"])
-    told = [(found["pictures"], found["setting"]["augmentation"]) for found in written["comparisons"]]
-    assert told == [(name, how) for name in ("small", "camera") for how in ("crop and flip", "RandAugment")]
+    compared = [(found["pictures"], found["setting"]["augmentation"]) for found in written["comparisons"]]
+    assert compared == [(name, how) for name in ("small", "camera") for how in ("crop and flip", "RandAugment")]
     for comparison in written["comparisons"]:
         assert {"torchvision", "timm", "files", "shards"} <= {rate["variant"] for rate in comparison["rates"]}
         for rate in comparison["rates"]:
@@ -84,7 +84,7 @@ def test_a_run_compares_all_loaders_and_writes_what_it_found(small, camera, tmp_
     assert "camera (0.31 to 0.31 MP)" in table[4]
 
 
-def test_folders_without_pictures_are_told(small, tmp_path):
+def test_folders_without_pictures_are_an_error(small, tmp_path):
     with pytest.raises(DataError, match="no camera pictures"):
         measure(Loader(small=small, camera=tmp_path, num_small=8, num_camera=8))
 

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks import train_speed_turns
 from benchmarks.train_speed import Rate, Result, TrainSpeed, markdown, measure, targets
-from benchmarks.train_speed_arms import Stored, open_arm, write_folder
+from benchmarks.train_speed_arms import StoredPictures, open_arm, write_folder
 from benchmarks.train_speed_turns import order_of, take_turns
 from models.errors import RecipeError
 from tests.training.small import make_taxonomy, write_data, write_pictures
@@ -71,10 +71,10 @@ def test_both_loops_train_the_same_network_by_the_same_rules():
         assert loop.conv_stem.weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_timm_reads_the_very_bytes_that_ours_reads(data, tmp_path):
+def test_both_loops_read_the_same_bytes(data, tmp_path):
     manifest = Manifest(data)
     store, rows = PictureStore(manifest), manifest.rows_of("train").tolist()
-    write_folder(Stored(data, tmp_path, times=3))
+    write_folder(StoredPictures(data, tmp_path, times=3))
     written = sorted(path.read_bytes() for path in tmp_path.rglob("*.jpg"))
     assert written == sorted(store.read_many(rows) * 3)
     assert len(rows) == 9
@@ -82,7 +82,7 @@ def test_timm_reads_the_very_bytes_that_ours_reads(data, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ours-data", "timm-data"])
-def test_no_epoch_of_stored_pictures_ends_while_loops_are_timed(name, data, monkeypatch):
+def test_no_epoch_of_stored_pictures_ends_during_a_measurement(name, data, monkeypatch):
     begun, begin = [], DataLoader.__iter__
     monkeypatch.setattr(DataLoader, "__iter__", lambda loader: begun.append(loader) or begin(loader))
     measure(tiny(arms=(name,), data=data, steps=4))  # 18 steps of 4; there are 9 pictures
@@ -90,7 +90,7 @@ def test_no_epoch_of_stored_pictures_ends_while_loops_are_timed(name, data, monk
 
 
 @pytest.mark.parametrize("number", [2, 3, 4, 8])
-def test_every_loop_follows_another_one_from_round_to_round(number):
+def test_the_order_of_the_loops_changes_from_round_to_round(number):
     names = [str(name) for name in range(number)]
     turns = [name for round_ in range(6) for name in order_of(round_, names)]
     before = {name: {turns[at - 1] for at in range(1, len(turns)) if turns[at] == name} for name in names}
@@ -108,7 +108,7 @@ class Loop:
         self.asked.append((self.name, steps))
 
 
-def test_every_loop_leads_in_to_each_of_its_turns_and_the_first_round_does_not_count(monkeypatch):
+def test_each_turn_has_a_lead_in_and_the_first_round_is_not_counted(monkeypatch):
     monkeypatch.setattr(train_speed_turns, "_MOST_WAIT_S", 0.0)
     asked = []
     arms = {"a": Loop("a", asked), "b": Loop("b", asked)}
@@ -118,7 +118,7 @@ def test_every_loop_leads_in_to_each_of_its_turns_and_the_first_round_does_not_c
     assert all(asked[at][0] == asked[at + 1][0] for at in range(0, len(asked), 2))
 
 
-def test_a_run_compares_the_loops_in_turns_and_writes_what_it_found(data, tmp_path, capsys):
+def test_a_run_compares_the_loops_in_turns_and_writes_the_result(data, tmp_path, capsys):
     out = tmp_path / "new" / "train_speed.json"
     measure(tiny(arms=("ours", "timm", "ours-data", "timm-data"), data=data, note="A busy machine.", out=out))
     written = msgspec.json.decode(out.read_bytes(), type=Result)
@@ -133,7 +133,7 @@ def test_a_run_compares_the_loops_in_turns_and_writes_what_it_found(data, tmp_pa
     assert "not judged here" in printed
 
 
-def test_goals_are_judged_by_the_median_of_the_rounds_on_the_device_they_are_for():
+def test_goals_are_checked_by_the_median_of_the_rounds_on_their_device():
     per_s = {"ours": [900.0] * 3, "ours-compiled": [1400.0, 1310.0, 1350.0], "timm": [1000.0, 1000.0, 1000.0]}
     faster, compiled, speed, read = result(per_s).targets
     assert (faster.value, faster.holds) == (1.35, True)
@@ -147,17 +147,17 @@ def test_goals_are_judged_by_the_median_of_the_rounds_on_the_device_they_are_for
     ("gpus", "changes"),
     [(H200, {"picture_px": 320}), (H200, {"amp": "off"}), (H200, {"device": "cpu"}), ((Gpu("NVIDIA A100", 80.0),), {})],
 )
-def test_goals_are_not_judged_elsewhere(gpus, changes):
+def test_goals_are_not_checked_on_other_devices(gpus, changes):
     assert {target.holds for target in result({"ours": [2000.0], "timm": [1000.0]}, gpus, **changes).targets} == {None}
 
 
-def test_reading_is_held_against_the_same_loop_on_generated_pictures():
+def test_reading_is_compared_with_the_same_loop_on_generated_pictures():
     per_s = {"ours": [1000.0], "ours-data": [990.0], "ours-compiled": [1500.0], "ours-compiled-data": [1350.0]}
     read = result(per_s).targets[-1]
     assert (read.value, read.holds) == (0.9, False)
 
 
-def test_stored_pictures_must_be_named():
+def test_a_loop_of_stored_pictures_needs_data():
     with pytest.raises(RecipeError, match="--data"):
         measure(tiny(arms=("ours-data",)))
 
@@ -172,8 +172,8 @@ class Waiting:
         assert self.file.exists()
 
 
-def test_no_turn_begins_while_loaders_of_another_loop_are_busy(tmp_path, monkeypatch):
-    monkeypatch.setattr(train_speed_turns, "_LOOK_S", 1.0)  # a busy machine gives a process nothing for a moment
+def test_no_turn_starts_while_loaders_of_another_loop_are_busy(tmp_path, monkeypatch):
+    monkeypatch.setattr(train_speed_turns, "_POLL_S", 1.0)  # a busy machine gives a process nothing for a moment
     filled, program = tmp_path / "filled", tmp_path / "loader.py"
     program.write_text(
         "import pathlib, sys, time\n"

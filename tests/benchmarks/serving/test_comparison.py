@@ -62,7 +62,7 @@ def target(result, *words):
     return found
 
 
-def test_a_result_comes_back_from_its_file():
+def test_a_result_is_read_back_from_its_file():
     result = comparison()
     assert msgspec.json.decode(msgspec.json.encode(result), type=Comparison) == result
 
@@ -74,35 +74,35 @@ def test_ratios_are_taken_within_a_round():
 
 
 @pytest.mark.parametrize(("litserve", "holds"), [((4.0, 4.0, 4.0), True), ((4.1, 4.1, 4.1), False)])
-def test_a_goal_is_judged_by_its_bound(litserve, holds):
+def test_a_goal_holds_up_to_its_limit(litserve, holds):
     found = target(comparison(ours=(8.0, 8.0, 8.0), litserve=litserve), "12 MP", "8 at a time", "LitServe")
     assert (found.goal, found.holds) == (2.0, holds)
     assert ("NO" in markdown(comparison(ours=(8.0, 8.0, 8.0), litserve=litserve)).split(found.name)[1][:60]) != holds
 
 
-def test_goals_are_judged_only_for_the_network_that_they_are_for():
+def test_goals_apply_to_the_reference_network_only():
     result = comparison(network=SMALL)
     assert target(result, "12 MP", "8 at a time", "LitServe").value == 2.0
     assert {each.holds for each in result.targets if each.unit == "x"} == {None}
 
 
-def test_a_rival_that_was_left_out_is_not_judged():
+def test_the_goals_of_a_rival_that_was_left_out_are_not_checked():
     found = target(comparison(), "12 MP", "8 at a time", "BentoML")
     assert (found.value, found.holds) == (None, None)
 
 
-def test_what_is_neither_decode_nor_run_has_a_bound():
+def test_the_overhead_beyond_decode_and_run_has_a_goal():
     result = comparison()
     assert [target(result, name, "beyond").holds for name in ("1 MP,", "12 MP,")] == [True, False]
 
 
-def test_each_concurrency_has_the_setting_that_answered_most():
+def test_each_concurrency_has_the_fastest_configuration():
     (choice,) = comparison().choices
     assert (choice.best(1), choice.best(8)) == (ALL_CORES, A_CORE_EACH)
     assert "2 threads a run, spinning" in markdown(comparison())
 
 
-def test_figures_of_settings_for_each_concurrency_are_put_together():
+def test_figures_of_several_configurations_are_combined():
     turns = [turn(4.0, numbers=(1,)), turn(6.0, numbers=(8,)), turn(5.0, numbers=(1,)), turn(7.0, numbers=(8,))]
     figures = Figures(LITSERVE, turns)
     assert (figures.per_s("12 MP", 1), figures.per_s("12 MP", 8)) == ([4.0, 5.0], [6.0, 7.0])
@@ -118,7 +118,7 @@ def test_figures_of_settings_for_each_concurrency_are_put_together():
         ("reduced", "taxon-1", 0.6, 1),
     ],
 )
-def test_servers_that_answer_otherwise_are_named(decoding, taxon_id, score, differs):
+def test_servers_whose_answers_differ_are_named(decoding, taxon_id, score, differs):
     rival = Contender("LitServe", decoding)
     notes = [AnswerNote(OURS, "a.jpg", "taxon-1", 0.61), AnswerNote(rival, "a.jpg", taxon_id, score)]
     result = comparison(answers=notes)

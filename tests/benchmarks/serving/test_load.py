@@ -71,7 +71,7 @@ def test_an_answer_is_read_to_its_end(answer, body):
     assert (found.status, found.body) == (200, body)
 
 
-def test_nobody_listening_is_a_lost_connection():
+def test_a_port_without_a_server_is_a_lost_connection():
     with pytest.raises(ConnectionLost):
         asyncio.run(fetch(free_port(), get("/")))
 
@@ -90,7 +90,7 @@ def test_a_closed_loop_measures_rate_and_latency():
     assert load.num_good >= len(load.good)
 
 
-def test_a_closed_loop_hangs_up_on_nobody():
+def test_a_closed_loop_waits_for_all_answers():
     _, server = against(lambda port: closed_loop(port, [REQUEST], concurrency=3, seconds=0.5), seconds=0.2)
     assert server.abandoned == 0
 
@@ -102,7 +102,7 @@ def test_lost_connections_are_counted_and_do_not_end_the_loop():
     assert load.per_s == 0
 
 
-def test_answers_other_than_200_are_no_good_answers():
+def test_only_answers_with_status_200_are_good():
     load, _ = against(lambda port: closed_loop(port, [REQUEST], concurrency=1, seconds=0.2), answer=BUSY)
     assert load.words.keys() == {"503"}
     assert load.per_s == 0
@@ -112,7 +112,7 @@ def test_answers_other_than_200_are_no_good_answers():
 # ---- open loop
 
 
-def test_arrivals_are_drawn_once_and_come_at_the_rate():
+def test_arrivals_are_reproducible_and_have_the_given_rate():
     moments = arrivals(100, 50, seed=3)
     assert moments == arrivals(100, 50, seed=3) != arrivals(100, 50, seed=4)
     assert moments == sorted(moments)
@@ -135,7 +135,7 @@ class Stalling(Server):
         super().on_message_complete()
 
 
-def test_a_stall_shows_in_every_request_that_fell_into_it():
+def test_a_stall_counts_in_the_latency_of_every_request_that_was_due():
     """A client that waits for its answer before it sends again would see one slow request."""
     moments = [number / 30 for number in range(60)]
     load, _ = against(lambda port: open_loop(port, [get("/")], moments, seconds=20, patience_s=15), kind=Stalling)
@@ -147,7 +147,7 @@ def test_a_stall_shows_in_every_request_that_fell_into_it():
     assert load.words == {"200": 60}
 
 
-def test_a_late_generator_counts_from_when_requests_were_due_and_says_that_it_was_late():
+def test_latency_counts_from_the_due_time_even_if_the_generator_is_late():
     async def late(port):
         asyncio.get_running_loop().call_soon(time.sleep, 0.5)
         return await open_loop(port, [get("/")], [0.1, 0.2], seconds=20, patience_s=15)
@@ -157,7 +157,7 @@ def test_a_late_generator_counts_from_when_requests_were_due_and_says_that_it_wa
     assert min(load.lateness_s) >= 0.25
 
 
-def test_clients_come_when_they_are_due_however_slow_the_server_is():
+def test_requests_are_sent_when_due_even_if_the_server_is_slow():
     moments = [number / 50 for number in range(50)]
     began = time.monotonic()
     load, _ = against(lambda port: open_loop(port, [REQUEST], moments, seconds=20, patience_s=15), seconds=1.0)
@@ -167,7 +167,7 @@ def test_clients_come_when_they_are_due_however_slow_the_server_is():
     assert percentile(load.lateness_s, 50) < 0.5
 
 
-def test_clients_leave_when_their_patience_ends():
+def test_clients_disconnect_after_their_patience():
     load, server = against(
         lambda port: open_loop(port, [get("/")], [0.0, 0.1, 0.2], seconds=20, patience_s=1.0), seconds=30.0
     )
@@ -185,7 +185,7 @@ class Early(Server):
         transport.pause_reading()
 
 
-def test_a_refusal_before_the_body_was_read_is_an_answer():
+def test_a_refusal_before_the_body_is_read_is_an_answer():
     large = post_picture("/identify", bytes(10_000_000))
     load, _ = against(lambda port: open_loop(port, [large], [0.0, 0.05], seconds=20, patience_s=15), kind=Early)
     assert load.words == {"503": 2}
@@ -203,12 +203,12 @@ def test_the_rate_counts_good_answers_in_the_window_only():
     assert len(load.good) == 5
 
 
-def test_the_window_of_an_open_loop_begins_when_patience_has_ended_once():
+def test_the_window_of_an_open_loop_starts_after_one_patience():
     load, _ = against(lambda port: open_loop(port, [get("/")], [0.0], seconds=20, patience_s=15))
     assert load.window_s == (15, 20)
 
 
-def test_one_by_one_is_one_at_a_time():
+def test_one_by_one_sends_one_request_at_a_time():
     load, _ = against(lambda port: one_by_one(port, REQUEST, 4), seconds=0.05)
     assert [outcome.status for outcome in load.outcomes] == [200] * 4
     assert all(b.sent_s >= a.ended_s for a, b in pairwise(load.outcomes))
@@ -218,11 +218,11 @@ def test_one_by_one_is_one_at_a_time():
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(0, 1), (50, 50), (99, 99), (99.5, 100), (100, 100)])
-def test_a_percentile_is_a_value_that_was_measured(percent, expected):
+def test_a_percentile_is_a_measured_value(percent, expected):
     values = list(range(100, 0, -1))
     assert percentile(values, percent) == expected
 
 
-def test_there_is_no_percentile_of_nothing():
+def test_the_percentile_of_no_values_is_none():
     assert percentile([], 50) is None
     assert percentile([7.0], 1) == 7.0

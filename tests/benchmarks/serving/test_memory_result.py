@@ -30,7 +30,7 @@ def weighed(life=LIFE, flood=FLOOD, hostile=HOSTILE):
     return msgspec.structs.replace(found, targets=targets(found))
 
 
-def test_a_result_comes_back_from_its_file():
+def test_a_result_is_read_back_from_its_file():
     result = weighed()
     assert msgspec.json.decode(msgspec.json.encode(result), type=MemoryResult) == result
     assert {target.holds for target in result.targets} == {True}
@@ -50,7 +50,7 @@ def test_each_goal_can_be_missed(changes, word):
     assert word in missed
 
 
-def test_requests_that_end_otherwise_are_told():
+def test_unexpected_outcomes_are_listed():
     life = msgspec.structs.replace(LIFE, tallies=[*LIFE.tallies, Tally("good", "500", 3)])
     assert "3 good: 500" in markdown(weighed(life=life))
     assert "did not end as their kind does: none" in markdown(weighed())
@@ -64,7 +64,7 @@ def test_the_readme_gets_the_table_of_a_result_with_a_link_to_it(tmp_path):
     )
 
 
-def test_a_file_that_is_no_result_is_told(tmp_path):
+def test_a_file_that_is_not_a_result_is_an_error(tmp_path):
     path = tmp_path / "serving.json"
     path.write_text("{}")
     with pytest.raises(DataError, match=r"serving\.json is no result"):

@@ -62,7 +62,7 @@ def with_(**changes):
     return msgspec.structs.replace(GOOD, **changes)
 
 
-def test_a_result_comes_back_from_its_file():
+def test_a_result_is_read_back_from_its_file():
     result = overloaded(GOOD)
     assert msgspec.json.decode(msgspec.json.encode(result), type=OverloadResult) == result
 
@@ -83,7 +83,7 @@ def test_flags_that_would_measure_nothing_are_refused(kind, wrong):
         kind(**wrong)
 
 
-def test_a_service_that_holds_reaches_every_goal():
+def test_a_healthy_service_reaches_every_goal():
     result = overloaded(GOOD)
     assert {target.holds for target in result.targets} == {True}
     assert "NO" not in markdown(result)
@@ -114,22 +114,22 @@ def test_one_504_in_a_thousand_is_allowed():
     assert missed(with_(words={"200": 999, "504": 1})) == []
 
 
-def test_the_worst_round_decides_on_latencies_and_errors():
+def test_the_worst_round_decides_about_latencies_and_errors():
     assert missed(GOOD, with_(answer_p99_ms=1600.0), rival=(RIVAL, RIVAL)) == ["ours: answers, p99"]
 
 
-def test_rates_are_judged_only_for_the_network_that_they_are_for():
+def test_goals_of_rates_apply_to_the_reference_network_only():
     result = overloaded(with_(good_per_s=1.0), network=SMALL)
     assert {target.holds for target in result.targets if "good answers" in target.name} == {None}
     assert {target.holds for target in result.targets if "good answers" not in target.name} == {True}
 
 
-def test_a_rival_that_answered_nothing_is_not_divided_by():
+def test_a_rival_without_answers_has_no_ratio():
     result = overloaded(GOOD, rival=(msgspec.structs.replace(RIVAL, good_per_s=0.0),))
     assert [target.value for target in result.targets if "against" in target.name] == [None, None]
 
 
-def test_the_table_tells_what_became_of_the_requests():
+def test_the_table_shows_how_requests_ended():
     page = markdown(overloaded(GOOD))
     (row,) = [line for line in page.splitlines() if line.startswith("| FastAPI, own limits")]
     cells = [cell.strip() for cell in row.split("|")[2:-1]]

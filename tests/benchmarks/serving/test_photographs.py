@@ -34,19 +34,19 @@ def test_the_photograph_has_one_and_twelve_megapixels():
     assert len(others(PHOTOGRAPHS)) >= 3
 
 
-def test_a_folder_without_the_photograph_is_told(tmp_path):
+def test_a_folder_without_the_photograph_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"phone_12mp\.heic.*--photographs"):
         photographs(tmp_path)
 
 
-def test_a_broken_picture_does_not_decode():
+def test_a_truncated_picture_does_not_decode():
     picture = drawn(320, 240)
     read_picture(picture)
     with pytest.raises(UnreadableImage):
         read_picture(broken(picture))
 
 
-def test_pictures_that_mean_harm_are_small_files_of_many_pixels():
+def test_malicious_pictures_are_small_files_of_many_pixels():
     for picture, most in ((oversized_png(), 10_000), (hostile_webp(), 150_000)):
         assert len(picture) < most
         with pytest.raises(TooManyPixels):

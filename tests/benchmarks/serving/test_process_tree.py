@@ -69,7 +69,7 @@ with ProcessTree(command, environment=dict(os.environ), log=folder / "log", fold
 """
 
 
-def test_a_measurement_that_is_told_to_end_leaves_no_server(tmp_path):
+def test_a_measurement_that_is_terminated_leaves_no_server(tmp_path):
     command = [sys.executable, "-c", MEASUREMENT, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as measurement:
         pid = int(measurement.stdout.readline())
@@ -79,7 +79,7 @@ def test_a_measurement_that_is_told_to_end_leaves_no_server(tmp_path):
     assert not psutil.pid_exists(pid)
 
 
-def test_memory_is_weighed_and_its_peak_kept(start):
+def test_memory_and_its_peak_are_measured(start):
     with start(HOLDS) as tree:
         with MemoryWatch(tree, interval_s=0.05) as watch:
             wait_for(lambda: tree.memory_mb() > 60)
@@ -87,7 +87,7 @@ def test_memory_is_weighed_and_its_peak_kept(start):
         assert 60 < watch.peak_mb < 120
 
 
-def test_what_a_process_once_held_can_be_forgotten(start):
+def test_the_peak_memory_of_a_process_can_be_reset(start):
     with start(
         "data = bytearray(b'x') * 80_000_000; del data; print(1, flush=True); import time; time.sleep(60)"
     ) as tree:
@@ -96,7 +96,7 @@ def test_what_a_process_once_held_can_be_forgotten(start):
         assert tree.high_water_mb() < 50
 
 
-def test_processor_time_is_that_of_the_children_too(start):
+def test_cpu_time_includes_the_children(start):
     with start("import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])") as tree:
         wait_for(lambda: tree.core_s() > 0.5)
         own, *children = tree.members()

@@ -38,7 +38,7 @@ def bundle(tmp_path_factory):
 
 @pytest.mark.parametrize("program", ["compare.py", "overload.py", "memory.py", "network.py"])
 @pytest.mark.slow
-def test_every_program_explains_itself(program, tmp_path):
+def test_every_program_has_a_help_text(program, tmp_path):
     ended = subprocess.run(
         [sys.executable, SERVING / program, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
@@ -46,7 +46,7 @@ def test_every_program_explains_itself(program, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_quick_comparison_measures_every_cell_and_leaves_no_turns_behind(bundle, tmp_path, capsys):
+def test_a_quick_comparison_measures_every_cell_and_removes_its_turns(bundle, tmp_path, capsys):
     out = tmp_path / "serving.json"
     result = compare(Compare(bundle=bundle, servers=(), quick=True, out=out))
     (ours,) = result.figures
@@ -64,7 +64,7 @@ def test_a_quick_comparison_measures_every_cell_and_leaves_no_turns_behind(bundl
 
 
 @pytest.mark.slow
-def test_a_quick_overload_tells_what_became_of_every_request(bundle, tmp_path):
+def test_a_quick_overload_counts_how_every_request_ended(bundle, tmp_path):
     out = tmp_path / "serving_overload.json"
     result = overload(Overload(bundle=bundle, servers=(), quick=True, out=out))
     (ours,) = result.servers
@@ -76,7 +76,7 @@ def test_a_quick_overload_tells_what_became_of_every_request(bundle, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_quick_weighing_knows_how_every_request_ended(bundle, tmp_path):
+def test_a_quick_memory_run_counts_how_every_request_ended(bundle, tmp_path):
     result = weigh(Memory(bundle=bundle, quick=True, out=tmp_path / "serving_memory.json"))
     assert sum(tally.count for tally in result.life.tallies) == result.life.requests
     assert [tally for tally in result.life.unexpected if tally.word not in {"429", "503"}] == []
@@ -84,12 +84,12 @@ def test_a_quick_weighing_knows_how_every_request_ended(bundle, tmp_path):
     assert result.flood.high_water_mb > 0
 
 
-def test_without_the_rivals_environment_the_remedy_is_told(bundle, tmp_path):
+def test_the_error_of_a_missing_environment_has_a_remedy(bundle, tmp_path):
     with pytest.raises(DataError, match=r"requirements\.txt"):
         compare(Compare(bundle=bundle, quick=True, environment=tmp_path))
 
 
-def test_a_server_that_does_not_start_shows_its_log(bundle):
+def test_the_error_of_a_server_that_does_not_start_holds_its_log(bundle):
     place = Place(load_bundle(bundle), ENVIRONMENT, ours=("--no-such-flag",))
     with pytest.raises(DataError, match=r"ended at its start.*no-such-flag"), running(place, OURS, Setting()):
         pass
@@ -99,7 +99,7 @@ def test_a_server_that_does_not_start_shows_its_log(bundle):
 @pytest.mark.slow
 @pytest.mark.parametrize("decoding", ["full", "reduced"])
 @pytest.mark.parametrize("server", ["LitServe", "BentoML", "FastAPI"])
-def test_a_rival_gives_our_answer_and_nothing_of_it_is_left(server, decoding, bundle):
+def test_a_rival_gives_our_answer_and_leaves_no_process(server, decoding, bundle):
     place, contender, picture = Place(load_bundle(bundle), ENVIRONMENT), Contender(server, decoding), drawn(640, 480)
     found = {}
     for each in (OURS, contender):

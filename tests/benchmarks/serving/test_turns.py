@@ -32,7 +32,7 @@ def test_a_turn_is_measured_once(tmp_path):
     assert len(calls) == 2
 
 
-def test_turns_are_forgotten_once_the_result_is_written(tmp_path):
+def test_turns_are_removed_once_the_result_is_written(tmp_path):
     calls, measure = counting()
     turns = Turns(tmp_path / "result.json", b"{}")
     turns.take("round 0", Figure, measure)
@@ -42,7 +42,7 @@ def test_turns_are_forgotten_once_the_result_is_written(tmp_path):
     assert len(calls) == 2
 
 
-def test_a_line_that_was_not_written_to_its_end_is_measured_again(tmp_path):
+def test_a_partly_written_turn_is_measured_again(tmp_path):
     calls, measure = counting()
     turns = Turns(tmp_path / "result.json", b"{}")
     turns.take("round 0", Figure, measure)
@@ -56,14 +56,14 @@ def test_a_line_that_was_not_written_to_its_end_is_measured_again(tmp_path):
     assert len(calls) == 3
 
 
-def test_turns_of_another_run_are_not_taken(tmp_path):
+def test_turns_of_another_run_are_refused(tmp_path):
     _, measure = counting()
     Turns(tmp_path / "result.json", b'{"rounds":5}').take("round 0", Figure, measure)
     with pytest.raises(DataError, match="another commit"):
         Turns(tmp_path / "result.json", b'{"rounds":6}')
 
 
-def test_without_a_file_nothing_is_kept():
+def test_without_a_result_file_turns_are_not_stored():
     _, measure = counting()
     turns = Turns(None, b"{}")
     assert turns.take("round 0", list[int], lambda: [1, 2]) == [1, 2]
