@@ -1,4 +1,4 @@
-"""The examples under deploy/, run with stand-ins for torchrun and the schedulers."""
+"""The examples in deploy/, run with fake torchrun and scheduler commands."""
 
 import json
 import os
@@ -18,11 +18,11 @@ from training.train import parse
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
 LAUNCHER = DEPLOY / "torchrun.sh"
-COME_BACK = 75
+RESTART = 75
 
 
-def stand_in(folder, name, body):
-    """An executable that notes its arguments in NAME.txt and does what the shell line says."""
+def fake_command(folder, name, body):
+    """Writes an executable that records its arguments in NAME.txt and then runs the shell line."""
     (folder / name).write_text(f"#!/usr/bin/env bash\nprintf '%s\\n' \"$@\" > {folder}/{name}.txt\n{body}\n")
     (folder / name).chmod(0o755)
 
@@ -36,14 +36,14 @@ def environment(folder, **more):
 
 
 def launch(folder, run, body):
-    """Exit code of the launcher around a torchrun that does what the shell line says."""
-    stand_in(folder, "torchrun", body)
+    """Returns the exit code of torchrun.sh with a fake torchrun that runs the shell line."""
+    fake_command(folder, "torchrun", body)
     command = [LAUNCHER, run, "--standalone", "--nproc-per-node", "2", "--", "debug", "--epochs", "3"]
     return subprocess.run(command, cwd=ROOT, env=environment(folder), timeout=60, check=False).returncode
 
 
-def require_understood(arguments):
-    """Holds what torchrun was given against torchrun's own parser and that of train.py."""
+def parse_torchrun(arguments):
+    """Parses a command line of torchrun with the parsers of torchrun and train.py."""
     options = get_args_parser().parse_args(arguments)
     assert options.training_script == "training/train.py"
     assert (ROOT / options.training_script).is_file()
@@ -55,20 +55,20 @@ def manifests():
     return list(yaml.safe_load_all((DEPLOY / "kubernetes" / "train.yaml").read_text(encoding="utf-8")))
 
 
-def patience_s():
-    """Seconds that torchrun has between SIGTERM and SIGKILL."""
+def shutdown_timeout_s():
+    """Seconds between SIGTERM and SIGKILL in torchrun.sh."""
     return int(re.search(r"TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-(\d+)", LAUNCHER.read_text()).group(1))
 
 
 @pytest.mark.parametrize("script", ["torchrun.sh", "slurm/train.sbatch"])
-def test_scripts_are_sound_bash(script):
+def test_scripts_are_valid_bash(script):
     subprocess.run(["bash", "-n", DEPLOY / script], check=True)
     assert os.access(DEPLOY / "torchrun.sh", os.X_OK)
 
 
-def test_the_launcher_hands_torchrun_and_the_program_what_they_understand(tmp_path):
+def test_launcher_passes_valid_arguments_to_torchrun_and_train(tmp_path):
     assert launch(tmp_path, tmp_path / "run", "exit 0") == 0
-    options, command = require_understood(arguments_of(tmp_path, "torchrun"))
+    options, command = parse_torchrun(arguments_of(tmp_path, "torchrun"))
     assert (options.standalone, options.nproc_per_node) == (True, "2")
     assert (command.recipe.name, command.recipe.schedule.epochs) == ("debug", 3)
     assert command.recipe.run.run == tmp_path / "run"
@@ -78,47 +78,49 @@ def test_the_launcher_hands_torchrun_and_the_program_what_they_understand(tmp_pa
 @pytest.mark.parametrize(
     ("events", "code"),
     [
-        (["start", "interrupted"], COME_BACK),
+        (["start", "interrupted"], RESTART),
         (["start", "diverged"], 1),
         (["start"], 1),  # killed, and torchrun gave up
-        (["start", "interrupted", "resume"], 1),  # went on, and failed then
+        (["start", "interrupted", "resume"], 1),  # resumed, and then failed
         ([], 1),
     ],
 )
-def test_a_failure_is_a_reason_to_come_back_only_where_the_diary_says_so(events, code, tmp_path):
+def test_failed_run_is_restarted_only_if_its_log_ends_with_an_interruption(events, code, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
-    (run / "log.jsonl").write_text('{"event":"interrupted","time":1}\n')  # of the time before
+    (run / "log.jsonl").write_text('{"event":"interrupted","time":1}\n')  # from an earlier start
     lines = "".join(f"""echo '{{"event":"{event}","time":2}}' >> {run}/log.jsonl; """ for event in events)
     assert launch(tmp_path, run, lines + "exit 1") == code
 
 
-def test_a_finished_run_does_not_come_back(tmp_path):
+def test_finished_run_is_not_restarted(tmp_path):
     assert launch(tmp_path, tmp_path / "run", "exit 0") == 0
 
 
-def test_sigterm_reaches_torchrun_and_makes_the_launcher_come_back(tmp_path):
-    waits = f"trap 'touch {tmp_path}/asked; exit 1' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
-    stand_in(tmp_path, "torchrun", waits)
+def test_sigterm_reaches_torchrun_and_asks_for_a_restart(tmp_path):
+    wait_for_sigterm = (
+        f"trap 'touch {tmp_path}/received; exit 1' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
+    )
+    fake_command(tmp_path, "torchrun", wait_for_sigterm)
     command = [LAUNCHER, tmp_path / "run", "--standalone", "--", "debug"]
     with subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path)) as process:
         wait_for(tmp_path / "ready")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == COME_BACK
-    assert (tmp_path / "asked").exists()
+        assert process.wait(30) == RESTART
+    assert (tmp_path / "received").exists()
 
 
 @pytest.mark.parametrize("arguments", [[], ["--standalone"], ["run", "--standalone"], ["run", "--"]])
-def test_a_wrong_command_line_is_told_apart(arguments):
+def test_wrong_command_line_exits_with_a_code_of_its_own(arguments):
     done = subprocess.run([LAUNCHER, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 64
     assert done.stderr.startswith("usage: ")
 
 
-@pytest.mark.parametrize("code", [0, 1, COME_BACK])
-def test_a_slurm_job_requeues_itself_only_to_come_back(code, tmp_path):
-    stand_in(tmp_path, "scontrol", 'if [[ $1 == show ]]; then printf "gpu07\\ngpu08\\n"; fi')
-    stand_in(tmp_path, "srun", f"exit {code}")
+@pytest.mark.parametrize("code", [0, 1, RESTART])
+def test_slurm_job_requeues_itself_only_for_a_restart(code, tmp_path):
+    fake_command(tmp_path, "scontrol", 'if [[ $1 == show ]]; then printf "gpu07\\ngpu08\\n"; fi')
+    fake_command(tmp_path, "srun", f"exit {code}")
     more = {"SLURM_JOB_ID": "4242", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "gpu[07-08]"}
     done = subprocess.run(
         ["bash", DEPLOY / "slurm" / "train.sbatch", "b4_5337", "--data", "/shared/packed"],
@@ -128,38 +130,38 @@ def test_a_slurm_job_requeues_itself_only_to_come_back(code, tmp_path):
         check=False,
     )
     assert done.returncode == code
-    assert (arguments_of(tmp_path, "scontrol")[0] == "requeue") == (code == COME_BACK)
+    assert (arguments_of(tmp_path, "scontrol")[0] == "requeue") == (code == RESTART)
     _, launcher, run, *rest = arguments_of(tmp_path, "srun")
-    stand_in(tmp_path, "torchrun", "exit 0")
+    fake_command(tmp_path, "torchrun", "exit 0")
     subprocess.run([ROOT / launcher, run, *rest], cwd=ROOT, env=environment(tmp_path), timeout=60, check=True)
-    options, command = require_understood(arguments_of(tmp_path, "torchrun"))
+    options, command = parse_torchrun(arguments_of(tmp_path, "torchrun"))
     assert (options.nnodes, options.rdzv_backend, options.rdzv_id) == ("2", "c10d", "4242")
     assert options.rdzv_endpoint.startswith("gpu07:")
     assert (command.recipe.name, str(command.recipe.data.data)) == ("b4_5337", "/shared/packed")
 
 
-def test_slurm_warns_long_enough_ahead():
+def test_slurm_signals_early_enough_before_the_time_limit():
     script = (DEPLOY / "slurm" / "train.sbatch").read_text()
-    assert int(re.search(r"^#SBATCH --signal=TERM@(\d+)$", script, re.MULTILINE).group(1)) > patience_s()
+    assert int(re.search(r"^#SBATCH --signal=TERM@(\d+)$", script, re.MULTILINE).group(1)) > shutdown_timeout_s()
     assert re.search(r"^#SBATCH --requeue$", script, re.MULTILINE)
     assert re.search(r"^#SBATCH --ntasks-per-node=1$", script, re.MULTILINE)  # torchrun starts the ranks
 
 
-def test_a_kubernetes_job_comes_back_and_its_pods_find_one_another(tmp_path):
+def test_kubernetes_job_restarts_and_its_pods_connect(tmp_path):
     service, job = manifests()
     spec = job["spec"]
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
     ignored = [rule.get("onExitCodes") for rule in spec["podFailurePolicy"]["rules"] if rule["action"] == "Ignore"]
-    assert {"containerName": container["name"], "operator": "In", "values": [COME_BACK]} in ignored
+    assert {"containerName": container["name"], "operator": "In", "values": [RESTART]} in ignored
     assert pod["restartPolicy"] == "Never"
-    assert pod["terminationGracePeriodSeconds"] > patience_s()
+    assert pod["terminationGracePeriodSeconds"] > shutdown_timeout_s()
     assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
     assert {volume["name"] for volume in pod["volumes"]} == {mount["name"] for mount in container["volumeMounts"]}
-    stand_in(tmp_path, "torchrun", "exit 0")
+    fake_command(tmp_path, "torchrun", "exit 0")
     command = [ROOT / container["command"][0], *container["args"]]
     subprocess.run(command, cwd=ROOT, env=environment(tmp_path), timeout=60, check=True)
-    options, trained = require_understood(arguments_of(tmp_path, "torchrun"))
+    options, trained = parse_torchrun(arguments_of(tmp_path, "torchrun"))
     name = job["metadata"]["name"]
     assert int(options.nnodes) == spec["completions"] == spec["parallelism"]
     assert options.rdzv_endpoint.startswith(f"{name}-0.{pod['subdomain']}:")
@@ -170,7 +172,7 @@ def test_a_kubernetes_job_comes_back_and_its_pods_find_one_another(tmp_path):
     assert mounts["shared-memory"] == "/dev/shm"
 
 
-def test_the_training_image_copies_what_there_is():
+def test_training_image_copies_existing_paths():
     lines = (DEPLOY / "kubernetes" / "Dockerfile.train").read_text().splitlines()
     copied = [path for line in lines if line.startswith("COPY") and "--from" not in line for path in line.split()[1:-1]]
     assert {"models/", "training/", "deploy/torchrun.sh"} <= set(copied)
@@ -179,14 +181,14 @@ def test_the_training_image_copies_what_there_is():
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_run_of_two_ranks_stops_at_sigterm_and_goes_on_when_started_again(tmp_path):
+def test_run_of_two_ranks_stops_at_sigterm_and_resumes(tmp_path):
     run, data = tmp_path / "run", tmp_path / "data"
     more = {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     command = [LAUNCHER, run, "--standalone", "--nproc-per-node", "2", "--", "debug", "--data", data]
     with subprocess.Popen([*command, "--epochs", "5000"], cwd=ROOT, env=os.environ | more) as process:
         wait_for(run / "last.pt", seconds=200)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(100) == COME_BACK
+        assert process.wait(100) == RESTART
     events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert events[-1]["event"] == "interrupted"
     stopped_at = events[-1]["step"]
@@ -200,5 +202,5 @@ def test_a_run_of_two_ranks_stops_at_sigterm_and_goes_on_when_started_again(tmp_
 def wait_for(path, seconds=30):
     end = time.monotonic() + seconds
     while not path.exists():
-        assert time.monotonic() < end, f"{path} never came"
+        assert time.monotonic() < end, f"{path} did not appear"
         time.sleep(0.05)

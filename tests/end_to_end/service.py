@@ -1,4 +1,4 @@
-"""The real service as a program of its own, for as long as a test needs it."""
+"""Runs the service in a process of its own for the duration of a test."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ START_S = 60
 def running_service(log: Path, *arguments: object, cwd: Path | None = None) -> Iterator[httpx.Client]:
     """Starts `python -m serving` on a free port, waits until it is ready, and stops it by SIGTERM.
 
-    Its log goes to a file: a pipe that nobody reads would fill up and stop the service.
+    The log goes to a file, because an unread pipe would fill up and block the service.
     """
     command = [sys.executable, "-m", "serving", "--port", "0", *map(str, arguments)]
     with log.open("wb") as stream, subprocess.Popen(command, cwd=cwd, stderr=stream) as process:
@@ -30,11 +30,11 @@ def running_service(log: Path, *arguments: object, cwd: Path | None = None) -> I
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Gives the service's address."""
+    """Returns the service's URL."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
-        told = log.read_text()
-        if (address := re.search(r"http://[\d.:]+", told)) and '"event": "ready"' in told:
-            return address[0]
+        text = log.read_text()
+        if (url := re.search(r"http://[\d.:]+", text)) and '"event": "ready"' in text:
+            return url[0]
         time.sleep(0.05)
     raise AssertionError(f"the service did not become ready:\n{log.read_text()}")

@@ -1,4 +1,4 @@
-"""The demonstration bundle as it is released: the figures it claims, in process and over HTTP."""
+"""The released demonstration bundle: its stated figures, in process and over HTTP."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ from training.prepare import Table, prepare
 
 ROOT = Path(__file__).parents[2]
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
-TURNED_AWAY = {
+TRANSPOSE_OF = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -30,7 +30,7 @@ TURNED_AWAY = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
-MOST_BUNDLE_BYTES = 40_000_000
+MAX_BUNDLE_BYTES = 40_000_000
 
 
 def on_photos(test):
@@ -45,21 +45,21 @@ def bundle():
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    """The real program on a free port, with the bundle that it serves when none is named."""
+    """The real program on a free port, with its default bundle."""
     with running_service(tmp_path_factory.mktemp("service") / "log") as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def flowers(tmp_path_factory):
-    """The photographs that the bundle was trained and measured on, prepared as they were for training."""
+    """The data set that the bundle was trained and measured on, prepared as for training."""
     out = tmp_path_factory.mktemp("data") / "flowers17"
     prepare(Table(table=PHOTOS / "flowers17" / "labels.csv", out=out, workers=1))
     return Manifest(out)
 
 
-def test_demonstration_bundle_is_small_and_answers_for_itself(bundle):
-    assert sum(path.stat().st_size for path in bundle.folder.iterdir()) < MOST_BUNDLE_BYTES
+def test_demonstration_bundle_is_small_and_complete(bundle):
+    assert sum(path.stat().st_size for path in bundle.folder.iterdir()) < MAX_BUNDLE_BYTES
     assert {metric.num_pictures for metric in bundle.record.metrics} == {272}
     assert all(gate.passed for gate in bundle.network("fp32").gates)
     assert "unclear" in json.dumps([source.note for source in bundle.record.sources])
@@ -83,10 +83,10 @@ def test_five_lines_of_python_print_the_names_inside_the_network_file(bundle):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 class TestFlowers17:
-    def test_measured_accuracy_is_the_one_that_the_bundle_claims(self, bundle, flowers):
+    def test_measured_accuracy_is_the_one_in_the_bundle(self, bundle, flowers):
         answers = measure(bundle_subject(bundle, "fp32"), flowers, "test", workers=0)
-        claimed = {metric.name: metric.value for metric in bundle.record.metrics}
-        assert figures(answers).top1_taxon.value == pytest.approx(claimed["top1_taxon"], abs=1 / 272 + 1e-9)
+        stated = {metric.name: metric.value for metric in bundle.record.metrics}
+        assert figures(answers).top1_taxon.value == pytest.approx(stated["top1_taxon"], abs=1 / 272 + 1e-9)
 
     def test_http_and_in_process_agree_on_every_test_photograph(self, bundle, flowers, service):
         answers = measure(bundle_subject(bundle, "fp32"), flowers, "test", workers=0)
@@ -94,10 +94,10 @@ class TestFlowers17:
         taxa = bundle.taxonomy.taxa
         for row, scores in zip(answers.rows, answers.taxa_NT, strict=True):
             picture = flowers.path(int(row)).read_bytes()
-            told = service.post("/identify?k=17", content=picture, headers={"content-type": "image/jpeg"}).json()
-            assert told["predictions"][0]["taxon_id"] == taxa[int(scores.argmax())].taxon_id
+            answer = service.post("/identify?k=17", content=picture, headers={"content-type": "image/jpeg"}).json()
+            assert answer["predictions"][0]["taxon_id"] == taxa[int(scores.argmax())].taxon_id
             expected = {taxon.taxon_id: score for taxon, score in zip(taxa, scores, strict=True)}
-            for prediction in told["predictions"]:
+            for prediction in answer["predictions"]:
                 assert prediction["score"] == pytest.approx(expected[prediction["taxon_id"]], abs=1e-4)
 
     def test_no_test_photograph_was_trained_on(self, flowers):
@@ -109,17 +109,17 @@ class TestFlowers17:
 
 
 def scores_of(service, picture):
-    told = service.post("/identify?k=17", files={"image": picture}).raise_for_status().json()
-    return {taxon["taxon_id"]: taxon["score"] for taxon in told["predictions"]}
+    answer = service.post("/identify?k=17", files={"image": picture}).raise_for_status().json()
+    return {taxon["taxon_id"]: taxon["score"] for taxon in answer["predictions"]}
 
 
 def stored_as(upright, orientation):
-    """The JPEG of a camera that was held so: pixels turned away, and EXIF that says how to turn them back."""
-    turned = upright if orientation == 1 else upright.transpose(TURNED_AWAY[orientation])
+    """The picture as a camera in this orientation stores it: rotated pixels, and the EXIF tag to undo that."""
+    rotated = upright if orientation == 1 else upright.transpose(TRANSPOSE_OF[orientation])
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
     stream = io.BytesIO()
-    turned.save(stream, "JPEG", quality=95, subsampling=0, exif=exif)
+    rotated.save(stream, "JPEG", quality=95, subsampling=0, exif=exif)
     return stream.getvalue()
 
 
@@ -136,7 +136,7 @@ def test_one_photograph_in_all_eight_orientations_gets_one_answer(service, name)
 @on_photos
 @pytest.mark.parametrize(("shape", "size"), [("landscape", (600, 450)), ("portrait", (450, 600))])
 def test_files_of_all_eight_orientations_have_their_upright_size(service, shape, size):
-    # Only the size: each of these files shows its own large digit in the middle of the scene (docs/experiments.md).
+    # Only the size is compared, since each file shows another large digit in its center (docs/experiments.md).
     for orientation in range(1, 9):
         picture = (PHOTOS / "photos" / "orientation" / f"{shape}_{orientation}.jpg").read_bytes()
         (image,) = service.post("/identify", files={"image": picture}).raise_for_status().json()["images"]
