@@ -1,4 +1,4 @@
-"""The service in this process, over a tiny bundle."""
+"""The service in this process, with a tiny bundle."""
 
 import time
 from contextlib import ExitStack
@@ -42,7 +42,7 @@ def client(bundle_folder):
 
 @pytest.fixture
 def start(settings):
-    """Starts further services in this process, with other settings or a network that stands in."""
+    """Starts more services in this process, with other settings or a fake network."""
     with ExitStack() as stack:
 
         def start_one(*, session=None, in_process=True, ready=True, **changes):

@@ -1,4 +1,4 @@
-"""The program in a process of its own, as a person starts it, and what it tells on standard error."""
+"""Runs the program in a process of its own and reads its log."""
 
 import json
 import os
@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOTANIFY_")}
 
 
-class Service:
-    """A running service and what it wrote to standard error."""
+class RunningService:
+    """A running service and its lines on standard error."""
 
     def __init__(self, process):
         self.process, self.lines = process, []
@@ -26,18 +26,20 @@ class Service:
     def _read(self):
         self.lines.extend(iter(self.process.stderr.readline, ""))
 
-    def event(self, name, seconds=60, **facts):
+    def event(self, name, seconds=60, **fields):
+        """Waits for a log event with these fields and returns it."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for line in self.lines:
                 found = json.loads(line) if line.startswith("{") else {}
-                if found.items() >= {"event": name, **facts}.items():
+                if found.items() >= {"event": name, **fields}.items():
                     return found
             assert self.process.poll() is None, self.lines[-5:]
             time.sleep(0.02)
-        raise AssertionError(f"no line {name!r}; the last are {self.lines[-5:]}")
+        raise AssertionError(f"no event {name!r}; the last lines are {self.lines[-5:]}")
 
-    def end(self, number=signal.SIGTERM):
+    def stop(self, number=signal.SIGTERM):
+        """Sends a signal and returns the exit code."""
         self.process.send_signal(number)
         code = self.process.wait(20)
         self.reader.join(5)
@@ -54,7 +56,7 @@ def service(bundle, *flags, **environment):
     process = subprocess.Popen(
         command, cwd=ROOT, env={**ENVIRONMENT, **environment}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    running = Service(process)
+    running = RunningService(process)
     try:
         running.event("ready")
         yield running
@@ -74,11 +76,12 @@ def run(*flags, cwd=ROOT, program=("-m", "serving"), **environment):
     )  # fmt: skip
 
 
-def assert_one_clear_line(ended, *words):
-    assert ended.returncode == 1
-    logged = ("{", "\x1b[1;31m20")  # our own lines, and ONNX Runtime's about the error it also raises
-    lines = [line for line in ended.stderr.splitlines() if not line.startswith(logged)]
-    assert len(lines) == 1, ended.stderr
+def assert_one_clear_line(process, *words):
+    """Checks that the program failed with one line that contains the words."""
+    assert process.returncode == 1
+    logged = ("{", "\x1b[1;31m20")  # our log lines, and ONNX Runtime's line about an error that it also raises
+    lines = [line for line in process.stderr.splitlines() if not line.startswith(logged)]
+    assert len(lines) == 1, process.stderr
     assert lines[0].startswith("botanify: ")
     for word in words:
         assert word in lines[0]

@@ -1,4 +1,4 @@
-"""What a good request is answered with."""
+"""Answers to valid requests."""
 
 import io
 import math
@@ -40,7 +40,7 @@ def scores(answer):
 
 
 def expected_scores(*pictures):
-    """Softmax of the mean logits, summed over the outputs of a taxon; worked out without the code under test."""
+    """Softmax of the mean logits, summed over the outputs of each taxon; computed without the code under test."""
     logits = np.mean([picture_to_input(data, SPEC)[0].mean(axis=(1, 2)) @ WEIGHTS for data in pictures], axis=0)
     shares = np.exp(logits) / np.exp(logits).sum()
     found = dict.fromkeys((taxon.taxon_id for taxon in TAXA), 0.0)
@@ -49,7 +49,7 @@ def expected_scores(*pictures):
     return found
 
 
-def test_answer_has_every_field_of_the_contract(client):
+def test_answer_has_every_field(client):
     answer = identify(client, jpeg(RED, (64, 48)))
     assert set(answer) == {
         "request_id", "model", "verdict", "predictions", "genera", "families", "images", "warnings"
@@ -95,14 +95,14 @@ def test_genera_and_families_sum_their_taxa(client):
     assert math.fsum(group["score"] for group in answer["families"]) == pytest.approx(1)
 
 
-def test_taxon_of_rank_genus_is_never_named_a_species(client):
+def test_taxon_of_rank_genus_gets_a_genus_verdict(client):
     answer = identify(client, jpeg(BLUE))
     assert answer["predictions"][0]["rank"] == "genus"
     assert answer["verdict"]["rank"] == "genus"
     assert answer["verdict"]["name"] == "Crocus"
 
 
-def test_nothing_is_named_when_nothing_is_likely(client):
+def test_verdict_is_uncertain_when_no_taxon_is_likely(client):
     verdict = identify(client, jpeg((124, 116, 104)))["verdict"]  # the mean color of ImageNet: every logit is near 0
     assert verdict["rank"] == "uncertain"
     assert verdict["name"] is None
@@ -115,7 +115,7 @@ def test_raw_body_is_answered_like_a_form(client):
 
 
 @pytest.mark.parametrize("content_type", ["image/png", "application/octet-stream", "text/plain", None])
-def test_bytes_decide_whatever_the_content_type_says(client, content_type):
+def test_format_is_detected_from_the_bytes_and_not_the_content_type(client, content_type):
     headers = {"content-type": content_type} if content_type else {}
     response = client.post("/identify", content=jpeg(RED), headers=headers)
     assert response.status_code == 200
@@ -166,19 +166,19 @@ def test_a_red_picture_is_a_rose_in_every_format(client, kind):
 
 
 def test_rotated_phone_photo_is_answered_like_the_upright_one(client):
-    # The center crop of a tall picture sees only its middle, so a picture that is not turned shows other colors.
+    # The center crop of a tall picture keeps only its middle, so an unrotated picture would show other colors.
     upright = Image.new("RGB", (60, 180), BLUE)
     upright.paste(Image.new("RGB", (60, 90), RED), (0, 60))
-    turned = upright.transpose(Image.Transpose.ROTATE_90)
+    rotated = upright.transpose(Image.Transpose.ROTATE_90)
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be shown upright, turn by 90 degrees clockwise
-    answer = identify(client, encode(turned, "PNG", exif=exif))
+    exif[0x0112] = 6  # rotate by 90 degrees clockwise for display
+    answer = identify(client, encode(rotated, "PNG", exif=exif))
     assert answer["images"] == [{"index": 0, "width": 60, "height": 180}]
     assert scores(answer) == pytest.approx(scores(identify(client, encode(upright, "PNG"))), abs=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 3, 50])
-def test_k_in_the_query_says_how_many_are_listed(client, k):
+def test_k_in_the_query_limits_the_lists(client, k):
     answer = identify(client, jpeg(), params={"k": k})
     assert len(answer["predictions"]) == min(k, len(TAXA))
     assert len(answer["genera"]) == min(k, 3)
@@ -191,7 +191,7 @@ def test_form_field_k_equals_the_query(client):
     assert answer["warnings"] == []
 
 
-def test_query_wins_over_the_form_field(client):
+def test_query_takes_precedence_over_the_form_field(client):
     body = form(part("image", jpeg()), part("k", b"2"))
     answer = client.post("/identify?k=4", content=body, headers=FORM).json()
     assert len(answer["predictions"]) == 4
@@ -212,22 +212,22 @@ def test_image_part_needs_no_filename(client):
     assert response.status_code == 200
 
 
-def test_two_files_of_one_name_are_two_pictures(client):
+def test_two_files_with_the_same_name_are_two_pictures(client):
     body = form(part("image", jpeg(RED), filename="a.jpg"), part("image", jpeg(BLUE), filename="a.jpg"))
     assert len(client.post("/identify", content=body, headers=FORM).json()["images"]) == 2
 
 
-def test_unknown_charset_of_a_part_does_no_harm(client):
+def test_unknown_charset_of_a_part_is_ignored(client):
     body = form(part("image", jpeg(), filename="a.jpg", more="Content-Type: image/jpeg; charset=klingon\r\n"))
     assert client.post("/identify", content=body, headers=FORM).status_code == 200
 
 
-def test_hostile_file_names_do_no_harm(client):
+def test_hostile_file_names_are_ignored(client):
     body = form(part("image", jpeg(), filename="../../etc/passwd\u0000😀.exe"))
     assert client.post("/identify", content=body, headers=FORM).status_code == 200
 
 
-def test_form_in_tiny_pieces_is_read_whole(client):
+def test_form_in_tiny_chunks_is_read_completely(client):
     body = form(part("image", jpeg(RED)), part("k", b"1"))
     pieces = (body[at : at + 7] for at in range(0, len(body), 7))
     answer = client.post("/identify", content=pieces, headers=FORM).json()

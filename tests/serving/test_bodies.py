@@ -1,4 +1,4 @@
-"""Bodies as attackers send them, against the reader itself: limits, forms, time, memory."""
+"""Reads unusual and hostile bodies: forms, limits, time, memory."""
 
 import asyncio
 import contextlib
@@ -27,10 +27,10 @@ def cut(body, num_bytes):
     return [body[at : at + num_bytes] for at in range(0, len(body), num_bytes)]
 
 
-def read(*chunks, content_type=MULTIPART, content_length=None, limits=LIMITS, pause_s=0.0, then_leaves=False):
-    """What the reader makes of a body that arrives in these chunks."""
+def read(*chunks, content_type=MULTIPART, content_length=None, limits=LIMITS, pause_s=0.0, then_disconnects=False):
+    """Reads a body that arrives in these chunks."""
     messages = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
-    messages.append({"type": "http.disconnect"} if then_leaves else {"type": "http.request", "body": b""})
+    messages.append({"type": "http.disconnect"} if then_disconnects else {"type": "http.request", "body": b""})
 
     async def receive():
         if pause_s:
@@ -40,17 +40,17 @@ def read(*chunks, content_type=MULTIPART, content_length=None, limits=LIMITS, pa
     return asyncio.run(read_body(content_type, content_length, receive, limits))
 
 
-# ---- what is taken
+# ---- accepted bodies
 
 
 @pytest.mark.parametrize("num_bytes", [1, 2, 3, 7, 64, 100_000])
-def test_form_is_the_same_however_it_is_cut(num_bytes):
+def test_form_is_read_the_same_in_chunks_of_any_size(num_bytes):
     tricky = b"\r\n--" + BOUNDARY.encode()[:-1] + b"\r\r\n-" + bytes(range(256))
     body = form(part("image", tricky, filename="a.jpg"), part("k", b"3"), part("note", b"x"), part("image", b"second"))
-    taken = read(*cut(body, num_bytes))
-    assert taken.pictures == [tricky, b"second"]
-    assert taken.k == "3"
-    assert taken.warnings == ["The form field 'note' is not known and was ignored."]
+    result = read(*cut(body, num_bytes))
+    assert result.pictures == [tricky, b"second"]
+    assert result.k == "3"
+    assert result.warnings == ["The form field 'note' is not known and was ignored."]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_form_is_the_same_however_it_is_cut(num_bytes):
         PICTURE + END[:-2],
     ],
 )
-def test_unusual_form_is_taken(body):
+def test_unusual_form_is_accepted(body):
     for num_bytes in (1, 100_000):
         assert read(*cut(body, num_bytes), limits=LARGE).pictures == [b"picture"]
 
@@ -79,23 +79,23 @@ def test_unusual_form_is_taken(body):
 @pytest.mark.parametrize(
     "content_type", ["", "image/jpeg", "text/plain", "multipart/mixed; boundary=x", ";;;", "\xff", "a" * 60_000]
 )
-def test_body_that_is_no_form_is_one_picture(content_type):
+def test_body_that_is_not_a_form_is_one_picture(content_type):
     assert read(b"pic", b"", b"ture", content_type=content_type).pictures == [b"picture"]
 
 
 @pytest.mark.parametrize(
     "form_type", ["Multipart/Form-Data", " multipart/form-data ", "multipart/form-data; charset=x"]
 )
-def test_form_is_known_by_its_content_type_however_it_is_written(form_type):
+def test_content_type_of_a_form_is_matched_in_any_spelling(form_type):
     assert read(PICTURE + END, content_type=f'{form_type}; BOUNDARY="{BOUNDARY}"').pictures == [b"picture"]
 
 
-def test_encoded_part_is_taken_as_it_stands():
+def test_encoded_part_is_not_decoded():
     more = "Content-Transfer-Encoding: base64\r\nContent-Type: multipart/mixed; boundary=inner\r\n"
     assert read(form(part("image", b"cGljdHVyZQ==", more=more))).pictures == [b"cGljdHVyZQ=="]
 
 
-# ---- what is malformed
+# ---- malformed bodies
 
 
 def named(name):
@@ -104,7 +104,7 @@ def named(name):
 
 MALFORMED = {
     "nothing": b"",
-    "text": b"this is no form",
+    "text": b"this is not a form",
     "only line feeds": b"\r\n" * 500,
     "only dashes": b"-" * 500,
     "another boundary": (PICTURE + END).replace(BOUNDARY.encode(), b"other"),
@@ -158,7 +158,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED.keys())
-def test_malformed_form_is_told_in_a_short_sentence_however_it_is_cut(body):
+def test_malformed_form_is_refused_with_a_short_sentence_in_chunks_of_any_size(body):
     for num_bytes in (13, 100_000):
         with pytest.raises(MalformedBody) as caught:
             read(*cut(body, num_bytes), limits=LARGE)
@@ -179,18 +179,18 @@ def test_malformed_form_is_told_in_a_short_sentence_however_it_is_cut(body):
         "; x=y",
     ],
 )
-def test_form_without_a_usable_boundary_is_malformed(parameters):
+def test_form_without_a_valid_boundary_is_malformed(parameters):
     with pytest.raises(MalformedBody):
         read(PICTURE + END, content_type=f"multipart/form-data{parameters}")
 
 
 @pytest.mark.parametrize("content_length", ["", "many", "-1", "+5", "5.0", "0x5", " 5", "5,5", "٥", "²"])
-def test_length_that_is_no_number_is_malformed(content_length):
+def test_length_that_is_not_a_number_is_malformed(content_length):
     with pytest.raises(MalformedBody, match="Content-Length"):
         read(b"picture", content_type="image/jpeg", content_length=content_length)
 
 
-# ---- what is something else
+# ---- other refusals
 
 
 @pytest.mark.parametrize(
@@ -218,9 +218,9 @@ def test_empty_body_is_no_image():
             read(*chunks, content_type="image/jpeg")
 
 
-def test_one_picture_too_many_is_refused_before_its_bytes_are_there():
+def test_one_picture_too_many_is_refused_before_its_bytes_arrive():
     with pytest.raises(TooManyImages, match="at most 3"):
-        read(START + IMAGE + b"\r\nx", *[NEXT + IMAGE + b"\r\nx"] * 2, NEXT + IMAGE + b"\r\n", then_leaves=True)
+        read(START + IMAGE + b"\r\nx", *[NEXT + IMAGE + b"\r\nx"] * 2, NEXT + IMAGE + b"\r\n", then_disconnects=True)
 
 
 @pytest.mark.parametrize(
@@ -242,10 +242,10 @@ def test_too_many_bytes_are_too_large(chunks, content_type, index):
 @pytest.mark.parametrize("content_length", ["1001", "0" * 30 + "1001", "9" * 5_000])
 def test_declared_length_over_the_limit_is_too_large_before_anything_is_read(content_length):
     with pytest.raises(TooLarge):
-        read(content_type="image/jpeg", content_length=content_length, then_leaves=True)
+        read(content_type="image/jpeg", content_length=content_length, then_disconnects=True)
 
 
-def test_declared_length_is_not_believed():
+def test_declared_length_is_not_trusted():
     with pytest.raises(TooLarge):
         read(bytes(600), bytes(600), content_type="image/jpeg", content_length="10")
 
@@ -263,20 +263,20 @@ def test_declared_length_is_not_believed():
         ({"content-type": MULTIPART, "content-length": "1001"}, 1_001),
     ],
 )
-def test_most_bytes_of_a_body_are_known_before_it_is_read(headers, expected):
+def test_expected_bytes_are_the_declared_length_up_to_the_limit(headers, expected):
     assert expected_bytes(headers, LIMITS) == expected
 
 
-def test_endless_number_is_a_bad_parameter():
+def test_too_long_number_is_a_bad_parameter():
     with pytest.raises(BadParameter):
-        read(START + b'Content-Disposition: form-data; name="k"\r\n\r\n', b"1" * 65, then_leaves=True)
+        read(START + b'Content-Disposition: form-data; name="k"\r\n\r\n', b"1" * 65, then_disconnects=True)
 
 
 @pytest.mark.parametrize("chunks", [[], [PICTURE], [START], [PICTURE + END]])
 @pytest.mark.parametrize("content_type", [MULTIPART, "image/jpeg"])
-def test_client_that_leaves_has_left_wherever_its_body_broke_off(chunks, content_type):
+def test_disconnect_anywhere_in_the_body_raises_client_left(chunks, content_type):
     with pytest.raises(ClientLeft):
-        read(*chunks, content_type=content_type, then_leaves=True)
+        read(*chunks, content_type=content_type, then_disconnects=True)
 
 
 # ---- time
@@ -294,15 +294,15 @@ def slow(**changes):
     return BodyLimits(1_000_000, 3_000_000, 3, **{"upload_s": 30.0, "bytes_per_s": 1_000.0, "grace_s": 0.2, **changes})
 
 
-def test_body_that_does_not_come_is_ended_after_the_grace():
+def test_body_that_does_not_arrive_is_refused_after_the_grace_time():
     assert 0.15 < seconds_to_refusal(slow(), b"", 60.0) < 1.0
 
 
-def test_body_that_trickles_is_ended_as_soon_as_it_is_under_the_rate():
+def test_trickling_body_is_refused_as_soon_as_it_is_below_the_rate():
     assert 0.15 < seconds_to_refusal(slow(), b"x", 0.01) < 1.0
 
 
-def test_body_that_stands_still_is_ended_when_its_average_is_under_the_rate():
+def test_stalled_body_is_refused_when_its_average_is_below_the_rate():
     start = time.monotonic()
     messages = [{"type": "http.request", "body": bytes(600), "more_body": True}]
 
@@ -316,16 +316,16 @@ def test_body_that_stands_still_is_ended_when_its_average_is_under_the_rate():
     assert 0.7 < time.monotonic() - start < 1.5
 
 
-def test_body_at_the_rate_is_taken():
+def test_body_at_the_rate_is_accepted():
     assert len(read(*[bytes(200)] * 20, content_type="image/jpeg", limits=slow(), pause_s=0.03).pictures[0]) == 4_000
 
 
-def test_no_body_takes_longer_than_the_longest_time():
+def test_no_body_takes_longer_than_the_upload_limit():
     assert 0.4 < seconds_to_refusal(slow(upload_s=0.5), bytes(800), 0.02) < 1.2
     assert 0.4 < seconds_to_refusal(slow(upload_s=0.5, grace_s=5.0), b"x", 0.02) < 1.2
 
 
-def test_slow_form_is_ended_too():
+def test_slow_form_is_refused_too():
     with pytest.raises(SlowBody, match="1 kB per second"):
         read(*cut(PICTURE + END, 1), limits=slow(bytes_per_s=1_000.0), pause_s=0.02)
 
@@ -337,7 +337,7 @@ def test_slow_form_is_ended_too():
 def test_tiny_chunks_take_no_more_memory_than_their_bytes(content_type):
     picture = bytes(100_000)
     body = picture if content_type == "image/jpeg" else form(part("image", picture))
-    chunks = iter(cut(body, 2))  # a list of them would take thirty times their bytes
+    chunks = iter(cut(body, 2))  # a list of them would take thirty times as much memory
 
     async def receive():
         for chunk in chunks:
@@ -347,8 +347,8 @@ def test_tiny_chunks_take_no_more_memory_than_their_bytes(content_type):
     async def measure():
         tracemalloc.start()
         try:
-            taken = await read_body(content_type, None, receive, LARGE)
-            return taken.pictures, tracemalloc.get_traced_memory()[1]
+            result = await read_body(content_type, None, receive, LARGE)
+            return result.pictures, tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
 
@@ -370,7 +370,7 @@ def test_tiny_chunks_take_no_more_memory_than_their_bytes(content_type):
     ],
     ids=["folds", "folds in many parts", "nearly boundaries", "carriage returns", "preamble", "epilogue", "options"],
 )  # fmt: skip
-def test_hostile_form_takes_no_longer_than_a_picture_of_its_size(hostile):
+def test_hostile_form_is_parsed_in_under_a_second(hostile):
     start = time.process_time()
     with contextlib.suppress(MalformedBody):
         read(*cut(hostile, 65_536), limits=LARGE)

@@ -1,4 +1,4 @@
-"""Everything beside /identify: health, model, species, metrics, documents, pages, headers, log lines."""
+"""Everything except /identify: health, model, species, metrics, documents, pages, headers, log lines."""
 
 import json
 import re
@@ -14,7 +14,7 @@ ERROR_STATUSES = {"400", "401", "408", "413", "415", "422", "429", "500", "503",
 # ---- request id
 
 
-def test_request_id_that_was_sent_comes_back_everywhere(client):
+def test_request_id_of_the_client_is_in_headers_body_and_log(client):
     with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
         response = client.post("/identify", files=images(jpeg()), headers={"x-request-id": "plant-42"})
     assert response.headers["x-request-id"] == "plant-42"
@@ -23,19 +23,19 @@ def test_request_id_that_was_sent_comes_back_everywhere(client):
 
 
 @pytest.mark.parametrize("sent", ["", "a b", "x" * 129, "tab\there", "caf\xe9"])
-def test_request_id_that_is_not_sane_is_replaced(client, sent):
+def test_invalid_request_id_is_replaced(client, sent):
     response = client.get("/health/live", headers={"x-request-id": sent.encode("latin-1")})
     assert re.fullmatch("[0-9a-f]{32}", response.headers["x-request-id"])
 
 
 @pytest.mark.parametrize("address", ["/", "/nowhere", "/metrics", "/web/style.css", "/schema"])
-def test_every_answer_has_a_request_id(client, address):
+def test_every_response_has_a_request_id(client, address):
     first, second = (client.get(address).headers["x-request-id"] for _ in range(2))
     assert first
     assert first != second
 
 
-def test_one_log_line_a_request_without_names_or_pictures(client):
+def test_each_request_has_one_log_line_without_file_names(client):
     with structlog.testing.capture_logs() as lines:
         client.post("/identify?k=2", files=[("image", ("my garden.jpg", jpeg(), "image/jpeg"))])
         client.post("/identify", content=b"")
@@ -55,7 +55,7 @@ def test_alive_and_ready(client):
     assert client.get("/health/ready").status_code == 200
 
 
-def test_model_tells_what_the_bundle_says(client):
+def test_model_describes_the_bundle(client):
     card = client.get("/model").json()
     assert (card["name"], card["version"], card["label_hash"]) == ("tiny", "0.0.1", TAXONOMY.label_hash)
     assert card["architecture"]["num_outputs"] == 6
@@ -66,7 +66,7 @@ def test_model_tells_what_the_bundle_says(client):
     assert card["sources"][0]["licences"] == {"CC0": 10}
     assert card["sources"][0]["note"] == "for tests"
     assert card["thresholds"] == {"species": 0.5, "genus": 0.5, "family": 0.5}
-    assert card["description"] == "Tells colors apart."
+    assert card["description"] == "Distinguishes colors."
 
 
 # ---- species
@@ -95,7 +95,7 @@ def test_species_entry_has_every_field(client):
     }
 
 
-def test_species_without_a_query_are_all_of_them_up_to_the_limit(client):
+def test_species_without_a_query_lists_all_up_to_the_limit(client):
     assert len(client.get("/species").json()["species"]) == len(TAXA)
     assert len(client.get("/species?limit=2&page=3").json()["species"]) == 2
 
@@ -121,7 +121,7 @@ def test_metrics_count_requests_stages_pictures_and_refusals(start):
     assert values['botanify_requests_total{method="GET",route="unmatched",status="404"}'] == "1.0"
     assert values['botanify_refusals_total{code="unsupported_format"}'] == "1.0"
     assert values['botanify_pictures_total{format="JPEG"}'] == "2.0"
-    assert values["botanify_requests_in_flight"] == "1.0"  # this very request
+    assert values["botanify_requests_in_flight"] == "1.0"  # the request for the metrics
     for stage in ("read", "decode", "queue", "run", "rank"):
         assert float(values[f'botanify_stage_seconds_count{{stage="{stage}"}}']) >= 1
     assert any(line.startswith("botanify_model_info") and 'name="tiny"' in line for line in values)
@@ -154,7 +154,7 @@ def test_openapi_declares_every_error_as_a_problem_document(client):
     assert set(errors) == {"application/problem+json"}
 
 
-def test_viewer_and_page_load_nothing_from_elsewhere(client):
+def test_viewer_and_page_load_nothing_from_other_hosts(client):
     for address in ("/", "/schema"):
         response = client.get(address)
         assert response.headers["content-type"].startswith("text/html")
@@ -199,7 +199,7 @@ def test_unknown_method_is_a_problem_document_with_allow(client, method, address
         assert_problem(response, 405, "method_not_allowed")
 
 
-def test_options_names_the_methods(client):
+def test_options_lists_the_methods(client):
     response = client.options("/model")
     assert response.status_code == 204
     assert set(response.headers["allow"].split(", ")) == {"GET", "HEAD", "OPTIONS"}

@@ -1,4 +1,4 @@
-"""The real program under hostile bytes: no 500, no crash, ready afterwards."""
+"""Fuzzes the real program: no 500, no crash, and ready afterwards."""
 
 import random
 import socket
@@ -19,12 +19,12 @@ def running(bundle_folder):
     with service(bundle_folder, "--header-s", "1", "--upload-s", "2", "--drain-s", "0") as running:
         yield running
         assert running.process.poll() is None
-        assert running.end() == 0
+        assert running.stop() == 0
     assert not [line for line in running.lines if "Traceback" in line or '"internal"' in line], running.lines[-20:]
 
 
 def mutated(data, chance):
-    """The bytes with some flipped, cut out, doubled or ended early."""
+    """Returns the bytes with some flipped, removed, repeated or cut off."""
     data = bytearray(data)
     for _ in range(chance.randint(1, 8)):
         at = chance.randrange(len(data))
@@ -45,12 +45,12 @@ def mutated(data, chance):
 
 
 def fuzz(running, seed, seconds):
-    """Sends mutations until the time is over; gives how many and the statuses that came back."""
+    """Sends mutated requests for some seconds; returns how often each status came back."""
     chance, url = random.Random(seed), running.event("serving")["url"]
     pictures = [encode(draw(BLUE, (40, 30)), name) for name in _FORMATS]
-    statuses, ends = {}, time.monotonic() + seconds
+    statuses, deadline = {}, time.monotonic() + seconds
     with httpx.Client(base_url=url, timeout=20) as client:
-        while time.monotonic() < ends:
+        while time.monotonic() < deadline:
             kind = chance.randrange(3)
             if kind == 0:  # a picture
                 body = mutated(chance.choice(pictures), chance)
@@ -70,7 +70,7 @@ def request(picture):
 
 
 def raw(address, data):
-    """Sends the bytes as they are; gives the status that came back, or 0 for a connection that was closed."""
+    """Sends raw bytes; returns the status of the response, or 0 if the connection was closed."""
     with socket.create_connection(address) as connection:
         try:
             connection.sendall(data)
@@ -81,7 +81,7 @@ def raw(address, data):
     return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
 
 
-def assert_stands(running, statuses):
+def assert_works(running, statuses):
     assert set(statuses) <= _ANSWERS | {0}, statuses
     assert statuses.get(200, 0) > 0, statuses
     assert statuses.get(422, 0) > 0, statuses
@@ -90,12 +90,12 @@ def assert_stands(running, statuses):
     assert httpx.post(f"{url}/identify", files=images(jpeg())).status_code == 200
 
 
-def test_a_few_seconds_of_mutations_leave_the_service_standing(running):
-    assert_stands(running, fuzz(running, seed=1, seconds=3))
+def test_service_survives_a_few_seconds_of_fuzzing(running):
+    assert_works(running, fuzz(running, seed=1, seconds=3))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", [2, 3, 4])
-def test_a_minute_of_mutations_leaves_the_service_standing(running, seed):
-    assert_stands(running, fuzz(running, seed, seconds=20))
+def test_service_survives_a_minute_of_fuzzing(running, seed):
+    assert_works(running, fuzz(running, seed, seconds=20))

@@ -1,4 +1,4 @@
-"""Bounded work: turns, waiting, deadlines, readiness, and clients that leave."""
+"""Overload, deadlines, readiness, and clients that disconnect."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ def post(client, num_pictures=1, **how):
 
 @contextmanager
 def held_request(client, session, num_pictures=1):
-    """A request whose network run does not end before the block does; gives its future response."""
+    """A request whose network run lasts as long as the block; yields the future of its response."""
     session.hold()
     with ThreadPoolExecutor(1) as thread:
         response = thread.submit(post, client, num_pictures)
@@ -49,7 +49,7 @@ def test_request_that_would_wait_too_long_is_overloaded(start):
     assert post(client).status_code == 200
 
 
-def test_request_that_may_wait_is_answered_when_its_turn_comes(start):
+def test_queued_request_is_answered_after_the_one_ahead(start):
     session = FakeNetwork()
     client = start(session=session)
     with ThreadPoolExecutor(1) as thread:
@@ -60,7 +60,7 @@ def test_request_that_may_wait_is_answered_when_its_turn_comes(start):
         assert (first.result().status_code, second.result().status_code) == (200, 200)
 
 
-def test_full_service_refuses_before_it_reads(start):
+def test_full_service_refuses_before_it_reads_the_body(start):
     session = FakeNetwork()
     client = start(session=session, max_requests=1)
 
@@ -73,7 +73,7 @@ def test_full_service_refuses_before_it_reads(start):
     assert_problem(refused, 503, "overloaded")
 
 
-def test_uploads_that_fit_no_more_are_refused_before_they_are_read(start):
+def test_upload_beyond_the_memory_for_uploads_is_refused_before_it_is_read(start):
     session = FakeNetwork()
     client = start(session=session, max_held_bytes=1)
     with held_request(client, session):
@@ -81,7 +81,7 @@ def test_uploads_that_fit_no_more_are_refused_before_they_are_read(start):
     assert post(client).status_code == 200
 
 
-def test_deadline_is_kept_while_the_run_goes_on(start):
+def test_deadline_is_kept_while_the_network_still_runs(start):
     session = FakeNetwork()
     client = start(session=session, deadline_s=0.3)
     with held_request(client, session, num_pictures=3) as late:
@@ -91,16 +91,16 @@ def test_deadline_is_kept_while_the_run_goes_on(start):
     assert session.num_runs == 3  # warm-up, the first of three pictures, and the last request
 
 
-def test_client_may_ask_for_a_shorter_deadline(start):
+def test_client_can_shorten_the_deadline(start):
     session = FakeNetwork()
     client = start(session=session)
     assert post(client, headers={"prefer": "respond-async, wait=1"}).headers["preference-applied"] == "wait=1"
     session.hold()
-    began = time.monotonic()
+    start_s = time.monotonic()
     response = post(client, headers={"prefer": "wait=1"})
     session.free.set()
     assert_problem(response, 504, "timed_out")
-    assert 0.9 < time.monotonic() - began < 5
+    assert 0.9 < time.monotonic() - start_s < 5
 
 
 def test_request_that_cannot_meet_its_own_deadline_is_refused_at_once(start):
@@ -111,7 +111,7 @@ def test_request_that_cannot_meet_its_own_deadline_is_refused_at_once(start):
         assert_problem(post(client, headers={"prefer": "wait=1"}), 503, "overloaded")
 
 
-def test_not_ready_until_the_warm_up_is_over(start):
+def test_not_ready_until_the_warm_up_has_finished(start):
     session = FakeNetwork()
     session.hold()
     client = start(session=session, ready=False)
@@ -127,7 +127,7 @@ def test_not_ready_until_the_warm_up_is_over(start):
     assert post(client).status_code == 200
 
 
-def test_warm_up_that_fails_is_told_and_the_service_never_ready(settings):
+def test_failed_warm_up_is_reported_and_the_service_never_ready(settings):
     failures = []
     session = FakeNetwork()
     session.fails = True
@@ -141,11 +141,11 @@ def test_warm_up_that_fails_is_told_and_the_service_never_ready(settings):
     assert "secret words" in str(failures[0])
 
 
-# ---- clients that leave
+# ---- clients that disconnect
 
 
 async def exchange(app, messages, method="POST", path="/identify"):
-    """Sends one request by hand; gives what was sent back and the log lines."""
+    """Sends one ASGI request; returns the response messages and the log lines."""
     scope = {
         "type": "http", "http_version": "1.1", "method": method, "path": path, "raw_path": path.encode(),
         "query_string": b"", "root_path": "", "scheme": "http", "server": ("127.0.0.1", 80), "client": None,
@@ -176,7 +176,7 @@ def run_exchange(settings, session, messages, **request):
     async def main():
         service = create_app(settings, session=session, decoder=InProcessDecoder())
         async with service.app.lifespan():
-            while not is_warm(service.readiness):  # noqa: ASYNC110  # nobody tells
+            while not is_warm(service.readiness):  # noqa: ASYNC110  # there is no event to wait for
                 await asyncio.sleep(0.01)
             warm_up = session.num_runs
             return *await exchange(service.app, messages, **request), session.num_runs - warm_up
@@ -184,7 +184,7 @@ def run_exchange(settings, session, messages, **request):
     return asyncio.run(main())
 
 
-def test_client_that_leaves_during_its_upload_is_no_error(settings):
+def test_client_that_disconnects_during_its_upload_is_not_an_error(settings):
     half = {"type": "http.request", "body": jpeg()[:100], "more_body": True}
     _, lines, _ = run_exchange(settings, FakeNetwork(), [half])
     assert [(line["event"], line["status"], line["code"], line["log_level"]) for line in lines] == [
@@ -192,7 +192,7 @@ def test_client_that_leaves_during_its_upload_is_no_error(settings):
     ]
 
 
-def test_nothing_runs_for_a_client_that_left(settings):
+def test_network_does_not_run_for_a_client_that_disconnected(settings):
     session = FakeNetwork()
     whole = {"type": "http.request", "body": jpeg(size=(2000, 2000)), "more_body": False}
     _, lines, num_runs = run_exchange(settings, session, [whole])
@@ -200,7 +200,7 @@ def test_nothing_runs_for_a_client_that_left(settings):
     assert num_runs == 0
 
 
-def test_head_sends_no_body_whatever_the_server_does_with_it(settings):
+def test_head_sends_an_empty_body(settings):
     sent, *_ = run_exchange(settings, FakeNetwork(), [], method="HEAD", path="/model")
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == 200

@@ -1,4 +1,4 @@
-"""What every answer carries and every log line tells, whoever answers."""
+"""The headers of every response and the fields of every log line."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from serving.middleware import ObservabilityMiddleware
 
 
 def answer(*, is_draining=False, headers=(), client=None):
-    """The headers that one answer gets and the log line about it."""
+    """Returns the headers and the log line of one response."""
 
     async def app(scope, receive, send):
         if client is not None:
@@ -31,22 +31,22 @@ def answer(*, is_draining=False, headers=(), client=None):
 
 
 @pytest.mark.parametrize(("is_draining", "expected"), [(False, []), (True, [b"close"])])
-def test_connections_are_closed_after_their_answer_only_while_draining(is_draining, expected):
+def test_connections_are_closed_after_their_response_only_while_draining(is_draining, expected):
     headers, _ = answer(is_draining=is_draining)
     assert [value for name, value in headers if name == b"connection"] == expected
 
 
-def test_connection_that_is_closed_anyway_is_not_told_twice():
+def test_header_connection_is_not_repeated():
     headers, _ = answer(is_draining=True, headers=[(b"Connection", b"close")])
     assert [value for name, value in headers if name.lower() == b"connection"] == [b"close"]
 
 
-def test_log_line_tells_the_key_that_let_the_client_in():
+def test_log_line_has_the_name_of_the_api_key():
     assert answer(client="phone")[1]["client"] == "phone"
 
 
 @pytest.mark.parametrize("client", [None, ""])
-def test_log_line_without_a_key_tells_nothing_about_the_client(client):
+def test_log_line_without_a_key_has_no_client(client):
     _, line = answer(client=client)
     assert "client" not in line
     assert "192.0.2.1" not in str(line)

@@ -1,4 +1,4 @@
-"""The program as a person starts it: a process, a port, signals, exit codes."""
+"""The program in a process of its own: requests, signals, exit codes, start-up errors."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from models.preprocess import InputSpec
 from tests.serving.program import ROOT, assert_one_clear_line, receive_all, run, service
 from tests.serving.tiny import TAXONOMY, images, jpeg, write_network
 
-# ---- start, answer, end
+# ---- start, answer, shutdown
 
 
 def test_service_answers_and_ends_cleanly_on_sigterm(bundle_folder):
@@ -28,8 +28,8 @@ def test_service_answers_and_ends_cleanly_on_sigterm(bundle_folder):
             assert response.status_code == 200
             assert client.get("/").text.startswith("<!DOCTYPE html>")
             assert client.head("/model").headers["content-length"] == str(len(client.get("/model").content))
-        assert running.end(signal.SIGTERM) == 0
-    lines = [json.loads(line) for line in running.lines]  # every line is JSON, as standard error is no terminal
+        assert running.stop(signal.SIGTERM) == 0
+    lines = [json.loads(line) for line in running.lines]  # every line is JSON, since standard error is not a terminal
     assert {"serving", "ready", "request", "draining"} == {line["event"] for line in lines}
     (identify,) = [line for line in lines if line.get("route") == "/identify"]
     assert (identify["request_id"], identify["status"], identify["level"]) == ("wire-1", 200, "info")
@@ -37,11 +37,11 @@ def test_service_answers_and_ends_cleanly_on_sigterm(bundle_folder):
 
 def test_service_ends_cleanly_on_sigint(bundle_folder):
     with service(bundle_folder) as running:
-        assert running.end(signal.SIGINT) == 0
+        assert running.stop(signal.SIGINT) == 0
     assert not [line for line in running.lines if "Traceback" in line]
 
 
-def test_request_under_way_is_answered_before_the_end(bundle_folder):
+def test_request_in_progress_is_answered_before_the_end(bundle_folder):
     picture = jpeg()
     with service(bundle_folder) as running, socket.create_connection(running.address()) as connection:
         head = (
@@ -56,14 +56,14 @@ def test_request_under_way_is_answered_before_the_end(bundle_folder):
         assert running.process.wait(20) == 0
 
 
-# ---- on the wire
+# ---- connections
 
 
 @pytest.fixture(scope="module")
 def wire(bundle_folder):
     with service(bundle_folder, "--upload-s", "1") as running:
         yield running
-        assert running.end() == 0
+        assert running.stop() == 0
     assert not [line for line in running.lines if "Traceback" in line or '"error"' in line]
 
 
@@ -77,7 +77,7 @@ def test_large_upload_is_refused_before_it_is_sent(wire):
         assert answer.startswith(b"HTTP/1.1 413")
 
 
-def test_large_upload_sent_regardless_gets_its_answer_and_costs_no_memory(wire):
+def test_large_upload_sent_anyway_is_refused_and_takes_no_memory(wire):
     def peak_mb():
         return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{wire.process.pid}/status").read_text())[1]) / 1000
 
@@ -89,15 +89,15 @@ def test_large_upload_sent_regardless_gets_its_answer_and_costs_no_memory(wire):
     assert peak_mb() - before < 15
 
 
-def test_slow_upload_is_ended(wire):
+def test_slow_upload_is_refused_and_its_connection_closed(wire):
     with socket.create_connection(wire.address()) as connection:
         connection.sendall(b"POST /identify HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc")
-        answer = receive_all(connection)  # up to its end: the connection is closed
+        answer = receive_all(connection)  # until the connection is closed
     assert answer.startswith(b"HTTP/1.1 408")
     assert b'"slow_body"' in answer
 
 
-def test_client_that_hangs_up_leaves_no_error_behind(wire):
+def test_client_that_disconnects_is_not_logged_as_an_error(wire):
     with socket.create_connection(wire.address()) as connection:
         head = b"POST /identify HTTP/1.1\r\nHost: x\r\nX-Request-ID: gone\r\nContent-Length: 1000\r\n\r\nabc"
         connection.sendall(head)
@@ -106,11 +106,11 @@ def test_client_that_hangs_up_leaves_no_error_behind(wire):
     assert (line["status"], line["code"], line["level"]) == (499, "client_left", "info")
 
 
-def test_bytes_that_are_no_http_are_counted_and_leave_the_service_standing(wire):
+def test_bytes_that_are_not_http_are_counted_and_the_service_stays_ready(wire):
     url = wire.event("serving")["url"]
     before = num_refused(url, "bad_request")
     with socket.create_connection(wire.address()) as connection:
-        connection.sendall(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
+        connection.sendall(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
         assert receive_all(connection).startswith(b"HTTP/1.1 400")
     assert httpx.get(f"{url}/health/ready").status_code == 200
     assert num_refused(url, "bad_request") == before + 1
@@ -123,7 +123,7 @@ def num_refused(url, code):
     return float(found[1]) if found else 0
 
 
-# ---- what cannot start
+# ---- start-up errors
 
 
 def test_missing_bundle_is_one_clear_line(tmp_path):
@@ -147,7 +147,7 @@ def test_network_that_loads_but_does_not_run_is_one_clear_line(bundle_folder, tm
     assert_one_clear_line(run("--bundle", tmp_path / "bad", "--port", 0), "the network does not run", "MatMul")
 
 
-def test_network_of_another_input_than_its_bundle_is_one_clear_line(bundle_folder, tmp_path):
+def test_network_whose_input_differs_from_its_bundle_is_one_clear_line(bundle_folder, tmp_path):
     record = replace(load_bundle(bundle_folder).record, input=InputSpec(height=64, width=64, train_px=64))
     seal_bundle(tmp_path / "bad", record, TAXONOMY, {"model.fp32.onnx": bundle_folder / "model.fp32.onnx"})
     assert_one_clear_line(run("--bundle", tmp_path / "bad", "--port", 0), "32", "64")
@@ -171,17 +171,17 @@ def test_cuda_that_cannot_be_used_is_one_clear_line(bundle_folder):
     onnxruntime = pytest.importorskip("onnxruntime")
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this machine's ONNX Runtime is built for CUDA")
-    ended = run("--bundle", bundle_folder, "--provider", "cuda")
-    assert_one_clear_line(ended, "CUDA", "onnxruntime-gpu", "--provider cpu")
+    process = run("--bundle", bundle_folder, "--provider", "cuda")
+    assert_one_clear_line(process, "CUDA", "onnxruntime-gpu", "--provider cpu")
 
 
-# ---- how it is built
+# ---- imports
 
 
 def test_program_starts_as_a_file_from_anywhere(tmp_path):
-    ended = run("--help", cwd=tmp_path, program=[str(ROOT / "serving" / "__main__.py")])
-    assert ended.returncode == 0
-    assert "--max-picture-bytes" in ended.stdout
+    process = run("--help", cwd=tmp_path, program=[str(ROOT / "serving" / "__main__.py")])
+    assert process.returncode == 0
+    assert "--max-picture-bytes" in process.stdout
 
 
 def test_service_never_loads_torch(bundle_folder):
@@ -193,8 +193,8 @@ def test_service_never_loads_torch(bundle_folder):
         "create_app(Settings(bundle=Path(sys.argv[1])))\n"
         "print(*sys.modules)"
     )
-    ended = run(bundle_folder, program=["-W", "error", "-c", code])
-    assert ended.returncode == 0, ended.stderr
-    loaded = {name.split(".")[0] for name in ended.stdout.split()}
+    process = run(bundle_folder, program=["-W", "error", "-c", code])
+    assert process.returncode == 0, process.stderr
+    loaded = {name.split(".")[0] for name in process.stdout.split()}
     assert "onnxruntime" in loaded
     assert not loaded & {"torch", "torchvision", "timm", "training", "onnx", "scipy", "pandas"}

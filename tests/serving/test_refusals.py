@@ -1,4 +1,4 @@
-"""What a bad request is answered with: always a problem document, never a 500."""
+"""Invalid requests are answered with a problem document, never with a 500."""
 
 import struct
 import zlib
@@ -21,7 +21,7 @@ def post_form(client, body, **headers):
 
 
 def png_header(width, height):
-    """A PNG that says it is this large, and holds nothing."""
+    """A PNG whose header states this size and that holds no pixels."""
 
     def chunk(kind, content):
         checksum = zlib.crc32(kind + content)
@@ -47,7 +47,7 @@ def test_form_without_parts_is_no_image(client):
     assert_problem(post_form(client, form()), 400, "no_image")
 
 
-def test_empty_file_is_no_image_and_named(client):
+def test_empty_file_is_no_image_and_its_index_is_given(client):
     body = form(part("image", jpeg(), filename="a.jpg"), part("image", b"", filename=""))
     assert assert_problem(post_form(client, body), 400, "no_image")["index"] == 1
 
@@ -86,7 +86,7 @@ def test_form_with_a_wrong_boundary_is_malformed(client, boundary):
     assert_problem(response, 400, "malformed_body")
 
 
-# ---- pictures that are none
+# ---- files that are not pictures
 
 
 @pytest.mark.parametrize(
@@ -135,12 +135,12 @@ def test_too_many_pixels_are_refused_with_the_limit(client):
     assert "at most 40 megapixels" in problem["detail"]
 
 
-def test_one_bad_picture_fails_the_request_and_is_named(client):
+def test_one_bad_picture_fails_the_request_and_its_index_is_given(client):
     problem = assert_problem(post(client, jpeg(), jpeg(), b"text", jpeg()), 415, "unsupported_format")
     assert problem["index"] == 2
 
 
-def test_first_of_two_bad_pictures_is_named(client):
+def test_index_is_that_of_the_first_bad_picture(client):
     assert assert_problem(post(client, jpeg(), truncated(jpeg()), b"text"), 422, "unreadable_image")["index"] == 1
 
 
@@ -150,7 +150,7 @@ def test_six_pictures_are_too_many(client):
 
 
 @pytest.mark.parametrize("data", [jpeg(size=(500, 400)), encode(draw(RED), "PNG"), encode(draw(RED), "WEBP")])
-def test_no_damage_to_a_picture_is_an_error_of_the_service(client, data):
+def test_no_damaged_picture_is_an_internal_error(client, data):
     for at in range(2, len(data), max(1, len(data) // 25)):
         for damaged in (data[:at], data[:at] + bytes(8) + data[at + 8 :], data[:at] + b"\xff" + data[at + 1 :]):
             assert post(client, damaged).status_code in {200, 415, 422}
@@ -181,7 +181,7 @@ def test_detail_is_one_sentence_with_value_limit_and_remedy(client):
 # ---- sizes
 
 
-def test_picture_over_the_limit_is_too_large_and_named(start):
+def test_picture_over_the_limit_is_too_large_and_its_index_is_given(start):
     client = start(max_picture_bytes=2_000)
     body = form(part("image", jpeg(size=(8, 8))), part("image", bytes(2_001)))
     problem = assert_problem(post_form(client, body), 413, "too_large")
@@ -209,15 +209,15 @@ def test_body_of_unknown_length_is_cut_off_at_the_limit(start):
         assert_problem(client.post("/identify", content=zeros, headers=headers), 413, "too_large")
 
 
-def test_length_that_is_no_number_is_malformed(client):
+def test_length_that_is_not_a_number_is_malformed(client):
     headers = {"content-type": "image/jpeg", "content-length": "many"}
     assert_problem(client.post("/identify", content=iter([jpeg()]), headers=headers), 400, "malformed_body")
 
 
-# ---- our own mistakes
+# ---- internal errors
 
 
-def test_error_of_the_service_is_a_problem_document_without_its_cause(start, monkeypatch):
+def test_internal_error_is_a_problem_document_without_its_cause(start, monkeypatch):
     client = start()
     with monkeypatch.context() as patch:
         patch.setattr(LoadedBundle, "rank", fail)
@@ -234,7 +234,7 @@ def fail(*_args, **_kwargs):
     raise RuntimeError("secret words")
 
 
-def test_network_that_does_not_run_is_not_ready_and_heals(start):
+def test_service_is_not_ready_while_its_network_fails_and_recovers(start):
     session = FakeNetwork()
     client = start(session=session)
     session.fails = True
@@ -248,7 +248,7 @@ def test_network_that_does_not_run_is_not_ready_and_heals(start):
     assert post(client, jpeg()).status_code == 200
 
 
-def test_picture_that_only_the_network_cannot_stand_is_unreadable(start):
+def test_picture_on_which_the_network_fails_is_unreadable(start):
     session = FakeNetwork()
     client = start(session=session)
     session.run, run = lambda pixels: fail() if pixels.mean() > 2 else run(pixels), session.run

@@ -1,4 +1,4 @@
-"""Flags, environment and defaults; how many cores there are."""
+"""Flags, environment variables and defaults; the number of cores."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from serving.cores import available_cores, lower_priority
 from serving.settings import Settings, find_bundle, load_settings
 
 
-def test_defaults_are_the_ones_of_the_record():
+def test_defaults_are_those_of_the_record():
     assert load_settings([], {}) == Settings()
 
 
@@ -22,7 +22,7 @@ def test_flag_beats_environment_beats_default():
     assert str(settings.bundle) == "/some/where"
 
 
-def test_lists_are_parted_by_spaces_in_flags_and_by_commas_in_the_environment():
+def test_lists_are_separated_by_spaces_in_flags_and_by_commas_in_the_environment():
     from_flags = load_settings(["--trusted-proxies", "10.0.0.1", "10.1.0.0/16"], {})
     from_environment = load_settings([], {"BOTANIFY_TRUSTED_PROXIES": "10.0.0.1, 10.1.0.0/16"})
     assert from_flags.trusted_proxies == from_environment.trusted_proxies == ("10.0.0.1", "10.1.0.0/16")
@@ -86,27 +86,27 @@ def cgroup(tmp_path, files, own="0::/\n"):
         ({}, "", 64),
     ],
 )
-def test_quota_of_the_container_counts(tmp_path, monkeypatch, files, own, expected):
+def test_available_cores_are_limited_by_the_cgroup_quota(tmp_path, monkeypatch, files, own, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     assert available_cores(*cgroup(tmp_path, files, own)) == expected
 
 
-def test_affinity_counts_when_it_is_smaller(tmp_path, monkeypatch):
+def test_available_cores_are_limited_by_the_affinity(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
     assert available_cores(*cgroup(tmp_path, {"cpu.max": "300000 100000\n"})) == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux only")
-def test_a_thread_that_lets_others_first_changes_nobody_else():
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority per thread")
+def test_lower_priority_changes_only_the_calling_thread():
     def priority():
         return os.getpriority(os.PRIO_PROCESS, 0)
 
-    def step_back():
+    def measure_lowered():
         lower_priority()
         found.append(priority())
 
     before, found = priority(), []
-    thread = threading.Thread(target=step_back)
+    thread = threading.Thread(target=measure_lowered)
     thread.start()
     thread.join()
     assert found == [min(before + 5, 19)]

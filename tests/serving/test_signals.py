@@ -1,4 +1,4 @@
-"""The real program from signal to signal under load: nothing lost, nothing mixed, nothing left behind."""
+"""Signals to the real program under load: shutdown, reload, and a decoder that crashes."""
 
 import signal
 import threading
@@ -16,7 +16,7 @@ from tests.serving.tiny import RED, WEIGHTS, images, jpeg, seal_tiny_bundle
 
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory):
-    """Two bundles of other weights, and one whose network was changed after it was sealed."""
+    """Two bundles with different weights, and one whose network changed after it was sealed."""
     scratch = tmp_path_factory.mktemp("versions")
     folders = {}
     for version, weights in (("1.0.0", WEIGHTS), ("2.0.0", -WEIGHTS)):
@@ -29,21 +29,21 @@ def versions(tmp_path_factory):
 
 @pytest.fixture
 def live(versions, tmp_path):
-    """The path that is served, which points to version 1.0.0."""
+    """The path of the served bundle, a link to version 1.0.0."""
     link = tmp_path / "live"
     link.symlink_to(versions["1.0.0"])
     return link
 
 
 def point(link, folder):
-    """Lets the path show another folder, in one step as operators do it."""
+    """Points the link to another folder, atomically."""
     new = link.with_suffix(".new")
     new.symlink_to(folder)
     new.replace(link)
 
 
 class Load:
-    """Clients that ask without a pause, each over its own connection; a connection that ends is opened anew."""
+    """Clients that send requests without a pause, each over its own connection; closed connections are reopened."""
 
     def __init__(self, url, num_clients=4):
         self.answers, self.lost, self._stop = [], [], threading.Event()
@@ -56,7 +56,7 @@ class Load:
                 try:
                     self.answers.append((time.monotonic(), client.post("/identify", files=picture)))
                 except httpx.ConnectError:
-                    return  # refused before anything was sent: the port is closed, and nothing was lost
+                    return  # the port is closed, and no request was lost
                 except httpx.HTTPError as error:
                     self.lost.append(error)
 
@@ -71,8 +71,8 @@ class Load:
             for thread in self._threads:
                 thread.join()
 
-    def more(self, num_answers):
-        """Waits for so many more answers."""
+    def wait_for_answers(self, num_answers):
+        """Waits for this many more answers."""
         wanted, deadline = len(self.answers) + num_answers, time.monotonic() + 30
         while len(self.answers) < wanted:
             assert time.monotonic() < deadline, self.statuses
@@ -87,12 +87,12 @@ def processes_of(pid):
     return psutil.Process(pid).children(recursive=True)
 
 
-def test_sigterm_under_load_loses_nothing_and_leaves_nobody(live):
+def test_sigterm_under_load_loses_no_request_and_leaves_no_process(live):
     with service(live, "--drain-s", "3") as running, httpx.Client(base_url=running.event("serving")["url"]) as probe:
         children = processes_of(running.process.pid)
         assert children
         with Load(probe.base_url).running() as load:
-            load.more(20)
+            load.wait_for_answers(20)
             running.process.send_signal(signal.SIGTERM)
             running.event("draining")
             while_draining = probe.get("/health/ready")
@@ -105,29 +105,29 @@ def test_sigterm_under_load_loses_nothing_and_leaves_nobody(live):
         assert not psutil.wait_procs(children, timeout=5)[1]
 
 
-def test_second_sigterm_ends_at_once(live):
+def test_second_sigterm_ends_the_process_at_once(live):
     with service(live, "--drain-s", "60") as running:
         running.process.send_signal(signal.SIGTERM)
         running.event("draining")
-        began = time.monotonic()
+        start = time.monotonic()
         running.process.send_signal(signal.SIGTERM)
         running.process.wait(20)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - start < 10
 
 
-def test_sighup_under_load_swaps_versions_and_mixes_none(live, versions):
+def test_sighup_under_load_switches_the_bundle_without_mixing_answers(live, versions):
     with service(live) as running:
         with Load(running.event("serving")["url"]).running() as load:
-            load.more(20)
+            load.wait_for_answers(20)
             point(live, versions["2.0.0"])
             running.process.send_signal(signal.SIGHUP)
             running.event("reloaded", version="2.0.0")
-            load.more(20)
+            load.wait_for_answers(20)
         assert (load.lost, set(load.statuses)) == ([], {200})
         found = [(response.json()["model"]["version"], best(response)) for _, response in load.answers]
         assert set(found) == {("1.0.0", "Rosa canina"), ("2.0.0", best_of(found, "2.0.0"))}
         assert best_of(found, "2.0.0") != "Rosa canina"
-        assert running.end() == 0
+        assert running.stop() == 0
 
 
 def best(response):
@@ -138,7 +138,7 @@ def best_of(found, version):
     return next(name for of, name in found if of == version)
 
 
-def test_corrupt_bundle_is_refused_at_reload_and_the_old_one_goes_on(live, versions):
+def test_corrupt_bundle_is_refused_at_reload_and_the_old_one_stays(live, versions):
     with service(live) as running:
         url = running.event("serving")["url"]
         point(live, versions["corrupt"])
@@ -147,7 +147,7 @@ def test_corrupt_bundle_is_refused_at_reload_and_the_old_one_goes_on(live, versi
         response = httpx.post(f"{url}/identify", files=images(jpeg()))
         assert (response.status_code, response.json()["model"]["version"]) == (200, "1.0.0")
         assert 'botanify_reloads_total{outcome="refused"} 1.0' in httpx.get(f"{url}/metrics").text
-        assert running.end() == 0
+        assert running.stop() == 0
 
 
 def test_network_whose_logits_are_not_finite_is_refused_at_reload(live, tmp_path):
@@ -156,10 +156,10 @@ def test_network_whose_logits_are_not_finite_is_refused_at_reload(live, tmp_path
         point(live, broken)
         running.process.send_signal(signal.SIGHUP)
         assert "not finite" in running.event("reload_refused")["error"]
-        assert running.end() == 0
+        assert running.stop() == 0
 
 
-def test_admin_call_reloads_and_needs_its_key(live, versions):
+def test_admin_reload_needs_an_admin_key(live, versions):
     from serving.access.keys import make_key
 
     secret, key = make_key("operator", is_admin=True)
@@ -174,22 +174,22 @@ def test_admin_call_reloads_and_needs_its_key(live, versions):
         assert (refused.status_code, refused.json()["code"]) == (409, "reload_refused")
         assert "SHA-256" in refused.json()["detail"]
         assert httpx.get(f"{url}/model").json()["version"] == "2.0.0"
-        assert running.end() == 0
+        assert running.stop() == 0
 
 
-def test_decoder_that_crashes_costs_one_request_at_most(live):
+def test_crashed_decoder_fails_at_most_one_request(live):
     with service(live, "--num-decoders", "1") as running:
         url = running.event("serving")["url"]
         (child,) = processes_of(running.process.pid)
         with Load(url, num_clients=2).running() as load:
-            load.more(20)
+            load.wait_for_answers(20)
             child.send_signal(signal.SIGSEGV)
             running.event("decoder_ended")
-            load.more(20)
+            load.wait_for_answers(20)
         assert load.lost == []
         assert set(load.statuses) <= {200, 422}
         assert load.statuses[422] <= 1
         assert load.answers[-1][1].status_code == 200
         assert httpx.get(f"{url}/health/ready").status_code == 200
         assert 'botanify_restarts_total{part="decoder"} 1.0' in httpx.get(f"{url}/metrics").text
-        assert running.end() == 0
+        assert running.stop() == 0

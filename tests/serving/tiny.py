@@ -1,4 +1,4 @@
-"""A tiny bundle, pictures drawn on the spot, and what a problem document must look like."""
+"""A tiny bundle, drawn pictures, form bodies, and a check of problem documents."""
 
 import asyncio
 import io
@@ -25,7 +25,7 @@ TAXA = (
     Taxon("crocus", "genus", "Crocus", "Crocus", "Iridaceae"),
     Taxon("crocus-vernus", "species", "Crocus vernus", "Crocus", "Iridaceae", common_names=("spring crocus",)),
 )
-# Six outputs over five taxa: the daisy stands in two data sets.
+# Six outputs for five taxa: the daisy is in two data sets.
 OUTPUTS = tuple(
     Output(f"{source}:{taxon_id}", source, taxon_id)
     for source, taxon_id in (
@@ -45,7 +45,7 @@ WEIGHTS = np.array(
 
 
 def write_network(path, output_keys=TAXONOMY.output_keys, weights=WEIGHTS, sides=(SIDE_PX, SIDE_PX), pool=True):
-    """A network that looks at the mean color and nothing else; without the pool it does not run."""
+    """Writes a network that sees only the mean color; without the pool it does not run."""
     nodes = [
         helper.make_node("GlobalAveragePool" if pool else "Identity", [names.INPUT_NAME], ["pooled"]),
         helper.make_node("Flatten", ["pooled"], [names.FEATURES_NAME]),
@@ -86,13 +86,13 @@ def seal_tiny_bundle(folder, scratch, version="0.0.1", weights=WEIGHTS):
         sources=(DataSource("drawn", 10, {"CC0": 10}, "for tests"),),
         git_commit="unknown",
         created="2026-11-20T00:00:00Z",
-        description="Tells colors apart.",
+        description="Distinguishes colors.",
     )
     return seal_bundle(folder, record, TAXONOMY, {"model.fp32.onnx": network})
 
 
 def draw(color=RED, size=(64, 48), mode="RGB"):
-    """A picture of one color."""
+    """Draws a picture of one color."""
     return Image.new("RGB", size, color).convert(mode)
 
 
@@ -107,7 +107,7 @@ def jpeg(color=RED, size=(64, 48), **options):
 
 
 def assert_problem(response, status, code):
-    """A problem document as the contract has it; gives its content."""
+    """Checks that the response is a valid problem document, and returns it."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     problem = response.json()
@@ -122,7 +122,7 @@ def assert_problem(response, status, code):
 
 
 class InProcessDecoder:
-    """Decodes in this process, for tests of everything but the decoding."""
+    """Decodes in this process, for tests of everything except the decoder processes."""
 
     num_alive = 1
 
@@ -138,7 +138,7 @@ class InProcessDecoder:
 
 
 class FakeNetwork:
-    """A network that can be held up or made to fail, and counts its runs; every logit is the same."""
+    """A network that can block or fail, and counts its runs; all logits are equal."""
 
     def __init__(self):
         self.free, self.entered = threading.Event(), threading.Event()
@@ -164,7 +164,7 @@ FORM = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
 
 
 def part(name, content, *, filename=None, more=""):
-    """One part of a form, written by hand so that it may also be wrong."""
+    """One part of a form; written by hand, so that it can also be malformed."""
     quoted = f'; filename="{filename}"' if filename is not None else ""
     head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{quoted}\r\n{more}\r\n'
     return head.encode() + content + b"\r\n"
@@ -176,5 +176,5 @@ def form(*parts):
 
 
 def images(*pictures):
-    """The pictures as an HTTP library sends them."""
+    """The pictures as `files` of an httpx request."""
     return [("image", (f"{number}.jpg", data, "image/jpeg")) for number, data in enumerate(pictures)]
