@@ -27,7 +27,7 @@ from serving.middleware import ObservabilityMiddleware
 from serving.openapi import openapi_config
 from serving.problems import problem_response
 from serving.readiness import Readiness
-from serving.routes import IdentifyLimits, RouteDependencies, handlers
+from serving.routes import IdentifyLimits, RouteDependencies, route_handlers
 from serving.schemas import MAX_IMAGES
 from serving.server import on_sighup
 from serving.settings import Settings
@@ -85,7 +85,7 @@ def create_app(
         limits=IdentifyLimits(_body_limits(settings), settings.deadline_s),
     )
     app = Litestar(
-        route_handlers=handlers(),
+        route_handlers=route_handlers(),
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         openapi_config=openapi_config(),

@@ -7,7 +7,7 @@ ignored: the decoder detects a picture's format from its bytes. Encoded parts (b
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -41,9 +41,9 @@ class BodyLimits(msgspec.Struct, frozen=True):
     picture_bytes: int
     request_bytes: int
     num_pictures: int
-    upload_s: float = 60.0
+    upload_s: float
     """Longest time for the whole body, seconds."""
-    bytes_per_s: float = 16_384.0
+    bytes_per_s: float
     """Least average rate, bytes per second; a slow mobile connection is four times as fast."""
     grace_s: float = 5.0
     """Time that does not count towards the rate, seconds."""
@@ -126,9 +126,7 @@ async def _read_form(boundary: str, chunks: AsyncIterator[bytes], limits: BodyLi
     try:
         with _parser(boundary) as parser:
             async for chunk in chunks:
-                for event in parser.parse(chunk):
-                    form.feed(event)
-                form.check_overhead(chunk)
+                form.feed(parser.parse(chunk), len(chunk))
     except MultipartError as error:
         raise MalformedBody(
             "the body is not a complete multipart form",
@@ -185,18 +183,19 @@ class _Form:
         self._content = _Content()
         self._num_bytes = 0
 
-    def feed(self, event: MultipartSegment | bytes | bytearray | None) -> None:
-        """Handles the header of a part, some bytes of its content, or its end (None)."""
-        if event is None:
-            self._end_part()
-        elif isinstance(event, MultipartSegment):
-            self._begin_part(event.name or "")
-        else:
-            self._add(event)
+    def feed(self, events: Iterable[MultipartSegment | bytes | bytearray | None], num_bytes: int) -> None:
+        """Handles the parser's events for a chunk of `num_bytes`.
 
-    def check_overhead(self, chunk: bytes) -> None:
-        """Limits the bytes outside of the parts' content. Call it with each chunk, after its events."""
-        self._num_overhead_bytes += len(chunk)
+        An event is the header of a part, some bytes of its content, or None at its end.
+        """
+        for event in events:
+            if event is None:
+                self._end_part()
+            elif isinstance(event, MultipartSegment):
+                self._begin_part(event.name or "")
+            else:
+                self._add(event)
+        self._num_overhead_bytes += num_bytes  # `_add` has subtracted the content
         if self._num_overhead_bytes > _MAX_OVERHEAD_BYTES:
             raise MalformedBody(
                 "the form has too much data outside of its fields",

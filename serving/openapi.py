@@ -43,9 +43,9 @@ _SCHEMES: Final[dict[str, SecurityScheme | Reference]] = {
 _RAW_TYPES: Final = ("image/jpeg", "image/png", "image/webp", "image/heic", "image/avif", "application/octet-stream")
 
 
-def whole_number_schema(most: int, default: int) -> dict[str, Any]:
+def whole_number_schema(maximum: int, default: int) -> dict[str, Any]:
     """Returns the JSON schema of a whole number that the route itself parses, to answer a bad one with a problem."""
-    return {"type": OpenAPIType.INTEGER, "minimum": 1, "maximum": most, "default": default}
+    return {"type": OpenAPIType.INTEGER, "minimum": 1, "maximum": maximum, "default": default}
 
 
 def problem_responses(*statuses: int) -> dict[int, ResponseSpec]:

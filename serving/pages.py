@@ -19,7 +19,7 @@ def page() -> File:
     return File(WEB / "index.html", media_type=MediaType.HTML, content_disposition_type="inline")
 
 
-def files() -> Router:
+def static_files() -> Router:
     """Returns the router that serves the files of `serving/web/` at `/web/`."""
     return create_static_files_router(
         "/web", directories=[WEB], exception_handlers={ValueError: _not_found, InternalServerException: _not_found}

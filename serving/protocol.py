@@ -41,9 +41,9 @@ _log = structlog.get_logger(__name__)
 class LimitedProtocol(HttpToolsProtocol):
     """One connection. The callbacks below come from asyncio and from the parser."""
 
-    header_s: ClassVar[float] = 10.0
+    header_s: ClassVar[float]
     """Longest time for the head of a request, seconds, from the start of the connection or the first byte."""
-    drain_s: ClassVar[float] = 60.0
+    drain_s: ClassVar[float]
     """Longest time for the rest of a body after its response, and for reading a response, seconds."""
     count_refusal: ClassVar[Callable[[str], None]]
     """Called with the problem code of a request that is refused before the application sees it."""
@@ -253,7 +253,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 def make_protocol(
-    header_s: float = 10.0, drain_s: float = 60.0, count_refusal: Callable[[str], None] = lambda _: None
+    header_s: float, drain_s: float, count_refusal: Callable[[str], None] = lambda _: None
 ) -> type[asyncio.Protocol]:
     """Returns the protocol class for uvicorn's option `http`.
 

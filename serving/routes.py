@@ -27,7 +27,7 @@ from serving.openapi import (
     problem_responses,
     whole_number_schema,
 )
-from serving.pages import files, page
+from serving.pages import page, static_files
 from serving.readiness import Readiness
 from serving.schemas import (
     DEFAULT_K,
@@ -99,13 +99,13 @@ async def identify(
     # Everything up to admission runs before the body is read, so that a refusal is cheap.
     _authorize(deps.access, request)
     deps.readiness.require_warm()
-    top_k = _whole_number("k", k, MAX_K)
+    top_k = _parse_whole_number("k", k, MAX_K)
     longest_s = deps.limits.deadline_s
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), longest_s)
     with deps.admission.enter(expected_bytes(request.headers, deps.limits.body)) as ticket:
         body = await _read(request, deps.limits.body, deps.metrics)
         if body.k is not None and "k" not in request.query_params:
-            top_k = _whole_number("k", body.k, MAX_K)
+            top_k = _parse_whole_number("k", body.k, MAX_K)
         answer = await deps.identifier.identify(
             ticket,
             body.pictures,
@@ -145,7 +145,7 @@ async def species(
 ) -> SpeciesList:
     """Finds taxa by the first letters of a word in one of their names."""
     _authorize(deps.access, request)
-    most = _whole_number("limit", limit, _MAX_LIMIT)
+    max_taxa = _parse_whole_number("limit", limit, _MAX_LIMIT)
     if len(q) > _MAX_QUERY_LENGTH:
         raise BadParameter(
             "the parameter `q` is too long",
@@ -154,7 +154,7 @@ async def species(
             remedy="search for the start of one name",
         )
     taxonomy = deps.live_bundle.current.taxonomy
-    found = await asyncio.to_thread(taxonomy.search, q, most)  # slow for a large taxonomy: it folds every name
+    found = await asyncio.to_thread(taxonomy.search, q, max_taxa)  # slow for a large taxonomy: it folds every name
     return SpeciesList(
         request_id=_request_id(request),
         species=[species_entry(taxon) for taxon in found],
@@ -225,9 +225,9 @@ def metrics_text(deps: NamedDependency[RouteDependencies]) -> Response[bytes]:
     return Response(deps.metrics.text(), media_type=deps.metrics.media_type)
 
 
-def handlers() -> list[ControllerRouterHandler]:
+def route_handlers() -> list[ControllerRouterHandler]:
     """Returns every route of the service."""
-    return [identify, species, model, reload, live, ready, metrics_text, page, files()]
+    return [identify, species, model, reload, live, ready, metrics_text, page, static_files()]
 
 
 def _authorize(access: AccessControl, request: AnyRequest) -> None:
@@ -258,13 +258,13 @@ async def _client_left(receive: Callable[[], Awaitable[Any]]) -> None:
         pass
 
 
-def _whole_number(name: str, text: str, most: int) -> int:
-    if re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= most:
+def _parse_whole_number(name: str, text: str, maximum: int) -> int:
+    if re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= maximum:
         return int(text)
     raise BadParameter(
         f"the parameter `{name}` is out of range",
         value=repr(text[:40]),
-        limit=f"a whole number from 1 to {most}",
+        limit=f"a whole number from 1 to {maximum}",
         remedy="send a number in this range, or leave the parameter out",
     )
 

@@ -13,8 +13,9 @@ from serving.errors import BadParameter, ClientLeft, MalformedBody, NoImage, Slo
 from serving.problems import problem_document
 from tests.serving.tiny import BOUNDARY, FORM, form, part
 
-LIMITS = BodyLimits(picture_bytes=1_000, request_bytes=3_000, num_pictures=3)
-LARGE = BodyLimits(picture_bytes=20_000_000, request_bytes=60_000_000, num_pictures=5)
+RATE = {"upload_s": 60.0, "bytes_per_s": 16_384.0}
+LIMITS = BodyLimits(picture_bytes=1_000, request_bytes=3_000, num_pictures=3, **RATE)
+LARGE = BodyLimits(picture_bytes=20_000_000, request_bytes=60_000_000, num_pictures=5, **RATE)
 MULTIPART = FORM["content-type"]
 START = f"--{BOUNDARY}\r\n".encode()
 NEXT, END = f"\r\n--{BOUNDARY}\r\n".encode(), f"\r\n--{BOUNDARY}--\r\n".encode()
