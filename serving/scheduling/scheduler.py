@@ -244,7 +244,8 @@ class Scheduler:
         if picture.logits.done():
             return
         if is_healthy:
-            picture.logits.set_exception(RunFailed("the network fails on the picture"))
+            error = RunFailed("the network fails on the picture", remedy="send another picture of the plant")
+            picture.logits.set_exception(error)
         else:
             picture.logits.set_exception(_network_failed())
 

@@ -44,13 +44,13 @@ def write_squeezing(
     path, *, pool=False, scaled=True, scales_first=False, channels=CHANNELS, num_scales=None, features=FEW
 ):
     """A stem, a squeeze-and-excite block as EfficientNet has it, a projection to the features, and a classifier."""
-    chance = np.random.default_rng(3)
+    rng = np.random.default_rng(3)
     shapes = {
         "stem": (channels, 3, 3, 3), "deep": (channels, 1, 3, 3), "squeeze": (8, channels, 1, 1),
         "excite": (num_scales or channels, 8, 1, 1), "project": (features, channels, 1, 1),
         "classify": (features, OUTPUTS),
     }  # fmt: skip
-    weights = {name: chance.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
+    weights = {name: rng.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
     scaling = [
         mean("x", "squeezed", pool=pool), conv("squeezed", "squeeze", "few"), *silu("few", "few_active"),
         conv("few_active", "excite", "scales_raw"), helper.make_node("Sigmoid", ["scales_raw"], ["scales"]),
