@@ -1,11 +1,11 @@
-"""Program: how many pictures a second our service identifies, beside LitServe, BentoML and FastAPI, in closed loop.
+"""Program: measures how many pictures a second our service, LitServe, BentoML and FastAPI identify, in closed loop.
 
 python benchmarks/serving/compare.py [--bundle DIR] [--rounds 5] [--out FILE.json]
 
-All servers run the same ONNX file on the same photographs. First each rival is tried with every setting and keeps, for
-each concurrency, the one that answers most. Then rounds are interleaved: each server in turn is started, warmed,
-measured and ended, then the next round begins, and ratios are taken within a round, so that a busy machine slows all
-alike. Only one server runs at a time.
+All servers run the same ONNX file on the same photographs. First each rival is tried with several configurations; the
+fastest for each concurrency is used. Then rounds are interleaved: each server is started, warmed up, measured and
+stopped, then the next round begins. Ratios are taken within a round, so that a busy machine slows all servers alike.
+Only one server runs at a time.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def measure(command: Compare) -> Comparison:
-    """Tries settings, runs all rounds, prints tables and, with `out`, writes the result.
+    """Tries configurations, runs all rounds, prints tables and, with `out`, writes the result.
 
     Raises:
         DataError: Photographs or the rivals' environment are missing, or a server does not start.
@@ -93,7 +93,7 @@ class _Run:
         self._turns = turns_of(command, self._machine)
 
     def result(self) -> Comparison:
-        """Measures everything, or what is left of it."""
+        """Measures everything that is not measured yet."""
         command = self._command
         choices = [self._choice(rival) for rival in self._rivals]
         generator = self._turns.take("generator", list[GeneratorCost], partial(_generator_costs, self._pictures))
@@ -142,7 +142,7 @@ class _Run:
     def _rounds(self, choices: dict[Contender, Choice]) -> dict[Contender, list[Turn]]:
         found: dict[Contender, list[Turn]] = {contender: [] for contender in self._contenders}
         for number in track(range(self._command.rounds), "rounds", disable=not sys.stderr.isatty()):
-            first = number % len(self._contenders)  # none always follows the same one
+            first = number % len(self._contenders)  # another order in each round
             for contender in self._contenders[first:] + self._contenders[:first]:
                 for setting, concurrencies in self._plan(choices.get(contender)).items():
                     key = f"round {number}: {contender}, {setting}"
@@ -151,7 +151,7 @@ class _Run:
         return found
 
     def _plan(self, choice: Choice | None) -> dict[Setting, list[int]]:
-        """Which concurrencies are measured with which setting."""
+        """Configuration -> the concurrencies that are measured with it."""
         plan: dict[Setting, list[int]] = {}
         for number in self._concurrencies:
             plan.setdefault(choice.best(number) if choice else Setting(), []).append(number)

@@ -1,4 +1,4 @@
-"""What a comparison in closed loop found out: figures by server, photograph and concurrency, and the goals."""
+"""The result of a comparison in closed loop: figures by server, photograph and concurrency, and the goals."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from models.errors import RecipeError
 from training.insight.studies.report import spread, table
 from training.machine import Machine
 
-# Largest difference in score from ours. A full decode differs from one at reduced scale, the more the surer a small
-# network is made by its temperature: by 0.043 at most on six photographs with the demonstration bundle.
+# Largest difference in score from ours. A full decode gives other scores than one at a reduced scale, and a temperature
+# below 1 enlarges the difference: 0.043 at most on six photographs with the demonstration bundle.
 _SAME_SCORE: Final[Mapping[Decoding, float]] = {"reduced": 0.001, "full": 0.06}
 _OVERHEAD_MS: Final = 5.0
 _FACTORS: Final[Mapping[tuple[str, int], Mapping[RivalName, float]]] = {
@@ -29,24 +29,24 @@ _FACTORS: Final[Mapping[tuple[str, int], Mapping[RivalName, float]]] = {
 
 
 class Compare(Flags, frozen=True, kw_only=True):
-    """Compares servers in closed loop: each client sends its next request when the last one was answered."""
+    """Compares servers in closed loop: each client sends its next request when the last one is answered."""
 
     servers: tuple[RivalName, ...] = ("LitServe", "BentoML", "FastAPI")
-    """Rivals; our own service always takes part."""
+    """Rivals; our own service is always included."""
     also_reduced: bool = True
-    """Measure each rival twice: with Pillow's full decode, as its documentation shows, and with our own decode."""
+    """Measure each rival twice: with Pillow's full decode, as in its documentation, and with our decode."""
     concurrencies: tuple[int, ...] = (1, 8)
     """Numbers of clients."""
     rounds: int = 5
-    """Rounds; in each of them every server is started once more, and ratios are taken within a round."""
+    """Number of rounds; each starts every server anew, and ratios are taken within a round."""
     seconds: float = 8.0
-    """Length of one measurement, after its lead-in."""
+    """Length of one measurement, after its lead-in, s."""
     lead_in_s: float = 1.5
-    """Time before each measurement in which requests are sent and not counted."""
+    """Time before each measurement in which requests are sent but not counted, s."""
     warm_up_s: float = 3.0
-    """Time of full load after each start."""
+    """Time of full load after each start, s."""
     tuning_seconds: float = 6.0
-    """Length of the measurement by which a rival's best setting is chosen; 0 takes the first."""
+    """Length of the measurements that choose a rival's configuration, s; 0 takes the first one."""
 
     def __post_init__(self) -> None:
         require_positive(self, "rounds", "seconds")
@@ -65,63 +65,63 @@ class Cell(msgspec.Struct, frozen=True):
     photograph: str
     concurrency: int
     per_s: float
-    """Good answers a second."""
+    """Good answers per second."""
     p50_ms: float | None
     p99_ms: float | None
     words: dict[str, int]
-    """How often each status, or ending without one, occurred."""
+    """How often each status, or end without a status, occurred."""
     generator_share: float
-    """Share of one core that the load generator took."""
+    """Share of one core that the load generator used."""
     core_ms: float | None
-    """Processor time of the server for each good answer, whatever else ran on the machine."""
+    """CPU time of the server per good answer, ms."""
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What one start of a server gave."""
+    """The measurements from one start of a server."""
 
     cells: list[Cell]
     setting: Setting
     start_s: float
     idle_mb: float
-    """Memory when it was ready."""
+    """Memory when the server was ready, MB."""
     end_mb: float
-    """Memory after the last measurement."""
+    """Memory after the last measurement, MB."""
     processes_left: int
-    """Processes that outlived SIGTERM to the first one."""
+    """Processes that were left after SIGTERM to the main process."""
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """All turns of one server in their order, several a round where it has settings for several concurrencies."""
+    """All turns of one server in order; several in a round if concurrencies have different configurations."""
 
     contender: Contender
     turns: list[Turn]
 
     def per_s(self, photograph: str, concurrency: int) -> list[float]:
-        """Good answers a second, round by round."""
+        """Good answers per second, round by round."""
         return [cell.per_s for cell in self.cells(photograph, concurrency)]
 
     def cells(self, photograph: str, concurrency: int) -> list[Cell]:
-        """The measurements of one kind, round by round."""
+        """The measurements of one photograph and concurrency, round by round."""
         wanted = (photograph, concurrency)
         return [cell for turn in self.turns for cell in turn.cells if (cell.photograph, cell.concurrency) == wanted]
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A setting that was tried."""
+    """A configuration that was tried."""
 
     setting: Setting
     per_s: dict[int, float]
-    """Concurrency -> good answers of the large photograph a second; nothing where the first setting was taken."""
+    """Concurrency -> good answers per second with the large photograph; empty if nothing was tried."""
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The settings that a rival was tried with."""
+    """The configurations that a rival was tried with."""
 
     contender: Contender
     trials: list[Trial]
 
     def best(self, concurrency: int) -> Setting:
-        """The setting that answered most."""
+        """The configuration with most answers per second."""
         return max(self.trials, key=lambda trial: trial.per_s.get(concurrency, 0.0)).setting
 
 
@@ -185,14 +185,14 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def targets(result: Comparison) -> list[Target]:
-    """The goals; they are for EfficientNet-B4 at 380 px and rivals that decode as their documentation shows."""
+    """The goals. They apply to EfficientNet-B4 at 380 px and to rivals that decode as their documentation shows."""
     found = []
     for (photograph, concurrency), factors in _FACTORS.items():
         for rival, goal in factors.items():
             ratios = result.ratios(Contender(rival, "full"), photograph, concurrency)
             name = f"{photograph}, {concurrency} at a time, against {rival}"
             value = median(ratios) if ratios else None
-            found.append(at_least(name, goal, value, meant=result.network.is_meant, unit="x"))
+            found.append(at_least(name, goal, value, applies=result.network.is_reference, unit="x"))
     found += [
         at_most(f"{each.photograph}, beyond decode and run, p50", _OVERHEAD_MS, each.rest_ms, unit="ms")
         for each in result.overhead

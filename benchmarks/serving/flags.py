@@ -1,4 +1,4 @@
-"""Flags that all programs about serving share, and what they mean."""
+"""Flags and helpers that the benchmarks of the service share."""
 
 import shlex
 from pathlib import Path
@@ -21,10 +21,10 @@ _DEMONSTRATION: Final = ROOT / "models" / "releases" / "flowers17"
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served, to whom, and where the result goes."""
+    """The flags of all benchmarks of the service."""
 
     bundle: Path | None = None
-    """Bundle whose fp32 network every server runs; default: the demonstration bundle. network.py makes one of full
+    """Bundle whose fp32 network every server runs; default: the demonstration bundle. network.py writes one of full
     size."""
     photographs: Path | None = None
     """Folder with phone_12mp.heic and other photographs; default: ../shared/data/photos."""
@@ -33,16 +33,16 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     source: Path | None = None
     """Checkout whose service is measured; default: this one."""
     ours: str = ""
-    """More flags for our service, as in --ours="--max-wait-s 1"."""
+    """Further flags for our service, as in --ours="--max-wait-s 1"."""
     quick: bool = False
-    """Few seconds and drawn pictures: to see that everything works, not to measure."""
+    """A run of seconds with generated pictures, to check that everything works."""
     note: str = ""
-    """What readers of the result must know of this run."""
+    """Remark on this run, for readers of the result."""
     out: Path | None = None
-    """File for the result, JSON. Finished turns are kept beside it: the same command goes on after an interruption."""
+    """File for the result, JSON. Finished turns are stored beside it, so the same command continues an interrupted run."""
 
     def place(self) -> Place:
-        """What all servers are given.
+        """The bundle, environment and checkout for all servers.
 
         Raises:
             BundleError: The bundle is missing or damaged.
@@ -51,10 +51,10 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
         return Place(bundle, self.environment or ENVIRONMENT, tuple(shlex.split(self.ours)), self.source or ROOT)
 
     def pictures(self) -> dict[PhotographName, Photograph]:
-        """The two photographs that are sent.
+        """The two photographs to send.
 
         Raises:
-            DataError: The folder does not hold them.
+            DataError: They are not in the folder.
         """
         return drawn_photographs() if self.quick else photographs(self.folder)
 
@@ -65,10 +65,10 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require_positive(command: Flags, *names: str) -> None:
-    """Checks flags.
+    """Checks that flags are above zero.
 
     Raises:
-        RecipeError: One of them is zero or less.
+        RecipeError: A flag is zero or less.
     """
     for name in names:
         if getattr(command, name) <= 0:
@@ -82,18 +82,18 @@ def require_positive(command: Flags, *names: str) -> None:
 
 
 class Network(msgspec.Struct, frozen=True):
-    """The network that all servers ran."""
+    """The network of all servers."""
 
     bundle: str
     architecture: str
     side_px: int
     num_outputs: int
     sha256: str
-    """Of the ONNX file."""
+    """Hash of the ONNX file."""
 
     @property
-    def is_meant(self) -> bool:
-        """Whether the goals are for it."""
+    def is_reference(self) -> bool:
+        """Whether this is the network that the goals apply to."""
         return (self.architecture, self.side_px) == ("efficientnet_b4", 380)
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class Network(msgspec.Struct, frozen=True):
 
 
 class PictureFile(msgspec.Struct, frozen=True):
-    """A photograph that was sent."""
+    """A photograph of a benchmark."""
 
     name: str
     megapixels: float
@@ -121,39 +121,39 @@ def picture_file(photograph: Photograph) -> PictureFile:
 
 
 def for_readers(command: AnyFlags) -> AnyFlags:
-    """The flags without paths, which say nothing to anybody else."""
+    """The flags without paths, which mean nothing on another machine."""
     return msgspec.structs.replace(command, bundle=None, photographs=None, environment=None, source=None, out=None)
 
 
 def turns_of(command: Flags, machine: Machine) -> Turns:
-    """The turns of a run, kept beside its result.
+    """The turns of a run, stored beside its result.
 
     Raises:
-        DataError: Those that stand there are of another run.
+        DataError: The stored turns belong to another run.
     """
     kept = None if command.quick else command.out
     return Turns(kept, msgspec.json.encode((machine, command), enc_hook=str))
 
 
 def read_result(path: Path, kind: type[AnyResult]) -> AnyResult:
-    """A result as it was written.
+    """Reads a result.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: The file is missing, damaged or of another version.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind, dec_hook=_path)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(
-            f"{path.name} is no result of this version", value=error, remedy="measure again, or restore the file"
+            f"{path.name} is not a result of this version", value=error, remedy="measure again, or restore the file"
         ) from error
 
 
 def write_result(result: msgspec.Struct, out: Path | None) -> None:
-    """Writes a result where it was wanted.
+    """Writes a result, if a path is given.
 
     Raises:
-        OSError: It cannot be written there.
+        OSError: The file cannot be written.
     """
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

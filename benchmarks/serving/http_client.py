@@ -1,4 +1,4 @@
-"""HTTP/1.1 over raw connections, with no more work than measuring needs: client and server share the same cores."""
+"""A small HTTP/1.1 client over raw connections: it must use little CPU, as client and server share the cores."""
 
 import asyncio
 from types import TracebackType
@@ -19,7 +19,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     status: int
     headers: dict[str, str]
-    """By lower-case name."""
+    """Lower-case name -> value."""
     body: bytes
 
 
@@ -30,7 +30,7 @@ class Connection:
         self._transport, self._protocol = transport, protocol
 
     async def send(self, request: bytes) -> Answer:
-        """Sends a request and gives its answer, which may come before the request has been sent to its end.
+        """Sends a request and returns its answer, which may come before all of the request is sent.
 
         Raises:
             ConnectionLost: The connection ended first.
@@ -40,7 +40,7 @@ class Connection:
         return await answer
 
     def write(self, part: bytes) -> None:
-        """Sends some bytes and expects no answer."""
+        """Sends bytes without waiting for an answer."""
         self._transport.write(part)
 
     @property
@@ -49,7 +49,7 @@ class Connection:
         return self._protocol.usable and not self._transport.is_closing()
 
     def close(self) -> None:
-        """Hangs up at once, whatever is under way."""
+        """Closes the connection at once, even during a request."""
         self._transport.abort()
 
     def __enter__(self) -> "Connection":
@@ -65,7 +65,7 @@ async def connect(port: int) -> Connection:
     """Opens a connection to a server on this machine.
 
     Raises:
-        ConnectionLost: Nobody listens there, or the connection was refused.
+        ConnectionLost: The connection was refused.
     """
     try:
         transport, protocol = await asyncio.get_running_loop().create_connection(_Protocol, "127.0.0.1", port)
@@ -100,7 +100,7 @@ def post_picture(path: str, picture: bytes, content_type: str = "image/jpeg") ->
 
 
 def post_head(path: str, num_bytes: int) -> bytes:
-    """The head of a POST request for a form of so many bytes."""
+    """The head of a POST request with a form of `num_bytes`."""
     return (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary={_BOUNDARY}\r\n"
         f"Content-Length: {num_bytes}\r\n\r\n"
@@ -125,7 +125,7 @@ class _Protocol(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(f"no HTTP: {error}")
+            self._fail(f"not HTTP: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(str(error or "the connection was closed"))

@@ -1,7 +1,7 @@
 """The load generator: clients that wait for their answers (closed loop) and clients that do not (open loop).
 
-In an open loop requests are due on a schedule drawn beforehand. A slow server delays none of them, and latency counts
-from the moment a request was due, so a stall shows in every request that fell into it (no coordinated omission).
+In an open loop the time of each request is fixed in advance, so a slow server does not delay requests. Latency counts
+from the time a request was due, so a stall counts for every request that was due during it (no coordinated omission).
 """
 
 import asyncio
@@ -17,72 +17,72 @@ import msgspec
 from benchmarks.serving.http_client import Answer, Connection, ConnectionLost, connect, fetch
 
 Ending = Literal["answered", "gave up", "connection lost"]
-_PATIENCE_S: Final = 120.0  # of clients in a closed loop: longer than any server needs that works at all
-_PAUSE_S: Final = 0.05  # after a refusal or a lost connection: clients that hammer would take the server's cores
+_PATIENCE_S: Final = 120.0  # of clients in a closed loop; longer than any working server needs
+_PAUSE_S: Final = 0.05  # after a refusal or a lost connection, so that retries do not use up the CPU
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of one request; times in seconds since the load began."""
+    """How one request ended; times in seconds since the start of the load."""
 
     ending: Ending
     due_s: float
-    """When it should be sent."""
+    """Time at which it should be sent."""
     sent_s: float
-    """When it was."""
+    """Time at which it was sent."""
     ended_s: float
-    """When its last byte was there, or its client left."""
+    """Time of the last byte of the answer, or of the client's disconnect."""
     status: int = 0
     """HTTP status; 0 without an answer."""
     retry_after: bool = False
-    """Whether the answer says when to come back."""
+    """Whether the answer has a Retry-After header."""
 
     @property
     def latency_s(self) -> float:
-        """From the moment it was due to its end."""
+        """Time from when it was due to its end."""
         return self.ended_s - self.due_s
 
     @property
     def word(self) -> str:
-        """Its status, or how it ended without one."""
+        """The status, or how it ended without one."""
         return str(self.status) if self.ending == "answered" else self.ending
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What a load found out."""
+    """The outcomes of a load."""
 
     outcomes: list[Outcome]
-    """In the order in which they ended."""
+    """Outcomes, in the order of their end."""
     window_s: tuple[float, float]
-    """The time in which the rate of good answers is taken; a server's queue is neither filled nor emptied in it."""
+    """Period in which the rate of good answers is measured; the server's queue neither fills nor empties in it."""
     generator_share: float
-    """Share of one core that this process took, an upper bound of what generating the load cost."""
+    """Share of one core that this process used; an upper bound of the cost of the load generator."""
     num_good: int
-    """Good answers in all, those of the lead-in and those that came after the window too."""
+    """All good answers, also those before and after the window."""
 
     @property
     def good(self) -> list[Outcome]:
-        """Those with a good answer."""
+        """Outcomes with status 200."""
         return [outcome for outcome in self.outcomes if outcome.status == 200]
 
     @property
     def per_s(self) -> float:
-        """Good answers that ended in the window, a second."""
+        """Good answers per second in the window."""
         start, end = self.window_s
         return sum(start <= outcome.ended_s < end for outcome in self.good) / (end - start)
 
     @property
     def words(self) -> dict[str, int]:
-        """How often each status, or ending without one, occurred."""
+        """How often each status, or end without a status, occurred."""
         return dict(sorted(Counter(outcome.word for outcome in self.outcomes).items()))
 
     @property
     def lateness_s(self) -> list[float]:
-        """How late each request was sent: of the generator, not of the server."""
+        """How late the generator sent each request."""
         return [outcome.sent_s - outcome.due_s for outcome in self.outcomes]
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """The smallest value that at least so many percent of them do not exceed; None without values."""
+    """The smallest value that at least `percent` of the values do not exceed; None without values."""
     if not values:
         return None
     rank = max(math.ceil(percent / 100 * len(values)), 1)
@@ -90,7 +90,7 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
 
 
 def arrivals(per_s: float, seconds: float, seed: int) -> list[float]:
-    """Moments of independent arrivals (a Poisson process), seconds."""
+    """Times of independent arrivals (a Poisson process), s."""
     chance, moments, at = random.Random(seed), [], 0.0
     while (at := at + chance.expovariate(per_s)) < seconds:
         moments.append(at)
@@ -100,14 +100,14 @@ def arrivals(per_s: float, seconds: float, seed: int) -> list[float]:
 async def closed_loop(
     port: int, requests: Sequence[bytes], *, concurrency: int, seconds: float, lead_in_s: float = 0.0
 ) -> Load:
-    """Clients that each send the next request when the last was answered, over connections that stay open.
+    """Runs clients that each send the next request when the last is answered, over persistent connections.
 
     Args:
-        port: Where the server listens.
+        port: Port of the server.
         requests: Sent in turns.
         concurrency: Number of clients.
-        seconds: The time that counts; what ends before or after it does not, but is waited for.
-        lead_in_s: Time before that.
+        seconds: Length of the measurement; requests that end before or after it are not counted, but waited for.
+        lead_in_s: Time of load before the measurement.
     """
     clock, outcomes = _Clock(), list[Outcome]()
     start, end = lead_in_s, lead_in_s + seconds
@@ -119,7 +119,7 @@ async def closed_loop(
     before = time.process_time()
     await clock.wait_until(end)
     generator_share = (time.process_time() - before) / seconds
-    # Nobody hangs up: a server that goes on with what nobody waits for would have less for what comes next.
+    # Clients wait for their answers: abandoned requests would slow the next measurement.
     await asyncio.gather(*clients)
     counted = [outcome for outcome in outcomes if start <= outcome.ended_s < end]
     return Load(counted, (start, end), generator_share, _num_good(outcomes))
@@ -128,14 +128,14 @@ async def closed_loop(
 async def open_loop(
     port: int, requests: Sequence[bytes], moments: Sequence[float], *, seconds: float, patience_s: float
 ) -> Load:
-    """Clients that come at given moments, each over a connection of its own, and leave when their patience ends.
+    """Sends requests at given times, each over a new connection; a client disconnects after its patience.
 
     Args:
-        port: Where the server listens.
+        port: Port of the server.
         requests: Sent in turns.
         moments: When each request is due, seconds from now, in order.
-        seconds: The time over which they are spread; the rate is taken from when patience has ended once to then.
-        patience_s: A client hangs up so long after its request was due; shorter than `seconds`.
+        seconds: Length of the load; the rate is measured from `patience_s` to then.
+        patience_s: Time after which a client disconnects, from when its request was due; shorter than `seconds`.
     """
     clock, clients = _Clock(), list[asyncio.Task[Outcome]]()
     before = time.process_time()
@@ -149,7 +149,7 @@ async def open_loop(
 
 
 async def one_by_one(port: int, request: bytes, count: int) -> Load:
-    """One client alone that sends a request so many times, each over a connection of its own."""
+    """Sends a request `count` times, one after another, each over a new connection."""
     clock = _Clock()
     before = time.process_time()
     outcomes = [await _visit(port, request, clock, clock.now(), _PATIENCE_S) for _ in range(count)]
@@ -173,7 +173,7 @@ class _Clock:
 async def _client(
     port: int, requests: Sequence[bytes], *, number: int, clock: _Clock, end_s: float, outcomes: list[Outcome]
 ) -> None:
-    """Sends requests from that number on, the last one before a given moment."""
+    """Sends requests in turns, starting with `number`, until `end_s`."""
     connection: Connection | None = None
     try:
         while (sent_s := clock.now()) < end_s:

@@ -1,8 +1,8 @@
-"""Program: how much memory our service takes over 20,000 requests, in a flood, and under a picture meant to fill it.
+"""Program: measures the memory of our service over 20,000 requests, in a flood, and for a malicious picture.
 
 python benchmarks/serving/memory.py [--bundle DIR] [--requests 20000] [--out FILE.json]
 
-Memory is that of all processes of the service, pages that several share counted once.
+Memory is that of all processes of the service; shared pages are counted once.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from rich.progress import Progress
 from benchmarks.serving.flags import for_readers, network_of, picture_file, turns_of, write_result
 from benchmarks.serving.http_client import fetch
 from benchmarks.serving.load import arrivals, closed_loop, one_by_one, open_loop
-from benchmarks.serving.memory_result import Flood, Hostile, Life, Memory, MemoryResult, markdown, targets
+from benchmarks.serving.memory_result import Flood, Hostile, LongRun, Memory, MemoryResult, markdown, targets
 from benchmarks.serving.mixture import send_mixture
 from benchmarks.serving.photographs import Photograph, drawn, hostile_webp
 from benchmarks.serving.process_tree import MemoryWatch
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measure(command: Memory) -> MemoryResult:
-    """Weighs the service in all three ways, prints a table and, with `out`, writes the result.
+    """Measures the memory in all three ways, prints a table and, with `out`, writes the result.
 
     Raises:
         DataError: Photographs are missing, or the service does not start.
@@ -68,7 +68,7 @@ def measure(command: Memory) -> MemoryResult:
         own_versions=own_versions(),
         hostile=turns.take("hostile", Hostile, partial(_hostile, place)),
         flood=turns.take("flood", Flood, partial(_flood, command, place, picture)),
-        life=turns.take("life", Life, partial(_life, command, place)),
+        life=turns.take("life", LongRun, partial(_long_run, command, place)),
     )
     result = msgspec.structs.replace(result, targets=targets(result))
     print(markdown(result))
@@ -78,7 +78,7 @@ def measure(command: Memory) -> MemoryResult:
 
 
 def _hostile(place: Place) -> Hostile:
-    """Sends the hostile picture to a service that has answered a few small ones."""
+    """Sends the malicious picture to a service that has answered a few small ones."""
     webp = hostile_webp()
     with running(place, OURS, Setting()) as server:
         asyncio.run(one_by_one(server.port, identify(drawn(640, 480)), _WARM_REQUESTS))
@@ -89,7 +89,7 @@ def _hostile(place: Place) -> Hostile:
 
 
 def _flood(command: Memory, place: Place, picture: Photograph) -> Flood:
-    """Sends many times more large photographs than can be answered."""
+    """Sends many more large photographs than the service can answer."""
     request = [identify(picture.data)]
     with running(place, OURS, Setting()) as server:
         asyncio.run(one_by_one(server.port, request[0], 1))
@@ -111,8 +111,8 @@ def _flood(command: Memory, place: Place, picture: Photograph) -> Flood:
         )  # fmt: skip
 
 
-def _life(command: Memory, place: Place) -> Life:
-    """Sends the mixture and weighs the service now and then."""
+def _long_run(command: Memory, place: Place) -> LongRun:
+    """Sends the mixture of requests, and measures the memory at intervals."""
     course: dict[int, float] = {}
     marks = {round(command.requests * number / 20): number for number in range(1, 21)}
     with running(place, OURS, Setting()) as server, Progress(disable=not sys.stderr.isatty()) as progress:
@@ -126,7 +126,7 @@ def _life(command: Memory, place: Place) -> Life:
         tallies = asyncio.run(send_mixture(server.port, command.requests, command.concurrency, watch))
         time.sleep(_SETTLED_S)
         end_mb = server.tree.memory_mb()
-    return Life(command.requests, course[2], end_mb, [course[number] for number in sorted(course)], tallies)
+    return LongRun(command.requests, course[2], end_mb, [course[number] for number in sorted(course)], tallies)
 
 
 if __name__ == "__main__":

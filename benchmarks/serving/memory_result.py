@@ -1,4 +1,4 @@
-"""What our service's memory did: over a long life, in a flood, and under a picture made to fill it."""
+"""The memory of our service: over many requests, in a flood, and for a malicious picture."""
 
 import msgspec
 
@@ -16,54 +16,54 @@ _FEWEST_REQUESTS = 100
 
 
 class Memory(Flags, frozen=True, kw_only=True):
-    """Weighs our service: over many requests, in a flood of large photographs, and under a hostile picture."""
+    """Measures memory: over many requests, in a flood of large photographs, and for a malicious picture."""
 
     requests: int = 20_000
-    """Requests of the long life, half of them good."""
+    """Requests of the long run, half of them good."""
     concurrency: int = 4
-    """Clients of the long life."""
+    """Clients of the long run."""
     factor: float = 20.0
-    """Requests a second of the flood, as a multiple of what the service answers in closed loop just before."""
+    """Request rate of the flood, as a multiple of the measured capacity in closed loop."""
     seconds: float = 20.0
-    """Length of the flood."""
+    """Length of the flood, s."""
     patience_s: float = 5.0
-    """A client of the flood hangs up so long after its request was due."""
+    """Time after which a client of the flood disconnects, from when its request was due, s."""
     capacity_seconds: float = 10.0
-    """Length of the measurement of what the service answers."""
+    """Length of the measurement of the capacity, s."""
     seed: int = 0
-    """Decides the moments of arrival."""
+    """Seed of the arrival times."""
 
     def __post_init__(self) -> None:
         require_positive(self, "concurrency", "factor", "seconds", "patience_s", "capacity_seconds")
         if self.requests < _FEWEST_REQUESTS:
             raise RecipeError(
-                "too few requests to see a drift",
+                "too few requests to measure a drift",
                 value=self.requests,
                 limit=f"at least {_FEWEST_REQUESTS}",
                 remedy="raise --requests",
             )
 
 
-class Life(msgspec.Struct, frozen=True):
+class LongRun(msgspec.Struct, frozen=True):
     """Memory over many requests."""
 
     requests: int
     warm_mb: float
-    """After the first tenth of the requests."""
+    """Memory after the first tenth of the requests, MB."""
     end_mb: float
-    """After the last one."""
+    """Memory after the last request, MB."""
     course_mb: list[float]
-    """At every twentieth of the requests."""
+    """Memory after each twentieth of the requests, MB."""
     tallies: list[Tally]
 
     @property
     def drift(self) -> float:
-        """How much more at the end than when warm, as a share."""
+        """Growth from warm to the end, as a share."""
         return self.end_mb / self.warm_mb - 1
 
     @property
     def unexpected(self) -> list[Tally]:
-        """Requests that did not end as their kind does."""
+        """Requests that did not end as expected of their kind."""
         return [tally for tally in self.tallies if EXPECTED[tally.kind] != tally.word]
 
 
@@ -75,12 +75,12 @@ class Flood(msgspec.Struct, frozen=True):
     words: dict[str, int]
     idle_mb: float
     peak_mb: float
-    """The most of all weighings, pages that processes share counted once."""
+    """Largest measured memory, shared pages counted once, MB."""
     high_water_mb: float
-    """The most of each process, summed: an upper bound."""
+    """Sum of the peaks of all processes: an upper bound, MB."""
     after_mb: float
     generator_share: float
-    """Share of one core that the load generator took."""
+    """Share of one core that the load generator used."""
 
 
 class Hostile(msgspec.Struct, frozen=True):
@@ -89,20 +89,20 @@ class Hostile(msgspec.Struct, frozen=True):
     num_bytes: int
     status: int
     extra_mb: float
-    """How much more than before each process held at most, summed."""
+    """Growth of the sum of the peaks of all processes, MB."""
 
 
 class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured."""
+    """The result of the program."""
 
     machine: Machine
     measured_on: str
     setting: Memory
     network: Network
     photograph: PictureFile
-    """What the flood carried."""
+    """The photograph of the flood."""
     own_versions: dict[str, str]
-    life: Life
+    life: LongRun
     flood: Flood
     hostile: Hostile
     targets: list[Target] = []

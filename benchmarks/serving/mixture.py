@@ -1,4 +1,4 @@
-"""Requests of every kind that a service meets in a long life: good, broken, too large, and from clients that leave."""
+"""A mixture of requests for a long run: good, broken, too large, and from clients that disconnect."""
 
 import asyncio
 from collections import Counter
@@ -22,7 +22,7 @@ EXPECTED: Final[Mapping[Kind, str]] = {
     "too many bytes": "413",
     "client left": "left",
 }
-"""How each kind ends where the service has time for it."""
+"""How each kind should end."""
 _TOO_MANY_BYTES: Final = 100_000_000
 _PATIENCE_S: Final = 60.0
 
@@ -32,24 +32,24 @@ class Tally(msgspec.Struct, frozen=True):
 
     kind: Kind
     word: str
-    """HTTP status, or how it ended without one."""
+    """The status, or how the requests ended without one."""
     count: int
 
 
 async def send_mixture(port: int, requests: int, concurrency: int, watch: Callable[[int], None]) -> list[Tally]:
-    """Sends requests of all kinds in turns, several at a time.
+    """Sends requests of all kinds in turns, from several clients.
 
     Args:
-        port: Where the service listens.
-        requests: How many.
+        port: Port of the service.
+        requests: Number of requests.
         concurrency: Clients; each sends its next request when the last one has ended.
-        watch: Called after each request with the number of those that have ended.
+        watch: Called after each request with the number of ended requests.
     """
     messages, counts = _messages(), Counter[tuple[Kind, str]]()
     numbers = iter(range(requests))
 
     async def client() -> None:
-        for number in numbers:  # shared: each number is taken once
+        for number in numbers:  # shared by all clients: each number is taken once
             kind = _TURN[number % len(_TURN)]
             counts[kind, await _one(port, kind, messages[kind])] += 1
             watch(counts.total())
@@ -86,5 +86,5 @@ async def _one(port: int, kind: Kind, message: bytes) -> str:
 
 async def _leave(connection: Connection, message: bytes) -> str:
     connection.write(message)
-    await asyncio.sleep(0.005)  # the service shall have begun to read
+    await asyncio.sleep(0.005)  # so that the service has started to read
     return "left"

@@ -1,8 +1,8 @@
-"""Program: a bundle of the full size with random weights, for measuring where no trained one is at hand.
+"""Program: writes a bundle of full size with random weights, for benchmarks without a trained network.
 
 python benchmarks/serving/network.py [--out DIR] [--outputs 5337] [--px 380]
 
-Speed and memory do not depend on what a network has learned. Its answers mean nothing.
+Speed and memory do not depend on the weights. The answers of this network mean nothing.
 """
 
 import sys
@@ -42,9 +42,9 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     outputs: int = 5337
     """Width of the classifier."""
     px: int = 380
-    """Side of the served pictures, px."""
+    """Side of the network input, px."""
     seed: int = 0
-    """Decides the weights."""
+    """Seed of the weights."""
 
 
 def main() -> None:
@@ -53,14 +53,14 @@ def main() -> None:
 
 
 def write(command: Network) -> Bundle:
-    """Makes, converts and seals the network.
+    """Creates, converts and seals the network.
 
     Raises:
         BundleError: The folder exists.
     """
     torch.manual_seed(command.seed)
     network = PlantNetwork(command.architecture, command.outputs)
-    # As wide as features are: else all logits are nearly equal, and servers would agree or differ by chance.
+    # With the default, small weights all logits would be nearly equal, and rounding would decide the answers.
     torch.nn.init.normal_(network.head.get_parameter("weight"))
     num_parameters = network.num_parameters()
     spec = InputSpec(command.px, command.px, command.px, crop_fraction=0.95)
@@ -78,7 +78,7 @@ def write(command: Network) -> Bundle:
 
 
 def make_taxonomy(num_outputs: int) -> Taxonomy:
-    """Made-up plants, one an output."""
+    """Made-up species, one for each output."""
     taxa = []
     for number in range(num_outputs):
         genus = number // _TAXA_A_GENUS
@@ -89,7 +89,7 @@ def make_taxonomy(num_outputs: int) -> Taxonomy:
 
 
 def _estimate_norms(network: PlantNetwork, spec: InputSpec) -> None:
-    """Gives BatchNorm the statistics of noise: with those it starts from, activations fade and all answers are one."""
+    """Estimates BatchNorm's statistics from noise; with the initial ones, activations vanish and all answers are equal."""
     network.train()
     with torch.no_grad():
         for _ in range(8):

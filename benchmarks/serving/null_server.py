@@ -1,4 +1,4 @@
-"""Program: a server that reads requests and answers at once with nothing; what it takes is the load generator's cost.
+"""Program: a server that answers each request at once, to measure the cost of the load generator itself.
 
 python benchmarks/serving/null_server.py PORT
 """
@@ -27,23 +27,23 @@ class NullProtocol(asyncio.Protocol):
     """Answers every complete request."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begins a connection."""
+        """Starts a connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._parser = httptools.HttpRequestParser(self)
 
     def data_received(self, data: bytes) -> None:
-        """Reads on."""
+        """Parses received bytes."""
         self._parser.feed_data(data)
 
     def on_message_complete(self) -> None:
-        """Answers."""
+        """Sends the answer."""
         self._transport.write(_ANSWER)
 
 
 @contextmanager
 def null_server() -> Iterator[int]:
-    """Starts the program on a free port and gives the port; ends it afterwards."""
+    """Runs the program on a free port during the block; yields the port."""
     port = free_port()
     process = subprocess.Popen([sys.executable, __file__, str(port)])
     try:

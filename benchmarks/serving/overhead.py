@@ -1,4 +1,4 @@
-"""Where the time of a lone request goes in our service: its own metrics are read before and after each request."""
+"""How long a single request spends in each step of our service, by its metrics before and after the request."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ _Stage = Literal["decode", "run"]
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """The parts of one request, seconds."""
+    """The parts of the latency of one request, s."""
 
     latency_s: float
     decode_s: float
@@ -29,29 +29,29 @@ class Parts(msgspec.Struct, frozen=True):
 
     @property
     def rest_s(self) -> float:
-        """What is neither decode nor run."""
+        """All but decode and run."""
         return self.latency_s - self.decode_s - self.run_s
 
 
 class Overhead(msgspec.Struct, frozen=True):
-    """Where the time of a request goes when it is alone in our service; medians, ms."""
+    """The parts of the latency of single requests in an idle service; medians, ms."""
 
     photograph: str
     requests: int
     latency_ms: float
-    """At the client."""
+    """Latency at the client."""
     decode_ms: float
-    """As the service's own metrics have it."""
+    """Decode time by the service's metrics; so is `run_ms`."""
     run_ms: float
     rest_ms: float
-    """Latency less decode and run, request by request."""
+    """Latency minus decode and run, request by request."""
 
 
 def overhead(port: int, photograph: Photograph, requests: int) -> Overhead:
-    """Sends a photograph so many times to our service, one at a time.
+    """Sends a photograph to our service `requests` times, one at a time.
 
     Raises:
-        DataError: The service gives another answer than 200, or does not time decode and run.
+        DataError: The service answers with another status than 200.
     """
     parts = asyncio.run(_measure(port, identify(photograph.data), requests + _WARM_UP))[_WARM_UP:]
     return Overhead(
@@ -73,14 +73,14 @@ async def _measure(port: int, request: bytes, count: int) -> list[Parts]:
             answer = await connection.send(request)
             latency_s = time.perf_counter() - began
             if answer.status != 200:
-                raise DataError("a lone request was not answered", value=f"status {answer.status}", limit="status 200")
+                raise DataError("a single request was not answered", value=f"status {answer.status}", limit="status 200")
             after = await _seconds(port)
             parts.append(Parts(latency_s, after["decode"] - before["decode"], after["run"] - before["run"]))
     return parts
 
 
 async def _seconds(port: int) -> dict[str, float]:
-    """Seconds that the service has spent in each step since its start."""
+    """Time that the service has spent in each step since its start, s."""
     text = (await fetch(port, _METRICS)).body
     found = {name.decode(): float(value) for name, value in _SECONDS.findall(text)}
     return {"decode": 0.0, "run": 0.0} | found

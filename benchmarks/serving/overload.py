@@ -1,10 +1,11 @@
-"""Program: what servers do with 2.5 times the requests that they can answer, when clients give up after 5 s.
+"""Program: sends servers 2.5 times the requests that they can answer; clients give up after 5 s.
 
 python benchmarks/serving/overload.py [--bundle DIR] [--compared serving.json] [--out FILE.json]
 
-Requests come in an open loop: at moments drawn beforehand, whether or not earlier ones were answered, each over a
-connection of its own. One server runs at a time: idle latency, capacity in closed loop, burst, next request, memory.
-Each rival runs in the setting that `compare.py` found best, as it comes and with its own limits.
+Requests come in an open loop: at times that are fixed in advance, whether or not earlier ones are answered, each over a
+new connection. One server runs at a time. Measured are its idle latency, capacity in closed loop, the burst, the next
+request after it, and memory. Each rival runs with the configuration that `compare.py` found best, without and with its
+own limits.
 """
 
 import asyncio
@@ -58,7 +59,7 @@ _SETTLED_S: Final = 5.0
 _LONGEST_WAIT_S: Final = 120.0
 _RETRY_S: Final = 0.05
 _REFUSALS: Final = frozenset({429, 503})
-"""Statuses by which a server says that it has too much to do."""
+"""Statuses of a refusal because of overload."""
 
 
 def main() -> None:
@@ -67,7 +68,7 @@ def main() -> None:
 
 
 def measure(command: Overload) -> OverloadResult:
-    """Overloads all servers in turns, prints a table and, with `out`, writes the result.
+    """Overloads each server in turn, prints a table and, with `out`, writes the result.
 
     Raises:
         DataError: Photographs or the rivals' environment are missing, or a server does not start or answer.
@@ -77,7 +78,7 @@ def measure(command: Overload) -> OverloadResult:
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """A server in the setting that it is overloaded in."""
+    """A server and its configuration for the burst."""
 
     contender: Contender
     limits: Limits
@@ -96,7 +97,7 @@ class _Run:
         self._turns = turns_of(command, self._machine)
 
     def result(self) -> OverloadResult:
-        """Overloads every server, or those that are left."""
+        """Runs all bursts that are not measured yet."""
         command = self._command
         servers = self._rounds()
         result = OverloadResult(
@@ -118,7 +119,7 @@ class _Run:
     def _rounds(self) -> list[Bursts]:
         found: dict[_Entry, list[Burst]] = {entry: [] for entry in self._entries}
         for number in track(range(self._command.rounds), "rounds", disable=not sys.stderr.isatty()):
-            first = number % len(self._entries)  # none always follows the same one
+            first = number % len(self._entries)  # another order in each round
             for entry in self._entries[first:] + self._entries[:first]:
                 key = f"round {number}: {entry.contender}, {entry.limits}"
                 found[entry].append(self._turns.take(key, Burst, partial(self._burst, entry)))
@@ -136,7 +137,7 @@ class _Run:
         return entries
 
     def _burst(self, entry: _Entry) -> Burst:
-        """Starts a server, overloads it and ends it."""
+        """Starts a server, overloads it and stops it."""
         command, request = self._command, identify(self._picture.data)
         with running(self._place, entry.contender, entry.setting) as server:
             capacity = self._capacity(server, request)
@@ -210,7 +211,7 @@ def _described(
 
 
 def _next_answer_ms(port: int, request: bytes) -> float:
-    """How long a client that comes after the burst has to wait for a good answer; one that is refused tries again."""
+    """Time until a client that comes after the burst has a good answer; it retries after a refusal, ms."""
     began = time.perf_counter()
     while not asyncio.run(one_by_one(port, request, 1)).good and time.perf_counter() - began < _LONGEST_WAIT_S:
         time.sleep(_RETRY_S)
@@ -218,17 +219,17 @@ def _next_answer_ms(port: int, request: bytes) -> float:
 
 
 def _best_settings(command: Overload, network: Network) -> dict[Contender, Setting]:
-    """What compare.py found best at the concurrency that the capacity is measured with.
+    """The best configurations of `compare.py`, at the concurrency of the capacity measurement.
 
     Raises:
-        DataError: The result cannot be read, or is of another network.
+        DataError: The result cannot be read, or another network was measured.
     """
     if command.compared is None:
         return {}
     result = read_result(command.compared, Comparison)
     if result.network.sha256 != network.sha256:
         raise DataError(
-            "the settings were found with another network", value=result.network, limit=str(network),
+            "the configurations were found with another network", value=result.network, limit=str(network),
             remedy="run compare.py with this bundle",
         )  # fmt: skip
     return {choice.contender: choice.best(command.concurrency) for choice in result.choices}

@@ -1,4 +1,4 @@
-"""What an overload found out: what was still answered, how refusals came, and how the server was afterwards."""
+"""The result of an overload: answers, refusals, and the state of the server afterwards."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,47 +17,47 @@ from training.insight.studies.report import spread, table
 from training.machine import Machine
 
 Limits = Literal["none", "own"]
-"""Whether a rival runs with what it offers against overload itself."""
+"""Whether a rival runs with its own limits against overload."""
 _MOST_504: Final = 0.001
 
 
 class Overload(Flags, frozen=True, kw_only=True):
-    """Sends more than a server can answer, to one server after the other."""
+    """Sends servers more requests than they can answer, one server after another."""
 
     servers: tuple[RivalName, ...] = ("LitServe", "BentoML", "FastAPI")
-    """Rivals; our own service always takes part."""
+    """Rivals; our own service is always included."""
     limits: tuple[Limits, ...] = ("none", "own")
-    """Run each rival as it comes, and with its own limits set: uvicorn's connections, BentoML's requests and time,
-    LitServe's time."""
+    """Run each rival without limits, and with its own: uvicorn's connections, BentoML's requests and time, LitServe's
+    time."""
     decoding: Decoding = "full"
-    """How rivals decode: Pillow's full decode, as their documentation shows, or our own at reduced scale."""
+    """How rivals decode: Pillow's full decode, as in their documentation, or ours at a reduced scale."""
     compared: Path | None = None
-    """Result of compare.py with the same network, whose best settings the rivals are given; default: one process a
-    core."""
+    """Result of compare.py with the same network; the rivals get its best configurations. Default: one process for
+    each core."""
     photograph: PhotographName = "12 MP"
-    """What is sent."""
+    """The photograph to send."""
     factor: float = 2.5
-    """Requests a second, as a multiple of what the server itself answers in closed loop just before."""
+    """Request rate, as a multiple of the server's measured capacity in closed loop."""
     seconds: float = 30.0
-    """Length of the burst."""
+    """Length of the burst, s."""
     patience_s: float = 5.0
-    """A client hangs up so long after its request was due."""
+    """Time after which a client disconnects, from when its request was due, s."""
     concurrency: int = 8
     """Clients of the closed loop that measures the capacity."""
     capacity_seconds: float = 15.0
-    """Length of that measurement."""
+    """Length of the measurement of the capacity, s."""
     idle_requests: int = 12
-    """Requests one by one for the latency of an idle server."""
+    """Single requests for the latency of an idle server."""
     rounds: int = 2
-    """Rounds; in each of them every server is started once more."""
+    """Number of rounds; each starts every server anew."""
     seed: int = 0
-    """Decides the moments of arrival."""
+    """Seed of the arrival times."""
 
     def __post_init__(self) -> None:
         require_positive(self, "factor", "patience_s", "concurrency", "capacity_seconds", "idle_requests", "rounds")
         if self.seconds <= self.patience_s:
             raise RecipeError(
-                "the burst ends before the first client has lost its patience",
+                "the burst is shorter than the patience of a client",
                 value=f"{self.seconds:g} s",
                 limit=f"more than {self.patience_s:g} s",
                 remedy="raise --seconds or lower --patience-s",
@@ -69,40 +69,40 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True):
 
     setting: Setting
     capacity_per_s: float
-    """Good answers a second in closed loop."""
+    """Good answers per second in closed loop."""
     offered_per_s: float
     good_per_s: float
-    """Good answers a second to clients that still waited, from when patience had ended once to the last arrival."""
+    """Good answers per second, from one patience after the start to the last arrival."""
     words: dict[str, int]
-    """How often each status, or ending without one, occurred."""
+    """How often each status, or end without a status, occurred."""
     answer_p50_ms: float | None
     answer_p99_ms: float | None
-    """Of good answers, from the moment the request was due."""
+    """Latency of good answers, from when the request was due."""
     refusal_p99_ms: float | None
-    """Of answers 429 and 503."""
+    """Latency of answers 429 and 503."""
     retry_after: float | None
-    """Share of the refusals that say when to come back."""
+    """Share of the refusals with a Retry-After header."""
     idle_ms: float
-    """Median latency of an idle server, before."""
+    """Median latency of the idle server before the burst."""
     next_ms: float
-    """Wait for the next good answer, when the last client of the burst had its answer or has left."""
+    """Time to the next good answer after the burst."""
     before_mb: float
     peak_mb: float
     after_mb: float
-    """Memory idle, at most in the burst, and 5 s after it."""
+    """Memory before the burst, its peak in the burst, and 5 s after it, MB."""
     lateness_p99_ms: float | None
-    """How late the generator sent."""
+    """How late the generator sent requests."""
     generator_share: float
-    """Share of one core that the generator took."""
+    """Share of one core that the generator used."""
     processes_left: int
 
     def share(self, *words: str) -> float:
-        """Share of the requests that ended so."""
+        """Share of the requests that ended in one of these ways."""
         return sum(self.words.get(word, 0) for word in words) / max(sum(self.words.values()), 1)
 
     @property
     def other_5xx(self) -> int:
-        """Answers from 500 on but 503 and 504."""
+        """Answers 5xx other than 503 and 504."""
         wrong = [word for word in self.words if word.startswith("5") and word not in {"503", "504"}]
         return sum(self.words[word] for word in wrong)
 
@@ -121,7 +121,7 @@ class Bursts(msgspec.Struct, frozen=True):
 
 
 class OverloadResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured."""
+    """The result of the program."""
 
     machine: Machine
     measured_on: str
@@ -137,15 +137,15 @@ class OverloadResult(msgspec.Struct, frozen=True, kw_only=True):
 def targets(result: OverloadResult) -> list[Target]:
     """The goals; ratios are taken within a round."""
     ours = next(each for each in result.servers if each.contender == OURS).bursts
-    meant = result.network.is_meant
+    applies = result.network.is_reference
     share = median(burst.good_per_s / burst.capacity_per_s for burst in ours)
-    found = [at_least("ours: good answers as a share of its capacity", 0.95, share, meant=meant)]
+    found = [at_least("ours: good answers as a share of its capacity", 0.95, share, applies=applies)]
     for rival in result.servers:
         if rival.contender != OURS:
             pairs = zip(ours, rival.bursts, strict=True)
             ratios = [a.good_per_s / b.good_per_s for a, b in pairs if b.good_per_s > 0]
             name = f"good answers against {rival.name}"
-            found.append(at_least(name, 1.8, median(ratios) if ratios else None, meant=meant, unit="x"))
+            found.append(at_least(name, 1.8, median(ratios) if ratios else None, applies=applies, unit="x"))
     return [*found, *_own_targets(ours)]
 
 

@@ -1,4 +1,4 @@
-"""The pictures that requests carry: a phone's photograph in two sizes, others, and pictures that mean harm."""
+"""The pictures of the benchmarks: a photograph in two sizes, others, and malicious pictures."""
 
 import io
 from pathlib import Path
@@ -12,7 +12,7 @@ from models.errors import DataError
 from models.preprocess import read_picture, upright_size
 
 PHOTOGRAPHS: Final = Path(__file__).resolve().parents[3] / "shared" / "data" / "photos"
-CAMERA_FILE: Final = "phone_12mp.heic"  # its JPEG neighbor of that name has 9.1 megapixels
+CAMERA_FILE: Final = "phone_12mp.heic"  # the JPEG of that name has 9.1 megapixels
 PhotographName = Literal["1 MP", "12 MP"]
 _ONE_MEGAPIXEL: Final = 1e6
 _QUALITY: Final = 90  # with chroma at half resolution, about what phones store
@@ -27,10 +27,10 @@ class Photograph(msgspec.Struct, frozen=True):
 
 
 def photographs(folder: Path) -> dict[PhotographName, Photograph]:
-    """A phone's photograph as JPEG, of 12 megapixels as it was taken, and the same at one.
+    """A phone's photograph as JPEG: at its 12 megapixels, and reduced to one.
 
     Raises:
-        DataError: The folder does not hold the phone's file.
+        DataError: The folder lacks the file.
     """
     path = folder / CAMERA_FILE
     if not path.is_file():
@@ -48,17 +48,17 @@ def photographs(folder: Path) -> dict[PhotographName, Photograph]:
 
 
 def drawn_photographs() -> dict[PhotographName, Photograph]:
-    """Drawn pictures of the same two sizes."""
+    """Generated pictures of the same two sizes."""
     return {"1 MP": _photograph("1 MP", drawn(1156, 865)), "12 MP": _photograph("12 MP", drawn(4032, 3024))}
 
 
 def others(folder: Path) -> list[Photograph]:
-    """The JPEG files of the folder, on which servers must agree."""
+    """The JPEG files of the folder; all servers must give the same answers to them."""
     return [_photograph(path.name, path.read_bytes()) for path in sorted(folder.glob("*.jpg"))]
 
 
 def drawn(width: int, height: int, seed: int = 0) -> bytes:
-    """A drawn picture as JPEG: soft spots and some noise."""
+    """A generated picture as JPEG: soft spots and some noise."""
     chance = np.random.default_rng(seed)
     spots = Image.fromarray(chance.integers(0, 256, (8, 8, 3), dtype=np.uint8))
     soft = np.asarray(spots.resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
@@ -67,17 +67,17 @@ def drawn(width: int, height: int, seed: int = 0) -> bytes:
 
 
 def broken(data: bytes) -> bytes:
-    """A picture file that ends in the middle."""
+    """The first half of a picture file."""
     return data[: len(data) // 2]
 
 
 def oversized_png() -> bytes:
-    """A PNG of 42 megapixels in a few kilobytes: more pixels than its format may have."""
+    """A PNG of 42 megapixels in a few kilobytes: more pixels than the service allows."""
     return _encoded(Image.new("1", (7000, 6000)), "PNG")
 
 
 def hostile_webp(width: int = 10_000, height: int = 5_000) -> bytes:
-    """A WebP of 50 megapixels in about 100 kB, whose decode takes several hundred megabytes."""
+    """A WebP of 50 megapixels in about 100 kB; decoding it would take several hundred megabytes."""
     return _encoded(Image.new("RGB", (width, height), (40, 90, 30)), "WEBP", quality=1, method=0)
 
 

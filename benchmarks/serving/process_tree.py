@@ -1,4 +1,4 @@
-"""A server with all its processes: started together, weighed together, ended together."""
+"""A server with all its processes: starts it, measures memory and CPU time, and stops it."""
 
 import os
 import signal
@@ -19,15 +19,15 @@ _POLL_S: Final = 0.05
 
 
 class ProcessTree:
-    """A process, and all that it starts; used with `with`, at whose end all are killed.
+    """A process and all its descendants, as a context manager that kills them at the end.
 
-    SIGTERM ends the `with` as Ctrl-C does: a server that is left behind would disturb whatever is measured next.
+    SIGTERM raises KeyboardInterrupt within the block, so that no server is left to disturb the next measurement.
 
     Args:
         command: Program and arguments.
-        environment: Of the process, complete.
-        log: File for what it writes.
-        folder: Where it runs.
+        environment: All environment variables of the process.
+        log: File for its output.
+        folder: Its working directory.
     """
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], log: Path, folder: Path) -> None:
@@ -39,18 +39,18 @@ class ProcessTree:
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # what an ended parent leaves behind still belongs to the session
+                start_new_session=True,  # orphaned processes still belong to the session
             )
         self._known: dict[int, psutil.Process] = {self._main.pid: psutil.Process(self._main.pid)}
         self._on_sigterm: Any = None
 
     @property
     def alive(self) -> bool:
-        """Whether its first process runs."""
+        """Whether the main process runs."""
         return self._main.poll() is None
 
     def members(self) -> list[psutil.Process]:
-        """All its processes that run now, the children of ended ones too."""
+        """All processes that run now, orphaned ones too."""
         for process in list(self._known.values()):
             with suppress(psutil.Error):
                 self._known.update((child.pid, child) for child in process.children(recursive=True))
@@ -61,7 +61,7 @@ class ProcessTree:
         return [process for process in self._known.values() if _runs(process)]
 
     def memory_mb(self) -> float:
-        """Memory of all processes, pages that several share counted once (proportional set size)."""
+        """Memory of all processes, shared pages counted once (proportional set size), MB."""
         total = 0
         for process in self.members():
             with suppress(psutil.Error):
@@ -69,7 +69,7 @@ class ProcessTree:
         return total / _MB
 
     def core_s(self) -> float:
-        """Processor time of all processes that run now, seconds."""
+        """CPU time of all processes that run now, s."""
         total = 0.0
         for process in self.members():
             with suppress(psutil.Error):
@@ -78,20 +78,20 @@ class ProcessTree:
         return total
 
     def reset_high_water(self) -> None:
-        """Makes the kernel forget how large each process once was (proc(5), clear_refs)."""
+        """Resets the kernel's peak memory of each process (proc(5), clear_refs)."""
         for process in self.members():
             with suppress(OSError):
                 Path(f"/proc/{process.pid}/clear_refs").write_text("5")
 
     def high_water_mb(self) -> float:
-        """The most that each process held since the last reset, summed; an upper bound of what all held at once."""
+        """Sum of the peaks of all processes since the last reset, MB: an upper bound of the peak of the sum."""
         return sum(_high_water_kb(process.pid) for process in self.members()) / 1000
 
     def end(self, grace_s: float = 15.0) -> int:
-        """Asks the first process to end, waits, then kills what is left.
+        """Sends SIGTERM to the main process, waits, then kills all processes that are left.
 
         Returns:
-            How many processes it left behind.
+            Number of processes that were left.
         """
         self.members()
         if self.alive:
@@ -99,7 +99,7 @@ class ProcessTree:
         deadline = time.monotonic() + grace_s
         while self.alive and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        time.sleep(2 * _POLL_S)  # children that were told to end as well get a moment for it
+        time.sleep(2 * _POLL_S)  # time for children that are ending as well
         left = [process for process in self.members() if process.pid != self._main.pid]
         self._kill()
         return len(left)
@@ -126,11 +126,11 @@ class ProcessTree:
 
 
 class MemoryWatch:
-    """Weighs a server again and again, in a thread of its own, and keeps the most.
+    """Measures the memory of a server repeatedly in a thread, and keeps the peak.
 
     Args:
-        tree: What to weigh.
-        interval_s: Time between two weighings. Each takes a few milliseconds a process.
+        tree: The server.
+        interval_s: Time between two measurements, each of which takes a few milliseconds per process.
     """
 
     def __init__(self, tree: ProcessTree, interval_s: float = 0.5) -> None:
@@ -155,7 +155,7 @@ class MemoryWatch:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A free port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
     return port

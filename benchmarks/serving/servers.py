@@ -1,4 +1,4 @@
-"""The servers that are compared: how each is started, which settings it may be given, and when it is ready."""
+"""The compared servers: their command lines, their configurations, and how to tell that they are ready."""
 
 import asyncio
 import json
@@ -46,13 +46,13 @@ class Contender(msgspec.Struct, frozen=True, order=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What all servers are given."""
+    """The bundle, environment and checkout for all servers."""
 
     bundle: Bundle
     environment: Path
     """Virtual environment of the rivals."""
     ours: tuple[str, ...] = ()
-    """More flags for our own service."""
+    """Further flags for our service."""
     source: Path = ROOT
     """Checkout whose service is measured."""
 
@@ -64,16 +64,16 @@ class Running(msgspec.Struct, frozen=True):
     port: int
     tree: ProcessTree
     start_s: float
-    """Seconds from its start until it was ready."""
+    """Time from its start until it was ready, s."""
 
 
 OURS: Final = Contender("ours", "reduced")
 
 
 def candidates(server: ServerName, cores: int) -> Sequence[Setting]:
-    """The settings that a rival is tried with: one run on all cores, or one run a core in threads or processes."""
+    """The configurations to try: one run on all cores, or one run on each core, in threads or processes."""
     if server == "ours":
-        return (Setting(),)  # it needs none: its own choice is measured
+        return (Setting(),)  # our service chooses its own
     a_core_each = Setting(workers=cores)
     all_cores = Setting(intra_op=cores, spinning=True)
     both = Setting(workers=cores, intra_op=cores)
@@ -83,10 +83,10 @@ def candidates(server: ServerName, cores: int) -> Sequence[Setting]:
 
 
 def with_limits(server: RivalName, setting: Setting, patience_s: float) -> Setting:
-    """The same with what the server itself offers against overload.
+    """The configuration with the limits against overload that the server itself offers.
 
-    FastAPI's uvicorn limits connections of a process, BentoML requests of the service and their time; LitServe only
-    drops what waited too long.
+    FastAPI's uvicorn limits the connections of a process, BentoML the requests of the service and their time. LitServe
+    drops requests that waited too long.
     """
     in_flight = 8
     if server == "FastAPI":
@@ -97,10 +97,10 @@ def with_limits(server: RivalName, setting: Setting, patience_s: float) -> Setti
 
 
 def require_environment(environment: Path, servers: Sequence[ServerName]) -> None:
-    """Looks for the rivals' environment.
+    """Checks that the rivals' environment exists.
 
     Raises:
-        DataError: A rival is wanted and there is no environment.
+        DataError: A rival is to be measured, and there is no environment.
     """
     if any(server != "ours" for server in servers) and not _python(environment).exists():
         raise DataError(
@@ -113,21 +113,21 @@ def require_environment(environment: Path, servers: Sequence[ServerName]) -> Non
 
 
 def versions(environment: Path) -> dict[str, str]:
-    """Versions of what the rivals are made of; empty without their environment."""
+    """Versions of the rivals' packages; empty without their environment."""
     return _versions(_python(environment), _PACKAGES) if _python(environment).exists() else {}
 
 
 def own_versions() -> dict[str, str]:
-    """Versions of what our service is made of."""
+    """Versions of our service's packages."""
     return _versions(Path(sys.executable), _OWN_PACKAGES)
 
 
 @contextmanager
 def running(place: Place, contender: Contender, setting: Setting) -> Iterator[Running]:
-    """A server that is ready, on a free port; all its processes are killed at the end.
+    """Starts a server on a free port and yields it when it is ready; all its processes are killed at the end.
 
     Raises:
-        DataError: It ended, or did not become ready in time; the message holds the end of its log.
+        DataError: The server ended, or was not ready in time; the message holds the end of its log.
     """
     port, began = free_port(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch:
@@ -141,9 +141,9 @@ def running(place: Place, contender: Contender, setting: Setting) -> Iterator[Ru
 
 
 def top_outputs(contender: Contender, bundle: Bundle, answer: bytes) -> list[tuple[str, float]]:
-    """The likeliest taxa of a server's answer, by taxon id, with scores.
+    """The likeliest taxa of a server's answer: taxon id and score.
 
-    Rivals give outputs; those that mean one taxon are summed, as ours does, as far as they were given.
+    Rivals answer with outputs. The scores of those of one taxon are summed, as in our service.
     """
     found = json.loads(answer)
     if contender.server == "ours":
@@ -157,12 +157,12 @@ def top_outputs(contender: Contender, bundle: Bundle, answer: bytes) -> list[tup
 
 
 def identify(picture: bytes, content_type: str = "image/jpeg") -> bytes:
-    """The request that every server is sent."""
+    """The request for all servers."""
     return post_picture(IDENTIFY, picture, content_type)
 
 
 def _command(place: Place, contender: Contender, setting: Setting, port: int) -> tuple[list[str], dict[str, str]]:
-    """The command line of a server, and what its environment holds besides."""
+    """The command line of a server, and its further environment variables."""
     if contender.server == "ours":
         flags = ["--bundle", str(place.bundle.folder.resolve()), "--port", str(port), "--precision", "fp32"]
         return [sys.executable, "-m", "serving", *flags, *place.ours], {"PYTHONPATH": str(place.source.resolve())}
@@ -184,10 +184,10 @@ def _command(place: Place, contender: Contender, setting: Setting, port: int) ->
 
 
 def _environment(scratch: Path) -> dict[str, str]:
-    """Ours without its knobs; nothing is written but to the scratch folder, and nobody is told what is measured."""
+    """This environment without our settings; servers write to the scratch folder only, and telemetry is off."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("BOTANIFY_", "OMP_"))}
-    told = {"BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(scratch / "bentoml"), "TMPDIR": str(scratch)}
-    return kept | told | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    isolated = {"BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(scratch / "bentoml"), "TMPDIR": str(scratch)}
+    return kept | isolated | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _wait_until_ready(tree: ProcessTree, contender: Contender, port: int, log: Path) -> None:

@@ -1,4 +1,4 @@
-"""How a server is set up, and what a rival's program must know; imported by rivals too, so it needs little itself."""
+"""The configuration of a rival server. The rivals' programs import this module, so it imports little itself."""
 
 import os
 from pathlib import Path
@@ -9,34 +9,34 @@ import msgspec
 from models.preprocess import InputSpec
 
 RIVAL_VARIABLE: Final = "BENCHMARK_RIVAL"
-"""Environment variable that holds a rival's task as JSON."""
+"""Environment variable that holds a `RivalTask` as JSON."""
 
 ServerName = Literal["ours", "FastAPI", "LitServe", "BentoML"]
 RivalName = Literal["FastAPI", "LitServe", "BentoML"]
 Decoding = Literal["full", "reduced"]
-"""full: Pillow decodes every pixel, as the rivals' documentation shows; reduced: our own decode at reduced scale."""
+"""full: Pillow decodes at full scale, as the rivals' documentation shows; reduced: our decode at a reduced scale."""
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a rival runs."""
+    """Processes, threads, batching and limits of a rival server."""
 
     workers: Count = 1
     """Processes that decode and run."""
     threads: Count = 1
-    """Requests that one process works on at the same time."""
+    """Requests that one process handles at the same time."""
     intra_op: Count = 1
-    """Threads of a network run."""
+    """Threads of ONNX Runtime in one run of the network."""
     spinning: bool = False
-    """Let the threads of a run spin between operators, as is ONNX Runtime's default."""
+    """Let these threads spin between operators, as by ONNX Runtime's default."""
     batch: Count = 1
-    """Most pictures a run."""
+    """Largest number of pictures in one run."""
     max_in_flight: Count | None = None
-    """Requests that the server holds before it refuses more; None: no limit."""
+    """Requests in the server before it refuses more; None: no limit."""
     timeout_s: Seconds | None = None
-    """Longest wait for a turn, after which the server drops a request; None: its default."""
+    """Longest time in the queue before the server drops a request; None: its default."""
 
     def __str__(self) -> str:
         parts = [f"{self.workers} x {self.threads} requests at once, {self.intra_op} threads a run"]
@@ -48,7 +48,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RivalTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rival serves, and how."""
+    """What a rival server must know: the network and its configuration."""
 
     network: Path
     """The ONNX file."""
@@ -60,7 +60,7 @@ class RivalTask(msgspec.Struct, frozen=True, kw_only=True):
     port: int
 
     def as_environment(self) -> dict[str, str]:
-        """The variable that a rival's program reads."""
+        """The environment variable for the rival's program."""
         return {RIVAL_VARIABLE: msgspec.json.encode(self, enc_hook=str).decode()}
 
 

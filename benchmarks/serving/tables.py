@@ -9,17 +9,17 @@ from benchmarks.serving.flags import read_result
 
 
 def comparison_table(path: Path, link: str) -> str:
-    """Answers a second of all servers in closed loop, and the goals."""
+    """Answers per second of all servers in closed loop, and the goals."""
     return f"[Result]({link}). {comparison.markdown(read_result(path, comparison.Comparison))}"
 
 
 def overload_table(path: Path, link: str) -> str:
-    """What all servers do with more than they can answer, and the goals."""
+    """All servers under overload, and the goals."""
     return f"[Result]({link}). {overload_result.markdown(read_result(path, overload_result.OverloadResult))}"
 
 
 def memory_table(path: Path, link: str) -> str:
-    """Memory of our service, and the goals."""
+    """The memory of our service, and the goals."""
     return f"[Result]({link}). {memory_result.markdown(read_result(path, memory_result.MemoryResult))}"
 
 
@@ -28,4 +28,4 @@ SERVING_TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
     "serving_overload": overload_table,
     "serving_memory": memory_table,
 }
-"""Name of a result's file without its ending -> what makes Markdown of the file, given the link to it."""
+"""Name of a result file without its suffix -> function that renders the file as Markdown, given a link to it."""

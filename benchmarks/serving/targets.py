@@ -1,4 +1,4 @@
-"""Figures that the service aims at, and whether they were reached."""
+"""Goals for the service, and whether they are reached."""
 
 from collections.abc import Iterable
 
@@ -6,28 +6,28 @@ import msgspec
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A goal and what was measured."""
+    """A goal and the measured value."""
 
     name: str
     goal: float
     at_least: bool
-    """Whether more is better."""
+    """Whether the goal is a lower limit."""
     unit: str = ""
     value: float | None
-    """What was measured; None where a part that it needs was left out."""
+    """The measured value; None if a part that it needs was left out."""
     holds: bool | None
-    """None where nothing was measured, or not on what the goal is for."""
+    """Whether the goal is reached; None if it was not measured, or does not apply to this network."""
 
 
-def at_least(name: str, goal: float, value: float | None, *, meant: bool = True, unit: str = "") -> Target:
-    """A goal to reach or exceed; not judged where the run is not what the goal is `meant` for."""
-    holds = value >= goal if meant and value is not None else None
+def at_least(name: str, goal: float, value: float | None, *, applies: bool = True, unit: str = "") -> Target:
+    """A lower limit; it is not checked unless it `applies` to the measured network."""
+    holds = value >= goal if applies and value is not None else None
     return Target(name=name, goal=goal, at_least=True, unit=unit, value=value, holds=holds)
 
 
-def at_most(name: str, goal: float, value: float | None, *, meant: bool = True, unit: str = "") -> Target:
-    """A goal to stay at or below."""
-    holds = value <= goal if meant and value is not None else None
+def at_most(name: str, goal: float, value: float | None, *, applies: bool = True, unit: str = "") -> Target:
+    """An upper limit; it is not checked unless it `applies` to the measured network."""
+    holds = value <= goal if applies and value is not None else None
     return Target(name=name, goal=goal, at_least=False, unit=unit, value=value, holds=holds)
 
 

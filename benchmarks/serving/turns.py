@@ -1,4 +1,4 @@
-"""The turns of a long run, kept on the disk as they end, so that an interrupted run goes on where it stood."""
+"""Stores the finished turns of a long run, so that an interrupted run can continue."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,29 +20,29 @@ class Turns:
     """Finished turns by key.
 
     Args:
-        out: File of the result; the turns stand beside it until it is written. Without it nothing is kept.
-        setting: What all turns must share, as JSON.
+        out: File of the result; the turns are stored beside it until it is written. None: they are not stored.
+        run_key: Flags and machine of the run, as JSON; stored turns must have the same.
 
     Raises:
-        DataError: The turns that stand there are those of another run.
+        DataError: The stored turns belong to another run.
     """
 
-    def __init__(self, out: Path | None, setting: bytes) -> None:
+    def __init__(self, out: Path | None, run_key: bytes) -> None:
         self._path = None if out is None else out.with_name(f"{out.name}.turns")
         self._done: dict[str, msgspec.Raw] = {}
         if self._path is not None and self._path.exists():
-            self._read(self._path, setting)
+            self._read(self._path, run_key)
         elif self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_bytes(setting + b"\n")
+            self._path.write_bytes(run_key + b"\n")
 
     def take(self, key: str, kind: type[AnyTurn], measure: Callable[[], AnyTurn]) -> AnyTurn:
-        """The turn of that key: as it was kept, else measured now.
+        """Returns the stored turn of a key, or measures and stores it.
 
         Args:
-            key: Its name in the run.
-            kind: What it is.
-            measure: Measures it.
+            key: Name of the turn, unique in the run.
+            kind: Type of the turn.
+            measure: Function that measures it.
         """
         if key not in self._done:
             turn = msgspec.Raw(msgspec.json.encode(measure()))
@@ -53,19 +53,19 @@ class Turns:
         return msgspec.json.decode(self._done[key], type=kind)
 
     def forget(self) -> None:
-        """Removes them from the disk, once the result is written."""
+        """Removes the stored turns, once the result is written."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
-    def _read(self, path: Path, setting: bytes) -> None:
+    def _read(self, path: Path, run_key: bytes) -> None:
         head, *lines = path.read_bytes().split(b"\n")
-        if head != setting:
+        if head != run_key:
             raise DataError(
-                "the turns that were kept are of a run with other flags or another commit",
+                "the stored turns are of a run with other flags or another commit",
                 value=path,
-                remedy="delete the file to begin anew, or give the flags of that run",
+                remedy="delete the file to start over, or pass the flags of that run",
             )
-        for line in lines[:-1]:  # the last is empty, or was not written to its end
+        for line in lines[:-1]:  # the last one is empty, or only partly written
             kept = msgspec.json.decode(line, type=_Line)
             self._done[kept.key] = kept.turn.copy()
         whole = b"\n".join([head, *lines[:-1]]) + b"\n"
