@@ -42,6 +42,7 @@ from benchmarks.serving.load import closed_loop, percentile
 from benchmarks.serving.null_server import null_server
 from benchmarks.serving.overhead import Overhead, overhead
 from benchmarks.serving.photographs import Photograph, others
+from benchmarks.serving.server_config import Decoding, ServerConfig
 from benchmarks.serving.servers import (
     OURS,
     Contender,
@@ -55,7 +56,6 @@ from benchmarks.serving.servers import (
     top_outputs,
     versions,
 )
-from benchmarks.serving.setting import Decoding, Setting
 from models.errors import DataError
 from training.machine import this_machine
 from training.program import run_program
@@ -124,42 +124,42 @@ class _Run:
         return [OURS, *self._rivals]
 
     def _choice(self, rival: Contender) -> Choice:
-        settings = candidates(rival.server, self._machine.num_cores)
+        configs = candidates(rival.server, self._machine.num_cores)
         if self._command.tuning_seconds <= 0:
-            return Choice(rival, [Trial(settings[0], {})])
+            return Choice(rival, [Trial(configs[0], {})])
         trials = []
-        for number, setting in enumerate(track(settings, f"settings of {rival}", disable=not sys.stderr.isatty())):
-            trials.append(self._turns.take(f"trial of {rival} {number}", Trial, partial(self._trial, rival, setting)))
+        for number, config in enumerate(track(configs, f"configurations of {rival}", disable=not sys.stderr.isatty())):
+            trials.append(self._turns.take(f"trial of {rival} {number}", Trial, partial(self._trial, rival, config)))
         return Choice(rival, trials)
 
-    def _trial(self, rival: Contender, setting: Setting) -> Trial:
+    def _trial(self, rival: Contender, config: ServerConfig) -> Trial:
         command, picture = self._command, self._pictures[-1]
-        with running(self._place, rival, setting) as server:
+        with running(self._place, rival, config) as server:
             self._warm(server)
             cells = [_cell(server, picture, number, command, command.tuning_seconds) for number in self._concurrencies]
-        return Trial(setting, {cell.concurrency: cell.per_s for cell in cells})
+        return Trial(config, {cell.concurrency: cell.per_s for cell in cells})
 
     def _rounds(self, choices: dict[Contender, Choice]) -> dict[Contender, list[Turn]]:
         found: dict[Contender, list[Turn]] = {contender: [] for contender in self._contenders}
         for number in track(range(self._command.rounds), "rounds", disable=not sys.stderr.isatty()):
             first = number % len(self._contenders)  # another order in each round
             for contender in self._contenders[first:] + self._contenders[:first]:
-                for setting, concurrencies in self._plan(choices.get(contender)).items():
-                    key = f"round {number}: {contender}, {setting}"
-                    measure = partial(self._turn, contender, setting, concurrencies)
+                for config, concurrencies in self._plan(choices.get(contender)).items():
+                    key = f"round {number}: {contender}, {config}"
+                    measure = partial(self._turn, contender, config, concurrencies)
                     found[contender].append(self._turns.take(key, Turn, measure))
         return found
 
-    def _plan(self, choice: Choice | None) -> dict[Setting, list[int]]:
+    def _plan(self, choice: Choice | None) -> dict[ServerConfig, list[int]]:
         """Configuration -> the concurrencies that are measured with it."""
-        plan: dict[Setting, list[int]] = {}
+        plan: dict[ServerConfig, list[int]] = {}
         for number in self._concurrencies:
-            plan.setdefault(choice.best(number) if choice else Setting(), []).append(number)
+            plan.setdefault(choice.best(number) if choice else ServerConfig(), []).append(number)
         return plan
 
-    def _turn(self, contender: Contender, setting: Setting, concurrencies: Sequence[int]) -> Turn:
+    def _turn(self, contender: Contender, config: ServerConfig, concurrencies: Sequence[int]) -> Turn:
         command = self._command
-        with running(self._place, contender, setting) as server:
+        with running(self._place, contender, config) as server:
             idle_mb = server.tree.memory_mb()
             self._warm(server)
             cells = [
@@ -169,20 +169,20 @@ class _Run:
             ]
             end_mb = server.tree.memory_mb()
             left = server.tree.end()
-        return Turn(cells, setting, server.start_s, idle_mb, end_mb, left)
+        return Turn(cells, config, server.start_s, idle_mb, end_mb, left)
 
     def _answers(self, contender: Contender) -> list[AnswerNote]:
         more = [] if self._command.quick else others(self._command.folder)
 
         def ask() -> list[AnswerNote]:
-            with running(self._place, contender, Setting()) as server:
+            with running(self._place, contender, ServerConfig()) as server:
                 return [_note(server, self._place, each) for each in [*self._pictures, *more]]
 
         return self._turns.take(f"answers of {contender}", list[AnswerNote], ask)
 
     def _overhead(self) -> list[Overhead]:
         requests = 3 if self._command.quick else _OVERHEAD_REQUESTS
-        with running(self._place, OURS, Setting()) as server:
+        with running(self._place, OURS, ServerConfig()) as server:
             return [overhead(server.port, each, requests) for each in self._pictures]
 
     def _warm(self, server: Running) -> None:

@@ -9,8 +9,8 @@ import msgspec
 
 from benchmarks.serving.flags import Flags, Network, PictureFile, require_positive
 from benchmarks.serving.overhead import Overhead
+from benchmarks.serving.server_config import Decoding, RivalName, ServerConfig
 from benchmarks.serving.servers import OURS, Contender
-from benchmarks.serving.setting import Decoding, RivalName, Setting
 from benchmarks.serving.targets import Target, at_least, at_most, target_lines
 from models.errors import RecipeError
 from training.insight.studies.report import spread, table
@@ -80,7 +80,7 @@ class Turn(msgspec.Struct, frozen=True):
     """The measurements from one start of a server."""
 
     cells: list[Cell]
-    setting: Setting
+    setting: ServerConfig
     start_s: float
     idle_mb: float
     """Memory when the server was ready, MB."""
@@ -109,7 +109,7 @@ class Figures(msgspec.Struct, frozen=True):
 class Trial(msgspec.Struct, frozen=True):
     """A configuration that was tried."""
 
-    setting: Setting
+    setting: ServerConfig
     per_s: dict[int, float]
     """Concurrency -> good answers per second with the large photograph; empty if nothing was tried."""
 
@@ -120,7 +120,7 @@ class Choice(msgspec.Struct, frozen=True):
     contender: Contender
     trials: list[Trial]
 
-    def best(self, concurrency: int) -> Setting:
+    def best(self, concurrency: int) -> ServerConfig:
         """The configuration with most answers per second."""
         return max(self.trials, key=lambda trial: trial.per_s.get(concurrency, 0.0)).setting
 
@@ -215,7 +215,7 @@ def markdown(result: Comparison) -> str:
                 _other_rows(result),
             ),
             "The best setting of each rival, of all that were tried:",
-            table(["rival", *(f"{each} at a time" for each in result.setting.concurrencies)], _setting_rows(result)),
+            table(["rival", *(f"{each} at a time" for each in result.setting.concurrencies)], _config_rows(result)),
             _sentences(result),
             target_lines(result.targets),
         ]
@@ -257,7 +257,7 @@ def _other_words(result: Comparison) -> str:
     return ", ".join(found) or "none"
 
 
-def _setting_rows(result: Comparison) -> list[list[str]]:
+def _config_rows(result: Comparison) -> list[list[str]]:
     numbers = result.setting.concurrencies
     return [[str(choice.contender), *(str(choice.best(number)) for number in numbers)] for choice in result.choices]
 

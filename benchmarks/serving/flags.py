@@ -39,7 +39,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     """Remark on this run, for readers of the result."""
     out: Path | None = None
-    """File for the result, JSON. Finished turns are stored beside it, so the same command continues an interrupted run."""
+    """File for the result, JSON. Finished turns are stored beside it: the same command continues an interrupted run."""
 
     def place(self) -> Place:
         """The bundle, environment and checkout for all servers.

@@ -27,8 +27,8 @@ from benchmarks.serving.memory_result import Flood, Hostile, LongRun, Memory, Me
 from benchmarks.serving.mixture import send_mixture
 from benchmarks.serving.photographs import Photograph, drawn, hostile_webp
 from benchmarks.serving.process_tree import MemoryWatch
+from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Place, identify, own_versions, running
-from benchmarks.serving.setting import Setting
 from training.machine import this_machine
 from training.program import run_program
 
@@ -80,7 +80,7 @@ def measure(command: Memory) -> MemoryResult:
 def _hostile(place: Place) -> Hostile:
     """Sends the malicious picture to a service that has answered a few small ones."""
     webp = hostile_webp()
-    with running(place, OURS, Setting()) as server:
+    with running(place, OURS, ServerConfig()) as server:
         asyncio.run(one_by_one(server.port, identify(drawn(640, 480)), _WARM_REQUESTS))
         server.tree.reset_high_water()
         before_mb = server.tree.high_water_mb()
@@ -91,7 +91,7 @@ def _hostile(place: Place) -> Hostile:
 def _flood(command: Memory, place: Place, picture: Photograph) -> Flood:
     """Sends many more large photographs than the service can answer."""
     request = [identify(picture.data)]
-    with running(place, OURS, Setting()) as server:
+    with running(place, OURS, ServerConfig()) as server:
         asyncio.run(one_by_one(server.port, request[0], 1))
         idle_mb = server.tree.memory_mb()
         capacity = asyncio.run(
@@ -115,7 +115,7 @@ def _long_run(command: Memory, place: Place) -> LongRun:
     """Sends the mixture of requests, and measures the memory at intervals."""
     course: dict[int, float] = {}
     marks = {round(command.requests * number / 20): number for number in range(1, 21)}
-    with running(place, OURS, Setting()) as server, Progress(disable=not sys.stderr.isatty()) as progress:
+    with running(place, OURS, ServerConfig()) as server, Progress(disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("requests", total=command.requests)
 
         def watch(ended: int) -> None:

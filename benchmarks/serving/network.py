@@ -89,7 +89,7 @@ def make_taxonomy(num_outputs: int) -> Taxonomy:
 
 
 def _estimate_norms(network: PlantNetwork, spec: InputSpec) -> None:
-    """Estimates BatchNorm's statistics from noise; with the initial ones, activations vanish and all answers are equal."""
+    """Estimates BatchNorm's statistics from noise; with the initial ones all answers would be alike."""
     network.train()
     with torch.no_grad():
         for _ in range(8):

@@ -73,7 +73,9 @@ async def _measure(port: int, request: bytes, count: int) -> list[Parts]:
             answer = await connection.send(request)
             latency_s = time.perf_counter() - began
             if answer.status != 200:
-                raise DataError("a single request was not answered", value=f"status {answer.status}", limit="status 200")
+                raise DataError(
+                    "a single request was not answered", value=f"status {answer.status}", limit="status 200"
+                )
             after = await _seconds(port)
             parts.append(Parts(latency_s, after["decode"] - before["decode"], after["run"] - before["run"]))
     return parts

@@ -30,6 +30,7 @@ from benchmarks.serving.flags import Network, for_readers, network_of, picture_f
 from benchmarks.serving.load import Load, Outcome, arrivals, closed_loop, one_by_one, open_loop, percentile
 from benchmarks.serving.overload_result import Burst, Bursts, Limits, Overload, OverloadResult, markdown, targets
 from benchmarks.serving.process_tree import MemoryWatch
+from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import (
     OURS,
     Contender,
@@ -42,7 +43,6 @@ from benchmarks.serving.servers import (
     versions,
     with_limits,
 )
-from benchmarks.serving.setting import Setting
 from models.errors import DataError
 from training.machine import this_machine
 from training.program import run_program
@@ -82,7 +82,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
     contender: Contender
     limits: Limits
-    setting: Setting
+    config: ServerConfig
 
 
 class _Run:
@@ -93,7 +93,7 @@ class _Run:
         require_environment(self._place.environment, command.servers)
         self._picture = command.pictures()[command.photograph]
         self._network = network_of(self._place.bundle)
-        self._entries = [_Entry(OURS, "none", Setting()), *self._rivals()]
+        self._entries = [_Entry(OURS, "none", ServerConfig()), *self._rivals()]
         self._turns = turns_of(command, self._machine)
 
     def result(self) -> OverloadResult:
@@ -127,19 +127,19 @@ class _Run:
 
     def _rivals(self) -> list[_Entry]:
         command = self._command
-        best = _best_settings(command, self._network)
+        best = _best_configs(command, self._network)
         entries = []
         for server in command.servers:
             contender = Contender(server, command.decoding)
-            setting = best.get(contender, candidates(server, self._machine.num_cores)[0])
-            limited = with_limits(server, setting, command.patience_s)
-            entries += [_Entry(contender, each, limited if each == "own" else setting) for each in command.limits]
+            config = best.get(contender, candidates(server, self._machine.num_cores)[0])
+            limited = with_limits(server, config, command.patience_s)
+            entries += [_Entry(contender, each, limited if each == "own" else config) for each in command.limits]
         return entries
 
     def _burst(self, entry: _Entry) -> Burst:
         """Starts a server, overloads it and stops it."""
         command, request = self._command, identify(self._picture.data)
-        with running(self._place, entry.contender, entry.setting) as server:
+        with running(self._place, entry.contender, entry.config) as server:
             capacity = self._capacity(server, request)
             idle = asyncio.run(one_by_one(server.port, request, command.idle_requests))
             _require_answers(entry.contender, idle)
@@ -152,7 +152,7 @@ class _Run:
             next_ms = _next_answer_ms(server.port, request)
             time.sleep(0.2 if command.quick else _SETTLED_S)
             return _described(
-                entry.setting, capacity, load,
+                entry.config, capacity, load,
                 idle_ms=median(_latencies_ms(idle.good)),
                 next_ms=next_ms,
                 before_mb=before_mb,
@@ -177,7 +177,7 @@ class _Run:
 
 
 def _described(
-    setting: Setting,
+    config: ServerConfig,
     capacity: Load,
     load: Load,
     *,
@@ -190,7 +190,7 @@ def _described(
 ) -> Burst:
     answers, refusals = _latencies_ms(load.good), [each for each in load.outcomes if each.status in _REFUSALS]
     return Burst(
-        setting=setting,
+        setting=config,
         capacity_per_s=capacity.per_s,
         offered_per_s=len(load.outcomes) / load.window_s[1],
         good_per_s=load.per_s,
@@ -218,7 +218,7 @@ def _next_answer_ms(port: int, request: bytes) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def _best_settings(command: Overload, network: Network) -> dict[Contender, Setting]:
+def _best_configs(command: Overload, network: Network) -> dict[Contender, ServerConfig]:
     """The best configurations of `compare.py`, at the concurrency of the capacity measurement.
 
     Raises:

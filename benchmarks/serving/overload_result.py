@@ -9,8 +9,8 @@ import msgspec
 
 from benchmarks.serving.flags import Flags, Network, PictureFile, require_positive
 from benchmarks.serving.photographs import PhotographName
+from benchmarks.serving.server_config import Decoding, RivalName, ServerConfig
 from benchmarks.serving.servers import OURS, Contender
-from benchmarks.serving.setting import Decoding, RivalName, Setting
 from benchmarks.serving.targets import Target, at_least, at_most, target_lines
 from models.errors import RecipeError
 from training.insight.studies.report import spread, table
@@ -67,7 +67,7 @@ class Overload(Flags, frozen=True, kw_only=True):
 class Burst(msgspec.Struct, frozen=True, kw_only=True):
     """One overload of one server."""
 
-    setting: Setting
+    setting: ServerConfig
     capacity_per_s: float
     """Good answers per second in closed loop."""
     offered_per_s: float

@@ -16,7 +16,7 @@ import msgspec
 
 from benchmarks.serving.http_client import ConnectionLost, fetch, get, post_picture
 from benchmarks.serving.process_tree import ProcessTree, free_port
-from benchmarks.serving.setting import Decoding, RivalName, RivalTask, ServerName, Setting
+from benchmarks.serving.server_config import Decoding, RivalName, RivalTask, ServerConfig, ServerName
 from models.bundle import Bundle
 from models.errors import DataError
 
@@ -70,19 +70,19 @@ class Running(msgspec.Struct, frozen=True):
 OURS: Final = Contender("ours", "reduced")
 
 
-def candidates(server: ServerName, cores: int) -> Sequence[Setting]:
+def candidates(server: ServerName, cores: int) -> Sequence[ServerConfig]:
     """The configurations to try: one run on all cores, or one run on each core, in threads or processes."""
     if server == "ours":
-        return (Setting(),)  # our service chooses its own
-    a_core_each = Setting(workers=cores)
-    all_cores = Setting(intra_op=cores, spinning=True)
-    both = Setting(workers=cores, intra_op=cores)
+        return (ServerConfig(),)  # our service chooses its own
+    a_core_each = ServerConfig(workers=cores)
+    all_cores = ServerConfig(intra_op=cores, spinning=True)
+    both = ServerConfig(workers=cores, intra_op=cores)
     if server == "LitServe":
-        return (a_core_each, all_cores, both, Setting(intra_op=cores, spinning=True, batch=4))
-    return (a_core_each, Setting(threads=cores), all_cores, both, Setting(threads=cores, intra_op=cores))
+        return (a_core_each, all_cores, both, ServerConfig(intra_op=cores, spinning=True, batch=4))
+    return (a_core_each, ServerConfig(threads=cores), all_cores, both, ServerConfig(threads=cores, intra_op=cores))
 
 
-def with_limits(server: RivalName, setting: Setting, patience_s: float) -> Setting:
+def with_limits(server: RivalName, config: ServerConfig, patience_s: float) -> ServerConfig:
     """The configuration with the limits against overload that the server itself offers.
 
     FastAPI's uvicorn limits the connections of a process, BentoML the requests of the service and their time. LitServe
@@ -90,10 +90,10 @@ def with_limits(server: RivalName, setting: Setting, patience_s: float) -> Setti
     """
     in_flight = 8
     if server == "FastAPI":
-        return msgspec.structs.replace(setting, max_in_flight=max(in_flight // setting.workers, 2))
+        return msgspec.structs.replace(config, max_in_flight=max(in_flight // config.workers, 2))
     if server == "LitServe":
-        return msgspec.structs.replace(setting, timeout_s=0.8 * patience_s)
-    return msgspec.structs.replace(setting, max_in_flight=in_flight, timeout_s=patience_s)
+        return msgspec.structs.replace(config, timeout_s=0.8 * patience_s)
+    return msgspec.structs.replace(config, max_in_flight=in_flight, timeout_s=patience_s)
 
 
 def require_environment(environment: Path, servers: Sequence[ServerName]) -> None:
@@ -123,7 +123,7 @@ def own_versions() -> dict[str, str]:
 
 
 @contextmanager
-def running(place: Place, contender: Contender, setting: Setting) -> Iterator[Running]:
+def running(place: Place, contender: Contender, config: ServerConfig) -> Iterator[Running]:
     """Starts a server on a free port and yields it when it is ready; all its processes are killed at the end.
 
     Raises:
@@ -132,7 +132,7 @@ def running(place: Place, contender: Contender, setting: Setting) -> Iterator[Ru
     port, began = free_port(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch:
         folder = Path(scratch)
-        command, more = _command(place, contender, setting, port)
+        command, more = _command(place, contender, config, port)
         environment = _environment(folder) | more
         log = folder / "log"
         with ProcessTree(command, environment=environment, log=log, folder=folder) as tree:
@@ -161,7 +161,7 @@ def identify(picture: bytes, content_type: str = "image/jpeg") -> bytes:
     return post_picture(IDENTIFY, picture, content_type)
 
 
-def _command(place: Place, contender: Contender, setting: Setting, port: int) -> tuple[list[str], dict[str, str]]:
+def _command(place: Place, contender: Contender, config: ServerConfig, port: int) -> tuple[list[str], dict[str, str]]:
     """The command line of a server, and its further environment variables."""
     if contender.server == "ours":
         flags = ["--bundle", str(place.bundle.folder.resolve()), "--port", str(port), "--precision", "fp32"]
@@ -172,7 +172,7 @@ def _command(place: Place, contender: Contender, setting: Setting, port: int) ->
         input=place.bundle.record.input,
         temperature=network.temperature,
         decoding=contender.decoding,
-        setting=setting,
+        config=config,
         port=port,
     )
     python = str(_python(place.environment))
@@ -205,7 +205,7 @@ def _wait_until_ready(tree: ProcessTree, contender: Contender, port: int, log: P
         f"{contender} {'did not become ready in time' if tree.alive else 'ended at its start'}",
         value="its log: " + " | ".join(lines),
         limit=f"ready within {_START_S:g} s",
-        remedy="correct its program or its setting",
+        remedy="correct its program or its configuration",
     )
 
 

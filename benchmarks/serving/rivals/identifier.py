@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnxruntime
 from PIL import Image, ImageOps
 
-from benchmarks.serving.setting import RivalTask
+from benchmarks.serving.server_config import RivalTask
 from models.preprocess import picture_to_input, to_network_input
 from models.session import INPUT_NAME, LOGITS_NAME, OUTPUT_KEYS_FIELD
 
@@ -58,8 +58,8 @@ class Identifier:
 
 def _open(task: RivalTask) -> Any:
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = task.setting.intra_op
+    options.intra_op_num_threads = task.config.intra_op
     options.inter_op_num_threads = 1
-    spinning = "1" if task.setting.spinning else "0"
+    spinning = "1" if task.config.spinning else "0"
     options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
     return onnxruntime.InferenceSession(task.network, options, providers=["CPUExecutionProvider"])

@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.serving.rivals.identifier import Identifier
-from benchmarks.serving.setting import read_task
+from benchmarks.serving.server_config import read_task
 
 TASK = read_task()
-_SETTING = TASK.setting
+_SETTING = TASK.config
 _TRAFFIC: dict[str, Any] = {}
 if _SETTING.timeout_s is not None:
     _TRAFFIC["timeout"] = _SETTING.timeout_s

@@ -16,7 +16,7 @@ from fastapi import FastAPI, UploadFile  # type: ignore[import-not-found]
 from starlette.formparsers import MultiPartParser  # type: ignore[import-not-found]
 
 from benchmarks.serving.rivals.identifier import Identifier
-from benchmarks.serving.setting import read_task
+from benchmarks.serving.server_config import read_task
 
 TASK = read_task()
 MultiPartParser.spool_max_size = sys.maxsize  # by default a file above 1 MB goes through the disk
@@ -26,7 +26,7 @@ MultiPartParser.spool_max_size = sys.maxsize  # by default a file above 1 MB goe
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Loads the network before the first request."""
     app.state.identifier = Identifier(TASK)
-    app.state.pool = ThreadPoolExecutor(TASK.setting.threads)
+    app.state.pool = ThreadPoolExecutor(TASK.config.threads)
     yield
     app.state.pool.shutdown(wait=False, cancel_futures=True)
 
@@ -55,8 +55,8 @@ if __name__ == "__main__":
         app_dir=str(Path(__file__).parent),
         host="127.0.0.1",
         port=TASK.port,
-        workers=TASK.setting.workers,
-        limit_concurrency=TASK.setting.max_in_flight,
+        workers=TASK.config.workers,
+        limit_concurrency=TASK.config.max_in_flight,
         access_log=False,
         log_level="warning",
     )

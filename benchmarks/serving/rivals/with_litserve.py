@@ -7,14 +7,14 @@ import numpy as np
 from fastapi import Request  # type: ignore[import-not-found]
 
 from benchmarks.serving.rivals.identifier import Array, Identifier
-from benchmarks.serving.setting import RivalTask, read_task
+from benchmarks.serving.server_config import RivalTask, read_task
 
 
 class Identification(litserve.LitAPI):  # type: ignore[misc]
-    """Identifies one picture a request, in batches where the setting asks for them."""
+    """Identifies one picture a request, in batches where the config asks for them."""
 
     def __init__(self, task: RivalTask) -> None:
-        super().__init__(max_batch_size=task.setting.batch, batch_timeout=0.01, api_path="/identify")
+        super().__init__(max_batch_size=task.config.batch, batch_timeout=0.01, api_path="/identify")
         self._task = task
 
     def setup(self, device: str) -> None:
@@ -29,9 +29,9 @@ class Identification(litserve.LitAPI):  # type: ignore[misc]
 
     def predict(self, pixels: Array) -> Array:
         """Logits, one row a picture where pictures come in batches."""
-        batch = pixels if self._task.setting.batch > 1 else pixels[np.newaxis]
+        batch = pixels if self._task.config.batch > 1 else pixels[np.newaxis]
         logits: Array = self._identifier.run(batch)
-        return logits if self._task.setting.batch > 1 else logits[0]
+        return logits if self._task.config.batch > 1 else logits[0]
 
     def encode_response(self, logits: Array) -> Any:
         """The likeliest outputs."""
@@ -41,10 +41,10 @@ class Identification(litserve.LitAPI):  # type: ignore[misc]
 def main() -> None:
     """Serves until it is told to stop."""
     task = read_task()
-    setting = task.setting
-    timeout = {} if setting.timeout_s is None else {"timeout": setting.timeout_s}
+    config = task.config
+    timeout = {} if config.timeout_s is None else {"timeout": config.timeout_s}
     server = litserve.LitServer(
-        Identification(task), accelerator="cpu", devices=1, workers_per_device=setting.workers, **timeout
+        Identification(task), accelerator="cpu", devices=1, workers_per_device=config.workers, **timeout
     )
     server.run(
         host="127.0.0.1",

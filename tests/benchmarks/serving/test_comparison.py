@@ -18,15 +18,15 @@ from benchmarks.serving.comparison import (
 )
 from benchmarks.serving.flags import Network, PictureFile
 from benchmarks.serving.overhead import Overhead
+from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Contender
-from benchmarks.serving.setting import Setting
 from training.machine import Machine
 
 MACHINE = Machine("EPYC", 2, 25.0, "Linux", "3.11", {}, "0" * 40)
 B4 = Network("random", "efficientnet_b4", 380, 5337, "a" * 64)
 SMALL = Network("flowers17", "efficientnet_b4", 128, 17, "b" * 64)
 LITSERVE = Contender("LitServe", "full")
-A_CORE_EACH, ALL_CORES = Setting(workers=2), Setting(intra_op=2, spinning=True)
+A_CORE_EACH, ALL_CORES = ServerConfig(workers=2), ServerConfig(intra_op=2, spinning=True)
 
 
 def turn(per_s, setting=A_CORE_EACH, left=0, **concurrencies):

@@ -4,18 +4,20 @@ import msgspec
 import pytest
 
 from benchmarks.serving.flags import PictureFile, write_result
-from benchmarks.serving.memory_result import Flood, Hostile, Life, Memory, MemoryResult, markdown, targets
+from benchmarks.serving.memory_result import Flood, Hostile, LongRun, Memory, MemoryResult, markdown, targets
 from benchmarks.serving.mixture import Tally
 from benchmarks.serving.tables import SERVING_TABLES
 from models.errors import DataError
 from tests.benchmarks.serving.test_comparison import MACHINE, SMALL
 
-LIFE = Life(20_000, 300.0, 310.0, [290.0, 300.0, 310.0], [Tally("good", "200", 10_000), Tally("broken", "422", 4000)])
+LONG_RUN = LongRun(
+    20_000, 300.0, 310.0, [290.0, 300.0, 310.0], [Tally("good", "200", 10_000), Tally("broken", "422", 4000)]
+)
 FLOOD = Flood(10.0, 200.0, {"200": 100, "503": 3900}, 300.0, 500.0, 520.0, 310.0, 0.4)
 HOSTILE = Hostile(133_000, 422, 3.0)
 
 
-def weighed(life=LIFE, flood=FLOOD, hostile=HOSTILE):
+def weighed(life=LONG_RUN, flood=FLOOD, hostile=HOSTILE):
     found = MemoryResult(
         machine=MACHINE,
         measured_on="2026-11-21",
@@ -39,7 +41,7 @@ def test_a_result_is_read_back_from_its_file():
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"life": msgspec.structs.replace(LIFE, end_mb=316.0)}, "drift"),
+        ({"life": msgspec.structs.replace(LONG_RUN, end_mb=316.0)}, "drift"),
         ({"flood": msgspec.structs.replace(FLOOD, peak_mb=813.0)}, "flood"),
         ({"hostile": Hostile(133_000, 200, 3.0)}, "not refused"),
         ({"hostile": Hostile(133_000, 422, 51.0)}, "extra memory"),
@@ -51,7 +53,7 @@ def test_each_goal_can_be_missed(changes, word):
 
 
 def test_unexpected_outcomes_are_listed():
-    life = msgspec.structs.replace(LIFE, tallies=[*LIFE.tallies, Tally("good", "500", 3)])
+    life = msgspec.structs.replace(LONG_RUN, tallies=[*LONG_RUN.tallies, Tally("good", "500", 3)])
     assert "3 good: 500" in markdown(weighed(life=life))
     assert "did not end as their kind does: none" in markdown(weighed())
 
@@ -67,5 +69,5 @@ def test_the_readme_gets_the_table_of_a_result_with_a_link_to_it(tmp_path):
 def test_a_file_that_is_not_a_result_is_an_error(tmp_path):
     path = tmp_path / "serving.json"
     path.write_text("{}")
-    with pytest.raises(DataError, match=r"serving\.json is no result"):
+    with pytest.raises(DataError, match=r"serving\.json is not a result"):
         SERVING_TABLES["serving"](path, "")

@@ -7,13 +7,13 @@ from benchmarks.serving.comparison import Compare
 from benchmarks.serving.flags import PictureFile
 from benchmarks.serving.memory_result import Memory
 from benchmarks.serving.overload_result import Burst, Bursts, Overload, OverloadResult, markdown, targets
+from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Contender
-from benchmarks.serving.setting import Setting
 from models.errors import RecipeError
 from tests.benchmarks.serving.test_comparison import B4, MACHINE, SMALL
 
 GOOD = Burst(
-    setting=Setting(),
+    setting=ServerConfig(),
     capacity_per_s=10.0,
     offered_per_s=25.0,
     good_per_s=9.8,

@@ -17,8 +17,8 @@ from benchmarks.serving.memory_result import Memory
 from benchmarks.serving.overload import measure as overload
 from benchmarks.serving.overload_result import Overload
 from benchmarks.serving.photographs import drawn
+from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Contender, Place, candidates, identify, running, top_outputs
-from benchmarks.serving.setting import Setting
 from models.bundle import load_bundle
 from models.errors import DataError
 from tests.serving.tiny import seal_tiny_bundle
@@ -91,7 +91,7 @@ def test_the_error_of_a_missing_environment_has_a_remedy(bundle, tmp_path):
 
 def test_the_error_of_a_server_that_does_not_start_holds_its_log(bundle):
     place = Place(load_bundle(bundle), ENVIRONMENT, ours=("--no-such-flag",))
-    with pytest.raises(DataError, match=r"ended at its start.*no-such-flag"), running(place, OURS, Setting()):
+    with pytest.raises(DataError, match=r"ended at its start.*no-such-flag"), running(place, OURS, ServerConfig()):
         pass
 
 

@@ -20,7 +20,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Processes, threads, batching and limits of a rival server."""
 
     workers: Count = 1
@@ -56,7 +56,7 @@ class RivalTask(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float
     """Divides the logits before the softmax."""
     decoding: Decoding
-    setting: Setting
+    config: ServerConfig
     port: int
 
     def as_environment(self) -> dict[str, str]:
