@@ -1,4 +1,4 @@
-"""Everything a run needs to go on as if nothing had happened, written so that a crash never leaves half a file."""
+"""What a run needs to continue exactly; written so that a crash never leaves a partial file."""
 
 import zipfile
 from pathlib import Path
@@ -10,39 +10,39 @@ import torch
 from models.errors import CheckpointError
 from training.atomic_file import replaced
 
-FORMAT: Final = 3  # 1 counted batches; 2 knew no ranks, and its recipes had fewer sections
+FORMAT: Final = 3  # 1 counted batches; 2 had no ranks and fewer recipe sections
 LAST: Final = "last.pt"
 BEST: Final = "best.pt"
 
 
 class DamagedCheckpoint(CheckpointError):
-    """The file cannot be read, or is not as it was written."""
+    """The file cannot be read, or its content has changed since it was written."""
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a run has come."""
+    """The progress of a run."""
 
     epoch: int = 0
     """Epochs finished."""
     pictures: int = 0
-    """Pictures of the next epoch that are done already, on all ranks together."""
+    """Pictures of the current epoch that were trained on, on all ranks together."""
     step: int = 0
-    """Optimizer steps since the run began."""
+    """Optimizer steps since the start of the run."""
     best: float = -1.0
-    """Best validation top-1 so far, a share; below 0: none yet."""
+    """Best validation top-1 so far, in [0, 1]; negative before the first validation."""
     seconds: float = 0.0
-    """Time that the steps took so far, waits for pictures included and validations not."""
+    """Training time so far, including waits for pictures, excluding validations."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A run at one moment. Randomness needs no state: it is a function of seed, epoch, picture and step."""
+    """A run at one step. No random state is needed: all randomness is a function of seed, epoch, picture and step."""
 
     format: int = FORMAT
     architecture: str
     network: dict[str, Any]
     """Weights and BatchNorm statistics."""
     ema: dict[str, Any] | None
-    """Moving average of the weights: what is validated and exported where it exists."""
+    """Moving average of the weights; if there is one, it is validated and exported."""
     optimizer: dict[str, Any]
     scheduler: dict[str, Any]
     scaler: dict[str, Any]
@@ -50,13 +50,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     recipe: dict[str, Any]
     """Resolved recipe, as plain values."""
     output_keys: list[str]
-    """What each row of the classifier means."""
+    """Key of each classifier row."""
     manifest_sha256: str
     global_batch: int
     """Pictures of a batch on all ranks together."""
     git_commit: str
     trained_on: str
-    """The device in words, for the model card."""
+    """Name of the device, for the model card."""
 
     @property
     def eval_weights(self) -> dict[str, Any]:
@@ -65,22 +65,22 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Writes a checkpoint: whole and on disk when this returns, or the old file still stands."""
+    """Writes a checkpoint. If that fails, a previous file is unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as stream:
         torch.save(msgspec.structs.asdict(checkpoint), stream)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Reads a checkpoint to the CPU. Nothing in it is ever executed.
+    """Reads a checkpoint to the CPU. Code in it is never executed.
 
     Raises:
-        CheckpointError: The file is missing, damaged, of another format, or no checkpoint of this project.
+        CheckpointError: The file is missing, damaged, of another format, or not a checkpoint of this project.
     """
     content = load_tensors(path)
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise CheckpointError(
-            "the file is no checkpoint of this program", value=path, remedy="name last.pt or best.pt of a run"
+            "the file is not a checkpoint of this program", value=path, remedy="give last.pt or best.pt of a run"
         )
     if content["format"] != FORMAT:
         raise CheckpointError(
@@ -98,7 +98,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_tensors(path: Path) -> object:
-    """Loads what `torch.save` wrote, refusing code. What torch does not, this compares every part with its checksum.
+    """Loads what `torch.save` wrote, without executing code, and verifies checksums, which torch does not.
 
     Raises:
         CheckpointError: The file is missing or damaged.
@@ -108,7 +108,7 @@ def load_tensors(path: Path) -> object:
     try:
         _require_checksums(path)
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError, ... by kind of damage
+    except Exception as error:  # RuntimeError, UnpicklingError, EOFError, ...
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         raise DamagedCheckpoint(
             f"the checkpoint {path} cannot be read", value=reason, remedy="use another one; it may be damaged"
@@ -117,8 +117,8 @@ def load_tensors(path: Path) -> object:
 
 def _require_checksums(path: Path) -> None:
     if not zipfile.is_zipfile(path):
-        return  # torch's older format has none
+        return  # torch's older format has no checksums
     with zipfile.ZipFile(path) as parts:
         wrong = parts.testzip()
     if wrong is not None:
-        raise zipfile.BadZipFile(f"{wrong} is not as it was written")
+        raise zipfile.BadZipFile(f"the checksum of {wrong} is wrong")

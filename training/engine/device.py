@@ -1,4 +1,4 @@
-"""Where a network runs and in which arithmetic."""
+"""Chooses the device and the precision of training."""
 
 import torch
 
@@ -7,13 +7,15 @@ from training.recipe import HardwareRecipe
 
 
 def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device:
-    """The device that a recipe asks for; of several GPUs, the one with the number of the rank.
+    """The device of a recipe; of several GPUs, the one of this rank.
 
     Raises:
-        BotanifyError: CUDA is asked for and there is none, or there are fewer GPUs than ranks.
+        BotanifyError: The recipe requires CUDA and there is no GPU, or there are fewer GPUs than ranks.
     """
     if hardware.device == "cuda" and not torch.cuda.is_available():
-        raise BotanifyError("CUDA is asked for but PyTorch sees no GPU; install its driver or train with --device cpu.")
+        raise BotanifyError(
+            "the recipe requires CUDA but PyTorch finds no GPU; install the driver or train with --device cpu."
+        )
     if hardware.device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -21,16 +23,16 @@ def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device
     if local_rank >= torch.cuda.device_count():
         raise BotanifyError(
             f"there is no GPU for rank {local_rank} of this machine, which has {torch.cuda.device_count()}; start "
-            "torchrun with --nproc-per-node no larger than that."
+            "torchrun with --nproc-per-node of at most that."
         )
     return torch.device("cuda", local_rank)
 
 
 def amp_dtype(hardware: HardwareRecipe, device: torch.device) -> torch.dtype | None:
-    """Type for autocast, or None for full precision; fp16 needs CUDA and becomes full precision on a CPU.
+    """The autocast dtype, or None for FP32; on a CPU, fp16 becomes FP32.
 
     Raises:
-        RecipeError: The GPU knows no bf16.
+        RecipeError: The GPU has no bf16 arithmetic.
     """
     if hardware.amp == "bf16" and device.type == "cuda" and torch.cuda.is_available():
         _require_bf16(device)
@@ -52,7 +54,7 @@ def _require_bf16(device: torch.device) -> None:
 
 
 def describe_device(device: torch.device) -> str:
-    """Names the device for people: "NVIDIA H200" or "CPU, AVX512, 2 threads"."""
+    """A name such as "NVIDIA H200" or "CPU, AVX512, 2 threads"."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"

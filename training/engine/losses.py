@@ -1,7 +1,7 @@
-"""What is learned: cross entropy over outputs or taxa, with smoothing and logit adjustment.
+"""The training loss: cross entropy over outputs or taxa, with label smoothing and logit adjustment.
 
-Nothing here makes the host wait for the device. Letters in names: B pictures, O outputs, T taxa, K outputs of a taxon,
-C classes (outputs or taxa, whichever are the target).
+Nothing here waits for the device. Shape suffixes: B pictures, O outputs, T taxa, K outputs of a taxon, C classes
+(outputs or taxa, whichever the loss is over).
 """
 
 from typing import Final
@@ -18,25 +18,25 @@ from training.loading.sampler import expected_samples
 from training.recipe import LossRecipe, Recipe
 
 DRAWS_OF_UNSEEN: Final = 0.5
-"""Draws an epoch that logit adjustment assumes of a class without training pictures, so that its logarithm is finite:
-half of what the rarest class with a picture has where every picture comes once."""
+"""Draws per epoch that logit adjustment assumes for a class without training pictures, since log(0) is not finite: half
+of those of a class with one picture."""
 
 
 class TrainingClasses(msgspec.Struct, frozen=True):
-    """What the outputs mean to the loss, and how often each comes."""
+    """The taxon of each output, and how often each output is drawn."""
 
     taxon_of_output: tuple[int, ...]
     """Taxon of each output, in [0, num_taxa)."""
     num_taxa: int
-    """Taxa that an output means; each has at least one."""
+    """Taxa with at least one output."""
     draws_of_output: tuple[float, ...]
-    """Pictures of each output that are drawn in the mean epoch."""
+    """Expected draws of each output per epoch."""
 
 
 def training_classes(manifest: Manifest, recipe: Recipe) -> TrainingClasses:
-    """The classes of a run, with the frequencies that its sampling gives them.
+    """The classes of a run and how often its sampling draws them.
 
-    Taxa are numbered in the order of the taxonomy; taxa without outputs are left out.
+    Taxa are numbered in the order of the taxonomy, without those that have no output.
 
     Raises:
         DataError: The data has no training pictures.
@@ -47,7 +47,7 @@ def training_classes(manifest: Manifest, recipe: Recipe) -> TrainingClasses:
     class_of_output = taxon_of_output if recipe.loss.target == "taxon" else np.arange(num_outputs)
     sizes_O = np.bincount(manifest.labels[rows], minlength=num_outputs)
     sizes_C = np.bincount(class_of_output, weights=sizes_O).astype(np.int64)
-    # The pictures of a class are drawn alike, whichever of its outputs they are of.
+    # All pictures of a class are equally likely, whatever their output.
     draws_per_picture_C = expected_samples(sizes_C, recipe.data.sampling) / np.maximum(sizes_C, 1)
     return TrainingClasses(
         taxon_of_output=tuple(taxon_of_output.tolist()),
@@ -59,15 +59,15 @@ def training_classes(manifest: Manifest, recipe: Recipe) -> TrainingClasses:
 class TrainingLoss:
     """The mean loss of a batch, in float32 (or float64, if the logits are).
 
-    Over outputs it is cross entropy with label smoothing (Szegedy et al. 2015). Over taxa it is minus the log of the
-    summed probability of a taxon's outputs, and smoothing spreads over taxa: which output of its taxon a picture is
-    then makes no difference. Logit adjustment (Menon et al. 2021, equation 10) adds the classes' log frequencies to the
-    logits, so that the network need not learn them; this belongs to training only.
+    Over outputs it is cross entropy with label smoothing (Szegedy et al. 2015). Over taxa it is the negative log of the
+    summed probability of a taxon's outputs, and smoothing is over taxa, so the outputs of a taxon are interchangeable.
+    Logit adjustment (Menon et al. 2021, equation 10) adds the log frequencies of the classes to the logits, in training
+    only.
 
     Args:
         recipe: Target, smoothing and adjustment.
-        classes: What the outputs mean, and how often each comes.
-        device: Where the logits will be.
+        classes: The taxon of each output, and how often it is drawn.
+        device: The device of the logits.
 
     Raises:
         ValueError: A taxon has no output.
@@ -84,11 +84,11 @@ class TrainingLoss:
             self._adjustment_C = recipe.logit_adjustment * log_prior_C
 
     def __call__(self, logits_BO: Tensor, targets: Tensor) -> Tensor:
-        """Gives the loss, a scalar.
+        """Returns the loss, a scalar.
 
         Args:
-            logits_BO: Of any float type.
-            targets: Positions of the outputs, shape (B,), or shares of them, shape (B, O), whose rows add up to 1.
+            logits_BO: Logits of any float dtype.
+            targets: Indices of outputs, shape (B,), or their probabilities, shape (B, O).
         """
         logits_BC = logits_BO if logits_BO.dtype == torch.float64 else logits_BO.float()
         if targets.is_floating_point():
@@ -99,8 +99,8 @@ class TrainingLoss:
             logits_BC = logits_BC + self._adjustment_C
         return F.cross_entropy(logits_BC, targets, label_smoothing=self._smoothing)
 
-    def judged(self, logits_BO: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Gives (logits_BC, labels_B) of the classes that are learned, as validation counts them: nothing is added."""
+    def class_logits(self, logits_BO: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns (logits_BC, labels_B) over the classes of the loss, without logit adjustment, for validation."""
         if self._taxa is None:
             return logits_BO, labels_B
         return self._taxa.logits(logits_BO), self._taxa.targets(labels_B)
@@ -109,8 +109,8 @@ class TrainingLoss:
 class _TaxonSums:
     """Sums probabilities and targets over the outputs of each taxon.
 
-    Each taxon gathers its outputs into a row as long as the longest, rather than each output adding itself to its
-    taxon: that gives the same bits every time, on CUDA too, and each taxon is shifted by its own largest logit.
+    The outputs of each taxon are gathered into a padded row. Unlike scatter-add this is deterministic on CUDA, and each
+    row's log-sum-exp is stable.
     """
 
     def __init__(self, classes: TrainingClasses, device: torch.device) -> None:
@@ -121,18 +121,18 @@ class _TaxonSums:
         by_taxon = np.argsort(taxon_of_output, kind="stable")
         place_TK = np.arange(sizes.max()) + np.zeros((classes.num_taxa, 1), np.int64)
         padding_TK = place_TK >= sizes[:, None]
-        # Where a row is too long it names its first output again: one common filler would collect the gradients of all.
+        # The padding repeats the first output of its row: one output for all padding would collect all their gradients.
         outputs_TK = by_taxon[(sizes.cumsum() - sizes)[:, None] + np.where(padding_TK, 0, place_TK)]
         self._outputs = torch.from_numpy(outputs_TK.ravel()).to(device)
         self._padding_TK = torch.from_numpy(padding_TK).to(device)
         self._taxon_of_output = torch.from_numpy(taxon_of_output).to(device)
 
     def logits(self, logits_BO: Tensor) -> Tensor:
-        """Gives logits_BT, whose softmax is the sum of the outputs' softmax."""
+        """Returns logits_BT; the softmax of a taxon is the sum of the softmax of its outputs."""
         return self._gathered(logits_BO, filler=-torch.inf).logsumexp(dim=2)
 
     def targets(self, targets: Tensor) -> Tensor:
-        """Gives positions of taxa or their shares, whichever was given of outputs."""
+        """Returns indices or probabilities of taxa, from those of outputs."""
         if targets.is_floating_point():
             return self._gathered(targets, filler=0.0).sum(dim=2)
         return self._taxon_of_output[targets]
@@ -147,7 +147,7 @@ def _draws_of_taxa(classes: TrainingClasses) -> npt.NDArray[np.float64]:
 
 
 def _log_prior(draws_C: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Log of each class's share of the draws."""
+    """The log of each class's share of the draws."""
     counted = np.where(draws_C > 0, draws_C, DRAWS_OF_UNSEEN)
     log_prior: npt.NDArray[np.float64] = np.log(counted / counted.sum())
     return log_prior

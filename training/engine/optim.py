@@ -1,4 +1,4 @@
-"""AdamW with two learning rates, and how they fall."""
+"""AdamW with two learning rates, and their schedules."""
 
 import warnings
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LR
 from models.network import PlantNetwork
 from training.recipe import ScheduleRecipe
 
-_WARMUP_START = 0.01  # share of the peak rate at the first step of a warm-up
+_WARMUP_START = 0.01  # share of the peak learning rate at the first step
 
 
 def build_optimizer(network: PlantNetwork, schedule: ScheduleRecipe) -> torch.optim.AdamW:
     """Makes AdamW (Loshchilov and Hutter 2017) over backbone and head, each at its own rate.
 
-    Norms and biases (one-dimensional parameters) are not decayed. The fused kernels keep the step, and the gradient
-    scaler with it, from waiting for the device.
+    Norms and biases (one-dimensional parameters) have no weight decay. With the fused kernels, neither the step nor the
+    gradient scaler waits for the device.
     """
     groups = [
         *_groups("backbone", network.backbone_parameters(), schedule.backbone_lr, schedule.weight_decay),
@@ -28,23 +28,23 @@ def build_optimizer(network: PlantNetwork, schedule: ScheduleRecipe) -> torch.op
 
 
 def build_scheduler(optimizer: torch.optim.Optimizer, schedule: ScheduleRecipe, steps_per_epoch: int) -> LRScheduler:
-    """The rates over all optimizer steps: a linear warm-up if the recipe has one, then cosine, steps or none."""
+    """The learning rates over all optimizer steps: an optional linear warm-up, then cosine, step or no decay."""
     total = schedule.epochs * steps_per_epoch
     warmup = min(round(schedule.warmup_epochs * steps_per_epoch), total - 1)
-    falling = _falling(optimizer, schedule, total - warmup, steps_per_epoch)
+    decaying = _decay(optimizer, schedule, total - warmup, steps_per_epoch)
     if warmup == 0:
-        return falling
-    rising = LinearLR(optimizer, start_factor=_WARMUP_START, total_iters=warmup)
-    return SequentialLR(optimizer, [rising, falling], milestones=[warmup])
+        return decaying
+    warming = LinearLR(optimizer, start_factor=_WARMUP_START, total_iters=warmup)
+    return SequentialLR(optimizer, [warming, decaying], milestones=[warmup])
 
 
 def load_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Takes the moments of a saved optimizer and keeps the rates and the decay that this one was made with."""
+    """Loads the moments of a saved optimizer, but not its learning rates and weight decay."""
     optimizer.load_state_dict({"state": state["state"], "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def match_memory_format(optimizer: torch.optim.Optimizer) -> None:
-    """Gives loaded moments the memory layout of their parameters: fused kernels walk through both side by side."""
+    """Gives loaded moments the memory format of their parameters, which the fused kernels require."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
@@ -52,14 +52,14 @@ def match_memory_format(optimizer: torch.optim.Optimizer) -> None:
 
 
 def fast_forward(scheduler: LRScheduler, steps: int) -> None:
-    """Brings a new scheduler to where it would stand after that many optimizer steps."""
+    """Advances a new scheduler by that many optimizer steps."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.* before .*optimizer.step")
         for _ in range(steps):
             scheduler.step()
 
 
-def _falling(
+def _decay(
     optimizer: torch.optim.Optimizer, schedule: ScheduleRecipe, num_steps: int, steps_per_epoch: int
 ) -> LRScheduler:
     if schedule.decay == "cosine":

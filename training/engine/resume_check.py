@@ -1,4 +1,4 @@
-"""Whether a checkpoint is one of the run that is to go on from it."""
+"""Checks that a run can continue from a checkpoint."""
 
 from models.errors import CheckpointError
 from training.engine.checkpoint import Checkpoint
@@ -6,16 +6,16 @@ from training.recipe import KnobRole, Recipe, knobs_with, recipe_to_plain
 
 
 def require_resumable(checkpoint: Checkpoint, recipe: Recipe, *, manifest_sha256: str, num_ranks: int) -> None:
-    """Refuses to go on from a checkpoint whose next step would not be the one that the run would have taken.
+    """Raises unless the next step would train on the same pictures as in an uninterrupted run.
 
     Args:
-        checkpoint: Where the run stood.
-        recipe: What it is to go on with.
-        manifest_sha256: Of the data it is to go on with.
-        num_ranks: How many train together now.
+        checkpoint: The checkpoint to continue from.
+        recipe: The recipe of the resumed run.
+        manifest_sha256: Hash of the resumed run's data.
+        num_ranks: Number of ranks of the resumed run.
 
     Raises:
-        CheckpointError: Other data, another network, another order of pictures, or batches that are cut otherwise.
+        CheckpointError: The data, the network, the order of pictures or the batches differ.
     """
     if checkpoint.manifest_sha256 != manifest_sha256:
         raise CheckpointError(
@@ -29,7 +29,7 @@ def require_resumable(checkpoint: Checkpoint, recipe: Recipe, *, manifest_sha256
             "the checkpoint holds another network",
             value=checkpoint.architecture,
             limit=recipe.network.architecture,
-            remedy="resume with the recipe that the run began with",
+            remedy="resume with the recipe that the run was started with",
         )
     _require_same_order(checkpoint, recipe)
     _require_same_batches(checkpoint, recipe, num_ranks)
@@ -39,30 +39,30 @@ def _require_same_batches(checkpoint: Checkpoint, recipe: Recipe, num_ranks: int
     global_batch, schedule = checkpoint.global_batch, recipe.schedule
     effective = global_batch * checkpoint.recipe["schedule"]["accumulate"]
     if checkpoint.position["pictures"] == 0 and schedule.batch_size * num_ranks * schedule.accumulate == effective:
-        return  # between epochs, as when a larger picture size no longer fits: a step sees as many pictures as before
+        return  # between epochs the batch size may change if a step keeps its number of pictures
     if global_batch != schedule.batch_size * num_ranks:
-        fitting = f"--batch-size {global_batch // num_ranks}" if global_batch % num_ranks == 0 else "as many ranks"
+        same_batch = f"--batch-size {global_batch // num_ranks}" if global_batch % num_ranks == 0 else "as many ranks"
         raise CheckpointError(
-            "the run was begun with another batch_size over all ranks, which decides what each of its steps sees",
+            "the run was started with another batch_size over all ranks, so its steps would see other pictures",
             value=f"{schedule.batch_size} on each of {num_ranks} ranks",
-            limit=f"{global_batch} together",
-            remedy=f"resume with {fitting}, or start a new run with --weights and another --run",
+            limit=f"{global_batch} in total",
+            remedy=f"resume with {same_batch}, or start a new run with --weights and another --run",
         )
     if schedule.accumulate != checkpoint.recipe["schedule"]["accumulate"]:
-        raise _begun_otherwise("accumulate", schedule.accumulate, checkpoint.recipe["schedule"]["accumulate"])
+        raise _changed_setting("accumulate", schedule.accumulate, checkpoint.recipe["schedule"]["accumulate"])
 
 
 def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
     now, then = recipe_to_plain(recipe), checkpoint.recipe
     for section, knob in knobs_with(KnobRole.FIXED_AT_RESUME):
         if now[section][knob] != then[section][knob]:
-            raise _begun_otherwise(knob, now[section][knob], then[section][knob])
+            raise _changed_setting(knob, now[section][knob], then[section][knob])
 
 
-def _begun_otherwise(knob: str, now: object, then: object) -> CheckpointError:
+def _changed_setting(knob: str, now: object, then: object) -> CheckpointError:
     return CheckpointError(
-        f"the run was begun with another {knob}, which decides what each of its steps sees",
+        f"the run was started with another {knob}, so its steps would see other pictures",
         value=now,
         limit=str(then),
-        remedy="resume with that, or start a new run with --weights and another --run",
+        remedy="resume with that value, or start a new run with --weights and another --run",
     )

@@ -1,4 +1,4 @@
-"""How right the network is on the validation split, judged as it would be served, by all ranks together."""
+"""Accuracy and loss on the validation split, computed by all ranks together."""
 
 import math
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from training.evaluation.metrics import Share, share, top_k_hits
 from training.evaluation.predict import torch_runner
 from training.loading.data import evaluation_loader, input_spec, training_loader
 
-_REESTIMATION_PICTURES: Final = 2000  # of each rank; Wu and Johnson 2021 need a thousand or more
+_REESTIMATION_PICTURES: Final = 2000  # on each rank; Wu and Johnson 2021 recommend 1,000 or more
 
 
 class Validation(msgspec.Struct, frozen=True):
-    """What a validation found."""
+    """The figures of a validation."""
 
     top1: Share
     top5: Share
@@ -30,16 +30,16 @@ class Validation(msgspec.Struct, frozen=True):
 
 
 def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Validation:
-    """Judges the weights that would be exported, by outputs or by taxa as the recipe learns them.
+    """Evaluates the network that would be exported on the classes of the loss, outputs or taxa.
 
-    All ranks judge the same network, each its share of the pictures. Where too few pictures a step leave BatchNorm's
-    statistics poor, they are estimated anew before.
+    Every rank evaluates its share of the pictures. If batches are too small for good running statistics of BatchNorm,
+    these are re-estimated before.
 
     Args:
         engine: Holds the network.
         manifest: The data.
-        epoch: Whose training pictures the statistics are estimated over.
-        side_px: Side of those, px.
+        epoch: The statistics are estimated on training pictures of this epoch.
+        side_px: Size of those pictures.
     """
     ranks = engine.ranks
     if engine.norms.reestimate:
@@ -51,20 +51,20 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     hits1 = hits5 = loss = 0.0
     for pixels, labels in loader:
         logits = torch.from_numpy(run(pixels)).to(engine.device)
-        scores, right = (part.cpu() for part in engine.loss.judged(logits, labels.to(engine.device)))
-        hits1 += float(top_k_hits(scores.numpy(), right.numpy(), 1).sum())
-        hits5 += float(top_k_hits(scores.numpy(), right.numpy(), 5).sum())
-        loss += float(cross_entropy(scores, right, reduction="sum"))
+        scores, targets = (part.cpu() for part in engine.loss.class_logits(logits, labels.to(engine.device)))
+        hits1 += float(top_k_hits(scores.numpy(), targets.numpy(), 1).sum())
+        hits5 += float(top_k_hits(scores.numpy(), targets.numpy(), 5).sum())
+        loss += float(cross_entropy(scores, targets, reduction="sum"))
     total, hits1, hits5, loss = ranks.sum([len(rows), hits1, hits5, loss])
     return Validation(share(round(hits1), round(total)), share(round(hits5), round(total)), loss / total)
 
 
 def _training_pictures(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Iterator[Tensor]:
-    """The first batches of an epoch, as the network takes them."""
+    """Network inputs of the first batches of an epoch."""
     recipe, ranks = engine.recipe, engine.ranks
-    once = msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, persistent_workers=False))
+    recipe_once = msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, persistent_workers=False))
     loader, batches = training_loader(
-        manifest, once, pin=engine.device.type == "cuda", rank=ranks.rank, num_ranks=ranks.num_ranks
+        manifest, recipe_once, pin=engine.device.type == "cuda", rank=ranks.rank, num_ranks=ranks.num_ranks
     )
     batches.epoch, batches.side_px = epoch, side_px
     for pixels, _ in islice(loader, math.ceil(_REESTIMATION_PICTURES / recipe.schedule.batch_size)):

@@ -245,7 +245,7 @@ def content(path):
 def test_too_many_steps_without_numbers_end_the_run_with_a_diagnosis_and_the_last_checkpoint_stands(data, tmp_path):
     run = run_training(data, tmp_path / "run", "--max-steps", 7)
     before = content(run / "last.pt")
-    with pytest.raises(Diverged, match=r"2 steps in a row.*the first layer whose output is no number.*--clip-norm"):
+    with pytest.raises(Diverged, match=r"2 steps in a row.*the first layer whose output is not finite.*--clip-norm"):
         run_training(data, run, "--resume", "--backbone-lr", 1e20, "--head-lr", 1e20, "--max-bad-steps", 1)
     assert content(run / "last.pt") == before
     assert events(run, "diverged")

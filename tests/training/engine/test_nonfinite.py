@@ -21,14 +21,14 @@ def network():
 PIXELS = torch.ones(2, 4)
 
 
-def test_lost_weights_are_named_first(network):
+def test_weights_that_are_not_finite_are_named_first(network):
     with torch.no_grad():
         network[2].weight[0, 0] = torch.nan
     assert "first 2.weight" in diagnose(network, PIXELS, 1.0, fp16=False)
 
 
-def test_an_input_that_is_no_number_is_told(network):
-    assert "input is no number" in diagnose(network, PIXELS * torch.nan, 1.0, fp16=False)
+def test_an_input_that_is_not_finite_is_reported(network):
+    assert "input is not finite" in diagnose(network, PIXELS * torch.nan, 1.0, fp16=False)
 
 
 def test_the_first_layer_that_overflows_is_named(network):
@@ -36,12 +36,12 @@ def test_the_first_layer_that_overflows_is_named(network):
     assert diagnose(network, PIXELS, 1.0, fp16=False).endswith("is 1")
 
 
-def test_a_sound_forward_pass_blames_half_precision_only_where_it_is_used(network):
+def test_a_finite_forward_pass_points_to_half_precision_only_if_it_is_used(network):
     assert "half precision overflows (loss scale 0.5)" in diagnose(network, PIXELS, 0.5, fp16=True)
     assert "loss or the gradients overflow" in diagnose(network, PIXELS, 1.0, fp16=False)
 
 
-def test_looking_leaves_the_network_as_it_was(network):
+def test_diagnosing_leaves_the_network_unchanged(network):
     network.train()
     network[1] = nn.BatchNorm1d(4)
     before = network[1].running_mean.clone()
