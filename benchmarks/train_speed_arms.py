@@ -146,7 +146,7 @@ class _Ours:
     def take(self, steps: int) -> None:
         """Takes the steps; losses are read as often as the recipe says, and once at the end."""
         for pixels, labels in itertools.islice(self._batches, steps):
-            self._engine.take(pixels, labels, step=self._step)
+            self._engine.micro_step(pixels, labels, step=self._step)
             self._step += 1
             if self._step % self._read_every == 0:
                 self._engine.read()

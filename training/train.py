@@ -1,6 +1,6 @@
 """Program: trains a network by a recipe.
 
-python training/train.py RECIPE [--flags]     RECIPE is a TOML file or a name from training/recipes
+python training/train.py RECIPE [--flags]     RECIPE is a TOML file, or the name of one in training/recipes
 """
 
 import os
@@ -41,25 +41,25 @@ RECIPE_COPY = "recipe.json"
 
 
 class Train(msgspec.Struct, frozen=True, kw_only=True):
-    """Trains a network by a recipe; every knob of the recipe is a flag too."""
+    """Trains a network by a recipe. Each setting of the recipe is a flag, too."""
 
     recipe_file: tyro.conf.Positional[Path]
     """A TOML file, or the name of one in training/recipes."""
     recipe: Recipe
     resume: bool = False
-    """Go on from the last checkpoint of the run's folder."""
+    """Continue from the last checkpoint in the run's folder."""
     auto_resume: bool = False
-    """Go on where there is a checkpoint, else begin: for schedulers, which start one command again and again."""
+    """Continue if there is a checkpoint, otherwise start; for schedulers, which start the same command again."""
     restart: bool = False
-    """Start over in a folder that holds a run already, overwriting it."""
+    """Start over in a folder that holds a run, and overwrite that run."""
     max_steps: int | None = None
     """Stop after this many optimizer steps, with a checkpoint."""
     max_seconds: float | None = None
-    """Stop when the run has trained for so long, with a validation and a checkpoint, s."""
+    """Stop when the run has trained for this many seconds, with a validation and a checkpoint."""
     show_batch: Path | None = None
-    """Draw one augmented batch with its names to this PNG file, and stop."""
+    """Draw one augmented batch with its labels to this PNG file, and stop."""
     tune: bool = False
-    """Measure batch sizes, layout, precision and compilation on this machine, propose flags, and stop."""
+    """Measure batch sizes, memory layout, precision and compilation on this machine, propose flags, and stop."""
 
 
 def main() -> None:
@@ -78,14 +78,14 @@ def main() -> None:
 
 
 def parse(arguments: list[str]) -> Train:
-    """Reads the recipe that comes first, then lets the flags override it.
+    """Reads the recipe, which comes first, and applies the flags to it.
 
     Raises:
         RecipeError: The recipe or a flag is wrong.
     """
     named = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if named is None and not {"-h", "--help"} & set(arguments):
-        raise RecipeError("no recipe is named", remedy="give one first, as in: train.py b4_5337 --data DATA")
+        raise RecipeError("no recipe is given", remedy="give one first, as in: train.py b4_5337 --data DATA")
     path = Path(named or "b4_5337")
     command = tyro.cli(
         Train,
@@ -95,41 +95,40 @@ def parse(arguments: list[str]) -> Train:
         config=(tyro.conf.OmitArgPrefixes,),
     )
     if command.max_steps is not None and command.max_steps < 1:
-        raise RecipeError("a run needs a step", value=f"--max-steps {command.max_steps}", limit="at least 1")
+        raise RecipeError("too few steps", value=f"--max-steps {command.max_steps}", limit="at least 1")
     if command.max_seconds is not None and not command.max_seconds > 0:
-        raise RecipeError("a run needs time", value=f"--max-seconds {command.max_seconds}", limit="more than 0")
+        raise RecipeError("too little time", value=f"--max-seconds {command.max_seconds}", limit="more than 0")
     checked = check_recipe(recipe_to_plain(command.recipe), origin="with these flags")
     return msgspec.structs.replace(command, recipe=checked)
 
 
 def train(command: Train) -> None:
-    """Trains, resumes, tunes, or draws a batch; under torchrun together with the other ranks.
+    """Trains, resumes, tunes, or draws a batch; under torchrun, as one of several ranks.
 
     Raises:
-        BotanifyError: Something that the user can mend; nothing was overwritten.
-        Requeue: The process was asked to stop, and saved.
+        BotanifyError: A problem that the user can fix; nothing was overwritten.
+        Requeue: The process received SIGTERM, and a checkpoint was written.
     """
-    recipe = command.recipe
-    device = choose_device(recipe.hardware, int(os.environ.get("LOCAL_RANK", "0")))
+    device = choose_device(command.recipe.hardware, int(os.environ.get("LOCAL_RANK", "0")))
     ranks = join(device.type)
     try:
         _train_on(command, device, ranks)
-    except Requeue:  # on all ranks alike
+    except Requeue:  # raised on every rank
         leave()
         raise
     except RuntimeError as error:
         if is_out_of_memory(error):
             reason = str(error).partition("\n")[0]
-            raise OutOfMemory(f"memory ran out outside of a step ({reason}); take a smaller --batch-size.") from error
+            raise OutOfMemory(f"memory ran out outside of a step ({reason}); use a smaller --batch-size.") from error
         if is_lost_rank(error):
-            raise BotanifyError("another rank has ended, and says why.") from error
+            raise BotanifyError("another rank has ended; its own message says why.") from error
         raise
     leave()
 
 
 def _train_on(command: Train, device: torch.device, ranks: Ranks) -> None:
     recipe = command.recipe
-    with ranks.main_first():  # it writes what the others read: drawn pictures, the mapped manifest
+    with ranks.main_first():  # it writes the drawn pictures and the manifest that the other ranks read
         ensure_drawn(recipe.data, recipe.run.seed)
         manifest = Manifest(recipe.data.data, recipe.data.shards)
     _require_outputs(manifest, recipe)
@@ -144,14 +143,36 @@ def _train_on(command: Train, device: torch.device, ranks: Ranks) -> None:
     _train(command, manifest, device, ranks)
 
 
+def _require_outputs(manifest: Manifest, recipe: Recipe) -> None:
+    expected, found = recipe.data.expect_outputs, len(manifest.taxonomy.outputs)
+    if expected and expected != found:
+        raise DataError(
+            "the number of outputs of the data is not the one that the recipe expects",
+            value=found,
+            limit=str(expected),
+            remedy="prepare the data that the recipe is for, or pass --expect-outputs 0",
+        )
+
+
+def _require_architecture(name: str) -> None:
+    if not timm.is_model(name):
+        close = get_close_matches(name, timm.list_models(), n=1) or ["efficientnet_b4"]
+        raise RecipeError(
+            "no such architecture", value=name, limit="the name of a timm model", remedy=f"try {close[0]}"
+        )
+
+
 def _train(command: Train, manifest: Manifest, device: torch.device, ranks: Ranks) -> None:
     recipe = command.recipe
     resumes = ranks.broadcast(ranks.is_main and _resumes(command))
-    network = _first_network(recipe, manifest, fresh=not resumes, told=ranks.is_main)
+    if resumes:
+        network = _seeded_network(recipe, manifest)  # its weights come from the checkpoint
+    else:
+        network = _initial_network(recipe, manifest, verbose=ranks.is_main)
     with closing(Trainer(recipe, manifest, network, device, ranks)) as trainer:
         if resumes:
             trainer.resume()
-        elif ranks.is_main:
+        else:
             trainer.checkpoints.clear()
         if ranks.is_main:
             plain = msgspec.json.encode(recipe_to_plain(recipe))
@@ -165,67 +186,52 @@ def _train(command: Train, manifest: Manifest, device: torch.device, ranks: Rank
         )
 
 
-def _first_network(recipe: Recipe, manifest: Manifest, *, fresh: bool, told: bool) -> PlantNetwork:
-    """The network with its first weights, the same on every rank; one that resumes gets its weights later."""
-    with seeded(recipe.run.seed):
-        network = PlantNetwork(
-            recipe.network.architecture,
-            len(manifest.taxonomy.outputs),
-            dropout=recipe.network.dropout,
-            drop_path=recipe.network.drop_path,
-        )
-    if fresh:
-        note = load_weights(network, recipe.network.weights, manifest.taxonomy.output_keys).note
-        if told:
-            print(note)
-    return network
-
-
 def _resumes(command: Train) -> bool:
-    """Whether the run goes on from a checkpoint.
+    """Whether the run continues from a checkpoint.
 
     Raises:
-        RecipeError: The folder holds a run, and nothing says what shall become of it.
+        RecipeError: The folder holds a run, and no flag says whether to continue or overwrite it.
     """
     run = command.recipe.run
-    held = CheckpointFolder(run.run, run.keep).holds_any
+    has_checkpoint = CheckpointFolder(run.run, run.keep).has_checkpoint
     if command.resume:
         return True
-    if command.auto_resume or (restart_count() > 0 and _begun_by_this_launch(run.run)):
-        return held
-    if held and not command.restart:
+    if command.auto_resume or (restart_count() > 0 and _started_by_this_launch(run.run)):
+        return has_checkpoint
+    if has_checkpoint and not command.restart:
         raise RecipeError(
-            "the run's folder holds a run already",
+            "the folder already holds a run",
             value=run.run / LAST,
-            remedy="pass --resume to go on, --restart to start over, or --run for another folder",
+            remedy="pass --resume to continue it, --restart to start over, or --run for another folder",
         )
     return False
 
 
-def _begun_by_this_launch(run: Path) -> bool:
-    """Whether the run in the folder is the one that this torchrun started before it had to start its ranks again."""
+def _started_by_this_launch(run: Path) -> bool:
+    """Whether this torchrun started the run in the folder, before it restarted its ranks."""
     if not (run / LOG_FILE).exists():
         return False
     starts = [event for event in read_log(run) if event["event"] == "start"]
     return bool(starts) and starts[-1].get("launch") == launch_id()
 
 
-def _require_outputs(manifest: Manifest, recipe: Recipe) -> None:
-    expected, found = recipe.data.expect_outputs, len(manifest.taxonomy.outputs)
-    if expected and expected != found:
-        raise DataError(
-            "the data has another number of outputs than the recipe expects",
-            value=found,
-            limit=str(expected),
-            remedy="prepare the data that the recipe is for, or pass --expect-outputs 0",
-        )
+def _initial_network(recipe: Recipe, manifest: Manifest, *, verbose: bool) -> PlantNetwork:
+    """The network with the initial weights of the recipe, the same on every rank."""
+    network = _seeded_network(recipe, manifest)
+    note = load_weights(network, recipe.network.weights, manifest.taxonomy.output_keys)
+    if verbose:
+        print(note)
+    return network
 
 
-def _require_architecture(name: str) -> None:
-    if not timm.is_model(name):
-        close = get_close_matches(name, timm.list_models(), n=1) or ["efficientnet_b4"]
-        raise RecipeError(
-            "no such architecture", value=name, limit="the name of a timm model", remedy=f"try {close[0]}"
+def _seeded_network(recipe: Recipe, manifest: Manifest) -> PlantNetwork:
+    """The network with random weights from the recipe's seed."""
+    with seeded(recipe.run.seed):
+        return PlantNetwork(
+            recipe.network.architecture,
+            len(manifest.taxonomy.outputs),
+            dropout=recipe.network.dropout,
+            drop_path=recipe.network.drop_path,
         )
 
 

@@ -267,7 +267,7 @@ def test_a_restart_by_torchrun_never_goes_on_with_a_run_of_another_launch(finish
     run = shutil.copytree(finished_run, tmp_path / "run")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "this launch")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    with pytest.raises(RecipeError, match="holds a run already"):
+    with pytest.raises(RecipeError, match="already holds a run"):
         run_training(data, run)
     run_training(data, run, "--restart", "--max-steps", 1)
     assert read_checkpoint(run / "last.pt").position["step"] == 1
@@ -283,7 +283,7 @@ def test_between_epochs_the_same_pictures_a_step_may_be_cut_into_other_batches(f
 
 def test_a_folder_that_holds_a_run_is_refused_unless_it_shall_be_overwritten(finished_run, data, tmp_path):
     run = shutil.copytree(finished_run, tmp_path / "run")
-    with pytest.raises(RecipeError, match="--resume to go on, --restart to start over"):
+    with pytest.raises(RecipeError, match="--resume to continue it, --restart to start over"):
         run_training(data, run)
     run_training(data, run, "--restart", "--max-steps", 1)
     assert read_checkpoint(run / "last.pt").position["step"] == 1

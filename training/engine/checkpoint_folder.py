@@ -1,8 +1,7 @@
-"""The checkpoints of a run: the newest few, the best, and which of them to go on from."""
+"""The checkpoints of a run: the newest few and the best one."""
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from models.errors import CheckpointError
@@ -13,77 +12,73 @@ _STEPS = "step-*.pt"
 
 
 class CheckpointFolder:
-    """Writes `step-<number>.pt`, keeps the newest few, and lets `last.pt` and `best.pt` name one file each.
+    """Writes `step-<number>.pt` and keeps the newest few; `last.pt` and `best.pt` are links to one file each.
 
     Args:
         folder: The run's folder.
-        keep: How many of the newest are kept.
+        keep: How many of the newest to keep.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
         self._folder, self._keep = folder, keep
 
     @property
-    def holds_any(self) -> bool:
-        """Whether there is something to go on from."""
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
         return (self._folder / LAST).exists() or any(self._folder.glob(_STEPS))
 
-    def save(self, checkpoint: Checkpoint, step: int, *, best: bool = False) -> None:
-        """Writes a checkpoint, and only then lets go of the oldest."""
-        path = self._folder / f"step-{step:09}.pt"
-        write_checkpoint(path, checkpoint)
-        for name in (LAST, BEST) if best else (LAST,):
-            _name_also(path, self._folder / name)
-        for old in self._newest_first()[self._keep :]:
-            old.unlink(missing_ok=True)
-
-    def newest(self, warn: Callable[[str], None]) -> tuple[Path, Checkpoint]:
-        """The newest checkpoint that is whole.
-
-        Args:
-            warn: Told about each that is damaged.
+    def newest(self) -> tuple[Path, Checkpoint, list[DamagedCheckpoint]]:
+        """The newest readable checkpoint and its path, and the errors of newer ones that are damaged.
 
         Raises:
-            CheckpointError: There is none, all are damaged, or the newest is of another program or version.
+            CheckpointError: There is none, all are damaged, or the newest has another format.
         """
-        damage: CheckpointError | None = None
+        damaged: list[DamagedCheckpoint] = []
         for path in self._candidates():
             try:
-                return path, read_checkpoint(path)
+                return path, read_checkpoint(path), damaged
             except DamagedCheckpoint as error:
-                warn(f"{error} The one before it is tried.")
-                damage = damage or error
-        if damage is not None:
-            raise damage
+                damaged.append(error)
+        if damaged:
+            raise damaged[0]
         raise CheckpointError(
             "no such checkpoint: there is nothing to resume",
             value=self._folder / LAST,
-            remedy="name the folder of a run with --run, or begin one without --resume",
+            remedy="give the folder of a run with --run, or start one without --resume",
         )
 
+    def save(self, checkpoint: Checkpoint, step: int, *, best: bool = False) -> None:
+        """Writes a checkpoint, then removes the oldest ones."""
+        path = self._folder / f"step-{step:09}.pt"
+        write_checkpoint(path, checkpoint)
+        for name in (LAST, BEST) if best else (LAST,):
+            _link(path, self._folder / name)
+        for old in self._newest_first()[self._keep :]:
+            old.unlink(missing_ok=True)
+
     def clear(self) -> None:
-        """Removes all checkpoints of a run that shall start over."""
+        """Removes all checkpoints."""
         for path in [*self._newest_first(), self._folder / LAST, self._folder / BEST]:
             path.unlink(missing_ok=True)
 
     def clear_leftovers(self) -> None:
-        """Removes what a killed process left of checkpoints that it was writing."""
+        """Removes partly written checkpoints of a killed process."""
         remove_leftovers(self._folder / "*.pt")
 
-    def _newest_first(self) -> list[Path]:
-        return sorted(self._folder.glob(_STEPS), reverse=True)
-
     def _candidates(self) -> list[Path]:
-        """The numbered ones from the newest on, then `last.pt`, each file once whatever its names."""
+        """The numbered checkpoints from the newest on, then `last.pt`; a file with two names appears once."""
         found: list[Path] = []
         for path in [*self._newest_first(), self._folder / LAST]:
             if path.is_file() and not any(path.samefile(other) for other in found):
                 found.append(path)
         return found
 
+    def _newest_first(self) -> list[Path]:
+        return sorted(self._folder.glob(_STEPS), reverse=True)
 
-def _name_also(path: Path, name: Path) -> None:
-    """Gives a file a second name in one move; where a disk knows no links, it gets a copy."""
+
+def _link(path: Path, name: Path) -> None:
+    """Hard-links a file to a second name, atomically; copies it if the file system has no hard links."""
     temporary = name.with_name(f".{name.name}.link.part")
     temporary.unlink(missing_ok=True)
     try:

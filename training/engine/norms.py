@@ -1,7 +1,7 @@
-"""What BatchNorm takes its statistics over: the pictures of a step, of all ranks, of small groups, or none any more.
+"""Chooses how BatchNorm computes its statistics: per batch, over all ranks, per ghost batch, or frozen.
 
-Accumulation does not enlarge a BatchNorm batch: what counts is how many pictures go forward together. Letters in names:
-B pictures, G groups, C channels.
+Gradient accumulation does not change these statistics: only the micro-batch counts. Shape suffixes: B pictures, G
+groups, C channels.
 """
 
 from collections.abc import Iterable
@@ -20,90 +20,90 @@ from training.recipe import Recipe
 
 NormKind = Literal["leave", "sync", "frozen", "ghost"]
 
-ENOUGH: Final = 16
-"""Pictures from which on BatchNorm is left alone: below, its error grows fast (Wu and He 2018, figure 1)."""
-FEW: Final = 8
-"""Pictures below which statistics that came with the weights are kept: with 4, new ones cost several points (same)."""
-MANY: Final = 256
-"""Pictures above which "auto" takes groups. A choice: Hoffer et al. 2017 found groups to help at 4,096."""
+SUFFICIENT_BATCH: Final = 16
+"""From this batch size on, BatchNorm is not changed: below it, the error grows fast (Wu and He 2018, figure 1)."""
+SMALL_BATCH: Final = 8
+"""Below this batch size, pretrained statistics are kept: new ones at 4 cost several points (same figure)."""
+LARGE_BATCH: Final = 256
+"""Above this batch size, "auto" uses ghost batches. Our choice; Hoffer et al. 2017 measured a gain at 4,096."""
+_PER_BATCH: Final = "BatchNorm uses the statistics of each batch"
 
 
 class NormChoice(msgspec.Struct, frozen=True):
-    """What BatchNorm does in a run."""
+    """How BatchNorm computes its statistics in a run."""
 
     kind: NormKind
     reestimate: bool
-    """Whether the running statistics are to be estimated anew before each validation, see `reestimate`."""
-    sentence: str
+    """Whether running statistics are re-estimated before each validation, see `reestimate`."""
+    explanation: str
     """What was chosen, and why."""
 
 
 def choose_norms(recipe: Recipe, num_ranks: int, device: torch.device) -> NormChoice:
-    """Decides what BatchNorm takes its statistics over.
+    """Chooses how BatchNorm computes its statistics.
 
     Args:
-        recipe: Its network.norms decides; "auto" goes by the pictures a step and rank.
-        num_ranks: How many train together.
-        device: Where.
+        recipe: Its network.norms decides; "auto" chooses by the batch size of a rank.
+        num_ranks: Number of ranks.
+        device: Where to train.
 
     Raises:
-        RecipeError: What the recipe asks for cannot be: statistics of all ranks on a CPU, frozen ones of random
-            weights, or groups that do not divide the batch.
+        RecipeError: The recipe asks for synchronized norms on a CPU, for frozen norms of random weights, or for ghost
+            batches that do not divide the batch.
     """
-    asked, batch_size = recipe.network.norms, recipe.schedule.batch_size
-    if asked == "auto":
+    norms, batch_size = recipe.network.norms, recipe.schedule.batch_size
+    if norms == "auto":
         return _by_batch_size(recipe, num_ranks, device)
-    if asked == "sync":
-        return _sync_asked(num_ranks, device)
-    if asked == "frozen":
-        return _frozen_asked(recipe)
-    if asked == "ghost":
-        return _ghost_asked(batch_size, recipe.network.ghost_size)
-    return NormChoice("leave", False, f"BatchNorm takes its statistics over {_pictures(batch_size)}, as asked for")
+    if norms == "sync":
+        return _sync_requested(num_ranks, device)
+    if norms == "frozen":
+        return _frozen_requested(recipe)
+    if norms == "ghost":
+        return _ghost_requested(batch_size, recipe.network.ghost_size)
+    return NormChoice("leave", False, f"{_PER_BATCH}, as requested")
 
 
 def apply_norms(network: nn.Module, choice: NormChoice, ghost_size: int) -> nn.Module:
-    """Gives a network the norms of a choice; parameters, buffers and their names stay the same.
+    """Replaces the norms of a network; parameters, buffers and their names stay the same.
 
-    Frozen norms need `freeze_norms` after each `network.train()`.
+    Frozen norms need a call of `freeze_norms` after each `network.train()`.
 
     Args:
         network: Changed in place.
-        choice: Of `choose_norms`.
-        ghost_size: Pictures in a group of ghost batches.
+        choice: From `choose_norms`.
+        ghost_size: Pictures in a ghost batch.
 
     Returns:
-        The network, or what takes its place if it is itself a norm.
+        The network, or its replacement if it is itself a norm.
     """
     if choice.kind == "sync":
-        # torch's own converter drops the activation that timm fuses into its norms.
+        # torch's own converter drops the activation inside timm's norms.
         converted: nn.Module = convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
         return converted
     return _with_ghosts(network, ghost_size) if choice.kind == "ghost" else network
 
 
 def freeze_norms(network: nn.Module) -> None:
-    """Keeps every BatchNorm's statistics, scales and shifts as they are.
+    """Freezes the statistics, scales and shifts of every BatchNorm.
 
-    `timm.layers.freeze_batch_norm_2d` does the same with other modules, whose names in checkpoints are not the same.
+    `timm.layers.freeze_batch_norm_2d` replaces the modules, which changes their names in checkpoints.
     """
     for norm in _norms(network):
-        norm.training = False  # not norm.eval(): what timm fuses into a norm may drop features, and goes on so
+        norm.training = False  # not norm.eval(), which would switch off dropout inside timm's norms
         for parameter in norm.parameters(recurse=False):
             parameter.requires_grad_(False)
 
 
 @torch.no_grad()
 def reestimate(network: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Gives every BatchNorm the statistics of the given pictures in place of running averages.
+    """Replaces the running statistics of every BatchNorm by those of the given pictures.
 
     Mean and variance are those of all pictures together (Wu and Johnson 2021, section 3). Each batch is normalized by
-    its own statistics on the way, as in training, while dropout and drop path rest:
-    `torch.optim.swa_utils.update_bn` leaves these on, and averages the variances of the batches, which leaves out how
-    far the batches lie apart.
+    its own statistics, as in training, but without dropout and drop path. `torch.optim.swa_utils.update_bn` keeps these
+    on, and averages the variances of the batches, which ignores the differences between their means.
 
     Args:
-        network: Its running statistics are replaced; those of norms that no picture reaches stay. Its modes stay.
+        network: Its running statistics are replaced, except those of norms that are not run. Its modes stay.
         batches: Network inputs of shape (B, 3, height, width), on the network's device.
     """
     norms = _norms(network)
@@ -113,7 +113,7 @@ def reestimate(network: nn.Module, batches: Iterable[Tensor]) -> None:
         for norm, of_norm in moments.items():
             undo.callback(norm.register_forward_pre_hook(of_norm.add).remove)
             undo.callback(setattr, norm, "track_running_stats", True)
-            norm.track_running_stats = False  # the running averages do not move meanwhile
+            norm.track_running_stats = False  # keeps the running statistics unchanged
         for module, mode in modes.items():
             undo.callback(setattr, module, "training", mode)
             module.training = module in moments
@@ -124,18 +124,18 @@ def reestimate(network: nn.Module, batches: Iterable[Tensor]) -> None:
 
 
 class GhostBatchNorm2d(nn.BatchNorm2d):
-    """BatchNorm that normalizes each group of pictures by statistics of its own (Hoffer et al. 2017, algorithm 1).
+    """BatchNorm that normalizes each ghost batch by its own statistics (Hoffer et al. 2017, algorithm 1).
 
-    All groups share scale, shift and running statistics, so that checkpoints and evaluation are those of plain
-    BatchNorm. `timm.layers.convert_splitbn_model` gives each group a scale and shift of its own, of which evaluation
-    uses only the first's. The running statistics move as far in a step as plain ones: each of G groups moves them with
+    All ghost batches share scale, shift and running statistics, so checkpoints and evaluation are those of plain
+    BatchNorm. (`timm.layers.convert_splitbn_model` gives each group its own scale and shift, and evaluation uses only
+    the first's.) A step moves the running statistics as far as in plain BatchNorm: each of G groups moves them with
     momentum 1 - (1 - m) ** (1 / G).
 
-    A batch that the groups do not divide is one group.
+    A batch that the groups do not divide is normalized as one group.
 
     Args:
-        original: Lends its parameters, its buffers and what timm fuses into it.
-        ghost_size: Pictures in a group.
+        original: Its parameters, buffers, dropout and activation are used.
+        ghost_size: Pictures in a ghost batch.
     """
 
     def __init__(self, original: nn.BatchNorm2d, ghost_size: int) -> None:
@@ -149,7 +149,7 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
         self.act: nn.Module = getattr(original, "act", nn.Identity())
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Normalizes; the same shape."""
+        """Returns the normalized input, of the same shape."""
         num_groups, rest = divmod(len(x_BCHW), self.ghost_size)
         if not self.training or rest or num_groups < 2 or self.momentum is None:
             normalized_BCHW = super().forward(x_BCHW)
@@ -157,8 +157,8 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
             momentum = 1 - (1 - self.momentum) ** (1 / num_groups)
             if self.track_running_stats and self.num_batches_tracked is not None:
                 self.num_batches_tracked.add_(1)
-            # One kernel a group saves nothing but its input, which is what counts where each operation is run by
-            # itself. A compiler would need many minutes for that many, and fuses the plain formula.
+            # In eager mode one kernel per group saves memory: it keeps only its input for the backward pass. Compiling
+            # that many kernels takes minutes, so a compiler gets the plain formula, which it fuses.
             in_groups = self._traced if torch.compiler.is_compiling() else self._group_by_group
             normalized_BCHW = in_groups(x_BCHW, momentum, num_groups)
         activated_BCHW: Tensor = self.act(self.drop(normalized_BCHW))
@@ -185,7 +185,7 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
         return normalized_BCHW.to(x_BCHW.dtype)
 
     def _move_statistics(self, mean_GC: Tensor, var_GC: Tensor, momentum: float) -> None:
-        """Moves the running statistics as if group came after group."""
+        """Updates the running statistics as if the groups came one after the other."""
         groups_after = torch.arange(len(mean_GC) - 1, -1, -1, device=mean_GC.device)
         weight_G1 = (momentum * (1 - momentum) ** groups_after)[:, None]
         for running, of_groups in ((self.running_mean, mean_GC), (self.running_var, var_GC)):
@@ -194,7 +194,7 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
 
 
 class _Moments:
-    """Count, sum and sum of squares of what goes into a norm, by channel."""
+    """Count, sum and sum of squares of a norm's inputs, by channel."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -204,13 +204,13 @@ class _Moments:
         """Adds a batch of shape (B, C, ...); a forward hook."""
         x = inputs[0]
         var_C, mean_C = torch.var_mean(x.float(), dim=[dim for dim in range(x.ndim) if dim != 1], correction=0)
-        mean_C, size = mean_C.double(), x.numel() // x.shape[1]  # double, as squares of large means are subtracted
+        mean_C, size = mean_C.double(), x.numel() // x.shape[1]  # double, since squares of large means are subtracted
         sums = size * mean_C, size * (var_C.double() + mean_C.square())
         self._count += size
         self._sums = sums if self._sums is None else (self._sums[0] + sums[0], self._sums[1] + sums[1])
 
     def write(self, norm: _BatchNorm) -> None:
-        """Makes them the norm's running statistics; the variance without bias, as BatchNorm keeps it."""
+        """Writes the norm's running statistics, with the unbiased variance, as BatchNorm does."""
         if self._sums is None or norm.running_mean is None or norm.running_var is None:
             return
         mean_C, square_C = (of_channel / self._count for of_channel in self._sums)
@@ -219,67 +219,64 @@ class _Moments:
 
 
 def _by_batch_size(recipe: Recipe, num_ranks: int, device: torch.device) -> NormChoice:
-    batch_size, random = recipe.schedule.batch_size, recipe.network.weights == "none"
-    if batch_size > MANY:
-        return _ghost_for_many(batch_size, recipe.network.ghost_size)
-    if batch_size >= ENOUGH:
-        return NormChoice(
-            "leave", False, f"BatchNorm takes its statistics over {_pictures(batch_size)}, which are enough"
-        )
-    limit = FEW if batch_size < FEW else ENOUGH
-    few = f"{_pictures(batch_size)} {'is' if batch_size == 1 else 'are'} too few to estimate them (under {limit})"
-    if batch_size < FEW and not random:
-        return NormChoice("frozen", False, f"BatchNorm keeps its pretrained statistics: {few}")
+    batch_size, is_random = recipe.schedule.batch_size, recipe.network.weights == "none"
+    if batch_size > LARGE_BATCH:
+        return _ghost_for_large_batch(batch_size, recipe.network.ghost_size)
+    if batch_size >= SUFFICIENT_BATCH:
+        return NormChoice("leave", False, f"{_PER_BATCH}: {_pictures(batch_size)} are enough")
+    limit = SMALL_BATCH if batch_size < SMALL_BATCH else SUFFICIENT_BATCH
+    reason = f"{_pictures(batch_size)} {'is' if batch_size == 1 else 'are'} too few to estimate them (under {limit})"
+    if batch_size < SMALL_BATCH and not is_random:
+        return NormChoice("frozen", False, f"BatchNorm keeps its pretrained statistics: {reason}")
     if num_ranks > 1 and device.type == "cuda":
-        return NormChoice("sync", False, f"BatchNorm takes its statistics over all {num_ranks} ranks: {few}")
-    sentence = f"BatchNorm's statistics are estimated anew before each validation: {few}"
-    if batch_size < FEW:
-        sentence += f"; random weights have none worth keeping, so take a --batch-size of {FEW} or more if it fits"
-    return NormChoice("leave", True, sentence)
+        return NormChoice("sync", False, f"BatchNorm uses the statistics of all {num_ranks} ranks: {reason}")
+    explanation = f"BatchNorm's statistics are re-estimated before each validation: {reason}"
+    if batch_size < SMALL_BATCH:
+        explanation += f"; random weights train better with a --batch-size of {SMALL_BATCH} or more"
+    return NormChoice("leave", True, explanation)
 
 
-def _ghost_for_many(batch_size: int, ghost_size: int) -> NormChoice:
+def _ghost_for_large_batch(batch_size: int, ghost_size: int) -> NormChoice:
+    pictures = f"{_pictures(batch_size)} are many (over {LARGE_BATCH})"
     if batch_size % ghost_size == 0:
-        sentence = f"groups of {ghost_size}: {_pictures(batch_size)} are many (over {MANY})"
-        return NormChoice("ghost", False, f"BatchNorm takes its statistics over {sentence}")
-    sentence = f"{_pictures(batch_size)}, which are many (over {MANY}), but groups of {ghost_size} do not divide them"
-    return NormChoice("leave", False, f"BatchNorm takes its statistics over {sentence}")
+        return NormChoice("ghost", False, f"BatchNorm uses the statistics of ghost batches of {ghost_size}: {pictures}")
+    return NormChoice("leave", False, f"{_PER_BATCH}: {pictures}, but ghost batches of {ghost_size} do not divide them")
 
 
-def _sync_asked(num_ranks: int, device: torch.device) -> NormChoice:
+def _sync_requested(num_ranks: int, device: torch.device) -> NormChoice:
     if num_ranks == 1:
-        return NormChoice("leave", False, "BatchNorm takes its statistics over all ranks, which is this one alone")
+        return NormChoice("leave", False, f"{_PER_BATCH}, since there is only one rank")
     if device.type != "cuda":
         raise RecipeError(
-            "BatchNorm cannot take its statistics over all ranks on this device",
+            "synchronized BatchNorm needs CUDA",
             value=f"norms = sync on {device.type}",
             limit="CUDA",
-            remedy="take --norms auto, which estimates them anew before validation where a batch is small",
+            remedy="use --norms auto, which re-estimates the statistics before validation if batches are small",
         )
-    return NormChoice("sync", False, f"BatchNorm takes its statistics over all {num_ranks} ranks, as asked for")
+    return NormChoice("sync", False, f"BatchNorm uses the statistics of all {num_ranks} ranks, as requested")
 
 
-def _frozen_asked(recipe: Recipe) -> NormChoice:
+def _frozen_requested(recipe: Recipe) -> NormChoice:
     if recipe.network.weights == "none":
         raise RecipeError(
-            "BatchNorm cannot keep the statistics of random weights, which have none",
+            "BatchNorm cannot be frozen, since random weights have no statistics",
             value="norms = frozen with weights = none",
-            remedy="give --weights imagenet or a file, or another --norms",
+            remedy="use --weights imagenet or a file, or another --norms",
         )
-    return NormChoice("frozen", False, "BatchNorm keeps its pretrained statistics, as asked for")
+    return NormChoice("frozen", False, "BatchNorm keeps its pretrained statistics, as requested")
 
 
-def _ghost_asked(batch_size: int, ghost_size: int) -> NormChoice:
+def _ghost_requested(batch_size: int, ghost_size: int) -> NormChoice:
     if batch_size % ghost_size:
         divisors = [size for size in range(2, batch_size + 1) if batch_size % size == 0]
         nearest = min(divisors, key=lambda size: abs(size - ghost_size), default=0)
         raise RecipeError(
-            "the groups of ghost batches do not divide the batch",
+            "ghost batches do not divide the batch",
             value=f"ghost_size {ghost_size}",
             limit=f"a divisor of batch_size {batch_size}",
             remedy=f"set --ghost-size {nearest} or another --batch-size" if nearest else "set a larger --batch-size",
         )
-    return NormChoice("ghost", False, f"BatchNorm takes its statistics over groups of {ghost_size}, as asked for")
+    return NormChoice("ghost", False, f"BatchNorm uses the statistics of ghost batches of {ghost_size}, as requested")
 
 
 def _with_ghosts(module: nn.Module, ghost_size: int) -> nn.Module:
@@ -295,4 +292,4 @@ def _norms(network: nn.Module) -> list[_BatchNorm]:
 
 
 def _pictures(batch_size: int) -> str:
-    return f"{batch_size} picture{'' if batch_size == 1 else 's'} a step"
+    return f"{batch_size} picture{'' if batch_size == 1 else 's'} per batch"

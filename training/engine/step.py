@@ -1,7 +1,7 @@
-"""One optimizer step, as fast as the device allows: forward, loss, backward, optimizer, moving average.
+"""One optimizer step: forward, loss, backward, optimizer, moving average.
 
-Nothing here waits for the device but `read`. Even a gradient that is no number is noticed there: the fused optimizer
-skips such a step by itself, as the scaler tells it on the device, and the device counts.
+Only `read` waits for the device. Even a step whose gradients are not finite does not: the gradient scaler marks it on
+the device, the fused optimizer skips it, and a counter on the device counts it.
 """
 
 from collections.abc import Iterator
@@ -27,35 +27,35 @@ from training.loading.data import input_spec
 from training.monitor.clock import StepClock
 from training.recipe import Recipe
 
-_EMA_WARMUP_POWER: Final = 3 / 4  # timm's schedule: decay reaches 0.999 after 10,000 steps, sooner averages forget
+_EMA_WARMUP_POWER: Final = 3 / 4  # timm's warm-up: the decay reaches 0.999 after 10,000 steps
 
 
 class Readings(msgspec.Struct, frozen=True):
-    """What the device has to tell since the last reading."""
+    """Values that were read from the device, on this rank."""
 
     losses: list[float]
-    """One a micro-batch; of several ranks this rank's."""
+    """Of each micro-batch since the last reading."""
     gradient_norms: list[float]
-    """One an optimizer step, before clipping; none where nothing is clipped."""
+    """Before clipping, of each optimizer step since the last reading; empty if nothing is clipped."""
     bad_steps: int
-    """Steps skipped so far because a gradient was no number."""
+    """Steps skipped since the start of the process because a gradient was not finite."""
     bad_in_a_row: int
-    """Of those, the ones since the last good step."""
+    """Of those, the ones since the last step that was not skipped."""
     scale: float
-    """What the loss is multiplied with in fp16; 1 otherwise."""
+    """Factor of the loss in fp16; 1 otherwise."""
 
 
 class Engine:
-    """Moves a network by micro-batches.
+    """Trains a network on micro-batches.
 
     Args:
-        recipe: Decides everything.
-        network: Already holds its first weights; it is moved to the device and its norms become the recipe's.
+        recipe: All settings.
+        network: The network with its initial weights. It is moved to the device, and its norms become the recipe's.
         device: Where to train.
-        classes: What the outputs mean, and how often each comes.
-        steps_per_epoch: Optimizer steps of one epoch, for the rates.
-        ranks: Who trains together.
-        clock: Measures the stages of each step.
+        classes: What the outputs mean, and how often each is drawn.
+        steps_per_epoch: Optimizer steps of an epoch, for the learning rates.
+        ranks: The ranks that train together; by default one.
+        clock: Times the stages of each step.
     """
 
     def __init__(
@@ -74,76 +74,91 @@ class Engine:
         self.clock = clock or StepClock(device)
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
         _allow_tf32(device, hardware.tf32)
-        self._format = torch.channels_last if hardware.channels_last else torch.contiguous_format
+        self._memory_format = torch.channels_last if hardware.channels_last else torch.contiguous_format
         self.norms: NormChoice = choose_norms(recipe, self.ranks.num_ranks, device)
         apply_norms(network, self.norms, recipe.network.ghost_size)
-        self.network = network.to(device=device, memory_format=self._format)  # type: ignore[call-overload]
+        self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
         self.head_only = False
         self.train_mode()
         self.ema = _moving_average(self.network, schedule.ema_decay)
-        self._forward = self._wrap_ddp(torch.compile(self.network, dynamic=False) if hardware.compile else self.network)
+        compiled = torch.compile(self.network, dynamic=False) if hardware.compile else self.network
+        self._forward = self._wrap_ddp(compiled)  # DDP goes around the compiled network, not the other way
         self.optimizer = build_optimizer(self.network, schedule)
-        self.optimizer.register_step_pre_hook(self._count_bad)
+        self.optimizer.register_step_pre_hook(self._count_bad_step)
         self.scheduler = build_scheduler(self.optimizer, schedule, steps_per_epoch)
         self.amp_dtype = amp_dtype(hardware, device)
-        # Only fp16 needs a scale. A scale of 1 still finds gradients that are no numbers, without a word to the host.
-        self._scales = self.amp_dtype == torch.float16
-        self.scaler = torch.amp.GradScaler(device.type, init_scale=2.0**16 if self._scales else 1.0)
+        # Only fp16 needs a loss scale. With a scale of 1 the scaler still finds gradients that are not finite.
+        self._scales_loss = self.amp_dtype == torch.float16
+        self.scaler = torch.amp.GradScaler(device.type, init_scale=2.0**16 if self._scales_loss else 1.0)
         self.loss = TrainingLoss(recipe.loss, classes, device)
         self._normalize = Normalizer(input_spec(recipe), device)
         self._mix = BatchMixer(recipe.augment, len(classes.taxon_of_output), recipe.run.seed)
         self._losses: list[Tensor] = []
-        self._norms_of_gradients: list[Tensor] = []
-        self._bad = torch.zeros(2, device=device)  # steps skipped: in all, in a row
-        self._known_bad = 0
-        self._good_statistics = self._copy_of_statistics()
+        self._gradient_norms: list[Tensor] = []
+        self._bad_steps = torch.zeros(2, device=device)  # skipped steps: in all, in a row
+        self._bad_steps_read = 0
+        self._finite_statistics = self._copy_of_statistics()
 
     @property
     def eval_model(self) -> PlantNetwork:
-        """The weights that are validated and exported: the moving average where there is one."""
+        """The network that is validated and exported: the moving average if there is one."""
         return self.network if self.ema is None else cast(PlantNetwork, self.ema.module)
 
     def train_mode(self) -> None:
-        """Puts every part in the mode in which it trains: norms that keep their statistics stay in evaluation mode."""
+        """Puts every module into its training mode; frozen norms, and a backbone that does not learn, stay in eval."""
         self.network.train(not self.head_only)
         self.network.head.train()
         if self.norms.kind == "frozen":
             freeze_norms(self.network)
 
-    def take(self, pixels: Tensor, labels: Tensor, *, step: int, index: int = 0, window: int = 1) -> None:
-        """Adds the gradients of a micro-batch; the last of a window moves the weights.
+    def load(self, network: dict[str, Any], eval_weights: dict[str, Any], scaler: dict[str, Any]) -> None:
+        """Loads saved weights; a moving average that the saved run did not have starts at the weights it validated."""
+        self.network.load_state_dict(network)
+        if self.ema is not None:
+            self.ema.module.load_state_dict(eval_weights)
+        if self._scales_loss and scaler:  # both runs are in fp16
+            self.scaler.load_state_dict(scaler)
+        self._finite_statistics = self._copy_of_statistics()
+
+    def scaler_state(self) -> dict[str, Any]:
+        """The state of the loss scale; empty if the loss is not scaled."""
+        return self.scaler.state_dict() if self._scales_loss else {}
+
+    def micro_step(self, pixels: Tensor, labels: Tensor, *, step: int, index: int = 0, window: int = 1) -> None:
+        """Adds the gradients of a micro-batch; after the last one of its window the optimizer steps.
 
         Args:
             pixels: Shape (B, 3, side, side), uint8.
-            labels: Positions of the outputs, shape (B,).
-            step: Optimizer steps before this one; decides everything random together with index and rank.
-            index: Place in the accumulation window.
-            window: Micro-batches whose gradients are averaged.
+            labels: Indices of the outputs, shape (B,).
+            step: Optimizer steps before this one. All randomness follows from step, index and rank.
+            index: Index of the micro-batch in its accumulation window.
+            window: Micro-batches in the window, over which gradients are averaged.
         """
         number = (step * self.recipe.schedule.accumulate + index) * self.ranks.num_ranks + self.ranks.rank
         torch.manual_seed(_seed(self.recipe.run.seed, step, index, self.ranks.rank))
         with self.clock.stage("copy"):
-            pixels, targets = self._on_device(pixels, labels, number)
-        moves = index + 1 == window
-        with self._no_sync(moves):
+            pixels, targets = self._prepare(pixels, labels, number)
+        is_last = index + 1 == window
+        with nullcontext() if is_last else self._no_sync():
             with self.clock.stage("forward"):
                 loss = self.loss(self._logits(pixels), targets)
             with self.clock.stage("backward"):
                 torch.autograd.backward(self.scaler.scale(loss / window))
         self._losses.append(loss.detach())
-        if moves:
+        if is_last:
             with self.clock.stage("optimizer"):
-                self._move(step)
+                self._optimizer_step(step)
 
     def dry_run(self, pixels: Tensor, labels: Tensor) -> None:
-        """Goes forward and backward with a batch twice, as in a window, without moving anything; on this rank alone.
+        """Runs two forward and backward passes on this rank, and changes nothing.
 
-        Holds as much memory as steps would: before the first one, the optimizer's moments are still to come.
+        It needs as much memory as real steps: until the optimizer has moments, placeholders take their memory.
         """
         self.optimizer.zero_grad(set_to_none=True)
         moments = [] if self.optimizer.state else [torch.empty_like(p) for p in self.network.parameters() for _ in "12"]
-        with torch.random.fork_rng(self._own_devices()), _restored(self.network):
-            pixels, targets = self._on_device(pixels, labels, number=0)
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), _restored_buffers(self.network):
+            pixels, targets = self._prepare(pixels, labels, number=0)
             for _ in range(2):
                 with self.precision():
                     logits = self.network(pixels)
@@ -151,94 +166,82 @@ class Engine:
         moments.clear()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def normalized(self, pixels: Tensor) -> Tensor:
-        """Training pictures as the network takes them, on the device."""
-        on_device = pixels.to(self.device, non_blocking=True)
-        return self._normalize(on_device).contiguous(memory_format=self._format)
-
-    def precision(self) -> AbstractContextManager[Any]:
-        """The arithmetic of the forward pass."""
-        if self.amp_dtype is None:
-            return nullcontext()
-        return torch.amp.autocast(self.device.type, dtype=self.amp_dtype)
-
-    def load(self, network: dict[str, Any], judged: dict[str, Any], scaler: dict[str, Any]) -> None:
-        """Goes on from saved weights; a moving average that is new begins at those that were judged."""
-        self.network.load_state_dict(network)
-        if self.ema is not None:
-            self.ema.module.load_state_dict(judged)
-        if self._scales and scaler:  # both then and now there is a scale
-            self.scaler.load_state_dict(scaler)
-        self._good_statistics = self._copy_of_statistics()
-
-    def scale_state(self) -> dict[str, Any]:
-        """What to save of the loss's scale; nothing where there is none."""
-        return self.scaler.state_dict() if self._scales else {}
-
-    def read(self) -> Readings:
-        """Fetches what the device has to tell: the one place where the host waits for it."""
-        together = torch.stack([*self._losses, *self._norms_of_gradients, *self._bad]).tolist()
-        losses, norms = together[: len(self._losses)], together[len(self._losses) : -2]
-        self._losses.clear()
-        self._norms_of_gradients.clear()
-        bad_steps, bad_in_a_row = (int(count) for count in together[-2:])
-        self._mend_statistics(bad_steps)
-        return Readings(losses, norms, bad_steps, bad_in_a_row, float(self.scaler.get_scale()))
-
-    def _on_device(self, pixels: Tensor, labels: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    def _prepare(self, pixels: Tensor, labels: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        """Copies a micro-batch to the device, normalizes and mixes it; `number` seeds the mixing."""
         mixed, targets = self._mix(self.normalized(pixels), labels.to(self.device, non_blocking=True), number)
-        return mixed.contiguous(memory_format=self._format), targets  # mixup on CUDA loses the layout
+        return mixed.contiguous(memory_format=self._memory_format), targets  # mixup on CUDA loses the layout
+
+    def normalized(self, pixels: Tensor) -> Tensor:
+        """Network inputs on the device, from uint8 pictures."""
+        on_device = pixels.to(self.device, non_blocking=True)
+        return self._normalize(on_device).contiguous(memory_format=self._memory_format)
 
     def _logits(self, pixels: Tensor) -> Any:
         with self.precision():
             if not self.head_only:
                 return self._forward(pixels)
             with torch.no_grad():
-                features = self.network.features(pixels)  # in evaluation mode, so dropout is still to come
+                features = self.network.features(pixels)  # in eval mode, so dropout is applied below
             return self.network.head(dropout(features, self.recipe.network.dropout))
 
-    def _move(self, step: int) -> None:
+    def precision(self) -> AbstractContextManager[Any]:
+        """The autocast context of the forward pass."""
+        if self.amp_dtype is None:
+            return nullcontext()
+        return torch.amp.autocast(self.device.type, dtype=self.amp_dtype)
+
+    def _optimizer_step(self, step: int) -> None:
         clip_norm = self.recipe.schedule.clip_norm
-        if self.head_only:  # its gradients do not pass through what averages them otherwise
+        if self.head_only:  # the forward pass went around DDP
             self.ranks.mean_([value.grad for value in self.network.head_parameters() if value.grad is not None])
         if clip_norm > 0:
             self.scaler.unscale_(self.optimizer)
             norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), clip_norm)
-            self._norms_of_gradients.append(norm.detach())
+            self._gradient_norms.append(norm.detach())
         self.scaler.step(self.optimizer)
-        self.scaler.update(None if self._scales else 1.0)
+        self.scaler.update(None if self._scales_loss else 1.0)
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
         if self.ema is not None:
             self.ema.update(self.network, step=step)
 
-    def _count_bad(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        """The scaler hands the fused optimizer, just before it moves, whether it is to skip: 1 or 0, on the device."""
-        bad = optimizer.found_inf.reshape(())  # type: ignore[attr-defined]
-        self._bad += bad
-        self._bad[1] *= bad
+    def _count_bad_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        """Counts a skipped step: the scaler sets `found_inf` to 1 or 0 on the device before the optimizer steps."""
+        is_bad = optimizer.found_inf.reshape(())  # type: ignore[attr-defined]
+        self._bad_steps += is_bad
+        self._bad_steps[1] *= is_bad
 
-    def _mend_statistics(self, bad_steps: int) -> None:
-        """A forward pass that overflowed leaves BatchNorm's running statistics no numbers for ever: puts back old ones.
+    def read(self) -> Readings:
+        """Reads losses, gradient norms and counts from the device, and waits for it."""
+        values = torch.stack([*self._losses, *self._gradient_norms, *self._bad_steps]).tolist()
+        losses, norms = values[: len(self._losses)], values[len(self._losses) : -2]
+        self._losses.clear()
+        self._gradient_norms.clear()
+        bad_steps, bad_in_a_row = (int(count) for count in values[-2:])
+        self._repair_statistics(bad_steps)
+        return Readings(losses, norms, bad_steps, bad_in_a_row, float(self.scaler.get_scale()))
 
-        Training never reads them; without this, validation and the exported network would.
+    def _repair_statistics(self, bad_steps: int) -> None:
+        """Restores running statistics of BatchNorm that a forward pass with an overflow has set to NaN or infinity.
+
+        Training does not read them, but validation and the exported network do.
         """
-        if bad_steps == self._known_bad:
-            self._good_statistics = self._copy_of_statistics()
+        if bad_steps == self._bad_steps_read:
+            self._finite_statistics = self._copy_of_statistics()
             return
-        self._known_bad = bad_steps
-        for now, before in zip(self._statistics(), self._good_statistics, strict=True):
+        self._bad_steps_read = bad_steps
+        for now, before in zip(self._statistics(), self._finite_statistics, strict=True):
             now.copy_(torch.where(now.isfinite(), now, before))
+
+    def _copy_of_statistics(self) -> list[Tensor]:
+        return [value.clone() for value in self._statistics()]
 
     def _statistics(self) -> list[Tensor]:
         modules = [self.network] if self.ema is None else [self.network, self.ema.module]
         return [value for module in modules for value in module.buffers() if value.is_floating_point()]
 
-    def _copy_of_statistics(self) -> list[Tensor]:
-        return [value.clone() for value in self._statistics()]
-
     def _wrap_ddp(self, module: Any) -> Any:
-        """Averages gradients over the ranks; a compiled module is wrapped, never a wrapped one compiled."""
+        """Averages gradients over the ranks, if there are several."""
         if not self.ranks.is_distributed:
             return module
         devices = [self.device] if self.device.type == "cuda" else None
@@ -246,22 +249,19 @@ class Engine:
             module, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True
         )
 
-    def _no_sync(self, moves: bool) -> AbstractContextManager[Any]:
-        """Ranks exchange gradients once a window."""
-        if moves or self.head_only or not self.ranks.is_distributed:
+    def _no_sync(self) -> AbstractContextManager[Any]:
+        """Accumulates gradients on each rank, without averaging them over the ranks yet."""
+        if self.head_only or not self.ranks.is_distributed:
             return nullcontext()
-        shared: AbstractContextManager[Any] = self._forward.no_sync()
-        return shared
-
-    def _own_devices(self) -> list[torch.device]:
-        return [self.device] if self.device.type == "cuda" else []
+        no_sync: AbstractContextManager[Any] = self._forward.no_sync()
+        return no_sync
 
 
 def _allow_tf32(device: torch.device, allowed: bool) -> None:
-    """Lets FP32 on a GPU be TF32, or holds it to FP32.
+    """Switches TF32 on a GPU on or off.
 
-    PyTorch knows this by an old name and by a new one, and its compiler reads both up to 2.15 and fails where only the
-    new one was set. These two setters keep them in step.
+    PyTorch has an old and a new setting for this. Up to 2.15 its compiler reads both, and fails if only the new one was
+    set. These two setters change both.
     """
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if allowed else "highest")
@@ -275,13 +275,13 @@ def _moving_average(network: PlantNetwork, decay: float) -> ModelEmaV3 | None:
 
 
 def _seed(seed: int, step: int, index: int, rank: int) -> int:
-    """Seed of a micro-batch's dropout and drop path: distinct for every one of a run, on every rank."""
+    """Seed of dropout and drop path, different for every micro-batch of a run and every rank."""
     return int(np.random.SeedSequence([seed, step, index, rank]).generate_state(1)[0])
 
 
 @contextmanager
-def _restored(network: nn.Module) -> Iterator[None]:
-    """Puts the buffers back as they were, BatchNorm's statistics among them."""
+def _restored_buffers(network: nn.Module) -> Iterator[None]:
+    """Restores the buffers, such as BatchNorm's statistics, after the block."""
     before = {name: value.clone() for name, value in network.named_buffers()}
     try:
         yield

@@ -36,7 +36,7 @@ _MOST_MEMORY: Final = 0.8
 _NEW_MEMORY: Final = 1.2  # a larger batch takes somewhat more than its share while cuDNN looks for kernels
 
 
-class Steps(Protocol):
+class Replayable(Protocol):
     """What the replay needs of an engine."""
 
     clock: StepClock
@@ -50,7 +50,7 @@ class Steps(Protocol):
     def optimizer(self) -> torch.optim.Optimizer:
         """Holds what learns."""
 
-    def take(self, pixels: Tensor, labels: Tensor, *, step: int, index: int, window: int) -> None:
+    def micro_step(self, pixels: Tensor, labels: Tensor, *, step: int, index: int, window: int) -> None:
         """Adds the gradients of a micro-batch; moves nothing while index + 1 < window."""
 
     def read(self) -> object:
@@ -79,7 +79,7 @@ class Ceiling(msgspec.Struct, frozen=True):
 
 
 def measure_ceiling(
-    steps: Steps,
+    engine: Replayable,
     pixels: Tensor,
     labels: Tensor,
     *,
@@ -92,59 +92,59 @@ def measure_ceiling(
     Call it between two windows, after a reading, where no gradient waits for the optimizer.
 
     Args:
-        steps: The engine of the run.
+        engine: The engine of the run.
         pixels: A batch as the loader gave it, shape (B, 3, side, side), uint8.
         labels: Its labels, shape (B,).
         with_larger: Whether to try larger batches; not where each size is compiled anew.
         budget_s: About how long to measure each size; a few steps are always taken.
         memory_bytes: GPU memory that may be used; unlimited if None.
     """
-    with _unchanged(steps):
-        if steps.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(steps.device)
-        own = _measure(steps, pixels, labels, budget_s)
+    with _unchanged(engine):
+        if engine.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(engine.device)
+        own = _measure(engine, pixels, labels, budget_s)
         larger = None
         for times in _LARGER if with_larger else ():
-            if own.step_s * times <= _LONGEST_STEP_S and _fits(steps.device, times, memory_bytes):
-                larger = _measure_if_it_fits(steps, *_repeated(pixels, labels, times), budget_s)
+            if own.step_s * times <= _LONGEST_STEP_S and _fits(engine.device, times, memory_bytes):
+                larger = _measure_if_it_fits(engine, *_repeated(pixels, labels, times), budget_s)
             if larger is not None:
                 break
-        return Ceiling(own, larger, _sync_lines(steps.device, lambda: _take(steps, pixels, labels)))
+        return Ceiling(own, larger, _sync_lines(engine.device, lambda: _take(engine, pixels, labels)))
 
 
-def worth_replaying(step_s: float) -> bool:
+def is_short_enough(step_s: float) -> bool:
     """Whether a step is short enough to be taken a few times more."""
     return step_s <= _LONGEST_STEP_S
 
 
-def _take(steps: Steps, pixels: Tensor, labels: Tensor) -> None:
-    steps.take(pixels, labels, step=0, index=0, window=2)
+def _take(engine: Replayable, pixels: Tensor, labels: Tensor) -> None:
+    engine.micro_step(pixels, labels, step=0, index=0, window=2)
 
 
-def _measure(steps: Steps, pixels: Tensor, labels: Tensor, budget_s: float) -> Replayed:
-    on_cuda = steps.device.type == "cuda"
+def _measure(engine: Replayable, pixels: Tensor, labels: Tensor, budget_s: float) -> Replayed:
+    on_cuda = engine.device.type == "cuda"
     per_group = _CUDA_GROUP if on_cuda else 1
     for _ in range(2 if on_cuda else 1):  # the first of a size looks for kernels and memory
-        _take(steps, pixels, labels)
-    steps.read()
-    clock = steps.clock = StepClock(steps.device) if on_cuda else _SleepClock(steps.device)
+        _take(engine, pixels, labels)
+    engine.read()
+    clock = engine.clock = StepClock(engine.device) if on_cuda else _SleepClock(engine.device)
     groups: list[float] = []
     began = time.perf_counter()
     while len(groups) < _FEWEST_GROUPS or (
         len(groups) < _MOST_GROUPS and time.perf_counter() - began < min(budget_s, _LONGEST_S)
     ):
         for _ in range(per_group):
-            _take(steps, pixels, labels)
+            _take(engine, pixels, labels)
         stages = clock.read()
         groups.append(sum(stages[name] for name in DEVICE_STAGES) / per_group)
-        steps.read()
+        engine.read()
     slept_s = max(clock.slept_s / len(groups), 0.0) if isinstance(clock, _SleepClock) else 0.0
     return Replayed(len(labels), max(statistics.median(groups) - slept_s, 0.0), slept_s)
 
 
-def _measure_if_it_fits(steps: Steps, pixels: Tensor, labels: Tensor, budget_s: float) -> Replayed | None:
+def _measure_if_it_fits(engine: Replayable, pixels: Tensor, labels: Tensor, budget_s: float) -> Replayed | None:
     with suppress_out_of_memory():
-        return _measure(steps, pixels, labels, budget_s)
+        return _measure(engine, pixels, labels, budget_s)
     return None
 
 
@@ -203,21 +203,21 @@ def _wanted_s() -> float | None:
 
 
 @contextmanager
-def _unchanged(steps: Steps) -> Iterator[None]:
+def _unchanged(engine: Replayable) -> Iterator[None]:
     """Leaves the run as it was: its clock, statistics, gradients, random state and losses."""
-    devices = [steps.device] if steps.device.type == "cuda" else []
-    before = {name: value.clone() for name, value in steps.network.named_buffers()}
-    clock = steps.clock
+    devices = [engine.device] if engine.device.type == "cuda" else []
+    before = {name: value.clone() for name, value in engine.network.named_buffers()}
+    clock = engine.clock
     with torch.random.fork_rng(devices):
         try:
             yield
         finally:
-            steps.clock = clock
-            for name, value in steps.network.named_buffers():
+            engine.clock = clock
+            for name, value in engine.network.named_buffers():
                 value.copy_(before[name])
-            steps.optimizer.zero_grad(set_to_none=True)
-            steps.read()
-            steps.clock.read()
+            engine.optimizer.zero_grad(set_to_none=True)
+            engine.read()
+            engine.clock.read()
             if devices:
                 torch.cuda.empty_cache()  # the larger batch's share, which others on the card may need
-                torch.cuda.reset_peak_memory_stats(steps.device)
+                torch.cuda.reset_peak_memory_stats(engine.device)

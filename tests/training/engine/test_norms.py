@@ -58,14 +58,14 @@ POLICY = [
     (15, 1, CUDA, "imagenet", "leave", True, "under 16"),
     (8, 2, CPU, "imagenet", "leave", True, "under 16"),
     (8, 2, CUDA, "imagenet", "sync", False, "all 2 ranks"),
-    (7, 2, CUDA, "imagenet", "frozen", False, "7 pictures a step are too few to estimate them (under 8)"),
+    (7, 2, CUDA, "imagenet", "frozen", False, "7 pictures per batch are too few to estimate them (under 8)"),
     (4, 1, CPU, "imagenet", "frozen", False, "pretrained"),
     (4, 1, CPU, "runs/first/last.pt", "frozen", False, "pretrained"),
-    (1, 1, CPU, "imagenet", "frozen", False, "1 picture a step is too few"),
+    (1, 1, CPU, "imagenet", "frozen", False, "1 picture per batch is too few"),
     (4, 1, CPU, "none", "leave", True, "--batch-size of 8 or more"),
     (4, 2, CUDA, "none", "sync", False, "under 8"),
     (257, 1, CUDA, "imagenet", "leave", False, "do not divide"),
-    (512, 1, CUDA, "none", "ghost", False, "groups of 32: 512 pictures a step are many (over 256)"),
+    (512, 1, CUDA, "none", "ghost", False, "ghost batches of 32: 512 pictures per batch are many (over 256)"),
 ]
 
 
@@ -73,8 +73,8 @@ POLICY = [
 def test_auto_goes_by_the_pictures_of_a_step(batch_size, num_ranks, device, weights, kind, anew, reason):
     found = choose(batch_size, num_ranks=num_ranks, device=device, weights=weights)
     assert (found.kind, found.reestimate) == (kind, anew)
-    assert found.sentence.startswith("BatchNorm")
-    assert reason in found.sentence
+    assert found.explanation.startswith("BatchNorm")
+    assert reason in found.explanation
 
 
 @pytest.mark.parametrize(

@@ -55,28 +55,27 @@ def save(kind, state, folder):
 def test_none_leaves_the_network_as_it_is():
     network = PlantNetwork(NAME, 3)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    loaded = load_weights(network, "none")
-    assert (loaded.origin, loaded.fresh_head) == ("none", True)
+    note = load_weights(network, "none")
+    assert note == "all weights start at random"
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
 @pytest.mark.parametrize("kind", ["timm", "wrapped", "own names", "safetensors"])
 def test_a_state_dict_fills_the_whole_network(kind, tmp_path):
     network, state = PlantNetwork(NAME, 3), timm_state(3)
-    loaded = load_weights(network, save(kind, state, tmp_path))
+    note = load_weights(network, save(kind, state, tmp_path))
     require_loaded(network, state)
-    assert not loaded.fresh_head
+    assert "at random" not in note
 
 
 @pytest.mark.parametrize("kind", ["timm", "safetensors"])
 def test_weights_of_another_number_of_classes_fill_the_backbone_and_say_so(kind, tmp_path):
     network, state = PlantNetwork(NAME, 7), timm_state(3)
     head = network.head.weight.clone()
-    loaded = load_weights(network, save(kind, state, tmp_path))
+    note = load_weights(network, save(kind, state, tmp_path))
     require_loaded(network, state, head=False)
     assert torch.equal(network.head.weight, head)
-    assert loaded.fresh_head
-    assert "the classifier starts at random" in loaded.note
+    assert "the classifier starts at random" in note
 
 
 def test_a_checkpoint_of_ours_gives_its_moving_average(finished_run):
@@ -106,7 +105,7 @@ def load_by_key(path, keys):
 @pytest.mark.parametrize("keys", [["c", "d", "a", "e"], ["c", "a", "b"], ["a"], ["d", "a", "e"]])
 def test_the_rows_of_the_classifier_follow_their_keys(keys, tmp_path):
     path, saved = save_checkpoint(tmp_path, ["a", "b", "c"])
-    network, fresh, loaded = load_by_key(path, keys)
+    network, fresh, note = load_by_key(path, keys)
     require_loaded(network, own_state(saved), head=False)
     for row, key in enumerate(keys):
         for name, value in network.head.state_dict().items():
@@ -114,38 +113,39 @@ def test_the_rows_of_the_classifier_follow_their_keys(keys, tmp_path):
             expected = saved.head.state_dict()[name]["abc".index(key)] if known else fresh[name][row]
             assert torch.equal(value[row], expected), (key, name)
     num_known = len(set(keys) & set("abc"))
-    assert f"{num_known} of {len(keys)} rows of the classifier by their key" in loaded.note
-    assert loaded.fresh_head == ("the rest starts at random" in loaded.note) == (num_known < len(keys))
+    assert f"{num_known} of {len(keys)} rows of the classifier by their key" in note
+    assert ("the rest starts at random" in note) == (num_known < len(keys))
 
 
 def test_as_many_outputs_of_other_plants_take_no_row(tmp_path):
     path, _ = save_checkpoint(tmp_path, ["a", "b", "c"])
-    network, fresh, loaded = load_by_key(path, ["x", "y", "z"])
+    network, fresh, note = load_by_key(path, ["x", "y", "z"])
     assert all(torch.equal(value, fresh[name]) for name, value in network.head.state_dict().items())
-    assert (loaded.fresh_head, "0 of 3 rows" in loaded.note) == (True, True)
+    assert "0 of 3 rows" in note
+    assert "the rest starts at random" in note
 
 
 def test_the_same_outputs_in_the_same_order_are_copied_straight(tmp_path):
     path, saved = save_checkpoint(tmp_path, ["a", "b", "c"])
-    network, _, loaded = load_by_key(path, ["a", "b", "c"])
+    network, _, note = load_by_key(path, ["a", "b", "c"])
     require_loaded(network, own_state(saved))
-    assert (loaded.fresh_head, loaded.note) == (False, f"weights from {path}")
+    assert note == f"weights from {path}"
 
 
 def test_a_checkpoint_whose_names_and_rows_disagree_is_refused(tmp_path):
     path, _ = save_checkpoint(tmp_path, ["a", "b", "c"], num_rows=5)
-    with pytest.raises(CheckpointError, match="3 names for 5 rows"):
+    with pytest.raises(CheckpointError, match="3 keys for 5 rows"):
         load_by_key(path, ["c", "a"])
 
 
 def test_a_file_without_keys_is_taken_as_it_is_or_without_its_classifier(tmp_path):
     path = save("timm", timm_state(3), tmp_path)
-    network, _, loaded = load_by_key(path, ["a", "b", "c"])
+    network, _, note = load_by_key(path, ["a", "b", "c"])
     require_loaded(network, timm_state(3))
-    assert not loaded.fresh_head
-    network, fresh, loaded = load_by_key(path, ["a", "b"])
+    assert "at random" not in note
+    network, fresh, note = load_by_key(path, ["a", "b"])
     assert torch.equal(network.head.weight, fresh["weight"])
-    assert loaded.fresh_head
+    assert "the classifier starts at random" in note
 
 
 @pytest.mark.parametrize("kind", ["timm", "safetensors"])
@@ -181,9 +181,9 @@ def test_imagenet_fills_the_backbone_from_what_timm_gives(monkeypatch):
 
     network = PlantNetwork(NAME, 3)
     monkeypatch.setattr(weights.timm, "create_model", create_model)
-    loaded = load_weights(network, "imagenet")
+    note = load_weights(network, "imagenet")
     require_loaded(network, published.state_dict(), head=False)
-    assert (loaded.origin, loaded.fresh_head) == ("imagenet", True)
+    assert note == "weights from imagenet; the classifier starts at random"
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def test_a_slow_disk_is_told_from_a_slow_decoder(judged, data, monkeypatch):
 
 
 def test_a_host_that_waits_between_the_stages_is_seen(judged, data, monkeypatch):
-    monkeypatch.setattr(Engine, "take", waiting(Engine.take, times=4))
+    monkeypatch.setattr(Engine, "micro_step", waiting(Engine.micro_step, times=4))
     verdict = judged(data, "--batch-size", 8)
     assert verdict["kind"] == "host synchronization"
     assert 2 < verdict["gain"] < 6

@@ -18,7 +18,7 @@ def trainer(data, tmp_path):
 
 def all_tensors(trainer):
     """Everything that training changes, copied."""
-    checkpoint = trainer.checkpoint()
+    checkpoint = trainer.checkpoints.checkpoint(trainer.position)
     moments = [value for state in checkpoint.optimizer["state"].values() for value in state.values()]
     tensors = [*checkpoint.network.values(), *checkpoint.ema.values(), *moments, torch.get_rng_state()]
     return [value.clone() for value in tensors if isinstance(value, torch.Tensor)]
@@ -56,13 +56,13 @@ def test_a_run_with_replays_is_the_run_without(data, tmp_path, monkeypatch):
 
 def test_a_picture_size_is_replayed_once(trainer, monkeypatch):
     taken = []
-    real = Engine.take
+    real = Engine.micro_step
 
     def take(self, pixels, labels, *, step, index, window):
         taken.append((pixels.shape[-1], index + 1 < window))
         real(self, pixels, labels, step=step, index=index, window=window)
 
-    monkeypatch.setattr(Engine, "take", take)
+    monkeypatch.setattr(Engine, "micro_step", take)
     trainer.run()
     replayed = [number for number, (_, is_replay) in enumerate(taken) if is_replay]
     assert replayed

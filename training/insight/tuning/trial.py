@@ -99,7 +99,7 @@ def _steps(engine: Engine, setting: TrialSetting, side_px: int) -> Callable[[int
         nonlocal taken
         started = time.perf_counter()
         for _ in range(num_steps):
-            engine.take(*batches[taken % 2], step=taken)
+            engine.micro_step(*batches[taken % 2], step=taken)
             taken += 1
         engine.read()  # waits for the device
         engine.clock.read()

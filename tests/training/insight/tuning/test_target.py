@@ -56,7 +56,7 @@ def seconds_to_target(recipe, seed):
     for step in range(MOST_PICTURES // recipe.schedule.batch_size):
         batch = pictures(recipe.schedule.batch_size, draws)
         started = time.process_time()
-        engine.take(*batch, step=step)
+        engine.micro_step(*batch, step=step)
         engine.read()
         seconds += time.process_time() - started
         taken += len(batch[1])

@@ -1,0 +1,111 @@
+"""When a run saves, what its checkpoints hold, and how a run continues from one."""
+
+from pathlib import Path
+
+import msgspec
+
+from training.dataset.manifest import Manifest
+from training.engine.checkpoint import Checkpoint, DamagedCheckpoint, Position, read_checkpoint
+from training.engine.checkpoint_folder import CheckpointFolder
+from training.engine.device import describe_device
+from training.engine.optim import fast_forward, load_moments, match_memory_format
+from training.engine.resume_check import require_resumable
+from training.engine.step import Engine
+from training.machine import current_commit
+from training.recipe import recipe_to_plain
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """The checkpoint from which a run continues."""
+
+    path: Path
+    position: Position
+    damaged: list[DamagedCheckpoint]
+    """Newer checkpoints that could not be read."""
+
+
+class Checkpointer:
+    """Saves and restores a run. Only the main rank writes; every rank must call `save` and `restore`.
+
+    Args:
+        engine: Holds the recipe, the weights and the optimizer.
+        manifest: The data.
+        global_batch: Pictures of a batch on all ranks together.
+    """
+
+    def __init__(self, engine: Engine, manifest: Manifest, global_batch: int) -> None:
+        self._engine, self._manifest, self._global_batch = engine, manifest, global_batch
+        self._recipe, self._ranks = engine.recipe, engine.ranks
+        self._folder = CheckpointFolder(self._recipe.run.run, self._recipe.run.keep)
+        if self._ranks.is_main:
+            self._folder.clear_leftovers()
+
+    def clear(self) -> None:
+        """Removes the checkpoints of a run that starts over."""
+        if self._ranks.is_main:
+            self._folder.clear()
+
+    def is_due(self, step: int) -> bool:
+        """Whether the run saves after this optimizer step inside an epoch."""
+        return step % self._recipe.run.checkpoint_every_steps == 0
+
+    def save(self, position: Position, *, is_best: bool = False) -> bool:
+        """Writes a checkpoint and returns True; returns False and writes nothing if a weight is not finite."""
+        network, eval_model = self._engine.network, self._engine.eval_model
+        for module in [network] if eval_model is network else [network, eval_model]:
+            self._ranks.mean_statistics(module)
+        if not all(bool(value.isfinite().all()) for value in network.state_dict().values()):
+            return False
+        if self._ranks.is_main:
+            with self._engine.clock.stage("save"):
+                self._folder.save(self.checkpoint(position), position.step, best=is_best)
+        return True
+
+    def checkpoint(self, position: Position) -> Checkpoint:
+        """The run as it is now."""
+        engine = self._engine
+        return Checkpoint(
+            architecture=engine.network.architecture,
+            network=engine.network.state_dict(),
+            ema=engine.ema.module.state_dict() if engine.ema is not None else None,
+            optimizer=engine.optimizer.state_dict(),
+            scheduler=engine.scheduler.state_dict(),
+            scaler=engine.scaler_state(),
+            position=msgspec.to_builtins(position),
+            recipe=recipe_to_plain(self._recipe),
+            output_keys=list(self._manifest.taxonomy.output_keys),
+            manifest_sha256=self._manifest.sha256,
+            global_batch=self._global_batch,
+            git_commit=current_commit(),
+            trained_on=describe_device(engine.device),
+        )
+
+    def restore(self) -> Restored:
+        """Loads the newest readable checkpoint into the engine. A schedule that was changed in the recipe takes effect.
+
+        Raises:
+            CheckpointError: There is no checkpoint, or the run cannot continue from it with this recipe and this data.
+        """
+        path, checkpoint, damaged = self._newest()
+        require_resumable(
+            checkpoint, self._recipe, manifest_sha256=self._manifest.sha256, num_ranks=self._ranks.num_ranks
+        )
+        engine, position = self._engine, msgspec.convert(checkpoint.position, Position)
+        engine.load(checkpoint.network, checkpoint.eval_weights, checkpoint.scaler)
+        if recipe_to_plain(self._recipe)["schedule"] == checkpoint.recipe["schedule"]:
+            engine.optimizer.load_state_dict(checkpoint.optimizer)
+            engine.scheduler.load_state_dict(checkpoint.scheduler)
+        else:
+            load_moments(engine.optimizer, checkpoint.optimizer)
+            fast_forward(engine.scheduler, position.step)
+        match_memory_format(engine.optimizer)
+        return Restored(path, position, damaged)
+
+    def _newest(self) -> tuple[Path, Checkpoint, list[DamagedCheckpoint]]:
+        """The main rank chooses the file, since a shared disk may not look the same to all ranks yet."""
+        if self._ranks.is_main:
+            newest = self._folder.newest()
+            self._ranks.broadcast(newest[0])
+            return newest
+        path = self._ranks.broadcast(Path())
+        return path, read_checkpoint(path), []

@@ -1,0 +1,35 @@
+"""What stops a run before the end of its recipe."""
+
+from enum import IntEnum
+
+import msgspec
+
+from training.engine.checkpoint import Position
+from training.engine.stop_signal import StopSignal
+
+
+class StopReason(IntEnum):
+    """Why a run stops before the end of its recipe. If the ranks differ, the largest holds for all."""
+
+    NONE = 0
+    STEP_LIMIT = 1
+    TIME_LIMIT = 2
+    SIGNAL = 3
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The limits of a run in this process."""
+
+    step: int | None
+    """The optimizer step after which the run stops."""
+    seconds: float | None
+    """The training time after which the run stops."""
+    signal: StopSignal
+
+    def reason(self, position: Position) -> StopReason:
+        """Whether the run stops here, and why."""
+        if self.signal.received:
+            return StopReason.SIGNAL
+        if self.seconds is not None and position.seconds >= self.seconds:
+            return StopReason.TIME_LIMIT
+        return StopReason.STEP_LIMIT if position.step == self.step else StopReason.NONE
