@@ -1,4 +1,4 @@
-"""How long each stage of a step takes, without ever making the host wait for the device."""
+"""Measures how long each stage of a step takes, without making the host wait for the device."""
 
 import time
 from collections import deque
@@ -8,20 +8,20 @@ from typing import Final
 import torch
 
 STAGES: Final = ("wait", "copy", "forward", "backward", "optimizer")
-"""The stages of a step, in order; "wait" is for the loader."""
+"""The stages of a step, in order; in "wait" the step waits for the loader."""
 DEVICE_STAGES: Final = STAGES[1:]
-"""Those in which the device works. Every other stage is measured on the host's own clock."""
-_MOST_PAIRS = 1024  # of events that nobody has read; beyond, those that have happened are summed up
+"""The stages on the device; all others are measured with the host's clock."""
+_MAX_PAIRS = 1024  # of unread events; above, those that have completed are summed up
 
 
 class StepClock:
-    """Measures the stages of steps; stages follow one another and never hold one another.
+    """Measures the stages of steps. Stages must not overlap.
 
-    On CUDA a stage of the device is a pair of events in its stream, so the time between them is the device's own: work
-    as well as idling until the host sends more of the stage. On a CPU the host's clock tells all.
+    On CUDA a device stage is a pair of events in the stream. The time between them is the device's: work, and idling
+    until the host launches more of the stage. On a CPU the host's clock measures all stages.
 
     Args:
-        device: Where the steps run.
+        device: Where the run trains.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -29,14 +29,14 @@ class StepClock:
         self._stages = {name: self._new_stage(name) for name in STAGES}
 
     def stage(self, name: str) -> AbstractContextManager[None]:
-        """The block whose time counts for a stage; a name that is not of STAGES is the host's."""
+        """A context manager that adds its block's time to a stage; a name outside STAGES is a stage of the host."""
         stage = self._stages.get(name)
         if stage is None:
             stage = self._stages[name] = self._new_stage(name)
         return stage
 
     def read(self) -> dict[str, float]:
-        """Seconds in each stage since the last reading; on CUDA it waits for the last step that was begun."""
+        """Seconds in each stage since the last reading; on CUDA this waits for the last step."""
         return {name: stage.take() for name, stage in self._stages.items()}
 
     def _new_stage(self, name: str) -> "_HostStage | _CudaStage":
@@ -44,7 +44,7 @@ class StepClock:
 
 
 class _HostStage(AbstractContextManager[None]):
-    """A stage by the host's clock."""
+    """A stage measured with the host's clock."""
 
     def __init__(self) -> None:
         self._seconds = self._started = 0.0
@@ -56,13 +56,13 @@ class _HostStage(AbstractContextManager[None]):
         self._seconds += time.perf_counter() - self._started
 
     def take(self) -> float:
-        """Seconds so far, and begins anew."""
+        """Seconds so far; resets them."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
 
 class _CudaStage(AbstractContextManager[None]):
-    """A stage by events in the current stream."""
+    """A stage measured with events in the current stream."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -74,11 +74,11 @@ class _CudaStage(AbstractContextManager[None]):
 
     def __exit__(self, *_: object) -> None:
         self._pairs[-1][1].record()
-        if len(self._pairs) > _MOST_PAIRS:
+        if len(self._pairs) > _MAX_PAIRS:
             self._sum_up(wait=False)
 
     def take(self) -> float:
-        """Seconds so far, and begins anew."""
+        """Seconds so far; resets them."""
         self._sum_up(wait=True)
         seconds, self._seconds = self._seconds, 0.0
         return seconds

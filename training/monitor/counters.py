@@ -1,4 +1,4 @@
-"""What the kernel counts of a process, and which processes there are."""
+"""The operating system's counters of a process, and its child processes."""
 
 import os
 import time
@@ -12,44 +12,46 @@ _NS: Final = 1e9
 
 
 class Counters(NamedTuple):
-    """What the kernel has counted of one process."""
+    """Counters of a process at one time."""
 
     at: float
+    """Time of the reading, by time.perf_counter."""
     cpu_s: float
-    wanted_s: float | None
+    runnable_s: float | None
+    """Seconds in which its thread ran or waited for a core."""
     read_bytes: int | None
 
 
 def cores_available() -> int:
-    """Cores that each rank of this machine may use: affinity and the container's quota, shared among its ranks."""
+    """Cores that a rank may use: by CPU affinity and cgroup quota, divided by the ranks of this machine."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, int(min([affinity, *_quotas()]) / ranks))
 
 
-def wanted_s(pid: int, thread: int) -> float | None:
-    """Seconds in which a thread ran or waited for a core; None where the kernel does not tell (Linux does).
+def runnable_s(pid: int, thread: int) -> float | None:
+    """Seconds in which a thread ran or waited for a core; None if unknown (known on Linux).
 
-    What is missing to the time that has passed, it slept: for storage, for another thread, or on purpose. CPU time
-    alone cannot tell sleeping from a machine that is busy with something else.
+    The rest of the time it slept: for storage, for another thread, or on purpose. CPU time alone does not distinguish
+    sleeping from waiting for a core on a busy machine.
     """
-    told = _schedule_s(pid, thread)
-    return None if told is None else sum(told)
+    times = _schedule_s(pid, thread)
+    return None if times is None else sum(times)
 
 
-def waited_s(pid: int, thread: int) -> float | None:
-    """Seconds in which a thread waited for a core; None where the kernel does not tell."""
-    told = _schedule_s(pid, thread)
-    return None if told is None else told[1]
+def queued_s(pid: int, thread: int) -> float | None:
+    """Seconds in which a thread waited for a core; None if unknown."""
+    times = _schedule_s(pid, thread)
+    return None if times is None else times[1]
 
 
 def _schedule_s(pid: int, thread: int) -> tuple[float, float] | None:
-    """Seconds in which a thread ran, and in which it waited for a core (kernel docs, sched-stats)."""
+    """Seconds in which a thread ran and in which it waited for a core (kernel docs, sched-stats)."""
     try:
-        ran, waited, _ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
+        ran, queued, _ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
     except (OSError, ValueError):
         return None
-    return int(ran) / _NS, int(waited) / _NS
+    return int(ran) / _NS, int(queued) / _NS
 
 
 def _quotas() -> Iterator[float]:
@@ -62,18 +64,18 @@ def _quotas() -> Iterator[float]:
 
 
 def counters_of(process: psutil.Process, thread: int) -> Counters | None:
-    """What is counted of a process; None if it has ended.
+    """The counters of a process; None if it has ended.
 
     Args:
-        process: Which one.
-        thread: The one whose sleep matters.
+        process: The process.
+        thread: Its thread whose sleep is measured.
     """
     try:
         times = process.cpu_times()
     except psutil.Error:
         return None
-    wanted = wanted_s(process.pid, thread)
-    return Counters(time.perf_counter(), times.user + times.system, wanted, _read_bytes(process))
+    runnable = runnable_s(process.pid, thread)
+    return Counters(time.perf_counter(), times.user + times.system, runnable, _read_bytes(process))
 
 
 def _read_bytes(process: psutil.Process) -> int | None:
@@ -84,7 +86,7 @@ def _read_bytes(process: psutil.Process) -> int | None:
 
 
 def children_of(process: psutil.Process) -> list[psutil.Process]:
-    """Every process below one."""
+    """All descendants of a process."""
     try:
         return list(process.children(recursive=True))
     except psutil.Error:
@@ -92,7 +94,7 @@ def children_of(process: psutil.Process) -> list[psutil.Process]:
 
 
 def is_loader(process: psutil.Process) -> bool:
-    """Whether Python's multiprocessing started it to work, which its server and its tracker are not."""
+    """Whether it is a worker of multiprocessing, and not its fork server or resource tracker."""
     try:
         if "multiprocessing.forkserver" in " ".join(process.cmdline()):
             parent = process.parent()

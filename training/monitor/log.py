@@ -1,7 +1,7 @@
-"""The run's diary: one JSON object a line, flushed as it is written, so that a crash loses nothing.
+"""The log of a run, `log.jsonl`: a JSON object per line, flushed at once, so that a crash loses nothing.
 
-Listeners hear every event after it is written; TensorBoard is one of them. What they show can be made again from the
-diary, so a listener that fails is let go and the run goes on.
+Listeners receive every event after it is written; TensorBoard is one. The log holds all events, so a listener that
+fails is dropped and the run continues.
 """
 
 import time
@@ -17,25 +17,32 @@ from training.recipe import RunRecipe
 
 LOG_FILE: Final = "log.jsonl"
 Event = dict[str, Any]
-"""A line of the diary: "event", "time" and the event's own fields."""
+"""A line of the log: "event", "time" and the event's own fields."""
+
+
+def open_log(run: RunRecipe, *, is_main: bool = True) -> "RunLog":
+    """The log of a run with the listeners of its recipe; only the main rank writes."""
+    if not is_main:
+        return RunLog(None)
+    return RunLog(run.run, [TensorBoard(run.run)] if run.tensorboard else [])
 
 
 class Listener(Protocol):
-    """Something that follows a run."""
+    """Receives the events of a run."""
 
     def on_event(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Takes note of an event."""
+        """Receives an event."""
 
     def close(self) -> None:
-        """Ends with the run."""
+        """Called at the end of the run."""
 
 
 class RunLog:
-    """Appends events to a run's `log.jsonl` and tells them to the listeners.
+    """Appends events to a run's `log.jsonl` and passes them to listeners.
 
     Args:
-        folder: The run's folder; None writes nothing, as on every rank but the first.
-        listeners: Who else hears of every event.
+        folder: The run's folder; with None nothing is written, as on all ranks but the main one.
+        listeners: Receive every event, too.
     """
 
     def __init__(self, folder: Path | None, listeners: Iterable[Listener] = ()) -> None:
@@ -43,7 +50,7 @@ class RunLog:
         self._listeners = list(listeners)
 
     def write(self, event: str, **fields: object) -> None:
-        """Appends one event with the time, seconds since 1970."""
+        """Appends an event with the time, in seconds since 1970."""
         if self._stream is None:
             return
         line = msgspec.json.encode({"event": event, "time": round(time.time(), 3), **fields})
@@ -53,7 +60,7 @@ class RunLog:
             try:
                 listener.on_event(event, fields)
             except OSError as error:
-                self._let_go(listener, error)
+                self._drop(listener, error)
 
     def close(self) -> None:
         """Closes the file and the listeners."""
@@ -61,51 +68,47 @@ class RunLog:
             try:
                 listener.close()
             except OSError as error:
-                self._let_go(listener, error)
+                self._drop(listener, error)
         if self._stream is not None:
             self._stream.close()
 
-    def _let_go(self, listener: Listener, error: OSError) -> None:
-        """A full disk must not end a run for the sake of a second record."""
+    def _drop(self, listener: Listener, error: OSError) -> None:
+        """A listener that cannot write, as on a full disk, must not end the run."""
         self._listeners.remove(listener)
         name = type(listener).__name__
-        self.write("note", text=f"{name} cannot write any more ({error}); the run goes on, and this log holds all.")
-
-
-def open_log(run: RunRecipe, *, is_main: bool = True) -> RunLog:
-    """The log of a run with the listeners that its recipe asks for; ranks other than the first write nothing."""
-    if not is_main:
-        return RunLog(None)
-    return RunLog(run.run, [TensorBoard(run.run)] if run.tensorboard else [])
+        self.write(
+            "note",
+            text=f"{name} stopped, since it cannot write ({error}); the run continues, and this log has all events.",
+        )
 
 
 def read_log(folder: Path) -> list[Event]:
-    """Everything that was written, in order; what a crash left half-written is passed over.
+    """All events in order; a line that a crash cut off is skipped.
 
     Raises:
-        DataError: The folder holds no log.
+        DataError: The folder has no log.
     """
     try:
         lines = (folder / LOG_FILE).read_bytes().splitlines()
     except FileNotFoundError as error:
         raise DataError(
-            "the folder holds no run", value=folder, limit=f"a folder with {LOG_FILE}", remedy="name a run's folder"
+            "the folder holds no run", value=folder, limit=f"a folder with {LOG_FILE}", remedy="give a run's folder"
         ) from error
     return [event for event in map(_decoded, lines) if event is not None]
 
 
 def without_repeats(events: Iterable[Event]) -> list[Event]:
-    """The run as it counts: what a killed run did after its last checkpoint is left out, since it was done again."""
+    """The events without those of steps that were repeated after a resume."""
     kept: list[Event] = []
     for event in events:
         if event["event"] == "start":
-            kept = [before for before in kept if before.get("step", 0) <= event["step"]]
+            kept = [earlier for earlier in kept if earlier.get("step", 0) <= event["step"]]
         kept.append(event)
     return kept
 
 
 def _open(folder: Path) -> BinaryIO:
-    """Opens the diary behind its last whole line, so that a new event never joins what a crash cut off."""
+    """Opens the log for appending and removes a last line that a crash cut off."""
     folder.mkdir(parents=True, exist_ok=True)
     stream = (folder / LOG_FILE).open("a+b")
     stream.seek(0)

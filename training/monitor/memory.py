@@ -1,4 +1,4 @@
-"""The device's memory: how much may be used, whether it ran out, and what would fit then."""
+"""GPU memory: its limit, its peak, and what to do if a step does not fit."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,9 +9,9 @@ import torch
 from models.errors import BotanifyError
 
 _GB = 1e9
-# How cuDNN, cuBLAS and the CPU's allocator tell that memory ran out, in small letters. cuDNN tries one engine after the
-# other, swallows that one had too little memory, and in the end finds none.
-_WORDS: Final = (
+# Messages of cuDNN, cuBLAS and the CPU allocator when memory runs out, in lower case. cuDNN tries one engine after the
+# other, hides that they ran out of memory, and reports in the end that it found none.
+_MESSAGES: Final = (
     "out of memory",
     "alloc_failed",
     "can't allocate memory",
@@ -21,20 +21,20 @@ _WORDS: Final = (
 
 
 class OutOfMemory(BotanifyError):
-    """The device's memory does not hold a step."""
+    """The device has too little memory for a step."""
 
     code = "out_of_memory"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: torch's own class, or another library's words."""
-    words = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in words for part in _WORDS)
+    """Whether an error means that memory ran out, by its class or by its message."""
+    message = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in message for part in _MESSAGES)
 
 
 @contextmanager
 def suppress_out_of_memory() -> Iterator[None]:
-    """Leaves the block where memory runs out, without an error."""
+    """Suppresses out-of-memory errors of the block."""
     try:
         yield
     except Exception as error:
@@ -43,14 +43,14 @@ def suppress_out_of_memory() -> Iterator[None]:
 
 
 def limit_memory(gigabytes: float, device: torch.device) -> None:
-    """Lets this process use no more than so much of a GPU's memory; 0 sets no limit, and a CPU has none."""
+    """Limits the GPU memory of this process; 0 sets no limit, and a CPU has none."""
     if gigabytes and device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(gigabytes * _GB / total, 1.0), device)
 
 
 def peak_memory_gb(device: torch.device) -> float | None:
-    """Most GPU memory that was held since the last call, GB; None on a CPU."""
+    """Peak GPU memory since the last call, GB; None on a CPU."""
     if device.type != "cuda":
         return None
     peak = torch.cuda.max_memory_reserved(device) / _GB
@@ -59,11 +59,11 @@ def peak_memory_gb(device: torch.device) -> float | None:
 
 
 def largest_fitting_batch(dry_run: Callable[[int], None], batch_size: int) -> int:
-    """The largest half, quarter, ... of a batch whose step fits; each is tried. 0: not even one picture does.
+    """Tries a half, a quarter, ... of a batch and returns the first that fits; 0 if not even one picture does.
 
     Args:
-        dry_run: Takes a step with so many pictures that changes nothing, and frees its memory.
-        batch_size: What did not fit.
+        dry_run: Runs a step with this many pictures, changes nothing and frees its memory.
+        batch_size: The batch size that did not fit.
 
     Raises:
         RuntimeError: A step fails for another reason.
@@ -82,21 +82,21 @@ def largest_fitting_batch(dry_run: Callable[[int], None], batch_size: int) -> in
 
 
 def out_of_memory(batch_size: int, side_px: int, accumulate: int, fits: int | None) -> OutOfMemory:
-    """The one sentence about a batch that did not fit: what would, and how the effective batch stays the same.
+    """The error for a batch that did not fit: says what fits, and how to keep the effective batch.
 
     Args:
-        batch_size: Pictures a step and rank.
-        side_px: Their side, px.
-        accumulate: Steps of a window.
-        fits: How many were found to fit; None if nothing could be tried.
+        batch_size: Pictures per step and rank.
+        side_px: Their size.
+        accumulate: Micro-batches per optimizer step.
+        fits: Batch size that was found to fit; None if none could be tried.
     """
-    problem = f"the device's memory does not hold a step of {batch_size} pictures of {side_px} px"
+    problem = f"the device has too little memory for a step of {batch_size} pictures of {side_px} px"
     if fits == 0:
-        return OutOfMemory(f"{problem}, nor of one; train with a smaller --picture-px or on a larger card.")
+        return OutOfMemory(f"{problem}, and even for one picture; use a smaller --picture-px or a larger GPU.")
     most = max(batch_size // 2, 1) if fits is None else fits
     size = next(size for size in range(most, 0, -1) if batch_size % size == 0)
-    tried = "half of it may fit" if fits is None else f"{fits} fit, which was tried"
+    advice = "half of it may fit" if fits is None else f"{fits} fit (tested)"
     return OutOfMemory(
-        f"{problem}; {tried}: --batch-size {size} --accumulate {batch_size // size * accumulate} keeps the effective "
+        f"{problem}; {advice}: --batch-size {size} --accumulate {batch_size // size * accumulate} keeps the effective "
         f"batch of {batch_size * accumulate}."
     )

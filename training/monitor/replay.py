@@ -1,12 +1,11 @@
-"""How fast the steps alone would be: batches that are already loaded go through the real step again.
+"""Measures how fast training would be without waiting: steps are repeated on a batch that is already loaded.
 
-A replayed step is a micro-batch in the middle of an accumulation window: it goes forward and backward exactly as in
-training (compiled, mixed, in the same arithmetic) and its gradients are thrown away before any optimizer moves. What it
-touches besides, BatchNorm's statistics and torch's random state, is put back. So weights, moments, rates and averages
-never change, and a run with replays equals one without, bit for bit. The optimizer's share of a step does not depend on
-the pictures; it is taken from the clock of the run itself.
+A replayed step is a micro-batch in the middle of an accumulation window. It runs forward and backward as in training,
+and its gradients are discarded before the optimizer steps. BatchNorm's statistics and torch's random state are restored
+afterwards, so a run with replays equals a run without, bit for bit. The optimizer's time does not depend on the batch
+and is taken from the run's own clock.
 
-Only the time inside the step's stages counts, so that what holds the host up between them does not lower the ceiling.
+Only the time inside the stages of a step counts; time between them, when the host holds the device up, does not.
 """
 
 import os
@@ -24,58 +23,58 @@ import torch
 from torch import Tensor, nn
 
 from training.monitor.clock import DEVICE_STAGES, StepClock
-from training.monitor.counters import waited_s
+from training.monitor.counters import queued_s
 from training.monitor.memory import suppress_out_of_memory
 
-_LONGEST_S: Final = 0.5  # of measuring one size of batch; fewer than _FEWEST_GROUPS are never trusted
-_FEWEST_GROUPS, _MOST_GROUPS = 3, 15
+_MAX_S: Final = 0.5  # time to measure one batch size, but at least _MIN_GROUPS are measured
+_MIN_GROUPS, _MAX_GROUPS = 3, 15
 _CUDA_GROUP: Final = 5  # steps between two waits, so that the host can run ahead as it does in training
-_LONGEST_STEP_S: Final = 1.0  # a step that takes longer is no mystery: the clock tells enough
-_LARGER: Final = (4, 2)  # times the batch, the first that memory and patience allow
-_MOST_MEMORY: Final = 0.8
-_NEW_MEMORY: Final = 1.2  # a larger batch takes somewhat more than its share while cuDNN looks for kernels
+_MAX_STEP_S: Final = 1.0  # longer steps are not replayed, since the host cannot hold them up by much
+_FACTORS: Final = (4, 2)  # of larger batches; the first that fits into memory and time is measured
+_MAX_MEMORY_SHARE: Final = 0.8
+_MEMORY_MARGIN: Final = 1.2  # a larger batch needs more than in proportion while cuDNN tries its algorithms
 
 
 class Replayable(Protocol):
-    """What the replay needs of an engine."""
+    """The part of the engine that the replay uses."""
 
     clock: StepClock
     device: torch.device
 
     @property
     def network(self) -> nn.Module:
-        """What learns."""
+        """The network that is trained."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """Holds what learns."""
+        """Its gradients are discarded after the replay."""
 
     def micro_step(self, pixels: Tensor, labels: Tensor, *, step: int, index: int, window: int) -> None:
-        """Adds the gradients of a micro-batch; moves nothing while index + 1 < window."""
+        """Adds the gradients of a micro-batch; the optimizer does not step while index + 1 < window."""
 
     def read(self) -> object:
-        """Waits for the device, and forgets the losses since the last reading."""
+        """Waits for the device, and discards the losses since the last reading."""
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """One size of batch."""
+    """The speed of one batch size."""
 
     batch_size: int
     step_s: float
-    """Copy, forward and backward of a micro-batch, seconds; the time that the host slept in them is left out."""
+    """Seconds of copy, forward and backward of a micro-batch, without the time that the host slept in them."""
     slept_s: float
-    """Of the same, what the training thread slept; on CUDA, where it may well sleep, 0."""
+    """Seconds that the training thread slept in them; 0 on CUDA, where sleeping costs nothing."""
 
 
 class Ceiling(msgspec.Struct, frozen=True):
-    """What the steps alone can do."""
+    """The speed of steps without waiting for pictures."""
 
-    own: Replayed
-    """The batch that the run has."""
+    current: Replayed
+    """The run's batch size."""
     larger: Replayed | None
-    """A batch of 4 or 2 times as many pictures, where memory and time allowed it."""
+    """A batch of 4 or 2 times as many pictures, if memory and time allowed it."""
     sync_lines: tuple[str, ...]
-    """Lines that make the host wait for the device inside a step, as far as CUDA tells."""
+    """Lines of code that make the host wait for the device inside a step; empty on a CPU."""
 
 
 def measure_ceiling(
@@ -84,37 +83,37 @@ def measure_ceiling(
     labels: Tensor,
     *,
     with_larger: bool,
-    budget_s: float = _LONGEST_S,
+    budget_s: float = _MAX_S,
     memory_bytes: float | None = None,
 ) -> Ceiling:
-    """Replays a batch, and if asked a larger one made of its copies; the run goes on as if nothing had been.
+    """Replays a batch, and if requested a larger one made of its copies, without changing the run.
 
-    Call it between two windows, after a reading, where no gradient waits for the optimizer.
+    Call it between two accumulation windows, right after a reading of the losses.
 
     Args:
         engine: The engine of the run.
-        pixels: A batch as the loader gave it, shape (B, 3, side, side), uint8.
+        pixels: A batch from the loader, shape (B, 3, side, side), uint8.
         labels: Its labels, shape (B,).
-        with_larger: Whether to try larger batches; not where each size is compiled anew.
-        budget_s: About how long to measure each size; a few steps are always taken.
-        memory_bytes: GPU memory that may be used; unlimited if None.
+        with_larger: Whether to try larger batches, too. Not with torch.compile, which compiles each size.
+        budget_s: Approximate time for each batch size; a few steps are always taken.
+        memory_bytes: GPU memory that may be used; None for all of it.
     """
     with _unchanged(engine):
         if engine.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(engine.device)
-        own = _measure(engine, pixels, labels, budget_s)
+        current = _measure(engine, pixels, labels, budget_s)
         larger = None
-        for times in _LARGER if with_larger else ():
-            if own.step_s * times <= _LONGEST_STEP_S and _fits(engine.device, times, memory_bytes):
-                larger = _measure_if_it_fits(engine, *_repeated(pixels, labels, times), budget_s)
+        for factor in _FACTORS if with_larger else ():
+            if current.step_s * factor <= _MAX_STEP_S and _fits(engine.device, factor, memory_bytes):
+                larger = _measure_if_it_fits(engine, *_repeated(pixels, labels, factor), budget_s)
             if larger is not None:
                 break
-        return Ceiling(own, larger, _sync_lines(engine.device, lambda: _take(engine, pixels, labels)))
+        return Ceiling(current, larger, _sync_lines(engine.device, lambda: _take(engine, pixels, labels)))
 
 
 def is_short_enough(step_s: float) -> bool:
-    """Whether a step is short enough to be taken a few times more."""
-    return step_s <= _LONGEST_STEP_S
+    """Whether a step is short enough to be replayed."""
+    return step_s <= _MAX_STEP_S
 
 
 def _take(engine: Replayable, pixels: Tensor, labels: Tensor) -> None:
@@ -124,14 +123,14 @@ def _take(engine: Replayable, pixels: Tensor, labels: Tensor) -> None:
 def _measure(engine: Replayable, pixels: Tensor, labels: Tensor, budget_s: float) -> Replayed:
     on_cuda = engine.device.type == "cuda"
     per_group = _CUDA_GROUP if on_cuda else 1
-    for _ in range(2 if on_cuda else 1):  # the first of a size looks for kernels and memory
+    for _ in range(2 if on_cuda else 1):  # the first steps of a size choose kernels and allocate memory
         _take(engine, pixels, labels)
     engine.read()
     clock = engine.clock = StepClock(engine.device) if on_cuda else _SleepClock(engine.device)
     groups: list[float] = []
     began = time.perf_counter()
-    while len(groups) < _FEWEST_GROUPS or (
-        len(groups) < _MOST_GROUPS and time.perf_counter() - began < min(budget_s, _LONGEST_S)
+    while len(groups) < _MIN_GROUPS or (
+        len(groups) < _MAX_GROUPS and time.perf_counter() - began < min(budget_s, _MAX_S)
     ):
         for _ in range(per_group):
             _take(engine, pixels, labels)
@@ -148,38 +147,38 @@ def _measure_if_it_fits(engine: Replayable, pixels: Tensor, labels: Tensor, budg
     return None
 
 
-def _repeated(pixels: Tensor, labels: Tensor, times: int) -> tuple[Tensor, Tensor]:
-    """Copies side by side, in the layout and the kind of memory that the loader gives."""
-    pair = torch.cat([pixels] * times), torch.cat([labels] * times)
+def _repeated(pixels: Tensor, labels: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    """A batch of several copies, in pinned memory if the original is."""
+    pair = torch.cat([pixels] * factor), torch.cat([labels] * factor)
     return (pair[0].pin_memory(), pair[1].pin_memory()) if pixels.is_pinned() else pair
 
 
-def _fits(device: torch.device, times: int, memory_bytes: float | None) -> bool:
+def _fits(device: torch.device, factor: int, memory_bytes: float | None) -> bool:
     if device.type != "cuda":
         return True
     total = torch.cuda.get_device_properties(device).total_memory
-    most = _MOST_MEMORY * min(total, memory_bytes or total)
-    return torch.cuda.max_memory_allocated(device) * times * _NEW_MEMORY <= most
+    most = _MAX_MEMORY_SHARE * min(total, memory_bytes or total)
+    return torch.cuda.max_memory_allocated(device) * factor * _MEMORY_MARGIN <= most
 
 
 def _sync_lines(device: torch.device, take: Callable[[], None]) -> tuple[str, ...]:
-    """Lines of Python from which torch waited for the device."""
+    """Lines of Python that made the host wait for the device."""
     if device.type != "cuda":
         return ()
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             take()
     finally:
         torch.cuda.set_sync_debug_mode(before)
-    lines = [f"{Path(one.filename).name}:{one.lineno}" for one in told if "synchronizing" in str(one.message)]
+    lines = [f"{Path(one.filename).name}:{one.lineno}" for one in caught if "synchronizing" in str(one.message)]
     return tuple(dict.fromkeys(lines))
 
 
 class _SleepClock(StepClock):
-    """Tells beside how long the thread slept inside the stages; too slow for every step of a run."""
+    """Measures how long the thread slept inside the stages, too; too slow for every step of a run."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -188,23 +187,23 @@ class _SleepClock(StepClock):
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """The block whose time counts for a stage."""
-        began, wanted_before = time.perf_counter(), _wanted_s()
+        began, runnable_before = time.perf_counter(), _runnable_s()
         with super().stage(name):
             yield
-        wanted = _wanted_s()
-        if wanted is not None and wanted_before is not None:
-            self.slept_s += time.perf_counter() - began - (wanted - wanted_before)
+        runnable = _runnable_s()
+        if runnable is not None and runnable_before is not None:
+            self.slept_s += time.perf_counter() - began - (runnable - runnable_before)
 
 
-def _wanted_s() -> float | None:
-    """As `wanted_s` for this thread, whose run time the kernel else only brings up to date every few milliseconds."""
-    waited = waited_s(os.getpid(), threading.get_native_id())
-    return None if waited is None else time.thread_time() + waited
+def _runnable_s() -> float | None:
+    """Like `runnable_s` for this thread, but exact: the kernel updates a running thread only every few milliseconds."""
+    queued = queued_s(os.getpid(), threading.get_native_id())
+    return None if queued is None else time.thread_time() + queued
 
 
 @contextmanager
 def _unchanged(engine: Replayable) -> Iterator[None]:
-    """Leaves the run as it was: its clock, statistics, gradients, random state and losses."""
+    """Restores the clock, statistics, gradients, random state and losses of the run after the block."""
     devices = [engine.device] if engine.device.type == "cuda" else []
     before = {name: value.clone() for name, value in engine.network.named_buffers()}
     clock = engine.clock
@@ -219,5 +218,5 @@ def _unchanged(engine: Replayable) -> Iterator[None]:
             engine.read()
             engine.clock.read()
             if devices:
-                torch.cuda.empty_cache()  # the larger batch's share, which others on the card may need
+                torch.cuda.empty_cache()  # other processes on the GPU may need the larger batch's memory
                 torch.cuda.reset_peak_memory_stats(engine.device)

@@ -1,6 +1,6 @@
-"""TensorBoard: the run's events as curves and text. View them with `tensorboard --logdir runs`.
+"""Writes a run's events for TensorBoard, as curves and text. View them with `tensorboard --logdir runs`.
 
-Everything stands at its optimizer step, whatever the event, so that a resumed run can hide what it does again.
+All events are at their optimizer step, so that a resumed run can hide the steps that it repeats.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-_FLUSH_S: Final = 5  # what a kill may lose
+_FLUSH_S: Final = 5  # events of this time are lost if the process is killed
 _GROUPS: Final = {"losses": "training", "epoch": "epoch", "monitor": "monitor", "note": "run", "diverged": "run"}
 _SHORT: Final = {"losses": "loss", "gradient_norms": "gradient_norm", "lr": "learning_rate"}
 _POSITION: Final = ("step", "epoch", "pictures")
@@ -23,7 +23,7 @@ _BANDS: Final = {
 
 
 class TensorBoard:
-    """Writes events to TensorBoard's files in a run's folder; nothing is opened before the run starts.
+    """Writes events to TensorBoard's files in a run's folder, from the event "start" on.
 
     Args:
         folder: The run's folder.
@@ -32,10 +32,10 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         self._folder, self._step = folder, 0
         self._writer: SummaryWriter | None = None
-        self._before: list[tuple[str, Mapping[str, Any]]] = []  # heard before it was known at which step the run starts
+        self._pending: list[tuple[str, Mapping[str, Any]]] = []  # events before "start", which has the first step
 
     def on_event(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Shows an event, at its own step or, where it has none, at that of the event before.
+        """Writes an event at its step, or at the step of the previous event if it has none.
 
         Raises:
             OSError: The files cannot be written.
@@ -43,15 +43,15 @@ class TensorBoard:
         self._step = fields.get("step", self._step)
         if self._writer is None:
             if event != "start":
-                self._before.append((event, fields))
+                self._pending.append((event, fields))
                 return
             self._writer = self._open(fields.get("recipe", {}))
-        for heard in [*self._before, (event, fields)]:
-            self._show(self._writer, *heard)
-        self._before.clear()
+        for pending in [*self._pending, (event, fields)]:
+            self._show(self._writer, *pending)
+        self._pending.clear()
 
     def close(self) -> None:
-        """Brings everything to the disk.
+        """Writes everything to disk.
 
         Raises:
             OSError: The files cannot be written.
@@ -60,16 +60,16 @@ class TensorBoard:
             self._writer.close()
 
     def _show(self, writer: "SummaryWriter", event: str, fields: Mapping[str, Any]) -> None:
-        for tag, value in shown(event, fields).items():
+        for tag, value in event_values(event, fields).items():
             if isinstance(value, str):
                 writer.add_text(tag, value, self._step)
             else:
                 writer.add_scalar(tag, value, self._step)
 
     def _open(self, recipe: Mapping[str, Any]) -> "SummaryWriter":
-        """Opens a new file that hides what older ones show after this step, and all of them in a run that starts over.
+        """Opens a new file. It hides events of older files after this step, or all of them if the run starts over.
 
-        The import costs a third of a second that runs without TensorBoard need not spend.
+        Imports TensorBoard only here, since that takes a third of a second.
         """
         from torch.utils.tensorboard import SummaryWriter
 
@@ -80,10 +80,10 @@ class TensorBoard:
         return writer
 
 
-def shown(event: str, fields: Mapping[str, Any]) -> dict[str, float | str]:
-    """What there is to show of an event: tag -> number or sentence.
+def event_values(event: str, fields: Mapping[str, Any]) -> dict[str, float | str]:
+    """The scalars and texts of an event, by tag.
 
-    A list of numbers counts by its mean. A measured share has three tags: itself and the ends of its 95 % interval.
+    A list becomes its mean. A share with a 95 % interval becomes three scalars: its value and both ends.
     """
     if event not in _GROUPS:
         return {}
@@ -96,10 +96,10 @@ def shown(event: str, fields: Mapping[str, Any]) -> dict[str, float | str]:
 
 
 def rates(lr: Mapping[str, float] | Sequence[float]) -> dict[str, float]:
-    """Names learning rates by what learns at them.
+    """Names the learning rates.
 
     Args:
-        lr: Of the optimizer's parameter groups: backbone and head, each first with weight decay and then without.
+        lr: Of the optimizer's parameter groups: backbone and head, each with weight decay and then without.
     """
     if isinstance(lr, Mapping):
         return dict(lr)
@@ -126,8 +126,8 @@ def _leaves(tag: str, value: Any) -> Iterator[tuple[str, float | str]]:
 
 
 def _table(recipe: Mapping[str, Any]) -> str:
-    """The resolved recipe in Markdown, a row a knob."""
-    rows = ["| section | knob | value |", "|---|---|---|"]
+    """The resolved recipe as a Markdown table."""
+    rows = ["| section | setting | value |", "|---|---|---|"]
     for section, knobs in recipe.items():
         for knob, value in knobs.items() if isinstance(knobs, Mapping) else [("", knobs)]:
             rows.append(f"| {section} | {knob} | {value} |")

@@ -1,7 +1,7 @@
-"""What the machine does while a run trains: cores, loader processes, storage, GPU.
+"""Samples the machine while a run trains: cores, loader processes, storage, GPU.
 
-A thread looks every half second at counters that the kernel and the driver keep anyway. Nothing here can fail a run:
-what a system does not tell is None.
+A thread reads counters of the kernel and the driver every half second. No error here ends a run: values that a system
+does not provide are None.
 """
 
 import threading
@@ -15,57 +15,58 @@ import torch
 from training.monitor.counters import Counters, children_of, cores_available, counters_of, is_loader
 
 _INTERVAL_S: Final = 0.5
-_FIRST_INTERVAL_S: Final = 0.05  # a short epoch is looked at more often
-_SHORTEST_RATE_S: Final = 0.4  # the kernel counts CPU time in ticks of 10 ms
-_SCAN_INTERVAL_S: Final = 10.0  # finding children reads every process of the machine
+_FIRST_INTERVAL_S: Final = 0.05  # short epochs are sampled more often
+_SHORTEST_RATE_S: Final = 0.4  # CPU time is counted in ticks of 10 ms
+_SCAN_INTERVAL_S: Final = 10.0  # a scan for child processes reads every process of the machine
 _MB: Final = 1e6
 _GB: Final = 1e9
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a run used of its machine; None is unknown."""
+    """What a run used of its machine; None if unknown."""
 
     cores: int
     """Cores that this process may use."""
     cpu_cores_mean: float
-    """Cores that this process and its children kept busy."""
+    """Busy cores, of this process and its children."""
     cpu_cores_max: float
     loader_busy: float | None
-    """Share of their time in which loader processes ran or would have; the rest they waited for storage or for room."""
+    """Share of the time in which loader processes ran or waited for a core; otherwise they waited for storage or for
+    space in their queue."""
     host_slept_s: float | None
-    """Seconds in which the training thread neither ran nor would have."""
+    """Seconds in which the training thread slept."""
     read_mb_per_s: float | None
-    """Read from disks, not from the system's memory of them; network file systems may not count."""
+    """Read from disks, not from the page cache; network file systems may not be counted."""
     gpu_use_mean: float | None
-    """Share of the time in which some kernel ran."""
+    """Share of the time in which a kernel ran."""
     gpu_use_max: float | None
     gpu_memory_gb_max: float | None
-    """Of all programs on the GPU."""
+    """Of all processes on the GPU."""
 
 
 class UsageSampler:
-    """Samples in a thread of its own, between `begin` and `end`.
+    """Samples in a background thread, between `begin` and `end`.
 
     Args:
-        device: Where the steps run; a GPU is sampled too.
-        workers: Loader processes that the run has; the busiest so many are taken for them, since a loader that is no
-            longer used may keep its own.
+        device: Where the run trains; a GPU is sampled, too.
+        workers: Number of loader processes. Of all that are found, this many of the busiest count, since a loader that
+            is no longer used may keep its processes.
     """
 
     def __init__(self, device: torch.device, workers: int) -> None:
         self.gpu_problem = ""
-        """Why the GPU cannot be sampled; empty where it can, or where there is none."""
+        """Why the GPU cannot be sampled; empty if it can, or if there is none."""
         self._device = _with_index(device) if device.type == "cuda" else None
         self._cores, self._workers = cores_available(), workers
         self._lock = threading.Lock()
         self._awake, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._seen = _Seen(0)
+        self._samples = _Samples(0)
 
     def begin(self) -> None:
-        """Forgets what was seen and samples from now on; called by the thread that trains."""
+        """Discards earlier samples and samples from now on; called by the training thread."""
         with self._lock:
-            self._seen = _Seen(threading.get_native_id())
+            self._samples = _Samples(threading.get_native_id())
             self._sample()
         self._awake.set()
         if self._thread is None:
@@ -73,16 +74,16 @@ class UsageSampler:
             self._thread.start()
 
     def so_far(self) -> Usage:
-        """What was seen since `begin`."""
+        """The usage since `begin`."""
         with self._lock:
-            return self._seen.usage(self._cores, self._workers)
+            return self._samples.usage(self._cores, self._workers)
 
     def end(self) -> Usage:
-        """What was seen since `begin`, up to now, and samples no more."""
+        """The usage since `begin`; stops sampling."""
         self._awake.clear()
         with self._lock:
             self._sample()
-            return self._seen.usage(self._cores, self._workers)
+            return self._samples.usage(self._cores, self._workers)
 
     def close(self) -> None:
         """Ends the thread."""
@@ -93,51 +94,22 @@ class UsageSampler:
             self._thread = None
 
     def _run(self) -> None:
-        while self._awake.wait() and not self._closed.wait(self._seen.pause_s()):
+        while self._awake.wait() and not self._closed.wait(self._samples.pause_s()):
             with self._lock:
                 if self._awake.is_set():
                     self._sample()
 
     def _sample(self) -> None:
-        self._seen.look()
+        self._samples.sample()
         if self._device is not None and not self.gpu_problem:
             try:
-                self._seen.look_at_gpu(self._device)
-            except Exception as error:  # the driver's library has many ways to be missing, and none may end a run
+                self._samples.sample_gpu(self._device)
+            except Exception as error:  # the driver's library can fail in many ways, and none may end a run
                 self.gpu_problem = str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-class _Span(NamedTuple):
-    """Counters of a process when it was first and last seen."""
-
-    first: Counters
-    last: Counters
-
-    def seconds(self) -> float:
-        return self.last.at - self.first.at
-
-    def cpu_s(self) -> float:
-        return self.last.cpu_s - self.first.cpu_s
-
-    def wanted_s(self) -> float | None:
-        if self.first.wanted_s is None or self.last.wanted_s is None:
-            return None
-        return self.last.wanted_s - self.first.wanted_s
-
-    def busy(self) -> float | None:
-        """Share of the time in which the process ran or would have; None if it was seen only once."""
-        wanted = self.wanted_s()
-        busy_s = self.cpu_s() if wanted is None else wanted
-        return min(busy_s / self.seconds(), 1.0) if self.seconds() > 0 else None
-
-    def read_bytes(self) -> int | None:
-        if self.first.read_bytes is None or self.last.read_bytes is None:
-            return None
-        return self.last.read_bytes - self.first.read_bytes
-
-
-class _Seen:
-    """Everything seen since a beginning."""
+class _Samples:
+    """All samples since `begin`."""
 
     def __init__(self, training_thread: int) -> None:
         self._began = self._scanned = time.perf_counter()
@@ -152,10 +124,10 @@ class _Seen:
         self._gpu_memory: list[float] = []
 
     def pause_s(self) -> float:
-        """Until the next look."""
+        """Seconds until the next sample."""
         return min(max((time.perf_counter() - self._began) / 8, _FIRST_INTERVAL_S), _INTERVAL_S)
 
-    def look(self) -> None:
+    def sample(self) -> None:
         now = time.perf_counter()
         since_scan = now - self._scanned
         if not self._processes or since_scan >= min(_SCAN_INTERVAL_S, self._scanned - self._began):
@@ -167,7 +139,7 @@ class _Seen:
                 self._spans[pid] = _Span(span.first if span else counters, counters)
         self._mark_cpu(now)
 
-    def look_at_gpu(self, device: torch.device) -> None:
+    def sample_gpu(self, device: torch.device) -> None:
         self._gpu_use.append(torch.cuda.utilization(device) / 100)
         self._gpu_memory.append(torch.cuda.device_memory_used(device) / _GB)
 
@@ -175,13 +147,13 @@ class _Seen:
         own = self._spans[self._own.pid]
         seconds = max(own.seconds(), 1e-9)
         cpu_mean = self._cpu_s() / seconds
-        wanted = own.wanted_s()
+        runnable = own.runnable_s()
         return Usage(
             cores=cores,
             cpu_cores_mean=round(cpu_mean, 2),
             cpu_cores_max=round(max(self._cpu_max, cpu_mean), 2),
             loader_busy=self._loader_busy(workers),
-            host_slept_s=None if wanted is None else round(max(seconds - wanted, 0.0), 3),
+            host_slept_s=None if runnable is None else round(max(seconds - runnable, 0.0), 3),
             read_mb_per_s=self._read_mb_per_s(seconds),
             gpu_use_mean=_mean(self._gpu_use),
             gpu_use_max=max(self._gpu_use, default=None),
@@ -218,8 +190,37 @@ class _Seen:
         return round(sum(read) / _MB / seconds, 2) if read else None
 
 
+class _Span(NamedTuple):
+    """The first and the last counters of a process."""
+
+    first: Counters
+    last: Counters
+
+    def seconds(self) -> float:
+        return self.last.at - self.first.at
+
+    def cpu_s(self) -> float:
+        return self.last.cpu_s - self.first.cpu_s
+
+    def runnable_s(self) -> float | None:
+        if self.first.runnable_s is None or self.last.runnable_s is None:
+            return None
+        return self.last.runnable_s - self.first.runnable_s
+
+    def busy(self) -> float | None:
+        """Share of the time in which the process ran or waited for a core; None after a single sample."""
+        runnable = self.runnable_s()
+        busy_s = self.cpu_s() if runnable is None else runnable
+        return min(busy_s / self.seconds(), 1.0) if self.seconds() > 0 else None
+
+    def read_bytes(self) -> int | None:
+        if self.first.read_bytes is None or self.last.read_bytes is None:
+            return None
+        return self.last.read_bytes - self.first.read_bytes
+
+
 def _with_index(device: torch.device) -> torch.device:
-    """The GPU by its number: "the current one" is another in another thread."""
+    """The GPU with its index, since the current GPU may differ between threads."""
     if device.index is not None or not torch.cuda.is_available():
         return device
     return torch.device("cuda", torch.cuda.current_device())

@@ -72,7 +72,7 @@ def test_another_error_in_a_rehearsal_is_not_hidden():
 
 def test_a_card_that_holds_no_picture_is_told_as_that():
     assert largest_fitting_batch(card_for(0, []), 5) == 0
-    assert "nor of one" in str(out_of_memory(5, 380, 1, 0))
+    assert "even for one picture" in str(out_of_memory(5, 380, 1, 0))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_card_that_holds_no_picture_is_told_as_that():
 )
 def test_the_sentence_keeps_the_effective_batch(batch, accumulate, fits, size, windows):
     told = str(out_of_memory(batch, 380, accumulate, fits))
-    assert f"{fits} fit, which was tried: --batch-size {size} --accumulate {windows}" in told
+    assert f"{fits} fit (tested): --batch-size {size} --accumulate {windows}" in told
     assert size * windows == batch * accumulate
     assert f"of {batch * accumulate}." in told
     assert told.count("\n") == 0
@@ -90,7 +90,7 @@ def test_the_sentence_keeps_the_effective_batch(batch, accumulate, fits, size, w
 def test_what_could_not_be_tried_is_not_said_to_be():
     told = str(out_of_memory(32, 380, 1, None))
     assert "may fit: --batch-size 16 --accumulate 2" in told
-    assert "tried" not in told
+    assert "tested" not in told
 
 
 def test_a_cpu_has_no_limit_and_no_peak():

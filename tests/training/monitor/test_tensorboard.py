@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.training.small import ROOT, run_training
 from training.monitor.log import open_log
-from training.monitor.tensorboard import rates, shown
+from training.monitor.tensorboard import event_values, rates
 from training.recipe import RunRecipe
 
 TOP1 = {"value": 0.5, "num_pictures": 8, "interval_95": (0.2, 0.8)}
@@ -102,21 +102,23 @@ def test_a_run_that_starts_over_hides_the_one_before(tmp_path):
 
 
 def test_a_sentence_is_text_and_a_list_counts_by_its_mean():
-    found = shown("epoch", {"epoch": 3, "step": 9, "verdict": "It waits.", "stages": {"wait": 0.5}, "use": [1, 2, 3]})
+    found = event_values(
+        "epoch", {"epoch": 3, "step": 9, "verdict": "It waits.", "stages": {"wait": 0.5}, "use": [1, 2, 3]}
+    )
     assert found == {"epoch/verdict": "It waits.", "epoch/stages/wait": 0.5, "epoch/use": 2}
-    assert shown("note", {"text": "frozen"}) == {"run/text": "frozen"}
-    assert shown("losses", {"losses": [1.0, 2.0], "gradient_norms": [], "scale": 8.0, "fine": True}) == {
+    assert event_values("note", {"text": "frozen"}) == {"run/text": "frozen"}
+    assert event_values("losses", {"losses": [1.0, 2.0], "gradient_norms": [], "scale": 8.0, "fine": True}) == {
         "training/loss": 1.5,
         "training/scale": 8.0,
     }
 
 
 def test_a_loss_that_is_no_number_is_shown_as_none():
-    assert math.isnan(shown("losses", {"losses": [1.0, math.nan]})["training/loss"])
+    assert math.isnan(event_values("losses", {"losses": [1.0, math.nan]})["training/loss"])
 
 
 def test_checkpoints_are_no_curve():
-    assert shown("checkpoint", {"file": "last.pt", "step": 3}) == {}
+    assert event_values("checkpoint", {"file": "last.pt", "step": 3}) == {}
 
 
 def test_rates_keep_the_names_they_come_with():
