@@ -236,7 +236,7 @@ def test_only_a_hub_that_answers_is_asked_for_weights(hub, reached, monkeypatch)
         asked.append(not constants.HF_HUB_OFFLINE)
         return timm.models.create_model(name)
 
-    monkeypatch.setattr(weights, "_HUB_PATIENCE_S", 5.0 if reached else 0.2)
+    monkeypatch.setattr(weights, "_HUB_TIMEOUT_S", 5.0 if reached else 0.2)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     network = PlantNetwork(NAME, 3)
