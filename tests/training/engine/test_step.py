@@ -1,14 +1,225 @@
+"""The engine through its public face: micro-batches in, moved weights and readings out."""
+
+import copy
+
+import numpy as np
 import pytest
+import timm
 import torch
 
-from training.engine.step import _allow_tf32
+from models.network import PlantNetwork
+from tests.training.small import command
+from training.engine.losses import TrainingClasses
+from training.engine.step import Engine, _allow_tf32
 
-CUDA = torch.device("cuda", 0)
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+CLASSES = TrainingClasses(taxon_of_output=(0, 1, 2), num_taxa=3, draws_of_output=(4.0, 4.0, 4.0))
+# Without what draws at random, so that steps can be compared.
+STILL = ("--dropout", 0, "--drop-path", 0, "--cutmix", 0, "--weight-decay", 0, "--ema-decay", 0)
+STILL = (*STILL, "--label-smoothing", 0, "--backbone-lr", 0.01, "--head-lr", 0.01)
+
+
+def make_engine(*flags, frozen=True):
+    """An engine on the CPU; frozen norms keep the pictures of a batch independent."""
+    recipe = command("data", "run", *STILL, *flags).recipe
+    torch.manual_seed(0)
+    network = PlantNetwork("test_efficientnet", 3, dropout=recipe.network.dropout)
+    if frozen:
+        network.timm_model = timm.layers.freeze_batch_norm_2d(network.timm_model)
+    return Engine(recipe, network, CPU, CLASSES, steps_per_epoch=10)
+
+
+def batch(size=4, seed=0):
+    random = np.random.default_rng(seed)
+    pixels = torch.from_numpy(random.integers(0, 256, (size, 3, 32, 32), dtype=np.uint8))
+    return pixels, torch.from_numpy(random.integers(0, 3, size))
+
+
+def gradients(engine):
+    """Records the gradient of every optimizer step, as one vector each."""
+    found = []
+    parameters = [p for group in engine.optimizer.param_groups for p in group["params"]]
+    engine.optimizer.register_step_pre_hook(
+        lambda *_: found.append(torch.cat([parameter.grad.flatten() for parameter in parameters]))
+    )
+    return found
+
+
+def weights(network):
+    return copy.deepcopy(network.state_dict())
+
+
+def are_equal(before, network):
+    return all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_a_step_moves_the_weights_and_its_loss_is_read_once():
+    engine = make_engine()
+    before = weights(engine.network)
+    engine.micro_step(*batch(), step=0)
+    assert not are_equal(before, engine.network)
+    readings = engine.read()
+    assert len(readings.losses) == 1
+    assert 0 < readings.losses[0] < 10
+    assert (readings.gradient_norms, readings.bad_steps, readings.scale) == ([], 0, 1.0)
+    assert engine.read().losses == []
+
+
+def test_the_same_step_gives_the_same_weights():
+    engines = [make_engine("--dropout", 0.5, "--cutmix", 1) for _ in range(2)]
+    for engine in engines:
+        torch.rand(1)  # the engine's randomness does not depend on torch's state
+        engine.micro_step(*batch(), step=3)
+    assert are_equal(engines[0].network.state_dict(), engines[1].network)
+
+
+def test_another_step_draws_other_random_numbers():
+    engine = make_engine("--dropout", 0.5, "--backbone-lr", 1e-12, "--head-lr", 1e-12)
+    for step in range(2):
+        engine.micro_step(*batch(), step=step)
+    first, second = engine.read().losses
+    assert first != second
+
+
+def test_a_window_has_the_mean_gradient_of_its_micro_batches():
+    whole, parts = make_engine(), make_engine()
+    of_whole, of_parts = gradients(whole), gradients(parts)
+    pixels, labels = batch(size=8)
+    whole.micro_step(pixels, labels, step=0)
+    before = weights(parts.network)
+    parts.micro_step(pixels[:4], labels[:4], step=0, index=0, window=2)
+    assert are_equal(before, parts.network)
+    assert of_parts == []
+    parts.micro_step(pixels[4:], labels[4:], step=0, index=1, window=2)
+    assert len(parts.read().losses) == 2
+    assert (of_whole[0] - of_parts[0]).norm() < 1e-4 * of_whole[0].norm()
+
+
+def test_gradients_are_clipped_and_their_norms_are_read_before_clipping():
+    plain, clipped = make_engine(), make_engine("--clip-norm", 0.01)
+    of_plain, of_clipped = gradients(plain), gradients(clipped)
+    for engine in (plain, clipped):
+        engine.micro_step(*batch(), step=0)
+    assert of_clipped[0].norm() == pytest.approx(0.01, rel=1e-3)
+    assert clipped.read().gradient_norms == pytest.approx([float(of_plain[0].norm())], rel=1e-4)
+
+
+def test_the_moving_average_lags_behind_the_weights_and_is_evaluated():
+    engine = make_engine("--ema-decay", 0.9)
+    engine.micro_step(*batch(), step=0)
+    name = "timm_model.classifier.weight"
+    start = make_engine().network.state_dict()[name]
+    moved, average = engine.network.state_dict()[name], engine.eval_model.state_dict()[name]
+    assert engine.eval_model is not engine.network
+    for step in range(1, 6):
+        engine.micro_step(*batch(seed=step), step=step)
+    moved, average = engine.network.state_dict()[name], engine.eval_model.state_dict()[name]
+    assert 0 < (average - start).norm() < (moved - start).norm()
+
+
+def test_without_a_moving_average_the_network_itself_is_evaluated():
+    engine = make_engine()
+    assert engine.eval_model is engine.network
+
+
+@pytest.mark.parametrize("clip_norm", [0, 1])
+def test_a_step_whose_gradients_are_not_finite_is_skipped_and_counted(clip_norm):
+    engine = make_engine("--clip-norm", clip_norm, "--ema-decay", 0.9, frozen=False)
+    engine.micro_step(*batch(), step=0)
+    engine.read()
+    before = {name: value.clone() for name, value in engine.network.named_parameters()}
+    hook = engine.network.register_forward_pre_hook(lambda _, inputs: (inputs[0] * torch.nan,))
+    for step in (1, 2):
+        engine.micro_step(*batch(), step=step)
+    hook.remove()
+    readings = engine.read()
+    assert (readings.bad_steps, readings.bad_in_a_row) == (2, 2)
+    assert all(torch.equal(value, before[name]) for name, value in engine.network.named_parameters())
+    for network in (engine.network, engine.eval_model):
+        assert all(value.isfinite().all() for value in network.state_dict().values())  # BatchNorm's statistics, too
+    engine.micro_step(*batch(), step=3)
+    readings = engine.read()
+    assert (readings.bad_steps, readings.bad_in_a_row) == (2, 0)
+    assert not all(torch.equal(value, before[name]) for name, value in engine.network.named_parameters())
+
+
+def test_bf16_on_a_cpu_has_nearly_the_loss_of_fp32():
+    losses = {}
+    for amp in ("off", "bf16"):
+        engine = make_engine("--amp", amp)
+        engine.micro_step(*batch(), step=0)
+        losses[amp] = engine.read().losses[0]
+        assert all(value.dtype == torch.float32 for value in engine.network.parameters())
+        assert engine.scaler_state() == {}
+    assert losses["bf16"] != losses["off"]
+    assert losses["bf16"] == pytest.approx(losses["off"], rel=0.05)
+
+
+def test_with_head_only_the_backbone_and_its_statistics_do_not_move():
+    engine = make_engine(frozen=False)
+    engine.head_only = True
+    engine.train_mode()
+    before = weights(engine.network)
+    engine.micro_step(*batch(), step=0)
+    moved = {name for name, value in engine.network.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {"timm_model.classifier.weight", "timm_model.classifier.bias"}
+
+
+def test_a_dry_run_changes_nothing():
+    engine = make_engine(frozen=False)
+    before, random_state = weights(engine.network), torch.get_rng_state()
+    engine.dry_run(*batch())
+    assert are_equal(before, engine.network)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(parameter.grad is None for parameter in engine.network.parameters())
+    assert engine.read().losses == []
+
+
+def test_a_loaded_engine_takes_the_same_next_step():
+    flags = ("--ema-decay", 0.9)
+    saved = make_engine(*flags, frozen=False)
+    saved.micro_step(*batch(), step=0)
+    loaded = make_engine(*flags, frozen=False)
+    ema = copy.deepcopy(saved.eval_model.state_dict())
+    loaded.load(weights(saved.network), ema, saved.scaler_state())
+    loaded.optimizer.load_state_dict(copy.deepcopy(saved.optimizer.state_dict()))
+    loaded.scheduler.load_state_dict(saved.scheduler.state_dict())
+    for engine in (saved, loaded):
+        engine.micro_step(*batch(seed=1), step=1)
+    assert are_equal(saved.network.state_dict(), loaded.network)
+    assert are_equal(saved.eval_model.state_dict(), loaded.eval_model)
+
+
+def test_a_new_moving_average_starts_at_the_loaded_eval_weights():
+    engine = make_engine("--ema-decay", 0.9)
+    eval_weights = {name: value + 1 for name, value in weights(engine.network).items() if value.is_floating_point()}
+    engine.load(weights(engine.network), {**weights(engine.network), **eval_weights}, {})
+    found = engine.eval_model.state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in eval_weights.items())
+
+
+def test_learning_rates_follow_the_schedule_step_by_step():
+    engine = make_engine("--epochs", 1, "--decay", "cosine")
+    rates = []
+    for step in range(10):
+        rates.append(engine.scheduler.get_last_lr()[0])
+        engine.micro_step(*batch(size=2), step=step)
+    assert rates[0] == pytest.approx(0.01)
+    assert rates == sorted(rates, reverse=True)
+    assert engine.scheduler.get_last_lr()[0] == pytest.approx(0, abs=1e-9)
+
+
+def test_the_clock_times_every_stage_of_a_step():
+    engine = make_engine()
+    engine.micro_step(*batch(), step=0)
+    seconds = engine.clock.read()
+    assert all(seconds[stage] > 0 for stage in ("copy", "forward", "backward", "optimizer"))
+    assert seconds["wait"] == 0
 
 
 @pytest.fixture
 def restored():
-    """Puts the arithmetic of FP32 back as it was; what it is told of can be set without a GPU."""
+    """Restores the settings of FP32, which can be changed without a GPU."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     yield
     torch.set_float32_matmul_precision(before[0])
@@ -17,7 +228,7 @@ def restored():
 
 @pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("allowed", [True, False])
-def test_both_of_pytorch_s_names_for_tf32_agree(allowed):
+def test_both_settings_of_pytorch_for_tf32_agree(allowed):
     _allow_tf32(CUDA, not allowed)
     _allow_tf32(CUDA, allowed)
     old = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32  # a mix of the two raises here
@@ -27,7 +238,7 @@ def test_both_of_pytorch_s_names_for_tf32_agree(allowed):
 
 
 @pytest.mark.usefixtures("restored")
-def test_the_arithmetic_of_a_cpu_is_left_alone():
+def test_on_a_cpu_tf32_changes_nothing():
     before = torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul.fp32_precision
-    _allow_tf32(torch.device("cpu"), True)
+    _allow_tf32(CPU, True)
     assert (torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul.fp32_precision) == before
