@@ -1,4 +1,4 @@
-"""Drawn pictures, their prepared data, one finished run and its bundle: made once, read by many."""
+"""Session fixtures: drawn pictures, their prepared data, a finished run and its bundle."""
 
 import pytest
 import torch
@@ -12,13 +12,13 @@ from training.prepare import Folder, prepare
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
-    """Runs are compared with those of other processes, and the core is shared."""
+    """With one thread, losses do not depend on the number of cores."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch, tmp_path):
-    """No test fetches weights, whatever lies in the user's cache."""
+    """No test downloads weights or finds them in the user's cache."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
@@ -30,7 +30,7 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def data(pictures, tmp_path_factory):
-    """Prepared: 36 pictures, of which 3 validate and 3 test."""
+    """Prepared data: 36 pictures, of which 3 are for validation and 3 for the test."""
     folder = tmp_path_factory.mktemp("prepared") / "data"
     prepare(Folder(pictures=pictures, out=folder, workers=1))
     return folder
@@ -43,7 +43,7 @@ def manifest(data):
 
 @pytest.fixture(scope="session")
 def finished_run(data, tmp_path_factory):
-    """A run of both epochs, never to be written to."""
+    """A complete run of two epochs; tests must not write to it."""
     return run_training(data, tmp_path_factory.mktemp("runs") / "finished")
 
 

@@ -1,4 +1,4 @@
-"""Drawn flowers and short runs: what the tests of training share, small enough for one busy core."""
+"""Drawn flowers and short training runs that tests share."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from training.train import parse, train
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = Path(__file__).with_name("tiny.toml")
-# Folder name -> (color, shape): one name with both parts, one scientific alone, one common alone.
+# Folder name -> (color, shape). The names have a common and a scientific part, only a scientific, only a common one.
 FLOWERS = {
     "Red rose (Rosa rubra)": ("crimson", "ellipse"),
     "Iris caerulea": ("royalblue", "rectangle"),
@@ -26,7 +26,7 @@ FLOWERS = {
 
 
 def draw(color, shape, variant, size=(80, 64)):
-    """One picture: a colored shape on a speckled meadow; another variant stands elsewhere."""
+    """A picture of a colored shape on a noisy background; `variant` seeds its position."""
     random = np.random.default_rng(variant)
     meadow = np.array([90, 140, 80]) + random.integers(-30, 30, (size[1], size[0], 1))
     picture = Image.fromarray(np.broadcast_to(meadow, (size[1], size[0], 3)).astype(np.uint8))
@@ -41,7 +41,7 @@ def draw(color, shape, variant, size=(80, 64)):
 
 
 def write_pictures(root, per_class=12, flowers=FLOWERS):
-    """Writes one folder of JPEGs a flower."""
+    """Writes a folder of JPEGs for each flower."""
     for number, (name, (color, shape)) in enumerate(flowers.items()):
         (root / name).mkdir(parents=True)
         for picture in range(per_class):
@@ -61,24 +61,24 @@ def run_training(data, run, *flags):
 
 
 def make_trainer(data, run, network, *flags):
-    """A trainer around a network that the test made itself."""
+    """A trainer for a given network."""
     recipe = command(data, run, *flags).recipe
     return Trainer(recipe, Manifest(recipe.data.data), network, choose_device(recipe.hardware))
 
 
 def events(run, kind):
-    """The log's events of one kind, in order."""
+    """The events of one kind in a run's log, in order."""
     lines = map(json.loads, (run / "log.jsonl").read_text().splitlines())
     return [event for event in lines if event["event"] == kind]
 
 
 def losses_by_step(run):
-    """Step -> losses; where a step was taken again after a resume, what the last time gave."""
+    """Losses by step; of a step that was repeated after a resume, the last ones."""
     return {event["step"]: event["losses"] for event in events(run, "losses")}
 
 
 def start_program(name, *arguments, cwd=None):
-    """Runs a program of training/ as a file, in a process of its own."""
+    """Runs a program of training/ as a file, in a new process."""
     return subprocess.run(
         [sys.executable, str(ROOT / "training" / name), *map(str, arguments)],
         cwd=cwd,
@@ -91,14 +91,14 @@ def start_program(name, *arguments, cwd=None):
 
 
 def require_one_line(stderr, code):
-    """What a user sees of a mistake: one line with its code, and no traceback."""
+    """Asserts that an error is one line with its code, without a traceback."""
     assert stderr.startswith(f"error ({code}): "), stderr
     assert stderr.count("\n") == 1, stderr
     assert "Traceback" not in stderr
 
 
 def make_taxonomy(num_outputs):
-    """Generated species, ten a genus."""
+    """Generated species, ten per genus."""
     names = [f"Genus{number // 10:04} species{number:05}" for number in range(num_outputs)]
     ids = [name.lower().replace(" ", "-") for name in names]
     return Taxonomy(
@@ -112,7 +112,7 @@ def make_taxonomy(num_outputs):
 
 
 def write_data(folder, root, pictures, taxonomy):
-    """Writes a manifest of (path below root, output key, split) without going through prepare."""
+    """Writes a manifest of (path below root, output key, split), without prepare."""
     size = len(pictures)
     columns = {
         "picture_id": [f"{key.partition(':')[0]}:{path}" for path, key, _ in pictures],

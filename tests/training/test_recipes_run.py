@@ -1,7 +1,6 @@
-"""Every recipe of the project, whole but tiny: its own rates, loss, norms and augmentation.
+"""Trains every recipe of the project to its end, with its own learning rates, loss, norms and augmentation.
 
-What is replaced is what a test machine has not: pretrained weights, a GPU and its precision, the data, and the size of
-network, pictures, batch and run.
+Replaced are pretrained weights, GPU and precision, data, and the sizes of network, pictures, batch and run.
 """
 
 import math
@@ -18,7 +17,7 @@ SMALLEST_PX, LARGER_PX, LARGEST_BATCH = 32, 8, 16
 
 
 def tiny_flags(recipe):
-    """One epoch a picture size, each size a little larger than the one before."""
+    """Flags for one epoch per picture size, each a little larger than the one before."""
     sides = [SMALLEST_PX + LARGER_PX * place for place in range(max(len(recipe.pictures.progressive), 1))]
     flags = [
         "--architecture",

@@ -33,17 +33,17 @@ LONG = ("--batch-size", 2, "--checkpoint-every-steps", 2, "--log-every-steps", 1
 
 
 def run_main(monkeypatch, capsys, *arguments):
-    """The program as the command line starts it, in this process: its exit code and standard error."""
+    """Runs the program in this process as the command line does; returns its exit code and standard error."""
     monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
-    try:  # pytest.raises would keep the loader's processes alive until the next collection of garbage, and that waits
+    try:  # pytest.raises would keep the loader processes alive until the next garbage collection
         main()
     except SystemExit as ended:
         return ended.code, capsys.readouterr().err
-    raise AssertionError("the program did not end by itself")
+    raise AssertionError("the program did not raise SystemExit")
 
 
 def require_same_steps(run, whole):
-    """Every step of a run has the losses that it has in the uninterrupted one."""
+    """Asserts that every step of a run has the losses of the uninterrupted run."""
     found, expected = losses_by_step(run), losses_by_step(whole)
     assert sorted(found) == sorted(expected)
     for step, losses in expected.items():
@@ -61,7 +61,7 @@ def uninterrupted(data, tmp_path_factory):
     return run_training(data, tmp_path_factory.mktemp("whole") / "run", *LONG)
 
 
-def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_as_if_nothing_had_happened(data, uninterrupted, tmp_path):
+def test_a_run_stopped_inside_an_epoch_resumes_exactly(data, uninterrupted, tmp_path):
     run = run_training(data, tmp_path / "run", *LONG, "--max-steps", 5)
     assert read_checkpoint(run / "last.pt").position["pictures"] == 10
     run_training(data, run, *LONG, "--resume", "--max-steps", 13)
@@ -73,7 +73,7 @@ def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_as_if_nothing_had_happe
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_crash_between_two_checkpoints_costs_only_the_steps_since(
+def test_a_crash_between_two_checkpoints_costs_only_the_steps_since_the_first(
     workers, data, uninterrupted, tmp_path, monkeypatch
 ):
     steps = []
@@ -109,12 +109,12 @@ def wait_for_step(process, run, step):
         if (run / "log.jsonl").exists() and any(event["step"] >= step for event in events(run, "losses")):
             return
         time.sleep(0.01)
-    raise AssertionError("the program never came to that step")
+    raise AssertionError("the program did not reach that step")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_killed_program_goes_on_with_the_very_same_losses(tmp_path):
+def test_a_killed_program_resumes_with_the_same_losses(tmp_path):
     root = write_pictures(tmp_path / "flowers", per_class=40)
     prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
     flags = (*LONG, "--data", tmp_path / "data", "--workers", 1)  # an epoch of 48 steps
@@ -145,7 +145,7 @@ def test_a_killed_program_goes_on_with_the_very_same_losses(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_program_whose_whole_group_is_told_to_end_saves_and_asks_to_be_started_again(tmp_path):
+def test_sigterm_to_the_whole_process_group_saves_and_exits_with_75(tmp_path):
     root = write_pictures(tmp_path / "flowers", per_class=40)
     prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
     flags = (*LONG, "--checkpoint-every-steps", 1000, "--data", tmp_path / "data", "--run", tmp_path / "run")
@@ -155,9 +155,9 @@ def test_a_program_whose_whole_group_is_told_to_end_saves_and_asks_to_be_started
         arguments, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         wait_for_step(process, tmp_path / "run", 3)
-        os.killpg(process.pid, signal.SIGTERM)  # the loader's processes too, as schedulers do
-        _, told = process.communicate(timeout=60)
-    assert process.returncode == 75, told
+        os.killpg(process.pid, signal.SIGTERM)  # to the loader processes, too, as schedulers do
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, errors
     step = events(tmp_path / "run", "interrupted")[-1]["step"]
     assert step >= 3
     assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == step
@@ -169,7 +169,7 @@ def test_a_finished_run_resumed_is_still_finished(finished_run, data, tmp_path):
     assert read_checkpoint(run / "last.pt").position == read_checkpoint(finished_run / "last.pt").position
 
 
-def test_a_lowered_rate_holds_from_the_resume_on(data, tmp_path):
+def test_a_changed_learning_rate_takes_effect_at_the_resume(data, tmp_path):
     run = run_training(data, tmp_path / "run", "--max-steps", 7)
     run_training(data, run, "--resume", "--backbone-lr", 1e-5, "--head-lr", 2e-5, "--max-steps", 1)
     whole = run_training(data, tmp_path / "whole", "--max-steps", 8)
@@ -186,7 +186,7 @@ def test_a_run_may_be_made_longer(data, tmp_path):
     assert rates[21] == pytest.approx(0, abs=1e-9)
 
 
-def test_a_moving_average_that_begins_with_a_resume_begins_at_the_trained_weights(data, tmp_path):
+def test_a_moving_average_that_starts_at_a_resume_starts_at_the_trained_weights(data, tmp_path):
     run = run_training(data, tmp_path / "run", "--epochs", 1, "--ema-decay", 0)
     before = read_checkpoint(run / "last.pt").network
     run_training(data, run, "--resume", "--epochs", 2, "--ema-decay", 0.9999, "--max-steps", 1)
@@ -198,7 +198,7 @@ def test_a_moving_average_that_begins_with_a_resume_begins_at_the_trained_weight
     "flags",
     [("--batch-size", 3), ("--accumulate", 2), ("--seed", 5), ("--order", "blocks"), ("--sampling", "square_root")],
 )
-def test_a_resume_that_would_cut_batches_otherwise_is_refused(flags, finished_run, data):
+def test_a_resume_with_other_batches_is_refused(flags, finished_run, data):
     with pytest.raises(CheckpointError, match=flags[0].removeprefix("--").replace("-", "_")):
         run_training(data, finished_run, "--resume", *flags)
 
@@ -225,12 +225,12 @@ def test_first_weights_follow_from_the_seed(data, tmp_path):
     assert not torch.allclose(heads["a"], heads["c"], atol=0.01)
 
 
-def test_a_resume_of_nothing_is_told(data, tmp_path):
+def test_a_resume_without_a_checkpoint_is_an_error(data, tmp_path):
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         run_training(data, tmp_path / "run", "--resume")
 
 
-def test_a_resume_of_a_damaged_checkpoint_goes_on_from_the_one_before_with_a_warning(data, uninterrupted, tmp_path):
+def test_a_resume_skips_a_damaged_checkpoint_with_a_warning(data, uninterrupted, tmp_path):
     run = run_training(data, tmp_path / "run", *LONG, "--max-steps", 5)
     os.truncate(run / "last.pt", 5000)
     run_training(data, run, *LONG, "--resume")
@@ -239,7 +239,7 @@ def test_a_resume_of_a_damaged_checkpoint_goes_on_from_the_one_before_with_a_war
     require_same_steps(run, uninterrupted)
 
 
-def test_where_every_checkpoint_is_damaged_a_resume_is_refused(finished_run, data, tmp_path):
+def test_a_resume_is_refused_if_every_checkpoint_is_damaged(finished_run, data, tmp_path):
     run = shutil.copytree(finished_run, tmp_path / "run")
     for path in run.glob("*.pt"):
         path.write_bytes(path.read_bytes()[:5000])
@@ -255,7 +255,7 @@ def test_a_scheduler_may_start_one_command_again_and_again(data, uninterrupted, 
     assert losses_by_step(tmp_path / "run")[15] == pytest.approx(losses_by_step(uninterrupted)[15], abs=1e-5)
 
 
-def test_a_restart_by_torchrun_goes_on_by_itself(data, tmp_path, monkeypatch):
+def test_a_restart_by_torchrun_resumes_without_a_flag(data, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "this launch")
     run = run_training(data, tmp_path / "run", *LONG, "--max-steps", 3)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
@@ -263,7 +263,7 @@ def test_a_restart_by_torchrun_goes_on_by_itself(data, tmp_path, monkeypatch):
     assert [event["step"] for event in events(run, "resume")] == [3]
 
 
-def test_a_restart_by_torchrun_never_goes_on_with_a_run_of_another_launch(finished_run, data, tmp_path, monkeypatch):
+def test_a_restart_by_torchrun_does_not_resume_a_run_of_another_launch(finished_run, data, tmp_path, monkeypatch):
     run = shutil.copytree(finished_run, tmp_path / "run")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "this launch")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
@@ -273,7 +273,7 @@ def test_a_restart_by_torchrun_never_goes_on_with_a_run_of_another_launch(finish
     assert read_checkpoint(run / "last.pt").position["step"] == 1
 
 
-def test_between_epochs_the_same_pictures_a_step_may_be_cut_into_other_batches(finished_run, data, tmp_path):
+def test_between_epochs_the_batch_size_may_change_if_a_step_keeps_its_pictures(finished_run, data, tmp_path):
     run = shutil.copytree(finished_run, tmp_path / "run")
     run_training(data, run, "--resume", "--epochs", 3, "--batch-size", 2, "--accumulate", 2, "--max-steps", 1)
     assert len(losses_by_step(run)[15]) == 2
@@ -281,7 +281,7 @@ def test_between_epochs_the_same_pictures_a_step_may_be_cut_into_other_batches(f
         run_training(data, run, "--resume", "--epochs", 3, "--batch-size", 4)
 
 
-def test_a_folder_that_holds_a_run_is_refused_unless_it_shall_be_overwritten(finished_run, data, tmp_path):
+def test_a_folder_that_holds_a_run_is_refused_without_a_flag(finished_run, data, tmp_path):
     run = shutil.copytree(finished_run, tmp_path / "run")
     with pytest.raises(RecipeError, match="--resume to continue it, --restart to start over"):
         run_training(data, run)
@@ -290,14 +290,14 @@ def test_a_folder_that_holds_a_run_is_refused_unless_it_shall_be_overwritten(fin
     assert {path.name for path in run.glob("*.pt")} == {"last.pt", "step-000000001.pt"}
 
 
-def test_the_resolved_recipe_stands_in_the_run_and_in_the_checkpoint(finished_run, data):
+def test_the_resolved_recipe_is_saved_in_the_run_and_in_the_checkpoint(finished_run, data):
     kept = json.loads((finished_run / "recipe.json").read_text())
     assert kept == json.loads(json.dumps(read_checkpoint(finished_run / "last.pt").recipe))
     assert kept["data"]["data"] == str(data)
     assert kept["schedule"]["weight_decay"] == 0.01
 
 
-def test_a_checkpoint_says_what_its_outputs_mean_and_where_it_was_trained(finished_run, manifest):
+def test_a_checkpoint_holds_its_output_keys_and_its_device(finished_run, manifest):
     checkpoint = read_checkpoint(finished_run / "last.pt")
     assert tuple(checkpoint.output_keys) == manifest.taxonomy.output_keys
     assert checkpoint.manifest_sha256 == manifest.sha256
@@ -305,56 +305,56 @@ def test_a_checkpoint_says_what_its_outputs_mean_and_where_it_was_trained(finish
     assert checkpoint.trained_on.endswith("1 threads")
 
 
-def test_data_of_another_number_of_outputs_is_refused(data, tmp_path):
+def test_data_with_another_number_of_outputs_is_refused(data, tmp_path):
     with pytest.raises(DataError, match=r"got 3; expected 5337.*--expect-outputs 0"):
         run_training(data, tmp_path / "run", "--expect-outputs", 5337)
 
 
-def test_a_misspelt_architecture_is_told_with_the_nearest(data, tmp_path):
+def test_a_misspelt_architecture_is_refused_with_the_nearest_name(data, tmp_path):
     with pytest.raises(RecipeError, match="try efficientnet_b4"):
         run_training(data, tmp_path / "run", "--architecture", "efficientnetb4")
     assert not (tmp_path / "run").exists()
 
 
-def test_cuda_without_cuda_is_one_line_and_leaves_nothing(data, tmp_path, monkeypatch, capsys):
+def test_cuda_without_a_gpu_is_a_one_line_error_and_leaves_no_files(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     arguments = (RECIPE, "--data", data, "--run", tmp_path / "run", "--device", "cuda")
-    code, told = run_main(monkeypatch, capsys, *arguments)
+    code, output = run_main(monkeypatch, capsys, *arguments)
     assert code == 1
-    require_one_line(told, "error")
-    assert "--device cpu" in told
+    require_one_line(output, "error")
+    assert "--device cpu" in output
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_picture_that_vanished_ends_the_program_with_one_line(workers, tmp_path, monkeypatch, capsys):
+def test_a_missing_picture_is_a_one_line_error(workers, tmp_path, monkeypatch, capsys):
     root = write_pictures(tmp_path / "flowers", per_class=8)
     prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
     shutil.rmtree(root / "Buttercup")
     arguments = (RECIPE, "--data", tmp_path / "data", "--run", tmp_path / "run", "--workers", workers)
-    code, told = run_main(monkeypatch, capsys, *arguments)
+    code, output = run_main(monkeypatch, capsys, *arguments)
     assert code == 1
-    require_one_line(told[told.index("error (") :], "bad_data")
-    assert "Buttercup" in told
+    require_one_line(output[output.index("error (") :], "bad_data")
+    assert "Buttercup" in output
 
 
 @pytest.mark.slow
-def test_the_program_as_a_file_ends_with_one_line(tmp_path):
+def test_the_program_as_a_file_reports_an_error_in_one_line(tmp_path):
     ended = start_program("train.py", "b4_5337", "--data", tmp_path / "nowhere", cwd=tmp_path)
     assert ended.returncode == 1
     require_one_line(ended.stderr, "bad_data")
 
 
-def test_help_explains_every_knob_with_its_default(capsys):
+def test_help_explains_every_setting_with_its_default(capsys):
     with pytest.raises(SystemExit) as ended:
         parse(["--help"])
     assert ended.value.code == 0
-    told = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     for text in ("--backbone-lr", "3e-05", "--show-batch", "Pictures a step"):
-        assert text in told
+        assert text in output
 
 
-def test_show_batch_draws_and_trains_nothing(data, tmp_path, capsys):
+def test_show_batch_draws_and_does_not_train(data, tmp_path, capsys):
     train(command(data, tmp_path / "run", "--show-batch", tmp_path / "batch.png"))
     assert (tmp_path / "batch.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "run").exists()

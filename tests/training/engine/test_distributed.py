@@ -1,4 +1,4 @@
-"""Ranks on one machine, over Gloo: two processes that train together must do what one does."""
+"""Two ranks on one machine, over Gloo, must train like one."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ STILL = ("--dropout", 0, "--drop-path", 0, "--cutmix", 0, "--norms", "frozen", "
 
 
 def as_rank(rank, num_ranks, port, results, work, *arguments):
-    """What torchrun does for a process: it learns who it is from its environment."""
+    """Sets the environment of a rank, as torchrun does, and runs a function."""
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -37,7 +37,7 @@ def as_rank(rank, num_ranks, port, results, work, *arguments):
 
 
 def on_ranks(num_ranks, work, *arguments):
-    """Runs a function on that many ranks; gives what each returned, by rank."""
+    """Runs a function on that many ranks; returns their results, by rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -67,7 +67,7 @@ def train_on(num_ranks, data, run, *flags):
 
 @pytest.fixture(scope="module")
 def first_weights(tmp_path_factory):
-    """Weights whose norms have statistics, as frozen norms need."""
+    """Weights with norm statistics, which frozen norms need."""
     torch.manual_seed(0)
     network = PlantNetwork("test_efficientnet", 3)
     network.train()
@@ -83,7 +83,9 @@ def all_losses(run):
     return list(chain.from_iterable(losses for _, losses in sorted(losses_by_step(run).items())))
 
 
-def test_twenty_steps_of_two_ranks_have_the_losses_of_one_with_the_same_global_batch(data, first_weights, tmp_path):
+def test_twenty_steps_of_two_ranks_have_the_losses_of_one_rank_with_the_same_global_batch(
+    data, first_weights, tmp_path
+):
     flags = (*STILL, "--weights", first_weights, "--epochs", 7, "--max-steps", 20)
     alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 8)
     both = train_on(2, data, tmp_path / "both", *flags, "--batch-size", 4)
@@ -98,7 +100,7 @@ def test_twenty_steps_of_two_ranks_have_the_losses_of_one_with_the_same_global_b
 
 
 @pytest.mark.slow
-def test_ranks_that_accumulate_and_learn_the_head_first_agree_with_one_too(data, first_weights, tmp_path):
+def test_ranks_that_accumulate_and_train_the_head_first_agree_with_one_rank(data, first_weights, tmp_path):
     flags = (*STILL, "--weights", first_weights, "--epochs", 2, "--accumulate", 2, "--head-only-epochs", 1)
     alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 4)
     both = train_on(2, data, tmp_path / "both", *flags, "--batch-size", 2)
@@ -106,7 +108,7 @@ def test_ranks_that_accumulate_and_learn_the_head_first_agree_with_one_too(data,
 
 
 @pytest.mark.slow
-def test_a_run_of_two_ranks_goes_on_with_one(data, first_weights, tmp_path):
+def test_a_run_of_two_ranks_resumes_with_one(data, first_weights, tmp_path):
     flags = (*STILL, "--weights", first_weights, "--epochs", 2)
     whole = run_training(data, tmp_path / "whole", *flags, "--batch-size", 4)
     run = train_on(2, data, tmp_path / "run", *flags, "--batch-size", 2, "--max-steps", 3)
@@ -166,7 +168,7 @@ def test_without_torchrun_there_is_one_rank(monkeypatch):
     assert restart_count() == 0
 
 
-def test_more_ranks_than_gpus_is_one_sentence(monkeypatch):
+def test_more_ranks_than_gpus_is_an_error(monkeypatch):
     from training.engine.device import choose_device
     from training.recipe import HardwareRecipe
 

@@ -1,4 +1,4 @@
-"""torchrun's part: a rank that is killed comes back, and the run goes on from its last checkpoint."""
+"""torchrun restarts a killed rank, and the run resumes from its last checkpoint."""
 
 import os
 import signal
@@ -16,39 +16,39 @@ EPOCHS = 10  # of 4 species x 8 pictures: 2 steps each on two ranks of 8
 
 
 def start(folder, *flags):
-    """Two ranks, as README starts them, on drawn data."""
+    """Starts two ranks with torchrun, on drawn data."""
     arguments = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments += [*map(str, flags), "--", str(ROOT / "training" / "train.py"), str(DEBUG), "--epochs", str(EPOCHS)]
     arguments += ["--data", str(folder / "data"), "--run", str(folder / "run"), "--checkpoint-every-steps", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    with (folder / "told").open("w") as told:
-        return subprocess.Popen(arguments, env=environment, stdout=told, stderr=subprocess.STDOUT)
+    with (folder / "output").open("w") as output:
+        return subprocess.Popen(arguments, env=environment, stdout=output, stderr=subprocess.STDOUT)
 
 
 def trainers(agent):
-    """The processes of the ranks: children of torchrun that run the program."""
+    """The processes of the ranks."""
     return [child for child in psutil.Process(agent.pid).children() if "train.py" in " ".join(child.cmdline())]
 
 
 def wait_for_checkpoint(agent, run, step):
     while not ((run / "log.jsonl").exists() and any(e["step"] >= step for e in events(run, "checkpoint"))):
-        assert agent.poll() is None, (run.parent / "told").read_text()
+        assert agent.poll() is None, (run.parent / "output").read_text()
         time.sleep(0.02)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_killed_rank_comes_back_and_the_run_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_a_killed_rank_is_restarted_and_the_run_resumes_exactly(tmp_path):
     for name in ("whole", "run"):
         (tmp_path / name).mkdir()
     with start(tmp_path / "whole") as agent:
-        assert agent.wait() == 0, (tmp_path / "whole" / "told").read_text()
+        assert agent.wait() == 0, (tmp_path / "whole" / "output").read_text()
     whole, run = tmp_path / "whole" / "run", tmp_path / "run" / "run"
 
     with start(tmp_path / "run", "--max-restarts", 3) as agent:
         wait_for_checkpoint(agent, run, 4)
         trainers(agent)[1].send_signal(signal.SIGKILL)
-        assert agent.wait() == 0, (tmp_path / "run" / "told").read_text()
+        assert agent.wait() == 0, (tmp_path / "run" / "output").read_text()
 
     (resumed,) = events(run, "resume")
     assert resumed["step"] >= 4

@@ -47,7 +47,7 @@ def ten_pictures(tmp_path_factory):
 
 
 def frozen_network(num_outputs=2):
-    """A network in which pictures of a batch do not meet: its norms keep their statistics."""
+    """A network with frozen norms, so that the pictures of a batch are independent."""
     torch.manual_seed(0)
     network = PlantNetwork("test_efficientnet", num_outputs)
     network.timm_model = timm.layers.freeze_batch_norm_2d(network.timm_model)
@@ -68,7 +68,7 @@ def gradients_of_steps(data, run, *flags):
     return found
 
 
-def test_steps_move_every_weight(data, tmp_path):
+def test_steps_change_every_weight(data, tmp_path):
     torch.manual_seed(0)
     network = PlantNetwork("test_efficientnet", 3)
     before = {name: value.clone() for name, value in network.named_parameters()}
@@ -86,7 +86,7 @@ def test_training_learns_to_tell_the_flowers_apart(data, tmp_path):
     assert sum(losses[-14:]) / 14 < 0.8 * sum(losses[:14]) / 14
 
 
-def test_a_window_of_two_batches_has_the_gradient_of_one_batch_twice_as_large(ten_pictures, tmp_path):
+def test_two_accumulated_batches_have_the_gradient_of_one_batch_of_twice_the_size(ten_pictures, tmp_path):
     rates = ("--epochs", 1, "--backbone-lr", 1e-12, "--head-lr", 1e-12)
     large = gradients_of_steps(ten_pictures, tmp_path / "large", *rates, "--batch-size", 4)
     small = gradients_of_steps(ten_pictures, tmp_path / "small", *rates, "--batch-size", 2, "--accumulate", 2)
@@ -95,7 +95,7 @@ def test_a_window_of_two_batches_has_the_gradient_of_one_batch_twice_as_large(te
         assert (whole - window).norm() < 1e-4 * whole.norm()
 
 
-def test_a_short_last_window_is_the_mean_of_the_batches_that_it_has(ten_pictures, tmp_path):
+def test_a_short_last_window_averages_only_its_own_batches(ten_pictures, tmp_path):
     rates = ("--epochs", 1, "--backbone-lr", 1e-12, "--head-lr", 1e-12, "--batch-size", 2)
     windows = gradients_of_steps(ten_pictures, tmp_path / "windows", *rates, "--accumulate", 2)
     batches = gradients_of_steps(ten_pictures, tmp_path / "batches", *rates)
@@ -103,12 +103,12 @@ def test_a_short_last_window_is_the_mean_of_the_batches_that_it_has(ten_pictures
     assert (windows[2] - batches[4]).norm() < 1e-4 * batches[4].norm()
 
 
-def test_the_largest_gradient_norm_is_kept(ten_pictures, tmp_path):
+def test_gradients_are_clipped_to_the_largest_norm(ten_pictures, tmp_path):
     flags = ("--epochs", 1, "--clip-norm", 0.01, "--batch-size", 2)
     assert all(gradient.norm() <= 0.0101 for gradient in gradients_of_steps(ten_pictures, tmp_path / "run", *flags))
 
 
-def judged_loss(network, data, run):
+def eval_loss(network, data, run):
     recipe, manifest = command(data, run).recipe, Manifest(data)
     loader = evaluation_loader(manifest, manifest.rows_of("validation"), input_spec(recipe), recipe.data)
     logits, labels = predict(loader, torch_runner(network, torch.device("cpu")))
@@ -121,14 +121,14 @@ def test_the_moving_average_is_what_is_validated(finished_run, data):
     for name in ("network", "ema"):
         network = PlantNetwork("test_efficientnet", 3)
         network.load_state_dict(getattr(checkpoint, name))
-        losses[name] = judged_loss(network, data, finished_run)
+        losses[name] = eval_loss(network, data, finished_run)
     validated = events(finished_run, "epoch")[-1]["validation"]["loss"]
     assert validated == pytest.approx(losses["ema"], abs=1e-5)
     assert abs(validated - losses["network"]) > 1e-4
 
 
-def test_every_epoch_shows_the_pictures_in_another_order_and_otherwise_changed(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(Monitor, "measure_ceiling", lambda *_: None)  # which goes forward, too
+def test_every_epoch_shuffles_and_augments_the_pictures_differently(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(Monitor, "measure_ceiling", lambda *_: None)  # which runs forward passes, too
     seen = []
     network = PlantNetwork("test_efficientnet", 3)
     network.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]) if module.training else None)
@@ -142,7 +142,7 @@ def test_every_epoch_shows_the_pictures_in_another_order_and_otherwise_changed(d
     assert not epochs[0] & epochs[1]
 
 
-def test_a_rare_class_comes_as_often_as_the_recipe_says_and_changed_in_another_way_each_time(tmp_path):
+def test_a_rare_class_is_sampled_as_the_recipe_says_with_new_augmentation_each_time(tmp_path):
     taxonomy, rows = make_taxonomy(2), []
     for number in range(9):
         draw(("gold", "crimson")[number == 8], "ellipse", number).save(tmp_path / f"{number}.png")
@@ -168,14 +168,14 @@ def test_a_checkpoint_in_the_middle_of_an_epoch_counts_its_pictures(ten_pictures
     assert read_checkpoint(tmp_path / "run" / "last.pt").position["pictures"] == 8
 
 
-def test_without_a_moving_average_the_weights_themselves_are_judged(data, tmp_path):
+def test_without_a_moving_average_the_weights_themselves_are_evaluated(data, tmp_path):
     run = run_training(data, tmp_path / "run", "--ema-decay", 0, "--epochs", 1)
     checkpoint = read_checkpoint(run / "last.pt")
     assert checkpoint.ema is None
     assert checkpoint.eval_weights is checkpoint.network
 
 
-def test_the_log_tells_speed_size_and_validation_of_every_epoch(finished_run):
+def test_the_log_has_speed_size_and_validation_of_every_epoch(finished_run):
     for number, epoch in enumerate(events(finished_run, "epoch"), start=1):
         assert (epoch["epoch"], epoch["side_px"]) == (number, 32)
         assert epoch["pictures_per_s"] > 0
@@ -185,13 +185,13 @@ def test_the_log_tells_speed_size_and_validation_of_every_epoch(finished_run):
     assert events(finished_run, "end")[-1]["step"] == 14
 
 
-def test_validation_may_be_rarer_than_epochs_and_never_misses_the_last(data, tmp_path):
+def test_validation_can_skip_epochs_but_not_the_last(data, tmp_path):
     run = run_training(data, tmp_path / "run", "--epochs", 3, "--validate-every-epochs", 2)
     assert ["validation" in epoch for epoch in events(run, "epoch")] == [False, True, True]
 
 
 def test_pictures_grow_as_the_recipe_says(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(Monitor, "measure_ceiling", lambda *_: None)  # which goes forward, too
+    monkeypatch.setattr(Monitor, "measure_ceiling", lambda *_: None)  # which runs forward passes, too
     seen = []
     network = PlantNetwork("test_efficientnet", 3)
     network.register_forward_pre_hook(
@@ -242,7 +242,7 @@ def content(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_too_many_steps_without_numbers_end_the_run_with_a_diagnosis_and_the_last_checkpoint_stands(data, tmp_path):
+def test_too_many_bad_steps_end_the_run_with_a_diagnosis_and_keep_the_last_checkpoint(data, tmp_path):
     run = run_training(data, tmp_path / "run", "--max-steps", 7)
     before = content(run / "last.pt")
     with pytest.raises(Diverged, match=r"2 steps in a row.*the first layer whose output is not finite.*--clip-norm"):
@@ -254,7 +254,7 @@ def test_too_many_steps_without_numbers_end_the_run_with_a_diagnosis_and_the_las
 
 
 @pytest.mark.parametrize("clip", [0, 1])
-def test_a_step_whose_gradient_is_no_number_is_skipped_and_counted_and_leaves_no_trace(clip, data, tmp_path):
+def test_a_step_whose_gradient_is_not_finite_is_skipped_and_counted(clip, data, tmp_path):
     network = PlantNetwork("test_efficientnet", 3)
     trainer, weights = make_trainer(data, tmp_path / "run", network, "--clip-norm", clip), []
     spoiled = iter([False, True, True, False])
@@ -278,7 +278,7 @@ def test_a_step_whose_gradient_is_no_number_is_skipped_and_counted_and_leaves_no
     assert {float(state["step"]) for state in states} == {2.0}
 
 
-def test_a_batch_that_does_not_fit_is_one_sentence_with_a_size_that_was_tried(data, tmp_path):
+def test_a_batch_that_does_not_fit_is_one_error_with_a_size_that_fits(data, tmp_path):
     network = PlantNetwork("test_efficientnet", 3)
     trainer = make_trainer(data, tmp_path / "run", network, "--batch-size", 12)
 
@@ -294,7 +294,7 @@ def test_a_batch_that_does_not_fit_is_one_sentence_with_a_size_that_was_tried(da
     assert torch.equal(network.state_dict()["timm_model.bn1.running_mean"], statistics)
 
 
-def test_while_only_the_head_learns_the_rest_stands_still(data, tmp_path):
+def test_while_only_the_head_learns_the_backbone_does_not_change(data, tmp_path):
     torch.manual_seed(0)
     network = PlantNetwork("test_efficientnet", 3)
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -317,16 +317,16 @@ def test_a_time_limit_ends_the_run_with_a_validation_and_a_checkpoint(data, tmp_
     assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == position.step
 
 
-def test_a_run_that_is_asked_to_stop_saves_at_the_next_step_and_says_come_back(data, tmp_path):
+def test_sigterm_makes_a_run_save_after_the_step_and_ask_to_be_requeued(data, tmp_path):
     network = PlantNetwork("test_efficientnet", 3)
     trainer, steps = make_trainer(data, tmp_path / "run", network), []
 
-    def ask(*_):
+    def send_sigterm(*_):
         steps.append(1)
         if len(steps) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    network.register_forward_pre_hook(ask)
+    network.register_forward_pre_hook(send_sigterm)
     with pytest.raises(Requeue):
         trainer.run()
     trainer.close()
@@ -335,7 +335,7 @@ def test_a_run_that_is_asked_to_stop_saves_at_the_next_step_and_says_come_back(d
     assert events(tmp_path / "run", "interrupted")[-1]["step"] == 3
 
 
-def test_a_stop_after_the_last_step_of_an_epoch_leaves_its_validation_to_the_resume(data, tmp_path):
+def test_sigterm_after_the_last_step_of_an_epoch_leaves_the_validation_to_the_resumed_run(data, tmp_path):
     whole = run_training(data, tmp_path / "whole", "--epochs", 1)
     network = PlantNetwork("test_efficientnet", 3)
     trainer = make_trainer(data, tmp_path / "run", network, "--epochs", 1)
@@ -353,7 +353,7 @@ def test_a_stop_after_the_last_step_of_an_epoch_leaves_its_validation_to_the_res
     assert [(p["epoch"], p["pictures"], p["step"]) for p in positions] == [(1, 0, 7)] * 2
 
 
-def test_weights_that_are_no_numbers_never_replace_good_ones(data, tmp_path):
+def test_weights_that_are_not_finite_are_never_saved(data, tmp_path):
     run = run_training(data, tmp_path / "run", "--max-steps", 7)
     before = content(run / "last.pt")
     # The losses are still finite when the first step of this rate has been taken.
@@ -362,7 +362,7 @@ def test_weights_that_are_no_numbers_never_replace_good_ones(data, tmp_path):
     assert content(run / "last.pt") == before
 
 
-def test_data_without_validation_pictures_is_told_before_the_first_epoch(tmp_path):
+def test_data_without_validation_pictures_is_refused_before_the_first_epoch(tmp_path):
     taxonomy = make_taxonomy(1)
     draw("gold", "ellipse", 1).save(tmp_path / "a.png")
     data = write_data(tmp_path / "data", tmp_path, [("a.png", taxonomy.output_keys[0], "train")], taxonomy)

@@ -1,4 +1,4 @@
-"""A run is stopped in the middle of an epoch and goes on with another number of loader processes and ranks."""
+"""A run stopped inside an epoch resumes with another number of loader processes and ranks."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -13,12 +13,12 @@ from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Position, read_checkpoint
 from training.loading.data import training_loader
 
-NUM_PICTURES = 24  # each of a class of its own, so that its label says which picture was loaded
+NUM_PICTURES = 24  # each of its own class, so that the label identifies the picture
 COLORS = ("crimson", "gold", "royalblue")
 
 
 class Recorded:
-    """A loader that remembers which pictures came out of it."""
+    """A loader that records the pictures it gives."""
 
     def __init__(self, loader):
         self.loader, self.pictures = loader, []
@@ -41,7 +41,7 @@ def one_picture_a_class(tmp_path_factory):
 
 
 def half_an_epoch(data, run):
-    """Trains 3 of 6 batches on one rank; the position that the checkpoint holds, and what was trained on."""
+    """Trains 3 of 6 batches on one rank; returns the saved position and the pictures that were trained on."""
     trainer = make_trainer(data, run, PlantNetwork("test_efficientnet", NUM_PICTURES), "--workers", 2)
     trainer.loader = recorded = Recorded(trainer.loader)
     trainer.run(max_steps=3)
@@ -50,7 +50,7 @@ def half_an_epoch(data, run):
 
 
 def load(data, position, *flags, rank=0, num_ranks=1):
-    """What one rank loads from a position on: label -> pixels, and the sizes of its batches."""
+    """Loads the rest of an epoch on one rank; returns label -> pixels, and the batch sizes."""
     recipe = command(data, data / "unused", *flags).recipe
     loader, batches = training_loader(Manifest(data), recipe, pin=False, rank=rank, num_ranks=num_ranks)
     batches.epoch, batches.first_picture, batches.side_px = position.epoch, position.pictures, 32
@@ -61,7 +61,7 @@ def load(data, position, *flags, rank=0, num_ranks=1):
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes:UserWarning")  # on two cores
-def test_two_ranks_go_on_with_exactly_the_pictures_that_one_rank_left(one_picture_a_class, tmp_path):
+def test_two_ranks_resume_with_exactly_the_pictures_that_one_rank_left(one_picture_a_class, tmp_path):
     position, trained = half_an_epoch(one_picture_a_class, tmp_path / "run")
     assert (position.epoch, position.pictures, len(trained)) == (0, 12, 12)
 
