@@ -1,1 +1,1 @@
-"""Batches -> checkpoint: the step, the loop, and what they stand on."""
+"""Batches -> checkpoint: the training step, the loop around it, and checkpoints."""

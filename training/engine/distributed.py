@@ -61,11 +61,6 @@ class Ranks:
         """Whether this rank writes files and prints."""
         return self.rank == 0
 
-    @property
-    def is_distributed(self) -> bool:
-        """Whether there is more than one rank."""
-        return self.num_ranks > 1
-
     @contextmanager
     def main_first(self) -> Iterator[None]:
         """Runs the block on the main rank before the others, so that they find the files it writes.
@@ -128,6 +123,11 @@ class Ranks:
         flat /= self.num_ranks
         for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(part.view_as(tensor))
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether there is more than one rank."""
+        return self.num_ranks > 1
 
     def _all_reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
         reduced = torch.tensor(values, dtype=torch.float64)

@@ -1,1 +1,1 @@
-"""Where the time of a training run goes, what limits it, and what to do about it."""
+"""Measures where the time of a training run goes, and says what limits it and how to fix that."""

@@ -29,6 +29,30 @@ def cores_available() -> int:
     return max(1, int(min([affinity, *_quotas()]) / ranks))
 
 
+def _quotas() -> Iterator[float]:
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return
+    if quota.isdigit():  # "max" sets no limit
+        yield int(quota) / int(period)
+
+
+def counters_of(process: psutil.Process, thread: int) -> Counters | None:
+    """The counters of a process; None if it has ended.
+
+    Args:
+        process: The process.
+        thread: Its thread whose sleep is measured.
+    """
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return None
+    runnable = runnable_s(process.pid, thread)
+    return Counters(time.perf_counter(), times.user + times.system, runnable, _read_bytes(process))
+
+
 def runnable_s(pid: int, thread: int) -> float | None:
     """Seconds in which a thread ran or waited for a core; None if unknown (known on Linux).
 
@@ -52,30 +76,6 @@ def _schedule_s(pid: int, thread: int) -> tuple[float, float] | None:
     except (OSError, ValueError):
         return None
     return int(ran) / _NS, int(queued) / _NS
-
-
-def _quotas() -> Iterator[float]:
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return
-    if quota.isdigit():  # "max" sets no limit
-        yield int(quota) / int(period)
-
-
-def counters_of(process: psutil.Process, thread: int) -> Counters | None:
-    """The counters of a process; None if it has ended.
-
-    Args:
-        process: The process.
-        thread: Its thread whose sleep is measured.
-    """
-    try:
-        times = process.cpu_times()
-    except psutil.Error:
-        return None
-    runnable = runnable_s(process.pid, thread)
-    return Counters(time.perf_counter(), times.user + times.system, runnable, _read_bytes(process))
 
 
 def _read_bytes(process: psutil.Process) -> int | None:

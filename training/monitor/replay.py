@@ -108,7 +108,7 @@ def measure_ceiling(
                 larger = _measure_if_it_fits(engine, *_repeated(pixels, labels, factor), budget_s)
             if larger is not None:
                 break
-        return Ceiling(current, larger, _sync_lines(engine.device, lambda: _take(engine, pixels, labels)))
+        return Ceiling(current, larger, _sync_lines(engine.device, lambda: _step(engine, pixels, labels)))
 
 
 def is_short_enough(step_s: float) -> bool:
@@ -116,15 +116,17 @@ def is_short_enough(step_s: float) -> bool:
     return step_s <= _MAX_STEP_S
 
 
-def _take(engine: Replayable, pixels: Tensor, labels: Tensor) -> None:
-    engine.micro_step(pixels, labels, step=0, index=0, window=2)
+def _measure_if_it_fits(engine: Replayable, pixels: Tensor, labels: Tensor, budget_s: float) -> Replayed | None:
+    with suppress_out_of_memory():
+        return _measure(engine, pixels, labels, budget_s)
+    return None
 
 
 def _measure(engine: Replayable, pixels: Tensor, labels: Tensor, budget_s: float) -> Replayed:
     on_cuda = engine.device.type == "cuda"
     per_group = _CUDA_GROUP if on_cuda else 1
     for _ in range(2 if on_cuda else 1):  # the first steps of a size choose kernels and allocate memory
-        _take(engine, pixels, labels)
+        _step(engine, pixels, labels)
     engine.read()
     clock = engine.clock = StepClock(engine.device) if on_cuda else _SleepClock(engine.device)
     groups: list[float] = []
@@ -133,7 +135,7 @@ def _measure(engine: Replayable, pixels: Tensor, labels: Tensor, budget_s: float
         len(groups) < _MAX_GROUPS and time.perf_counter() - began < min(budget_s, _MAX_S)
     ):
         for _ in range(per_group):
-            _take(engine, pixels, labels)
+            _step(engine, pixels, labels)
         stages = clock.read()
         groups.append(sum(stages[name] for name in DEVICE_STAGES) / per_group)
         engine.read()
@@ -141,10 +143,8 @@ def _measure(engine: Replayable, pixels: Tensor, labels: Tensor, budget_s: float
     return Replayed(len(labels), max(statistics.median(groups) - slept_s, 0.0), slept_s)
 
 
-def _measure_if_it_fits(engine: Replayable, pixels: Tensor, labels: Tensor, budget_s: float) -> Replayed | None:
-    with suppress_out_of_memory():
-        return _measure(engine, pixels, labels, budget_s)
-    return None
+def _step(engine: Replayable, pixels: Tensor, labels: Tensor) -> None:
+    engine.micro_step(pixels, labels, step=0, index=0, window=2)
 
 
 def _repeated(pixels: Tensor, labels: Tensor, factor: int) -> tuple[Tensor, Tensor]:
