@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# 1. Ours against timm's training loop, then what each optimization is worth.
+# 1. Speed of this project's training loop and of timm's, then the effect of each optimization.
 source "$(dirname "$0")/bootstrap.sh"
 keep . 'train-speed/train_speed.json' 'optimizations/optimizations*'
 keep data 'train-speed/data/train_speed.json'
@@ -22,7 +22,7 @@ else
     study=(--epochs 3 --seeds ${SEEDS:-0 1 2})
     flags=(--batch-size 64 --workers "$(nproc)" --weights none)
 fi
-# First whether the compiler works here at all, on a network that it compiles in a minute.
+# Check that the compiler works on this machine, with a network that compiles in a minute.
 for precision in "${precisions[@]}"; do
     whole_step "compiles-$precision" "$PYTHON" benchmarks/train_speed.py --arms ours-compiled "${small[@]}" \
         --amp "$precision" --rounds 1 --steps 2

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# 2. EfficientNet-B4 at full width, 5,337 outputs, from random weights on drawn plants, to a bundle that the service
-# answers from. The bundle's network and the weights for the scripts behind this one come in parts of 15 MB:
+# 2. Trains EfficientNet-B4 with 5,337 outputs from random weights on drawn plants, exports a bundle and sends one request
+# to the service. The bundle's network, and the weights for scripts 3 and 4, are copied to OUT in parts of 15 MB:
 #
 # BRING=bundle    (default) log, figures and bundle: tar -xzf scratch.tar.gz; cat model.part.* > bundle/model.fp32.onnx
-# BRING=weights   cat weights.part.* > weights.safetensors; started with that when it is done, the script only copies
+# BRING=weights   cat weights.part.* > weights.safetensors. Set it when the script has ended; it then only copies.
 source "$(dirname "$0")/bootstrap.sh"
 case ${BRING:-bundle} in
     bundle) keep scratch 'scratch/log.jsonl' 'parts/scratch.tar.gz' 'parts/model.part.*' ;;
@@ -19,7 +19,7 @@ if [[ $TINY == 1 ]]; then
     flags=(--architecture test_efficientnet --expect-outputs 0 --epochs 2 --batch-size 16 --workers 0 --amp off)
     flags+=(--no-compile --progressive 0 32 --picture-px 48 --serve-px 48 --warmup-epochs 0)
 else
-    # Smaller and fewer than a real run's, so that all of it is a matter of minutes.
+    # Smaller and fewer pictures than in a real run, so that it takes minutes.
     herbarium herbarium 160 8 0.1 --full-width
     flags=(--epochs 30 --workers "$(nproc)" --progressive 0 96 15 128 --picture-px 128 --serve-px 144)
     flags+=(--ema-decay 0.999 --validate-every-epochs 5)

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# 3. What each part of the recipe is worth, from the weights of 2_scratch.sh (or WEIGHTS), on 200 drawn species or on the
-# photographs of flowers17 (FLOWERS: a folder with one folder of pictures a class).
+# 3. Effect of each part of the recipe, from the weights of 2_scratch.sh (or WEIGHTS), on 200 drawn species or on the
+# photographs of flowers17 (FLOWERS: a folder with one folder of pictures per class).
 #
 # 3_ablation.sh [herbarium-200|flowers17]
 #
-# EPOCHS, RATES, SEEDS, ARMS (default: all) and BUDGET_S (seconds of training of every arm at equal time; by default there
-# are no runs at equal time) change the size of it. They must stay the same from slice to slice.
+# Variables: EPOCHS, RATES, SEEDS, ARMS (default: all), BUDGET_S (seconds of training at equal time; by default there are
+# no such runs). They must stay the same when the script is started again.
 source "$(dirname "$0")/bootstrap.sh"
 data_set=${1:-herbarium-200}
 weights=${WEIGHTS:-$WORK/weights.safetensors}
 keep "ablation-$data_set" "ablation-$data_set/ablation*"
 remember "ablation-$data_set/machine.json" "ablation-$data_set/runs/*/*/arm.json"
 if [[ ! -e $weights ]]; then
-    echo "error: there are no weights at $weights: run benchmarks/gpu/2_scratch.sh first, or name some in WEIGHTS" >&2
+    echo "error: no weights at $weights: run benchmarks/gpu/2_scratch.sh first, or set WEIGHTS" >&2
     exit 1
 fi
 
 case $data_set in
     herbarium-200)
-        # Half of them are validated: differences of a few points need a thousand answers.
+        # Half of the pictures are for validation: differences of a few points need a thousand pictures.
         herbarium_200 herbarium-200 160 12 0.5
         ;;
     flowers17)
@@ -26,7 +26,7 @@ case $data_set in
             --shards "$WORK/flowers17-packed" --workers "$(nproc)"
         ;;
     *)
-        echo "error: there is no set $data_set: herbarium-200 or flowers17" >&2
+        echo "error: no data set $data_set: use herbarium-200 or flowers17" >&2
         exit 1
         ;;
 esac
@@ -34,7 +34,7 @@ if [[ $TINY == 1 ]]; then
     EPOCHS=${EPOCHS:-2} RATES=${RATES:-1e-4 1e-3} SEEDS=${SEEDS:-0 1} BUDGET_S=${BUDGET_S:-2}
     flags=(--architecture test_efficientnet --picture-px 32 --serve-px 32 --workers 0)
 else
-    # The size that the weights were trained at. What is claimed of speed and memory is judged at the recipe's own.
+    # The size that the weights were trained at. Claims about speed and memory are judged only at the recipe's size.
     flags=(--picture-px 128 --serve-px 144 --workers 8)
 fi
 # shellcheck disable=SC2206 # lists

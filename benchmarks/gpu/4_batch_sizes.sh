@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# 4. Whether a bigger batch is better: speed, memory, and accuracy after equal epochs and after equal time.
-# SIZES, EPOCHS and SEEDS change the size of it.
+# 4. Effect of the batch size on speed, memory, and accuracy after equal epochs and after equal time.
+# Variables: SIZES, EPOCHS, SEEDS.
 source "$(dirname "$0")/bootstrap.sh"
 keep . 'batch-sizes/batch_sizes*'
 remember 'batch-sizes/machine.json' 'batch-sizes/runs/*/*/arm.json'
 
 herbarium_200 herbarium-200-more 160 24 0.3
 if [[ $TINY == 1 ]]; then
-    size=(--sizes 4 8 --epochs 2 --seeds 0 --no-equal-time --cpu-s 0)
+    size=(--sizes 4 8 --epochs 2 --seeds 0 --no-equal-time)
     flags=(--architecture test_efficientnet --picture-px 32 --serve-px 32 --workers 0 --weights none)
 else
     # shellcheck disable=SC2206 # lists of numbers

@@ -1,9 +1,9 @@
-"""Program: asks a bundle about one picture, through the service where it can run, and says which way it asked.
+"""Program: identifies one picture with a bundle, through the service if it is installed.
 
 python benchmarks/gpu/ask.py --bundle DIR --picture FILE [--out FILE.json]
 
-A machine that trains may lack the service's packages. There the bundle answers in this process, through the same
-preprocessing, session and ranking that the service stands on.
+A training machine may lack the service's packages. There this process runs the bundle, with the same preprocessing,
+session and ranking as the service.
 """
 
 import json
@@ -39,24 +39,24 @@ _LOOK_S: Final = 0.5
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks a bundle about one picture."""
+    """Identifies one picture with a bundle."""
 
     bundle: Path
     """Folder of the bundle."""
     picture: Path
     """The picture."""
     out: Path | None = None
-    """File for the answer, JSON."""
+    """JSON file for the reply."""
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What came back."""
+    """The reply, and who gave it."""
 
     asked: Literal["the service", "the bundle in process"]
     why: str
-    """Why that one."""
+    """Why it was asked."""
     seconds: float
-    """From the question to the answer, s."""
+    """Seconds from the request to the reply."""
     verdict: dict[str, Any]
     """Rank, name, score and reason."""
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def ask(command: Ask) -> Reply:
-    """Asks, prints the answer and, with `out`, writes it.
+    """Identifies the picture, prints the reply and, with `out`, writes it.
 
     Raises:
         BundleError: The bundle is damaged, or the service does not start with it or refuses the picture.
@@ -114,13 +114,13 @@ def _answer(request: Request) -> dict[str, Any]:
         with urlopen(request, timeout=_ANSWER_S) as response:
             answer: dict[str, Any] = json.load(response)
             return answer
-    except OSError as error:  # a refusal, too
+    except OSError as error:  # includes HTTP errors
         raise BundleError("the service does not answer", value=error, remedy="its log above says why") from error
 
 
 @contextmanager
 def _service(folder: Path) -> Iterator[str]:
-    """Runs the service on a free port, and gives its address once it is ready; its log goes where ours goes."""
+    """Runs the service on a free port and yields its address once it is ready."""
     with socket.create_server((_HOST, 0)) as free:
         port = free.getsockname()[1]
     command = (sys.executable, "-m", "serving", "--host", _HOST, "--port", str(port), "--bundle", str(folder.resolve()))

@@ -1,11 +1,12 @@
 # shellcheck shell=bash
-# Sourced by the scripts beside it: where things lie, a Python that has what training needs, and work in slices.
+# Sourced by the scripts in this folder: finds the folders and Python, installs missing packages, and runs steps that can
+# be paused.
 #
-# WORK      folder for everything that is made (default runs/gpu); a script that is started again goes on there
-# OUT       folder that the results are copied to whenever a script ends (default: out in WORK)
-# LIMIT_S   seconds after which a script pauses, with exit code 75 (default 480)
-# STATE     the state.tar.gz of OUT from a machine that has forgotten the rest: what it measured is not measured again
-# TINY=1    everything at a size that a CPU does in minutes
+# WORK      folder for all files (default runs/gpu); a script that is started again resumes there
+# OUT       folder that the results are copied to when a script ends or pauses (default: out in WORK)
+# LIMIT_S   seconds after which a script pauses with exit code 75 (default 480)
+# STATE     state.tar.gz from the OUT of another machine; finished measurements in it are not repeated
+# TINY=1    small sizes, for a few minutes on a CPU
 # PYTHON    default: .venv/bin/python if there is one, else python3
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -21,11 +22,11 @@ if [[ -n ${STATE:-} && ! -e $WORK/done/state ]]; then
     touch "$WORK/done/state"
 fi
 
-# What a machine with PyTorch and timm may lack; wheels.sh fetches it where there is a network.
+# Packages that a machine with PyTorch and timm may lack; wheels.sh downloads them.
 if [[ -d data/site ]]; then export PYTHONPATH=$PWD/data/site${PYTHONPATH:+:$PYTHONPATH}; fi
 if ! "$PYTHON" -c 'import imagehash, msgspec, pillow_heif, simplejpeg, tyro' 2>/dev/null; then
     if ! compgen -G 'data/wheels/*.whl' >/dev/null; then
-        echo "error: $PYTHON lacks what training needs; fetch data/wheels with benchmarks/gpu/wheels.sh" >&2
+        echo "error: $PYTHON lacks packages for training; download data/wheels with benchmarks/gpu/wheels.sh" >&2
         exit 1
     fi
     "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --upgrade --target data/site data/wheels/*.whl
@@ -34,22 +35,22 @@ fi
 
 left() { echo $((LIMIT_S - SECONDS)); }
 
-# step NAME COMMAND...: runs a command that has not been done yet. What runs when the time is over is told to stop, and
-# the script ends with 75; started again, it goes on with that command, which takes up its work where it was.
+# step NAME COMMAND...: runs a command unless it is done. When the time is over, the command gets SIGTERM and the script
+# ends with 75; started again, it runs that command again, which resumes its own work.
 step() { run_step resumes "$@"; }
 
-# whole_step NAME COMMAND...: the same for a command that begins anew. It waits for a slice with more time than was too
-# little before, and where that was all of a slice, the script fails.
-whole_step() { run_step anew "$@"; }
+# whole_step NAME COMMAND...: the same for a command that cannot resume. It is started again only with more time than last
+# time; if it already had all of LIMIT_S, the script fails.
+whole_step() { run_step restarts "$@"; }
 
-# study NAME STUDY ARGUMENTS...: a study of training/benchmark.py, which stops in time to write a page of what it has.
+# study NAME STUDY ARGUMENTS...: a study of training/benchmark.py, which pauses in time to write its page.
 study() {
     local page_s=40
     if [[ ! -e $WORK/done/$1 ]] && (($(left) < 2 * page_s)); then pause "$1"; fi
     step "$1" "$PYTHON" training/benchmark.py "$2" --stop-after-s "$(($(left) - page_s))" "${@:3}"
 }
 
-num_begun=0 # in this slice
+num_begun=0 # commands since the script was started
 run_step() {
     local kind=$1 name=$2 code=0 given
     shift 2
@@ -67,8 +68,8 @@ run_step() {
         echo "$((given - $(left))) s" >"$WORK/done/$name"
         return
     fi
-    if ((code != 75 && $(left) > 0)); then exit "$code"; fi # it failed by itself
-    if [[ $kind == anew && $code != 75 ]]; then
+    if ((code != 75 && $(left) > 0)); then exit "$code"; fi # it failed
+    if [[ $kind == restarts && $code != 75 ]]; then
         echo "$given" >"$WORK/tried/$name"
         if ((num_begun == 1)); then fail_for_time "$name" "$given"; fi
     fi
@@ -76,7 +77,7 @@ run_step() {
 }
 
 fail_for_time() {
-    echo "error: $1 is not done in a slice of $2 s and always begins anew; raise LIMIT_S" >&2
+    echo "error: $1 does not finish within $2 s and cannot resume; raise LIMIT_S" >&2
     exit 1
 }
 
@@ -85,18 +86,18 @@ pause() {
     exit 75
 }
 
-# keep FOLDER PATTERN...: what of WORK is copied to OUT/FOLDER when the script ends, however it ends.
+# keep FOLDER PATTERN...: files of WORK that are copied to OUT/FOLDER when the script ends.
 kept=()
 keep() {
     local pattern
     for pattern in "${@:2}"; do kept+=("$1" "$pattern"); done
 }
 
-# remember PATTERN...: what of WORK goes to OUT/state.tar.gz then.
+# remember PATTERN...: files of WORK that are packed into OUT/state.tar.gz then.
 remembered=()
 remember() { remembered+=("$@"); }
 
-bring_home() {
+copy_results() {
     local at files
     for ((at = 0; at < ${#kept[@]}; at += 2)); do
         mapfile -t files < <(compgen -G "$WORK/${kept[at + 1]}")
@@ -108,7 +109,7 @@ bring_home() {
     mapfile -t files < <(cd "$WORK" && for pattern in "${remembered[@]}"; do compgen -G "$pattern"; done)
     if ((${#files[@]})); then tar -C "$WORK" -czf "$OUT/state.tar.gz" "${files[@]}"; fi
 }
-trap bring_home EXIT
+trap copy_results EXIT
 
 # herbarium NAME SIZE_PX PICTURES_PER_CLASS VALIDATION_SHARE [flags]: draws plants and packs them to $WORK/NAME-packed.
 herbarium() {
@@ -121,7 +122,7 @@ herbarium() {
         --shards "$WORK/$1-packed" --workers "$(nproc)"
 }
 
-# herbarium_200 NAME SIZE_PX PICTURES_PER_CLASS VALIDATION_SHARE: the same with two hundred species.
+# herbarium_200 NAME SIZE_PX PICTURES_PER_CLASS VALIDATION_SHARE: the same with 200 species.
 herbarium_200() {
     if [[ $TINY == 1 ]]; then
         herbarium "$1" 48 8 "$4" --num-inaturalist 3 --num-plantnet 3 --num-house 2 --num-shared 1

@@ -1,10 +1,10 @@
-"""Program: makes a file of first weights that is small enough to carry: no classifier, and half precision.
+"""Program: writes the weights of a checkpoint without the classifier and in half precision.
 
 python benchmarks/gpu/small_weights.py CHECKPOINT --out FILE.safetensors
 
-For `train.py --weights FILE` on other classes, where the classifier starts at random anyway. A checkpoint of
-EfficientNet-B4 with 5,337 outputs has over 400 MB with its moments and its moving average; this has 35 MB. BatchNorm's
-parameters and statistics keep single precision, as a variance may leave the range of half precision.
+For `train.py --weights FILE` on other classes, where the classifier starts at random. A checkpoint of EfficientNet-B4
+with 5,337 outputs takes over 400 MB with the optimizer's state and the moving average; this file takes 35 MB. The
+parameters and statistics of BatchNorm keep single precision, since a variance may exceed the range of fp16.
 """
 
 import sys
@@ -25,12 +25,12 @@ from training.program import run_program
 
 
 class SmallWeights(msgspec.Struct, frozen=True, kw_only=True):
-    """Makes a file of first weights that is small enough to carry."""
+    """Writes the weights of a checkpoint without the classifier and in half precision."""
 
     checkpoint: tyro.conf.Positional[Path]
-    """A checkpoint of training/train.py; of its weights, those that are validated and exported."""
+    """A checkpoint of training/train.py; its validated weights are written."""
     out: Path
-    """The file, safetensors."""
+    """Safetensors file."""
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fetches what a GPU machine without a network may lack beside PyTorch, timm and their like, to data/wheels (18 MB): the
-# versions of requirements.lock, for Python 3.12 on x86-64 Linux, or the version that PYTHON_VERSION names.
+# Downloads packages that a GPU machine with PyTorch and timm may lack to data/wheels (18 MB), in the versions of
+# requirements.lock, for Python 3.12 (or PYTHON_VERSION) on x86-64 Linux.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 names='docstring-parser imagehash msgspec pillow pillow-heif pywavelets simplejpeg tyro typeguard'
