@@ -1,1 +1,1 @@
-"""What a run taught, and what would make the next one faster: curves, mistakes, tuning, studies."""
+"""Analysis of runs: learning curves, mistakes, tuning to a machine, and studies of many runs."""

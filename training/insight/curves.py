@@ -1,4 +1,4 @@
-"""Learning curves: what the logs of one or several runs tell, as one picture."""
+"""Learning curves: draws the logs of one or several runs as one PNG."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -18,16 +18,16 @@ from training.monitor.log import Event, read_log, without_repeats
 from training.monitor.tensorboard import rates
 
 Floats = npt.NDArray[np.float64]
-_MOST_POINTS: Final = 4000  # a picture 1,500 px wide shows no more
-_SMOOTHED_OVER: Final = 0.03  # share of the run's losses that a smoothed one averages
+_MAX_POINTS: Final = 4000  # more points are not visible in a picture 1,500 px wide
+_SMOOTHED_SHARE: Final = 0.03  # share of the losses that a smoothed one averages
 _DASHES: Final = ("-", "--", ":", "-.")
-# Okabe and Ito's colors (2008), which color-blind people can tell apart.
+# Okabe and Ito (2008): safe for color-blind readers.
 _COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _STYLE: Final[Any] = {
     "axes.grid": True,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib
+    "font.family": ["DejaVu Sans"],  # part of matplotlib
     "font.size": 9,
     "grid.alpha": 0.25,
     "legend.frameon": False,
@@ -36,17 +36,17 @@ _STYLE: Final[Any] = {
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What is drawn of a run. L losses, R readings, E epochs, V epochs that were validated."""
+    """The curves of a run. L losses, R readings, E epochs, V validated epochs."""
 
     name: str
     loss_steps: Floats
-    """Place of each micro-batch on the axis of optimizer steps, shape (L,)."""
+    """Position of each micro-batch in optimizer steps, shape (L,)."""
     losses: Floats
-    """Shape (L,); NaN where a loss was no number."""
+    """Shape (L,); NaN if a loss was not finite."""
     lr_steps: Floats
     """Shape (R,)."""
     lr: Mapping[str, Floats]
-    """Learning rates by what learns at them, each of shape (R,)."""
+    """Learning rates by parameter group, each of shape (R,)."""
     epoch_steps: Floats
     """Shape (E,)."""
     pictures_per_s: Floats
@@ -54,11 +54,11 @@ class Run(msgspec.Struct, frozen=True):
     validation_steps: Floats
     """Shape (V,)."""
     top1: Floats
-    """Share of validation pictures named right, then the ends of its 95 % interval; shape (3, V)."""
+    """Validation top-1 and the bounds of its 95 % interval, shape (3, V)."""
 
 
 def read_run(folder: Path) -> Run:
-    """Reads a run's log as it counts, without what was done twice.
+    """Reads a run's log without the steps that were repeated after a restart.
 
     Raises:
         DataError: The folder holds no log.
@@ -70,7 +70,7 @@ def read_run(folder: Path) -> Run:
     shares = [event["validation"]["top1"] for event in validated]
     return Run(
         name=folder.resolve().name,
-        loss_steps=_places(readings),
+        loss_steps=_loss_positions(readings),
         losses=_floats(loss for event in readings for loss in event["losses"]),
         lr_steps=_steps(readings),
         lr=_rates(readings),
@@ -112,11 +112,11 @@ def learning_curves(folders: Sequence[Path]) -> bytes:
 
 
 def smoothed(values: Floats, over: float) -> Floats:
-    """A moving average that weighs values down exponentially with age, without leaning to its start.
+    """An exponential moving average without bias toward its start.
 
     Args:
-        values: Numbers only.
-        over: About how many values count; at least 1.
+        values: Finite values.
+        over: Approximate number of averaged values, at least 1.
     """
     keep = 1 - 1 / max(over, 1.0)
     weighed = lfilter([1 - keep], [1, -keep], values)
@@ -132,17 +132,17 @@ def _draw_panel(axes: Axes, title: str, draw: Callable[[Axes, Run, str], None], 
 
 
 def _draw_losses(axes: Axes, run: Run, color: str) -> None:
-    """Losses that are no numbers are crosses at the foot of the panel."""
-    sound = np.isfinite(run.losses)
-    steps, losses = run.loss_steps[sound], run.losses[sound]
-    thin = slice(None, None, -(-len(losses) // _MOST_POINTS) or 1)
+    """Draws losses that are not finite as crosses at the bottom of the panel."""
+    finite = np.isfinite(run.losses)
+    steps, losses = run.loss_steps[finite], run.losses[finite]
+    thin = slice(None, None, -(-len(losses) // _MAX_POINTS) or 1)
     axes.plot(steps[thin], losses[thin], color=color, alpha=0.3, linewidth=0.6)
-    line = smoothed(losses, _SMOOTHED_OVER * len(losses))
+    line = smoothed(losses, _SMOOTHED_SHARE * len(losses))
     axes.plot(steps[thin], line[thin], color=color, linewidth=1.8, label=run.name)
-    if not sound.all():
-        bad = run.loss_steps[~sound]
+    if not finite.all():
+        bad = run.loss_steps[~finite]
         foot = axes.get_xaxis_transform()
-        axes.plot(bad, np.full(len(bad), 0.02), "x", color=color, transform=foot, label=f"{run.name}: no number")
+        axes.plot(bad, np.full(len(bad), 0.02), "x", color=color, transform=foot, label=f"{run.name}: not finite")
 
 
 def _draw_top1(axes: Axes, run: Run, color: str) -> None:
@@ -162,8 +162,8 @@ def _draw_speed(axes: Axes, run: Run, color: str) -> None:
     axes.set_ylim(bottom=0)
 
 
-def _places(readings: Sequence[Event]) -> Floats:
-    """Spreads the losses of each reading over the steps since the reading before."""
+def _loss_positions(readings: Sequence[Event]) -> Floats:
+    """Spreads the losses of each reading over the steps since the previous reading."""
     places, before = [np.empty(0)], 0
     for event in readings:
         number = len(event["losses"])
@@ -182,5 +182,5 @@ def _steps(events: Sequence[Event]) -> Floats:
 
 
 def _floats(values: Any) -> Floats:
-    """JSON has no NaN: a loss that was no number is null there."""
+    """Converts to an array; the log has null for a value that is not finite."""
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

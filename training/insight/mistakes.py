@@ -1,7 +1,6 @@
-"""Mistakes as pictures: what is taken for what, beside a training picture of what it was taken for.
+"""Sheets of mistakes: each wrongly identified picture beside a training picture of the predicted taxon.
 
-The sheets hold pictures of the data set, so their licences hold for the sheets too: they belong beside the report, and
-nowhere else.
+The sheets contain pictures of the data set, so the licenses of the pictures apply to them.
 """
 
 import io
@@ -25,28 +24,28 @@ from training.evaluation.split_metrics import Answers
 from training.loading.storage import PictureStore
 
 SHEETS: Final = ("confusions.jpg", "surest-mistakes.jpg", "confusion-matrix.png")
-"""Every file that mistakes can make."""
+"""The files that `draw_mistakes` can return."""
 _COLUMNS: Final = 4
-_CELL_PX: Final = 288  # room for a long name and a score below a picture
-_MOST_PAIRS: Final = 12
-_MOST_SUREST: Final = 24
-_MOST_CLASSES: Final = 20  # of the matrix: as many names as can be read
-_NONE: Final = -1  # a place without a picture
+_CELL_PX: Final = 288  # leaves room for a long name and a score below the picture
+_MAX_PAIRS: Final = 12
+_MAX_SUREST: Final = 24
+_MAX_CLASSES: Final = 20  # of the matrix; more names are not readable
+_NONE: Final = -1  # an empty cell
 _STYLE: Final[Any] = {"font.family": ["DejaVu Sans"], "font.size": 9, "text.parse_math": False}
 
-Place = tuple[str, int]
+Cell = tuple[str, int]
 """A caption and the row of its picture, or `_NONE`."""
 
 
 def draw_mistakes(found: Answers, manifest: Manifest) -> dict[str, bytes]:
-    """Draws the commonest confusions, the surest mistakes, and the matrix of the most confused taxa.
+    """Draws the most frequent confusions, the most confident mistakes, and the matrix of the most confused taxa.
 
     Args:
         found: Answers on the pictures of a split.
-        manifest: Of the same data.
+        manifest: The same data.
 
     Returns:
-        Name from `SHEETS` -> JPEG or PNG file; nothing where no mistake was made.
+        Name from `SHEETS` -> JPEG or PNG file; empty if there are no mistakes.
     """
     named_N = found.taxa_NT.argmax(axis=1)
     if (named_N == found.taxon_labels_N).all():
@@ -62,16 +61,16 @@ def draw_mistakes(found: Answers, manifest: Manifest) -> dict[str, bytes]:
 def confusion_matrix(
     named_N: npt.NDArray[np.intp], labels_N: npt.NDArray[np.intp], most: int
 ) -> tuple[list[int], npt.NDArray[np.int64]]:
-    """Counts what the most confused taxa were named.
+    """Counts the predictions for the most confused taxa.
 
     Args:
-        named_N: Position of the taxon that was named.
-        labels_N: Position of the right taxon.
-        most: Most taxa to show.
+        named_N: Index of the predicted taxon.
+        labels_N: Index of the right taxon.
+        most: Maximum number of taxa.
 
     Returns:
-        The taxa with the most mistakes, made in their pictures or with their names, in the order of the taxonomy; and
-        how often each (row) was named each of them (columns) or, in the last column, anything else.
+        The taxa with the most mistakes, as right or as predicted taxon, in the order of the taxonomy; and how often
+        each (row) was predicted as each of them (columns) or as another taxon (last column).
     """
     mistaken = Counter(np.concatenate([array[named_N != labels_N] for array in (labels_N, named_N)]).tolist())
     shown = sorted(sorted(mistaken, key=lambda taxon: (-mistaken[taxon], taxon))[:most])
@@ -93,39 +92,39 @@ class _Sheet:
         self._surest_first = np.argsort(-self._score_N, kind="stable")
         self.names = [taxon.scientific_name for taxon in manifest.taxonomy.taxa]
 
-    def confusions(self) -> list[Place]:
-        """A row a pair: its surest mistakes, then training pictures of what they were taken for."""
-        pairs = confusion_pairs(self._named_N, self._right_N, _MOST_PAIRS)
+    def confusions(self) -> list[Cell]:
+        """One row per pair: the most confident mistakes, then training pictures of the predicted taxon."""
+        pairs = confusion_pairs(self._named_N, self._right_N, _MAX_PAIRS)
         examples = self._examples([named for _, named, _ in pairs])
-        places: list[Place] = []
+        cells: list[Cell] = []
         for right, named, count in pairs:
             ours = (self._right_N == right) & (self._named_N == named)
             mistakes = [at for at in self._surest_first.tolist() if ours[at]][: _COLUMNS - 1]
-            places += [self._mistake(at) for at in mistakes]
+            cells += [self._mistake(at) for at in mistakes]
             known = examples[named] or [_NONE]
             caption = f"{count} × taken for {self.names[named]}"
-            places += [(caption, row) for row in known][: _COLUMNS - len(mistakes)]
-            places += [("", _NONE)] * (-len(places) % _COLUMNS)
-        return places
+            cells += [(caption, row) for row in known][: _COLUMNS - len(mistakes)]
+            cells += [("", _NONE)] * (-len(cells) % _COLUMNS)
+        return cells
 
-    def surest(self) -> list[Place]:
-        """Pairs of pictures: a mistake, and a training picture of what it was taken for."""
-        wrong = [at for at in self._surest_first.tolist() if self._named_N[at] != self._right_N[at]][:_MOST_SUREST]
+    def surest(self) -> list[Cell]:
+        """Pairs of pictures: a mistake, and a training picture of the predicted taxon."""
+        wrong = [at for at in self._surest_first.tolist() if self._named_N[at] != self._right_N[at]][:_MAX_SUREST]
         examples = self._examples(int(self._named_N[at]) for at in wrong)
-        places: list[Place] = []
+        cells: list[Cell] = []
         for at in wrong:
             named = int(self._named_N[at])
             example = next(iter(examples[named]), _NONE)
-            places += [self._mistake(at), (f"taken for {self.names[named]}", example)]
-        return places
+            cells += [self._mistake(at), (f"taken for {self.names[named]}", example)]
+        return cells
 
-    def jpeg(self, places: Sequence[Place]) -> bytes:
-        """The pictures in a grid; one that cannot be read leaves its place empty, as in a contact sheet."""
+    def jpeg(self, cells: Sequence[Cell]) -> bytes:
+        """The pictures in a grid; the cell of a picture that cannot be read stays empty."""
         store = PictureStore(self._manifest)
         with tempfile.TemporaryDirectory() as folder:
             files = []
-            for number, (caption, row) in enumerate(places):
-                copy = Path(folder) / str(number)  # a picture of a shard has no file of its own
+            for number, (caption, row) in enumerate(cells):
+                copy = Path(folder) / str(number)  # a picture in a shard has no file
                 try:
                     copy.write_bytes(store.read(row) if row != _NONE else b"")
                 except DataError:
@@ -133,11 +132,11 @@ class _Sheet:
                 files.append((caption, copy))
             return contact_sheet_jpeg(files, _COLUMNS, _CELL_PX)
 
-    def _mistake(self, at: int) -> Place:
+    def _mistake(self, at: int) -> Cell:
         return f"{self._score_N[at]:.0%} sure: is {self.names[self._right_N[at]]}", int(self._rows[at])
 
     def _examples(self, taxa: Iterable[int]) -> Mapping[int, list[int]]:
-        """The first training pictures of some taxa, enough to fill a row; none where a taxon has none."""
+        """The first training pictures of each taxon, enough for a row."""
         if not self._manifest.has("train"):
             return {taxon: [] for taxon in taxa}
         rows = self._manifest.rows_of("train")
@@ -146,8 +145,8 @@ class _Sheet:
 
 
 def _matrix_png(named_N: npt.NDArray[np.intp], labels_N: npt.NDArray[np.intp], names: Sequence[str]) -> bytes:
-    """The confusion matrix as a heat map: colors are shares of a row's pictures, numbers are pictures."""
-    shown, counts = confusion_matrix(named_N, labels_N, _MOST_CLASSES)
+    """The confusion matrix as a heat map: colors are shares of the row, numbers count pictures."""
+    shown, counts = confusion_matrix(named_N, labels_N, _MAX_CLASSES)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     rows = [names[taxon] for taxon in shown]
     file = io.BytesIO()
