@@ -33,7 +33,6 @@ class KnobRole(Enum):
     """What a knob means to other modules. A role stands in the annotation of a field; `knobs_with` finds it there."""
 
     TUNED = "train.py --tune measures its values and proposes one"
-    STEP_COST = "changes the speed or the memory of a step, so --tune measures again when it changes"
     FIXED_AT_RESUME = "decides what each step sees, so a run must be resumed with the same value"
 
 
@@ -65,19 +64,19 @@ class DataRecipe(Section, frozen=True, kw_only=True):
 class NetworkRecipe(Section, frozen=True, kw_only=True):
     """Which network, and its first weights."""
 
-    architecture: Annotated[str, KnobRole.STEP_COST] = "efficientnet_b4"
+    architecture: str = "efficientnet_b4"
     """Name of a timm model."""
     weights: str = "imagenet"
     """First weights: "imagenet" (from timm's hub), "none" (random), or a checkpoint, state dict or safetensors file."""
-    dropout: Annotated[Share, KnobRole.STEP_COST] = 0.4
+    dropout: Share = 0.4
     """Dropout before the classifier (0.4: Tan and Le 2019, B4)."""
-    drop_path: Annotated[Share, KnobRole.STEP_COST] = 0.2
+    drop_path: Share = 0.2
     """Stochastic depth: probability of skipping the last residual block; earlier blocks less (0.2: Tan and Le 2019)."""
-    norms: Annotated[Norms, KnobRole.STEP_COST] = "auto"
+    norms: Norms = "auto"
     """Which pictures BatchNorm's statistics come from: "leave": the batch of each rank; "sync": the batches of all
     ranks (CUDA only); "ghost": groups of ghost_size; "frozen": none, those of the first weights stay; "auto": chosen
     by batch size, with a note in the log."""
-    ghost_size: Annotated[int, Meta(ge=2), KnobRole.STEP_COST] = 32
+    ghost_size: Annotated[int, Meta(ge=2)] = 32
     """Pictures in a group, with norms = "ghost" (ghost batch normalization, Hoffer et al. 2017)."""
 
 
@@ -140,23 +139,23 @@ class AugmentRecipe(Section, frozen=True, kw_only=True):
     """RandAugment strength, 0 to 30."""
     erase: Share = 0.0
     """Probability of erasing a rectangle (Zhong et al. 2017)."""
-    mixup: Annotated[NotNegative, KnobRole.STEP_COST] = 0.0
+    mixup: NotNegative = 0.0
     """Alpha of mixup; 0 switches it off (Zhang et al. 2017)."""
-    cutmix: Annotated[NotNegative, KnobRole.STEP_COST] = 0.0
+    cutmix: NotNegative = 0.0
     """Alpha of CutMix; 0 switches it off. With both on, each batch takes one at random (Yun et al. 2019)."""
-    mix_share: Annotated[Share, KnobRole.STEP_COST] = 1.0
+    mix_share: Share = 1.0
     """Share of the batches that mixup or CutMix is applied to."""
 
 
 class LossRecipe(Section, frozen=True, kw_only=True):
     """The loss."""
 
-    target: Annotated[Target, KnobRole.STEP_COST, KnobRole.FIXED_AT_RESUME] = "output"
+    target: Annotated[Target, KnobRole.FIXED_AT_RESUME] = "output"
     """The class of a picture: its "output", or its "taxon", whose probability is the sum over the taxon's outputs.
     Sampling and logit adjustment count the same classes."""
-    label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0), KnobRole.STEP_COST] = 0.1
+    label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.1
     """Share of the target probability that is spread evenly over all classes (Szegedy et al. 2015)."""
-    logit_adjustment: Annotated[NotNegative, KnobRole.STEP_COST] = 0.0
+    logit_adjustment: NotNegative = 0.0
     """Factor of the classes' log frequencies, which are added to the logits in training only, in favor of rare
     classes; 0: off, 1: as in Menon et al. 2021."""
 
@@ -164,19 +163,19 @@ class LossRecipe(Section, frozen=True, kw_only=True):
 class HardwareRecipe(Section, frozen=True, kw_only=True):
     """Device, precision and kernels."""
 
-    device: Annotated[Literal["auto", "cuda", "cpu"], KnobRole.STEP_COST] = "auto"
+    device: Literal["auto", "cuda", "cpu"] = "auto"
     """Where to train; auto takes CUDA if there is a GPU."""
     amp: Annotated[Precision, KnobRole.TUNED] = "fp16"
     """Mixed precision (torch.amp). fp16 scales the loss; it is for CUDA."""
-    tf32: Annotated[bool, KnobRole.STEP_COST] = True
+    tf32: bool = True
     """Allow TF32 for single precision on CUDA; its mantissa has 10 bits instead of 23."""
     channels_last: Annotated[bool, KnobRole.TUNED] = True
     """Store activations as NHWC (channels last)."""
-    cudnn_benchmark: Annotated[bool, KnobRole.STEP_COST] = True
+    cudnn_benchmark: bool = True
     """Let cuDNN time its kernels for each picture size and take the fastest."""
     compile: Annotated[bool, KnobRole.TUNED] = False
     """torch.compile the network, once for each picture size."""
-    memory_gb: Annotated[NotNegative, KnobRole.STEP_COST] = 0.0
+    memory_gb: NotNegative = 0.0
     """Limit of GPU memory, GB, to share a card or to imitate a smaller one; 0: no limit."""
 
 

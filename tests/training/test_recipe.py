@@ -7,7 +7,7 @@ import pytest
 
 from models.errors import RecipeError
 from training.herbarium.drawn_data import SPLIT_OF_PICTURE
-from training.insight.tuning.setting import Setting
+from training.insight.tuning.setting import TrialSetting
 from training.recipe import (
     KnobRole,
     Recipe,
@@ -222,9 +222,8 @@ def test_every_role_has_knobs(role):
 def test_roles_stand_beside_their_knobs():
     assert ("run", "seed") in knobs_with(KnobRole.FIXED_AT_RESUME)
     assert ("loss", "target") in knobs_with(KnobRole.FIXED_AT_RESUME)
-    assert ("loss", "target") in knobs_with(KnobRole.STEP_COST)
     assert ("schedule", "epochs") not in [knob for role in KnobRole for knob in knobs_with(role)]
 
 
 def test_tuning_tries_exactly_the_knobs_with_that_role():
-    assert {knob for _, knob in knobs_with(KnobRole.TUNED)} == set(Setting.__struct_fields__)
+    assert {knob for _, knob in knobs_with(KnobRole.TUNED)} == set(TrialSetting.__struct_fields__)
