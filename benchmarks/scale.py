@@ -26,9 +26,9 @@ import tyro
 from training.dataset.assemble import Described, settle
 from training.dataset.classes import build_classes
 from training.dataset.collection import Collection, SourceEntry
-from training.dataset.inventory import Facts, Picture
+from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.manifest import Manifest
-from training.dataset.sources.record import PictureRecord, Reading, SourceClass, Split
+from training.dataset.sources.record import PictureRecord, SourceClass, SourceContents, Split
 from training.loading.sampler import EpochBatches
 from training.machine import Machine, this_machine
 from training.program import run_program
@@ -95,7 +95,7 @@ def measure(command: Scale) -> Result:
     return result
 
 
-def generate(num_pictures: int, root: Path, seed: int = 0) -> tuple[Described, list[Picture]]:
+def generate(num_pictures: int, root: Path, seed: int = 0) -> tuple[Described, list[LabeledPicture]]:
     """Pictures of three sources as they stand after decoding; two of the sources publish a test split."""
     random = np.random.default_rng(seed)
     plants = {source: _plants(source, count) for source, (count, _) in _SHARES.items()}
@@ -104,7 +104,7 @@ def generate(num_pictures: int, root: Path, seed: int = 0) -> tuple[Described, l
     near = random.random(num_pictures) < _NEAR_COPIES
     hashes[near] = np.roll(hashes, 1)[near] ^ np.uint64(5)  # two bits away from the picture before
     copies = random.random(num_pictures) < _COPIES
-    pictures: list[Picture] = []
+    pictures: list[LabeledPicture] = []
     for source, (count, share) in _SHARES.items():
         for number in range(round(share * num_pictures)):
             at = len(pictures)
@@ -112,7 +112,7 @@ def generate(num_pictures: int, root: Path, seed: int = 0) -> tuple[Described, l
                 break
             plant = plants[source][int(count * (number / (share * num_pictures)) ** 2) % count]
             record = _record(source, plant, number)
-            facts = Facts(
+            facts = ImageInfo(
                 sha256=f"{at - int(copies[at]):064x}",
                 num_bytes=60_000,
                 width=500,
@@ -120,10 +120,10 @@ def generate(num_pictures: int, root: Path, seed: int = 0) -> tuple[Described, l
                 perceptual_hash=int(hashes[at]),
             )
             label = classes.labels[source, plant.class_id]
-            pictures.append(Picture(source=source, record=record, label=label, facts=facts))
+            pictures.append(LabeledPicture(source=source, record=record, label=label, info=facts))
     entries = {source: SourceEntry(layout="image_folder", root=root / source) for source in _SHARES}
     collection = Collection(name="scale", sources=entries, calibration_share=0.02, validation_share=0.05)
-    readings = {source: Reading([], []) for source in _SHARES}
+    readings = {source: SourceContents([], []) for source in _SHARES}
     return Described(collection, {source: root / source for source in _SHARES}, readings, classes), pictures
 
 
@@ -155,7 +155,7 @@ def _record(source: str, plant: SourceClass, number: int) -> PictureRecord:
         split=split,
         group=str(number // 2) if source == "plantnet300k" else "",
         author=f"author {number % 5000}",
-        licence=("cc-by-nc", "cc-by-sa", "cc-by-nc-sa")[number % 3],
+        license=("cc-by-nc", "cc-by-sa", "cc-by-nc-sa")[number % 3],
         taken_on=date(2015 + number % 8, 1 + number % 12, 1 + number % 28),
         coordinates=(number % 120 - 60.0, number % 360 - 180.0) if number % 10 else None,
     )

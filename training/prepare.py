@@ -11,7 +11,7 @@ python training/prepare.py herbarium DIR                  drawn data sets, for r
 import os
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -47,8 +47,8 @@ class OneSource(Preparation, frozen=True, kw_only=True):
 
     source: str = ""
     """Name of the data set in output keys; default: the name of the folder."""
-    licence: str = ""
-    """Licence of pictures that name none."""
+    license: Annotated[str, tyro.conf.arg(aliases=["--licence"])] = ""
+    """License of pictures that name none."""
     validation_share: float = 0.1
     """Share of each class's training pictures that becomes validation, unless the source publishes one."""
     calibration_share: float = 0.0
@@ -132,7 +132,7 @@ def _collection_of_one(command: Folder | Table) -> Collection:
     name = command.source or (root if layout == "image_folder" else root.parent).name.replace(":", "-")
     content = {
         "name": name,
-        "sources": {name: {"layout": layout, "root": str(root), "licence": command.licence}},
+        "sources": {name: {"layout": layout, "root": str(root), "licence": command.license}},
         "validation_share": command.validation_share,
         "calibration_share": command.calibration_share,
         "test_share": command.test_share,
@@ -149,8 +149,8 @@ def _print_report(report: Report, out: Path) -> None:
         print(f"  left out ({entry.code}): {entry.picture}: {entry.reason}")
     if len(report.left_out) > _MOST_LISTED:
         print(f"  ... and {len(report.left_out) - _MOST_LISTED:,} more, all in {out / HTML_FILE}")
-    for source, licences in report.licences.items():
-        print(f"  {source}: {licences.sentence}")
+    for source, licenses in report.licenses.items():
+        print(f"  {source}: {licenses.sentence}")
     print(f"Written: {out / MANIFEST_FILE} and {out / HTML_FILE}. Next: python training/train.py RECIPE --data {out}")
 
 

@@ -28,7 +28,7 @@ from training.engine.distributed import Ranks, exit_now, has_joined, is_lost_ran
 from training.engine.loop import Trainer
 from training.engine.stop_signal import EXIT_REQUEUE, Requeue
 from training.engine.weights import load_weights
-from training.herbarium.drawn_data import ensure_drawn
+from training.herbarium.training_data import ensure_training_data
 from training.insight.tuning.proposal import tune
 from training.loading.augment import seeded
 from training.loading.show_batch import show_batch
@@ -129,7 +129,7 @@ def train(command: Train) -> None:
 def _train_on(command: Train, device: torch.device, ranks: Ranks) -> None:
     recipe = command.recipe
     with ranks.main_first():  # it writes the drawn pictures and the manifest that the other ranks read
-        ensure_drawn(recipe.data, recipe.run.seed)
+        ensure_training_data(recipe.data, recipe.run.seed)
         manifest = Manifest(recipe.data.data, recipe.data.shards)
     _require_outputs(manifest, recipe)
     if command.show_batch is not None:

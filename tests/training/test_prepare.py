@@ -48,13 +48,13 @@ def test_a_class_folder_may_give_both_names_or_either_alone(data):
     assert (taxa["buttercup"].scientific_name, taxa["buttercup"].rank) == ("Buttercup", "genus")
 
 
-def test_a_table_gives_names_family_licence_and_author(tmp_path):
+def test_a_table_gives_names_family_license_and_author(tmp_path):
     draw("crimson", "ellipse", 1).save(tmp_path / "a.png")
     draw("crimson", "ellipse", 2).save(tmp_path / "b.png")
     columns = ("path", "scientific_name", "common_name", "genus", "family", "licence", "author")
     rows = [("a.png", "Rosa rubra", "Red rose", "Rosa", "Rosaceae", "CC0", "Ada"), ("b.png", "Rosa rubra")]
     table = write_table(tmp_path / "list.csv", rows, columns)
-    prepare(Table(table=table, out=tmp_path / "data", source="mine", licence="CC BY 4.0", workers=1))
+    prepare(Table(table=table, out=tmp_path / "data", source="mine", license="CC BY 4.0", workers=1))
     manifest = Manifest(tmp_path / "data")
     (taxon,) = manifest.taxonomy.taxa
     assert (taxon.genus, taxon.family, taxon.common_names) == ("Rosa", "Rosaceae", ("Red rose",))

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from models.errors import RecipeError
-from training.herbarium.drawn_data import SPLIT_OF_PICTURE
+from training.herbarium.training_data import SPLIT_OF_PICTURE
 from training.insight.tuning.setting import TrialSetting
 from training.recipe import (
     KnobRole,

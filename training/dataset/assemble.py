@@ -16,16 +16,16 @@ import numpy as np
 
 from models.errors import DataError
 from models.taxonomy import Taxonomy
-from training.dataset.audit import FEATURELESS, NearGroups, drop_copies, examine, ledger, licence_id, near_groups
+from training.dataset.audit import FEATURELESS, NearGroups, drop_copies, examine, ledger, license_id, near_groups
 from training.dataset.classes import Classes, build_classes, names_to_look_up
 from training.dataset.collection import Collection
-from training.dataset.findings import licence_summaries, name_findings, near_copy_notes
 from training.dataset.grouping import Codes, copy_codes, group_names, join_groups, observation_codes, strongest_rows
-from training.dataset.inventory import Facts, Picture
+from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.manifest import SourceNote, write_manifest
 from training.dataset.report import Report, contact_sheets, report_files, summarize
+from training.dataset.report.name_findings import license_summaries, name_findings, near_copy_notes
 from training.dataset.sources.layouts import READERS
-from training.dataset.sources.record import LeftOut, Reading, Split
+from training.dataset.sources.record import LeftOut, SourceContents, Split
 from training.dataset.splits import SPLITS, Candidates, Shares, assign_splits, published_codes, straddling
 from training.dataset.synonyms import read_synonyms
 
@@ -42,7 +42,7 @@ class Described(msgspec.Struct, frozen=True):
     collection: Collection
     roots: dict[str, Path]
     """Source -> the folder that its pictures' paths are relative to."""
-    readings: dict[str, Reading]
+    readings: dict[str, SourceContents]
     classes: Classes
 
 
@@ -74,7 +74,7 @@ def describe(collection: Collection, base: Path) -> Described:
     """
     sources = collection.sources
     given = {name: (base / entry.root).resolve() for name, entry in sources.items()}
-    readings = {name: READERS[entry.layout](name, given[name], entry.licence) for name, entry in sources.items()}
+    readings = {name: READERS[entry.layout](name, given[name], entry.license) for name, entry in sources.items()}
     roots = {name: given[name].parent if entry.layout == "table" else given[name] for name, entry in sources.items()}
     plants = {
         name: list({record.plant.class_id: record.plant for record in reading.records}.values())
@@ -90,7 +90,7 @@ def describe(collection: Collection, base: Path) -> Described:
     return Described(collection, roots, readings, classes)
 
 
-def look(described: Described, *, journal: Path, workers: int) -> tuple[list[Picture], list[LeftOut]]:
+def look(described: Described, *, journal: Path, workers: int) -> tuple[list[LabeledPicture], list[LeftOut]]:
     """Decodes every picture once; returns those that can be used, and the others with the reason."""
     named = [(name, record) for name, reading in described.readings.items() for record in reading.records]
     found = examine(
@@ -101,14 +101,14 @@ def look(described: Described, *, journal: Path, workers: int) -> tuple[list[Pic
     )
     labels = described.classes.labels
     pictures = [
-        Picture(source=name, record=record, label=labels[name, record.plant.class_id], facts=facts)
+        LabeledPicture(source=name, record=record, label=labels[name, record.plant.class_id], info=facts)
         for (name, record), facts in zip(named, found, strict=True)
-        if isinstance(facts, Facts)
+        if isinstance(facts, ImageInfo)
     ]
     return pictures, [entry for entry in found if isinstance(entry, LeftOut)]
 
 
-def settle(described: Described, pictures: Sequence[Picture], left_out: Sequence[LeftOut], out: Path) -> Report:
+def settle(described: Described, pictures: Sequence[LabeledPicture], left_out: Sequence[LeftOut], out: Path) -> Report:
     """Decides what stays and in which split, and writes manifest and report; opens only what the sheets show.
 
     Raises:
@@ -134,7 +134,7 @@ def settle(described: Described, pictures: Sequence[Picture], left_out: Sequence
         [*left_out, *emptied],
         taxonomy,
         names=name_findings(classes),
-        licences=licence_summaries(ledger(kept)),
+        licenses=license_summaries(ledger(kept)),
         near_copies=_named_groups(pictures, near.group_of, {id(picture) for picture in kept}),
         notes=near_copy_notes(near),
     )
@@ -144,17 +144,17 @@ def settle(described: Described, pictures: Sequence[Picture], left_out: Sequence
     return report
 
 
-def _near_copies(pictures: Sequence[Picture], max_bits: int) -> NearGroups:
+def _near_copies(pictures: Sequence[LabeledPicture], max_bits: int) -> NearGroups:
     """Groups of near copies; pictures that have nothing on them stand alone."""
-    hashes = np.array([picture.facts.perceptual_hash for picture in pictures], dtype=np.uint64)
+    hashes = np.array([picture.info.perceptual_hash for picture in pictures], dtype=np.uint64)
     found = near_groups(hashes, max_bits)
     blank = np.isin(hashes, np.array(FEATURELESS, dtype=np.uint64))
     return msgspec.structs.replace(found, group_of=np.where(blank, -1, found.group_of))
 
 
 def _leave_out(
-    pictures: Sequence[Picture], near: Codes, taxonomy: Taxonomy
-) -> tuple[list[Picture], Codes, list[LeftOut]]:
+    pictures: Sequence[LabeledPicture], near: Codes, taxonomy: Taxonomy
+) -> tuple[list[LabeledPicture], Codes, list[LeftOut]]:
     """Leaves out copies, and what would show a judged plant or picture in a weaker split.
 
     A copy joins its observation to that of its original before it goes, so that neither leaks through the other.
@@ -181,27 +181,29 @@ def _leave_out(
     return [pictures[row] for row in kept.tolist()], np.unique(groups[kept], return_inverse=True)[1], left_out
 
 
-def _leak(picture: Picture, judged: Picture, *, same_observation: bool) -> LeftOut:
+def _leak(picture: LabeledPicture, judged: LabeledPicture, *, same_observation: bool) -> LeftOut:
     code, what = _LEAKS[same_observation]
     reason = f"{what} {judged.picture_id}, which stands in the {judged.record.split} split"
     return LeftOut(picture=picture.picture_id, code=code, reason=reason)
 
 
-def _named_groups(pictures: Sequence[Picture], near: Codes, kept: set[int]) -> tuple[tuple[str, ...], ...]:
+def _named_groups(pictures: Sequence[LabeledPicture], near: Codes, kept: set[int]) -> tuple[tuple[str, ...], ...]:
     """The pictures of each group of near copies, by id; of a group that leaked those too that are left out."""
-    members: dict[int, list[Picture]] = {}
+    members: dict[int, list[LabeledPicture]] = {}
     for row in np.flatnonzero(near >= 0).tolist():
         members.setdefault(int(near[row]), []).append(pictures[row])
     return tuple(
         sorted(
             tuple(sorted(picture.picture_id for picture in group))
             for group in members.values()
-            if len({picture.facts.sha256 for picture in group}) > 1 and any(id(picture) in kept for picture in group)
+            if len({picture.info.sha256 for picture in group}) > 1 and any(id(picture) in kept for picture in group)
         )
     )
 
 
-def _draw_splits(pictures: Sequence[Picture], groups: Codes, names: Sequence[str], rules: Collection) -> list[Split]:
+def _draw_splits(
+    pictures: Sequence[LabeledPicture], groups: Codes, names: Sequence[str], rules: Collection
+) -> list[Split]:
     candidates = Candidates(
         group_names=names,
         labels=_numbered(picture.label for picture in pictures),
@@ -244,10 +246,12 @@ def _require_outputs(taxonomy: Taxonomy, collection: Collection, emptied: Sequen
         )
 
 
-def _columns(pictures: Sequence[Picture], splits: Sequence[Split], names: Sequence[str]) -> dict[str, Sequence[Any]]:
+def _columns(
+    pictures: Sequence[LabeledPicture], splits: Sequence[Split], names: Sequence[str]
+) -> dict[str, Sequence[Any]]:
     """The manifest's columns; every picture is a file of its own."""
-    records, facts = [picture.record for picture in pictures], [picture.facts for picture in pictures]
-    licences = {licence: licence_id(licence) for licence in {record.licence for record in records}}
+    records, facts = [picture.record for picture in pictures], [picture.info for picture in pictures]
+    licenses = {text: license_id(text) for text in {record.license for record in records}}
     nowhere = (None, None)
     return {
         "picture_id": [picture.picture_id for picture in pictures],
@@ -259,7 +263,7 @@ def _columns(pictures: Sequence[Picture], splits: Sequence[Split], names: Sequen
         "label": [picture.label for picture in pictures],
         "split": splits,
         "group": names,
-        "licence": [licences[record.licence] for record in records],
+        "licence": [licenses[record.license] for record in records],
         "author": [record.author for record in records],
         "taken_on": [record.taken_on for record in records],
         "latitude": [(record.coordinates or nowhere)[0] for record in records],

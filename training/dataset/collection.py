@@ -19,8 +19,8 @@ class SourceEntry(Section, frozen=True, kw_only=True):
     """How it lies on the disk."""
     root: Path
     """Its folder (of layout "table": the CSV file), relative to the folder that `--root` names."""
-    licence: str = ""
-    """Licence of its pictures that name none."""
+    license: str = field(name="licence", default="")
+    """License of its pictures that name none."""
     note: str = ""
     """What a user of the weights must know of it; reaches the bundle."""
     names: dict[str, str] = field(default_factory=dict)

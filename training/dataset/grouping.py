@@ -7,12 +7,12 @@ import numpy.typing as npt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from training.dataset.inventory import Picture
+from training.dataset.labeled_picture import LabeledPicture
 
 Codes = npt.NDArray[np.int64]
 
 
-def observation_codes(pictures: Sequence[Picture]) -> Codes:
+def observation_codes(pictures: Sequence[LabeledPicture]) -> Codes:
     """Each picture's observation as a number; -1 where it belongs to none. Equal names of two sources differ."""
     numbers: dict[tuple[str, str], int] = {}
     return np.array(
@@ -24,10 +24,10 @@ def observation_codes(pictures: Sequence[Picture]) -> Codes:
     )
 
 
-def copy_codes(pictures: Sequence[Picture]) -> Codes:
+def copy_codes(pictures: Sequence[LabeledPicture]) -> Codes:
     """Each picture's content as a number: byte-for-byte copies share it."""
     numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(picture.facts.sha256, len(numbers)) for picture in pictures], dtype=np.int64)
+    return np.array([numbers.setdefault(picture.info.sha256, len(numbers)) for picture in pictures], dtype=np.int64)
 
 
 def strongest_rows(published: Codes, groups: Codes) -> Codes:

@@ -1,4 +1,4 @@
-"""The Parquet table of every training picture: place, label, split, group, licence, hash; beside it `taxa.json`.
+"""The Parquet table of every training picture: place, label, split, group, license, hash; beside it `taxa.json`.
 
 The table is the only thing that training reads about the data; its SHA-256 is kept in every checkpoint, so that a run
 is never resumed on other data. `manifest.arrow` holds the same rows uncompressed: every process maps it into memory

@@ -14,12 +14,12 @@ A picture is a pure function of (seed, species, picture, look), so a set can be 
 """
 
 from training.herbarium.command import Herbarium, write_herbarium
-from training.herbarium.faults import Planted
+from training.herbarium.faults import PlantedFault
 from training.herbarium.flora import FULL_WIDTH, NARROW, Flora, FloraSize, make_flora
 from training.herbarium.folder import contact_sheet, write_image_folder
-from training.herbarium.layouts import Written, write_layouts
-from training.herbarium.looks import HOUSE_LOOK, INATURALIST_LOOK, PLAIN_LOOK, PLANTNET_LOOK, Look
+from training.herbarium.layouts import WrittenLayouts, write_layouts
 from training.herbarium.names import SpeciesName, species_name
+from training.herbarium.photo_styles import HOUSE_STYLE, INATURALIST_STYLE, PLAIN_STYLE, PLANTNET_STYLE, PhotoStyle
 from training.herbarium.picture import draw_plant
 from training.herbarium.traits import (
     FlowerTraits,
@@ -31,22 +31,22 @@ from training.herbarium.traits import (
 
 __all__ = [
     "FULL_WIDTH",
-    "HOUSE_LOOK",
-    "INATURALIST_LOOK",
+    "HOUSE_STYLE",
+    "INATURALIST_STYLE",
     "NARROW",
-    "PLAIN_LOOK",
-    "PLANTNET_LOOK",
+    "PLAIN_STYLE",
+    "PLANTNET_STYLE",
     "Flora",
     "FloraSize",
     "FlowerTraits",
     "HabitTraits",
     "Herbarium",
     "LeafTraits",
-    "Look",
+    "PhotoStyle",
     "PlantTraits",
-    "Planted",
+    "PlantedFault",
     "SpeciesName",
-    "Written",
+    "WrittenLayouts",
     "contact_sheet",
     "draw_plant",
     "make_flora",

@@ -22,18 +22,18 @@ expect_outputs = {num_outputs}
 [sources.{inaturalist}]
 layout = "inaturalist"
 root = "{inaturalist}"
-note = "Drawn plants; licences and authors are invented."
+note = "Drawn plants; licenses and authors are invented."
 
 [sources.{plantnet}]
 layout = "plantnet"
 root = "{plantnet}"
-note = "Drawn plants; licences and authors are invented."
+note = "Drawn plants; licenses and authors are invented."
 
 [sources.{house}]
 layout = "image_folder"
 root = "{house}"
 licence = "cc-by-nc-sa"
-note = "Drawn plants; the licence is invented."
+note = "Drawn plants; the license is invented."
 
 [sources.{house}.names]
 {names}"""

@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 
 from training.herbarium.flora import FULL_WIDTH, NARROW, FloraSize
-from training.herbarium.layouts import Written, write_layouts
+from training.herbarium.layouts import WrittenLayouts, write_layouts
 
 
 class Herbarium(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Herbarium(msgspec.Struct, frozen=True, kw_only=True):
     """Draw the pictures; if not, only the lists are written, and empty files where a data set has no list."""
 
 
-def write_herbarium(command: Herbarium) -> Written:
+def write_herbarium(command: Herbarium) -> WrittenLayouts:
     """Writes the data sets and the collection that names them, and says what to do next.
 
     Raises:
@@ -70,7 +70,7 @@ def flora_size(command: Herbarium) -> FloraSize:
     return msgspec.structs.replace(chosen, **{field: number for field, number in named.items() if number is not None})
 
 
-def _print_summary(written: Written) -> None:
+def _print_summary(written: WrittenLayouts) -> None:
     lines = [f"{written.size.num_outputs} classes of {written.size.num_taxa} taxa; pictures:"]
     lines += [f"  {source}: {number}" for source, number in written.num_pictures.items()]
     kinds = Counter(planted.kind for planted in written.planted)

@@ -11,7 +11,7 @@ import msgspec
 from PIL import Image
 from rich.progress import track
 
-from training.herbarium.looks import Look
+from training.herbarium.photo_styles import PhotoStyle
 from training.herbarium.picture import draw_plant
 from training.processes import clean_context, clear_error_if_killed, end_with_parent
 
@@ -28,7 +28,7 @@ class Drawing(msgspec.Struct, frozen=True, gc=False):
     species: int
     picture: int
     """Number of the picture among those of its species."""
-    look: Look
+    style: PhotoStyle
     width: int
     """px"""
     height: int
@@ -43,7 +43,7 @@ class Layout(msgspec.Struct, frozen=True):
     drawings: list[Drawing]
 
 
-class Album:
+class PictureNumbers:
     """Numbers the pictures of each species over all data sets, so that no two of them are the same."""
 
     def __init__(self) -> None:
@@ -90,6 +90,6 @@ def _draw_file(root: Path, seed: int, drawing: Drawing) -> None:
 def _draw(drawing: Drawing, seed: int) -> Image.Image:
     """A picture is drawn as a square, from whose middle its width and height are cut."""
     side = max(drawing.width, drawing.height)
-    square = draw_plant(drawing.species, drawing.picture, seed=seed, size_px=side, look=drawing.look)
+    square = draw_plant(drawing.species, drawing.picture, seed=seed, size_px=side, style=drawing.style)
     left, top = (side - drawing.width) // 2, (side - drawing.height) // 2
     return square.crop((left, top, left + drawing.width, top + drawing.height))

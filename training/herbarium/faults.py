@@ -31,7 +31,7 @@ _QUALITY: Final = 82  # of a re-encoded copy; the original has 90
 _PAGE: Final = b"<!DOCTYPE html><html><head><title>404</title></head><body>Not found</body></html>\n"
 
 
-class Planted(msgspec.Struct, frozen=True):
+class PlantedFault(msgspec.Struct, frozen=True):
     """Something that a preparation has to notice."""
 
     kind: FaultKind
@@ -41,25 +41,25 @@ class Planted(msgspec.Struct, frozen=True):
     """What it repeats, in the same form; of a synonym, the accepted name."""
 
 
-def known_oddities(flora: Flora, plan: PlantnetPlan) -> list[Planted]:
+def known_oddities(flora: Flora, plan: PlantnetPlan) -> list[PlantedFault]:
     """The classes that the published lists have too, faults or not: other kingdoms, repeats, genera, synonyms."""
     folders = inaturalist_layout.category_folders(flora)
     source = inaturalist_layout.FOLDER
-    found = [Planted("animal", f"{source}:{folders[species]}") for species in flora.animals]
-    found += [Planted("fungus", f"{source}:{folders[species]}") for species in flora.fungi]
+    found = [PlantedFault("animal", f"{source}:{folders[species]}") for species in flora.animals]
+    found += [PlantedFault("fungus", f"{source}:{folders[species]}") for species in flora.fungi]
     first: dict[tuple[int, ...], str] = {}
     for species_id, plant in plan.names.items():
         key = f"{plantnet_layout.FOLDER}:{species_id}"
         if plant.name.endswith(" spp."):
-            found.append(Planted("genus_level", key))
+            found.append(PlantedFault("genus_level", key))
         elif first.setdefault(plant.species, key) != key:
-            found.append(Planted("double_species", key, first[plant.species]))
+            found.append(PlantedFault("double_species", key, first[plant.species]))
     for other in flora.synonyms:
-        found.append(Planted("synonym", first[(other.species,)], f"{source}:{folders[other.species]}"))
+        found.append(PlantedFault("synonym", first[(other.species,)], f"{source}:{folders[other.species]}"))
     return found
 
 
-def split_observation(plan: PlantnetPlan) -> list[Planted]:
+def split_observation(plan: PlantnetPlan) -> list[PlantedFault]:
     """Lets an observation of the largest class straddle training and test; its training pictures are the weak ones."""
     members = _by_class(plan)
     largest = max(members.values(), key=len)
@@ -67,10 +67,12 @@ def split_observation(plan: PlantnetPlan) -> list[Planted]:
     observation = plan.pictures[train].obs_id
     plan.pictures[test] = msgspec.structs.replace(plan.pictures[test], obs_id=observation)
     weak = [name for name in largest if plan.pictures[name].obs_id == observation and name != test]
-    return [Planted("observation_split", _plantnet_name(plan, name), _plantnet_name(plan, test)) for name in weak]
+    return [PlantedFault("observation_split", _plantnet_name(plan, name), _plantnet_name(plan, test)) for name in weak]
 
 
-def damage_files(root: Path, flora: Flora, inaturalist: Layout, plan: PlantnetPlan, house: Layout) -> list[Planted]:
+def damage_files(
+    root: Path, flora: Flora, inaturalist: Layout, plan: PlantnetPlan, house: Layout
+) -> list[PlantedFault]:
     """Puts files among the house plants that are no pictures or pictures that stand elsewhere already.
 
     A training picture of Pl@ntNet becomes a copy of a test picture of iNaturalist, too.
@@ -95,7 +97,7 @@ def damage_files(root: Path, flora: Flora, inaturalist: Layout, plan: PlantnetPl
     ]
 
 
-def _spoil(root: Path, picture: Path) -> list[Planted]:
+def _spoil(root: Path, picture: Path) -> list[PlantedFault]:
     """Files beside one picture: a part of it, no pictures at all, and its copy."""
     whole = (root / picture).read_bytes()
     return [
@@ -121,9 +123,9 @@ def _leak_into_training(flora: Flora, inaturalist: Layout, plan: PlantnetPlan) -
     return tested.get(target.species) or next(plants), target.path
 
 
-def _write(root: Path, kind: FaultKind, path: Path, content: bytes, original: str = "") -> Planted:
+def _write(root: Path, kind: FaultKind, path: Path, content: bytes, original: str = "") -> PlantedFault:
     (root / path).write_bytes(content)
-    return Planted(kind, _picture_id(path.as_posix()), _picture_id(original))
+    return PlantedFault(kind, _picture_id(path.as_posix()), _picture_id(original))
 
 
 def _encoded_again(file: Path) -> bytes:

@@ -169,7 +169,7 @@ def make_flora(size: FloraSize = FULL_WIDTH, seed: int = 0) -> Flora:
     rng = np.random.default_rng([seed, _FLORA_STREAM])
     num_own = size.num_plantnet_names - size.num_genera - size.num_shared
     num_near = size.num_outside // 2
-    pile = _Pile(size.num_inaturalist + num_own + num_near, rng)
+    pile = _SpeciesPool(size.num_inaturalist + num_own + num_near, rng)
     inaturalist, own, near = pile.take(size.num_inaturalist), pile.take(num_own), pile.take(num_near)
     house = pile.take_strangers(size.num_house, apart=SPECIES_PER_GENUS)
     far = pile.take_strangers(size.num_outside - num_near, apart=1)
@@ -194,7 +194,7 @@ def make_flora(size: FloraSize = FULL_WIDTH, seed: int = 0) -> Flora:
     )
 
 
-class _Pile:
+class _SpeciesPool:
     """Numbers of species: a shuffled pile of kin first, then families that nothing else comes from."""
 
     def __init__(self, num_kin: int, rng: np.random.Generator) -> None:
@@ -212,7 +212,7 @@ class _Pile:
         return tuple(first + number * apart for number in range(count))
 
 
-def _synonyms(renamed: tuple[int, ...], pile: _Pile, seed: int) -> tuple[Synonym, ...]:
+def _synonyms(renamed: tuple[int, ...], pile: _SpeciesPool, seed: int) -> tuple[Synonym, ...]:
     """Names of species that nobody has drawn, and slips of the pen, in turn."""
     unused = pile.take_strangers(len(renamed), apart=1)
     return tuple(

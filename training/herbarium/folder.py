@@ -8,8 +8,8 @@ from typing import Final
 from PIL import Image
 
 from models.errors import InputError
-from training.herbarium.looks import PLAIN_LOOK, Look
 from training.herbarium.names import SpeciesName, species_name
+from training.herbarium.photo_styles import PLAIN_STYLE, PhotoStyle
 from training.herbarium.picture import draw_plant
 
 LABEL_COLUMNS: Final = ("path", "scientific_name", "common_name", "genus", "family", "split")
@@ -51,7 +51,7 @@ def write_image_folder(
 
 
 def contact_sheet(
-    species: Sequence[int], pictures: int, *, seed: int = 0, size_px: int = 128, look: Look = PLAIN_LOOK
+    species: Sequence[int], pictures: int, *, seed: int = 0, size_px: int = 128, style: PhotoStyle = PLAIN_STYLE
 ) -> Image.Image:
     """One RGB picture with a row for each of `species` and a column for each of its first `pictures` pictures.
 
@@ -63,7 +63,7 @@ def contact_sheet(
     sheet = Image.new("RGB", (pictures * size_px, len(species) * size_px))
     for row, number in enumerate(species):
         for column in range(pictures):
-            tile = draw_plant(number, column, seed=seed, size_px=size_px, look=look)
+            tile = draw_plant(number, column, seed=seed, size_px=size_px, style=style)
             sheet.paste(tile, (column * size_px, row * size_px))
     return sheet
 

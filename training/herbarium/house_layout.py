@@ -2,24 +2,24 @@
 
 from typing import Final
 
-from training.herbarium.drawings import Album, Drawing, Layout
+from training.herbarium.drawings import Drawing, Layout, PictureNumbers
 from training.herbarium.flora import Flora
-from training.herbarium.looks import HOUSE_LOOK, INATURALIST_LOOK
 from training.herbarium.names import species_name
+from training.herbarium.photo_styles import HOUSE_STYLE, INATURALIST_STYLE
 
 FOLDER: Final = "house_plants"
 OUTSIDE_FOLDER: Final = "outside"
 _SUFFIXES: Final = ("jpg", "jpeg", "png", "webp")
 
 
-def plan_house_plants(flora: Flora, album: Album, *, pictures_per_class: int, size_px: int) -> Layout:
+def plan_house_plants(flora: Flora, album: PictureNumbers, *, pictures_per_class: int, size_px: int) -> Layout:
     """The house plants: folders named `Common (Scientific)` or with a common name alone, without splits or lists."""
     drawings = [
         Drawing(
             f"{FOLDER}/{plant.folder}/{number}.{_SUFFIXES[number % len(_SUFFIXES)]}",
             plant.species,
             album.next_picture(plant.species),
-            HOUSE_LOOK,
+            HOUSE_STYLE,
             size_px,
             size_px,
         )
@@ -29,7 +29,7 @@ def plan_house_plants(flora: Flora, album: Album, *, pictures_per_class: int, si
     return Layout({}, drawings)
 
 
-def plan_outside(flora: Flora, album: Album, *, pictures_per_class: int, size_px: int) -> Layout:
+def plan_outside(flora: Flora, album: PictureNumbers, *, pictures_per_class: int, size_px: int) -> Layout:
     """Plants outside the lists, photographed as iNaturalist's are, so that only the species is new."""
     drawings = []
     for species in flora.outside:
@@ -37,7 +37,7 @@ def plan_outside(flora: Flora, album: Album, *, pictures_per_class: int, size_px
         folder = f"{OUTSIDE_FOLDER}/{name.common_name} ({name.scientific_name})"
         drawings += [
             Drawing(
-                f"{folder}/{number:05}.jpg", species, album.next_picture(species), INATURALIST_LOOK, size_px, size_px
+                f"{folder}/{number:05}.jpg", species, album.next_picture(species), INATURALIST_STYLE, size_px, size_px
             )
             for number in range(pictures_per_class)
         ]

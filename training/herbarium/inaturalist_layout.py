@@ -7,11 +7,11 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-from training.herbarium.drawings import Album, Drawing, Layout
+from training.herbarium.drawings import Drawing, Layout, PictureNumbers
 from training.herbarium.flora import Flora
-from training.herbarium.looks import INATURALIST_LOOK
 from training.herbarium.names import species_name
 from training.herbarium.observations import photographers, sightings
+from training.herbarium.photo_styles import INATURALIST_STYLE
 from training.herbarium.traits import SPECIES_PER_FAMILY
 
 FOLDER: Final = "inat2021"
@@ -20,7 +20,7 @@ _VAL_SHARE: Final = 0.1
 _FAMILIES_PER_ORDER: Final = 4
 _SHAPES: Final = ((3, 3), (4, 3), (3, 4))  # width to height, the shorter side being 3
 _UNCERTAINTIES: Final = (12, 77, 1200, None)  # of places, meters
-_LICENCES: Final = (
+_LICENSES: Final = (
     {
         "id": 0,
         "name": "Attribution-NonCommercial License",
@@ -93,12 +93,12 @@ class _Part:
             "images": self.images,
             "categories": categories,
             "annotations": self.annotations,
-            "licenses": _LICENCES,
+            "licenses": _LICENSES,
         }
         return msgspec.json.encode(document)
 
 
-def plan_inaturalist(flora: Flora, album: Album, *, pictures_per_class: int, size_px: int) -> Layout:
+def plan_inaturalist(flora: Flora, album: PictureNumbers, *, pictures_per_class: int, size_px: int) -> Layout:
     """The data set: every category has equally many pictures, a tenth of them (at least one) in `val.json`."""
     numbered = _categories(flora)
     num_val = max(1, round(_VAL_SHARE * pictures_per_class))
@@ -124,7 +124,7 @@ def _add(part: _Part, image: _Image, category: _Category, species: int, picture:
     file = f"{part.name}/{category.image_dir_name}/{image.file_name}"
     part.images.append(msgspec.structs.replace(image, id=number, file_name=file))
     part.annotations.append(_Annotation(number, number, category.id))
-    return Drawing(f"{FOLDER}/{file}", species, picture, INATURALIST_LOOK, image.width, image.height)
+    return Drawing(f"{FOLDER}/{file}", species, picture, INATURALIST_STYLE, image.width, image.height)
 
 
 def _categories(flora: Flora) -> list[tuple[int, _Category]]:
@@ -180,12 +180,12 @@ def _images(flora: Flora, species: int, count: int, size_px: int) -> Iterator[_I
     noise = rng.bytes(16 * count)
     names = [str(UUID(bytes=noise[start : start + 16])) for start in range(0, len(noise), 16)]
     shapes = rng.integers(len(_SHAPES), size=count).tolist()
-    licences = rng.integers(len(_LICENCES), size=count).tolist()
+    licenses = rng.integers(len(_LICENSES), size=count).tolist()
     uncertainties = rng.integers(len(_UNCERTAINTIES), size=count).tolist()
     people = photographers(count, rng)
     seen = sightings(species, count, rng, flora.seed)
-    for name, shape, licence, uncertainty, person, sighting in zip(
-        names, shapes, licences, uncertainties, people, seen, strict=True
+    for name, shape, license_number, uncertainty, person, sighting in zip(
+        names, shapes, licenses, uncertainties, people, seen, strict=True
     ):
         width, height = (size_px * part // 3 for part in _SHAPES[shape])
         yield _Image(
@@ -193,7 +193,7 @@ def _images(flora: Flora, species: int, count: int, size_px: int) -> Iterator[_I
             width=width,
             height=height,
             file_name=f"{name}.jpg",
-            license=licence,
+            license=license_number,
             rights_holder=person,
             date=sighting.taken_at,
             latitude=sighting.latitude,

@@ -20,8 +20,8 @@ import msgspec
 from models.errors import DataError
 from training.herbarium import house_layout, inaturalist_layout, plantnet_layout
 from training.herbarium.collection_file import COLLECTION_FILE, collection_file
-from training.herbarium.drawings import Album, Drawing, Layout, draw_files
-from training.herbarium.faults import Planted, damage_files, known_oddities, split_observation
+from training.herbarium.drawings import Drawing, Layout, PictureNumbers, draw_files
+from training.herbarium.faults import PlantedFault, damage_files, known_oddities, split_observation
 from training.herbarium.flora import FULL_WIDTH, FloraSize, make_flora
 from training.herbarium.folder import refuse_occupied
 from training.herbarium.picture import SMALLEST_PX
@@ -30,7 +30,7 @@ from training.herbarium.taxon_file import TAXON_FILE, taxon_file
 FEWEST_PICTURES: Final = plantnet_layout.FEWEST_PICTURES + 1
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenLayouts(msgspec.Struct, frozen=True, kw_only=True):
     """What was written."""
 
     root: Path
@@ -39,7 +39,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     """The TOML file that names the data sets."""
     num_pictures: dict[str, int]
     """Data set -> pictures, without planted files."""
-    planted: tuple[Planted, ...]
+    planted: tuple[PlantedFault, ...]
     """What a preparation has to notice."""
 
 
@@ -53,7 +53,7 @@ def write_layouts(
     workers: int = 1,
     pictures: bool = True,
     faults: bool = False,
-) -> Written:
+) -> WrittenLayouts:
     """Writes a flora in the layouts of iNaturalist 2021, Pl@ntNet-300K and an image folder, and draws its pictures.
 
     Args:
@@ -74,7 +74,7 @@ def write_layouts(
     if faults and not pictures:
         raise DataError("faults are planted in pictures, and there are none", remedy="draw pictures or plant no faults")
     refuse_occupied(root)
-    flora, album = make_flora(size, seed), Album()
+    flora, album = make_flora(size, seed), PictureNumbers()
     options = {"pictures_per_class": pictures_per_class, "size_px": size_px}
     inaturalist = inaturalist_layout.plan_inaturalist(flora, album, **options)
     plantnet = plantnet_layout.plan_plantnet(flora, album, **options)
@@ -93,7 +93,7 @@ def write_layouts(
             planted += damage_files(root, flora, inaturalist, plantnet, house) if faults else []
         else:
             _touch(root, [*house.drawings, *outside.drawings])
-    return Written(
+    return WrittenLayouts(
         root=root,
         size=size,
         collection=root / COLLECTION_FILE,

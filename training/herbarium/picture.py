@@ -1,6 +1,6 @@
 """A photograph of a drawn plant: pose, light, focus, backdrop.
 
-Everything in a picture follows from (seed, species, picture) and its look. The random numbers are drawn in the same
+Everything in a picture follows from (seed, species, picture) and its style. The random numbers are drawn in the same
 order at every size, so `size_px` changes how finely a scene is drawn but not what it shows.
 """
 
@@ -13,7 +13,7 @@ from PIL import Image, ImageFilter
 from models.errors import InputError
 from training.herbarium.backdrop import SHADOWED, Backdrop, paint_backdrop
 from training.herbarium.geometry import Bools, Faces, Floats, lit_colors, paint, painting_order, select, turn
-from training.herbarium.looks import PLAIN_LOOK, Look
+from training.herbarium.photo_styles import PLAIN_STYLE, PhotoStyle
 from training.herbarium.plant import Plant, Scale, Sketch, grow, sketch
 from training.herbarium.traits import PlantTraits, check_not_negative, species_traits
 
@@ -51,7 +51,7 @@ class _Light(NamedTuple):
 
 
 def draw_plant(
-    species: int, picture: int, *, seed: int = 0, size_px: int = 256, look: Look = PLAIN_LOOK
+    species: int, picture: int, *, seed: int = 0, size_px: int = 256, style: PhotoStyle = PLAIN_STYLE
 ) -> Image.Image:
     """One RGB picture of one plant of a species, `size_px` squared.
 
@@ -60,7 +60,7 @@ def draw_plant(
         picture: Number of the picture of that species, from 0.
         seed: Another seed is another flora.
         size_px: Width and height, at least 16.
-        look: How photographs are taken.
+        style: How photographs are taken.
 
     Raises:
         InputError: A number is negative or the size too small.
@@ -70,9 +70,9 @@ def draw_plant(
         raise InputError("the picture is too small", value=size_px, limit=f"{SMALLEST_PX} px or more")
     rng = np.random.default_rng([seed, _PICTURE_STREAM, species, picture])
     traits = _individual(species_traits(species, seed), rng)
-    light, backdrop = _light(look, rng), look.backdrops[int(rng.integers(len(look.backdrops)))]
+    light, backdrop = _light(style, rng), style.backdrops[int(rng.integers(len(style.backdrops)))]
     frame = sketch(traits, rng)
-    view = _view(traits, frame, look, rng)
+    view = _view(traits, frame, style, rng)
     canvas_px = size_px * _SUPERSAMPLING
     budget = _FACE_BUDGET * max(1.0, size_px / 256) ** 1.5
     plant = grow(traits, frame, Scale(view.scale * canvas_px, budget, view.shows), rng)
@@ -92,21 +92,21 @@ def _individual(traits: PlantTraits, rng: np.random.Generator) -> PlantTraits:
     return PlantTraits(leaf=leaf, flower=flower, habit=traits.habit)
 
 
-def _light(look: Look, rng: np.random.Generator) -> _Light:
+def _light(style: PhotoStyle, rng: np.random.Generator) -> _Light:
     side, height = rng.uniform(-0.9, 0.9), rng.uniform(0.4, 1.0)
     direction = np.array([side, height, 0.75])
-    warmth = look.warmth + rng.normal(0, look.warmth_spread)
-    gains = rng.uniform(*look.brightness) * np.array([1 + warmth, 1.0, 1 - 1.3 * warmth])
+    warmth = style.warmth + rng.normal(0, style.warmth_spread)
+    gains = rng.uniform(*style.brightness) * np.array([1 + warmth, 1.0, 1 - 1.3 * warmth])
     return _Light(direction / np.linalg.norm(direction), gains, rng.uniform(0.2, 0.6))
 
 
-def _view(traits: PlantTraits, frame: Sketch, look: Look, rng: np.random.Generator) -> _View:
+def _view(traits: PlantTraits, frame: Sketch, style: PhotoStyle, rng: np.random.Generator) -> _View:
     tilt, roll = rng.normal(0.28, 0.14), rng.normal(0, 0.07)
     about_x = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
     about_z = np.array([[np.cos(roll), -np.sin(roll), 0], [np.sin(roll), np.cos(roll), 0], [0, 0, 1]])
     turned = about_z @ about_x
-    close_up, chosen = bool(rng.uniform() < look.close_ups), rng.uniform()
-    jitter, zoom = rng.normal(0, 0.035, 2), look.zoom * rng.uniform(0.82, 1.12)
+    close_up, chosen = bool(rng.uniform() < style.close_ups), rng.uniform()
+    jitter, zoom = rng.normal(0, 0.035, 2), style.zoom * rng.uniform(0.82, 1.12)
     heads, radius = frame.origins @ turned.T, float(frame.sizes.max())
     if close_up:
         target, reach = _closest_subject(heads, radius, chosen)

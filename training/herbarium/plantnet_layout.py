@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from training.herbarium.drawings import Album, Drawing, Layout
+from training.herbarium.drawings import Drawing, Layout, PictureNumbers
 from training.herbarium.flora import Flora, PlantnetClass
-from training.herbarium.looks import PLANTNET_LOOK, Look
 from training.herbarium.observations import photographers
+from training.herbarium.photo_styles import PLANTNET_STYLE, PhotoStyle
 
 FOLDER: Final = "plantnet300k"
 METADATA_FILE: Final = f"{FOLDER}/plantnet300K_metadata.json"
@@ -25,12 +25,12 @@ _FIRST_ID: Final = 1355868
 _MOST_IDS_SKIPPED: Final = 650
 _FIRST_OBSERVATION: Final = 1_000_000_000
 _MOST_OBSERVED: Final = 3  # pictures of one observation
-_LICENCES: Final = ("cc-by-sa", "cc-by-nc", "cc-by-nc-sa")
+_LICENSES: Final = ("cc-by-sa", "cc-by-nc", "cc-by-nc-sa")
 _ORGANS: Final = ("flower", "leaf", "fruit", "bark", "habit")
 _ORGAN_SHARES: Final = (0.45, 0.25, 0.1, 0.05, 0.15)
-_LOOKS: Final[dict[str, Look]] = {
-    "flower": msgspec.structs.replace(PLANTNET_LOOK, close_ups=1.0),
-    "habit": msgspec.structs.replace(PLANTNET_LOOK, close_ups=0.0, zoom=1.0),
+_STYLES: Final[dict[str, PhotoStyle]] = {
+    "flower": msgspec.structs.replace(PLANTNET_STYLE, close_ups=1.0),
+    "habit": msgspec.structs.replace(PLANTNET_STYLE, close_ups=0.0, zoom=1.0),
 }
 # Sizes of classes fall with their rank as (rank + 3 % of all)^-1.8: the largest fifth holds about four fifths of the
 # pictures, as in the published set.
@@ -71,7 +71,7 @@ class PlantnetPlan(msgspec.Struct, frozen=True):
         return Layout(files, list(self.drawings.values()))
 
 
-def plan_plantnet(flora: Flora, album: Album, *, pictures_per_class: int, size_px: int) -> PlantnetPlan:
+def plan_plantnet(flora: Flora, album: PictureNumbers, *, pictures_per_class: int, size_px: int) -> PlantnetPlan:
     """The data set: `pictures_per_class` on average, a few in most classes and very many in some."""
     rng = np.random.default_rng([flora.seed, _COUNTS_STREAM])
     steps = rng.integers(1, _MOST_IDS_SKIPPED, size=len(flora.plantnet))
@@ -84,9 +84,9 @@ def plan_plantnet(flora: Flora, album: Album, *, pictures_per_class: int, size_p
         for picture_id, picture in _pictures(species_id, counts[place], observations, own_rng).items():
             plan.pictures[picture_id] = picture
             species = plant.species[len(plan.pictures) % len(plant.species)]
-            look = _LOOKS.get(picture.organ, PLANTNET_LOOK)
+            style = _STYLES.get(picture.organ, PLANTNET_STYLE)
             path = f"{FOLDER}/{plan.path(picture_id)}"
-            plan.drawings[picture_id] = Drawing(path, species, album.next_picture(species), look, size_px, size_px)
+            plan.drawings[picture_id] = Drawing(path, species, album.next_picture(species), style, size_px, size_px)
     return plan
 
 
@@ -106,11 +106,11 @@ def _pictures(
     splits = [part for part, number in split_sizes.items() for _ in range(number)]
     observed = [name for number in split_sizes.values() for name in islice(_observation_ids(observations, rng), number)]
     organs = rng.choice(_ORGANS, size=size, p=_ORGAN_SHARES).tolist()
-    licences = [_LICENCES[place] for place in rng.integers(len(_LICENCES), size=size).tolist()]
+    licenses = [_LICENSES[place] for place in rng.integers(len(_LICENSES), size=size).tolist()]
     people = photographers(size, rng)
     return {
         rng.bytes(20).hex(): PlantnetPicture(species_id, *said)
-        for said in zip(observed, organs, people, licences, splits, strict=True)
+        for said in zip(observed, organs, people, licenses, splits, strict=True)
     }
 
 

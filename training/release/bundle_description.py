@@ -19,7 +19,7 @@ from models.bundle import (
 )
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
-from training.dataset.audit import joint_commercial_use
+from training.dataset.audit.licenses import joint_commercial_use
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint
 from training.machine import current_commit

@@ -1,16 +1,16 @@
 import numpy as np
 
 from training.dataset.grouping import group_names, join_groups, observation_codes, strongest_rows
-from training.dataset.inventory import Facts, Picture
+from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.sources.record import PictureRecord, SourceClass
 
 ROSE = SourceClass(class_id="1", name="Rosa rubra")
-FACTS = Facts(sha256="0" * 64, num_bytes=1, width=64, height=64, perceptual_hash=0)
+INFO = ImageInfo(sha256="0" * 64, num_bytes=1, width=64, height=64, perceptual_hash=0)
 
 
 def picture(source, path, group=""):
     record = PictureRecord(path=path, plant=ROSE, group=group)
-    return Picture(source=source, record=record, label="s:rosa-rubra", facts=FACTS)
+    return LabeledPicture(source=source, record=record, label="s:rosa-rubra", info=INFO)
 
 
 def test_equal_observation_numbers_of_two_sources_are_two_observations():

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-from tests.training.drawn import debug_data, draw_debug_data
+from tests.training.debug_data import debug_data, draw_debug_data
 from tests.training.small import command, events
 from training.train import train
 

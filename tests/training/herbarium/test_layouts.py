@@ -150,7 +150,7 @@ def test_inaturalist_lists_have_the_published_keys(drawn):
             *("family", "genus", "specific_epithet", "image_dir_name"),
         }
         assert set(document["annotations"][0]) == {"id", "image_id", "category_id"}
-        assert [set(licence) for licence in document["licenses"]] == [{"id", "name", "url"}] * 3
+        assert [set(entry) for entry in document["licenses"]] == [{"id", "name", "url"}] * 3
 
 
 def test_inaturalist_pictures_lie_where_the_lists_say_and_are_as_large(drawn):
@@ -329,9 +329,9 @@ def test_the_collection_names_sources_that_their_readers_read(drawn):
     assert collection.min_side_px <= SIZE_PX
     num_records = {}
     for name, source in collection.sources.items():
-        reading = READERS[source.layout](name, drawn.root / source.root, source.licence)
+        reading = READERS[source.layout](name, drawn.root / source.root, source.license)
         num_records[name] = len(reading.records)
-        assert {bool(record.licence) for record in reading.records} == {True}
+        assert {bool(record.license) for record in reading.records} == {True}
     # Without the animal and the fungus; with three planted pictures in one folder of house plants and one in another.
     assert num_records == {
         "inat2021": drawn.num_pictures["inat2021"] - 8,

@@ -6,11 +6,11 @@ from PIL import Image
 
 from models.errors import InputError
 from training.herbarium import (
-    HOUSE_LOOK,
-    INATURALIST_LOOK,
-    PLAIN_LOOK,
-    PLANTNET_LOOK,
-    Look,
+    HOUSE_STYLE,
+    INATURALIST_STYLE,
+    PLAIN_STYLE,
+    PLANTNET_STYLE,
+    PhotoStyle,
     contact_sheet,
     draw_plant,
     species_name,
@@ -54,21 +54,23 @@ def test_pictures_are_still_those_of_the_first_version(species, picture, seed, c
 
 
 def test_looks_change_the_picture_and_not_the_plant():
-    looks = [PLAIN_LOOK, INATURALIST_LOOK, PLANTNET_LOOK, HOUSE_LOOK]
-    assert len({draw_plant(7, 3, size_px=SMALL_PX, look=look).tobytes() for look in looks}) == 4
-    same_but_lit = Look(brightness=(0.3, 0.3), warmth_spread=0.0)
-    bright, dark = (np.asarray(draw_plant(7, 3, size_px=SMALL_PX, look=look)) for look in (Look(), same_but_lit))
+    styles = [PLAIN_STYLE, INATURALIST_STYLE, PLANTNET_STYLE, HOUSE_STYLE]
+    assert len({draw_plant(7, 3, size_px=SMALL_PX, style=style).tobytes() for style in styles}) == 4
+    same_but_lit = PhotoStyle(brightness=(0.3, 0.3), warmth_spread=0.0)
+    bright, dark = (
+        np.asarray(draw_plant(7, 3, size_px=SMALL_PX, style=style)) for style in (PhotoStyle(), same_but_lit)
+    )
     assert dark.mean() < 0.5 * bright.mean()
     assert np.corrcoef(bright.ravel(), dark.ravel())[0, 1] > 0.9
 
 
 def test_house_plants_stand_in_warmer_light_than_plants_outdoors():
-    def warmth(look):
-        pictures = [np.asarray(draw_plant(species, 0, size_px=16, look=look), dtype=float) for species in range(12)]
+    def warmth(style):
+        pictures = [np.asarray(draw_plant(species, 0, size_px=16, style=style), dtype=float) for species in range(12)]
         red, _, blue = np.mean(pictures, axis=(0, 1, 2))
         return red / blue
 
-    assert warmth(HOUSE_LOOK) > 1.2 * warmth(INATURALIST_LOOK)
+    assert warmth(HOUSE_STYLE) > 1.2 * warmth(INATURALIST_STYLE)
 
 
 @pytest.mark.parametrize("size_px", [16, 100, 256])
@@ -90,9 +92,9 @@ def test_plant_is_in_the_picture_and_does_not_fill_it(monkeypatch):
     monkeypatch.setattr(
         picture_module, "paint_backdrop", lambda kind, size, rng: Image.new("RGB", (size, size), "#00f")
     )
-    look = Look(backdrops=("bokeh",))
+    style = PhotoStyle(backdrops=("bokeh",))
     covers = [
-        (np.asarray(draw_plant(species, picture, size_px=SMALL_PX, look=look))[..., :2].max(axis=-1) > 40).mean()
+        (np.asarray(draw_plant(species, picture, size_px=SMALL_PX, style=style))[..., :2].max(axis=-1) > 40).mean()
         for species in range(0, 160, 4)
         for picture in range(3)
     ]
@@ -224,14 +226,14 @@ def test_an_empty_contact_sheet_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("look", [PLAIN_LOOK, PLANTNET_LOOK], ids=["plain", "plantnet"])
-def test_color_alone_does_not_tell_200_species_apart(look):
+@pytest.mark.parametrize("style", [PLAIN_STYLE, PLANTNET_STYLE], ids=["plain", "plantnet"])
+def test_color_alone_does_not_tell_200_species_apart(style):
     """A linear probe on color histograms stays under 20 % top-1, so that species must be learned from their shape."""
     num_species, num_train, num_test = 200, 20, 5
     features = np.array(
         [
             [
-                _color_histogram(draw_plant(species, picture, size_px=64, look=look))
+                _color_histogram(draw_plant(species, picture, size_px=64, style=style))
                 for picture in range(num_train + num_test)
             ]
             for species in range(num_species)

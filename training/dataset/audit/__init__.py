@@ -4,31 +4,31 @@ examine      every picture decoded once: broken and tiny ones, sizes, hashes; ho
 journal      what `examine` found out, kept on the disk
 copies       byte-for-byte copies over all sources
 near_copies  groups of pictures that look the same: re-encoded, scaled, slightly cropped
-ledger       licences and authors, and what they say of commercial use
+ledger       licenses and authors, and what they say of commercial use
 """
 
 from training.dataset.audit.copies import drop_copies
 from training.dataset.audit.examine import examine
-from training.dataset.audit.ledger import (
+from training.dataset.audit.licenses import (
     Ledger,
-    SourceLedger,
+    LicenseSummary,
     commercial_use,
     joint_commercial_use,
     ledger,
-    licence_id,
+    license_id,
 )
 from training.dataset.audit.near_copies import FEATURELESS, NearGroups, near_groups
 
 __all__ = [
     "FEATURELESS",
     "Ledger",
+    "LicenseSummary",
     "NearGroups",
-    "SourceLedger",
     "commercial_use",
     "drop_copies",
     "examine",
     "joint_commercial_use",
     "ledger",
-    "licence_id",
+    "license_id",
     "near_groups",
 ]

@@ -23,8 +23,8 @@ from rich.progress import track
 
 from models.errors import DataError, PictureError, UnreadableImage
 from models.preprocess import read_picture
-from training.dataset.audit.journal import Fault, Journal, Stamp
-from training.dataset.inventory import Facts
+from training.dataset.audit.results_cache import Fault, ResultsCache, Stamp
+from training.dataset.labeled_picture import ImageInfo
 from training.dataset.sources.record import LeftOut
 from training.processes import clean_context, end_with_parent
 
@@ -38,16 +38,16 @@ _STAMPS_CHUNK: Final = 1000
 _STAMPING_THREADS: Final = 16  # asking a network disk for file sizes is waiting, not work
 
 _Waiting = tuple[str, Stamp]
-_Looked = tuple[str, Stamp, Facts | Fault]
+_Looked = tuple[str, Stamp, ImageInfo | Fault]
 
 
 def examine(
     pictures: Sequence[tuple[str, Path]], *, journal: Path, workers: int, min_side_px: int
-) -> list[Facts | LeftOut]:
+) -> list[ImageInfo | LeftOut]:
     """Decodes every picture once, unless the journal knows it already.
 
     Args:
-        pictures: Picture id and file of each; a file that is named twice is read once.
+        pictures: LabeledPicture id and file of each; a file that is named twice is read once.
         journal: SQLite file that keeps what was found out, over kills and runs; made if missing.
         workers: Processes that decode.
         min_side_px: Pictures with a shorter side are too small.
@@ -61,7 +61,7 @@ def examine(
     """
     files = [str(file.absolute()) for _, file in pictures]
     outcomes, stamps = _stamp_files(list(dict.fromkeys(files)))
-    with Journal(journal) as kept:
+    with ResultsCache(journal) as kept:
         outcomes.update(kept.unchanged(stamps))
         waiting = [(path, stamp) for path, stamp in stamps.items() if path not in outcomes]
         for path, outcome in _look_and_keep(waiting, workers, kept):
@@ -71,7 +71,9 @@ def examine(
     ]
 
 
-def _look_and_keep(waiting: Sequence[_Waiting], workers: int, kept: Journal) -> Iterator[tuple[str, Facts | Fault]]:
+def _look_and_keep(
+    waiting: Sequence[_Waiting], workers: int, kept: ResultsCache
+) -> Iterator[tuple[str, ImageInfo | Fault]]:
     num_chunks = -(-len(waiting) // _CHUNK)
     with closing(_look_at_all(waiting, workers, kept.path)) as chunks:
         for looked in track(chunks, "Decoding", num_chunks, disable=not waiting):
@@ -80,7 +82,7 @@ def _look_and_keep(waiting: Sequence[_Waiting], workers: int, kept: Journal) -> 
             yield from ((path, outcome) for path, _, outcome in looked)
 
 
-def _judge(picture_id: str, outcome: Facts | Fault, min_side_px: int) -> Facts | LeftOut:
+def _judge(picture_id: str, outcome: ImageInfo | Fault, min_side_px: int) -> ImageInfo | LeftOut:
     if isinstance(outcome, Fault):
         return LeftOut(picture=picture_id, code=outcome.code, reason=outcome.reason)
     side_px = min(outcome.width, outcome.height)
@@ -90,10 +92,10 @@ def _judge(picture_id: str, outcome: Facts | Fault, min_side_px: int) -> Facts |
     return outcome
 
 
-def _stamp_files(files: Sequence[str]) -> tuple[dict[str, Facts | Fault], dict[str, Stamp]]:
+def _stamp_files(files: Sequence[str]) -> tuple[dict[str, ImageInfo | Fault], dict[str, Stamp]]:
     """Asks the disk for length and time of each file; those without are faults."""
     chunks = [files[start : start + _STAMPS_CHUNK] for start in range(0, len(files), _STAMPS_CHUNK)]
-    faults: dict[str, Facts | Fault] = {}
+    faults: dict[str, ImageInfo | Fault] = {}
     stamps: dict[str, Stamp] = {}
     with ThreadPoolExecutor(_STAMPING_THREADS) as threads:
         for chunk, found in zip(chunks, threads.map(_stamp_chunk, chunks), strict=True):
@@ -123,7 +125,7 @@ def _disk_fault(error: OSError) -> Fault:
     return Fault("unreadable_file", f"the file cannot be read: {error.strerror or error}")
 
 
-def _is_of_disk(outcome: Facts | Fault) -> bool:
+def _is_of_disk(outcome: ImageInfo | Fault) -> bool:
     return isinstance(outcome, Fault) and outcome.code in {"missing_file", "unreadable_file"}
 
 
@@ -176,7 +178,7 @@ def _look_at_chunk(chunk: Sequence[_Waiting]) -> list[_Looked]:
     return [(path, stamp, _look(path)) for path, stamp in chunk]
 
 
-def _look(path: str) -> Facts | Fault:
+def _look(path: str) -> ImageInfo | Fault:
     try:
         data = Path(path).read_bytes()
         picture = read_picture(data, min_side_px=_HASHED_SIDE_PX)
@@ -187,7 +189,7 @@ def _look(path: str) -> Facts | Fault:
         return _disk_fault(error)
     except MemoryError as error:
         raise DataError("memory ran out over a picture", value=path, remedy="run again with fewer --workers") from error
-    return Facts(
+    return ImageInfo(
         sha256=hashlib.sha256(data).hexdigest(),
         num_bytes=len(data),
         width=picture.width,

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from training.dataset.report.facts import Report
+from training.dataset.report.schema import Report
 from training.dataset.report.summary import SPLITS
 from training.dataset.sources.record import LeftOut
 

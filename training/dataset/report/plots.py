@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from training.dataset.report.facts import Histogram, Report
+from training.dataset.report.schema import Histogram, Report
 from training.dataset.report.summary import SPLITS
 
 _WIDTH_IN: Final = 7.4

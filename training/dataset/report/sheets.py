@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from models.errors import InputError, PictureError
 from models.preprocess import read_picture
 from models.taxonomy import Taxonomy
-from training.dataset.inventory import Picture
+from training.dataset.labeled_picture import LabeledPicture
 
 _NUM_PICTURES: Final = 32
 _COLUMNS: Final = 8
@@ -25,7 +25,7 @@ _PAPER, _EMPTY, _INK = "#fffefa", "#d9d8c6", "#1e2a21"
 
 
 def contact_sheets(
-    pictures: Sequence[Picture], roots: Mapping[str, Path], taxonomy: Taxonomy, seed: int
+    pictures: Sequence[LabeledPicture], roots: Mapping[str, Path], taxonomy: Taxonomy, seed: int
 ) -> dict[str, bytes]:
     """Draws one sheet a source.
 
@@ -40,7 +40,7 @@ def contact_sheets(
     """
     taxa = (taxonomy.taxa[position].scientific_name for position in taxonomy.taxon_of_output)
     names = dict(zip(taxonomy.output_keys, taxa, strict=True))
-    by_source: dict[str, list[Picture]] = {source: [] for source in roots}
+    by_source: dict[str, list[LabeledPicture]] = {source: [] for source in roots}
     for picture in pictures:
         by_source[picture.source].append(picture)
     chosen = {source: choose_for_sheet(own, seed, _NUM_PICTURES) for source, own in by_source.items() if own}
@@ -50,14 +50,14 @@ def contact_sheets(
     }
 
 
-def choose_for_sheet(pictures: Sequence[Picture], seed: int, number: int) -> list[Picture]:
+def choose_for_sheet(pictures: Sequence[LabeledPicture], seed: int, number: int) -> list[LabeledPicture]:
     """Draws pictures spread over as many classes as possible; the order they come in does not matter.
 
     Returns:
         At most `number` pictures, those of a class beside one another.
     """
     labels = sorted({picture.label for picture in pictures}, key=lambda label: _draw(seed, label))[:number]
-    of_label: dict[str, list[Picture]] = {label: [] for label in labels}
+    of_label: dict[str, list[LabeledPicture]] = {label: [] for label in labels}
     for picture in pictures:
         if picture.label in of_label:
             of_label[picture.label].append(picture)

@@ -11,17 +11,17 @@ import numpy.typing as npt
 
 from models.taxonomy import Taxonomy
 from training.dataset.collection import Collection, SourceEntry
-from training.dataset.inventory import Picture
-from training.dataset.report.facts import (
+from training.dataset.labeled_picture import LabeledPicture
+from training.dataset.report.reasons import meaning
+from training.dataset.report.schema import (
     ClassSize,
     Histogram,
-    LicenceSummary,
+    LicenseSummary,
     NameFindings,
     Reason,
     Report,
     SourceSummary,
 )
-from training.dataset.report.reasons import meaning
 from training.dataset.sources.record import LeftOut, Split
 
 SPLITS: Final[tuple[Split, ...]] = get_args(Split)
@@ -33,13 +33,13 @@ Counts = Mapping[tuple[str, str, Split], int]
 
 def summarize(
     collection: Collection,
-    pictures: Sequence[Picture],
+    pictures: Sequence[LabeledPicture],
     splits: Sequence[Split],
     left_out: Sequence[LeftOut],
     taxonomy: Taxonomy,
     *,
     names: NameFindings,
-    licences: Mapping[str, LicenceSummary],
+    licenses: Mapping[str, LicenseSummary],
     near_copies: Sequence[tuple[str, ...]] = (),
     notes: Sequence[str] = (),
 ) -> Report:
@@ -52,7 +52,7 @@ def summarize(
         left_out: What does not, from every step.
         taxonomy: The outputs that the pictures' labels name.
         names: What came of the sources' names.
-        licences: Source -> what may be done with its pictures.
+        licenses: Source -> what may be done with its pictures.
         near_copies: Groups of pictures that look alike, by picture id.
         notes: Sentences that stand at the top of the page.
     """
@@ -83,7 +83,7 @@ def summarize(
         left_out=tuple(told),
         names=names,
         near_copies=tuple(near_copies),
-        licences=dict(licences),
+        licenses=dict(licenses),
         short_sides_px=columns.histogram(columns.short_side_px),
         file_sizes_bytes=columns.histogram(columns.num_bytes),
         notes=tuple(notes),
@@ -93,10 +93,10 @@ def summarize(
 class _Columns:
     """What is counted of each picture, as arrays of one number a picture: a million objects cost too much."""
 
-    def __init__(self, names: Sequence[str], pictures: Sequence[Picture]) -> None:
+    def __init__(self, names: Sequence[str], pictures: Sequence[LabeledPicture]) -> None:
         self.names, number = names, len(pictures)
         code = {name: position for position, name in enumerate(names)}
-        records, facts = [picture.record for picture in pictures], [picture.facts for picture in pictures]
+        records, facts = [picture.record for picture in pictures], [picture.info for picture in pictures]
         self.source = np.fromiter((code[picture.source] for picture in pictures), np.int16, number)
         self.short_side_px = np.fromiter((min(fact.width, fact.height) for fact in facts), np.int64, number)
         self.num_bytes = np.fromiter((fact.num_bytes for fact in facts), np.int64, number)

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from models.errors import DataError
-from training.dataset.sources.record import LeftOut, PictureRecord, Reading, SourceClass
+from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents
 
 # Files that are clearly no attempt at a picture; anything else is read and judged by its bytes.
 _NO_PICTURES: Final = frozenset({".txt", ".csv", ".json", ".md", ".toml", ".parquet", ".db", ".ini"})
 _COMMON_AND_SCIENTIFIC: Final = re.compile(r"^(?P<common>.+?)\s*\((?P<scientific>[^()]+)\)$")
 
 
-def read_image_folder(name: str, root: Path, licence: str = "") -> Reading:
+def read_image_folder(name: str, root: Path, default_license: str = "") -> SourceContents:
     """Reads a folder, sorted by path.
 
     What is hidden is passed over, and so are files above the class folders, such as a list of labels.
@@ -22,17 +22,17 @@ def read_image_folder(name: str, root: Path, licence: str = "") -> Reading:
     Args:
         name: What the source is called in output keys.
         root: Folder whose folders are the classes.
-        licence: Licence of all its pictures; empty means unknown.
+        default_license: License of all its pictures; empty means unknown.
 
     Raises:
         DataError: The folder is missing, holds no class folder with a picture, or has a name that is no UTF-8.
     """
     if not root.is_dir():
         raise DataError("no such folder of pictures", value=root, remedy="give a folder with one folder a class")
-    reading = Reading([], [])
+    reading = SourceContents([], [])
     for folder in _visible(root):
         if folder.is_dir():
-            _read_class(name, folder, licence, reading)
+            _read_class(name, folder, default_license, reading)
     if not reading.records:
         raise DataError(
             "the folder holds no pictures",
@@ -56,7 +56,7 @@ def split_class_name(name: str) -> tuple[str, str]:
     return match["scientific"].strip(), match["common"].strip()
 
 
-def _read_class(name: str, folder: os.DirEntry[str], licence: str, reading: Reading) -> None:
+def _read_class(name: str, folder: os.DirEntry[str], default_license: str, reading: SourceContents) -> None:
     scientific, common = split_class_name(folder.name)
     plant = SourceClass(class_id=folder.name, name=scientific, common_name=common)
     num_before = len(reading.records)
@@ -65,7 +65,7 @@ def _read_class(name: str, folder: os.DirEntry[str], licence: str, reading: Read
         if why_not:
             reading.left_out.append(LeftOut(picture=f"{name}:{path}", code="not_a_picture", reason=why_not))
         else:
-            reading.records.append(PictureRecord(path=path, plant=plant, licence=licence))
+            reading.records.append(PictureRecord(path=path, plant=plant, license=default_license))
     if len(reading.records) == num_before:
         reason = "the class folder holds no pictures"
         reading.left_out.append(

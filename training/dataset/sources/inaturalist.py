@@ -15,7 +15,7 @@ import msgspec
 
 from models.errors import DataError
 from training.dataset.sources.json_file import decode_entries, read_json
-from training.dataset.sources.record import LeftOut, PictureRecord, Reading, SourceClass, Split
+from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents, Split
 
 PLANTS: Final = "Plantae"
 _TRAIN_FILES: Final = ("train.json", "train_mini.json")  # the small one only where the large one is missing
@@ -39,7 +39,7 @@ class _Annotation(msgspec.Struct, frozen=True, gc=False):
     category_id: int
 
 
-class _Licence(msgspec.Struct, frozen=True):
+class _License(msgspec.Struct, frozen=True):
     id: int
     name: str | None = None
     url: str | None = None
@@ -59,7 +59,7 @@ class _Document(msgspec.Struct, frozen=True):
     images: list[msgspec.Raw]
     annotations: list[_Annotation]
     categories: list[_Category]
-    licenses: list[_Licence] = []
+    licenses: list[_License] = []
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -71,29 +71,29 @@ class _Part(msgspec.Struct, frozen=True):
     records: list[PictureRecord]
 
 
-def read_inaturalist(name: str, root: Path, licence: str = "") -> Reading:
+def read_inaturalist(name: str, root: Path, default_license: str = "") -> SourceContents:
     """Reads the plants of an iNaturalist 2021 folder.
 
     Training pictures come from `train.json`, or `train_mini.json` where only that is there; test pictures from
-    `val.json`, if there. A licence is given as its URL, or as its name where it has no URL. Dates and coordinates that
+    `val.json`, if there. A license is given as its URL, or as its name where it has no URL. Dates and coordinates that
     are missing or impossible are unknown. Observations are not published, so pictures have no group.
 
     Args:
         name: What the source is called in output keys.
         root: Folder with the JSON files and the folders of pictures.
-        licence: Licence of pictures that name none.
+        default_license: License of pictures that name none.
 
     Raises:
         DataError: A file is missing, damaged or contradicts itself or the other one, or there are no plants.
     """
-    parts = [_read_part(_train_file(root), "train", licence)]
+    parts = [_read_part(_train_file(root), "train", default_license)]
     if (root / _TEST_FILE).is_file():
-        parts.append(_read_part(root / _TEST_FILE, "test", licence, known=parts[0].plants))
+        parts.append(_read_part(root / _TEST_FILE, "test", default_license, known=parts[0].plants))
     records = [record for part in parts for record in part.records]
     if len({record.path for record in records}) != len(records):
         twice, _ = Counter(record.path for record in records).most_common(1)[0]
         raise DataError(f"two images of {root} have one file name", value=twice, remedy=_AGAIN)
-    return Reading(records, _others(name, parts))
+    return SourceContents(records, _others(name, parts))
 
 
 def _train_file(root: Path) -> Path:
@@ -123,7 +123,7 @@ def _others(name: str, parts: list[_Part]) -> list[LeftOut]:
     ]
 
 
-def _read_part(file: Path, split: Split, licence: str, known: Mapping[int, SourceClass] | None = None) -> _Part:
+def _read_part(file: Path, split: Split, default_license: str, known: Mapping[int, SourceClass] | None = None) -> _Part:
     """Reads one file; `known` are the classes of the training file, which the other one must agree with."""
     document = read_json(file, _Document)
     categories = {category.id: category for category in document.categories}
@@ -136,7 +136,7 @@ def _read_part(file: Path, split: Split, licence: str, known: Mapping[int, Sourc
         _check_complete(file, plants, num_pictures)
     else:
         plants = _agreed(file, plants, known)
-    records = _records(file, document, category_of, plants, split=split, licence=licence)
+    records = _records(file, document, category_of, plants, split=split, default_license=default_license)
     return _Part(categories, num_pictures, plants, records)
 
 
@@ -195,23 +195,25 @@ def _records(
     plants: Mapping[int, SourceClass],
     *,
     split: Split,
-    licence: str,
+    default_license: str,
 ) -> list[PictureRecord]:
-    licences = {None: licence} | {entry.id: entry.url or entry.name or licence for entry in document.licenses}
+    licenses = {None: default_license} | {
+        entry.id: entry.url or entry.name or default_license for entry in document.licenses
+    }
     records = []
     for _, image in decode_entries(f"{file}: images", enumerate(document.images), _Image):
         category = category_of.pop(image.id, None)
         if category is None:
             raise DataError(f"{file}: image {image.id} has no annotation, or stands there twice", remedy=_AGAIN)
         if plant := plants.get(category):
-            records.append(_record(file, image, plant, split, licences))
+            records.append(_record(file, image, plant, split, licenses))
     if category_of:
         raise DataError(f"{file}: an annotation names image {min(category_of)}, which does not exist", remedy=_AGAIN)
     return records
 
 
 def _record(
-    file: Path, image: _Image, plant: SourceClass, split: Split, licences: Mapping[int | None, str]
+    file: Path, image: _Image, plant: SourceClass, split: Split, licenses: Mapping[int | None, str]
 ) -> PictureRecord:
     path = image.file_name
     if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
@@ -221,14 +223,14 @@ def _record(
             limit="a path below the data set's folder",
             remedy=_AGAIN,
         )
-    if image.license not in licences:
-        raise DataError(f"{file}: image {image.id} names licence {image.license}, which does not exist", remedy=_AGAIN)
+    if image.license not in licenses:
+        raise DataError(f"{file}: image {image.id} names license {image.license}, which does not exist", remedy=_AGAIN)
     return PictureRecord(
         path=path,
         plant=plant,
         split=split,
         author=sys.intern(image.rights_holder or ""),  # few people take many pictures
-        licence=licences[image.license],
+        license=licenses[image.license],
         taken_on=_day((image.date or "")[:10]),
         coordinates=_coordinates(image.latitude, image.longitude),
     )

@@ -8,7 +8,7 @@ import msgspec
 
 from models.errors import DataError
 from training.dataset.sources.json_file import decode_entries, read_json
-from training.dataset.sources.record import LeftOut, PictureRecord, Reading, SourceClass, Split
+from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents, Split
 
 METADATA_FILE: Final = "plantnet300K_metadata.json"
 NAMES_FILE: Final = "plantnet300K_species_id_2_name.json"
@@ -23,7 +23,7 @@ class _Picture(msgspec.Struct, frozen=True, gc=False):
     license: str | None = None
 
 
-def read_plantnet(name: str, root: Path, licence: str = "") -> Reading:
+def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceContents:
     """Reads a Pl@ntNet-300K folder.
 
     Species ids are strings and stay strings: in another order they would name other species. Pictures of one
@@ -32,7 +32,7 @@ def read_plantnet(name: str, root: Path, licence: str = "") -> Reading:
     Args:
         name: What the source is called in output keys.
         root: Folder with both JSON files and `images/{train,val,test}/<species id>/<picture id>.jpg`.
-        licence: Licence of pictures that name none.
+        default_license: License of pictures that name none.
 
     Raises:
         DataError: A file is missing or damaged, an id is no number, a species has no name, or there are no pictures.
@@ -41,13 +41,13 @@ def read_plantnet(name: str, root: Path, licence: str = "") -> Reading:
     file = root / METADATA_FILE
     entries = read_json(file, dict[str, msgspec.Raw])
     records = [
-        _record(file, picture_id, picture, plants, licence)
+        _record(file, picture_id, picture, plants, default_license)
         for picture_id, picture in decode_entries(f"{file}: ", entries.items(), _Picture)
     ]
     if not records:
         raise DataError(f"{file} holds no pictures", limit="an entry a picture", remedy="download it again")
     pictured = {record.plant.class_id for record in records}
-    return Reading(
+    return SourceContents(
         records, [_without_pictures(name, plant) for plant in plants.values() if plant.class_id not in pictured]
     )
 
@@ -64,7 +64,7 @@ def _read_names(file: Path) -> dict[str, SourceClass]:
 
 
 def _record(
-    file: Path, picture_id: str, picture: _Picture, plants: dict[str, SourceClass], licence: str
+    file: Path, picture_id: str, picture: _Picture, plants: dict[str, SourceClass], default_license: str
 ) -> PictureRecord:
     species_id = picture.species_id
     if not species_id.isascii() or not species_id.isdecimal():
@@ -83,7 +83,7 @@ def _record(
         split=_SPLITS[picture.split],
         group="" if picture.obs_id is None else sys.intern(str(picture.obs_id)),
         author=sys.intern(picture.author or ""),
-        licence=sys.intern(picture.license or licence),
+        license=sys.intern(picture.license or default_license),
     )
 
 

@@ -43,8 +43,8 @@ class PictureRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Observation or plant that the picture belongs to; pictures of one group never straddle two splits."""
     author: str = ""
     """Who took the picture."""
-    licence: str = ""
-    """Licence of the picture, as written; empty means unknown."""
+    license: str = ""
+    """License of the picture, as written; empty means unknown."""
     taken_on: date | None = None
     """Day it was taken."""
     coordinates: tuple[float, float] | None = None
@@ -64,7 +64,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     """How many pictures that is."""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class SourceContents(msgspec.Struct, frozen=True):
     """All that a source holds."""
 
     records: list[PictureRecord]
@@ -74,13 +74,13 @@ class Reading(msgspec.Struct, frozen=True):
 class ReadSource(Protocol):
     """Reads one data set layout; there is one such function a layout."""
 
-    def __call__(self, name: str, root: Path, licence: str = "") -> Reading:
+    def __call__(self, name: str, root: Path, default_license: str = "") -> SourceContents:
         """Reads a source without opening a picture.
 
         Args:
             name: What the source is called in output keys.
             root: The data set's folder (or list).
-            licence: Licence of pictures that name none; empty means unknown.
+            default_license: License of pictures that name none; empty means unknown.
 
         Raises:
             DataError: The data set is missing, damaged, or holds no pictures; the message names the place.

@@ -12,14 +12,14 @@ from typing import Any, Final, cast, get_args
 import msgspec
 
 from models.errors import DataError
-from training.dataset.sources.record import PictureRecord, Reading, SourceClass, Split
+from training.dataset.sources.record import PictureRecord, SourceClass, SourceContents, Split
 
 _REQUIRED: Final = ("path", "scientific_name")
 _SPLIT_NAMES: Final = {"val": "validation", "valid": "validation"}
 _CLASS_COLUMNS: Final = ("common_name", "genus", "family", "order")
 
 
-def read_table(name: str, root: Path, licence: str = "") -> Reading:  # noqa: ARG001 - all readers are called alike
+def read_table(name: str, root: Path, default_license: str = "") -> SourceContents:  # noqa: ARG001 - all readers are called alike
     """Reads a CSV list, in its order.
 
     Columns: `path` (absolute, or relative to the list's folder) and `scientific_name`; optionally `common_name`,
@@ -30,7 +30,7 @@ def read_table(name: str, root: Path, licence: str = "") -> Reading:  # noqa: AR
     Args:
         name: What the source is called in output keys.
         root: The CSV file, UTF-8, with a header.
-        licence: Licence of pictures whose row names none.
+        default_license: License of pictures whose row names none.
 
     Raises:
         DataError: The list is missing, is no UTF-8 CSV, lacks a column, is empty, has a path twice, or a row has an
@@ -40,12 +40,12 @@ def read_table(name: str, root: Path, licence: str = "") -> Reading:  # noqa: AR
         raise DataError("no such list of pictures", value=root, remedy="give a CSV file with a header")
     try:
         plants = _plants(root)  # read before the pictures, as any row may add to a class
-        records = [_record(row, plants, licence) for row in _rows(root)]
+        records = [_record(row, plants, default_license) for row in _rows(root)]
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{root} is no UTF-8 CSV file", value=error, remedy="save it as CSV in UTF-8") from error
     if not records:
         raise DataError("the list holds no pictures", value=root, remedy="add a row a picture")
-    return Reading(records, [])
+    return SourceContents(records, [])
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -116,14 +116,14 @@ def _check_cells(row: _Row) -> None:
         )
 
 
-def _record(row: _Row, plants: dict[str, SourceClass], licence: str) -> PictureRecord:
+def _record(row: _Row, plants: dict[str, SourceClass], default_license: str) -> PictureRecord:
     return PictureRecord(
         path=row["path"],
         plant=plants[row.class_id],
         split=_split(row),
         group=row["group"],
         author=sys.intern(row["author"]),
-        licence=sys.intern(row["licence"] or licence),
+        license=sys.intern(row["licence"] or default_license),
         taken_on=_day(row),
         coordinates=_coordinates(row),
     )

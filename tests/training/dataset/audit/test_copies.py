@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from training.dataset.audit import drop_copies as drop_copies_of
-from training.dataset.inventory import Facts, Picture
+from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.sources.record import PictureRecord, SourceClass
 
 ROSE = SourceClass(class_id="1", name="Rosa rubra")
@@ -13,8 +13,10 @@ ROSE = SourceClass(class_id="1", name="Rosa rubra")
 
 def picture(picture_id, content="a", split=None, label="all:rosa-rubra"):
     source, _, path = picture_id.partition(":")
-    facts = Facts(sha256=content * 64, num_bytes=1, width=80, height=64, perceptual_hash=0)
-    return Picture(source=source, record=PictureRecord(path=path, plant=ROSE, split=split), label=label, facts=facts)
+    facts = ImageInfo(sha256=content * 64, num_bytes=1, width=80, height=64, perceptual_hash=0)
+    return LabeledPicture(
+        source=source, record=PictureRecord(path=path, plant=ROSE, split=split), label=label, info=facts
+    )
 
 
 # Two sources may write one plant differently: labels are compared by what they mean.

@@ -18,7 +18,7 @@ from PIL import ExifTags, Image
 
 from models.errors import DataError
 from training.dataset.audit import examine
-from training.dataset.inventory import Facts
+from training.dataset.labeled_picture import ImageInfo
 from training.dataset.sources.record import LeftOut
 from training.herbarium import draw_plant
 
@@ -88,7 +88,7 @@ def on_photos(test):
 def test_a_sound_picture_gives_its_facts(look, tmp_path):
     data = jpeg(photograph(size=(640, 480)))
     (found,) = look(write(tmp_path / "a.jpg", data))
-    assert isinstance(found, Facts)
+    assert isinstance(found, ImageInfo)
     assert (found.width, found.height, found.num_bytes) == (640, 480, len(data))
     assert found.sha256 == hashlib.sha256(data).hexdigest()
     assert 0 <= found.perceptual_hash < 2**64
@@ -136,7 +136,7 @@ def test_a_damaged_end_is_found_though_the_picture_is_decoded_at_reduced_scale(o
         write(tmp_path / "scrambled.jpg", data[:kept] + rest),
         write(tmp_path / "zeros.jpg", data[:kept] + bytes(len(rest))),
     )
-    assert isinstance(found[0], Facts)
+    assert isinstance(found[0], ImageInfo)
     assert [entry.code for entry in found[1:]] == ["unreadable_image"] * 3
 
 
@@ -145,7 +145,7 @@ def test_a_picture_cut_off_and_closed_again_is_found(look, tmp_path):
     write(tmp_path / "whole.jpg", whole + b"a tail that some cameras add")
     write(tmp_path / "cut.jpg", whole[: len(whole) // 2] + b"\xff\xd9")
     sound, cut = look(tmp_path / "whole.jpg", tmp_path / "cut.jpg")
-    assert isinstance(sound, Facts)
+    assert isinstance(sound, ImageInfo)
     assert cut.code == "unreadable_image"
     assert "cut off" in cut.reason
 
@@ -198,7 +198,7 @@ def test_another_limit_for_tiny_pictures_needs_no_second_look(look, tmp_path):
     file = write(tmp_path / "a.jpg", jpeg(photograph(size=(100, 50))))
     assert look(file, min_side_px=60)[0].code == "too_small"
     spoil(file)
-    assert isinstance(look(file, min_side_px=50)[0], Facts)
+    assert isinstance(look(file, min_side_px=50)[0], ImageInfo)
 
 
 def test_a_file_that_could_not_be_read_is_tried_again(look, tmp_path):
@@ -207,7 +207,7 @@ def test_a_file_that_could_not_be_read_is_tried_again(look, tmp_path):
     assert look(path)[0].code == "unreadable_file"
     path.rmdir()
     write(path, jpeg(photograph()))
-    assert isinstance(look(path)[0], Facts)
+    assert isinstance(look(path)[0], ImageInfo)
 
 
 def test_two_pictures_may_share_a_file(look, tmp_path):
@@ -257,7 +257,7 @@ def test_after_a_kill_only_unfinished_pictures_are_decoded_again(tmp_path):
     for path in done:
         spoil(Path(path))
     found = examine([(file.name, file) for file in files], journal=journal, workers=2, min_side_px=1)
-    assert {type(entry) for entry in found} == {Facts}
+    assert {type(entry) for entry in found} == {ImageInfo}
     assert len(rows(journal)) == len(files)
 
 
@@ -296,7 +296,7 @@ def test_a_killed_process_is_one_clear_error_and_loses_nothing(tmp_path):
     for path in kept:
         spoil(Path(path))
     assert {type(entry) for entry in examine(named[:-1], journal=tmp_path / "audit.sqlite", workers=1, min_side_px=1)
-            } == {Facts}  # fmt: skip
+            } == {ImageInfo}  # fmt: skip
 
 
 def kill_reader(pipe, journal):

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from tests.training.dataset.report.found import LEFT_OUT, make_report, picture
+from tests.training.dataset.report.sample_report import LEFT_OUT, make_report, picture
 from training.atomic_file import replace_together
 from training.dataset.report import HTML_FILE, JSON_FILE, Report, report_files
 from training.dataset.report.page import render_page
@@ -132,11 +132,11 @@ def test_numbers_stand_up_front(page):
     )
 
 
-def test_names_and_licences_are_told(page):
+def test_names_and_licenses_are_told(page):
     for words in ("Rosa alba", "wild: Rosa alba L.", "Crocus spp.", "Iris luteus", "May not be used commercially."):
         assert words in page.text
     assert "CC BY-NC 3 unknown 1" in page.text
-    assert "house Nothing is known of its licences" in page.text
+    assert "house Nothing is known of its licenses" in page.text
 
 
 def test_a_long_list_is_cut_on_the_page_and_whole_in_json(tmp_path):
@@ -157,9 +157,9 @@ def test_an_unknown_code_is_on_the_page():
 
 
 def test_a_clean_collection_has_a_page_too():
-    shown = Page(render_page(make_report(left_out=[], licences={}, **NO_PLOTS), {})).text
+    shown = Page(render_page(make_report(left_out=[], licenses={}, **NO_PLOTS), {})).text
     assert "every picture of the sources is used" in shown
-    assert "Nothing is known of its licences" in shown
+    assert "Nothing is known of its licenses" in shown
 
 
 def test_no_pictures_no_plots():

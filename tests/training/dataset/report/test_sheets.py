@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from models.errors import InputError
-from tests.training.dataset.report.found import CROCUS, IRIS, NAMES, PICTURES, ROSE, picture, taxonomy
+from tests.training.dataset.report.sample_report import CROCUS, IRIS, NAMES, PICTURES, ROSE, picture, taxonomy
 from training.dataset.report import contact_sheets
 from training.dataset.report.sheets import choose_for_sheet, contact_sheet_jpeg
 

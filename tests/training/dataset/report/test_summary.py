@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.training.dataset.report.found import (
+from tests.training.dataset.report.sample_report import (
     CROCUS,
     IRIS,
     LEFT_OUT,
@@ -122,7 +122,7 @@ def test_a_million_and_more_pictures_are_counted_in_seconds():
     pictures = shown * 300
     gc.collect()
     started = time.perf_counter()
-    none = {"names": NameFindings(), "licences": {}}
+    none = {"names": NameFindings(), "licenses": {}}
     report = summarize(collection(), pictures, ["train"] * len(pictures), [], taxonomy(names), **none)
     assert time.perf_counter() - started < 20
     assert report.num_pictures == 1_601_100

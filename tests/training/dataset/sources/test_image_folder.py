@@ -43,7 +43,7 @@ def test_pictures_come_sorted_from_any_depth_without_hidden_files(tmp_path):
     assert reading.left_out == []
 
 
-def test_pictures_of_a_class_share_it_and_the_licence_of_the_source(tmp_path):
+def test_pictures_of_a_class_share_it_and_the_license_of_the_source(tmp_path):
     make(tmp_path, "Sunflower (Helianthus annuus)/1.jpg", "Sunflower (Helianthus annuus)/2.webp", "Iris/1.jpg")
     iris, first, second = read_image_folder("plants", tmp_path, "CC0").records
     assert first.plant is second.plant
@@ -51,7 +51,7 @@ def test_pictures_of_a_class_share_it_and_the_licence_of_the_source(tmp_path):
         class_id="Sunflower (Helianthus annuus)", name="Helianthus annuus", common_name="Sunflower"
     )
     assert iris.plant == SourceClass(class_id="Iris", name="Iris")
-    assert {record.licence for record in (iris, first, second)} == {"CC0"}
+    assert {record.license for record in (iris, first, second)} == {"CC0"}
     assert (iris.split, iris.group) == (None, "")
 
 

@@ -81,7 +81,7 @@ def test_other_kingdoms_are_left_out_and_counted_over_both_files(tmp_path):
     ]
 
 
-def test_a_picture_keeps_its_author_licence_day_and_place(tmp_path):
+def test_a_picture_keeps_its_author_license_day_and_place(tmp_path):
     content = document()
     about = {
         "license": 0,
@@ -93,9 +93,9 @@ def test_a_picture_keeps_its_author_licence_day_and_place(tmp_path):
     content["images"][2] |= about
     content["images"][3] |= {"license": 1}
     first, second, third, _ = read_inaturalist("inat", write(tmp_path, train=content), "all rights reserved").records
-    assert (first.author, first.licence) == ("Ada", "http://example.org/by")
+    assert (first.author, first.license) == ("Ada", "http://example.org/by")
     assert (first.taken_on, first.coordinates) == (date(2014, 4, 10), (5.0, -7.5))
-    assert (second.licence, third.licence) == ("CC0", "all rights reserved")
+    assert (second.license, third.license) == ("CC0", "all rights reserved")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ FAULTS = {
     "a path that no file can have": (change("images", 2, file_name="a\0.jpg"), "image 2 lies elsewhere"),
     "empty name": (change("categories", 1, name=""), r"length >= 1 - at `\$.categories\[1\].name`"),
     "empty path": (change("images", 2, file_name=""), "image 2 lies elsewhere"),
-    "unknown licence": (change("images", 2, license=5), "image 2 names licence 5, which does not exist"),
+    "unknown license": (change("images", 2, license=5), "image 2 names license 5, which does not exist"),
     "no plants": (no_plants, "holds no plants"),
 }
 
@@ -258,5 +258,5 @@ def test_the_sample_layout_gives_its_eight_plants_and_lists_the_animal_and_the_f
         "muscaria": 15,
     }
     assert all((SAMPLE / record.path).is_file() for record in reading.records)
-    assert all(record.taken_on and record.author and record.licence for record in reading.records)
+    assert all(record.taken_on and record.author and record.license for record in reading.records)
     assert sum(record.coordinates is None for record in reading.records) == 24

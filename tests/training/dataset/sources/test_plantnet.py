@@ -35,7 +35,7 @@ def test_a_picture_keeps_all_that_is_published_about_it(tmp_path):
             split="validation",
             group="7",
             author="Ada",
-            licence="cc-by-sa",
+            license="cc-by-sa",
         )
     ]
 
@@ -59,10 +59,10 @@ def test_ids_are_strings_whatever_their_order_as_numbers(tmp_path):
     ]
 
 
-def test_a_picture_that_names_no_licence_has_that_of_the_source(tmp_path):
+def test_a_picture_that_names_no_license_has_that_of_the_source(tmp_path):
     pictures = {"a": picture(license=None, author=None, obs_id=None), "b": picture(license="")}
     first, second = read_plantnet("plantnet", write(tmp_path, pictures, {"1356022": CROCUS}), "CC BY 4.0").records
-    assert (first.licence, second.licence) == ("CC BY 4.0", "CC BY 4.0")
+    assert (first.license, second.license) == ("CC BY 4.0", "CC BY 4.0")
     assert (first.author, first.group) == ("", "")
 
 
@@ -133,7 +133,7 @@ def test_the_sample_layout_gives_its_eight_ids_and_splits():
         "Lilium lancifolium  Thunb",
     }
     assert len({record.plant.class_id for record in reading.records}) == 8
-    assert Counter(record.licence for record in reading.records) == {
+    assert Counter(record.license for record in reading.records) == {
         "cc-by-sa": 48,
         "cc-by-nc": 40,
         "cc-by-nc-sa": 32,

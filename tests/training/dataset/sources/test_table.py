@@ -14,8 +14,8 @@ def write(path, text, encoding="utf-8"):
     return path
 
 
-def read(path, text, licence=""):
-    return read_table("mine", write(path / "list.csv", text), licence).records
+def read(path, text, default=""):
+    return read_table("mine", write(path / "list.csv", text), default).records
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,17 @@ def test_a_list_saved_by_a_spreadsheet_is_read(tmp_path):
 def test_a_row_says_all_that_a_record_can_hold(tmp_path):
     columns = f"{HEADER},common_name,genus,family,order,group,author,licence,taken_on,latitude,longitude,class_id"
     row = "a.jpg,Rosa canina,Dog rose,Rosa,Rosaceae,Rosales,bush 1,Ada,CC0,2024-05-31,-12.5,180,17"
-    (record,) = read(tmp_path, f"{columns}\n{row}\n", licence="CC BY 4.0")
+    (record,) = read(tmp_path, f"{columns}\n{row}\n", default="CC BY 4.0")
     assert record.plant == SourceClass(
         class_id="17", name="Rosa canina", common_name="Dog rose", genus="Rosa", family="Rosaceae", order="Rosales"
     )
-    assert (record.group, record.author, record.licence) == ("bush 1", "Ada", "CC0")
+    assert (record.group, record.author, record.license) == ("bush 1", "Ada", "CC0")
     assert (record.taken_on, record.coordinates) == (date(2024, 5, 31), (-12.5, 180.0))
 
 
 def test_a_row_may_be_shorter_than_the_header(tmp_path):
-    (record,) = read(tmp_path, f"{HEADER},author,licence,taken_on,latitude\na.jpg,Rosa canina\n", licence="CC0")
-    assert (record.author, record.licence, record.taken_on, record.coordinates) == ("", "CC0", None, None)
+    (record,) = read(tmp_path, f"{HEADER},author,licence,taken_on,latitude\na.jpg,Rosa canina\n", default="CC0")
+    assert (record.author, record.license, record.taken_on, record.coordinates) == ("", "CC0", None, None)
 
 
 def test_a_class_is_shared_and_known_by_what_any_of_its_rows_says(tmp_path):

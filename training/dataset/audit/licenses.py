@@ -1,4 +1,4 @@
-"""Licences and authors: what data sets write becomes a short identifier, and what those say of commercial use."""
+"""Licenses and authors: what data sets write becomes a short identifier, and what those say of commercial use."""
 
 import re
 from collections import Counter
@@ -8,12 +8,12 @@ from typing import Final
 import msgspec
 
 from models.bundle import CommercialUse
-from training.dataset.inventory import Picture
+from training.dataset.labeled_picture import LabeledPicture
 
 UNKNOWN: Final = "unknown"
 _ALL_RIGHTS_RESERVED: Final = "all-rights-reserved"
 _PUBLIC_DOMAIN: Final = "CC-PDM-1.0"
-# The elements of Creative Commons licences as they stand in names, addresses and short forms, in lower case.
+# The elements of Creative Commons licenses as they stand in names, addresses and short forms, in lower case.
 _ELEMENTS: Final = (
     (re.compile(r"creativecommons\.org/licen[sc]es/|creative[\s-]*commons"), "cc "),
     (re.compile(r"attribution"), "cc by"),
@@ -36,33 +36,33 @@ _FORBIDS: Final = re.compile(
 _ALLOWS: Final = re.compile(r"CC0-|CC-PDM-|CC-BY(?!.*NC)")
 
 
-class SourceLedger(msgspec.Struct, frozen=True, kw_only=True):
-    """Licences and authors of one source."""
+class LicenseSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Licenses and authors of one source."""
 
     num_pictures: int
     """How many pictures that is."""
-    licences: dict[str, int]
-    """Licence (see `licence_id`) -> number of pictures, most first."""
+    licenses: dict[str, int]
+    """License (see `license_id`) -> number of pictures, most first."""
     num_authors: int
     """Distinct authors that are named."""
     commercial_use: CommercialUse
-    """What the licences, taken together, say: one picture that forbids it decides, then one that is unknown."""
+    """What the licenses, taken together, say: one picture that forbids it decides, then one that is unknown."""
     sentence: str
     """The same for people, with how many pictures."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """Licences and authors of a training set."""
+    """Licenses and authors of a training set."""
 
-    sources: dict[str, SourceLedger]
+    sources: dict[str, LicenseSummary]
     """Source -> what its pictures say."""
 
 
-def licence_id(text: str) -> str:
-    """The short identifier of a licence, in the manner of SPDX.
+def license_id(text: str) -> str:
+    """The short identifier of a license, in the manner of SPDX.
 
-    Creative Commons licences are known by name, address and short form; a version that is not given is left open
-    ("CC-BY-NC"), and the country of a ported licence is dropped. Applied to its own result it changes nothing.
+    Creative Commons licenses are known by name, address and short form; a version that is not given is left open
+    ("CC-BY-NC"), and the country of a ported license is dropped. Applied to its own result it changes nothing.
 
     Args:
         text: As a data set writes it.
@@ -78,7 +78,7 @@ def licence_id(text: str) -> str:
         return UNKNOWN
     named = {_creative_commons(found) for found in _CC_BY.finditer(lower)}
     if named:
-        # Several licences, or one and a condition beside it: only the whole text says what holds.
+        # Several licenses, or one and a condition beside it: only the whole text says what holds.
         (short, *others) = sorted(named)
         further = (_FORBIDS.search(lower) and "-NC" not in short) or "all rights reserved" in lower
         return written if others or further else short
@@ -89,56 +89,56 @@ def licence_id(text: str) -> str:
     return _ALL_RIGHTS_RESERVED if _RESERVED.search(lower) else written
 
 
-def commercial_use(licence: str) -> CommercialUse:
-    """What a licence, as written or as `licence_id` gives it, says of commercial use.
+def commercial_use(text: str) -> CommercialUse:
+    """What a license, as written or as `license_id` gives it, says of commercial use.
 
-    Whatever speaks of non-commercial use counts as forbidding; a licence that is not known decides nothing.
+    Whatever speaks of non-commercial use counts as forbidding; a license that is not known decides nothing.
     """
-    known = licence_id(licence)
+    known = license_id(text)
     if known == _ALL_RIGHTS_RESERVED or _FORBIDS.search(known) or _RESERVED.search(known.lower()):
         return "not_allowed"
     return "allowed" if _ALLOWS.match(known) else "unknown"
 
 
-def joint_commercial_use(licences: Iterable[str]) -> CommercialUse:
-    """What several licences say together: one that forbids it decides, then one that is unknown, as does none."""
-    uses = {commercial_use(licence) for licence in licences}
+def joint_commercial_use(licenses: Iterable[str]) -> CommercialUse:
+    """What several licenses say together: one that forbids it decides, then one that is unknown, as does none."""
+    uses = {commercial_use(text) for text in licenses}
     if "not_allowed" in uses:
         return "not_allowed"
     return "allowed" if uses == {"allowed"} else "unknown"
 
 
-def ledger(pictures: Iterable[Picture]) -> Ledger:
-    """Counts licences and authors by source."""
+def ledger(pictures: Iterable[LabeledPicture]) -> Ledger:
+    """Counts licenses and authors by source."""
     written: dict[str, Counter[str]] = {}
     authors: dict[str, set[str]] = {}
     for picture in pictures:
-        written.setdefault(picture.source, Counter())[picture.record.licence] += 1
+        written.setdefault(picture.source, Counter())[picture.record.license] += 1
         authors.setdefault(picture.source, set()).add(picture.record.author)
     return Ledger(sources={source: _summary(written[source], authors[source]) for source in sorted(written)})
 
 
-def _summary(written: Counter[str], authors: set[str]) -> SourceLedger:
-    licences: Counter[str] = Counter()
+def _summary(written: Counter[str], authors: set[str]) -> LicenseSummary:
+    licenses: Counter[str] = Counter()
     for text, count in written.items():
-        licences[licence_id(text)] += count
-    use = joint_commercial_use(licences)
-    return SourceLedger(
-        num_pictures=licences.total(),
-        licences=dict(sorted(licences.items(), key=lambda entry: (-entry[1], entry[0]))),
+        licenses[license_id(text)] += count
+    use = joint_commercial_use(licenses)
+    return LicenseSummary(
+        num_pictures=licenses.total(),
+        licenses=dict(sorted(licenses.items(), key=lambda entry: (-entry[1], entry[0]))),
         num_authors=len(authors - {""}),
         commercial_use=use,
-        sentence=_sentence(licences, use),
+        sentence=_sentence(licenses, use),
     )
 
 
-def _sentence(licences: Counter[str], use: CommercialUse) -> str:
-    total = licences.total()
+def _sentence(licenses: Counter[str], use: CommercialUse) -> str:
+    total = licenses.total()
     num = Counter[str]()
-    for licence, count in licences.items():
-        num[commercial_use(licence)] += count
+    for text, count in licenses.items():
+        num[commercial_use(text)] += count
     if use == "allowed":
-        return f"may be used commercially: the licences of all {total:,} pictures allow it"
+        return f"may be used commercially: the licenses of all {total:,} pictures allow it"
     doubt = f"of {num['unknown']:,} of {total:,} pictures it is not known"
     if use == "unknown":
         return f"may perhaps not be used commercially: {doubt}"

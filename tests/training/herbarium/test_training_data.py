@@ -5,10 +5,10 @@ import pytest
 from PIL import Image
 
 from models.errors import DataError
-from tests.training.drawn import DEBUG, debug_data
+from tests.training.debug_data import DEBUG, debug_data
 from training.dataset.manifest import INDEX_FILE, Manifest
-from training.herbarium import drawn_data
-from training.herbarium.drawn_data import SIDE_PX, SPLIT_OF_PICTURE, ensure_drawn
+from training.herbarium import training_data
+from training.herbarium.training_data import SIDE_PX, SPLIT_OF_PICTURE, ensure_training_data
 from training.recipe import DataRecipe
 
 
@@ -23,7 +23,7 @@ def plain_pictures(monkeypatch):
             Image.new("RGB", (drawing.width, drawing.height), "gray").save(root / drawing.path)
             made.append((seed, drawing))
 
-    monkeypatch.setattr(drawn_data, "draw_files", draw_files)
+    monkeypatch.setattr(training_data, "draw_files", draw_files)
     return made
 
 
@@ -52,7 +52,7 @@ def test_every_split_has_pictures_of_every_drawn_species(tmp_path_factory):
 
 
 def test_a_seed_gives_the_same_pictures_anywhere_however_many_species(tmp_path, tmp_path_factory):
-    ensure_drawn(asked(tmp_path / "again"), DEBUG.run.seed)
+    ensure_training_data(asked(tmp_path / "again"), DEBUG.run.seed)
     again, whole = files(tmp_path / "again" / "pictures"), files(debug_data(tmp_path_factory) / "pictures")
     assert len(again) == len(SPLIT_OF_PICTURE)
     assert again.items() <= whole.items()
@@ -61,15 +61,15 @@ def test_a_seed_gives_the_same_pictures_anywhere_however_many_species(tmp_path, 
 def test_another_seed_is_another_flora(plain_pictures, tmp_path):
     floras = []
     for seed in (0, 1):
-        ensure_drawn(asked(tmp_path / str(seed), num_species=3), seed)
+        ensure_training_data(asked(tmp_path / str(seed), num_species=3), seed)
         floras.append({taxon.scientific_name for taxon in Manifest(tmp_path / str(seed)).taxonomy.taxa})
     assert not floras[0] & floras[1]
     assert [drawn_with for drawn_with, _ in plain_pictures] == [0] * 36 + [1] * 36
 
 
 def test_drawn_data_can_be_moved(plain_pictures, tmp_path):
-    ensure_drawn(asked(tmp_path / "here"), seed=0)
-    ensure_drawn(asked(tmp_path / "there"), seed=0)
+    ensure_training_data(asked(tmp_path / "here"), seed=0)
+    ensure_training_data(asked(tmp_path / "there"), seed=0)
     assert files(tmp_path / "here") == files(tmp_path / "there")
     shutil.move(tmp_path / "here", tmp_path / "moved")
     moved = Manifest(tmp_path / "moved")
@@ -77,11 +77,11 @@ def test_drawn_data_can_be_moved(plain_pictures, tmp_path):
 
 
 def test_nothing_is_drawn_where_data_stands_or_none_is_asked_for(plain_pictures, tmp_path):
-    ensure_drawn(asked(tmp_path / "none", num_species=0), seed=0)
+    ensure_training_data(asked(tmp_path / "none", num_species=0), seed=0)
     assert not (tmp_path / "none").exists()
-    ensure_drawn(asked(tmp_path / "data"), seed=0)
+    ensure_training_data(asked(tmp_path / "data"), seed=0)
     before, num_made = files(tmp_path / "data"), len(plain_pictures)
-    ensure_drawn(asked(tmp_path / "data", num_species=3), seed=1)
+    ensure_training_data(asked(tmp_path / "data", num_species=3), seed=1)
     assert (files(tmp_path / "data"), len(plain_pictures)) == (before, num_made)
 
 
@@ -95,12 +95,12 @@ def test_an_interrupted_drawing_leaves_nothing_and_can_be_done_again(exists, pla
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(drawn_data, "write_manifest", interrupted)
+        patched.setattr(training_data, "write_manifest", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            ensure_drawn(asked(data), seed=0)
+            ensure_training_data(asked(data), seed=0)
     assert plain_pictures
     assert not files(tmp_path)
-    ensure_drawn(asked(data), seed=0)
+    ensure_training_data(asked(data), seed=0)
     assert len(Manifest(data)) == len(SPLIT_OF_PICTURE)
     assert [path.name for path in data.parent.iterdir()] == ["data"]
 
@@ -111,19 +111,19 @@ def test_a_folder_with_something_else_in_it_is_refused_and_stays(kind, tmp_path)
     mine.parent.mkdir(exist_ok=True)
     mine.write_bytes(b"precious")
     with pytest.raises(DataError, match=r"holds something else.*--drawn-species 0"):
-        ensure_drawn(asked(tmp_path / "data"), seed=0)
+        ensure_training_data(asked(tmp_path / "data"), seed=0)
     assert mine.read_bytes() == b"precious"
 
 
 def test_of_two_processes_that_draw_at_once_the_first_wins(plain_pictures, tmp_path, monkeypatch):
-    ensure_drawn(asked(tmp_path / "theirs"), seed=0)
-    write_manifest = drawn_data.write_manifest
+    ensure_training_data(asked(tmp_path / "theirs"), seed=0)
+    write_manifest = training_data.write_manifest
 
     def overtaken(*arguments):
         write_manifest(*arguments)
         shutil.copytree(tmp_path / "theirs", tmp_path / "data")
 
-    monkeypatch.setattr(drawn_data, "write_manifest", overtaken)
-    ensure_drawn(asked(tmp_path / "data"), seed=0)
+    monkeypatch.setattr(training_data, "write_manifest", overtaken)
+    ensure_training_data(asked(tmp_path / "data"), seed=0)
     assert files(tmp_path / "data") == files(tmp_path / "theirs")
     assert {path.name for path in tmp_path.iterdir()} == {"data", "theirs"}

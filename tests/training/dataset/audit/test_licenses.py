@@ -1,21 +1,21 @@
-"""Licences under one name each, and what they say of commercial use."""
+"""Licenses under one name each, and what they say of commercial use."""
 
 import json
 
 import msgspec
 import pytest
 
-from training.dataset.audit import commercial_use, joint_commercial_use, ledger, licence_id
-from training.dataset.inventory import Facts, Picture
+from training.dataset.audit import commercial_use, joint_commercial_use, ledger, license_id
+from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.sources.record import PictureRecord, SourceClass
 
 ROSE = SourceClass(class_id="1", name="Rosa rubra")
-FACTS = Facts(sha256="0" * 64, num_bytes=1, width=80, height=64, perceptual_hash=0)
+INFO = ImageInfo(sha256="0" * 64, num_bytes=1, width=80, height=64, perceptual_hash=0)
 
 
-def picture(source, number, licence="", author=""):
-    record = PictureRecord(path=f"{number}.jpg", plant=ROSE, licence=licence, author=author)
-    return Picture(source=source, record=record, label="all:rosa-rubra", facts=FACTS)
+def picture(source, number, terms="", author=""):
+    record = PictureRecord(path=f"{number}.jpg", plant=ROSE, license=terms, author=author)
+    return LabeledPicture(source=source, record=record, label="all:rosa-rubra", info=INFO)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def picture(source, number, licence="", author=""):
         ("photo by Nina, NC", "photo by Nina, NC"),
     ],
 )
-def test_a_licence_has_one_name_however_it_is_written(written, identifier):
-    assert licence_id(written) == identifier
-    assert licence_id(identifier) == identifier
+def test_a_license_has_one_name_however_it_is_written(written, identifier):
+    assert license_id(written) == identifier
+    assert license_id(identifier) == identifier
 
 
 @pytest.mark.parametrize(
-    ("licence", "use"),
+    ("terms", "use"),
     [
         ("CC-BY-4.0", "allowed"),
         ("CC-BY-SA", "allowed"),
@@ -79,8 +79,8 @@ def test_a_licence_has_one_name_however_it_is_written(written, identifier):
         ("terms of the project", "unknown"),
     ],
 )
-def test_a_licence_says_whether_commercial_use_is_allowed(licence, use):
-    assert commercial_use(licence) == use
+def test_a_license_says_whether_commercial_use_is_allowed(terms, use):
+    assert commercial_use(terms) == use
 
 
 @pytest.mark.parametrize(
@@ -94,19 +94,19 @@ def test_a_licence_says_whether_commercial_use_is_allowed(licence, use):
         "not for commercial use",
     ],
 )
-def test_a_condition_beside_a_free_licence_is_never_lost(written):
+def test_a_condition_beside_a_free_license_is_never_lost(written):
     assert commercial_use(written) == "not_allowed"
-    assert commercial_use(licence_id(written)) == "not_allowed"
+    assert commercial_use(license_id(written)) == "not_allowed"
 
 
-def test_one_licence_that_forbids_commercial_use_decides_for_all():
+def test_one_license_that_forbids_commercial_use_decides_for_all():
     assert joint_commercial_use(["CC-BY-4.0", "unknown", "CC-BY-NC-4.0"]) == "not_allowed"
     assert joint_commercial_use(["CC-BY-4.0", "unknown"]) == "unknown"
     assert joint_commercial_use(["CC-BY-4.0", "CC0-1.0"]) == "allowed"
     assert joint_commercial_use([]) == "unknown"
 
 
-def test_the_ledger_counts_licences_and_authors_by_source():
+def test_the_ledger_counts_licenses_and_authors_by_source():
     pictures = [
         picture("wild", 1, "cc-by-nc", "Ann"),
         picture("wild", 2, "Attribution-NonCommercial License", "Ann"),
@@ -116,19 +116,19 @@ def test_the_ledger_counts_licences_and_authors_by_source():
     ]
     found = ledger(pictures)
     wild, house = found.sources["wild"], found.sources["house"]
-    assert wild.licences == {"CC-BY-NC": 2, "CC0-1.0": 1, "unknown": 1}
+    assert wild.licenses == {"CC-BY-NC": 2, "CC0-1.0": 1, "unknown": 1}
     assert (wild.num_pictures, wild.num_authors, wild.commercial_use) == (4, 2, "not_allowed")
     assert wild.sentence == (
         "may not be used commercially: 2 of 4 pictures forbid it, and of 1 of 4 pictures it is not known"
     )
     assert (house.commercial_use, house.sentence) == (
         "allowed",
-        "may be used commercially: the licences of all 1 pictures allow it",
+        "may be used commercially: the licenses of all 1 pictures allow it",
     )
-    assert json.loads(msgspec.json.encode(found))["sources"]["wild"]["licences"]["CC-BY-NC"] == 2
+    assert json.loads(msgspec.json.encode(found))["sources"]["wild"]["licenses"]["CC-BY-NC"] == 2
 
 
-def test_an_unknown_licence_is_never_taken_for_leave():
+def test_an_unknown_license_is_never_taken_for_leave():
     found = ledger([picture("wild", 1, "CC BY 4.0"), picture("wild", 2)]).sources["wild"]
     assert found.commercial_use == "unknown"
     assert found.sentence == "may perhaps not be used commercially: of 1 of 2 pictures it is not known"

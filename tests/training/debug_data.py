@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from training.herbarium.drawn_data import ensure_drawn
+from training.herbarium.training_data import ensure_training_data
 from training.recipe import read_recipe
 
 DEBUG = read_recipe(Path("debug"))
@@ -18,5 +18,5 @@ def debug_data(tmp_path_factory):
 def draw_debug_data(base):
     """The folder, below a base; drawn unless it is there."""
     folder = base / "debug-data"
-    ensure_drawn(msgspec.structs.replace(DEBUG.data, data=folder), DEBUG.run.seed)
+    ensure_training_data(msgspec.structs.replace(DEBUG.data, data=folder), DEBUG.run.seed)
     return folder

@@ -2,7 +2,7 @@
 
 from training.dataset.audit import Ledger, NearGroups
 from training.dataset.classes import Classes, MergedName, WrittenName
-from training.dataset.report import LicenceSummary, NameFinding, NameFindings
+from training.dataset.report.schema import LicenseSummary, NameFinding, NameFindings
 
 _MERGED = {
     "within_source": "one source writes it in several ways: one output",
@@ -52,13 +52,13 @@ def near_copy_notes(found: NearGroups) -> tuple[str, ...]:
     )
 
 
-def licence_summaries(ledger: Ledger) -> dict[str, LicenceSummary]:
+def license_summaries(ledger: Ledger) -> dict[str, LicenseSummary]:
     """What may be done with the pictures of each source."""
     return {
-        name: LicenceSummary(
+        name: LicenseSummary(
             commercial_use=found.commercial_use,
             sentence=found.sentence,
-            licences=found.licences,
+            licenses=found.licenses,
             num_authors=found.num_authors,
         )
         for name, found in ledger.sources.items()

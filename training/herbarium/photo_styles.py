@@ -11,7 +11,7 @@ import msgspec
 from training.herbarium.backdrop import OUTDOORS, Backdrop
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class PhotoStyle(msgspec.Struct, frozen=True, kw_only=True):
     """How photographs are taken."""
 
     backdrops: tuple[Backdrop, ...] = OUTDOORS
@@ -28,11 +28,11 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     """Standard deviation of that tint."""
 
 
-PLAIN_LOOK: Final = Look()
-INATURALIST_LOOK: Final = Look(zoom=0.92, brightness=(0.62, 1.24), warmth_spread=0.1)
-PLANTNET_LOOK: Final = Look(
+PLAIN_STYLE: Final = PhotoStyle()
+INATURALIST_STYLE: Final = PhotoStyle(zoom=0.92, brightness=(0.62, 1.24), warmth_spread=0.1)
+PLANTNET_STYLE: Final = PhotoStyle(
     backdrops=("plain", "plain", "bokeh", "soil"), close_ups=0.6, zoom=1.15, brightness=(0.75, 1.15), warmth=-0.03
 )
-HOUSE_LOOK: Final = Look(
+HOUSE_STYLE: Final = PhotoStyle(
     backdrops=("room", "room", "wall"), close_ups=0.2, zoom=0.95, brightness=(0.66, 1.06), warmth=0.12
 )

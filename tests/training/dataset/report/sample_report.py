@@ -5,8 +5,8 @@ from pathlib import Path
 
 from models.taxonomy import Output, Taxon, Taxonomy
 from training.dataset.collection import Collection, SourceEntry
-from training.dataset.inventory import Facts, Picture
-from training.dataset.report import LicenceSummary, NameFinding, NameFindings, summarize
+from training.dataset.labeled_picture import ImageInfo, LabeledPicture
+from training.dataset.report import LicenseSummary, NameFinding, NameFindings, summarize
 from training.dataset.report.reasons import MEANINGS
 from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass
 
@@ -20,11 +20,11 @@ LEFT_OUT = [
 
 def picture(path="a.jpg", label=ROSE, side_px=500, num_bytes=1000, source=None, **record):
     plant = SourceClass(class_id=label, name=NAMES.get(label, label))
-    return Picture(
+    return LabeledPicture(
         source=source or label.partition(":")[0],
         record=PictureRecord(path=path, plant=plant, **record),
         label=label,
-        facts=Facts(sha256="0" * 64, num_bytes=num_bytes, width=2 * side_px, height=side_px, perceptual_hash=0),
+        info=ImageInfo(sha256="0" * 64, num_bytes=num_bytes, width=2 * side_px, height=side_px, perceptual_hash=0),
     )
 
 
@@ -67,10 +67,10 @@ def make_report(pictures=PICTURES, splits=SPLITS, left_out=LEFT_OUT, rules=None,
         genus_level=(NameFinding(name="Crocus", members=("house: Crocus spp.",)),),
         similar=(NameFinding(name="Iris lutea", members=("wild: Iris luteus",)),),
     )
-    licences = {
-        "wild": LicenceSummary(
-            commercial_use="not_allowed", sentence="May not be used commercially.", licences={"CC BY-NC": 3, "": 1}
+    licenses = {
+        "wild": LicenseSummary(
+            commercial_use="not_allowed", sentence="May not be used commercially.", licenses={"CC BY-NC": 3, "": 1}
         )
     }
-    given = {"names": names, "licences": licences} | findings
+    given = {"names": names, "licenses": licenses} | findings
     return summarize(rules or collection(), pictures, splits, left_out, taxonomy(), **given)

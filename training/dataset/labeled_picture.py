@@ -5,7 +5,7 @@ import msgspec
 from training.dataset.sources.record import PictureRecord
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ImageInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one look at a picture's bytes found out."""
 
     sha256: str
@@ -20,7 +20,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """64-bit pHash of the upright picture (a DCT; Zauner 2010); near duplicates differ in few bits."""
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LabeledPicture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One picture that decodes and has a class."""
 
     source: str
@@ -28,7 +28,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     record: PictureRecord
     label: str
     """Key of its network output."""
-    facts: Facts
+    info: ImageInfo
 
     @property
     def picture_id(self) -> str:

@@ -3,6 +3,7 @@
 import datetime
 
 import msgspec
+from msgspec import field
 
 from models.bundle import CommercialUse
 from training.dataset.sources.record import LeftOut, Split
@@ -34,15 +35,15 @@ class NameFindings(Part, frozen=True):
     """Names so alike that one may be a misspelling; nothing was merged."""
 
 
-class LicenceSummary(Part, frozen=True):
+class LicenseSummary(Part, frozen=True):
     """What may be done with the pictures of one source."""
 
     commercial_use: CommercialUse
-    """What the licences, taken together, say of commercial use."""
+    """What the licenses, taken together, say of commercial use."""
     sentence: str
     """The same for people, and why."""
-    licences: dict[str, int] = {}
-    """Licence -> number of pictures."""
+    licenses: dict[str, int] = field(name="licences", default_factory=dict)
+    """License -> number of pictures."""
     num_authors: int = 0
     """Distinct authors that are named."""
 
@@ -130,7 +131,7 @@ class Report(Part, frozen=True):
     names: NameFindings
     near_copies: tuple[tuple[str, ...], ...]
     """Groups of pictures that look alike, by picture id; each group stays in one split."""
-    licences: dict[str, LicenceSummary]
+    licenses: dict[str, LicenseSummary] = field(name="licences")
     short_sides_px: Histogram
     file_sizes_bytes: Histogram
     notes: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from models.errors import DataError
-from training.dataset.inventory import Facts
+from training.dataset.labeled_picture import ImageInfo
 
 # Raised whenever the same bytes may give other facts, such as another perceptual hash.
 _EDITION: Final = 2
@@ -40,7 +40,7 @@ class Fault(NamedTuple):
     reason: str
 
 
-class Journal:
+class ResultsCache:
     """The findings of this run and of earlier ones. Used as a context manager, which writes what is left at the end.
 
     Args:
@@ -62,7 +62,7 @@ class Journal:
             self._database.close()
             raise
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> "ResultsCache":
         return self
 
     def __exit__(
@@ -74,7 +74,7 @@ class Journal:
         finally:
             self._database.close()
 
-    def unchanged(self, stamps: Mapping[str, Stamp]) -> Iterator[tuple[str, Facts | Fault]]:
+    def unchanged(self, stamps: Mapping[str, Stamp]) -> Iterator[tuple[str, ImageInfo | Fault]]:
         """What is known of those files that are still the same.
 
         Args:
@@ -85,7 +85,7 @@ class Journal:
                 if stamps.get(path) == (num_bytes, mtime_ns):
                     yield path, Fault(code, reason) if code else _facts(num_bytes, *facts)
 
-    def add(self, found: Sequence[tuple[str, Stamp, Facts | Fault]]) -> None:
+    def add(self, found: Sequence[tuple[str, Stamp, ImageInfo | Fault]]) -> None:
         """Keeps what was found out about files, each as it looked before it was read."""
         rows = [(path, *stamp, *_columns(outcome)) for path, stamp, outcome in found]
         with self._explained():
@@ -122,14 +122,14 @@ class Journal:
             ) from error
 
 
-def _columns(outcome: Facts | Fault) -> tuple[str, str, str, int, int, str]:
+def _columns(outcome: ImageInfo | Fault) -> tuple[str, str, str, int, int, str]:
     if isinstance(outcome, Fault):
         return outcome.code, outcome.reason, "", 0, 0, ""
     return "", "", outcome.sha256, outcome.width, outcome.height, f"{outcome.perceptual_hash:016x}"
 
 
-def _facts(num_bytes: int, sha256: str, width: int, height: int, perceptual_hash: str) -> Facts:
-    return Facts(
+def _facts(num_bytes: int, sha256: str, width: int, height: int, perceptual_hash: str) -> ImageInfo:
+    return ImageInfo(
         sha256=sha256,
         num_bytes=num_bytes,
         width=width,

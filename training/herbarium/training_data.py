@@ -15,7 +15,7 @@ from models.errors import DataError
 from training.dataset.classes import build_classes
 from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
 from training.dataset.sources.record import SourceClass, Split
-from training.herbarium import PLAIN_LOOK, SpeciesName, species_name
+from training.herbarium import PLAIN_STYLE, SpeciesName, species_name
 from training.herbarium.drawings import Drawing, draw_files
 from training.recipe import DataRecipe
 
@@ -27,7 +27,7 @@ SPLIT_OF_PICTURE: Final[tuple[Split, ...]] = ("test", "validation", "validation"
 _PICTURES_PER_PROCESS: Final = 100  # a process takes a second to start, a picture a tenth to draw
 
 
-def ensure_drawn(data: DataRecipe, seed: int) -> None:
+def ensure_training_data(data: DataRecipe, seed: int) -> None:
     """Draws the data of a recipe that asks for drawn species, unless its data folder holds prepared data.
 
     Args:
@@ -50,7 +50,7 @@ def ensure_drawn(data: DataRecipe, seed: int) -> None:
 def _draw(folder: Path, num_species: int, seed: int) -> None:
     names = [species_name(species, seed) for species in range(num_species)]
     drawings = [
-        Drawing(f"{_class_id(name)}/{picture:02}.jpg", species, picture, PLAIN_LOOK, SIDE_PX, SIDE_PX)
+        Drawing(f"{_class_id(name)}/{picture:02}.jpg", species, picture, PLAIN_STYLE, SIDE_PX, SIDE_PX)
         for species, name in enumerate(names)
         for picture in range(len(SPLIT_OF_PICTURE))
     ]
