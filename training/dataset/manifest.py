@@ -1,9 +1,9 @@
-"""The Parquet table of every training picture: place, label, split, group, license, hash; beside it `taxa.json`.
+"""The manifest: a Parquet table of all pictures (place, label, split, group, license, hash), and `taxa.json`.
 
-The table is the only thing that training reads about the data; its SHA-256 is kept in every checkpoint, so that a run
-is never resumed on other data. `manifest.arrow` holds the same rows uncompressed: every process maps it into memory
-instead of reading it, so 1.6 million rows cost a loader process next to nothing. It is made from the Parquet file
-whenever it is missing or belongs to another one.
+Training reads nothing else about the data. Every checkpoint stores the SHA-256 of the table, so that a run cannot be
+resumed on other data. `manifest.arrow` has the same rows uncompressed: every process maps it into memory, so that 1.6
+million rows take almost no memory in a loader process. It is written from the Parquet file if it is missing or belongs
+to another one.
 """
 
 import io
@@ -33,44 +33,44 @@ SCHEMA: Final = pa.schema(
         pa.field("picture_id", pa.string(), nullable=False),  # source, colon, path below the source's root
         pa.field("source", _TEXT, nullable=False),
         pa.field("path", pa.string(), nullable=False),  # relative to the source's root, which the metadata names
-        pa.field("shard", _TEXT, nullable=False),  # tar file that holds the picture; empty: a file of its own
+        pa.field("shard", _TEXT, nullable=False),  # tar file with the picture; empty for a file of its own
         pa.field("offset", pa.int64(), nullable=False),  # of the picture's first byte in its shard or file
         pa.field("length", pa.int64(), nullable=False),  # bytes
         pa.field("label", _TEXT, nullable=False),  # key of the network output
         pa.field("split", _TEXT, nullable=False),
-        pa.field("group", pa.string(), nullable=False),  # pictures of one group never straddle two splits
-        pa.field("licence", _TEXT, nullable=False),  # as SPDX names it; "unknown"
+        pa.field("group", pa.string(), nullable=False),  # pictures of one group are in one split
+        pa.field("licence", _TEXT, nullable=False),  # SPDX identifier, or "unknown"
         pa.field("author", _TEXT, nullable=False),
         pa.field("taken_on", pa.date32()),
         pa.field("latitude", pa.float32()),  # degrees
         pa.field("longitude", pa.float32()),
-        pa.field("sha256", pa.string(), nullable=False),  # of the bytes that offset and length name
-        pa.field("width", pa.int32(), nullable=False),  # upright, px, of the same bytes
+        pa.field("sha256", pa.string(), nullable=False),  # of these bytes
+        pa.field("width", pa.int32(), nullable=False),  # px, upright
         pa.field("height", pa.int32(), nullable=False),
     ]
 )
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a picture's bytes lie."""
+    """Where a picture's bytes are stored."""
 
     file: str
-    """Path or URL of the picture's file or of the shard that holds it."""
+    """Path or URL of the picture's file, or of its shard."""
     offset: int
     """First byte."""
     length: int
-    """How many bytes; the whole file where the picture has one of its own."""
+    """Number of bytes."""
     whole: bool
-    """Whether the picture is a file of its own."""
+    """Whether the picture is a file of its own, not part of a shard."""
 
 
 class SourceNote(msgspec.Struct, frozen=True):
-    """What is known of a source as a whole."""
+    """Facts about one source."""
 
     root: str
     """Folder that its paths are relative to."""
     note: str = ""
-    """What a user of the weights must know of it."""
+    """What a user of the weights must know about it."""
 
 
 class Manifest:
@@ -78,11 +78,11 @@ class Manifest:
 
     Args:
         folder: Written by training/prepare.py.
-        shards: Folder or URL (s3://, gs://) that the shards lie in; default: the data folder.
-        sha256: Only the manifest with this hash will do: that of the process that started this one.
+        shards: Folder or URL (s3://, gs://) of the shards; default: the data folder.
+        sha256: Required hash of the manifest; worker processes pass the hash of the process that started them.
 
     Raises:
-        DataError: Something is missing, damaged, or manifest and taxa do not belong together.
+        DataError: A file is missing or damaged, or manifest and taxa do not belong together.
     """
 
     def __init__(self, folder: Path, shards: str = "", *, sha256: str = "") -> None:
@@ -99,7 +99,7 @@ class Manifest:
             )
 
     def __reduce__(self) -> tuple[Callable[..., "Manifest"], tuple[Path, str]]:
-        """Other processes open the files themselves: the table is memory-mapped, and shared that way."""
+        """Pickles the paths only: another process maps the files again, and so shares the memory."""
         return partial(Manifest, sha256=self.sha256), (self.folder, self._shards)
 
     def __len__(self) -> int:
@@ -107,25 +107,25 @@ class Manifest:
 
     @property
     def sha256(self) -> str:
-        """Hash of the manifest file, which a checkpoint must agree with."""
+        """SHA-256 of the manifest file, which checkpoints store."""
         return str((self.table.schema.metadata or {})[_SHA256_KEY].decode())
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
-        """Position of each picture's output; shape (len(self),). For whole splits; `label` is for single pictures."""
+        """Position of each picture's output; shape (len(self),). Copies the column; use `label` for single pictures."""
         return np.asarray(self._output_of_code[self._codes("label")])
 
     def label(self, row: int) -> int:
-        """Position of one picture's output, without a copy of the column."""
+        """Returns the position of one picture's output."""
         return int(self._output_of_code[self._codes("label")[row]])
 
     def name(self, row: int) -> str:
-        """Which picture a row is, for people: its file, in or out of a shard."""
+        """Returns the picture's file, for messages."""
         shard = self._text("shard", row)
         return f"{self.folder / shard}: {self._text('picture_id', row)}" if shard else self.place(row).file
 
     def place(self, row: int) -> Place:
-        """Where the bytes of one picture lie."""
+        """Returns where the bytes of one picture are stored."""
         shard, length = self._text("shard", row), int(self.table["length"][row].as_py())
         if not shard:
             root = self.sources[self._text("source", row)].root
@@ -134,22 +134,24 @@ class Manifest:
         return Place(f"{base}/{shard}", int(self.table["offset"][row].as_py()), length, whole=False)
 
     def path(self, row: int) -> Path:
-        """The file of a picture that has one of its own."""
+        """Returns the file of a picture that is not in a shard."""
         return Path(self.place(row).file)
 
     def has(self, split: Split) -> bool:
-        """Whether any picture belongs to the split."""
+        """Returns whether the split has any picture."""
         names = self._dictionary("split")
         return split in names and bool((self._codes("split") == names.index(split)).any())
 
     def rows_of(self, split: Split) -> npt.NDArray[np.int64]:
-        """The rows of a split, in ascending order.
+        """Returns the rows of a split, in ascending order.
 
         Raises:
             DataError: The split is empty.
         """
         if not self.has(split):
-            raise DataError(f"the data has no {split} pictures", value=self.folder, remedy="prepare it with that split")
+            raise DataError(
+                f"the data has no {split} pictures", value=self.folder, remedy="prepare the data with that split"
+            )
         return np.flatnonzero(self._codes("split") == self._dictionary("split").index(split))
 
     @cached_property
@@ -161,7 +163,7 @@ class Manifest:
         return str(self.table[column][row].as_py())
 
     def _codes(self, column: str) -> npt.NDArray[np.int32]:
-        """The column's dictionary codes, in the mapped file itself."""
+        """Returns the column's dictionary codes, without a copy."""
         codes: npt.NDArray[np.int32] = self.table[column].chunk(0).indices.to_numpy()
         return codes
 
@@ -179,15 +181,15 @@ def write_manifest(
     plan: str = "",
     beside: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Writes manifest and taxa; all files are there whole, or the old ones still stand.
+    """Writes manifest and taxa: all files are replaced, or none.
 
     Args:
-        folder: Where to.
-        columns: Arrow arrays, arrays or lists of equal length, with the names of `SCHEMA`.
+        folder: Folder to write to.
+        columns: Arrow arrays, arrays or lists of equal length, named as in `SCHEMA`.
         taxonomy: The outputs that the labels name.
-        sources: Where the pictures of each source lie.
-        plan: Of packed data, the identity of the plan that its shards follow.
-        beside: Name -> content of further files that tell of the same data.
+        sources: Root and note of each source.
+        plan: For packed data, the identity of the plan that its shards follow.
+        beside: Name -> content of further files to replace together with these.
     """
     metadata = {"sources": msgspec.json.encode(dict(sources)), "label_hash": taxonomy.label_hash}
     if plan:
@@ -200,9 +202,9 @@ def write_manifest(
 
 
 def _open_index(folder: Path, expected: str) -> pa.Table:
-    """Maps the uncompressed rows, writing them first where they are missing or belong to another manifest.
+    """Maps the uncompressed rows, which are written first if they are missing or belong to another manifest.
 
-    A process that expects a manifest takes an index that says so for granted, and hashes nothing.
+    An index with the expected hash is used as it is, without hashing the manifest.
     """
     index, manifest = folder / INDEX_FILE, folder / MANIFEST_FILE
     mapped = _map_index(index)
@@ -213,9 +215,9 @@ def _open_index(folder: Path, expected: str) -> pa.Table:
     sha256 = file_sha256(manifest)
     if expected and sha256 != expected:
         raise DataError(
-            "the data was prepared anew while it was used",
+            "the data was prepared again while a run was using it",
             value=folder,
-            remedy="start the run again, and prepare into another folder the next time",
+            remedy="start the run again; prepare into another folder next time",
         )
     if mapped is not None and _sha256_of(mapped) == sha256:
         return mapped
@@ -234,9 +236,9 @@ def _sha256_of(table: pa.Table) -> str:
 
 
 def _write_index(index: Path, table: pa.Table, sha256: str) -> pa.Table:
-    """Writes one record batch, in which a row is found without searching for its chunk, and maps it.
+    """Writes the rows as one record batch, so that a row is found without a search for its chunk, and maps them.
 
-    In a folder that may not be written, or on a full disk, the rows cost memory and nothing else.
+    If the file cannot be written (read-only folder, full disk), the rows stay in memory.
     """
     schema = table.schema.with_metadata((table.schema.metadata or {}) | {_SHA256_KEY: sha256.encode()})
     table = table.cast(schema)
@@ -268,7 +270,7 @@ def _read_taxonomy(folder: Path) -> Taxonomy:
 
 def _not_prepared(folder: Path) -> DataError:
     return DataError(
-        "no prepared data stands there",
+        "the folder holds no prepared data",
         value=folder,
         limit=f"a folder with {MANIFEST_FILE} and {TAXA_FILE}",
         remedy="run training/prepare.py first",

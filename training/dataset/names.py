@@ -1,9 +1,9 @@
-"""A name as a data set writes it -> the parts of a scientific name, and a key that is equal for every way to write it.
+"""Parses a written name into the parts of a scientific name, and a key that all spellings of the name share.
 
-"Mazus pumilus (Burm. f.) Steenis", "Mazus  pumilus" and "MAZUS PUMILUS" are all "mazus pumilus". The rules are those
-of the International Code of Nomenclature for algae, fungi, and plants (the ICN, Shenzhen Code 2018), as far as written
-names follow them: a genus, an epithet in lower case, an author. What does not read like that is taken as a common name,
-whole and unchanged, so that two names are never thrown together because half of each was not understood.
+"Mazus pumilus (Burm. f.) Steenis", "Mazus  pumilus" and "MAZUS PUMILUS" have the key "mazus pumilus". The rules are
+those of the International Code of Nomenclature for algae, fungi, and plants (the ICN, Shenzhen Code 2018), as far as
+written names follow them: a genus, an epithet in lower case, an author. A text that does not parse is a common name,
+kept whole and unchanged, so that two names are never merged because a part of each was ignored.
 """
 
 import unicodedata
@@ -19,9 +19,9 @@ _HYBRID_SIGNS: Final = frozenset({"×", "x", "X", "+"})  # "+" marks a graft-chi
 _APOSTROPHES: Final = dict.fromkeys('‘’´`“”"', "'")
 _DASHES: Final = dict.fromkeys("‐‑–", "-")
 # Soft hyphen, spaces without width, byte order mark.
-_UNSEEN: Final = dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff")
-_SPELLING: Final = str.maketrans({**_APOSTROPHES, **_DASHES, **_UNSEEN, "_": " ", "×": " × ", "✕": " × "})
-# ICN article 60.7: what these letters become in a Latin name; all other marks are dropped.
+_INVISIBLE: Final = dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff")
+_SPELLING: Final = str.maketrans({**_APOSTROPHES, **_DASHES, **_INVISIBLE, "_": " ", "×": " × ", "✕": " × "})
+# ICN article 60.7: these letters in a Latin name; all other marks are dropped.
 _LETTERS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "æ": "ae", "œ": "oe", "ø": "oe", "å": "ao", "ł": "l"})
 _RANKS: Final = {
     "subsp": "subsp.", "ssp": "subsp.", "subspecies": "subsp.", "nothosubsp": "subsp.",
@@ -29,41 +29,41 @@ _RANKS: Final = {
     "f": "f.", "fo": "f.", "forma": "f.", "nothof": "f.", "subf": "subf.",
 }  # fmt: skip
 _CULTIVAR: Final = "cv."
-# A determination with "cf." is the likely species; "agg." and "s.l." take it in a wide sense.
+# "cf." marks the likely species; "agg." and "s.l." the species in a wide sense.
 _QUALIFIERS: Final = frozenset({"cf.", "cf", "agg.", "agg", "s.l.", "s.lat.", "s.str.", "?"})
-# After a genus: no species is named. "aff." says "near that species", and so not it.
+# After a genus these words name no species; "aff." means "near that species", so not that species.
 _NO_SPECIES: Final = frozenset(
     "sp spp hybrid hybrids cultivar cultivars hyb aff sect subsect subg subgen ser".split()  # noqa: SIM905
 )
-# Words in lower case that stand in author citations, and are no epithets.
+# Words in lower case that occur in author citations, and are not epithets.
 _CONNECTIVES: Final = frozenset(
     "ex et in and non nec apud pro sensu auct auctt hort emend nom al f fil "  # noqa: SIM905
     "de des du da das do dos del della di la le van von der den ter ten zu zur vom zum y e".split()
 )
-# These too, but they are also epithets: Pelargonium × hortorum, Psilotum nudum.
+# Words of author citations that are also epithets: Pelargonium × hortorum, Psilotum nudum.
 _CITATION_WORDS: Final = _CONNECTIVES | {"auctorum", "hortorum", "lato", "nomen", "nudum", "parte", "stricto"}
 _ENGLISH_WORDS: Final = frozenset({"of", "the", "or", "with", "on"})
 
 
 class PlantName(msgspec.Struct, frozen=True, kw_only=True):
-    """A name taken apart."""
+    """A parsed name."""
 
     genus: str
-    """Genus, with a capital; of a common name the whole phrase, as written."""
+    """Genus, capitalized; for a common name the whole phrase, as written."""
     epithet: str = ""
-    """Specific epithet; empty where no species is named. Of a hybrid formula the rest of it ("alba × fragilis")."""
+    """Specific epithet, empty if no species is named; for a hybrid formula the rest of it ("alba × fragilis")."""
     infraspecific_rank: str = ""
-    """As in "subsp.", "var.", "f." or, of a cultivar, "cv."; empty where a third word stands without one."""
+    """Such as "subsp.", "var.", "f." or, for a cultivar, "cv."; empty if a third word has no rank."""
     infraspecific_epithet: str = ""
-    """The lowest epithet that is given, or the name of a cultivar."""
+    """The lowest epithet, or the name of a cultivar."""
     author: str = ""
     """As written."""
     nothogenus: bool = False
-    """A hybrid sign stands before the genus."""
+    """Whether a hybrid sign precedes the genus."""
     nothospecies: bool = False
-    """A hybrid sign stands before the epithet."""
+    """Whether a hybrid sign precedes the epithet."""
     common: bool = False
-    """Not readable as a scientific name."""
+    """Whether the text does not parse as a scientific name."""
 
     @property
     def hybrid(self) -> bool:
@@ -72,17 +72,17 @@ class PlantName(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rank(self) -> Rank:
-        """Species only where one is named; a common name may stand for many."""
+        """Species if one is named, else genus; a common name may mean several species."""
         return "species" if self.epithet else "genus"
 
     @property
     def infraspecific(self) -> str:
-        """The part below the species, as in "subsp. minima"; empty where there is none."""
+        """The part below the species, such as "subsp. minima"; empty if there is none."""
         return f"{self.infraspecific_rank} {self.infraspecific_epithet}".strip()
 
     @property
     def key(self) -> str:
-        """Equal for every way to write the name: lower case, ASCII, no author, no hybrid sign."""
+        """Equal for all spellings of the name: lower case, ASCII, no author, no hybrid sign."""
         return _ascii(" ".join(part for part in (self.genus, self.epithet, self.infraspecific) if part))
 
     @property
@@ -96,25 +96,24 @@ class PlantName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_name(text: str, *, scientific: bool = False) -> PlantName:
-    """Takes a name apart.
+    """Parses a name.
 
-    What cannot be told from the text alone is decided so: a capitalized second word without the marks of an author
-    (a full stop, brackets, "ex", "&") makes a common name ("Venus Flytrap", and also "Monstera Deliciosa"), unless the
-    text is in capitals throughout or known to be scientific. A second word in lower case makes a species, also in
-    "Peace lily". Whichever it is, the key is the same.
+    Ambiguous texts: a capitalized second word without the marks of an author (a full stop, brackets, "ex", "&") makes
+    a common name ("Venus Flytrap", and also "Monstera Deliciosa"), unless the whole text is in capitals or `scientific`
+    is set. A second word in lower case makes a species, also in "Peace lily". The key is the same in both cases.
 
     Args:
-        text: With or without author, hybrid sign, ranks, "spp."; underscores and odd spaces are spaces.
-        scientific: The text is known to be a scientific name, as it stands beside a common one.
+        text: With or without author, hybrid sign, ranks, "spp."; underscores and unusual spaces count as spaces.
+        scientific: The text is known to be a scientific name, because a common name is given beside it.
 
     Raises:
-        DataError: The name has letters that are not Latin, or neither letter nor digit.
+        DataError: The name has letters that are not Latin, or neither letters nor digits.
     """
     words = _split_words(text)
     name = _parse_scientific(words, scientific) or _common_name(words)
     if not name.key.isascii() or not any(char.isalnum() for char in name.genus):
         raise DataError(
-            "a class has no name in Latin letters, and would be one with every other such class",
+            "a class has no name in Latin letters, so it cannot be told from other such classes",
             value=text,
             limit="a scientific name",
             remedy="name its folder Common (Scientific)",
@@ -123,7 +122,7 @@ def parse_name(text: str, *, scientific: bool = False) -> PlantName:
 
 
 def _split_words(text: str) -> list[str]:
-    """The words in uniform spelling; a text in capitals becomes lower case, but for authors that can be told."""
+    """Returns the words in uniform spelling; a text in capitals becomes lower case, except for recognizable authors."""
     words = unicodedata.normalize("NFC", text).translate(_SPELLING).split()
     words = [word for word in words if word.lower() not in _QUALIFIERS]
     plain = " ".join(word for word in words if word not in _HYBRID_SIGNS)
@@ -133,7 +132,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def _parse_scientific(words: Sequence[str], scientific: bool) -> PlantName | None:
-    """Reads genus, epithet and so on from left to right; None if something does not fit."""
+    """Parses genus, epithet and so on from left to right; returns None if the text is not a scientific name."""
     words, nothogenus = _take_hybrid_sign(words)
     words, cultivar = _take_cultivar(words)
     if not words or not _is_word(words[0]):
@@ -149,7 +148,7 @@ def _parse_scientific(words: Sequence[str], scientific: bool) -> PlantName | Non
     if not epithet:
         return None
     rest = rest[1:]
-    if not _HYBRID_SIGNS.isdisjoint(rest):  # a formula: the parents say what it is
+    if not _HYBRID_SIGNS.isdisjoint(rest):  # a formula, which names the parents
         formula = " ".join("×" if word in _HYBRID_SIGNS else word for word in [epithet, *rest])
         return _name(genus, formula, infraspecific, [], nothogenus=nothogenus)
     below, author = _take_infraspecific(rest)
@@ -187,7 +186,7 @@ def _common_name(words: Sequence[str]) -> PlantName:
 
 
 def _take_hybrid_sign(words: Sequence[str]) -> tuple[Sequence[str], bool]:
-    """The words without a hybrid sign at their head, be it of its own or glued as in "xCitrofortunella"."""
+    """Returns the words without a leading hybrid sign (also as in "xCitrofortunella"), and whether there was one."""
     if len(words) > 1 and words[0] in _HYBRID_SIGNS:
         return words[1:], True
     if words and words[0][0] == "x" and words[0][1:2].isupper():
@@ -196,7 +195,7 @@ def _take_hybrid_sign(words: Sequence[str]) -> tuple[Sequence[str], bool]:
 
 
 def _take_cultivar(words: Sequence[str]) -> tuple[Sequence[str], str]:
-    """The words without the cultivar, and the cultivar: 'Peace' in quotes (unlike the author 't Hart), or cv. Peace."""
+    """Returns the words without the cultivar, and the cultivar: 'Peace' (unlike the author 't Hart) or cv. Peace."""
     for start, word in enumerate(words[1:], start=1):
         if word.lower() in {"cv.", "cv"} and start + 1 < len(words):
             return words[:start], " ".join(words[start + 1 :]).strip("'")
@@ -208,10 +207,10 @@ def _take_cultivar(words: Sequence[str]) -> tuple[Sequence[str], str]:
 
 
 def _take_infraspecific(words: Sequence[str]) -> tuple[tuple[str, str], Sequence[str]]:
-    """Rank and epithet below the species, and the author.
+    """Returns rank and epithet below the species, and the author.
 
-    "f." is a forma only before an epithet; in "Baker f. ex Harms" it is filius, the son. Of several ranks the lowest
-    counts. A third word in lower case without a rank is how zoologists, and some tables, write a subspecies.
+    "f." means forma only before an epithet; in "Baker f. ex Harms" it is filius, the son. The lowest of several ranks
+    counts. A third word in lower case without a rank is a subspecies, as in zoology.
     """
     for start in range(len(words) - 2, -1, -1):
         rank = _RANKS.get(words[start].lower().rstrip("."))
@@ -223,13 +222,13 @@ def _take_infraspecific(words: Sequence[str]) -> tuple[tuple[str, str], Sequence
 
 
 def _names_no_species(words: Sequence[str]) -> bool:
-    """Whether what follows the genus says that there is no species: "spp.", "sp. 1", "sect. Caninae", a bare "ssp."."""
+    """Returns whether the words after the genus name no species: "spp.", "sp. 1", "sect. Caninae", a bare "ssp."."""
     first = words[0].lower().rstrip("0123456789.")
     return first in _NO_SPECIES or (len(words) == 1 and first in _RANKS)
 
 
 def _epithet(words: Sequence[str], scientific: bool) -> str:
-    """The epithet at the head of the words; empty if there is none."""
+    """Returns the epithet that the words begin with; empty if there is none."""
     first = words[0]
     if _is_epithet(first):
         return first
@@ -238,7 +237,7 @@ def _epithet(words: Sequence[str], scientific: bool) -> str:
 
 
 def _is_word(word: str) -> bool:
-    """Letters, hyphens, and digits after the first; generated names have digits."""
+    """Returns whether a word has only letters, hyphens and, after the first character, digits (generated names)."""
     return word[0].isalpha() and word.replace("-", "").isalnum()
 
 
@@ -254,7 +253,7 @@ def _is_epithet(word: str) -> bool:
 
 
 def _opens_author(words: Sequence[str]) -> bool:
-    """Whether the word after a genus can only begin an author: "L.", "(Burm.", "Schott ex Endl.", but not "Flytrap"."""
+    """Returns whether the word after a genus must begin an author: "L.", "(Burm.", "Schott ex Endl.", not "Flytrap"."""
     first = words[0]
     marked = "." in first or first[0] == "(" or first.endswith(",") or (len(first) == 1 and first.isupper())
     followed = first[0].isupper() and len(words) > 1 and words[1] in {"ex", "&", "et"}
@@ -262,7 +261,7 @@ def _opens_author(words: Sequence[str]) -> bool:
 
 
 def _is_author(words: Sequence[str]) -> bool:
-    """Whether every word may stand in an author's citation, which plain words in lower case may not."""
+    """Returns whether every word may be part of an author citation; plain words in lower case may not."""
     return all(_is_author_word(word.strip("()[],;&")) for word in words)
 
 
@@ -271,7 +270,7 @@ def _is_author_word(word: str) -> bool:
 
 
 def _ascii(text: str) -> str:
-    """Lower case without marks, in the letters that the ICN prescribes."""
+    """Returns the text in lower case without diacritics, with the letters that the ICN prescribes."""
     lower = text.lower()
     if lower.isascii():
         return lower

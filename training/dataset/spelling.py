@@ -1,7 +1,7 @@
-"""Which epithets of one genus are so alike that one may be a misspelling of the other.
+"""Epithets of one genus that are so similar that one may be a misspelling of the other.
 
-Found without comparing all with all: two words that are one letter apart become the same word when the right letter is
-taken out of each (or out of the longer), so words are only compared where such shortened forms meet.
+Not all pairs are compared: two words that are one letter apart become equal when that letter is removed from each (or
+from the longer one), so only words with a common shortened form are compared.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,25 +12,25 @@ from typing import Final
 # (thunbergi, thunbergii).
 _ENDINGS: Final = ("ensis", "ense", "ii", "us", "um", "is", "os", "on", "ae", "a", "e", "i")
 _SHORTEST_STEM: Final = 3
-_LONG_STEM: Final = 6  # letters from which one letter more or less in the stem is likely a slip, not another word
+_LONG_STEM: Final = 6  # from this length on, stems that differ by one letter are likely a misspelling
 
 
 def similar_pairs(epithets: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs of epithets that differ by one letter, by their Latin ending only, or, if long, by both.
+    """Returns pairs of epithets that differ by one letter, by their Latin ending, or, if long, by both.
 
     Args:
-        epithets: Of one genus, in lower case; those with digits are generated and never alike.
+        epithets: Of one genus, in lower case. Epithets with digits are generated names and never similar.
 
     Returns:
         Positions of each pair, ascending.
     """
-    meeting: dict[str, list[int]] = {}
+    by_form: dict[str, list[int]] = {}
     for position, epithet in enumerate(epithets):
         if not any(char.isdigit() for char in epithet):
             for form in _shortened_forms(epithet):
-                meeting.setdefault(form, []).append(position)
-    candidates = {pair for positions in meeting.values() for pair in combinations(positions, 2)}
-    return sorted(pair for pair in candidates if _alike(epithets[pair[0]], epithets[pair[1]]))
+                by_form.setdefault(form, []).append(position)
+    candidates = {pair for positions in by_form.values() for pair in combinations(positions, 2)}
+    return sorted(pair for pair in candidates if _similar(epithets[pair[0]], epithets[pair[1]]))
 
 
 def _shortened_forms(epithet: str) -> Iterable[str]:
@@ -42,7 +42,7 @@ def _without_one_letter(word: str) -> Iterable[str]:
     return (word[:cut] + word[cut + 1 :] for cut in range(len(word)))
 
 
-def _alike(first: str, second: str) -> bool:
+def _similar(first: str, second: str) -> bool:
     stems = _stem(first), _stem(second)
     if first == second:
         return False
@@ -52,7 +52,7 @@ def _alike(first: str, second: str) -> bool:
 
 
 def _stem(epithet: str) -> str:
-    """The word without its ending."""
+    """Returns the word without its ending."""
     for ending in _ENDINGS:
         if epithet.endswith(ending) and len(epithet) - len(ending) >= _SHORTEST_STEM:
             return epithet.removesuffix(ending)
@@ -60,7 +60,7 @@ def _stem(epithet: str) -> str:
 
 
 def _one_letter_apart(first: str, second: str) -> bool:
-    """Whether one letter is replaced, added or missing."""
+    """Returns whether one letter is replaced, added or missing."""
     if abs(len(first) - len(second)) > 1:
         return False
     start = next((at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)

@@ -1,8 +1,8 @@
-"""Accepted names from a Darwin Core Taxon file: GBIF's backbone (`Taxon.tsv`), Kew's WCVP, and others of that form.
+"""Accepted names from a Darwin Core Taxon file: GBIF's backbone (`Taxon.tsv`), Kew's WCVP, and others of that format.
 
-Such a file has up to seven million rows, of which a training set needs a few thousand, so it is streamed, never held:
-once for the rows whose name is wanted, and once for each link of the chains from synonym to accepted name (nearly
-always one). A row is taken apart only if its first two words are those of a wanted name.
+Such a file has up to seven million rows, of which a training set needs a few thousand. It is streamed, never held in
+memory: once for the rows whose name is wanted, and once for each link of the chains from synonym to accepted name
+(nearly always one). A row is parsed only if its first two words are those of a wanted name.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -21,15 +21,15 @@ _MISSPELT: Final = {
     "scientfiicname": "scientificname",
     "scientfiicnameauthorship": "scientificnameauthorship",
 }
-# Of these words in a status: no plain statement that the one name means the other.
-_DOUBTFUL_LINKS: Final = ("misapplied", "pro parte", "proparte", "ambiguous")
-_MOST_LINKS: Final = 5  # from synonym to accepted name; longer chains are mistakes of the file
+# A status with one of these words does not make a name a synonym.
+_NO_SYNONYM: Final = ("misapplied", "pro parte", "proparte", "ambiguous")
+_MOST_LINKS: Final = 5  # from synonym to accepted name; longer chains are errors in the file
 
 Standing = Literal["accepted", "synonym", "unplaced"]
 
 
 class AcceptedName(msgspec.Struct, frozen=True, kw_only=True):
-    """The name that a taxonomy holds to be right for a plant."""
+    """The accepted name of a plant."""
 
     key: str
     """As `PlantName.key`."""
@@ -44,11 +44,11 @@ class AcceptedName(msgspec.Struct, frozen=True, kw_only=True):
     family: str = ""
     """Botanical family, if the file gives it."""
     gbif_id: int | None = None
-    """The row's number in GBIF's backbone; only of files with GBIF's own column `canonicalName`."""
+    """The row's number in GBIF's backbone, for files with GBIF's column `canonicalName`."""
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """What one line says; all values as written."""
+    """One line; all values as written."""
 
     taxon_id: str
     accepted_id: str
@@ -59,24 +59,24 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 def read_synonyms(path: Path, keys: Collection[str]) -> dict[str, tuple[AcceptedName, ...]]:
-    """Looks names up.
+    """Looks up the accepted names of names.
 
-    A row in which the name is accepted wins over rows in which it is a synonym, and those over rows of unclear
-    standing. Misapplied and pro-parte names are no synonyms. A synonym whose accepted name is missing from the file, or
-    of another rank, or that only leads back to itself, is passed over.
+    A row in which the name is accepted takes precedence over rows in which it is a synonym, and those over unplaced
+    names. Misapplied and pro-parte names are not synonyms. A synonym is ignored if its accepted name is missing from
+    the file or has another rank, or if the links form a cycle.
 
     Args:
         path: UTF-8 text without quoting, a header line, separated by tabs or (as Kew's) by "|". Columns, in any case
-            and order: taxonID, scientificName, acceptedNameUsageID, taxonomicStatus; and if there are
+            and order: taxonID, scientificName, acceptedNameUsageID, taxonomicStatus; optionally
             scientificNameAuthorship, family, canonicalName, and kingdom, of which only Plantae is read.
         keys: Wanted names, as `PlantName.key`.
 
     Returns:
-        For each name that the file has its accepted name. More than one where the name is a synonym of several (given
-        by different authors to different plants): which one is meant cannot be told.
+        The accepted name of each name in the file. Several if the name is a synonym of several plants (different
+        authors gave it to different plants).
 
     Raises:
-        DataError: The file is missing, is no UTF-8, or lacks a column.
+        DataError: The file is missing, not UTF-8, or lacks a column.
     """
     table = _TaxonFile(path)
     found: dict[str, list[_Row]] = {}
@@ -90,11 +90,11 @@ def read_synonyms(path: Path, keys: Collection[str]) -> dict[str, tuple[Accepted
 
 
 class _TaxonFile:
-    """A Darwin Core Taxon file that is read as often as needed."""
+    """A Darwin Core Taxon file, which can be read several times."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            raise DataError("no such file of synonyms", value=path, remedy="correct `synonyms` or leave it out")
+            raise DataError("no such file of synonyms", value=path, remedy="correct or remove `synonyms`")
         self.path = path
         with path.open("rb") as stream:
             header = stream.readline().decode("utf-8-sig", errors="replace").rstrip("\r\n")
@@ -106,17 +106,17 @@ class _TaxonFile:
                 f"{path} lacks the column {' and '.join(missing)}",
                 value=header[:200] or "an empty file",
                 limit="a Darwin Core Taxon file with a header, separated by tabs, without quotes",
-                remedy="point `synonyms` to Taxon.tsv of the archive",
+                remedy="set `synonyms` to Taxon.tsv of the archive",
             )
 
     @property
     def name_column(self) -> int:
-        """Where the scientific name stands."""
+        """Position of the scientific name."""
         return self.columns["scientificname"]
 
     @property
     def id_column(self) -> int:
-        """Where the identifier stands."""
+        """Position of the identifier."""
         return self.columns["taxonid"]
 
     @property
@@ -125,7 +125,7 @@ class _TaxonFile:
         return "canonicalname" in self.columns
 
     def rows(self, wanted: "_Wanted") -> Iterator[_Row]:
-        """The plants among the lines that may be wanted."""
+        """Yields the plants among the lines that may be wanted."""
         kingdom = self.columns.get("kingdom")
         for fields in self._lines(wanted):
             if kingdom is None or fields[kingdom] == "Plantae":
@@ -134,9 +134,9 @@ class _TaxonFile:
                     yield row
 
     def _lines(self, wanted: "_Wanted") -> Iterator[list[str]]:
-        """The fields of the lines that may be wanted; a line with too few fields is passed over.
+        """Yields the fields of the lines that may be wanted; a line with too few fields is skipped.
 
-        Seven million lines are only looked at, so they stay bytes.
+        Lines are tested as bytes, because there are seven million of them.
         """
         separator, column, test = self.separator.encode(), wanted.column, wanted.test
         width, cut = max(self.columns.values()) + 1, wanted.column + 1
@@ -153,7 +153,7 @@ class _TaxonFile:
         try:
             return line.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise DataError(f"{self.path} is no UTF-8 text", value=error, remedy="save it as UTF-8") from error
+            raise DataError(f"{self.path} is not UTF-8 text", value=error, remedy="save it as UTF-8") from error
 
     def _row(self, fields: Sequence[str]) -> _Row | None:
         def value(column: str) -> str:
@@ -163,7 +163,7 @@ class _TaxonFile:
         author = value("scientificnameauthorship")
         try:
             name = parse_name(value("scientificname").removesuffix(author), scientific=True)
-        except DataError:  # names of viruses and the like
+        except DataError:  # names of viruses and similar
             return None
         taxon_id, accepted_id = value("taxonid"), value("acceptednameusageid")
         standing = _standing(value("taxonomicstatus").lower(), linked=accepted_id not in {"", taxon_id})
@@ -173,20 +173,20 @@ class _TaxonFile:
 
 
 class _Wanted(msgspec.Struct, frozen=True):
-    """Which lines to take apart: those whose field in a column passes a test."""
+    """Which lines to parse: those whose field in a column passes a test."""
 
     column: int
     test: Callable[[bytes], bool]
 
 
 def _columns(header: Sequence[str]) -> dict[str, int]:
-    """Position of each column, by its name in lower case without a prefix such as `dwc:`."""
+    """Returns the position of each column, by its name in lower case without a prefix such as `dwc:`."""
     names = [name.rpartition(":")[2].strip().lower() for name in header]
     return {_MISSPELT.get(name, name): position for position, name in enumerate(names)}
 
 
 def _wanted_names(keys: Collection[str], column: int) -> _Wanted:
-    """A quick test that every row of a wanted name passes, and few others; nearly all fail at the genus."""
+    """Returns a fast test that every row of a wanted name passes, and few others; nearly all fail at the genus."""
     heads = {tuple(key.encode().split()[:2]) for key in keys}
     genera = {spelt for head in heads for spelt in (head[0], head[0].capitalize(), head[0].upper())}
 
@@ -207,7 +207,7 @@ def _wanted_names(keys: Collection[str], column: int) -> _Wanted:
 
 
 def _standing(status: str, *, linked: bool) -> Standing | None:
-    if any(word in status for word in _DOUBTFUL_LINKS):
+    if any(word in status for word in _NO_SYNONYM):
         return None
     if linked:
         return "synonym"
@@ -223,21 +223,21 @@ def _best_standing(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _follow(table: _TaxonFile, ids: set[str]) -> dict[str, _Row]:
-    """The rows of these identifiers, and of those that they lead to, by identifier."""
+    """Returns the rows of these identifiers, and of those that they link to, by identifier."""
     known: dict[str, _Row] = {}
-    looked_for: set[str] = set()
+    requested: set[str] = set()
     for _ in range(_MOST_LINKS):
         if not ids:
             break
-        looked_for |= ids
+        requested |= ids
         for row in table.rows(_Wanted(table.id_column, {taxon_id.encode() for taxon_id in ids}.__contains__)):
             known[row.taxon_id] = row
-        ids = {row.accepted_id for row in known.values() if row.standing == "synonym"} - looked_for
+        ids = {row.accepted_id for row in known.values() if row.standing == "synonym"} - requested
     return known
 
 
 def _accepted_names(rows: Sequence[_Row], linked: dict[str, _Row], *, is_gbif: bool) -> tuple[AcceptedName, ...]:
-    """The different names that the rows of one name lead to, sorted by key."""
+    """Returns the accepted names that the rows of one name lead to, sorted by key."""
     ends: dict[str, list[_Row]] = {}
     for row in rows:
         end = _end_of_chain(row, linked)
@@ -257,7 +257,7 @@ def _end_of_chain(row: _Row, linked: dict[str, _Row]) -> _Row | None:
 
 
 def _agreed(rows: Sequence[_Row], *, is_gbif: bool) -> AcceptedName:
-    """One name of rows that write it alike; where homonyms disagree on author, family or number, that stays empty."""
+    """Returns the name of rows with the same key; author, family and number are empty if the rows disagree."""
     name = rows[0].name
     taxon_ids, authors, families = ({getattr(row, field) for row in rows} for field in ("taxon_id", "author", "family"))
     taxon_id = taxon_ids.pop() if len(taxon_ids) == 1 else ""

@@ -68,7 +68,7 @@ def test_another_process_never_reads_other_rows_than_the_one_that_started_it(cop
     write_data(copied, tmp_path, [("a.jpg", taxonomy.output_keys[0], "train")], taxonomy)
     assert len(reopen(*arguments)) == 36  # still mapped
     assert len(Manifest(copied)) == 1
-    with pytest.raises(DataError, match="prepared anew"):
+    with pytest.raises(DataError, match="prepared again"):
         reopen(*arguments)
 
 

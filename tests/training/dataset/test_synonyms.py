@@ -167,7 +167,7 @@ def test_a_missing_file_or_column_is_one_clear_error(tmp_path):
         read_synonyms(write(tmp_path, header=("",)), {"rosa alba"})
     path = write(tmp_path)
     path.write_bytes(path.read_bytes() + "\t".join(row(1, "Rosa alba", author="Hér.")).encode("latin-1"))
-    with pytest.raises(DataError, match="no UTF-8"):
+    with pytest.raises(DataError, match="not UTF-8"):
         read_synonyms(path, {"rosa alba"})
 
 

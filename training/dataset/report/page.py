@@ -1,4 +1,4 @@
-"""The report as files: report.html for people, one file that works offline and without scripts, and report.json."""
+"""The report as files: report.html, a single file that works offline and without scripts, and report.json."""
 
 import base64
 from collections.abc import Mapping
@@ -9,8 +9,7 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from training.dataset.report.schema import Report
-from training.dataset.report.summary import SPLITS
-from training.dataset.sources.record import LeftOut
+from training.dataset.sources.record import SPLITS, LeftOut
 
 HTML_FILE: Final = "report.html"
 JSON_FILE: Final = "report.json"
@@ -19,10 +18,10 @@ _MOST_ROWS: Final = 200
 
 
 def report_files(report: Report, sheets: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The page and the same facts as JSON, by the names of their files.
+    """Returns the page and the JSON, by file name.
 
     Args:
-        report: What the preparation found.
+        report: Result of the preparation.
         sheets: Source -> its contact sheet, a JPEG.
     """
     facts = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
@@ -30,8 +29,8 @@ def report_files(report: Report, sheets: Mapping[str, bytes]) -> dict[str, bytes
 
 
 def render_page(report: Report, sheets: Mapping[str, bytes]) -> str:
-    """The page; long lists are cut and say so, the JSON has them whole. Whatever a data set wrote is escaped."""
-    from training.dataset.report.plots import plots  # matplotlib takes a second to come, and most commands draw nothing
+    """Renders the page. Long lists are cut, with a note; the JSON has them whole. Texts of data sets are escaped."""
+    from training.dataset.report.plots import plots  # importing matplotlib takes a second
 
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATE.parent),
@@ -40,7 +39,7 @@ def render_page(report: Report, sheets: Mapping[str, bytes]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": _number, "length_of_files": _length_of_files, "share": _share}
+    environment.filters |= {"number": _number, "file_size": _file_size, "share": _share}
     entries: dict[str, list[LeftOut]] = {reason.code: [] for reason in report.reasons}
     for entry in report.left_out:
         if len(entries[entry.code]) < _MOST_ROWS:
@@ -59,7 +58,7 @@ def _number(value: int) -> str:
     return f"{value:,}"
 
 
-def _length_of_files(num_bytes: int) -> str:
+def _file_size(num_bytes: int) -> str:
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 1000)):
         if num_bytes >= size:
             return f"{num_bytes / size:,.1f} {unit}"

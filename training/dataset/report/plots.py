@@ -1,7 +1,7 @@
-"""The report's plots as SVG that stands inside the page: it takes the page's colors, light or dark, and its font.
+"""The report's plots, as SVG inside the page, in the page's font and its light or dark colors.
 
-The same figures give the same bytes. A color is a CSS variable of the page with a fallback. Every number also stands in
-a table of the page or in report.json, so nothing is told by color alone.
+The same numbers give the same bytes. Each color is a CSS variable of the page with a fallback. All numbers are also in
+a table of the page or in report.json, so that no information is in the color alone.
 """
 
 import io
@@ -18,22 +18,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from training.dataset.report.schema import Histogram, Report
-from training.dataset.report.summary import SPLITS
+from training.dataset.sources.record import SPLITS
 
 _WIDTH_IN: Final = 7.4
-_INK, _PAPER = "#010203", "#040506"  # stand for the page's text and background until the SVG is written
-# Color-blind people can tell them apart: the first three are Okabe and Ito's (2008), the others Paul Tol's and a gray.
+_INK, _PAPER = "#010203", "#040506"  # placeholders for the page's text and background
+# Distinguishable by color-blind people: the first three are from Okabe and Ito (2008), then Paul Tol's and a gray.
 _SOURCE_COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#6b6b6b", "#882255")
-# Lightness alone tells the first three apart; what a network is judged on has another hue.
+# The first three differ in lightness alone; test has another hue.
 _SPLIT_COLORS: Final = dict(zip(SPLITS, ("#1d4f2f", "#4d8a57", "#a9d19a", "#6a5acd"), strict=True))
 _VARIABLES: Final = (
     {_INK: "currentColor", _PAPER: "var(--card, #fffefa)"}
     | {color: f"var(--source-{number}, {color})" for number, color in enumerate(_SOURCE_COLORS)}
     | {color: f"var(--{split}, {color})" for split, color in _SPLIT_COLORS.items()}
 )
-_MOST_POINTS: Final = 300  # of a curve; a page of 7 inches shows no more
-_MARKED: Final = 60  # a curve of fewer classes shows each
-_STYLE: Final[Any] = {  # matplotlib's own type of it is a list of every key
+_MOST_POINTS: Final = 300  # of a curve; the plot is too narrow to show more
+_MARKED: Final = 60  # curves with at most this many classes have a marker for each
+_STYLE: Final[Any] = {  # matplotlib's type lists every key
     "axes.edgecolor": _INK,
     "axes.facecolor": "none",
     "axes.labelcolor": _INK,
@@ -41,25 +41,25 @@ _STYLE: Final[Any] = {  # matplotlib's own type of it is a list of every key
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.facecolor": "none",
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so that text is measured alike everywhere
+    "font.family": ["DejaVu Sans"],  # part of matplotlib, so text has the same size everywhere
     "font.size": 9,
     "legend.frameon": False,
     "svg.fonttype": "none",
     "text.color": _INK,
-    "text.parse_math": False,  # a source may be called a$b$
+    "text.parse_math": False,  # names may contain $
     "xtick.color": _INK,
     "ytick.color": _INK,
 }
 
 
 def plots(report: Report) -> dict[str, str]:
-    """Draws every plot of a report that has pictures.
+    """Draws the plots of a report that has pictures.
 
     Returns:
         Name -> an `<svg>` element: "sources", "splits", "classes", "short_sides", "file_sizes".
     """
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # A name in another script is measured without its letters; the browser, which draws the text, has them.
+        # Glyphs of other scripts are missing for measuring; the browser draws the text.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figures = {
             "sources": _source_plot(report),
@@ -72,7 +72,7 @@ def plots(report: Report) -> dict[str, str]:
 
 
 def _source_plot(report: Report) -> Figure:
-    """How many pictures each source gives to each split."""
+    """Pictures of each source by split."""
     figure, axes = _bar_figure(report)
     _stacked_bars(figure, axes, report, scale=dict.fromkeys((source.name for source in report.sources), 1.0))
     axes.set_xlabel("pictures")
@@ -81,7 +81,7 @@ def _source_plot(report: Report) -> Figure:
 
 
 def _split_plot(report: Report) -> Figure:
-    """Which share of each source's pictures every split has."""
+    """Share of each split in each source's pictures."""
     figure, axes = _bar_figure(report)
     _stacked_bars(figure, axes, report, scale={each.name: 100 / max(each.num_pictures, 1) for each in report.sources})
     axes.set_xlabel("share of the source's pictures (%)")
@@ -90,7 +90,7 @@ def _split_plot(report: Report) -> Figure:
 
 
 def _class_size_plot(report: Report) -> Figure:
-    """The sizes of each source's classes, largest first, on a logarithmic scale; a line marks small classes."""
+    """Sizes of each source's classes, largest first, on a logarithmic scale; a line marks small classes."""
     figure = Figure(figsize=(_WIDTH_IN, 3.6), layout="constrained")
     axes = figure.subplots()
     shown: dict[str, Artist] = {}
@@ -114,7 +114,7 @@ def _class_size_plot(report: Report) -> Figure:
 
 
 def _size_plot(histogram: Histogram, label: str, unit: float = 1) -> Figure:
-    """How many pictures have which size, sources stacked, on a logarithmic axis."""
+    """Histogram of sizes on a logarithmic axis, sources stacked."""
     figure = Figure(figsize=(_WIDTH_IN, 2.7), layout="constrained")
     axes = figure.subplots()
     edges = np.asarray(histogram.edges) / unit
@@ -141,7 +141,7 @@ def _bar_figure(report: Report) -> tuple[Figure, Axes]:
 
 
 def _stacked_bars(figure: Figure, axes: Axes, report: Report, scale: Mapping[str, float]) -> None:
-    """One bar a source, the first on top; one color a split."""
+    """Draws one bar for each source, the first at the top, with one color for each split."""
     positions = np.arange(len(report.sources))
     left = np.zeros(len(positions))
     shown: dict[str, Artist] = {}
@@ -156,7 +156,7 @@ def _stacked_bars(figure: Figure, axes: Axes, report: Report, scale: Mapping[str
 
 
 def _legend(figure: Figure, shown: Mapping[str, Artist]) -> None:
-    """Above the plot. The names are given: matplotlib would skip those that open with an underscore."""
+    """Adds a legend above the plot. Names are passed, because matplotlib skips those that begin with an underscore."""
     figure.legend(
         list(shown.values()), list(shown), loc="outside upper left", ncols=4, handlelength=1.2, columnspacing=1.5
     )
@@ -171,15 +171,17 @@ def _thousands(value: float, _position: int | None = None) -> str:
 
 
 def _svg(figure: Figure, name: str) -> str:
-    """The figure as an element of the page."""
+    """Returns the figure as an element of the page."""
     file = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
         figure.savefig(file, format="svg", metadata={"Creator": None, "Date": None, "Format": None, "Type": None})
     text = file.getvalue()
     text = text[text.index("<svg") :]
-    text = re.sub(r"\s*<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)  # would style the whole page
+    text = re.sub(
+        r"\s*<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL
+    )  # it would apply to the whole page
     text = re.sub(r"font-family: [^;\"]+;", "", text)
     text = re.sub(r"(?<=: )#[0-9a-f]{6}", lambda color: _VARIABLES.get(color[0], color[0]), text)
     used = set(re.findall(r"#([\w-]+)(?=[\")])", text))
-    # An id must not stand twice on a page, and matplotlib numbers its groups in every figure alike.
+    # Ids must be unique on a page, but matplotlib numbers the groups of every figure in the same way.
     return re.sub(r' id="([\w.-]+)"', lambda found: found[0] if found[1] in used else "", text)

@@ -1,4 +1,4 @@
-"""Why something is left out: what each code means, and what a person can do about it."""
+"""The reasons for leaving pictures out: what each code means, and what a user can do about it."""
 
 from typing import Final
 
@@ -6,76 +6,76 @@ import msgspec
 
 
 class Meaning(msgspec.Struct, frozen=True):
-    """A code in words."""
+    """The meaning of a code."""
 
     title: str
     """A few words."""
     explanation: str
-    """What is the matter."""
+    """What is wrong."""
     remedy: str
     """What to do about it."""
 
 
-# In the order in which a preparation meets them.
+# In the order of the steps that report them.
 MEANINGS: Final[dict[str, Meaning]] = {
     "not_a_plant": Meaning(
         "Not a plant",
-        "The data set says that it shows an animal, a fungus or something else that is no plant.",
-        "Nothing. If it is a plant after all, correct its kingdom in the data set.",
+        "According to the data set it shows an animal, a fungus or something else that is not a plant.",
+        "Nothing. If it is a plant, correct its kingdom in the data set.",
     ),
     "missing_file": Meaning(
         "File missing",
-        "The data set lists it, but the file is not there.",
+        "The data set lists it, but the file does not exist.",
         "Finish the download or unpack the archive again, then prepare again.",
     ),
     "unreadable_file": Meaning(
         "File cannot be read",
-        "The file is there, but the operating system does not let it be read.",
+        "The file exists, but the operating system cannot read it.",
         "Check permissions and the disk, then prepare again.",
     ),
     "not_a_picture": Meaning(
         "Not a picture",
-        "It lies among the pictures, but is another kind of file, or a link that leads nowhere.",
-        "Nothing, or delete it; a link needs its file.",
+        "It is among the pictures, but is another kind of file, or a broken link.",
+        "Nothing, or delete it. Restore the target of a link.",
     ),
     "unsupported_format": Meaning(
         "Unsupported format",
-        "Its bytes are of no accepted format, whatever its name says: often a web page saved in a picture's place.",
-        "Download it again; convert a real picture to JPEG, PNG, WebP, HEIC or AVIF.",
+        "Its bytes are not in an accepted format, whatever its name: often a web page saved instead of a picture.",
+        "Download it again. Convert a picture to JPEG, PNG, WebP, HEIC or AVIF.",
     ),
     "unreadable_image": Meaning(
         "Damaged picture",
-        "The format is known, but the picture does not decode: cut short or damaged.",
+        "The format is accepted, but the picture does not decode: it is truncated or damaged.",
         "Download the file again, or delete it.",
     ),
     "too_many_pixels": Meaning(
         "Too many pixels",
-        "It is larger than the limit of its format.",
-        "Replace it by a smaller version.",
+        "It has more pixels than its format's limit.",
+        "Replace it with a smaller version.",
     ),
     "too_small": Meaning(
         "Too small",
-        "Its short side has fewer pixels than min_side_px.",
-        "Look for a larger original, or lower min_side_px in the collection.",
+        "Its shorter side has fewer than min_side_px pixels.",
+        "Find a larger original, or lower min_side_px in the collection.",
     ),
     "copy": Meaning(
         "Exact copy",
-        "Another picture has the very same bytes; one of them is enough.",
-        "Nothing. Where the two have different names, find out which is right.",
+        "Another picture has the same bytes; one of them is kept.",
+        "Nothing. If the two have different names, find out which one is right.",
     ),
     "near_copy": Meaning(
         "Near copy across splits",
-        "It is almost the same picture as one in a stronger split, on which the network is judged.",
-        "Nothing: it would let the network see its exam. Where a reason is wrong, lower near_copy_bits.",
+        "It is almost the same picture as one in a stronger split, which the network is measured on.",
+        "Nothing: with it the measured accuracy would be too high. If it is not a copy, lower near_copy_bits.",
     ),
     "observation_split": Meaning(
         "Observation across splits",
-        "It belongs to the same observation as a picture in a stronger split, on which the network is judged.",
-        "Nothing: it would let the network see its exam.",
+        "It belongs to the same observation as a picture in a stronger split, which the network is measured on.",
+        "Nothing: with it the measured accuracy would be too high.",
     ),
     "no_pictures": Meaning(
         "Class without pictures",
-        "The data set names the class, but no picture of it can be used.",
+        "The data set has the class, but no picture of it can be used.",
         "Add pictures, or ignore it: the class gets no output.",
     ),
 }
@@ -83,5 +83,5 @@ UNKNOWN: Final = Meaning("Other", "See the reason given with each entry.", "See 
 
 
 def meaning(code: str) -> Meaning:
-    """What a code means; one that has no explanation yet is told as such, never hidden."""
+    """Returns the meaning of a code; `UNKNOWN` for a code without an entry."""
     return MEANINGS.get(code, UNKNOWN)

@@ -1,4 +1,4 @@
-"""Contact sheets: a few dozen pictures of each source with their names, to see whether they show what they should."""
+"""Contact sheets: a few dozen pictures of each source with their names, for a check by eye."""
 
 import hashlib
 import io
@@ -27,13 +27,13 @@ _PAPER, _EMPTY, _INK = "#fffefa", "#d9d8c6", "#1e2a21"
 def contact_sheets(
     pictures: Sequence[LabeledPicture], roots: Mapping[str, Path], taxonomy: Taxonomy, seed: int
 ) -> dict[str, bytes]:
-    """Draws one sheet a source.
+    """Draws one sheet for each source.
 
     Args:
         pictures: Of all sources.
-        roots: Source -> the folder that its paths are relative to.
+        roots: Source -> folder that its paths are relative to.
         taxonomy: Gives the names of the classes.
-        seed: Another seed shows other pictures.
+        seed: Seed of the random choice of pictures.
 
     Returns:
         Source -> JPEG; a source without pictures has no sheet.
@@ -51,18 +51,18 @@ def contact_sheets(
 
 
 def choose_for_sheet(pictures: Sequence[LabeledPicture], seed: int, number: int) -> list[LabeledPicture]:
-    """Draws pictures spread over as many classes as possible; the order they come in does not matter.
+    """Chooses pictures of as many classes as possible; the choice does not depend on their order.
 
     Returns:
-        At most `number` pictures, those of a class beside one another.
+        At most `number` pictures, sorted by class.
     """
-    labels = sorted({picture.label for picture in pictures}, key=lambda label: _draw(seed, label))[:number]
+    labels = sorted({picture.label for picture in pictures}, key=lambda label: _random_key(seed, label))[:number]
     of_label: dict[str, list[LabeledPicture]] = {label: [] for label in labels}
     for picture in pictures:
         if picture.label in of_label:
             of_label[picture.label].append(picture)
     for own in of_label.values():
-        own.sort(key=lambda picture: _draw(seed, picture.picture_id))
+        own.sort(key=lambda picture: _random_key(seed, picture.picture_id))
     rounds = zip_longest(*(own[:number] for own in of_label.values()))
     chosen = [picture for picture in chain.from_iterable(rounds) if picture is not None][:number]
     return sorted(chosen, key=lambda picture: (picture.label, picture.picture_id))
@@ -72,18 +72,18 @@ def contact_sheet_jpeg(files: Sequence[tuple[str, Path]], columns: int = _COLUMN
     """Draws pictures in a grid, each with its caption below.
 
     Args:
-        files: Captions and picture files. A file that cannot be read leaves its cell empty.
-        columns: Most pictures in a row.
+        files: Caption and picture file of each cell. The cell of an unreadable file stays empty.
+        columns: Maximum number of pictures in a row.
         cell_px: Width and height that each picture is cropped to.
 
     Returns:
         A JPEG file.
 
     Raises:
-        InputError: There is nothing to show.
+        InputError: `files` is empty.
     """
     if not files:
-        raise InputError("a contact sheet needs at least one picture", remedy="give some")
+        raise InputError("a contact sheet needs at least one picture", remedy="pass at least one")
     columns = min(columns, len(files))
     rows = -(-len(files) // columns)
     across, down = cell_px + _GAP_PX, cell_px + _CAPTION_PX + _GAP_PX
@@ -100,7 +100,7 @@ def contact_sheet_jpeg(files: Sequence[tuple[str, Path]], columns: int = _COLUMN
 
 
 def _cell(path: Path, side_px: int) -> Image.Image:
-    """The center of a picture, or an empty cell: the file may have gone since it was looked at."""
+    """Returns the center of a picture, or an empty cell if the file can no longer be read."""
     try:
         picture = read_picture(path.read_bytes(), min_side_px=side_px)
     except (OSError, PictureError):
@@ -109,14 +109,14 @@ def _cell(path: Path, side_px: int) -> Image.Image:
 
 
 def _font() -> ImageFont.FreeTypeFont:
-    """DejaVu Sans, which comes with matplotlib: Pillow's own font has no ×, and hybrids need one."""
+    """Returns DejaVu Sans from matplotlib: Pillow's font has no × for hybrids."""
     import matplotlib as mpl
 
     return ImageFont.truetype(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", _FONT_PX)
 
 
 def _shortened(text: str, pen: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont, width_px: int) -> str:
-    """As much of a text as fits, with an ellipsis where it was cut."""
+    """Cuts a text to a width, with an ellipsis."""
     text = " ".join(text.split())
     if pen.textlength(text, font) <= width_px:
         return text
@@ -125,5 +125,5 @@ def _shortened(text: str, pen: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont
     return f"{text}…"
 
 
-def _draw(seed: int, name: str) -> bytes:
+def _random_key(seed: int, name: str) -> bytes:
     return hashlib.sha256(f"{seed}/sheet/{name}".encode(errors="backslashreplace")).digest()
