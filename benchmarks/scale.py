@@ -1,10 +1,9 @@
-"""Program: what a training set of 1.6 million pictures costs before and after its pictures are decoded.
+"""Program: measures time and memory of preparing 1.6 million pictures, without decoding them.
 
 python benchmarks/scale.py [--pictures 1600000] [--out FILE.json]
 
-Everything but the pictures is real: generated records of 5,337 classes with observations, copies, near copies and
-official splits go through copies, near-copy groups, splits, manifest and report; the manifest is opened as training
-opens it, and the sampler gives its first batch.
+Generated records of 5,337 classes with observations, copies, near copies and published splits go through copies,
+near-copy groups, splits, report and manifest. Then the manifest is opened, and the sampler yields its first batch.
 """
 
 import resource
@@ -23,12 +22,12 @@ import msgspec
 import numpy as np
 import tyro
 
-from training.dataset.assemble import Described, settle
+from training.dataset.assemble import DatasetSpec, write_dataset
 from training.dataset.classes import build_classes
 from training.dataset.collection import Collection, SourceEntry
 from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.manifest import Manifest
-from training.dataset.sources.record import PictureRecord, SourceClass, SourceContents, Split
+from training.dataset.sources.record import PictureRecord, SourceClass, Split
 from training.loading.sampler import EpochBatches
 from training.machine import Machine, this_machine
 from training.program import run_program
@@ -39,16 +38,16 @@ _COPIES = 0.001
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """Measures time and memory of everything but decoding."""
+    """Measures time and memory of a preparation without decoding."""
 
     pictures: int = 1_600_000
-    """How many pictures to generate."""
+    """Number of pictures to generate."""
     out: Path | None = None
     """File for the result, JSON."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """The result of the measurement."""
 
     machine: Machine
     num_pictures: int
@@ -57,7 +56,7 @@ class Result(msgspec.Struct, frozen=True):
     seconds: dict[str, float]
     """Step -> wall seconds."""
     peak_gb: float
-    """Largest resident memory of the process, GB."""
+    """Peak resident memory of the process, GB."""
 
 
 def main() -> None:
@@ -66,14 +65,14 @@ def main() -> None:
 
 
 def measure(command: Scale) -> Result:
-    """Generates, settles, opens, samples."""
+    """Runs all steps and measures each."""
     seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "data"
         with _timed("generate the records", seconds):
-            described, pictures = generate(command.pictures, out)
+            spec, pictures = generate(command.pictures, out)
         with _timed("copies, groups, splits, manifest, report", seconds):
-            settle(described, pictures, [], out)
+            write_dataset(spec, pictures, [], out)
         del pictures
         with _timed("open for the first time", seconds):
             Manifest(out)
@@ -95,14 +94,14 @@ def measure(command: Scale) -> Result:
     return result
 
 
-def generate(num_pictures: int, root: Path, seed: int = 0) -> tuple[Described, list[LabeledPicture]]:
-    """Pictures of three sources as they stand after decoding; two of the sources publish a test split."""
+def generate(num_pictures: int, root: Path, seed: int = 0) -> tuple[DatasetSpec, list[LabeledPicture]]:
+    """Generates the pictures of three sources as they are after decoding; two sources publish a test split."""
     random = np.random.default_rng(seed)
     plants = {source: _plants(source, count) for source, (count, _) in _SHARES.items()}
     classes = build_classes(plants, "within_sources")
     hashes = random.integers(0, 2**64, num_pictures, dtype=np.uint64)
     near = random.random(num_pictures) < _NEAR_COPIES
-    hashes[near] = np.roll(hashes, 1)[near] ^ np.uint64(5)  # two bits away from the picture before
+    hashes[near] = np.roll(hashes, 1)[near] ^ np.uint64(5)  # two bits away from the previous picture
     copies = random.random(num_pictures) < _COPIES
     pictures: list[LabeledPicture] = []
     for source, (count, share) in _SHARES.items():
@@ -123,8 +122,7 @@ def generate(num_pictures: int, root: Path, seed: int = 0) -> tuple[Described, l
             pictures.append(LabeledPicture(source=source, record=record, label=label, info=facts))
     entries = {source: SourceEntry(layout="image_folder", root=root / source) for source in _SHARES}
     collection = Collection(name="scale", sources=entries, calibration_share=0.02, validation_share=0.05)
-    readings = {source: SourceContents([], []) for source in _SHARES}
-    return Described(collection, {source: root / source for source in _SHARES}, readings, classes), pictures
+    return DatasetSpec(collection, {source: root / source for source in _SHARES}, classes), pictures
 
 
 def _plants(source: str, count: int) -> list[SourceClass]:
@@ -171,7 +169,7 @@ def _timed(step: str, seconds: dict[str, float]) -> Iterator[None]:
 
 def _print(result: Result, out: Path | None) -> None:
     print(f"{result.num_kept:,} of {result.num_pictures:,} pictures kept, {result.num_outputs:,} outputs")
-    print(f"in all {sum(result.seconds.values()):.0f} s, at most {result.peak_gb:.2f} GB")
+    print(f"total {sum(result.seconds.values()):.0f} s, peak {result.peak_gb:.2f} GB")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")

@@ -1,11 +1,11 @@
 """Program: turns data sets into training data, and packs it.
 
-python training/prepare.py folder DIR --out DATA          one folder of pictures a class
+python training/prepare.py folder DIR --out DATA          a folder with one folder of pictures for each class
 python training/prepare.py table LIST.csv --out DATA      a CSV list
-python training/prepare.py sources data_5337 --out DATA   several data sets, as a TOML file says
-python training/prepare.py pack DATA --out PACKED         pictures -> shards that a GPU never waits for
-python training/prepare.py verify PACKED                  every stored picture against its hash
-python training/prepare.py herbarium DIR                  drawn data sets, for rehearsals
+python training/prepare.py sources data_5337 --out DATA   several data sets, listed in a TOML file
+python training/prepare.py pack DATA --out PACKED         packs pictures into shards, for fast loading
+python training/prepare.py verify PACKED                  compares every stored picture with its hash
+python training/prepare.py herbarium DIR                  draws data sets of invented plants, for rehearsals
 """
 
 import os
@@ -20,7 +20,7 @@ import msgspec
 import tyro
 
 from training.dataset.assemble import assemble
-from training.dataset.collection import Collection, Layout, read_collection
+from training.dataset.collection import Collection, read_collection
 from training.dataset.manifest import MANIFEST_FILE
 from training.dataset.report import HTML_FILE, Report
 from training.herbarium import Herbarium, write_herbarium
@@ -32,37 +32,37 @@ _MOST_LISTED: Final = 20
 
 
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the commands that look at pictures share."""
+    """Options of the commands that prepare pictures."""
 
     out: Path
-    """Folder to write manifest, names and report to."""
+    """Folder for manifest, names and report."""
     workers: int = os.cpu_count() or 1
     """Processes that decode pictures."""
     shards: Path | None = None
-    """Also pack the pictures, to this folder, as the command `pack` does."""
+    """Also pack the pictures into this folder, like the command `pack`."""
 
 
 class OneSource(Preparation, frozen=True, kw_only=True):
-    """What the commands for one data set share."""
+    """Options of the commands for one data set."""
 
     source: str = ""
-    """Name of the data set in output keys; default: the name of the folder."""
+    """Name of the data set in output keys; default: name of the folder."""
     license: Annotated[str, tyro.conf.arg(aliases=["--licence"])] = ""
     """License of pictures that name none."""
     validation_share: float = 0.1
-    """Share of each class's training pictures that becomes validation, unless the source publishes one."""
+    """Share of each class's training pictures that becomes validation, unless the data set has a validation split."""
     calibration_share: float = 0.0
-    """Share of each class's training pictures that the temperature is fitted on; 0: on validation."""
+    """Share of each class's training pictures that the temperature is fitted on; 0 fits it on validation."""
     test_share: float = 0.1
-    """Share of each class's pictures that becomes test, unless the source publishes one."""
+    """Share of each class's pictures that becomes test, unless the data set has a test split."""
     seed: int = 0
-    """Changes which pictures those are."""
+    """Seed of the random choice of these pictures."""
     near_copy_bits: int = 4
-    """Pictures whose 64-bit perceptual hashes differ in at most this many bits stay in one split."""
+    """Pictures whose 64-bit perceptual hashes differ in at most this many bits go to one split."""
 
 
 class Folder(OneSource, frozen=True, kw_only=True):
-    """A folder with one folder of pictures a class, named Common (Scientific), scientific alone, or common alone."""
+    """A folder with one folder of pictures for each class, named Common (Scientific), or by one of the two names."""
 
     pictures: tyro.conf.Positional[Path]
     """The folder above the class folders."""
@@ -76,7 +76,7 @@ class Table(OneSource, frozen=True, kw_only=True):
 
 
 class Sources(Preparation, frozen=True, kw_only=True):
-    """Several data sets, named with their rules in a TOML file."""
+    """Several data sets, listed with their rules in a TOML file."""
 
     collection: tyro.conf.Positional[Path]
     """A TOML file, or the name of one in training/recipes."""
@@ -93,10 +93,10 @@ def main() -> None:
 
 
 def run(command: Command) -> None:
-    """Does what one command says.
+    """Runs one command.
 
     Raises:
-        BotanifyError: Something that the user can mend.
+        BotanifyError: An error that the user can correct.
     """
     match command:
         case Pack():
@@ -110,10 +110,10 @@ def run(command: Command) -> None:
 
 
 def prepare(command: Folder | Table | Sources) -> Report:
-    """Makes training data of what the command names.
+    """Prepares the data sets that the command names.
 
     Raises:
-        DataError: The sources hold nothing to learn from.
+        DataError: A data set cannot be used, or has no usable picture.
     """
     if isinstance(command, Sources):
         collection, base = read_collection(command.collection), command.root
@@ -127,7 +127,7 @@ def prepare(command: Folder | Table | Sources) -> Report:
 
 
 def _collection_of_one(command: Folder | Table) -> Collection:
-    layout: Layout = "image_folder" if isinstance(command, Folder) else "table"
+    layout = "image_folder" if isinstance(command, Folder) else "table"
     root = (command.pictures if isinstance(command, Folder) else command.table).resolve()
     name = command.source or (root if layout == "image_folder" else root.parent).name.replace(":", "-")
     content = {

@@ -182,10 +182,10 @@ BROKEN = {
     "no column": ({"list.csv": f"path,name\n{ROW}"}, "table list.csv", "lacks the column scientific_name"),
     "empty name": ({"list.csv": f"{HEADER}{ROW}a.png, \n"}, "table list.csv", "line 3"),
     "unknown split": ({"list.csv": "path,scientific_name,split\na.png,Rosa,dev\n"}, "table list.csv", "(got dev"),
-    "empty list": ({"list.csv": HEADER}, "table list.csv", "holds no pictures"),
+    "empty list": ({"list.csv": HEADER}, "table list.csv", "has no pictures"),
     "empty file": ({"list.csv": ""}, "table list.csv", "an empty file"),
     "no pictures": ({"flowers/Rosa/notes.txt": "none yet"}, "folder flowers", "holds no pictures"),
-    "no UTF-8": ({"list.csv": f"{HEADER}a.png,Gänseblümchen\n".encode("latin-1")}, "table list.csv", "no UTF-8 CSV"),
+    "no UTF-8": ({"list.csv": f"{HEADER}a.png,Gänseblümchen\n".encode("latin-1")}, "table list.csv", "not a UTF-8 CSV"),
     "no Latin name": ({"list.csv": f"{HEADER}a.png,Подсолнух\n"}, "table list.csv", "Latin letters"),
 }
 

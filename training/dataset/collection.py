@@ -1,13 +1,13 @@
-"""Which data sets make up the training data, and by which rules: a TOML file in `training/recipes/data_*.toml`."""
+"""A collection: the data sets of a training set and its rules, read from `training/recipes/data_*.toml`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from training.dataset.sources.layouts import READERS
 from training.toml_file import RECIPES, Section, check_section, read_toml
 
-Layout = Literal["inaturalist", "plantnet", "image_folder", "table"]
 MergeRule = Literal["within_sources", "across_sources"]
 CutShare = Annotated[float, Meta(ge=0.0, lt=1.0)]
 
@@ -15,47 +15,51 @@ CutShare = Annotated[float, Meta(ge=0.0, lt=1.0)]
 class SourceEntry(Section, frozen=True, kw_only=True):
     """One data set."""
 
-    layout: Layout
-    """How it lies on the disk."""
+    layout: str
+    """Its layout on disk: inaturalist, plantnet, image_folder or table."""
     root: Path
-    """Its folder (of layout "table": the CSV file), relative to the folder that `--root` names."""
+    """Its folder (for layout "table" the CSV file), relative to the folder that `--root` names."""
     license: str = field(name="licence", default="")
     """License of its pictures that name none."""
     note: str = ""
-    """What a user of the weights must know of it; reaches the bundle."""
+    """What a user of the weights must know about it; copied into the bundle."""
     names: dict[str, str] = field(default_factory=dict)
-    """Class names as the data set writes them -> scientific names; for names that are common or misspelt."""
+    """Class names as the data set writes them -> scientific names; corrects common and misspelt names."""
+
+    def __post_init__(self) -> None:
+        if self.layout not in READERS:
+            raise ValueError(f"unknown layout {self.layout!r}: expected {', '.join(READERS)}")
 
 
 class Collection(Section, frozen=True, kw_only=True):
-    """Several data sets and the rules that make one training set of them."""
+    """Several data sets, and the rules that make one training set of them."""
 
     name: str
-    """What the training set is called."""
+    """Name of the training set."""
     description: str = ""
-    """What it is for, in a sentence or two."""
+    """Its purpose, in a sentence or two."""
     sources: dict[str, SourceEntry]
     """Name in output keys -> data set."""
     merge: MergeRule = "within_sources"
-    """One output for each name of each source, where several may be one taxon; or one output for each taxon."""
+    """One output for each name of each source, several of which may share a taxon; or one output for each taxon."""
     synonyms: Path | None = None
     """Darwin Core Taxon file (GBIF backbone, WCVP; tab-separated) that maps synonyms to accepted names."""
     validation_share: CutShare = 0.1
-    """Share of each class's training pictures that becomes validation, in sources that publish none."""
+    """Share of each class's training pictures that becomes validation, in sources without a published one."""
     calibration_share: CutShare = 0.0
-    """Share of each class's training pictures that the temperature is fitted on; 0: on validation."""
+    """Share of each class's training pictures that the temperature is fitted on; 0 fits it on validation."""
     test_share: CutShare = 0.1
-    """Share of each class's pictures that becomes test, in sources that publish none."""
+    """Share of each class's pictures that becomes test, in sources without a published one."""
     seed: Annotated[int, Meta(ge=0)] = 0
-    """Changes which pictures those are."""
+    """Seed of the random choice of these pictures."""
     min_side_px: Annotated[int, Meta(ge=1)] = 32
     """Pictures with a shorter side are left out as too small."""
     few_pictures: Annotated[int, Meta(ge=0)] = 20
     """Classes with fewer pictures are listed in the report."""
     near_copy_bits: Annotated[int, Meta(ge=0, le=8)] = 4
-    """Pictures whose perceptual hashes differ in at most this many of 64 bits count as near duplicates."""
+    """Pictures whose perceptual hashes differ in at most this many of 64 bits are near copies."""
     expect_outputs: Annotated[int, Meta(ge=0)] = 0
-    """Refuse to write anything unless so many outputs come out; 0 takes what is there."""
+    """Fail unless the result has this many outputs; 0 accepts any number."""
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -66,7 +70,7 @@ class Collection(Section, frozen=True, kw_only=True):
 
 
 def collection_files() -> list[Path]:
-    """The collections of this project."""
+    """Returns the collections in `training/recipes`."""
     return sorted(RECIPES.glob("data_*.toml"))
 
 
@@ -77,7 +81,7 @@ def read_collection(path: Path) -> Collection:
         path: A TOML file; a bare name such as "data_5337" also finds `training/recipes/data_5337.toml`.
 
     Raises:
-        RecipeError: The file is missing, is no TOML, has an unknown key, or a value out of range.
+        RecipeError: The file is missing or not TOML, or has an unknown key or a value out of range.
     """
     content, origin = read_toml(path, known=collection_files())
     return check_section(content, Collection, origin)

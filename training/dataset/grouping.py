@@ -1,4 +1,4 @@
-"""Which pictures belong together: those of one observation, and near duplicates of one another."""
+"""Groups of pictures that must be in one split: pictures of one observation, and near copies."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ Codes = npt.NDArray[np.int64]
 
 
 def observation_codes(pictures: Sequence[LabeledPicture]) -> Codes:
-    """Each picture's observation as a number; -1 where it belongs to none. Equal names of two sources differ."""
+    """Returns each picture's observation as a number, -1 for none. Equal names in two sources are two observations."""
     numbers: dict[tuple[str, str], int] = {}
     return np.array(
         [
@@ -25,27 +25,27 @@ def observation_codes(pictures: Sequence[LabeledPicture]) -> Codes:
 
 
 def copy_codes(pictures: Sequence[LabeledPicture]) -> Codes:
-    """Each picture's content as a number: byte-for-byte copies share it."""
+    """Returns each picture's content as a number: byte-for-byte copies share it."""
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(picture.info.sha256, len(numbers)) for picture in pictures], dtype=np.int64)
 
 
 def strongest_rows(published: Codes, groups: Codes) -> Codes:
-    """For each group the position of a picture in its strongest published split; shape (groups,)."""
+    """Returns for each group the position of a picture in its strongest published split; shape (groups,)."""
     rows = np.zeros(int(groups.max(initial=-1)) + 1, dtype=np.int64)
     order = np.argsort(published, kind="stable")
-    rows[groups[order]] = order  # of several the last one stays
+    rows[groups[order]] = order  # the last assignment counts
     return rows
 
 
 def join_groups(*memberships: Codes) -> Codes:
-    """Joins groupings: two pictures that share a group in any of them, directly or in steps, share one in the result.
+    """Joins groupings: pictures that share a group in any of them, directly or through others, share one in the result.
 
     Args:
-        memberships: Each of shape (pictures,): a number a group, -1 for pictures alone.
+        memberships: Each of shape (pictures,): the number of the picture's group, -1 for none.
 
     Returns:
-        Shape (pictures,): groups numbered from 0, every picture in one.
+        Shape (pictures,): the group of each picture, numbered from 0.
     """
     num_pictures = len(memberships[0])
     rows, columns, num_nodes = [], [], num_pictures
@@ -62,9 +62,9 @@ def join_groups(*memberships: Codes) -> Codes:
 
 
 def group_names(groups: Codes, picture_ids: Sequence[str]) -> list[str]:
-    """Names each picture's group after the least of its picture ids, so that the name does not depend on any order."""
-    least: dict[int, str] = {}
+    """Names each picture's group by its smallest picture id, so that the name does not depend on the order."""
+    smallest: dict[int, str] = {}
     for group, picture_id in zip(groups.tolist(), picture_ids, strict=True):
-        if group not in least or picture_id < least[group]:
-            least[group] = picture_id
-    return [least[group] for group in groups.tolist()]
+        if group not in smallest or picture_id < smallest[group]:
+            smallest[group] = picture_id
+    return [smallest[group] for group in groups.tolist()]

@@ -1,4 +1,4 @@
-"""A picture on its way from its source into the manifest: what its data set says, and what its bytes say."""
+"""A picture with its label: what its data set says of it, and what decoding found."""
 
 import msgspec
 
@@ -6,10 +6,10 @@ from training.dataset.sources.record import PictureRecord
 
 
 class ImageInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one look at a picture's bytes found out."""
+    """What decoding one picture file found."""
 
     sha256: str
-    """Of the file's bytes, in hex."""
+    """SHA-256 of the file's bytes, in hex."""
     num_bytes: int
     """Length of the file."""
     width: int
@@ -17,7 +17,7 @@ class ImageInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     height: int
     """Height of the upright picture, px."""
     perceptual_hash: int
-    """64-bit pHash of the upright picture (a DCT; Zauner 2010); near duplicates differ in few bits."""
+    """64-bit pHash of the upright picture (a DCT; Zauner 2010); near copies differ in few bits."""
 
 
 class LabeledPicture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -32,5 +32,5 @@ class LabeledPicture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def picture_id(self) -> str:
-        """Source, colon, path below the source's root: unique, and the same on every machine."""
+        """Source, colon, path below the source's root: unique, and equal on every machine."""
         return f"{self.source}:{self.record.path}"

@@ -1,28 +1,30 @@
-"""Which pictures train, validate, calibrate and test. Drawn once, by hash: the order of the files never matters.
+"""The split of each picture: train, validation, calibration or test.
 
-Published splits stay. Where a group (an observation, near duplicates) straddles them, test beats validation beats
-train: the picture in the weaker split is left out, never moved. What a source does not publish is cut from its training
-pictures, class by class and whole groups at a time.
+Published splits stay. If a group (an observation, near copies) straddles published splits, the pictures in the weaker
+split are left out, never moved: test is stronger than validation, validation stronger than calibration, calibration
+stronger than train. Splits that a source does not publish are cut from its training pictures, class by class and whole
+groups at a time. The choice follows from hashes of the groups' names, not from the order of the files.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from training.dataset.grouping import Codes
+from training.dataset.labeled_picture import LabeledPicture
 from training.dataset.sources.record import Split
 
-SPLITS: Final[tuple[Split, ...]] = ("train", "calibration", "validation", "test")  # the weakest first
-_STRENGTH: Final[dict[Split | None, int]] = {None: -1} | {split: at for at, split in enumerate(SPLITS)}
+SPLITS_BY_STRENGTH: Final[tuple[Split, ...]] = ("train", "calibration", "validation", "test")
+_STRENGTH: Final[dict[Split | None, int]] = {None: -1} | {split: at for at, split in enumerate(SPLITS_BY_STRENGTH)}
 _TRAIN, _TEST = _STRENGTH["train"], _STRENGTH["test"]
-Codes = npt.NDArray[np.int64]
 
 
 class Shares(msgspec.Struct, frozen=True):
-    """How much of each class's training pictures is cut off for what the source does not publish."""
+    """Share of each class's training pictures that becomes each split which the source does not publish."""
 
     test: float = 0.0
     validation: float = 0.0
@@ -30,30 +32,57 @@ class Shares(msgspec.Struct, frozen=True):
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """What the draw needs to know; one entry a picture."""
+    """The pictures to split, as arrays with one entry for each picture."""
 
     group_names: Sequence[str]
-    """Name of each picture's group: its draw follows from nothing else."""
+    """Name of each picture's group, the only input of its random number."""
     labels: Codes
     """Class as a number."""
     sources: Codes
     """Data set as a number."""
     groups: Codes
-    """Group as a number; pictures alone have numbers of their own."""
+    """Group as a number."""
     published: Codes
-    """Published split: its position in `SPLITS`, or -1."""
+    """Published split: its position in `SPLITS_BY_STRENGTH`, or -1."""
+
+
+def draw_splits(
+    pictures: Sequence[LabeledPicture], groups: Codes, group_names: Sequence[str], shares: Shares, seed: int
+) -> list[Split]:
+    """Assigns each picture to a split (see `assign_splits`).
+
+    Args:
+        pictures: All pictures.
+        groups: Group of each picture as a number.
+        group_names: Name of each picture's group.
+        shares: Each in [0, 1).
+        seed: Seed of the random choice.
+    """
+    candidates = Candidates(
+        group_names=group_names,
+        labels=_numbered(picture.label for picture in pictures),
+        sources=_numbered(picture.source for picture in pictures),
+        groups=groups,
+        published=published_codes([picture.record.split for picture in pictures]),
+    )
+    return [SPLITS_BY_STRENGTH[code] for code in assign_splits(candidates, shares, seed).tolist()]
+
+
+def _numbered(names: Iterable[str]) -> Codes:
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
 
 def published_codes(published: Sequence[Split | None]) -> Codes:
-    """Splits as positions in `SPLITS`; -1 where none is published."""
+    """Returns splits as positions in `SPLITS_BY_STRENGTH`; -1 if none is published."""
     return np.array([_STRENGTH[split] for split in published], dtype=np.int64)
 
 
 def straddling(published: Codes, groups: Codes) -> npt.NDArray[np.bool_]:
-    """Finds the pictures in the weaker split of a group that straddles published splits.
+    """Returns which pictures are in the weaker split of a group that straddles published splits.
 
-    A picture without a published split counts as the weakest where its group reaches a judged split, since it would
-    have to go there or leak; beside training pictures it trains.
+    A picture without a published split is weaker than every split but train: it would leak from the group's validation
+    or test pictures. Beside training pictures it trains.
     """
     strongest = np.full(int(groups.max(initial=-1)) + 1, -1, dtype=np.int64)
     np.maximum.at(strongest, groups, published)
@@ -62,29 +91,29 @@ def straddling(published: Codes, groups: Codes) -> npt.NDArray[np.bool_]:
 
 
 def assign_splits(candidates: Candidates, shares: Shares, seed: int) -> Codes:
-    """Gives each picture its split; no group may straddle published splits (see `straddling`).
+    """Assigns each picture to a split; no group may straddle published splits (see `straddling`).
 
-    Sources that publish no test split give up `shares.test` of each class to it; then come validation and calibration
-    in the same way. Only groups of which every picture's source lacks the split can be cut. A class keeps at least one
-    training group.
+    In sources without a published test split, `shares.test` of each class becomes test; then validation and calibration
+    in the same way. A group can only move if none of its pictures' sources publishes the split. A class keeps at least
+    one training group.
 
     Args:
         candidates: All pictures.
         shares: Each in [0, 1).
-        seed: Changes the draw.
+        seed: Seed of the random choice.
 
     Returns:
-        Position in `SPLITS`; shape (pictures,).
+        Position in `SPLITS_BY_STRENGTH`; shape (pictures,).
     """
     split_of_group = np.full(int(candidates.groups.max(initial=-1)) + 1, _TRAIN, dtype=np.int64)
     np.maximum.at(split_of_group, candidates.groups, candidates.published)
-    taken = np.zeros(len(split_of_group), dtype=bool)  # groups that publish anything are no test pictures of ours
+    taken = np.zeros(len(split_of_group), dtype=bool)  # groups with a published split never become test
     taken[candidates.groups[candidates.published >= 0]] = True
     draws = _draws(candidates, seed)
     for column, (split, share) in enumerate(
         (("test", shares.test), ("validation", shares.validation), ("calibration", shares.calibration))
     ):
-        code = SPLITS.index(split)
+        code = SPLITS_BY_STRENGTH.index(split)
         open_groups = (split_of_group == _TRAIN) & _all_sources_lack(candidates, code)
         if code == _TEST:
             open_groups &= ~taken
@@ -93,7 +122,7 @@ def assign_splits(candidates: Candidates, shares: Shares, seed: int) -> Codes:
 
 
 def _all_sources_lack(candidates: Candidates, code: int) -> npt.NDArray[np.bool_]:
-    """For each group: whether no source of its pictures publishes the split."""
+    """Returns for each group whether no source of its pictures publishes the split."""
     publishing = np.unique(candidates.sources[candidates.published == code])
     lacks = np.ones(int(candidates.groups.max(initial=-1)) + 1, dtype=bool)
     lacks[candidates.groups[np.isin(candidates.sources, publishing)]] = False
@@ -107,7 +136,7 @@ def _cut(
     share: float,
     draw: npt.NDArray[np.uint64],
 ) -> Codes:
-    """Chooses groups, in the order of their draws, while they bring each class nearer to its share."""
+    """Chooses groups, in the order of their random numbers, while they bring each class nearer to its share."""
     if share == 0:
         return np.array([], dtype=np.int64)
     classes = _TrainingGroups(candidates, split_of_group == _TRAIN)
@@ -123,11 +152,11 @@ def _cut(
 
 
 class _TrainingGroups:
-    """Which training groups the classes have, so that none gives up its last one.
+    """The training groups of each class, counted so that no class loses its last one.
 
     Args:
         candidates: All pictures.
-        training: For each group, whether it trains.
+        training: For each group, whether it is in the training split.
     """
 
     def __init__(self, candidates: Candidates, training: npt.NDArray[np.bool_]) -> None:
@@ -144,7 +173,7 @@ class _TrainingGroups:
     def by_label(
         self, open_groups: npt.NDArray[np.bool_], draw: npt.NDArray[np.uint64]
     ) -> Iterator[tuple[list[int], list[int]]]:
-        """For each class the groups that may be cut, in the order of their draws, and how many pictures each has."""
+        """Yields for each class the groups that may move, by random number, and how many of its pictures each has."""
         labels, groups = np.divmod(self._pairs, self._num_groups)
         order = np.lexsort((draw[groups], labels))
         order = order[open_groups[groups[order]]]
@@ -153,11 +182,11 @@ class _TrainingGroups:
             yield groups[rows].tolist(), self._counts[rows].tolist()
 
     def spare(self, group: int) -> bool:
-        """Whether every class of the group has another training group."""
+        """Returns whether every class of the group has another training group."""
         return all(self._left[label] > 1 for label in self._labels_of[group])
 
     def take(self, group: int, chosen: set[int]) -> None:
-        """Moves a group from training to those chosen."""
+        """Moves a group from training to the chosen ones."""
         if group not in chosen:
             chosen.add(group)
             for label in self._labels_of[group]:
@@ -165,7 +194,7 @@ class _TrainingGroups:
 
 
 def _draws(candidates: Candidates, seed: int) -> npt.NDArray[np.uint64]:
-    """Three random numbers a group, from its name; shape (groups, 3)."""
+    """Returns three random numbers for each group, from its name; shape (groups, 3)."""
     groups, first = np.unique(candidates.groups, return_index=True)
     draws = np.zeros((int(candidates.groups.max(initial=-1)) + 1, 3), dtype=np.uint64)
     for group, at in zip(groups.tolist(), first.tolist(), strict=True):

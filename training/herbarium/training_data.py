@@ -1,20 +1,21 @@
-"""Drawn pictures as training data, made on the spot: for trials that need no photographs and no downloads.
+"""Drawn pictures as training data, for runs without photographs and downloads.
 
-The folder is made under another name beside its place and moved there when all of it is written, so whoever finds it
-finds it whole. Its manifest names no place outside the folder: the same seed gives the same data anywhere.
+The data are written into a temporary folder, which is renamed when it is complete. The manifest has only relative
+paths, so the same seed gives the same data anywhere.
 """
 
 import hashlib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from models.errors import DataError
 from training.dataset.classes import build_classes
+from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
-from training.dataset.sources.record import SourceClass, Split
+from training.dataset.manifest_columns import manifest_columns
+from training.dataset.sources.record import PictureRecord, SourceClass, Split
 from training.herbarium import PLAIN_STYLE, SpeciesName, species_name
 from training.herbarium.drawings import Drawing, draw_files
 from training.recipe import DataRecipe
@@ -22,20 +23,20 @@ from training.recipe import DataRecipe
 SIDE_PX: Final = 96
 _SOURCE: Final = "drawn"
 _PICTURES: Final = "pictures"
-# Split of each picture of a species, by its number: every split has a picture of every species.
+# Split of each picture of a species, by its number; every split has a picture of every species.
 SPLIT_OF_PICTURE: Final[tuple[Split, ...]] = ("test", "validation", "validation", "calibration") + 8 * ("train",)
-_PICTURES_PER_PROCESS: Final = 100  # a process takes a second to start, a picture a tenth to draw
+_PICTURES_PER_PROCESS: Final = 100  # a process starts in a second, a picture takes a tenth of a second
 
 
 def ensure_training_data(data: DataRecipe, seed: int) -> None:
-    """Draws the data of a recipe that asks for drawn species, unless its data folder holds prepared data.
+    """Draws the data of a recipe with `drawn_species`, unless its data folder already holds prepared data.
 
     Args:
-        data: Twelve pictures of each of its `drawn_species` are drawn into its `data` folder, 96 px square.
-        seed: Another seed is another flora.
+        data: Its `data` folder receives twelve pictures of each of its `drawn_species`, 96 px square.
+        seed: Seed of the flora.
 
     Raises:
-        DataError: The folder holds something else.
+        DataError: The folder holds other files.
     """
     if data.drawn_species == 0 or (data.data / MANIFEST_FILE).is_file():
         return
@@ -56,35 +57,32 @@ def _draw(folder: Path, num_species: int, seed: int) -> None:
     ]
     workers = min(os.cpu_count() or 1, max(len(drawings) // _PICTURES_PER_PROCESS, 1))
     draw_files(folder / _PICTURES, drawings, seed=seed, workers=workers)
-    classes = build_classes({_SOURCE: [_source_class(name) for name in names]}, "within_sources")
-    labels = [classes.labels[_SOURCE, _class_id(names[drawing.species])] for drawing in drawings]
+    plants = [_source_class(name) for name in names]
+    classes = build_classes({_SOURCE: plants}, "within_sources")
+    pictures = [
+        LabeledPicture(
+            source=_SOURCE,
+            record=PictureRecord(path=drawing.path, plant=plants[drawing.species]),
+            label=classes.labels[_SOURCE, plants[drawing.species].class_id],
+            info=_image_info(folder / _PICTURES / drawing.path, drawing),
+        )
+        for drawing in drawings
+    ]
+    splits = [SPLIT_OF_PICTURE[drawing.picture] for drawing in drawings]
+    columns = manifest_columns(pictures, splits, [drawing.path for drawing in drawings])
     source = SourceNote(_PICTURES, "Drawn plants of invented species.")
-    write_manifest(folder, _columns(folder / _PICTURES, drawings, labels), classes.taxonomy, {_SOURCE: source})
+    write_manifest(folder, columns, classes.taxonomy, {_SOURCE: source})
 
 
-def _columns(root: Path, drawings: Sequence[Drawing], labels: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """The manifest's columns; a drawn picture has no author, no day and no place."""
-    size, paths = len(drawings), [drawing.path for drawing in drawings]
-    contents = [(root / path).read_bytes() for path in paths]
-    return {
-        "picture_id": [f"{_SOURCE}:{path}" for path in paths],
-        "source": [_SOURCE] * size,
-        "path": paths,
-        "shard": [""] * size,
-        "offset": [0] * size,
-        "length": [len(content) for content in contents],
-        "label": labels,
-        "split": [SPLIT_OF_PICTURE[drawing.picture] for drawing in drawings],
-        "group": paths,
-        "licence": ["unknown"] * size,
-        "author": [""] * size,
-        "taken_on": [None] * size,
-        "latitude": [None] * size,
-        "longitude": [None] * size,
-        "sha256": [hashlib.sha256(content).hexdigest() for content in contents],
-        "width": [drawing.width for drawing in drawings],
-        "height": [drawing.height for drawing in drawings],
-    }
+def _image_info(file: Path, drawing: Drawing) -> ImageInfo:
+    data = file.read_bytes()
+    return ImageInfo(
+        sha256=hashlib.sha256(data).hexdigest(),
+        num_bytes=len(data),
+        width=drawing.width,
+        height=drawing.height,
+        perceptual_hash=0,  # no near copies are searched for
+    )
 
 
 def _class_id(name: SpeciesName) -> str:
@@ -104,15 +102,15 @@ def _source_class(name: SpeciesName) -> SourceClass:
 def _refuse_occupied(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(
-            "the folder for drawn pictures holds something else",
+            "the folder for drawn pictures holds other files",
             value=folder,
-            limit="prepared data, an empty folder or none",
+            limit="prepared data, an empty folder, or no folder",
             remedy="name another one with --data, or pass --drawn-species 0",
         )
 
 
 def _move(drawn: Path, folder: Path) -> None:
-    """Puts the data into its place, unless another process was faster."""
+    """Renames the folder, unless another process was faster."""
     try:
         drawn.replace(folder)
     except OSError:

@@ -13,7 +13,8 @@ from models.bundle import TAXA_FILE
 from models.errors import DataError
 from models.ranking import Thresholds, rank
 from models.taxonomy import Taxonomy
-from training.dataset.classes import TAXONOMY_VERSION, WrittenName, build_classes, names_to_look_up
+from training.dataset.class_names import WrittenName, names_to_look_up
+from training.dataset.classes import TAXONOMY_VERSION, build_classes
 from training.dataset.sources.record import SourceClass
 from training.dataset.synonyms import AcceptedName
 from training.herbarium.names import species_name
@@ -262,7 +263,7 @@ def test_the_recipe_maps_names_that_are_common_or_misspelt():
             "ромашка": "Matricaria Chamomilla",
         }
     }
-    taxa = taxa_of(build_classes(sources, "within_sources", names=names))
+    taxa = taxa_of(build_classes(sources, "within_sources", corrections=names))
     assert set(taxa) == {"dionaea-muscipula", "sansevieria", "rosa-canina", "matricaria-chamomilla"}
     assert taxa["dionaea-muscipula"].common_names == ("Venus Flytrap",)
     assert taxa["matricaria-chamomilla"].common_names == ("ромашка",)
@@ -274,7 +275,9 @@ def test_the_recipe_maps_names_that_are_common_or_misspelt():
 
 def test_a_mapped_name_that_no_class_has_is_an_error_that_names_it():
     with pytest.raises(DataError, match=r"house: 'Venus Flytrpa'.*under `names`"):
-        build_classes({"house": plants("Venus Flytrap")}, "within_sources", names={"house": {"Venus Flytrpa": "Rosa"}})
+        build_classes(
+            {"house": plants("Venus Flytrap")}, "within_sources", corrections={"house": {"Venus Flytrpa": "Rosa"}}
+        )
 
 
 def test_a_name_without_latin_letters_is_refused_rather_than_merged_with_others():

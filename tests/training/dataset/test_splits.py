@@ -3,7 +3,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.dataset.splits import SPLITS, Candidates, Shares, assign_splits, published_codes, straddling
+from training.dataset.splits import SPLITS_BY_STRENGTH, Candidates, Shares, assign_splits, published_codes, straddling
 
 
 class Drawn(NamedTuple):
@@ -32,7 +32,7 @@ def as_candidates(pictures):
 def draw_splits(pictures, seed=0, validation=0.2, test=0.2, calibration=0.0):
     shares = Shares(test=test, validation=validation, calibration=calibration)
     codes = assign_splits(as_candidates(pictures), shares, seed)
-    return {picture.name: SPLITS[code] for picture, code in zip(pictures, codes, strict=True)}
+    return {picture.name: SPLITS_BY_STRENGTH[code] for picture, code in zip(pictures, codes, strict=True)}
 
 
 def generated(num_classes=4, per_class=30, per_group=1, published=None, source="s"):

@@ -110,7 +110,7 @@ def test_a_folder_with_something_else_in_it_is_refused_and_stays(kind, tmp_path)
     mine = tmp_path / "data" if kind == "file" else tmp_path / "data" / "my plants.jpg"
     mine.parent.mkdir(exist_ok=True)
     mine.write_bytes(b"precious")
-    with pytest.raises(DataError, match=r"holds something else.*--drawn-species 0"):
+    with pytest.raises(DataError, match=r"holds other files.*--drawn-species 0"):
         ensure_training_data(asked(tmp_path / "data"), seed=0)
     assert mine.read_bytes() == b"precious"
 

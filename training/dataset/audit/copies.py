@@ -6,8 +6,8 @@ from typing import Final
 from training.dataset.labeled_picture import LabeledPicture
 from training.dataset.sources.record import LeftOut, Split
 
-# Of equal pictures the one stays that the most is judged by; one whose split is still to be drawn may become any.
-_STRENGTH: Final[dict[Split | None, int]] = {"test": 0, "validation": 1, "calibration": 2, None: 3, "train": 4}
+# The picture in the first of these splits stays. Without a published split (None) it may still become a test picture.
+_PRECEDENCE: Final[dict[Split | None, int]] = {"test": 0, "validation": 1, "calibration": 2, None: 3, "train": 4}
 
 
 def drop_copies(
@@ -15,15 +15,15 @@ def drop_copies(
 ) -> tuple[list[LabeledPicture], list[LeftOut]]:
     """Leaves out byte-for-byte copies.
 
-    Of equal pictures the one in the strongest published split stays: test, validation, calibration, none, train; then
-    the one with the least `picture_id`.
+    Of equal files the one in the first published split stays: test, validation, calibration, none, train. Within a
+    split it is the one with the smallest `picture_id`.
 
     Args:
         pictures: Of all sources.
-        taxon_of_label: Output key -> taxon: a copy under another plant's name is told as such.
+        taxon_of_label: Output key -> taxon. The reason says so if the copies have different taxa.
 
     Returns:
-        The pictures that stay, and those that do not, both in the order given.
+        The pictures that stay, and the copies, both in the order given.
     """
     originals: dict[str, LabeledPicture] = {}
     for picture in pictures:
@@ -44,7 +44,7 @@ def drop_copies(
 
 
 def _precedence(picture: LabeledPicture) -> tuple[int, str]:
-    return _STRENGTH[picture.record.split], picture.picture_id
+    return _PRECEDENCE[picture.record.split], picture.picture_id
 
 
 def _reason(copy: LabeledPicture, original: LabeledPicture, taxon_of_label: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
-"""Looks at every picture once: does it decode, how large is it, what are its hashes.
+"""Decodes every picture once: is it damaged, what are its size and hashes.
 
-Hours of work for a million pictures, so it runs in many processes and resumes: what was found out stands in a journal,
-and a picture whose file is unchanged is not opened again.
+A million pictures take hours, so this runs in many processes and keeps its results in a cache on disk: a later run
+decodes only files that changed.
 """
 
 import hashlib
@@ -23,172 +23,174 @@ from rich.progress import track
 
 from models.errors import DataError, PictureError, UnreadableImage
 from models.preprocess import read_picture
-from training.dataset.audit.results_cache import Fault, ResultsCache, Stamp
+from training.dataset.audit.results_cache import Failure, FileStamp, ResultsCache
 from training.dataset.labeled_picture import ImageInfo
 from training.dataset.sources.record import LeftOut
 from training.processes import clean_context, end_with_parent
 
-# A JPEG may be decoded at 1/2, 1/4 or 1/8 down to here, four times the 32 px that the hash is computed from: of 1,692
-# photographs 1,680 then keep within 2 bits of what a full decode gives. Damage is found all the same, since libjpeg
-# reads the bitstream to its end at any scale.
+# A JPEG may be decoded at 1/2, 1/4 or 1/8, down to this side: four times the 32 px that the hash is computed from. The
+# hashes of 1,680 of 1,692 photographs then differ by at most 2 bits from those of a full decode. Damage is still found,
+# because libjpeg reads the bitstream to its end at any scale.
 _HASHED_SIDE_PX: Final = 128
 _CUT_OFF: Final = "premature end of data segment"  # libjpeg's warning
-_CHUNK: Final = 16  # pictures handed to a process at once: a crash names no more than so many
+_CHUNK: Final = 16  # pictures that a process takes at once, and so the number that the message of a crash names
 _STAMPS_CHUNK: Final = 1000
-_STAMPING_THREADS: Final = 16  # asking a network disk for file sizes is waiting, not work
+_STAMPING_THREADS: Final = 16  # asking a network disk for file sizes is mostly waiting
 
-_Waiting = tuple[str, Stamp]
-_Looked = tuple[str, Stamp, ImageInfo | Fault]
+_Task = tuple[str, FileStamp]
+_Result = tuple[str, FileStamp, ImageInfo | Failure]
 
 
 def examine(
-    pictures: Sequence[tuple[str, Path]], *, journal: Path, workers: int, min_side_px: int
+    pictures: Sequence[tuple[str, Path]], *, cache: Path, workers: int, min_side_px: int
 ) -> list[ImageInfo | LeftOut]:
-    """Decodes every picture once, unless the journal knows it already.
+    """Decodes every picture that is not in the cache.
 
     Args:
-        pictures: LabeledPicture id and file of each; a file that is named twice is read once.
-        journal: SQLite file that keeps what was found out, over kills and runs; made if missing.
+        pictures: Picture id and file of each; a repeated file is decoded once.
+        cache: SQLite file that keeps the results between runs; created if missing.
         workers: Processes that decode.
         min_side_px: Pictures with a shorter side are too small.
 
     Returns:
-        For each picture, in the order given, its facts or why it cannot be used: code "missing_file",
+        For each picture, in the order given, what was found or why it cannot be used: code "missing_file",
         "unreadable_file", "too_small" or that of a `PictureError`.
 
     Raises:
-        DataError: The journal cannot be used, or a process died.
+        DataError: The cache cannot be used, or a process died.
     """
     files = [str(file.absolute()) for _, file in pictures]
     outcomes, stamps = _stamp_files(list(dict.fromkeys(files)))
-    with ResultsCache(journal) as kept:
-        outcomes.update(kept.unchanged(stamps))
-        waiting = [(path, stamp) for path, stamp in stamps.items() if path not in outcomes]
-        for path, outcome in _look_and_keep(waiting, workers, kept):
-            outcomes[path] = outcome
+    with ResultsCache(cache) as results:
+        outcomes.update(results.unchanged(stamps))
+        tasks = [(path, stamp) for path, stamp in stamps.items() if path not in outcomes]
+        outcomes.update(_decode_and_store(tasks, workers, results))
     return [
-        _judge(picture_id, outcomes[file], min_side_px) for (picture_id, _), file in zip(pictures, files, strict=True)
+        _check_size(picture_id, outcomes[file], min_side_px)
+        for (picture_id, _), file in zip(pictures, files, strict=True)
     ]
 
 
-def _look_and_keep(
-    waiting: Sequence[_Waiting], workers: int, kept: ResultsCache
-) -> Iterator[tuple[str, ImageInfo | Fault]]:
-    num_chunks = -(-len(waiting) // _CHUNK)
-    with closing(_look_at_all(waiting, workers, kept.path)) as chunks:
-        for looked in track(chunks, "Decoding", num_chunks, disable=not waiting):
-            # Only what the bytes say is kept: a disk that failed to answer may do so the next time.
-            kept.add([entry for entry in looked if not _is_of_disk(entry[2])])
-            yield from ((path, outcome) for path, _, outcome in looked)
+def _decode_and_store(
+    tasks: Sequence[_Task], workers: int, results: ResultsCache
+) -> Iterator[tuple[str, ImageInfo | Failure]]:
+    num_chunks = -(-len(tasks) // _CHUNK)
+    with closing(_decode_all(tasks, workers, results.path)) as chunks:
+        for chunk in track(chunks, "Decoding", num_chunks, disable=not tasks):
+            # Only what follows from the bytes is stored: a failed read may succeed the next time.
+            results.add([entry for entry in chunk if not _is_disk_failure(entry[2])])
+            yield from ((path, outcome) for path, _, outcome in chunk)
 
 
-def _judge(picture_id: str, outcome: ImageInfo | Fault, min_side_px: int) -> ImageInfo | LeftOut:
-    if isinstance(outcome, Fault):
+def _check_size(picture_id: str, outcome: ImageInfo | Failure, min_side_px: int) -> ImageInfo | LeftOut:
+    if isinstance(outcome, Failure):
         return LeftOut(picture=picture_id, code=outcome.code, reason=outcome.reason)
     side_px = min(outcome.width, outcome.height)
     if side_px < min_side_px:
-        reason = f"its shorter side is {side_px} px; at least {min_side_px} px are wanted"
+        reason = f"its shorter side is {side_px} px; at least {min_side_px} px are required"
         return LeftOut(picture=picture_id, code="too_small", reason=reason)
     return outcome
 
 
-def _stamp_files(files: Sequence[str]) -> tuple[dict[str, ImageInfo | Fault], dict[str, Stamp]]:
-    """Asks the disk for length and time of each file; those without are faults."""
+def _stamp_files(files: Sequence[str]) -> tuple[dict[str, ImageInfo | Failure], dict[str, FileStamp]]:
+    """Returns the failures of files that cannot be asked, and length and time of the others."""
     chunks = [files[start : start + _STAMPS_CHUNK] for start in range(0, len(files), _STAMPS_CHUNK)]
-    faults: dict[str, ImageInfo | Fault] = {}
-    stamps: dict[str, Stamp] = {}
+    failures: dict[str, ImageInfo | Failure] = {}
+    stamps: dict[str, FileStamp] = {}
     with ThreadPoolExecutor(_STAMPING_THREADS) as threads:
         for chunk, found in zip(chunks, threads.map(_stamp_chunk, chunks), strict=True):
             for file, stamp in zip(chunk, found, strict=True):
-                if isinstance(stamp, Fault):
-                    faults[file] = stamp
+                if isinstance(stamp, Failure):
+                    failures[file] = stamp
                 else:
                     stamps[file] = stamp
-    return faults, stamps
+    return failures, stamps
 
 
-def _stamp_chunk(files: Sequence[str]) -> list[Stamp | Fault]:
+def _stamp_chunk(files: Sequence[str]) -> list[FileStamp | Failure]:
     return [_stamp(file) for file in files]
 
 
-def _stamp(file: str) -> Stamp | Fault:
+def _stamp(file: str) -> FileStamp | Failure:
     try:
         status = Path(file).stat()
     except OSError as error:
-        return _disk_fault(error)
-    return Stamp(status.st_size, status.st_mtime_ns)
+        return _disk_failure(error)
+    return FileStamp(status.st_size, status.st_mtime_ns)
 
 
-def _disk_fault(error: OSError) -> Fault:
+def _disk_failure(error: OSError) -> Failure:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return Fault("missing_file", "there is no such file")
-    return Fault("unreadable_file", f"the file cannot be read: {error.strerror or error}")
+        return Failure("missing_file", "the file does not exist")
+    return Failure("unreadable_file", f"the file cannot be read: {error.strerror or error}")
 
 
-def _is_of_disk(outcome: ImageInfo | Fault) -> bool:
-    return isinstance(outcome, Fault) and outcome.code in {"missing_file", "unreadable_file"}
+def _is_disk_failure(outcome: ImageInfo | Failure) -> bool:
+    return isinstance(outcome, Failure) and outcome.code in {"missing_file", "unreadable_file"}
 
 
-def _look_at_all(waiting: Sequence[_Waiting], workers: int, journal: Path) -> Generator[list[_Looked], None, None]:
-    """Looks at pictures in several processes, in chunks, as they are done.
+def _decode_all(tasks: Sequence[_Task], workers: int, cache: Path) -> Generator[list[_Result], None, None]:
+    """Decodes pictures in several processes; yields chunks of results as they finish.
 
-    Only a few chunks are under way at a time, so that memory does not grow with the number of pictures.
+    At most 2 chunks per process are submitted at a time, so that memory does not grow with the number of pictures.
     """
-    if not waiting:
+    if not tasks:
         return
     workers = max(workers, 1)
     context = clean_context("training.dataset.audit.examine", "scipy.fftpack")
-    chunks = (waiting[start : start + _CHUNK] for start in range(0, len(waiting), _CHUNK))
+    chunks = (tasks[start : start + _CHUNK] for start in range(0, len(tasks), _CHUNK))
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_process)
-    running: dict[Future[list[_Looked]], Sequence[_Waiting]] = {}
+    running: dict[Future[list[_Result]], Sequence[_Task]] = {}
     try:
         while True:
             for chunk in islice(chunks, 2 * workers - len(running)):
-                running[pool.submit(_look_at_chunk, chunk)] = chunk
+                running[pool.submit(_decode_chunk, chunk)] = chunk
             if not running:
                 return
             done = wait(running, return_when=FIRST_COMPLETED).done
-            # Whole results first: if a process died, they still reach the journal.
+            # Results first: if a process died, they are still stored.
             for future in sorted(done, key=lambda future: future.exception() is not None):
                 yield future.result()
                 del running[future]
     except BrokenProcessPool as error:
-        raise _died(running, workers, journal) from error
+        raise _process_died(running, workers, cache) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _died(running: dict[Future[list[_Looked]], Sequence[_Waiting]], workers: int, journal: Path) -> DataError:
+def _process_died(running: dict[Future[list[_Result]], Sequence[_Task]], workers: int, cache: Path) -> DataError:
     paths = sorted(path for chunk in running.values() for path, _ in chunk)
-    one = "with --workers 1 it is one of fewer pictures" if workers > 1 else "leave these out to find which"
+    hint = "with --workers 1 fewer pictures are under way" if workers > 1 else "leave these out to find which one"
     return DataError(
-        "a process that decodes was killed: either memory ran out or a picture crashes the decoder",
+        "a decoding process was killed: memory ran out, or a picture crashes the decoder",
         value=f"{len(paths)} pictures under way, from {paths[0]} to {paths[-1]}",
-        remedy=f"run again with fewer --workers ({one}); {journal} keeps what is done",
+        remedy=f"run again with fewer --workers ({hint}); {cache} keeps the results so far",
     )
 
 
 def _start_process() -> None:
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is answered once, by the program
-    warnings.simplefilter("ignore")  # decoders warn of oddities in pictures that decode: thousands of lines
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
+    warnings.simplefilter("ignore")  # decoders print thousands of warnings about pictures that decode
 
 
-def _look_at_chunk(chunk: Sequence[_Waiting]) -> list[_Looked]:
-    return [(path, stamp, _look(path)) for path, stamp in chunk]
+def _decode_chunk(chunk: Sequence[_Task]) -> list[_Result]:
+    return [(path, stamp, _decode(path)) for path, stamp in chunk]
 
 
-def _look(path: str) -> ImageInfo | Fault:
+def _decode(path: str) -> ImageInfo | Failure:
     try:
         data = Path(path).read_bytes()
         picture = read_picture(data, min_side_px=_HASHED_SIDE_PX)
         _require_whole(data)
     except PictureError as error:
-        return Fault(error.code, error.problem if error.value is None else f"{error.problem} ({error.value})")
+        return Failure(error.code, error.problem if error.value is None else f"{error.problem} ({error.value})")
     except OSError as error:
-        return _disk_fault(error)
+        return _disk_failure(error)
     except MemoryError as error:
-        raise DataError("memory ran out over a picture", value=path, remedy="run again with fewer --workers") from error
+        raise DataError(
+            "memory ran out while decoding a picture", value=path, remedy="run again with fewer --workers"
+        ) from error
     return ImageInfo(
         sha256=hashlib.sha256(data).hexdigest(),
         num_bytes=len(data),
@@ -199,21 +201,23 @@ def _look(path: str) -> ImageInfo | Fault:
 
 
 def _require_whole(data: bytes) -> None:
-    """Finds JPEGs that were cut off and closed again: Pillow shows them half gray and says nothing.
+    """Rejects truncated JPEGs that end with a valid marker: Pillow decodes them half gray, without an error.
 
     Raises:
-        UnreadableImage: The pixels end too early.
+        UnreadableImage: The pixel data end too early.
     """
     if not simplejpeg.is_jpeg(data):
         return
     try:
-        simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, strict=True)  # every byte, few pixels
+        simplejpeg.decode_jpeg(
+            data, "GRAY", min_height=1, min_width=1, strict=True
+        )  # reads every byte at the smallest scale
     except ValueError as error:
-        if _CUT_OFF in str(error):  # its other warnings are of oddities that cost no pixel
-            raise UnreadableImage("the JPEG picture is cut off in the middle", value=error) from error
+        if _CUT_OFF in str(error):  # its other warnings cost no pixel
+            raise UnreadableImage("the JPEG picture is truncated", value=error) from error
 
 
 def _perceptual_hash(image: Image.Image) -> int:
-    """The 64 bits row by row, the first as the highest, as `str(imagehash.phash(image))` writes them in hex."""
+    """Returns the 64 bits row by row, the first as the highest, as `str(imagehash.phash(image))` writes them in hex."""
     bits = np.packbits(imagehash.phash(image, hash_size=8).hash)
     return int.from_bytes(bits.tobytes(), "big")

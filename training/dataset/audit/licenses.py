@@ -1,4 +1,4 @@
-"""Licenses and authors: what data sets write becomes a short identifier, and what those say of commercial use."""
+"""License texts of data sets -> short identifiers, and whether they allow commercial use."""
 
 import re
 from collections import Counter
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+from msgspec import field
 
 from models.bundle import CommercialUse
 from training.dataset.labeled_picture import LabeledPicture
@@ -13,7 +14,7 @@ from training.dataset.labeled_picture import LabeledPicture
 UNKNOWN: Final = "unknown"
 _ALL_RIGHTS_RESERVED: Final = "all-rights-reserved"
 _PUBLIC_DOMAIN: Final = "CC-PDM-1.0"
-# The elements of Creative Commons licenses as they stand in names, addresses and short forms, in lower case.
+# The elements of Creative Commons licenses in names, URLs and short forms, in lower case.
 _ELEMENTS: Final = (
     (re.compile(r"creativecommons\.org/licen[sc]es/|creative[\s-]*commons"), "cc "),
     (re.compile(r"attribution"), "cc by"),
@@ -36,39 +37,30 @@ _FORBIDS: Final = re.compile(
 _ALLOWS: Final = re.compile(r"CC0-|CC-PDM-|CC-BY(?!.*NC)")
 
 
-class LicenseSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Licenses and authors of one source."""
+class LicenseSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Licenses and authors of one source's pictures."""
 
-    num_pictures: int
-    """How many pictures that is."""
-    licenses: dict[str, int]
-    """License (see `license_id`) -> number of pictures, most first."""
-    num_authors: int
-    """Distinct authors that are named."""
     commercial_use: CommercialUse
-    """What the licenses, taken together, say: one picture that forbids it decides, then one that is unknown."""
+    """What the licenses say together: "not_allowed" if one forbids it, else "unknown" if one is unknown."""
     sentence: str
-    """The same for people, with how many pictures."""
-
-
-class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """Licenses and authors of a training set."""
-
-    sources: dict[str, LicenseSummary]
-    """Source -> what its pictures say."""
+    """The same in words, with the numbers of pictures."""
+    licenses: dict[str, int] = field(name="licences", default_factory=dict)
+    """License (see `license_id`) -> number of pictures, most first."""
+    num_authors: int = 0
+    """Distinct authors that are named."""
 
 
 def license_id(text: str) -> str:
-    """The short identifier of a license, in the manner of SPDX.
+    """Returns the short identifier of a license, in the form of SPDX.
 
-    Creative Commons licenses are known by name, address and short form; a version that is not given is left open
-    ("CC-BY-NC"), and the country of a ported license is dropped. Applied to its own result it changes nothing.
+    Recognizes Creative Commons licenses by name, URL and short form. Without a version the identifier has none
+    ("CC-BY-NC"); the country of a ported license is dropped. The function is idempotent.
 
     Args:
         text: As a data set writes it.
 
     Returns:
-        Such as "CC-BY-NC-4.0", "CC0-1.0" or "all-rights-reserved"; "unknown" for nothing; anything else as written.
+        Such as "CC-BY-NC-4.0", "CC0-1.0" or "all-rights-reserved"; "unknown" for an empty text; else the text itself.
     """
     written = text.strip()
     lower = written.lower()
@@ -78,7 +70,7 @@ def license_id(text: str) -> str:
         return UNKNOWN
     named = {_creative_commons(found) for found in _CC_BY.finditer(lower)}
     if named:
-        # Several licenses, or one and a condition beside it: only the whole text says what holds.
+        # Several licenses, or a license with a condition: keep the whole text.
         (short, *others) = sorted(named)
         further = (_FORBIDS.search(lower) and "-NC" not in short) or "all rights reserved" in lower
         return written if others or further else short
@@ -90,9 +82,9 @@ def license_id(text: str) -> str:
 
 
 def commercial_use(text: str) -> CommercialUse:
-    """What a license, as written or as `license_id` gives it, says of commercial use.
+    """Returns whether a license, as written or as `license_id` gives it, allows commercial use.
 
-    Whatever speaks of non-commercial use counts as forbidding; a license that is not known decides nothing.
+    A text that mentions non-commercial use forbids it.
     """
     known = license_id(text)
     if known == _ALL_RIGHTS_RESERVED or _FORBIDS.search(known) or _RESERVED.search(known.lower()):
@@ -101,21 +93,25 @@ def commercial_use(text: str) -> CommercialUse:
 
 
 def joint_commercial_use(licenses: Iterable[str]) -> CommercialUse:
-    """What several licenses say together: one that forbids it decides, then one that is unknown, as does none."""
+    """Returns what several licenses say together.
+
+    Returns:
+        "not_allowed" if one forbids commercial use; else "unknown" if one is unknown or there are none; else "allowed".
+    """
     uses = {commercial_use(text) for text in licenses}
     if "not_allowed" in uses:
         return "not_allowed"
     return "allowed" if uses == {"allowed"} else "unknown"
 
 
-def ledger(pictures: Iterable[LabeledPicture]) -> Ledger:
-    """Counts licenses and authors by source."""
+def license_summaries(pictures: Iterable[LabeledPicture]) -> dict[str, LicenseSummary]:
+    """Counts licenses and authors of each source."""
     written: dict[str, Counter[str]] = {}
     authors: dict[str, set[str]] = {}
     for picture in pictures:
         written.setdefault(picture.source, Counter())[picture.record.license] += 1
         authors.setdefault(picture.source, set()).add(picture.record.author)
-    return Ledger(sources={source: _summary(written[source], authors[source]) for source in sorted(written)})
+    return {source: _summary(written[source], authors[source]) for source in sorted(written)}
 
 
 def _summary(written: Counter[str], authors: set[str]) -> LicenseSummary:
@@ -124,11 +120,10 @@ def _summary(written: Counter[str], authors: set[str]) -> LicenseSummary:
         licenses[license_id(text)] += count
     use = joint_commercial_use(licenses)
     return LicenseSummary(
-        num_pictures=licenses.total(),
-        licenses=dict(sorted(licenses.items(), key=lambda entry: (-entry[1], entry[0]))),
-        num_authors=len(authors - {""}),
         commercial_use=use,
         sentence=_sentence(licenses, use),
+        licenses=dict(sorted(licenses.items(), key=lambda entry: (-entry[1], entry[0]))),
+        num_authors=len(authors - {""}),
     )
 
 

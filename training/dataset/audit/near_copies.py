@@ -1,12 +1,12 @@
-"""Which pictures are near copies of one another: groups of perceptual hashes that differ in few bits.
+"""Near copies: groups of pictures whose perceptual hashes differ in few bits.
 
-Every pair within reach is found, by multi-index hashing (Norouzi et al. 2012): the 64 bits are dealt into blocks, and
-two hashes that differ in at most k bits agree in all but k of the blocks, whichever these are. So for each choice of k
-blocks the hashes are sorted by the remaining bits, and only those that agree there are compared.
+Multi-index hashing (Norouzi et al. 2012) finds every pair: the 64 bits are divided into blocks, and two hashes that
+differ in at most k bits agree in all but k of the blocks. For each choice of k blocks the hashes are sorted by the
+remaining bits, and only those that agree there are compared.
 
-"Near" does not carry on: A may be near B and B near C while A and C are different pictures. Over a million pictures
-such chains grow, and would tie thousands of pictures to one split. So a chain is cut around leaders (`near_groups`).
-The price is that two near pictures at the rim of two such groups may come apart; `NearGroups.chained` marks them.
+"Near" is not transitive: A may be near B and B near C while A and C are different pictures. Among a million pictures
+such chains grow, and would put thousands of pictures into one split. So a chain is cut into groups around leaders
+(`near_groups`). Two near pictures may then be in different groups; `NearGroups.chained` marks them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,58 +21,63 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from models.errors import DataError
+from training.dataset.labeled_picture import LabeledPicture
 
-# The hashes of pictures of one color: there is no shape to compare, whatever they are pictures of.
-FEATURELESS: Final = (0, 1 << 63)
+# The hashes of pictures of a single color, which say nothing about what the pictures show.
+_FEATURELESS: Final = (0, 1 << 63)
 
 _Hashes = npt.NDArray[np.uint64]
 _Ints = npt.NDArray[np.int64]
 
 _BITS: Final = 64
 _MOST_BITS: Final = 8
-# More blocks make more tables of fewer chance neighbours each; these many more than the least are tried.
+# More blocks make more tables, each with fewer chance matches; up to this many above the minimum are tried.
 _EXTRA_BLOCKS: Final = 4
-_SORTING: Final = 10  # what a table costs per hash, in comparisons of a pair: 110 ns to 15 ns at 1.6 million hashes
-_CROWDED: Final = 256  # from this many hashes on, a bucket is worth sorting so that known neighbours are skipped
+_SORTING: Final = 10  # cost of a table per hash, in comparisons of a pair: 110 ns to 15 ns at 1.6 million hashes
+_CROWDED: Final = 256  # buckets above this size are sorted by chain, so that known pairs are skipped
 _STEPS_AT_ONCE: Final = 4_000_000  # near pairs, 64 MB
-_GIANT: Final = 2048  # hashes; up to here all distances of a chain are written down (2048 squared)
+_GIANT: Final = 2048  # hashes; up to this size all distances of a chain are computed (2048 squared)
 
 
 class NearGroups(msgspec.Struct, frozen=True, eq=False):
     """Pictures in groups of near copies."""
 
     group_of: npt.NDArray[np.int64]
-    """Group of each picture, from 0, in ascending order of the groups' smallest hashes; -1 for a picture alone."""
-    num_groups: int
-    """Groups of two or more pictures."""
+    """Group of each picture, from 0, in ascending order of the groups' smallest hashes; -1 for no group."""
     num_chained: int
-    """Chains of near pictures that were cut, since their ends are too different or they are too many."""
+    """Chains of near pictures that were cut, because their ends differ too much or they have too many pictures."""
     chained: npt.NDArray[np.bool_]
-    """Which pictures stood in such a chain, and may have a near copy outside of their group."""
-    num_oversized: int
-    """Groups above `max_group`: so many pictures share one and the same hash, as blank ones do."""
+    """Which pictures were in such a chain, and may have a near copy outside of their group."""
+
+
+def near_copy_groups(pictures: Sequence[LabeledPicture], max_bits: int) -> NearGroups:
+    """Groups near copies; pictures of a single color get no group."""
+    hashes = np.array([picture.info.perceptual_hash for picture in pictures], dtype=np.uint64)
+    found = near_groups(hashes, max_bits)
+    blank = np.isin(hashes, np.array(_FEATURELESS, dtype=np.uint64))
+    return msgspec.structs.replace(found, group_of=np.where(blank, -1, found.group_of))
 
 
 def near_groups(hashes: _Hashes, max_bits: int, max_group: int = 50) -> NearGroups:
     """Groups pictures whose perceptual hashes are near one another.
 
-    Pictures of one hash always share a group. Different hashes that are connected by steps of at most `max_bits` form
-    one group if all of them are that near to one another and no more than `max_group` pictures. Otherwise they are
-    cut: the hash with the most pictures in its reach leads a group of the nearest up to `max_group`, then the next of
-    those left. A chain of more than 2,048 different hashes shows that `max_bits` tells its pictures apart badly, so it
-    is first taken apart with a bit less, and again. The result does not depend on the order of the pictures.
+    Pictures with equal hashes always share a group. Different hashes that are connected by steps of at most `max_bits`
+    form one group if every two of them are that near, and if they have at most `max_group` pictures. Otherwise the
+    chain is cut: the hash with the most pictures near it leads a group of the nearest, up to `max_group`; then the next
+    of the remaining ones. A chain of more than 2,048 different hashes is first split with `max_bits` - 1, recursively.
+    The result does not depend on the order of the pictures.
 
     Args:
-        hashes: One a picture, shape (pictures,).
+        hashes: One for each picture, shape (pictures,).
         max_bits: Hashes that differ in at most this many bits are near, 0 to 8.
-        max_group: Most pictures of a group of different hashes.
+        max_group: Maximum number of pictures in a group of different hashes.
 
     Raises:
         DataError: `max_bits` is out of range.
     """
     if not 0 <= max_bits <= _MOST_BITS:
         raise DataError(
-            "near copies cannot be told so far apart",
+            "near_copy_bits is out of range",
             value=f"{max_bits} bits",
             limit=f"0 to {_MOST_BITS} of {_BITS} bits",
             remedy="lower near_copy_bits",
@@ -80,10 +85,10 @@ def near_groups(hashes: _Hashes, max_bits: int, max_group: int = 50) -> NearGrou
     unique, row, num_pictures = np.unique(hashes, return_inverse=True, return_counts=True)
     chain = _components(unique, max_bits)
     piece = _cut_chains(unique, num_pictures, chain, max_bits, max_group)
-    return _as_groups(chain[row], piece[row], max_group)
+    return _as_groups(chain[row], piece[row])
 
 
-def _as_groups(chain: _Ints, piece: _Ints, max_group: int) -> NearGroups:
+def _as_groups(chain: _Ints, piece: _Ints) -> NearGroups:
     """Numbers the pieces of two or more pictures from 0, given chain and piece of each picture."""
     sizes = np.bincount(piece)
     number = np.where(sizes > 1, np.cumsum(sizes > 1) - 1, -1)
@@ -92,10 +97,8 @@ def _as_groups(chain: _Ints, piece: _Ints, max_group: int) -> NearGroups:
     cut = np.bincount(chain_of_piece) > 1
     return NearGroups(
         group_of=number[piece],
-        num_groups=int((sizes > 1).sum()),
         num_chained=int(cut.sum()),
         chained=cut[chain],
-        num_oversized=int((sizes > max_group).sum()),
     )
 
 
@@ -105,9 +108,9 @@ def _cut_chains(unique: _Hashes, num_pictures: _Ints, chain: _Ints, max_bits: in
     starts = np.flatnonzero(np.diff(chain[order], prepend=-1))
     ends = np.append(starts[1:], len(order))
     pictures = np.add.reduceat(num_pictures[order], starts) if len(starts) else starts
-    first = np.arange(len(unique))  # a piece is known by its smallest hash until all are found
+    first = np.arange(len(unique))  # a piece is identified by its smallest hash until all are found
     first[order] = np.repeat(order[starts], ends - starts)
-    # Two connected hashes are near by themselves, so only longer chains and large groups need a look.
+    # Two connected hashes are near one another, so only longer chains and large groups need a check.
     for at in np.flatnonzero((ends - starts > 2) | ((ends - starts > 1) & (pictures > max_group))):
         rows = order[starts[at] : ends[at]]
         first[rows] = rows[_cut(unique[rows], num_pictures[rows], max_bits, max_group)]
@@ -115,7 +118,7 @@ def _cut_chains(unique: _Hashes, num_pictures: _Ints, chain: _Ints, max_bits: in
 
 
 def _cut(hashes: _Hashes, num_pictures: _Ints, max_bits: int, max_group: int) -> _Ints:
-    """Cuts one chain of different hashes, in ascending order; gives the position of each piece's smallest hash."""
+    """Cuts one chain of different hashes, in ascending order; returns the position of each piece's smallest hash."""
     if len(hashes) > _GIANT:
         finer = _components(hashes, max_bits - 1)
         piece = _cut_chains(hashes, num_pictures, finer, max_bits - 1, max_group)
@@ -131,7 +134,7 @@ def _cut(hashes: _Hashes, num_pictures: _Ints, max_bits: int, max_group: int) ->
 def _around_leaders(
     distances: npt.NDArray[np.uint8], num_pictures: _Ints, max_bits: int, max_group: int
 ) -> npt.NDArray[np.int64]:
-    """Piece of each hash of a chain, given all distances, shape (hashes, hashes)."""
+    """Returns the piece of each hash of a chain, given all distances, shape (hashes, hashes)."""
     near = distances <= max_bits
     in_reach = near @ num_pictures
     piece = np.full(len(near), -1)
@@ -139,9 +142,9 @@ def _around_leaders(
         free = piece < 0
         if not free.any():
             break
-        leader = int(np.argmax(np.where(free, in_reach, -1)))  # of equals the smallest hash
+        leader = int(np.argmax(np.where(free, in_reach, -1)))  # the smallest hash if several are equal
         members = np.flatnonzero(near[leader] & free)
-        members = members[np.argsort(distances[leader, members], kind="stable")]  # the leader itself first
+        members = members[np.argsort(distances[leader, members], kind="stable")]  # the leader comes first
         within = int(np.searchsorted(np.cumsum(num_pictures[members]), max_group, side="right"))
         members = members[: max(within, 1)]
         piece[members] = number
@@ -150,7 +153,7 @@ def _around_leaders(
 
 
 def _components(hashes: _Hashes, max_bits: int) -> _Ints:
-    """Chain of each of different hashes: those connected by steps of at most `max_bits`."""
+    """Returns the chain of each of different hashes: those connected by steps of at most `max_bits`."""
     chain = np.arange(len(hashes))
     if max_bits == 0 or len(hashes) < 2:
         return chain
@@ -166,7 +169,7 @@ def _components(hashes: _Hashes, max_bits: int) -> _Ints:
 
 
 def _joined(chain: _Ints, steps: Sequence[_Ints]) -> _Ints:
-    """The chains after further steps, shape (steps, 2), have connected them."""
+    """Joins the chains that further steps, shape (steps, 2), connect."""
     from_to = chain[np.concatenate(steps)].T
     size = len(chain)
     graph = coo_array((np.ones(from_to.shape[1], np.bool_), (from_to[0], from_to[1])), shape=(size, size))
@@ -176,11 +179,11 @@ def _joined(chain: _Ints, steps: Sequence[_Ints]) -> _Ints:
 def _steps_in_buckets(hashes: _Hashes, mask: np.uint64, chain: _Ints, max_bits: int) -> tuple[_Ints, bool]:
     """Compares the hashes that agree in the bits of a mask.
 
-    The chain that stands last in a bucket is not compared with itself, so that a crowd of hashes that are all near
-    one another (which is its bucket's largest chain once a few of them are joined) costs no quadratic time.
+    The last chain of a bucket is not compared with itself. Many hashes that are all near one another (the largest
+    chain of their bucket once a few of them are joined) therefore do not take quadratic time.
 
     Returns:
-        Near pairs of different chains, shape (pairs, 2), and whether those are all; if not, join them and ask again.
+        Near pairs of different chains, shape (pairs, 2), and whether these are all; if not, join them and call again.
     """
     order, bucket_end = _buckets(hashes, mask, chain)
     hash_at, chain_at = hashes[order], chain[order]
@@ -200,7 +203,7 @@ def _steps_in_buckets(hashes: _Hashes, mask: np.uint64, chain: _Ints, max_bits: 
 
 
 def _buckets(hashes: _Hashes, mask: np.uint64, chain: _Ints) -> tuple[_Ints, _Ints]:
-    """An order in which hashes that agree in a mask stand together, and where the bucket of each one there ends."""
+    """Returns an order in which hashes that agree in a mask are adjacent, and the end of each one's bucket in it."""
     key = hashes & mask
     order = np.argsort(key)
     bounds = _bounds(key[order])
@@ -211,7 +214,7 @@ def _buckets(hashes: _Hashes, mask: np.uint64, chain: _Ints) -> tuple[_Ints, _In
 
 
 def _masks(hashes: _Hashes, max_bits: int) -> Iterator[np.uint64]:
-    """For each table, the bits by which hashes are sorted; near hashes agree in all bits of at least one."""
+    """Yields the bits that each table sorts by; near hashes agree in all bits of at least one table."""
     choices = [_blocks(hashes, max_bits + extra) for extra in range(1, _EXTRA_BLOCKS + 1)]
     blocks = min(choices, key=lambda blocks: _cost(hashes, blocks, max_bits))
     for kept in combinations(blocks, len(blocks) - max_bits):
@@ -219,14 +222,14 @@ def _masks(hashes: _Hashes, max_bits: int) -> Iterator[np.uint64]:
 
 
 def _blocks(hashes: _Hashes, num_blocks: int) -> list[np.uint64]:
-    """Deals the bits into blocks that tell hashes apart equally well: bits that hardly vary count for little."""
+    """Divides the bits into blocks that separate hashes equally well: bits that hardly vary count little."""
     ones = [int(((hashes >> np.uint64(bit)) & np.uint64(1)).sum()) for bit in range(_BITS)]
     balanced_first = sorted(range(_BITS), key=lambda bit: abs(2 * ones[bit] - len(hashes)))
     return [np.uint64(sum(1 << bit for bit in balanced_first[block::num_blocks])) for block in range(num_blocks)]
 
 
 def _cost(hashes: _Hashes, blocks: Sequence[np.uint64], max_bits: int) -> int:
-    """Work of all tables, in comparisons of a pair, judged by the first."""
+    """Estimates the work of all tables from the first, in comparisons of a pair."""
     key = np.sort(hashes & _united(blocks[: len(blocks) - max_bits]))
     sizes = np.diff(_bounds(key))
     return comb(len(blocks), max_bits) * (len(hashes) * _SORTING + int((sizes * (sizes - 1) // 2).sum()))
@@ -237,5 +240,5 @@ def _united(blocks: Sequence[np.uint64]) -> np.uint64:
 
 
 def _bounds(key: _Hashes) -> _Ints:
-    """Where each run of equal keys starts, and the end of the last."""
+    """Returns the start of each run of equal keys, and the end of the last."""
     return np.concatenate([[0], np.flatnonzero(key[1:] != key[:-1]) + 1, [len(key)]])

@@ -1,7 +1,7 @@
-"""What was found out about each picture, kept on the disk so that no picture is ever decoded twice.
+"""The results of `examine`, kept on disk so that no file is decoded twice.
 
-An SQLite table with one row a file. A row counts as long as the file's length and time of change are the same. Only
-whole batches are written, so whatever kills the program costs at most the last seconds.
+An SQLite table with one row for each file. A row is valid while length and modification time of the file are unchanged.
+Rows are committed every second, so an interrupted run loses at most the last seconds.
 """
 
 import sqlite3
@@ -15,25 +15,25 @@ from typing import Final, NamedTuple
 from models.errors import DataError
 from training.dataset.labeled_picture import ImageInfo
 
-# Raised whenever the same bytes may give other facts, such as another perceptual hash.
-_EDITION: Final = 2
+# To be raised when the same bytes may give another result, such as another perceptual hash.
+_VERSION: Final = 2
 _COMMIT_EVERY_S: Final = 1.0
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS pictures (
-    path TEXT PRIMARY KEY, num_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,  -- bytes and time of the file
+    path TEXT PRIMARY KEY, num_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,  -- of the file
     code TEXT NOT NULL, reason TEXT NOT NULL,                                      -- empty if the picture decodes
     sha256 TEXT NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL, perceptual_hash TEXT NOT NULL
 ) WITHOUT ROWID"""
 
 
-class Stamp(NamedTuple):
-    """What a file looks like from outside; a file that was written again has another."""
+class FileStamp(NamedTuple):
+    """Length and modification time of a file."""
 
     num_bytes: int
     mtime_ns: int
 
 
-class Fault(NamedTuple):
+class Failure(NamedTuple):
     """Why a picture cannot be used."""
 
     code: str
@@ -41,13 +41,13 @@ class Fault(NamedTuple):
 
 
 class ResultsCache:
-    """The findings of this run and of earlier ones. Used as a context manager, which writes what is left at the end.
+    """The results of this run and of earlier ones; a context manager that commits at its end.
 
     Args:
-        path: The SQLite file; made if missing.
+        path: The SQLite file; created if missing.
 
     Raises:
-        DataError: The file is damaged, is no journal of this edition, or cannot be written.
+        DataError: The file is damaged, of another version, or cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,19 +74,19 @@ class ResultsCache:
         finally:
             self._database.close()
 
-    def unchanged(self, stamps: Mapping[str, Stamp]) -> Iterator[tuple[str, ImageInfo | Fault]]:
-        """What is known of those files that are still the same.
+    def unchanged(self, stamps: Mapping[str, FileStamp]) -> Iterator[tuple[str, ImageInfo | Failure]]:
+        """Yields the stored results of files that are unchanged.
 
         Args:
-            stamps: File -> what it looks like now.
+            stamps: File -> its current length and time.
         """
         with self._explained():
-            for path, num_bytes, mtime_ns, code, reason, *facts in self._database.execute("SELECT * FROM pictures"):
+            for path, num_bytes, mtime_ns, code, reason, *info in self._database.execute("SELECT * FROM pictures"):
                 if stamps.get(path) == (num_bytes, mtime_ns):
-                    yield path, Fault(code, reason) if code else _facts(num_bytes, *facts)
+                    yield path, Failure(code, reason) if code else _image_info(num_bytes, *info)
 
-    def add(self, found: Sequence[tuple[str, Stamp, ImageInfo | Fault]]) -> None:
-        """Keeps what was found out about files, each as it looked before it was read."""
+    def add(self, found: Sequence[tuple[str, FileStamp, ImageInfo | Failure]]) -> None:
+        """Stores results, each with length and time of the file before it was read."""
         rows = [(path, *stamp, *_columns(outcome)) for path, stamp, outcome in found]
         with self._explained():
             self._database.executemany("REPLACE INTO pictures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
@@ -96,43 +96,43 @@ class ResultsCache:
 
     def _open(self) -> None:
         with self._explained():
-            (edition,) = self._database.execute("PRAGMA user_version").fetchone()
-            if edition not in {0, _EDITION}:
-                raise sqlite3.DatabaseError(f"edition {edition}, not {_EDITION}")
+            (version,) = self._database.execute("PRAGMA user_version").fetchone()
+            if version not in {0, _VERSION}:
+                raise sqlite3.DatabaseError(f"version {version}, not {_VERSION}")
             self._database.execute(_TABLE)
-            self._database.execute(f"PRAGMA user_version = {_EDITION}")
+            self._database.execute(f"PRAGMA user_version = {_VERSION}")
             self._database.commit()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turns what SQLite raises into one clear error."""
+        """Turns the errors of SQLite into a `DataError`."""
         try:
             yield
-        except sqlite3.OperationalError as error:  # a full disk, a folder that may not be written, a lock
+        except sqlite3.OperationalError as error:  # full disk, read-only folder, lock
             raise DataError(
-                f"the journal {self.path} cannot be used",
+                f"the results cache {self.path} cannot be used",
                 value=error,
-                remedy="free the disk, or end the other program that uses it, and run again: it goes on from there",
+                remedy="free disk space, or end the other program that uses it, and run again: it continues from there",
             ) from error
         except (sqlite3.DatabaseError, ValueError) as error:
             raise DataError(
-                f"the journal {self.path} is damaged or was written by another version",
+                f"the results cache {self.path} is damaged or was written by another version",
                 value=error,
-                remedy="delete it, and the pictures are decoded again",
+                remedy="delete it: the pictures are then decoded again",
             ) from error
 
 
-def _columns(outcome: ImageInfo | Fault) -> tuple[str, str, str, int, int, str]:
-    if isinstance(outcome, Fault):
+def _columns(outcome: ImageInfo | Failure) -> tuple[str, str, str, int, int, str]:
+    if isinstance(outcome, Failure):
         return outcome.code, outcome.reason, "", 0, 0, ""
     return "", "", outcome.sha256, outcome.width, outcome.height, f"{outcome.perceptual_hash:016x}"
 
 
-def _facts(num_bytes: int, sha256: str, width: int, height: int, perceptual_hash: str) -> ImageInfo:
+def _image_info(num_bytes: int, sha256: str, width: int, height: int, perceptual_hash: str) -> ImageInfo:
     return ImageInfo(
         sha256=sha256,
         num_bytes=num_bytes,
         width=width,
         height=height,
-        perceptual_hash=int(perceptual_hash, 16),  # SQLite's integers have a sign
+        perceptual_hash=int(perceptual_hash, 16),  # SQLite's integers are signed
     )

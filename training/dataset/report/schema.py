@@ -1,51 +1,38 @@
-"""The report as a record: every fact that the page shows and that report.json holds."""
+"""The schema of report.json; the page shows the same facts."""
 
 import datetime
 
 import msgspec
 from msgspec import field
 
-from models.bundle import CommercialUse
+from training.dataset.audit.licenses import LicenseSummary
 from training.dataset.sources.record import LeftOut, Split
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of everything that the report is made of."""
+    """Base of all parts of the report."""
 
 
 class NameFinding(Part, frozen=True):
-    """Something that a person should know about a name."""
+    """A name that a person should check."""
 
     name: str
     """The class or taxon."""
     members: tuple[str, ...] = ()
-    """Names as the data sets write them, each with its source."""
+    """Source and name as written, of each class."""
     explanation: str = ""
-    """What was done, or what to look at."""
+    """What was done, or what to check."""
 
 
 class NameFindings(Part, frozen=True):
-    """What came of the sources' names."""
+    """The names that a person should check."""
 
     merged: tuple[NameFinding, ...] = ()
-    """Several names that mean one taxon."""
+    """Names that share one taxon."""
     genus_level: tuple[NameFinding, ...] = ()
     """Classes that only name a genus."""
     similar: tuple[NameFinding, ...] = ()
-    """Names so alike that one may be a misspelling; nothing was merged."""
-
-
-class LicenseSummary(Part, frozen=True):
-    """What may be done with the pictures of one source."""
-
-    commercial_use: CommercialUse
-    """What the licenses, taken together, say of commercial use."""
-    sentence: str
-    """The same for people, and why."""
-    licenses: dict[str, int] = field(name="licences", default_factory=dict)
-    """License -> number of pictures."""
-    num_authors: int = 0
-    """Distinct authors that are named."""
+    """Similar or ambiguous names, which were not merged."""
 
 
 class SourceSummary(Part, frozen=True):
@@ -56,12 +43,12 @@ class SourceSummary(Part, frozen=True):
     note: str
     num_pictures: int
     num_outputs: int
-    """Classes that have a picture of this source."""
+    """Classes with a picture of this source."""
     num_left_out: int
     by_split: dict[Split, int]
-    """Every split, also the empty ones."""
+    """All splits, including empty ones."""
     num_bytes: int
-    """Length of all its files."""
+    """Total length of its files."""
     median_short_side_px: int
     num_dated: int
     num_placed: int
@@ -77,11 +64,11 @@ class ClassSize(Part, frozen=True):
     scientific_name: str
     num_pictures: int
     by_split: dict[Split, int]
-    """Only splits that have pictures of it."""
+    """Splits with pictures of the class."""
 
 
 class Reason(Part, frozen=True):
-    """One kind of reason to leave something out."""
+    """One kind of reason to leave a picture out, with its counts."""
 
     code: str
     title: str
@@ -90,7 +77,7 @@ class Reason(Part, frozen=True):
     num_entries: int
     num_pictures: int
     by_source: dict[str, int]
-    """Entries, not pictures: a class without pictures also counts."""
+    """Entries, not pictures: a class without pictures is an entry too."""
 
 
 class Histogram(Part, frozen=True):
@@ -99,16 +86,16 @@ class Histogram(Part, frozen=True):
     edges: tuple[float, ...]
     """Bin i is [edges[i], edges[i + 1])."""
     counts: dict[str, tuple[int, ...]]
-    """For each source one number a bin."""
+    """Source -> number of pictures in each bin."""
 
 
 class Report(Part, frozen=True):
-    """What a preparation found."""
+    """The result of a preparation."""
 
     name: str
     description: str
     rules: dict[str, str]
-    """The collection's rules that decided, as written there."""
+    """The collection's rules, as written there."""
     num_pictures: int
     num_outputs: int
     num_taxa: int
@@ -117,20 +104,20 @@ class Report(Part, frozen=True):
     by_split: dict[Split, int]
     sources: tuple[SourceSummary, ...]
     few_pictures: int
-    """Below this number a class stands in `few`."""
+    """Classes with fewer pictures are listed in `few`."""
     few: tuple[ClassSize, ...]
     without: dict[Split, int]
-    """Classes that have no picture in a split."""
+    """Split -> number of classes without a picture in it."""
     classes: tuple[ClassSize, ...]
     """Largest first."""
     curves: dict[str, tuple[int, ...]]
-    """For each source the sizes of its classes, largest first, counting its own pictures only."""
+    """Source -> sizes of its classes, largest first, counting only its own pictures."""
     reasons: tuple[Reason, ...]
     left_out: tuple[LeftOut, ...]
-    """Everything, by code and name."""
+    """All entries, sorted by code and name."""
     names: NameFindings
     near_copies: tuple[tuple[str, ...], ...]
-    """Groups of pictures that look alike, by picture id; each group stays in one split."""
+    """Groups of near copies, by picture id; each group is in one split."""
     licenses: dict[str, LicenseSummary] = field(name="licences")
     short_sides_px: Histogram
     file_sizes_bytes: Histogram

@@ -1,30 +1,29 @@
-"""Counts what came out of a preparation: a pass or two over the pictures, arrays instead of objects."""
+"""The counts of the report."""
 
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, get_args
+from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from models.taxonomy import Taxonomy
+from training.dataset.audit.licenses import LicenseSummary
 from training.dataset.collection import Collection, SourceEntry
 from training.dataset.labeled_picture import LabeledPicture
 from training.dataset.report.reasons import meaning
 from training.dataset.report.schema import (
     ClassSize,
     Histogram,
-    LicenseSummary,
     NameFindings,
     Reason,
     Report,
     SourceSummary,
 )
-from training.dataset.sources.record import LeftOut, Split
+from training.dataset.sources.record import SPLITS, LeftOut, Split
 
-SPLITS: Final[tuple[Split, ...]] = get_args(Split)
 _BINS_PER_DOUBLING: Final = 4
 
 Counts = Mapping[tuple[str, str, Split], int]
@@ -43,25 +42,25 @@ def summarize(
     near_copies: Sequence[tuple[str, ...]] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """Counts what came out.
+    """Counts the pictures of the training set.
 
     Args:
         collection: The data sets and the rules.
-        pictures: What stays.
-        splits: One a picture, in their order.
-        left_out: What does not, from every step.
+        pictures: The pictures that stay.
+        splits: Split of each picture.
+        left_out: Everything that was left out, from every step.
         taxonomy: The outputs that the pictures' labels name.
-        names: What came of the sources' names.
-        licenses: Source -> what may be done with its pictures.
-        near_copies: Groups of pictures that look alike, by picture id.
-        notes: Sentences that stand at the top of the page.
+        names: Names that a person should check.
+        licenses: Source -> licenses and authors of its pictures.
+        near_copies: Groups of near copies, by picture id.
+        notes: Sentences at the top of the page.
     """
     counts: Counts = Counter(
         zip((picture.source for picture in pictures), (picture.label for picture in pictures), splits, strict=True)
     )
     columns = _Columns(tuple(collection.sources), pictures)
     classes = _class_sizes(taxonomy, counts)
-    told = sorted((_printable(entry) for entry in left_out), key=lambda entry: (entry.code, entry.picture))
+    entries = sorted((_printable(entry) for entry in left_out), key=lambda entry: (entry.code, entry.picture))
     return Report(
         name=collection.name,
         description=collection.description,
@@ -69,18 +68,18 @@ def summarize(
         num_pictures=len(pictures),
         num_outputs=len(taxonomy.outputs),
         num_taxa=len(taxonomy.taxa),
-        num_left_out=sum(entry.num_pictures for entry in told),
+        num_left_out=sum(entry.num_pictures for entry in entries),
         by_split=_by_split(counts),
         sources=tuple(
-            _source_summary(name, entry, counts, columns, told) for name, entry in collection.sources.items()
+            _source_summary(name, entry, counts, columns, entries) for name, entry in collection.sources.items()
         ),
         few_pictures=collection.few_pictures,
         few=_few(classes, collection.few_pictures),
         without={split: sum(split not in size.by_split for size in classes) for split in SPLITS},
         classes=classes,
         curves={name: _curve(name, counts) for name in collection.sources},
-        reasons=_reasons(told),
-        left_out=tuple(told),
+        reasons=_reasons(entries),
+        left_out=tuple(entries),
         names=names,
         near_copies=tuple(near_copies),
         licenses=dict(licenses),
@@ -91,7 +90,7 @@ def summarize(
 
 
 class _Columns:
-    """What is counted of each picture, as arrays of one number a picture: a million objects cost too much."""
+    """The values to count, as arrays with one number for each picture: a million objects would be slow."""
 
     def __init__(self, names: Sequence[str], pictures: Sequence[LabeledPicture]) -> None:
         self.names, number = names, len(pictures)
@@ -100,20 +99,20 @@ class _Columns:
         self.source = np.fromiter((code[picture.source] for picture in pictures), np.int16, number)
         self.short_side_px = np.fromiter((min(fact.width, fact.height) for fact in facts), np.int64, number)
         self.num_bytes = np.fromiter((fact.num_bytes for fact in facts), np.int64, number)
-        # Days since the year 1; 0 where the day is unknown.
+        # Proleptic ordinal of the day; 0 if unknown.
         self.day = np.fromiter((record.taken_on.toordinal() if record.taken_on else 0 for record in records), np.int64)
         self.placed = np.fromiter((record.coordinates is not None for record in records), np.bool_, number)
 
     def of(self, name: str) -> npt.NDArray[np.bool_]:
-        """Which pictures are of a source."""
+        """Returns which pictures belong to a source."""
         return np.asarray(self.source == self.names.index(name))
 
     def histogram(self, values: npt.NDArray[np.int64]) -> Histogram:
-        """Counts sizes in bins of equal width on a logarithmic scale, the same bins for all sources."""
+        """Counts sizes in bins of equal width on a logarithmic scale; all sources have the same bins."""
         if len(values) == 0:
             return Histogram(edges=(), counts={})
         steps = np.log2(np.maximum(values, 1)) * _BINS_PER_DOUBLING
-        bins = np.floor(steps + 1e-9).astype(np.int64)  # a power of two opens its bin, however it was rounded
+        bins = np.floor(steps + 1e-9).astype(np.int64)  # a power of two starts a bin, despite rounding
         low, high = int(bins.min()), int(bins.max())
         counts = {name: np.bincount(bins[self.of(name)] - low, minlength=high - low + 1) for name in self.names}
         return Histogram(
@@ -147,7 +146,7 @@ def _source_summary(
 
 
 def source_of(entry: LeftOut) -> str:
-    """The source that something was left out of."""
+    """Returns the source of an entry."""
     return entry.picture.partition(":")[0]
 
 
@@ -164,7 +163,7 @@ def _class_sizes(taxonomy: Taxonomy, counts: Counts) -> tuple[ClassSize, ...]:
 
 
 def _few(classes: Iterable[ClassSize], limit: int) -> tuple[ClassSize, ...]:
-    """Classes with fewer pictures than that, the smallest first."""
+    """Returns the classes with fewer pictures than the limit, smallest first."""
     return tuple(sorted((size for size in classes if size.num_pictures < limit), key=lambda s: (s.num_pictures, s.key)))
 
 
@@ -181,7 +180,7 @@ def _by_split(counts: Counts) -> dict[Split, int]:
 
 
 def _reasons(left_out: Sequence[LeftOut]) -> tuple[Reason, ...]:
-    """One a code, the most frequent first."""
+    """Counts the entries by code, the most frequent first."""
     by_source: dict[str, Counter[str]] = {}
     num_pictures: Counter[str] = Counter()
     for entry in left_out:
@@ -202,7 +201,7 @@ def _reasons(left_out: Sequence[LeftOut]) -> tuple[Reason, ...]:
 
 
 def _printable(entry: LeftOut) -> LeftOut:
-    """A file name may hold bytes that are no text; they are shown escaped rather than fail the report."""
+    """Escapes bytes of file names that are not valid text, which JSON could not hold."""
     return msgspec.structs.replace(entry, picture=_escaped(entry.picture), reason=_escaped(entry.reason))
 
 
@@ -212,5 +211,5 @@ def _escaped(text: str) -> str:
 
 def _rules(collection: Collection) -> dict[str, str]:
     fields = msgspec.structs.asdict(collection).items()
-    told = {"name", "description", "sources", "few_pictures"}  # these stand elsewhere on the page
-    return {name: "none" if value is None else str(value) for name, value in fields if name not in told}
+    elsewhere = {"name", "description", "sources", "few_pictures"}  # shown elsewhere on the page
+    return {name: "none" if value is None else str(value) for name, value in fields if name not in elsewhere}

@@ -1,6 +1,6 @@
-"""The iNaturalist 2021 layout: COCO-style `train.json` and `val.json` above the folders that they name.
+"""Reads the iNaturalist 2021 layout: COCO-style `train.json` and `val.json`, and the folders that they name.
 
-Only kingdom Plantae is taken. The published `val` is the test set: the real test set has no labels.
+Only kingdom Plantae is read. The published `val` becomes the test split, because the published test set has no labels.
 """
 
 import sys
@@ -17,8 +17,8 @@ from models.errors import DataError
 from training.dataset.sources.json_file import decode_entries, read_json
 from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents, Split
 
-PLANTS: Final = "Plantae"
-_TRAIN_FILES: Final = ("train.json", "train_mini.json")  # the small one only where the large one is missing
+_PLANTS: Final = "Plantae"
+_TRAIN_FILES: Final = ("train.json", "train_mini.json")  # the first that exists is read
 _TEST_FILE: Final = "val.json"
 _AGAIN: Final = "correct it, or download it again"
 
@@ -63,7 +63,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """What one of the JSON files says."""
+    """Content of one of the JSON files."""
 
     categories: dict[int, _Category]
     num_pictures: Counter[int]
@@ -74,17 +74,17 @@ class _Part(msgspec.Struct, frozen=True):
 def read_inaturalist(name: str, root: Path, default_license: str = "") -> SourceContents:
     """Reads the plants of an iNaturalist 2021 folder.
 
-    Training pictures come from `train.json`, or `train_mini.json` where only that is there; test pictures from
-    `val.json`, if there. A license is given as its URL, or as its name where it has no URL. Dates and coordinates that
-    are missing or impossible are unknown. Observations are not published, so pictures have no group.
+    Training pictures come from `train.json`, else from `train_mini.json`; test pictures from `val.json`, if it exists.
+    A license is its URL, or its name if it has no URL. Missing and impossible dates and coordinates are unknown.
+    Observations are not published, so pictures have no group.
 
     Args:
-        name: What the source is called in output keys.
+        name: Name of the source in output keys.
         root: Folder with the JSON files and the folders of pictures.
         default_license: License of pictures that name none.
 
     Raises:
-        DataError: A file is missing, damaged or contradicts itself or the other one, or there are no plants.
+        DataError: A file is missing or damaged, the files contradict each other, or there are no plants.
     """
     parts = [_read_part(_train_file(root), "train", default_license)]
     if (root / _TEST_FILE).is_file():
@@ -92,8 +92,8 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
     records = [record for part in parts for record in part.records]
     if len({record.path for record in records}) != len(records):
         twice, _ = Counter(record.path for record in records).most_common(1)[0]
-        raise DataError(f"two images of {root} have one file name", value=twice, remedy=_AGAIN)
-    return SourceContents(records, _others(name, parts))
+        raise DataError(f"two images of {root} have the same file name", value=twice, remedy=_AGAIN)
+    return SourceContents(root, records, _others(name, parts))
 
 
 def _train_file(root: Path) -> Path:
@@ -101,7 +101,7 @@ def _train_file(root: Path) -> Path:
         if (root / file).is_file():
             return root / file
     raise DataError(
-        "no iNaturalist data set stands there",
+        "no iNaturalist data set in this folder",
         value=root,
         limit=f"a folder with {' or '.join(_TRAIN_FILES)}",
         remedy="point to the folder that holds it",
@@ -109,29 +109,29 @@ def _train_file(root: Path) -> Path:
 
 
 def _others(name: str, parts: list[_Part]) -> list[LeftOut]:
-    """The categories of other kingdoms."""
+    """Returns the categories of other kingdoms."""
     categories = {number: category for part in parts for number, category in part.categories.items()}
     return [
         LeftOut(
             picture=f"{name}:{category.image_dir_name or category.name}",
             code="not_a_plant",
-            reason=f"{category.name} belongs to kingdom {category.kingdom}; only {PLANTS} are taken",
+            reason=f"{category.name} belongs to kingdom {category.kingdom}; only {_PLANTS} is read",
             num_pictures=sum(part.num_pictures[number] for part in parts),
         )
         for number, category in categories.items()
-        if category.kingdom != PLANTS
+        if category.kingdom != _PLANTS
     ]
 
 
 def _read_part(file: Path, split: Split, default_license: str, known: Mapping[int, SourceClass] | None = None) -> _Part:
-    """Reads one file; `known` are the classes of the training file, which the other one must agree with."""
+    """Reads one file; `known` are the classes of the training file, which must agree with it."""
     document = read_json(file, _Document)
     categories = {category.id: category for category in document.categories}
     if len(categories) != len(document.categories):
-        raise DataError(f"two categories of {file} have one id", remedy=_AGAIN)
+        raise DataError(f"two categories of {file} have the same id", remedy=_AGAIN)
     category_of = _category_of_image(file, document, categories)
     num_pictures = Counter(category_of.values())
-    plants = {number: _plant(category) for number, category in categories.items() if category.kingdom == PLANTS}
+    plants = {number: _plant(category) for number, category in categories.items() if category.kingdom == _PLANTS}
     if known is None:
         _check_complete(file, plants, num_pictures)
     else:
@@ -153,23 +153,23 @@ def _plant(category: _Category) -> SourceClass:
 
 def _check_complete(file: Path, plants: Mapping[int, SourceClass], num_pictures: Mapping[int, int]) -> None:
     if not plants:
-        raise DataError(f"{file} holds no plants", limit=f"categories of kingdom {PLANTS}", remedy=_AGAIN)
+        raise DataError(f"{file} holds no plants", limit=f"categories of kingdom {_PLANTS}", remedy=_AGAIN)
     for number, plant in plants.items():
         if not num_pictures.get(number):
             raise DataError(
                 f"{file}: category {number} ({plant.name}) has no annotations",
-                limit="an annotation for every picture of a plant",
+                limit="one or more annotations of every plant",
                 remedy="download the file again, or delete the category",
             )
 
 
 def _agreed(file: Path, plants: Mapping[int, SourceClass], known: Mapping[int, SourceClass]) -> dict[int, SourceClass]:
-    """The training file's classes, which both files share."""
+    """Returns the training file's classes, once `plants` agrees with them."""
     for number, plant in plants.items():
         if number not in known or known[number].name != plant.name:
             expected = known[number].name if number in known else "a category of the training file"
             raise DataError(
-                f"{file}: category {number} is another one than in the training file",
+                f"{file}: category {number} differs from the training file",
                 value=plant.name,
                 limit=expected,
                 remedy="take both files from one release",
@@ -178,7 +178,7 @@ def _agreed(file: Path, plants: Mapping[int, SourceClass], known: Mapping[int, S
 
 
 def _category_of_image(file: Path, document: _Document, categories: Mapping[int, _Category]) -> dict[int, int]:
-    """Image id -> category id, exactly one for every annotation."""
+    """Returns image id -> category id, one for each annotation."""
     category_of = {annotation.image_id: annotation.category_id for annotation in document.annotations}
     if len(category_of) != len(document.annotations):
         twice, _ = Counter(annotation.image_id for annotation in document.annotations).most_common(1)[0]
@@ -204,7 +204,7 @@ def _records(
     for _, image in decode_entries(f"{file}: images", enumerate(document.images), _Image):
         category = category_of.pop(image.id, None)
         if category is None:
-            raise DataError(f"{file}: image {image.id} has no annotation, or stands there twice", remedy=_AGAIN)
+            raise DataError(f"{file}: image {image.id} has no annotation, or is listed twice", remedy=_AGAIN)
         if plant := plants.get(category):
             records.append(_record(file, image, plant, split, licenses))
     if category_of:
@@ -218,7 +218,7 @@ def _record(
     path = image.file_name
     if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
         raise DataError(
-            f"{file}: the file of image {image.id} lies elsewhere",
+            f"{file}: the file of image {image.id} is outside of the data set",
             value=path or "an empty name",
             limit="a path below the data set's folder",
             remedy=_AGAIN,
@@ -229,14 +229,14 @@ def _record(
         path=path,
         plant=plant,
         split=split,
-        author=sys.intern(image.rights_holder or ""),  # few people take many pictures
+        author=sys.intern(image.rights_holder or ""),  # equal strings share one object: few authors have many pictures
         license=licenses[image.license],
         taken_on=_day((image.date or "")[:10]),
         coordinates=_coordinates(image.latitude, image.longitude),
     )
 
 
-@lru_cache(maxsize=1 << 14)  # the days of 44 years, each of which is then one object
+@lru_cache(maxsize=1 << 14)  # the days of 44 years; equal days share one object
 def _day(text: str) -> date | None:
     try:
         return date.fromisoformat(text)

@@ -1,7 +1,7 @@
-"""JSON files of public data sets, decoded into typed records; a fault in them is one error that names the place.
+"""JSON files of public data sets, decoded into typed records; errors name the file and the entry.
 
-Fields that nobody here reads are ignored: the files are other people's. Their long lists are kept as undecoded entries
-(`msgspec.Raw`, views into the file's bytes), so that a million of them never stand decoded in memory at once.
+Unknown fields are ignored. Long lists are kept as undecoded entries (`msgspec.Raw`, views into the file's bytes) and
+decoded one at a time, so that a million decoded entries are never in memory at once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,14 +17,14 @@ Key = TypeVar("Key")
 
 
 def read_json(path: Path, kind: type[Kind]) -> Kind:
-    """Reads a file.
+    """Reads a JSON file.
 
     Args:
         path: The JSON file.
-        kind: What it holds.
+        kind: Type of its content.
 
     Raises:
-        DataError: The file is missing, is cut off or no JSON, or lacks something.
+        DataError: The file is missing, truncated or not JSON, or lacks a field.
     """
     if not path.is_file():
         raise DataError("a file of the data set is missing", value=path, remedy="download it, or correct the folder")
@@ -33,7 +33,7 @@ def read_json(path: Path, kind: type[Kind]) -> Kind:
     except msgspec.ValidationError as error:
         raise _unfit(f"{path}", error) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is cut off or no JSON", value=error, remedy="download or copy it again") from error
+        raise DataError(f"{path} is truncated or not JSON", value=error, remedy="download or copy it again") from error
 
 
 def decode_entries(
@@ -44,10 +44,10 @@ def decode_entries(
     Args:
         place: File and list, for the error.
         entries: Position or key, and the entry.
-        kind: What each entry holds.
+        kind: Type of each entry.
 
     Raises:
-        DataError: An entry is damaged or lacks something.
+        DataError: An entry is damaged or lacks a field.
     """
     decode = msgspec.json.Decoder(kind).decode
     for key, entry in entries:

@@ -1,4 +1,4 @@
-"""Which reader reads which layout."""
+"""The layouts that a data set may have, each with its reader."""
 
 from typing import Final
 
@@ -14,4 +14,4 @@ READERS: Final[dict[str, ReadSource]] = {
     "image_folder": read_image_folder,
     "table": read_table,
 }
-"""Layout, as a collection names it -> its reader."""
+"""`layout` in a collection -> reader."""

@@ -1,4 +1,4 @@
-"""The Pl@ntNet-300K layout: a JSON file about the pictures, one with the species' names, and a folder a split."""
+"""Reads the Pl@ntNet-300K layout: a JSON file of pictures, one of species names, and a folder for each split."""
 
 import sys
 from pathlib import Path
@@ -26,16 +26,15 @@ class _Picture(msgspec.Struct, frozen=True, gc=False):
 def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceContents:
     """Reads a Pl@ntNet-300K folder.
 
-    Species ids are strings and stay strings: in another order they would name other species. Pictures of one
-    observation are one group.
+    Species ids stay strings, as the data set writes them. Pictures of one observation are one group.
 
     Args:
-        name: What the source is called in output keys.
+        name: Name of the source in output keys.
         root: Folder with both JSON files and `images/{train,val,test}/<species id>/<picture id>.jpg`.
         default_license: License of pictures that name none.
 
     Raises:
-        DataError: A file is missing or damaged, an id is no number, a species has no name, or there are no pictures.
+        DataError: A file is missing or damaged, an id is not a number, a species has no name, or there are no pictures.
     """
     plants = _read_names(root / NAMES_FILE)
     file = root / METADATA_FILE
@@ -45,18 +44,17 @@ def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceCon
         for picture_id, picture in decode_entries(f"{file}: ", entries.items(), _Picture)
     ]
     if not records:
-        raise DataError(f"{file} holds no pictures", limit="an entry a picture", remedy="download it again")
+        raise DataError(f"{file} lists no pictures", limit="one entry for each picture", remedy="download it again")
     pictured = {record.plant.class_id for record in records}
-    return SourceContents(
-        records, [_without_pictures(name, plant) for plant in plants.values() if plant.class_id not in pictured]
-    )
+    missing = [_without_pictures(name, plant) for plant in plants.values() if plant.class_id not in pictured]
+    return SourceContents(root, records, missing)
 
 
 def _read_names(file: Path) -> dict[str, SourceClass]:
     plants = {}
     for species_id, name in read_json(file, dict[str, str]).items():
         if not species_id.isascii() or not species_id.isdecimal():
-            raise DataError(f"{file}: a species id is no number", value=species_id, remedy="correct it")
+            raise DataError(f"{file}: a species id is not a number", value=species_id, remedy="correct it")
         if not name.strip():
             raise DataError(f"{file}: species {species_id} has an empty name", remedy="add its scientific name")
         plants[species_id] = SourceClass(class_id=species_id, name=name)
@@ -68,7 +66,9 @@ def _record(
 ) -> PictureRecord:
     species_id = picture.species_id
     if not species_id.isascii() or not species_id.isdecimal():
-        raise DataError(f"{file}: the species id of {picture_id} is no number", value=species_id, remedy="correct it")
+        raise DataError(
+            f"{file}: the species id of {picture_id} is not a number", value=species_id, remedy="correct it"
+        )
     if species_id not in plants:
         raise DataError(
             f"{file}: a species without a name",
@@ -76,7 +76,7 @@ def _record(
             remedy=f"add its name to {NAMES_FILE}",
         )
     if not picture_id or "/" in picture_id or "\0" in picture_id:
-        raise DataError(f"{file}: a picture id is no file name", value=picture_id, remedy="correct it")
+        raise DataError(f"{file}: a picture id is not a file name", value=picture_id, remedy="correct it")
     return PictureRecord(
         path=f"images/{picture.split}/{species_id}/{picture_id}.jpg",
         plant=plants[species_id],
@@ -91,6 +91,6 @@ def _without_pictures(name: str, plant: SourceClass) -> LeftOut:
     return LeftOut(
         picture=f"{name}:{plant.class_id}",
         code="no_pictures",
-        reason=f"the data set names {plant.name} but holds no picture of it",
+        reason=f"the data set names {plant.name} but has no picture of it",
         num_pictures=0,
     )

@@ -1,27 +1,28 @@
-"""What every source yields: one record a picture, as its data set describes it, and what the source left out.
+"""What a reader returns: one record for each picture, as its data set describes it, and what was left out.
 
-Nothing is interpreted here: names are as written, splits as published. A data set has a million pictures but only
-thousands of classes, so what belongs to a class stands in one object that its pictures share.
+Names are as written and splits as published. A data set has a million pictures but only thousands of classes, so the
+pictures of a class share one `SourceClass`.
 """
 
 from datetime import date
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol, get_args
 
 import msgspec
 
 Split = Literal["train", "validation", "calibration", "test"]
+SPLITS: Final[tuple[Split, ...]] = get_args(Split)
 
 
 class SourceClass(msgspec.Struct, frozen=True, kw_only=True):
-    """A class as its data set describes it; one object shared by all its pictures."""
+    """A class as its data set describes it."""
 
     class_id: str
     """Identifier in the data set."""
     name: str
-    """Scientific name as the data set writes it, author and all; a common name where it gives no other."""
+    """Scientific name as written, with its author; a common name if the data set gives no other."""
     common_name: str = ""
-    """Name in everyday language, if given beside the scientific one."""
+    """Common name, if given beside the scientific one."""
     genus: str = ""
     """Genus, if given."""
     family: str = ""
@@ -40,7 +41,7 @@ class PictureRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     split: Split | None = None
     """Split that the data set publishes, if any."""
     group: str = ""
-    """Observation or plant that the picture belongs to; pictures of one group never straddle two splits."""
+    """Observation or plant that the picture belongs to; pictures of one group go to one split."""
     author: str = ""
     """Who took the picture."""
     license: str = ""
@@ -52,33 +53,35 @@ class PictureRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a training set does without, and why."""
+    """A picture or class that the training set leaves out, and why."""
 
     picture: str
-    """Source, colon, path below its root; of a class that is left out as a whole, its folder or identifier."""
+    """Source, colon, path below its root; for a whole class its folder or identifier."""
     code: str
-    """Stable word for the kind of reason."""
+    """Kind of reason: a key of `training.dataset.report.reasons.MEANINGS`."""
     reason: str
-    """A sentence for people."""
+    """The reason in words."""
     num_pictures: int = 1
-    """How many pictures that is."""
+    """Number of pictures that are left out."""
 
 
 class SourceContents(msgspec.Struct, frozen=True):
-    """All that a source holds."""
+    """What a reader found in a data set."""
 
+    root: Path
+    """Folder that the records' paths are relative to."""
     records: list[PictureRecord]
     left_out: list[LeftOut]
 
 
 class ReadSource(Protocol):
-    """Reads one data set layout; there is one such function a layout."""
+    """A reader of one data set layout."""
 
     def __call__(self, name: str, root: Path, default_license: str = "") -> SourceContents:
-        """Reads a source without opening a picture.
+        """Reads a data set without opening a picture.
 
         Args:
-            name: What the source is called in output keys.
+            name: Name of the source in output keys.
             root: The data set's folder (or list).
             default_license: License of pictures that name none; empty means unknown.
 

@@ -1,4 +1,4 @@
-"""A CSV list of pictures: columns `path` and `scientific_name`, and optionally what else a record can say."""
+"""Reads a CSV list of pictures: columns `path` and `scientific_name`, and optional ones for other fields."""
 
 import csv
 import math
@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, cast, get_args
+from typing import Any, Final
 
 import msgspec
 
 from models.errors import DataError
-from training.dataset.sources.record import PictureRecord, SourceClass, SourceContents, Split
+from training.dataset.sources.record import SPLITS, PictureRecord, SourceClass, SourceContents, Split
 
 _REQUIRED: Final = ("path", "scientific_name")
 _SPLIT_NAMES: Final = {"val": "validation", "valid": "validation"}
@@ -23,37 +23,37 @@ def read_table(name: str, root: Path, default_license: str = "") -> SourceConten
     """Reads a CSV list, in its order.
 
     Columns: `path` (absolute, or relative to the list's folder) and `scientific_name`; optionally `common_name`,
-    `genus`, `family`, `order` (of a class, the first row that gives one counts), `split` (train, validation or val,
+    `genus`, `family`, `order` (the first row of a class that gives one decides), `split` (train, validation or val,
     calibration, test), `group`, `author`, `licence`, `taken_on` (as 2024-05-31), `latitude` and `longitude` (degrees),
-    and `class_id` where two classes share a name. Other columns are ignored.
+    and `class_id` if two classes share a name. Other columns are ignored.
 
     Args:
-        name: What the source is called in output keys.
+        name: Name of the source in output keys.
         root: The CSV file, UTF-8, with a header.
         default_license: License of pictures whose row names none.
 
     Raises:
-        DataError: The list is missing, is no UTF-8 CSV, lacks a column, is empty, has a path twice, or a row has an
-            empty name, an impossible date or place, or an unknown split; rows are named by their line.
+        DataError: The list is missing, not UTF-8 CSV, empty, lacks a column, or repeats a path, or a row has an empty
+            name, an impossible date or place, or an unknown split. The message gives the line.
     """
     if not root.is_file():
         raise DataError("no such list of pictures", value=root, remedy="give a CSV file with a header")
     try:
-        plants = _plants(root)  # read before the pictures, as any row may add to a class
+        plants = _plants(root)  # first, because any row may add to a class
         records = [_record(row, plants, default_license) for row in _rows(root)]
     except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{root} is no UTF-8 CSV file", value=error, remedy="save it as CSV in UTF-8") from error
+        raise DataError(f"{root} is not a UTF-8 CSV file", value=error, remedy="save it as CSV in UTF-8") from error
     if not records:
-        raise DataError("the list holds no pictures", value=root, remedy="add a row a picture")
-    return SourceContents(records, [])
+        raise DataError("the list has no pictures", value=root, remedy="add one row for each picture")
+    return SourceContents(root.parent, records, [])
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """One row and where it stands."""
+    """One row and its place in the file."""
 
     place: str
     cells: dict[str | Any, str | Any]
-    """Column -> cell; `csv` adds None -> surplus cells."""
+    """Column -> cell; `csv` stores surplus cells under None."""
 
     def __getitem__(self, column: str) -> str:
         return (self.cells.get(column) or "").strip()
@@ -79,14 +79,14 @@ def _rows(table: Path) -> Iterator[_Row]:
 
 
 def _plants(table: Path) -> dict[str, SourceClass]:
-    """Class id -> class, with what any of its rows says; checks what several rows could contradict each other in."""
+    """Returns class id -> class, combined from its rows; checks that rows do not contradict each other."""
     facts: dict[str, dict[str, str]] = {}
     paths: set[str] = set()
     for row in _rows(table):
         _check_cells(row)
         path = posixpath.normpath(row["path"])
         if path in paths:
-            raise DataError(f"{row.place}: the path stands there twice", value=path, remedy="delete one of the lines")
+            raise DataError(f"{row.place}: the path is listed twice", value=path, remedy="delete one of the lines")
         paths.add(path)
         known = facts.setdefault(row.class_id, {"name": row["scientific_name"]})
         if known["name"] != row["scientific_name"]:
@@ -106,8 +106,8 @@ def _check_cells(row: _Row) -> None:
     if not row["path"] or not row["scientific_name"]:
         raise DataError(f"{row.place}: path or scientific_name is empty", remedy="complete or delete the line")
     if "\0" in row["path"]:
-        raise DataError(f"{row.place}: the path has a NUL character in it", remedy="write the list as plain UTF-8")
-    surplus = row.cells.get(None)  # where csv puts what stands beyond the header
+        raise DataError(f"{row.place}: the path contains a NUL character", remedy="write the list as plain UTF-8")
+    surplus = row.cells.get(None)  # csv stores cells beyond the header here
     if surplus and any(cell.strip() for cell in surplus):
         raise DataError(
             f"{row.place}: more cells than the first line has columns",
@@ -134,14 +134,14 @@ def _split(row: _Row) -> Split | None:
     if not name:
         return None
     split = _SPLIT_NAMES.get(name.lower(), name.lower())
-    if split not in get_args(Split):
+    if split not in SPLITS:
         raise DataError(
             f"{row.place}: unknown split",
             value=name,
-            limit=", ".join(get_args(Split)),
-            remedy="correct it, or leave it empty to have it drawn",
+            limit=", ".join(SPLITS),
+            remedy="correct it, or leave it empty to have it chosen at random",
         )
-    return cast(Split, split)
+    return split
 
 
 def _day(row: _Row) -> date | None:
@@ -149,7 +149,7 @@ def _day(row: _Row) -> date | None:
         return date.fromisoformat(row["taken_on"]) if row["taken_on"] else None
     except ValueError as error:
         raise DataError(
-            f"{row.place}: taken_on is no date",
+            f"{row.place}: taken_on is not a date",
             value=row["taken_on"],
             limit="a day such as 2024-05-31",
             remedy="correct it, or leave it empty",
@@ -166,7 +166,7 @@ def _coordinates(row: _Row) -> tuple[float, float] | None:
         latitude = longitude = math.nan
     if not (abs(latitude) <= 90 and abs(longitude) <= 180):
         raise DataError(
-            f"{row.place}: latitude and longitude are no place",
+            f"{row.place}: latitude and longitude are not a place",
             value=", ".join(cell or "an empty cell" for cell in written),
             limit="degrees from -90 to 90 and from -180 to 180",
             remedy="correct both, or leave both empty",

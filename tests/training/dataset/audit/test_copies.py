@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from training.dataset.audit import drop_copies as drop_copies_of
+from training.dataset.audit.copies import drop_copies as drop_copies_of
 from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.sources.record import PictureRecord, SourceClass
 

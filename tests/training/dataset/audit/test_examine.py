@@ -17,7 +17,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from models.errors import DataError
-from training.dataset.audit import examine
+from training.dataset.audit.examine import examine
 from training.dataset.labeled_picture import ImageInfo
 from training.dataset.sources.record import LeftOut
 from training.herbarium import draw_plant
@@ -34,20 +34,20 @@ TURNED_AWAY = {
 RESUME = """
 import sys
 from pathlib import Path
-from training.dataset.audit import examine
+from training.dataset.audit.examine import examine
 if __name__ == "__main__":
     pictures = [(path.name, path) for path in sorted(Path(sys.argv[1]).iterdir())]
-    examine(pictures, journal=Path(sys.argv[2]), workers=1, min_side_px=1)
+    examine(pictures, cache=Path(sys.argv[2]), workers=1, min_side_px=1)
 """
 
 
 @pytest.fixture
 def look(tmp_path):
-    """Examines files of a folder, with its journal beside it."""
+    """Examines files of a folder, with its cache beside it."""
 
     def run(*files, min_side_px=32, workers=1):
         named = [(f"drawn:{file.name}", file) for file in files]
-        return examine(named, journal=tmp_path / "audit.sqlite", workers=workers, min_side_px=min_side_px)
+        return examine(named, cache=tmp_path / "audit.sqlite", workers=workers, min_side_px=min_side_px)
 
     return run
 
@@ -122,7 +122,7 @@ def test_each_fault_is_found_with_its_reason_and_in_the_order_given(look, tmp_pa
     ]
     assert [entry.picture for entry in found if isinstance(entry, LeftOut)][:2] == ["drawn:page.jpg", "drawn:empty.jpg"]
     assert "<html>" in found[0].reason
-    assert found[6].reason == "its shorter side is 20 px; at least 32 px are wanted"
+    assert found[6].reason == "its shorter side is 20 px; at least 32 px are required"
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}], ids=["baseline", "progressive"])
@@ -221,51 +221,51 @@ def test_nothing_to_look_at_gives_nothing(look):
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be read as one" * 99, None])
-def test_a_damaged_journal_is_named_with_the_remedy(content, look, tmp_path):
-    journal = tmp_path / "audit.sqlite"
+def test_a_damaged_cache_is_named_with_the_remedy(content, look, tmp_path):
+    cache = tmp_path / "audit.sqlite"
     file = write(tmp_path / "a.jpg", jpeg(photograph()))
     if content is None:  # of a later edition
-        with sqlite3.connect(journal) as database:
+        with sqlite3.connect(cache) as database:
             database.execute("PRAGMA user_version = 99")
         database.close()
     else:
-        journal.write_bytes(content)
+        cache.write_bytes(content)
     with pytest.raises(DataError, match=r"audit\.sqlite is damaged or was written by another version.*delete it"):
         look(file)
 
 
-def test_a_journal_that_cannot_be_written_is_told(tmp_path):
-    (tmp_path / "journal").mkdir()
-    with pytest.raises(DataError, match=r"the journal .* cannot be used"):
-        examine([], journal=tmp_path / "journal", workers=1, min_side_px=1)
+def test_a_cache_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "cache").mkdir()
+    with pytest.raises(DataError, match=r"the results cache .* cannot be used"):
+        examine([], cache=tmp_path / "cache", workers=1, min_side_px=1)
 
 
 def test_after_a_kill_only_unfinished_pictures_are_decoded_again(tmp_path):
     data = jpeg(photograph(size=(3000, 2250)))  # some 30 ms each
     files = [write(tmp_path / "p" / f"{number:03}.jpg", data) for number in range(120)]
-    journal = tmp_path / "audit.sqlite"
+    cache = tmp_path / "audit.sqlite"
     program = subprocess.Popen(
-        [sys.executable, "-c", RESUME, str(tmp_path / "p"), str(journal)], cwd=ROOT, stdout=subprocess.DEVNULL
+        [sys.executable, "-c", RESUME, str(tmp_path / "p"), str(cache)], cwd=ROOT, stdout=subprocess.DEVNULL
     )
     try:
-        wait_until(lambda: program.poll() is not None or rows(journal))
+        wait_until(lambda: program.poll() is not None or rows(cache))
     finally:
         program.send_signal(signal.SIGKILL)
         program.wait()
-    done = rows(journal)
+    done = rows(cache)
     assert 0 < len(done) < len(files)
     for path in done:
         spoil(Path(path))
-    found = examine([(file.name, file) for file in files], journal=journal, workers=2, min_side_px=1)
+    found = examine([(file.name, file) for file in files], cache=cache, workers=2, min_side_px=1)
     assert {type(entry) for entry in found} == {ImageInfo}
-    assert len(rows(journal)) == len(files)
+    assert len(rows(cache)) == len(files)
 
 
-def rows(journal):
-    """The files whose facts are safely in a journal."""
-    if not journal.exists():
+def rows(cache):
+    """The files whose facts are safely in a cache."""
+    if not cache.exists():
         return []
-    database = sqlite3.connect(f"file:{journal}?mode=ro", uri=True)
+    database = sqlite3.connect(f"file:{cache}?mode=ro", uri=True)
     try:
         return [path for (path,) in database.execute("SELECT path FROM pictures")]
     except sqlite3.OperationalError:  # not yet set up, or being written
@@ -289,17 +289,17 @@ def test_a_killed_process_is_one_clear_error_and_loses_nothing(tmp_path):
     killer.start()
     named = [(file.name, file) for file in (*files, pipe)]
     with pytest.raises(DataError, match=r"was killed.*under way.*pipe\.jpg.*fewer --workers.*audit\.sqlite keeps"):
-        examine(named, journal=tmp_path / "audit.sqlite", workers=1, min_side_px=1)
+        examine(named, cache=tmp_path / "audit.sqlite", workers=1, min_side_px=1)
     killer.join()
     kept = rows(tmp_path / "audit.sqlite")
     assert 0 < len(kept) < len(files)
     for path in kept:
         spoil(Path(path))
-    assert {type(entry) for entry in examine(named[:-1], journal=tmp_path / "audit.sqlite", workers=1, min_side_px=1)
+    assert {type(entry) for entry in examine(named[:-1], cache=tmp_path / "audit.sqlite", workers=1, min_side_px=1)
             } == {ImageInfo}  # fmt: skip
 
 
-def kill_reader(pipe, journal):
+def kill_reader(pipe, cache):
     """Kills the helper process that hangs in a pipe."""
     own = psutil.Process()
 

@@ -127,7 +127,7 @@ def test_pictures_plots_and_tables_can_be_told_by_a_screen_reader(page):
 
 def test_numbers_stand_up_front(page):
     assert (
-        "What came out: 5 pictures in 3 classes (3 taxa) from 2 sources: 3 train, 1 validation, 1 test; "
+        "Result: 5 pictures in 3 classes (3 taxa) from 2 sources: 3 train, 1 validation, 1 test; "
         f"{len(MEANINGS)} pictures were left out." in page.text
     )
 

@@ -17,8 +17,10 @@ from tests.training.dataset.report.sample_report import (
     picture,
     taxonomy,
 )
-from training.dataset.report import NameFindings, Report, summarize
+from training.dataset.report import Report
 from training.dataset.report.reasons import MEANINGS, UNKNOWN
+from training.dataset.report.schema import NameFindings
+from training.dataset.report.summary import summarize
 from training.dataset.sources.record import LeftOut
 
 

@@ -105,7 +105,7 @@ def test_a_name_that_is_no_utf8_is_told(name, tmp_path):
         open(path, "wb").close()  # noqa: PTH123
     except OSError:
         pytest.skip("this file system takes UTF-8 only")
-    with pytest.raises(DataError, match=r"no UTF-8 .*G\\xe4nse"):
+    with pytest.raises(DataError, match=r"not UTF-8 .*G\\xe4nse"):
         read_image_folder("plants", tmp_path)
 
 

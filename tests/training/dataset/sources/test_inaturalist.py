@@ -75,7 +75,7 @@ def test_other_kingdoms_are_left_out_and_counted_over_both_files(tmp_path):
         LeftOut(
             picture="inat:00000_Animalia_Lumbricus_terrestris",
             code="not_a_plant",
-            reason="Lumbricus terrestris belongs to kingdom Animalia; only Plantae are taken",
+            reason="Lumbricus terrestris belongs to kingdom Animalia; only Plantae is read",
             num_pictures=4,
         )
     ]
@@ -156,9 +156,12 @@ def no_plants(content):
 
 
 FAULTS = {
-    "image id is no number": (change("images", 2, id="two"), r"images\[2\] .*Expected `int`, got `str` - at `\$.id`"),
-    "category id is no number": (change("categories", 1, id="x"), r"Expected `int`, .*`\$.categories\[1\].id`"),
-    "annotation is no number": (change("annotations", 3, image_id="x"), r"`\$.annotations\[3\].image_id`"),
+    "image id is not a number": (
+        change("images", 2, id="two"),
+        r"images\[2\] .*Expected `int`, got `str` - at `\$.id`",
+    ),
+    "category id is not a number": (change("categories", 1, id="x"), r"Expected `int`, .*`\$.categories\[1\].id`"),
+    "annotation is not a number": (change("annotations", 3, image_id="x"), r"`\$.annotations\[3\].image_id`"),
     "image without a file": (change("images", 1, file_name=None), r"images\[1\] .*missing required field `file_name`"),
     "category without a kingdom": (change("categories", 0, kingdom=None), "missing required field `kingdom`"),
     "no annotations at all": (delete("annotations"), "missing required field `annotations`"),
@@ -177,13 +180,16 @@ FAULTS = {
     ),
     "image without annotation": (delete("annotations", 0), "image 5 has no annotation"),
     "image twice": (lambda content: content["images"].append(content["images"][4]), "image 4 has no annotation, or"),
-    "category twice": (lambda content: content["categories"].append(content["categories"][1]), "have one id"),
-    "file twice": (change("images", 2, file_name="train/1/3.jpg"), r"one file name \(got train/1/3.jpg"),
-    "path upwards": (change("images", 2, file_name="train/../../x.jpg"), r"image 2 lies elsewhere \(got train/\.\."),
-    "absolute path": (change("images", 2, file_name="/etc/x.jpg"), "image 2 lies elsewhere"),
-    "a path that no file can have": (change("images", 2, file_name="a\0.jpg"), "image 2 lies elsewhere"),
+    "category twice": (lambda content: content["categories"].append(content["categories"][1]), "have the same id"),
+    "file twice": (change("images", 2, file_name="train/1/3.jpg"), r"the same file name \(got train/1/3.jpg"),
+    "path upwards": (
+        change("images", 2, file_name="train/../../x.jpg"),
+        r"image 2 is outside of the data set \(got train/\.\.",
+    ),
+    "absolute path": (change("images", 2, file_name="/etc/x.jpg"), "image 2 is outside of the data set"),
+    "a path that no file can have": (change("images", 2, file_name="a\0.jpg"), "image 2 is outside of the data set"),
     "empty name": (change("categories", 1, name=""), r"length >= 1 - at `\$.categories\[1\].name`"),
-    "empty path": (change("images", 2, file_name=""), "image 2 lies elsewhere"),
+    "empty path": (change("images", 2, file_name=""), "image 2 is outside of the data set"),
     "unknown license": (change("images", 2, license=5), "image 2 names license 5, which does not exist"),
     "no plants": (no_plants, "holds no plants"),
 }
@@ -204,7 +210,7 @@ def test_a_json_cut_anywhere_is_told(tmp_path):
     whole = json.dumps(document())
     for length in range(0, len(whole), 97):
         write(tmp_path, train=whole[:length])
-        with pytest.raises(DataError, match=r"train\.json is cut off or no JSON"):
+        with pytest.raises(DataError, match=r"train\.json is truncated or not JSON"):
             read_inaturalist("inat", tmp_path)
 
 

@@ -72,7 +72,7 @@ def test_a_species_without_pictures_is_listed(tmp_path):
         LeftOut(
             picture="plantnet:5",
             code="no_pictures",
-            reason="the data set names Rosa canina L. but holds no picture of it",
+            reason="the data set names Rosa canina L. but has no picture of it",
             num_pictures=0,
         )
     ]
@@ -86,20 +86,24 @@ FAULTS = {
         rf"{METADATA_FILE}: a species without a name \(got 8, of picture ab\): add its name to {NAMES_FILE}",
     ),
     "an empty name": ({"ab": picture()}, {"1356022": " "}, f"{NAMES_FILE}: species 1356022 has an empty name"),
-    "an id that is no number": (
+    "an id that is not a number": (
         {"ab": picture(species_id="rose")},
         {"1356022": CROCUS},
-        rf"{METADATA_FILE}: the species id of ab is no number \(got rose\)",
+        rf"{METADATA_FILE}: the species id of ab is not a number \(got rose\)",
     ),
-    "a named id that is no number": ({}, {"../5": CROCUS}, rf"{NAMES_FILE}: a species id is no number \(got \.\./5\)"),
+    "a named id that is not a number": (
+        {},
+        {"../5": CROCUS},
+        rf"{NAMES_FILE}: a species id is not a number \(got \.\./5\)",
+    ),
     "an id that became a number": ({"ab": picture(species_id=8)}, {}, r"\[ab\] cannot be read: Expected `str`, got"),
     "an unknown split": ({"ab": picture(split="dev")}, {"1356022": CROCUS}, r"\[ab\] cannot be read: .*dev"),
     "a picture without a split": ({"ab": picture(split=None)}, {"1356022": CROCUS}, "missing required field `split`"),
     "a picture without a species": ({"ab": picture(species_id=None)}, {}, r"\[ab\] .*field `species_id`"),
-    "a picture id that leads elsewhere": ({"../ab": picture()}, {"1356022": CROCUS}, "is no file name"),
-    "no pictures": ({}, {"1356022": CROCUS}, f"{METADATA_FILE} holds no pictures"),
-    "names cut in half": ({"ab": picture()}, '{"1356022": "Croc', f"{NAMES_FILE} is cut off or no JSON"),
-    "metadata cut in half": ('{"ab": {"species_id": "13', {"1356022": CROCUS}, f"{METADATA_FILE} is cut off or no"),
+    "a picture id that leads elsewhere": ({"../ab": picture()}, {"1356022": CROCUS}, "is not a file name"),
+    "no pictures": ({}, {"1356022": CROCUS}, f"{METADATA_FILE} lists no pictures"),
+    "names cut in half": ({"ab": picture()}, '{"1356022": "Croc', f"{NAMES_FILE} is truncated or not JSON"),
+    "metadata cut in half": ('{"ab": {"species_id": "13', {"1356022": CROCUS}, f"{METADATA_FILE} is truncated or not"),
     "a list": ("[]", {"1356022": CROCUS}, f"{METADATA_FILE} cannot be read: Expected `object`, got `array`"),
 }
 

@@ -35,7 +35,7 @@ def test_splits_are_read_under_their_usual_names(written, split, tmp_path):
 
 
 def test_a_path_with_a_nul_is_told_with_its_line(tmp_path):
-    with pytest.raises(DataError, match="line 2: the path has a NUL"):
+    with pytest.raises(DataError, match="line 2: the path contains a NUL"):
         read(tmp_path, f"{HEADER}\na\0b.jpg,Rosa canina\n")
 
 
@@ -86,15 +86,15 @@ def test_paths_are_kept_as_they_are_written(path, tmp_path):
 MISTAKES = {
     "no path": ("", ",Rosa", "line 3: path or scientific_name is empty"),
     "no name": ("", "b.jpg, ", "line 3: path or scientific_name is empty"),
-    "a path twice": ("", "./a.jpg,Rosa", r"line 3: the path stands there twice \(got a.jpg"),
+    "a path twice": ("", "./a.jpg,Rosa", r"line 3: the path is listed twice \(got a.jpg"),
     "unknown split": (",split", "b.jpg,Rosa,dev", r"line 3: unknown split \(got dev; .*calibration"),
-    "no date": (",taken_on", "b.jpg,Rosa,31.05.2024", r"line 3: taken_on is no date \(got 31.05.2024"),
-    "no such day": (",taken_on", "b.jpg,Rosa,2023-02-29", "line 3: taken_on is no date"),
-    "half a place": (",latitude,longitude", "b.jpg,Rosa,12,", r"line 3: .*no place \(got 12, an empty cell"),
-    "beyond the pole": (",latitude,longitude", "b.jpg,Rosa,90.1,0", "line 3: .*no place"),
-    "beyond the date line": (",latitude,longitude", "b.jpg,Rosa,0,-181", "line 3: .*no place"),
-    "no number": (",latitude,longitude", "b.jpg,Rosa,48° N,11° E", "line 3: .*no place"),
-    "not a number": (",latitude,longitude", "b.jpg,Rosa,nan,nan", "line 3: .*no place"),
+    "no date": (",taken_on", "b.jpg,Rosa,31.05.2024", r"line 3: taken_on is not a date \(got 31.05.2024"),
+    "no such day": (",taken_on", "b.jpg,Rosa,2023-02-29", "line 3: taken_on is not a date"),
+    "half a place": (",latitude,longitude", "b.jpg,Rosa,12,", r"line 3: .*not a place \(got 12, an empty cell"),
+    "beyond the pole": (",latitude,longitude", "b.jpg,Rosa,90.1,0", "line 3: .*not a place"),
+    "beyond the date line": (",latitude,longitude", "b.jpg,Rosa,0,-181", "line 3: .*not a place"),
+    "no number": (",latitude,longitude", "b.jpg,Rosa,48° N,11° E", "line 3: .*not a place"),
+    "not a number": (",latitude,longitude", "b.jpg,Rosa,nan,nan", "line 3: .*not a place"),
     "an id of two names": (",class_id", "b.jpg,Iris,1", r"line 3: class 1 has two scientific names \(got Iris"),
     "comma in a name": ("", "b.jpg,Rosa canina, L.", r"line 3: more cells .*\(got  L\."),
 }
@@ -113,7 +113,7 @@ def test_a_mistake_names_its_line(kind, tmp_path):
     [
         ("path,name\na.jpg,Rosa\n", r"lacks the column scientific_name \(got path, name"),
         ("", "an empty file"),
-        (f"{HEADER}\n", "the list holds no pictures"),
+        (f"{HEADER}\n", "the list has no pictures"),
     ],
 )
 def test_a_list_without_what_is_needed_is_told(text, told, tmp_path):
@@ -129,5 +129,5 @@ def test_a_missing_list_is_told(tmp_path):
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00p", b'path,scientific_name\n"' + b"x" * 200_000])
 def test_bytes_that_are_no_csv_are_told(content, tmp_path):
     (tmp_path / "list.csv").write_bytes(content)
-    with pytest.raises(DataError, match="no UTF-8 CSV"):
+    with pytest.raises(DataError, match="not a UTF-8 CSV"):
         read_table("mine", tmp_path / "list.csv")

@@ -1,0 +1,76 @@
+"""The report of a preparation, put together from the results of its steps."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from training.dataset.audit.licenses import license_summaries
+from training.dataset.audit.near_copies import NearGroups
+from training.dataset.classes import Classes
+from training.dataset.collection import Collection
+from training.dataset.labeled_picture import LabeledPicture
+from training.dataset.report.name_findings import name_findings
+from training.dataset.report.schema import Report
+from training.dataset.report.summary import summarize
+from training.dataset.selection import Selection
+from training.dataset.sources.record import LeftOut, Split
+
+
+def build_report(
+    collection: Collection,
+    classes: Classes,
+    pictures: Sequence[LabeledPicture],
+    near_copies: NearGroups,
+    selection: Selection,
+    *,
+    splits: Sequence[Split],
+    left_out: Sequence[LeftOut],
+) -> Report:
+    """Builds the report.
+
+    Args:
+        collection: The data sets and the rules.
+        classes: All classes, with the names to check.
+        pictures: All pictures that decode.
+        near_copies: Their groups of near copies.
+        selection: The pictures that stay.
+        splits: Split of each picture that stays.
+        left_out: Everything that was left out, from every step.
+    """
+    return summarize(
+        collection,
+        selection.pictures,
+        splits,
+        left_out,
+        selection.taxonomy,
+        names=name_findings(classes),
+        licenses=license_summaries(selection.pictures),
+        near_copies=_near_copies(pictures, near_copies, {id(picture) for picture in selection.pictures}),
+        notes=_notes(near_copies),
+    )
+
+
+def _near_copies(
+    pictures: Sequence[LabeledPicture], near_copies: NearGroups, kept: set[int]
+) -> tuple[tuple[str, ...], ...]:
+    """Returns the picture ids of each group of near copies that has a picture in `kept`, including those left out."""
+    members: dict[int, list[LabeledPicture]] = {}
+    for row in np.flatnonzero(near_copies.group_of >= 0).tolist():
+        members.setdefault(int(near_copies.group_of[row]), []).append(pictures[row])
+    return tuple(
+        sorted(
+            tuple(sorted(picture.picture_id for picture in group))
+            for group in members.values()
+            if len({picture.info.sha256 for picture in group}) > 1 and any(id(picture) in kept for picture in group)
+        )
+    )
+
+
+def _notes(near_copies: NearGroups) -> tuple[str, ...]:
+    """Returns what the groups of near copies do not cover."""
+    if not near_copies.num_chained:
+        return ()
+    return (
+        f"Near copies: {near_copies.num_chained:,} chains of near copies were cut because their ends differ too much; "
+        f"{int(near_copies.chained.sum()):,} pictures in them may have a near copy in another group.",
+    )
