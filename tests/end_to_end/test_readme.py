@@ -16,7 +16,7 @@ from benchmarks.serving import comparison, memory_result, overload_result
 from benchmarks.serving.flags import read_result
 from tests.docs.pages import DOCS, shell_blocks
 from tests.end_to_end.service import running_service
-from training.herbarium import write_image_folder
+from tests.training.herbarium.image_folder import write_image_folder
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -101,7 +101,6 @@ def trained(tmp_path_factory):
     """A folder in which the README's training commands ran, one after the other, and the command that serves."""
     folder = tmp_path_factory.mktemp("own")
     write_image_folder(folder / "my_plants", num_species=3, pictures_per_species=12, size_px=48)
-    (folder / "my_plants" / "labels.csv").rename(folder / "my_plants.csv")
     commands = next(block for block in shell_blocks(ROOT / "README.md") if "prepare.py folder" in block[0])
     for command in commands[:-1]:
         run(command, folder)

@@ -1,4 +1,4 @@
-"""A drawn flora in three published layouts, with planted faults, goes the whole way; everything planted is noticed."""
+"""A drawn flora in three published layouts, with added faults, is prepared and packed; every fault is reported."""
 
 import json
 from collections import Counter
@@ -11,7 +11,7 @@ from training.herbarium import Herbarium, write_herbarium
 from training.loading.shards import Verify, verify
 from training.prepare import Sources, prepare
 
-# What a preparation calls a fault that the herbarium planted.
+# Fault -> the code under which a preparation reports it.
 CODES = {
     "animal": "not_a_plant",
     "fungus": "not_a_plant",
@@ -45,16 +45,16 @@ def report(prepared):
     return json.loads((prepared / "data" / JSON_FILE).read_text())
 
 
-def planted(written, kind):
-    found = [entry for entry in written.planted if entry.kind == kind]
-    assert found, f"the herbarium planted no {kind}"
+def faults_of(written, kind):
+    found = [entry for entry in written.faults if entry.kind == kind]
+    assert found, f"the herbarium added no {kind}"
     return found
 
 
 @pytest.mark.parametrize("kind", CODES)
-def test_what_is_planted_is_left_out_by_name_with_its_reason(kind, written, report):
+def test_every_fault_is_left_out_with_its_reason(kind, written, report):
     listed = {entry["picture"]: entry["code"] for entry in report["left_out"]}
-    for entry in planted(written, kind):
+    for entry in faults_of(written, kind):
         assert listed[entry.picture] == CODES[kind]
 
 
@@ -62,10 +62,10 @@ def test_near_copies_are_listed_as_a_group_and_never_straddle_splits(written, re
     manifest = Manifest(prepared / "data")
     splits = dict(zip(manifest.table["picture_id"].to_pylist(), manifest.table["split"].to_pylist(), strict=True))
     left_out = {entry["picture"] for entry in report["left_out"]}
-    for entry in planted(written, "near_copy"):
+    for entry in faults_of(written, "near_copy"):
         assert any({entry.picture, entry.original} <= set(group) for group in report["near_copies"])
         assert entry.picture in left_out or splits[entry.picture] == splits[entry.original]
-    assert {entry.picture in left_out for entry in planted(written, "near_copy")} == {True, False}
+    assert {entry.picture in left_out for entry in faults_of(written, "near_copy")} == {True, False}
 
 
 def test_a_species_written_twice_is_one_output_and_a_synonym_one_taxon(written, report, prepared):
@@ -75,7 +75,7 @@ def test_a_species_written_twice_is_one_output_and_a_synonym_one_taxon(written, 
     merged = Counter(row["explanation"] for row in report["names"]["merged"])
     assert any("one output" in text for text in merged)
     assert any("synonym" in text for text in merged)
-    assert len(report["names"]["genus_level"]) >= len(planted(written, "genus_level"))
+    assert len(report["names"]["genus_level"]) >= len(faults_of(written, "genus_level"))
 
 
 def test_outputs_of_one_taxon_are_summed_so_that_no_answer_names_it_twice(prepared):

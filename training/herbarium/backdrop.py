@@ -1,7 +1,7 @@
-"""What lies behind the plant: sky, meadow, soil, a wall, out-of-focus lights, a sheet of paper, or a room.
+"""The backdrop: sky, meadow, soil, a wall, out-of-focus lights, a sheet of paper, or a room.
 
-Backdrops are painted at 128 px with NumPy whatever the size of the picture, blurred and enlarged: they are out of focus
-anyway, and the scene stays the same at every size.
+Backdrops are painted at 128 px with NumPy for every size of picture, then blurred and enlarged: they are out of focus
+anyway, and the scene is the same at every size.
 """
 
 from typing import Final, Literal
@@ -14,9 +14,9 @@ from training.herbarium.geometry import Floats
 
 Backdrop = Literal["sky", "meadow", "soil", "wall", "bokeh", "plain", "room"]
 OUTDOORS: Final[tuple[Backdrop, ...]] = ("sky", "meadow", "soil", "wall", "bokeh")
-# Near enough for the plant to cast its shadow on them.
+# Near enough for the shadow of the plant.
 SHADOWED: Final[frozenset[Backdrop]] = frozenset({"soil", "wall", "room"})
-# Backdrop -> how far out of focus it is, in pixels of the painting.
+# Backdrop -> radius of the blur, px of the painting.
 _BLURS: Final = {"sky": 1.0, "meadow": 1.6, "soil": 0.8, "wall": 0.6, "bokeh": 0.8, "plain": 0.8, "room": 2.2}
 
 _SIDE: Final = 128
@@ -24,7 +24,7 @@ _ROWS, _COLUMNS = np.mgrid[0:_SIDE, 0:_SIDE] / (_SIDE - 1)
 
 
 def paint_backdrop(kind: Backdrop, size_px: int, rng: np.random.Generator) -> Image.Image:
-    """An RGB picture of `size_px` squared."""
+    """Returns a square RGB picture."""
     painter = {
         "sky": _sky,
         "meadow": _meadow,
@@ -40,7 +40,7 @@ def paint_backdrop(kind: Backdrop, size_px: int, rng: np.random.Generator) -> Im
 
 
 def _noise(rng: np.random.Generator, rows: int, columns: int) -> Floats:
-    """Smooth noise [128, 128] in about -1..1 with `rows` by `columns` bumps."""
+    """Returns smooth noise [128, 128] in about -1..1 with `rows` by `columns` bumps."""
     coarse = Image.fromarray(rng.normal(0, 0.5, (rows, columns)).astype(np.float32))
     return np.asarray(coarse.resize((_SIDE, _SIDE), Image.Resampling.BICUBIC), dtype=np.float64)
 
@@ -120,7 +120,7 @@ def _bokeh(rng: np.random.Generator) -> Floats:
 
 
 def _plain(rng: np.random.Generator) -> Floats:
-    """Paper, cloth or shade, in one color; any of them may be nearly that of a petal."""
+    """Paints paper, cloth or shade in one color, which may be close to that of a petal."""
     tones = np.array(
         [[0.88, 0.87, 0.84], [0.16, 0.17, 0.16], [0.55, 0.58, 0.56], [0.30, 0.40, 0.22], [0.74, 0.70, 0.6]]
     )
@@ -131,7 +131,7 @@ def _plain(rng: np.random.Generator) -> Floats:
 
 
 def _room(rng: np.random.Generator) -> Floats:
-    """A wall with a window beside the plant, things on a shelf, and the table that the plant stands on."""
+    """Paints a wall with a window, things on a shelf, and the table below the plant."""
     tones = np.array([[0.86, 0.80, 0.70], [0.72, 0.66, 0.60], [0.62, 0.66, 0.58], [0.80, 0.64, 0.54], [0.5, 0.5, 0.54]])
     tone = tones[int(rng.integers(len(tones)))] + rng.normal(0, 0.02, 3)
     scene = _gradient(tone * 1.03, tone * 0.86) * (1 + 0.06 * _noise(rng, 3, 3))[..., None]
@@ -148,20 +148,20 @@ def _room(rng: np.random.Generator) -> Floats:
 
 
 def _some_pigments(rng: np.random.Generator, count: int, kinds: int) -> Floats:
-    """Colors [count, 3] of other flowers, so that the color of the plant is never alone in a picture."""
+    """Returns colors [count, 3] of other flowers, so that the plant's color is not unique in the picture."""
     table = np.array(list(PIGMENTS.values()))
     return np.asarray(table[rng.integers(len(table), size=kinds)][rng.integers(kinds, size=count)])
 
 
 def _add_spots(scene: Floats, places: tuple[Floats, Floats], radii: Floats, colors: Floats, cover: float) -> Floats:
-    """Lays soft-edged discs over a scene, at `places` (x and y), each only over the window that it touches."""
+    """Blends discs with soft edges into a scene, at `places` (x and y)."""
     scene = scene.copy()
     for x, y, radius, color in zip(*places, radii, colors, strict=True):
         top, bottom = (int(np.clip((y + sign * radius * 1.3) * _SIDE, 0, _SIDE)) for sign in (-1, 1))
         left, right = (int(np.clip((x + sign * radius * 1.3) * _SIDE, 0, _SIDE)) for sign in (-1, 1))
         window = np.s_[top : bottom + 1, left : right + 1]
         distance = np.hypot(_ROWS[window] - y, _COLUMNS[window] - x) / radius
-        # A bright rim is what the blades of a lens leave around a light out of focus.
+        # A bright rim, as around out-of-focus lights.
         alpha = cover * np.clip((1 - distance) * 6, 0, 1) * (0.85 + 0.3 * distance**4)
         scene[window] = _blend(scene[window], color, alpha)
     return scene

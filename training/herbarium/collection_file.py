@@ -1,4 +1,4 @@
-"""The TOML file that makes one training set of the drawn data sets."""
+"""The TOML file that combines the drawn data sets into one training set."""
 
 import json
 from typing import Final
@@ -11,7 +11,7 @@ from training.herbarium.taxon_file import TAXON_FILE
 COLLECTION_FILE: Final = "data_herbarium.toml"
 _USUAL_MIN_SIDE_PX: Final = 32
 _TEMPLATE: Final = """\
-# Written by training/prepare.py herbarium. Roots are relative to the folder that --root names: this file's.
+# Written by training/prepare.py herbarium. Roots are relative to --root, which must be this file's folder.
 name = "herbarium"
 description = "Drawn plants in the layouts of iNaturalist 2021, Pl@ntNet-300K and a folder of house plants."
 merge = "within_sources"
@@ -40,10 +40,10 @@ note = "Drawn plants; the license is invented."
 
 
 def collection_file(flora: Flora, *, size_px: int) -> bytes:
-    """The collection of all three data sets, in TOML.
+    """Returns the collection of the three data sets, in TOML.
 
-    House plants whose folder has a common name of two words are mapped to their scientific name; those of one word are
-    left as they are, as a list of names would not have them either.
+    House plants with a common name of two words as their folder are mapped to the scientific name. Those with one word
+    stay unmapped, because such a name could mean several species.
     """
     names = {
         plant.folder: species_name(plant.species, flora.seed).scientific_name
@@ -57,7 +57,7 @@ def collection_file(flora: Flora, *, size_px: int) -> bytes:
         inaturalist=inaturalist_layout.FOLDER,
         plantnet=plantnet_layout.FOLDER,
         house=house_layout.FOLDER,
-        # A JSON string of letters and spaces is a TOML string too.
+        # A JSON string of letters and spaces is also a TOML string.
         names="".join(f"{json.dumps(common)} = {json.dumps(name)}\n" for common, name in names.items()),
     )
     return text.encode()

@@ -1,4 +1,4 @@
-"""Pictures that are still to be drawn, and the processes that draw them into files."""
+"""Pictures to draw, and the processes that draw them into files."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from training.processes import clean_context, clear_error_if_killed, end_with_pa
 
 _QUALITY: Final = {".jpg": 90, ".jpeg": 90, ".webp": 85}
 _FORMATS: Final = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
-_CHUNK: Final = 16  # pictures that a process fetches at once
+_CHUNK: Final = 16  # pictures that a process takes at once
 
 
 class Drawing(msgspec.Struct, frozen=True, gc=False):
     """One picture to draw."""
 
     path: str
-    """Its file, relative to the root of all layouts; the suffix decides the format."""
+    """Its file, relative to the folder of all data sets; the suffix determines the format."""
     species: int
     picture: int
-    """Number of the picture among those of its species."""
+    """Number of the picture within its species."""
     style: PhotoStyle
     width: int
     """px"""
@@ -35,33 +35,33 @@ class Drawing(msgspec.Struct, frozen=True, gc=False):
     """px"""
 
 
-class Layout(msgspec.Struct, frozen=True):
-    """One data set before it is written: what its lists say, and its pictures."""
+class SourceFiles(msgspec.Struct, frozen=True):
+    """The files of one data set, before they are written."""
 
     files: dict[str, bytes]
-    """Path, relative to the root of all layouts -> content."""
+    """Path, relative to the folder of all data sets -> content of a list."""
     drawings: list[Drawing]
 
 
 class PictureNumbers:
-    """Numbers the pictures of each species over all data sets, so that no two of them are the same."""
+    """Numbers the pictures of each species over all data sets, so that no two are equal."""
 
     def __init__(self) -> None:
         self._taken: Counter[int] = Counter()
 
     def next_picture(self, species: int) -> int:
-        """A number that has not been given out for this species."""
+        """Returns an unused number for a picture of the species."""
         self._taken[species] += 1
         return self._taken[species] - 1
 
 
 def draw_files(root: Path, drawings: Sequence[Drawing], *, seed: int, workers: int) -> None:
-    """Draws pictures into files below `root`, whose folders it makes; shows progress.
+    """Draws pictures into files below `root`, and creates their folders; shows progress.
 
     Args:
         root: Folder that paths are relative to.
         drawings: What to draw.
-        seed: Of the flora.
+        seed: Seed of the flora.
         workers: Processes; 1 draws in this one.
     """
     draw = partial(_draw_file, root, seed)
@@ -74,7 +74,7 @@ def draw_files(root: Path, drawings: Sequence[Drawing], *, seed: int, workers: i
         try:
             for _ in track(pool.map(draw, drawings, chunksize=_CHUNK), "Drawing", len(drawings)):
                 pass
-        except BaseException:  # or leaving would wait until all else is drawn
+        except BaseException:  # otherwise the pool would draw all remaining pictures first
             pool.shutdown(cancel_futures=True)
             raise
 
@@ -88,7 +88,7 @@ def _draw_file(root: Path, seed: int, drawing: Drawing) -> None:
 
 
 def _draw(drawing: Drawing, seed: int) -> Image.Image:
-    """A picture is drawn as a square, from whose middle its width and height are cut."""
+    """Draws a square picture and crops its center to the width and height."""
     side = max(drawing.width, drawing.height)
     square = draw_plant(drawing.species, drawing.picture, seed=seed, size_px=side, style=drawing.style)
     left, top = (side - drawing.width) // 2, (side - drawing.height) // 2

@@ -1,7 +1,7 @@
-"""Which species stand in which data set, and under which name: the plan that the layouts are written from.
+"""Which species are in which data set, and under which name.
 
-Numbers of species are dealt from one shuffled pile, so that members of a genus come to stand in different data sets, as
-real ones do. House plants and animals have families of their own.
+Species numbers are taken from one shuffled pool, so that members of a genus are in different data sets, as in reality.
+House plants and animals have separate families.
 """
 
 from typing import Final, Self
@@ -15,20 +15,20 @@ from training.herbarium.spelling import author_of, binomial, misspelt, other_spe
 from training.herbarium.traits import SPECIES_PER_FAMILY, SPECIES_PER_GENUS
 
 _FLORA_STREAM: Final = 22
-# What Pl@ntNet-300K's own list of names holds, of 1,081 ids: 62 repeat a name, five of them for the third time, and 6
-# are genera. Of its names about 255 stand in iNaturalist 2021 letter for letter and 20 more under another name.
+# The names of Pl@ntNet-300K: of 1,081 ids 62 repeat a name, five of them for the third time, and 6 are genera. About
+# 255 of its names are in iNaturalist 2021 letter for letter, and 20 more under another name.
 _PUBLISHED_IDS: Final = 1081
 _PUBLISHED_REPEATS: Final = 62
 _PUBLISHED_THIRDS: Final = 5
 _PUBLISHED_GENERA: Final = 6
 _PUBLISHED_SHARED: Final = 275
 _PUBLISHED_RENAMED: Final = 20
-_EVERY_HYBRID: Final = 60  # of the names that Pl@ntNet alone has
+_EVERY_HYBRID: Final = 60  # of the names that only Pl@ntNet has
 _EVERY_COMMON: Final = 4  # of the house plants' folders
 
 
 def _portion(count: int, part: int, whole: int) -> int:
-    """As many of `count` as `part` of `whole` is, but at least one."""
+    """Returns `part` / `whole` of `count`, at least one."""
     return min(count, max(1, round(count * part / whole)))
 
 
@@ -37,7 +37,7 @@ def _too_few(name: str, value: int, least: int) -> DataError:
 
 
 class FloraSize(msgspec.Struct, frozen=True, kw_only=True):
-    """How many classes each data set has; by default as many as the published ones.
+    """Number of classes in each data set; by default as many as in the published ones.
 
     Raises:
         DataError: A number is too small, or more species are shared than a data set has.
@@ -46,7 +46,7 @@ class FloraSize(msgspec.Struct, frozen=True, kw_only=True):
     num_inaturalist: int = 4271
     """Plant species in iNaturalist's list."""
     num_plantnet: int = 1081
-    """Ids in Pl@ntNet's list, some of which repeat a name."""
+    """Ids in Pl@ntNet's list, some of them with repeated names."""
     num_house: int = 47
     """Folders of house plants."""
     num_shared: int = 275
@@ -56,7 +56,7 @@ class FloraSize(msgspec.Struct, frozen=True, kw_only=True):
     num_fungi: int = 3
     """Fungi in iNaturalist's list."""
     num_outside: int = 40
-    """Species in none of the lists."""
+    """Species in none of the data sets."""
 
     def __post_init__(self) -> None:
         for name, least in {"num_inaturalist": 1, "num_plantnet": 3, "num_house": 1}.items():
@@ -68,7 +68,7 @@ class FloraSize(msgspec.Struct, frozen=True, kw_only=True):
         most = min(self.num_inaturalist, self.num_plantnet_names - self.num_genera)
         if self.num_shared > most:
             raise DataError(
-                "more species are shared than a list has",
+                "more species are shared than a data set has",
                 value=self.num_shared,
                 limit=f"at most {most}",
                 remedy="share fewer",
@@ -76,17 +76,17 @@ class FloraSize(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_repeats(self) -> int:
-        """Pl@ntNet ids whose name another id has too, under another author."""
+        """Pl@ntNet ids with the name of another id, under another author."""
         return _portion(self.num_plantnet, _PUBLISHED_REPEATS, _PUBLISHED_IDS)
 
     @property
     def num_genera(self) -> int:
-        """Pl@ntNet ids that are named to their genus only."""
+        """Pl@ntNet ids that name only a genus."""
         return _portion(self.num_plantnet, _PUBLISHED_GENERA, _PUBLISHED_IDS)
 
     @property
     def num_renamed(self) -> int:
-        """Shared species that Pl@ntNet lists under a synonym or misspelt, the two in turn."""
+        """Shared species that Pl@ntNet lists alternately under a synonym and misspelt."""
         return min(self.num_shared, 2 * _portion(self.num_shared, _PUBLISHED_RENAMED // 2, _PUBLISHED_SHARED))
 
     @property
@@ -96,12 +96,12 @@ class FloraSize(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_outputs(self) -> int:
-        """Classes of all three data sets when names are merged inside each of them only."""
+        """Classes of the three data sets if names are merged within each."""
         return self.num_inaturalist + self.num_plantnet_names + self.num_house
 
     @property
     def num_taxa(self) -> int:
-        """Classes when names are merged across data sets, with the table of synonyms."""
+        """Classes if names are merged across data sets, with the file of synonyms."""
         return self.num_outputs - self.num_shared
 
 
@@ -115,18 +115,18 @@ class PlantnetClass(msgspec.Struct, frozen=True):
     """One id of Pl@ntNet's list."""
 
     name: str
-    """As listed, author and all."""
+    """As listed, with its author."""
     species: tuple[int, ...]
-    """What its pictures show; members of a genus, where it is named to its genus only."""
+    """The species of its pictures; several if the id names only a genus."""
 
 
 class HousePlant(msgspec.Struct, frozen=True):
     """One folder of house plants."""
 
     folder: str
-    """As named."""
+    """Name of the folder."""
     species: int
-    """What its pictures show."""
+    """The species of its pictures."""
 
 
 class Synonym(msgspec.Struct, frozen=True):
@@ -136,47 +136,47 @@ class Synonym(msgspec.Struct, frozen=True):
     """Genus and epithet."""
     author: str
     species: int
-    """Whose name it is."""
+    """The species that it names."""
 
 
 class Flora(msgspec.Struct, frozen=True, kw_only=True):
-    """The classes of every data set; species are numbers, as everywhere in the herbarium."""
+    """The classes of every data set. Species are numbers."""
 
     size: FloraSize
     seed: int
     inaturalist: tuple[int, ...]
     """Plants."""
     animals: tuple[int, ...]
-    """Drawn as plants too: what they look like is nobody's business."""
+    """Drawn as plants, because preparations leave them out."""
     fungi: tuple[int, ...]
     plantnet: tuple[PlantnetClass, ...]
     """In the order of the ids."""
     house: tuple[HousePlant, ...]
     outside: tuple[int, ...]
-    """In no list: the first half from genera or families that are listed, the others from families that are not."""
+    """In no data set: the first half from listed genera or families, the others from other families."""
     synonyms: tuple[Synonym, ...]
-    """Other names under which Pl@ntNet lists species of iNaturalist's list."""
+    """Names under which Pl@ntNet lists species of iNaturalist."""
 
     @property
     def species(self) -> tuple[int, ...]:
-        """Every listed plant species once, in ascending order."""
+        """All listed plant species, in ascending order."""
         plantnet = (number for listed in self.plantnet for number in listed.species)
         return tuple(sorted({*self.inaturalist, *plantnet, *(plant.species for plant in self.house)}))
 
 
 def make_flora(size: FloraSize = FULL_WIDTH, seed: int = 0) -> Flora:
-    """Deals species to the data sets; the same size and seed give the same flora."""
+    """Distributes species over the data sets; the same size and seed give the same flora."""
     rng = np.random.default_rng([seed, _FLORA_STREAM])
     num_own = size.num_plantnet_names - size.num_genera - size.num_shared
     num_near = size.num_outside // 2
-    pile = _SpeciesPool(size.num_inaturalist + num_own + num_near, rng)
-    inaturalist, own, near = pile.take(size.num_inaturalist), pile.take(num_own), pile.take(num_near)
-    house = pile.take_strangers(size.num_house, apart=SPECIES_PER_GENUS)
-    far = pile.take_strangers(size.num_outside - num_near, apart=1)
-    animals = pile.take_strangers(size.num_animals, apart=1)
-    fungi = pile.take_strangers(size.num_fungi, apart=1)
+    pool = _SpeciesPool(size.num_inaturalist + num_own + num_near, rng)
+    inaturalist, own, near = pool.take(size.num_inaturalist), pool.take(num_own), pool.take(num_near)
+    house = pool.take_from_new_families(size.num_house, apart=SPECIES_PER_GENUS)
+    far = pool.take_from_new_families(size.num_outside - num_near, apart=1)
+    animals = pool.take_from_new_families(size.num_animals, apart=1)
+    fungi = pool.take_from_new_families(size.num_fungi, apart=1)
     shared = inaturalist[: size.num_shared]
-    synonyms = _synonyms(shared[: size.num_renamed], pile, seed)
+    synonyms = _synonyms(shared[: size.num_renamed], pool, seed)
     listed = _listed(shared, own, synonyms, seed)
     plantnet = [PlantnetClass(f"{entry.name} {entry.author}", (entry.species,)) for entry in listed]
     plantnet += _repeats([listed[place] for place in rng.permutation(len(listed))], size.num_repeats)
@@ -195,26 +195,26 @@ def make_flora(size: FloraSize = FULL_WIDTH, seed: int = 0) -> Flora:
 
 
 class _SpeciesPool:
-    """Numbers of species: a shuffled pile of kin first, then families that nothing else comes from."""
+    """Unused species numbers: a shuffled pool of related species, then separate families."""
 
-    def __init__(self, num_kin: int, rng: np.random.Generator) -> None:
-        families = -(-num_kin // SPECIES_PER_FAMILY)
+    def __init__(self, num_related: int, rng: np.random.Generator) -> None:
+        families = -(-num_related // SPECIES_PER_FAMILY)
         self._next_family = families
-        self._kin = [int(number) for number in rng.permutation(families * SPECIES_PER_FAMILY)]
+        self._related = [int(number) for number in rng.permutation(families * SPECIES_PER_FAMILY)]
 
     def take(self, count: int) -> tuple[int, ...]:
-        taken, self._kin = self._kin[:count], self._kin[count:]
+        taken, self._related = self._related[:count], self._related[count:]
         return tuple(taken)
 
-    def take_strangers(self, count: int, *, apart: int) -> tuple[int, ...]:
+    def take_from_new_families(self, count: int, *, apart: int) -> tuple[int, ...]:
         first = self._next_family * SPECIES_PER_FAMILY
         self._next_family += -(-count * apart // SPECIES_PER_FAMILY)
         return tuple(first + number * apart for number in range(count))
 
 
-def _synonyms(renamed: tuple[int, ...], pile: _SpeciesPool, seed: int) -> tuple[Synonym, ...]:
-    """Names of species that nobody has drawn, and slips of the pen, in turn."""
-    unused = pile.take_strangers(len(renamed), apart=1)
+def _synonyms(renamed: tuple[int, ...], pool: _SpeciesPool, seed: int) -> tuple[Synonym, ...]:
+    """Returns, alternately, names of unused species and misspelt names."""
+    unused = pool.take_from_new_families(len(renamed), apart=1)
     return tuple(
         Synonym(
             binomial(spare, seed) if place % 2 == 0 else misspelt(binomial(species, seed)),
@@ -226,7 +226,7 @@ def _synonyms(renamed: tuple[int, ...], pile: _SpeciesPool, seed: int) -> tuple[
 
 
 class _Listed(msgspec.Struct, frozen=True):
-    """A name of Pl@ntNet's list before its author is put behind it."""
+    """A name of Pl@ntNet's list, without its author."""
 
     name: str
     author: str
@@ -238,7 +238,7 @@ class _Listed(msgspec.Struct, frozen=True):
 
 
 def _listed(shared: tuple[int, ...], own: tuple[int, ...], synonyms: tuple[Synonym, ...], seed: int) -> list[_Listed]:
-    """Pl@ntNet's species, each once: the first of the shared ones under their other names."""
+    """Returns Pl@ntNet's species without repeats; the first shared ones have their synonyms."""
     hybrids = set(own[::_EVERY_HYBRID]) if len(own) >= _EVERY_HYBRID else set()
     return [
         *(_Listed(other.name, other.author, other.species) for other in synonyms),
@@ -248,7 +248,7 @@ def _listed(shared: tuple[int, ...], own: tuple[int, ...], synonyms: tuple[Synon
 
 
 def _repeats(listed: list[_Listed], count: int) -> list[PlantnetClass]:
-    """Names once more under another author, hybrids first, so that there is one among them; some a third time."""
+    """Returns names repeated under another author, hybrids first so that one is included; some a third time."""
     num_thirds = count * _PUBLISHED_THIRDS // _PUBLISHED_REPEATS
     chosen = sorted(listed, key=lambda entry: " x " not in entry.name)[: count - num_thirds]
     spellings = [(other_spellings(entry.name, entry.author), (entry.species,)) for entry in chosen]
@@ -257,7 +257,7 @@ def _repeats(listed: list[_Listed], count: int) -> list[PlantnetClass]:
 
 
 def _genera(species: list[int], count: int, seed: int) -> list[PlantnetClass]:
-    """Classes of some genera, which show those of their members that are listed too."""
+    """Returns classes that name only a genus, with its listed species as pictures."""
     members: dict[int, list[int]] = {}
     for number in species:
         members.setdefault(number // SPECIES_PER_GENUS, []).append(number)
@@ -269,5 +269,5 @@ def _house_plant(place: int, species: int, seed: int) -> HousePlant:
     name = species_name(species, seed)
     if place % _EVERY_COMMON != 1:
         return HousePlant(f"{name.common_name} ({name.scientific_name})", species)
-    # In turn two words and one: no two house plants are of one genus, so the noun alone is a name too.
+    # Alternately two words and one: no two house plants share a genus, so the noun alone is unique.
     return HousePlant(name.common_name if place % (2 * _EVERY_COMMON) == 1 else name.common_name.split()[-1], species)

@@ -1,8 +1,7 @@
 """A flower: whorls of shaded petals around a center.
 
-The axis of the flower is +z and its radius is about 1. Petals are grids bent along their
-length by the form of the flower (a bell turns up and in, a reflexed one back) and across it by their cup and ruffle,
-with markings painted into the grid.
+The axis of the flower is +z and its radius is about 1. Petals are grids. The form of the flower bends them along their
+length (a bell up and in, a reflexed flower back), cup and ruffle across it; markings are painted into the grid.
 """
 
 from typing import NamedTuple
@@ -42,14 +41,12 @@ _TIPS = {
     "fringed": (1.0, 0.22),
     "blunt": (0.6, 0.2),
 }
-
-
-# In deep flowers the near wall does hide the center, so these have no lift.
+# In deep flowers the near petals hide the center, so these have no lift.
 _CENTER_LIFT = {"flat": 0.5, "saucer": 0.6, "reflexed": 0.5}
 
 
 class _Petals(NamedTuple):
-    """One petal a row: direction [N], length [N], half-width [N]; angle at base, middle and tip [N, 3]; in radians."""
+    """One row for each petal: azimuth, length and half-width [N]; angles at base, middle and tip [N, 3]; radians."""
 
     azimuths: Floats
     lengths: Floats
@@ -58,7 +55,7 @@ class _Petals(NamedTuple):
 
 
 def flower_shape(flower: FlowerTraits, detail_px: float, rng: np.random.Generator) -> Faces:
-    """One flower of radius about 1 as one object; `detail_px` is its radius on the canvas."""
+    """Returns one flower of radius about 1 as one object; `detail_px` is its radius on the canvas."""
     whorls = [_petal_faces(flower, _whorl(flower, number, rng), detail_px, rng) for number in range(flower.num_whorls)]
     center = [_in_front(piece, _CENTER_LIFT.get(flower.form, 0.0)) for piece in _center(flower, detail_px)]
     pieces = [*whorls, *center]
@@ -68,7 +65,7 @@ def flower_shape(flower: FlowerTraits, detail_px: float, rng: np.random.Generato
 
 
 def _in_front(piece: Faces, lift: float) -> Faces:
-    """The center counts as nearer along the axis than it is, or petals of an open flower would be painted over it."""
+    """Moves the center forward in the painting order; otherwise petals of an open flower would cover it."""
     return piece._replace(anchors=piece.anchors + np.array([0.0, 0.0, lift]))
 
 
@@ -79,7 +76,7 @@ def _whorl(flower: FlowerTraits, number: int, rng: np.random.Generator) -> _Peta
     lengths = (1 - 0.2 * number) * (1 + rng.normal(0, 0.025, count))
     half_widths = np.full(count, min(0.52, 1.25 * np.sin(min(step, 1.9) / 2)) * flower.petal_width) * lengths
     form = np.array(_FORMS[flower.form])
-    # Inner petals stand up more, but no petal leans in so far that it would cross the axis.
+    # Inner petals are more upright, but no petal crosses the axis.
     bends = np.radians(np.minimum(form + 14.0 * number, max(form.max(), 74.0))) + rng.normal(0, 0.04, (count, 3))
     if flower.symmetry == "bilateral":
         lower = np.maximum(-np.sin(azimuths), 0)
@@ -95,13 +92,13 @@ def _petal_faces(flower: FlowerTraits, petals: _Petals, detail_px: float, rng: n
     columns = 2 * int(np.clip(detail_px * petals.half_widths.mean() / 5, 1, 8))
     if flower.petal_tip == "fringed":
         columns = max(columns, 4)
-    # Rows stand closer toward the tip, where the outline curves most.
+    # Rows are closer near the tip, where the outline curves most.
     steps = np.linspace(0.0, 1.0, rows + 1)
     along, across = np.meshgrid(steps * (1.6 - 0.6 * steps), np.linspace(-1.0, 1.0, columns + 1), indexing="ij")
     points = _petal_points(flower, petals, along, across)
     middles = (along[1:, 1:] + along[:-1, 1:]) / 2, (across[:-1, 1:] + across[:-1, :-1]) / 2
     colors = _petal_colors(flower, *middles)
-    # Single petals differ a little in brightness, which keeps overlapping ones apart.
+    # Petals differ slightly in brightness, so that overlapping ones are distinguishable.
     brightness = 1 + rng.normal(0, 0.035, (len(points), 1, 1, 1))
     colors = np.repeat(colors[None], len(points), axis=0) * brightness
     if flower.symmetry == "bilateral":
@@ -112,7 +109,7 @@ def _petal_faces(flower: FlowerTraits, petals: _Petals, detail_px: float, rng: n
 
 
 def _petal_points(flower: FlowerTraits, petals: _Petals, along: Floats, across: Floats) -> Floats:
-    """Points [N, R, C, 3] of all petals of a whorl."""
+    """Returns points [N, R, C, 3] of all petals of a whorl."""
     radial, height, slope = _spine(petals, along[:, 0])
     rise, fall = _TIPS[flower.petal_tip]
     peak = rise / (rise + fall)
@@ -120,7 +117,7 @@ def _petal_points(flower: FlowerTraits, petals: _Petals, along: Floats, across: 
     sideways = across * width * petals.half_widths[:, None, None]
     outward, up = radial[:, :, None] + 0 * across, height[:, :, None] + 0 * across
     outward = outward + _tip_shift(flower, along, across) * petals.lengths[:, None, None]
-    # A wide petal wraps around the axis like a spoon: its rims move toward its inner side.
+    # The rims of a wide petal bend inward, like a spoon.
     wrap = np.minimum(0.6 * sideways**2 / (0.3 + np.maximum(outward, 0)), 0.6 * np.abs(sideways))
     outward = np.maximum(outward - wrap * np.sin(slope)[:, :, None], 0.02)
     up = up + wrap * np.cos(slope)[:, :, None] + flower.petal_ruffle * np.sin(7 * across + 3 * along) * along**2
@@ -130,7 +127,7 @@ def _petal_points(flower: FlowerTraits, petals: _Petals, along: Floats, across: 
 
 
 def _spine(petals: _Petals, along: Floats) -> tuple[Floats, Floats, Floats]:
-    """Distance from the axis, height, and slope in radians [N, R] of the middle line of each petal."""
+    """Returns distance from the axis, height, and slope in radians [N, R] of each petal's middle line."""
     base, middle, tip = (petals.bends[:, k : k + 1] for k in range(3))
     slope = base * (1 - along) * (1 - 2 * along) + 4 * middle * along * (1 - along) + tip * along * (2 * along - 1)
     step = np.diff(along, prepend=0.0) * petals.lengths[:, None]
@@ -147,7 +144,7 @@ def _tip_shift(flower: FlowerTraits, along: Floats, across: Floats) -> Floats:
 
 
 def _petal_colors(flower: FlowerTraits, along: Floats, across: Floats) -> Floats:
-    """Colors [R, C, 3]: a deeper throat, a paler rim, and the marking of the species."""
+    """Returns colors [R, C, 3]: a darker throat, a paler rim, and the marking of the species."""
     main, second = np.array(PIGMENTS[flower.pigment]), np.array(PIGMENTS[flower.second_pigment])
     amount = _marking_amount(flower, along, across)[..., None]
     colors = main * (1 - amount) + second * 0.92 * amount
@@ -160,7 +157,7 @@ def _petal_colors(flower: FlowerTraits, along: Floats, across: Floats) -> Floats
 
 
 def _marking_amount(flower: FlowerTraits, along: Floats, across: Floats) -> Floats:
-    """How much, from 0 to 1, of the marking shows at each place of a petal."""
+    """Returns the strength of the marking, from 0 to 1, at each point of a petal."""
     if flower.marking == "veined":
         veins = np.arange(across.shape[1])[None] % 2 * np.ones_like(along)
         return np.asarray(veins * np.clip(1.15 - along, 0, 1) * 0.75)
@@ -180,7 +177,7 @@ def _marking_amount(flower: FlowerTraits, along: Floats, across: Floats) -> Floa
 
 
 def _sepals(detail_px: float) -> Faces:
-    """A green calyx behind the petals, which shows when the flower is seen from the side."""
+    """Returns a green calyx behind the petals, visible from the side."""
     steps = np.linspace(0, 2 * np.pi, 13 if detail_px > 30 else 7)
     rings = np.array([[0.05, -0.24], [0.15, -0.16], [0.17, -0.02], [0.20, 0.05]])
     radius, height = rings[:, :1], rings[:, 1:]
@@ -204,7 +201,7 @@ def _center(flower: FlowerTraits, detail_px: float) -> list[Faces]:
 
 
 def _florets(size: float, dome: float, detail_px: float, bright: Floats, dark: Floats) -> Faces:
-    """A dome of small diamonds set on a Fibonacci spiral, as sunflower florets are (Vogel 1979)."""
+    """Returns a dome of small diamonds on a Fibonacci spiral, like the florets of sunflowers (Vogel 1979)."""
     count = int(np.clip((detail_px * size) ** 2 / 14, 12, 260))
     index = np.arange(count) + 0.5
     ring = np.sqrt(index / count)
@@ -224,7 +221,7 @@ def _florets(size: float, dome: float, detail_px: float, bright: Floats, dark: F
 
 
 def _backing(size: float, dome: float) -> Floats:
-    """Dark wedges [12, 4, 3] under the florets, so that no petal shows between them."""
+    """Returns dark wedges [12, 4, 3] under the florets, so that no petal is visible between them."""
     angle = np.linspace(0, 2 * np.pi, 13)
     rim = np.stack([size * np.cos(angle), size * np.sin(angle), 0.06 + 0 * angle], axis=-1)
     top = np.tile([0.0, 0.0, 0.06 + 0.6 * dome * size], (12, 1))
@@ -242,7 +239,7 @@ def _corona(size: float, color: Floats, detail_px: float) -> Faces:
 
 
 def _stamens(size: float, count: int, color: Floats) -> Faces:
-    """Filaments that spread from the middle, each with an anther, around a green pistil."""
+    """Returns filaments that spread from the middle, each with an anther, around a green pistil."""
     angle = np.arange(count) * 2 * np.pi / count + 0.2
     reach = size * (0.75 + 0.25 * (np.arange(count) % 2))
     tip = np.stack([reach * np.cos(angle), reach * np.sin(angle), 0.12 + 0.9 * size + 0 * angle], axis=-1)

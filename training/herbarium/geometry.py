@@ -1,8 +1,8 @@
-"""Surfaces as four-cornered faces: made from grids, placed in space, turned toward the viewer and lit.
+"""Surfaces as faces with four corners: built from grids, placed in space, turned to the viewer and lit.
 
 A plant is a list of objects (a leaf, a flower, a stem), an object has parts (petals), a part has faces. Objects are
-painted from back to front, within them their parts, and within those the faces: this needs no depth buffer and keeps
-overlapping petals whole.
+painted from back to front, within them their parts, and within those the faces. This needs no depth buffer, and
+overlapping petals stay whole.
 
 Shapes: `F` faces, `N` copies, `R` rows and `C` columns of a grid. Axes: x right, y up, z toward the viewer. Colors are
 in [0, 1].
@@ -24,10 +24,10 @@ _GLOSS = 0.16
 
 
 class Faces(NamedTuple):
-    """Faces and what they belong to: `parts` and `objects` [F] number that from zero.
+    """Faces with the numbers of their parts and objects, from 0.
 
-    The mean of the `anchors` of a part is where it counts to be when parts are put in order. It is the middle of the
-    part unless the part has to be painted before or after its neighbors whatever the view.
+    Parts are painted in the order of the mean of their `anchors`. This mean is the middle of the part, unless the part
+    must be painted before or after its neighbors in every view.
     """
 
     corners: Floats  # [F, 4, 3]
@@ -38,13 +38,13 @@ class Faces(NamedTuple):
 
 
 def single_part(corners: Floats, colors: Floats) -> Faces:
-    """Faces [F, 4, 3] in `colors` [F, 3] that are one part of one object."""
+    """Returns faces [F, 4, 3] in `colors` [F, 3] as one part of one object."""
     zeros = np.zeros(len(corners), np.int64)
     return Faces(corners, colors, corners.mean(axis=1), zeros, zeros)
 
 
 def grid_faces(points: Floats, colors: Floats) -> Faces:
-    """Faces of N grids, each becoming a part of one object.
+    """Returns the faces of N grids, each as a part of one object.
 
     Args:
         points: [N, R, C, 3].
@@ -60,7 +60,7 @@ def grid_faces(points: Floats, colors: Floats) -> Faces:
 
 
 def join(pieces: list[Faces], *, separate: bool) -> Faces:
-    """One set of faces from several, whose objects stay `separate` or else become parts of one object."""
+    """Joins sets of faces; their objects stay `separate`, or become parts of one object."""
     parts, objects, next_part, next_object = [], [], 0, 0
     for piece in pieces:
         parts.append(piece.parts + next_part)
@@ -77,11 +77,11 @@ def join(pieces: list[Faces], *, separate: bool) -> Faces:
 
 
 def place(shape: Faces, frames: Floats, origins: Floats, scales: Floats, tints: Floats) -> Faces:
-    """N copies of a one-object shape, each turned by its frame, scaled, moved and tinted.
+    """Returns N copies of a shape with one object, each turned by its frame, scaled, moved and tinted.
 
     Args:
-        shape: The object in its own axes.
-        frames: [N, 3, 3]; columns are where the own axes point to.
+        shape: The object in its local axes.
+        frames: [N, 3, 3]; the columns are the directions of the local axes.
         origins: [N, 3].
         scales: [N].
         tints: [N, 3] factors on the colors.
@@ -97,11 +97,11 @@ def place(shape: Faces, frames: Floats, origins: Floats, scales: Floats, tints: 
 
 
 def ribbon(path: Floats, width: Floats, color: Floats) -> Faces:
-    """A round stem that faces the viewer: `path` [K, 3], `width` [K], `color` [3]. It is one object."""
+    """Returns a round stem that faces the viewer, as one object: `path` [K, 3], `width` [K], `color` [3]."""
     along = np.gradient(path, axis=0)
     side = np.stack([-along[:, 1], along[:, 0], np.zeros(len(path))], axis=-1)
     side /= np.linalg.norm(side, axis=-1, keepdims=True) + 1e-9
-    # Four columns bulging toward the viewer are enough for the light to make them look round.
+    # Four columns that bulge toward the viewer look round under the light.
     across, bulge = np.array([-1.0, -0.55, 0.55, 1.0]), np.array([0.0, 0.8, 0.8, 0.0])
     points = path[:, None] + (0.5 * width)[:, None, None] * (
         side[:, None] * across[:, None] + bulge[:, None] * np.array([0.0, 0.0, 1.0])
@@ -110,9 +110,9 @@ def ribbon(path: Floats, width: Floats, color: Floats) -> Faces:
 
 
 def frames_facing(forward: Floats, spin: Floats) -> Floats:
-    """Frames [N, 3, 3] that look along `forward` [N, 3], as upright as they can be, then spun by `spin` [N] radians."""
+    """Returns upright frames [N, 3, 3] that face along `forward` [N, 3], then rotated by `spin` [N] radians."""
     z_axis = forward / np.linalg.norm(forward, axis=-1, keepdims=True)
-    # Not exactly vertical: a flower that looks straight up needs a side axis too.
+    # Not exactly vertical, so that a flower that faces straight up has a side axis.
     x_axis = np.cross(np.array([0.02, 1.0, -0.05]), z_axis)
     x_axis /= np.linalg.norm(x_axis, axis=-1, keepdims=True)
     y_axis = np.cross(z_axis, x_axis)
@@ -121,20 +121,20 @@ def frames_facing(forward: Floats, spin: Floats) -> Floats:
 
 
 def select(faces: Faces, which: Ints) -> Faces:
-    """Some of the faces, in the order of the indices `which`."""
+    """Returns the faces with the indices `which`, in that order."""
     corners, colors, anchors = faces.corners[which], faces.colors[which], faces.anchors[which]
     return Faces(corners, colors, anchors, faces.parts[which], faces.objects[which])
 
 
 def turn(faces: Faces, matrix: Floats) -> Faces:
-    """The same faces, turned about the origin by `matrix` [3, 3]."""
+    """Turns faces about the origin by `matrix` [3, 3]."""
     return faces._replace(corners=faces.corners @ matrix.T, anchors=faces.anchors @ matrix.T)
 
 
 def lit_colors(faces: Faces, light: Floats) -> Floats:
-    """Colors [F, 3] under a light from direction `light` [3].
+    """Returns the colors [F, 3] under a light from direction `light` [3].
 
-    Both sides are lit, because petals and leaves let light through; undersides are paler, and all is a little glossy.
+    Both sides are lit, because petals and leaves are translucent; undersides are paler, and all faces slightly glossy.
     """
     first, second = faces.corners[:, 2] - faces.corners[:, 0], faces.corners[:, 3] - faces.corners[:, 1]
     normal = np.cross(first, second)
@@ -150,7 +150,7 @@ def lit_colors(faces: Faces, light: Floats) -> Floats:
 
 
 def painting_order(faces: Faces) -> Ints:
-    """Indices [F] from the face to paint first to the one to paint last."""
+    """Returns the indices [F] of the faces in the order of painting."""
     depth = faces.corners[:, :, 2].mean(axis=1)
     by_part, by_object = _mean_by(faces.anchors[:, 2], faces.parts), _mean_by(depth, faces.objects)
     return np.asarray(np.lexsort((depth, faces.parts, by_part, faces.objects, by_object)))
@@ -169,7 +169,7 @@ def paint(canvas: Image.Image, outlines_px: Floats, colors: Floats) -> None:
         outlines_px: [F, K, 2] corners, right and down from the top left.
         colors: [F, 3].
     """
-    # Rounded, so that the last bits of sine and cosine, which differ between processors, cannot move a pixel.
+    # Rounded, because the last bits of sine and cosine differ between processors and could move a pixel.
     corners = np.round(outlines_px.reshape(len(outlines_px), -1), 2).tolist()
     fills = np.round(colors * 255).astype(np.int64).tolist()
     draw = ImageDraw.Draw(canvas)

@@ -1,4 +1,4 @@
-"""Drawn plants as iNaturalist 2021 publishes photographs: COCO-like JSON files, and a folder a category."""
+"""Drawn plants in the layout of iNaturalist 2021: COCO-style JSON files, and a folder for each category."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-from training.herbarium.drawings import Drawing, Layout, PictureNumbers
+from training.herbarium.drawings import Drawing, PictureNumbers, SourceFiles
 from training.herbarium.flora import Flora
 from training.herbarium.names import species_name
 from training.herbarium.observations import photographers, sightings
@@ -18,8 +18,8 @@ FOLDER: Final = "inat2021"
 _STREAM: Final = 24
 _VAL_SHARE: Final = 0.1
 _FAMILIES_PER_ORDER: Final = 4
-_SHAPES: Final = ((3, 3), (4, 3), (3, 4))  # width to height, the shorter side being 3
-_UNCERTAINTIES: Final = (12, 77, 1200, None)  # of places, meters
+_SHAPES: Final = ((3, 3), (4, 3), (3, 4))  # width to height; the shorter side is 3
+_UNCERTAINTIES: Final = (12, 77, 1200, None)  # of coordinates, meters
 _LICENSES: Final = (
     {
         "id": 0,
@@ -76,7 +76,7 @@ class _Annotation(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Part:
-    """One of the two JSON files as it grows."""
+    """One of the two JSON files under construction."""
 
     def __init__(self, name: str, first_id: int) -> None:
         self.name, self._first_id = name, first_id
@@ -98,8 +98,10 @@ class _Part:
         return msgspec.json.encode(document)
 
 
-def plan_inaturalist(flora: Flora, album: PictureNumbers, *, pictures_per_class: int, size_px: int) -> Layout:
-    """The data set: every category has equally many pictures, a tenth of them (at least one) in `val.json`."""
+def plan_inaturalist(
+    flora: Flora, picture_numbers: PictureNumbers, *, pictures_per_class: int, size_px: int
+) -> SourceFiles:
+    """Returns the data set. Categories have equally many pictures, a tenth of them (at least one) in `val.json`."""
     numbered = _categories(flora)
     num_val = max(1, round(_VAL_SHARE * pictures_per_class))
     train = _Part("train", 0)
@@ -108,18 +110,18 @@ def plan_inaturalist(flora: Flora, album: PictureNumbers, *, pictures_per_class:
     for species, category in numbered:
         for number, image in enumerate(_images(flora, species, pictures_per_class, size_px)):
             part = val if number < num_val else train
-            drawings.append(_add(part, image, category, species, album.next_picture(species)))
+            drawings.append(_add(part, image, category, species, picture_numbers.next_picture(species)))
     categories = [category for _, category in numbered]
-    return Layout({f"{FOLDER}/{part.name}.json": part.to_json(categories) for part in (train, val)}, drawings)
+    return SourceFiles({f"{FOLDER}/{part.name}.json": part.to_json(categories) for part in (train, val)}, drawings)
 
 
 def category_folders(flora: Flora) -> dict[int, str]:
-    """Species -> name of its category's folder, which also identifies the category."""
+    """Returns species -> folder of its category, which identifies the category."""
     return {species: category.image_dir_name for species, category in _categories(flora)}
 
 
 def _add(part: _Part, image: _Image, category: _Category, species: int, picture: int) -> Drawing:
-    """Gives an image its number and its file in one part of the data set."""
+    """Adds an image to one part of the data set."""
     number = part.next_id()
     file = f"{part.name}/{category.image_dir_name}/{image.file_name}"
     part.images.append(msgspec.structs.replace(image, id=number, file_name=file))
@@ -128,7 +130,7 @@ def _add(part: _Part, image: _Image, category: _Category, species: int, picture:
 
 
 def _categories(flora: Flora) -> list[tuple[int, _Category]]:
-    """Every species with its category, numbered in the order of the names of all ranks."""
+    """Returns every species with its category, numbered in the order of the names of all ranks."""
     lineages = [(species, _plant_lineage(species, flora.seed)) for species in flora.inaturalist]
     lineages += [
         (species, _Lineage("Insects", "Animalia", "Arthropoda", "Insecta", "Lepidoptera")) for species in flora.animals
@@ -150,7 +152,7 @@ def _plant_lineage(species: int, seed: int) -> _Lineage:
 
 
 def _ranks(species: int, lineage: _Lineage, seed: int) -> tuple[str, ...]:
-    """The names of all ranks from kingdom to epithet."""
+    """Returns the names of all ranks from kingdom to epithet."""
     name = species_name(species, seed)
     family = f"{name.family.removesuffix('aceae')}idae" if lineage.kingdom == "Animalia" else name.family
     return (*lineage[1:], family, *name.scientific_name.split())
@@ -175,7 +177,7 @@ def _category(number: int, species: int, lineage: _Lineage, ranks: tuple[str, ..
 
 
 def _images(flora: Flora, species: int, count: int, size_px: int) -> Iterator[_Image]:
-    """Images of one category, without a number yet and with the bare name of their file."""
+    """Yields images of one category, without a number, and with a file name without its folder."""
     rng = np.random.default_rng([flora.seed, _STREAM, species])
     noise = rng.bytes(16 * count)
     names = [str(UUID(bytes=noise[start : start + 16])) for start in range(0, len(noise), 16)]

@@ -1,11 +1,11 @@
-"""A flora as three data sets in the layouts of public ones, to rehearse what is done with them.
+"""Writes a flora as three data sets in the layouts of public ones.
 
 ROOT/inat2021/          train.json, val.json, {train,val}/<category>/<uuid>.jpg
 ROOT/plantnet300k/      two JSON files, images/{train,val,test}/<species id>/<hash>.jpg
 ROOT/house_plants/      <Common (Scientific)>/<number>.{jpg,jpeg,png,webp}
-ROOT/outside/           <Common (Scientific)>/<number>.jpg, of species that stand in no list
+ROOT/outside/           <Common (Scientific)>/<number>.jpg, of species in no data set
 ROOT/taxon.tsv          names, families and synonyms
-ROOT/data_herbarium.toml   the collection: what to prepare, by which rules
+ROOT/data_herbarium.toml   the collection, for training/prepare.py sources
 """
 
 import shutil
@@ -17,13 +17,12 @@ from typing import Final
 
 import msgspec
 
-from models.errors import DataError
+from models.errors import DataError, InputError
 from training.herbarium import house_layout, inaturalist_layout, plantnet_layout
 from training.herbarium.collection_file import COLLECTION_FILE, collection_file
-from training.herbarium.drawings import Drawing, Layout, PictureNumbers, draw_files
-from training.herbarium.faults import PlantedFault, damage_files, known_oddities, split_observation
+from training.herbarium.drawings import Drawing, PictureNumbers, SourceFiles, draw_files
+from training.herbarium.faults import PlantedFault, damage_files, list_faults, split_observation
 from training.herbarium.flora import FULL_WIDTH, FloraSize, make_flora
-from training.herbarium.folder import refuse_occupied
 from training.herbarium.picture import SMALLEST_PX
 from training.herbarium.taxon_file import TAXON_FILE, taxon_file
 
@@ -31,16 +30,16 @@ FEWEST_PICTURES: Final = plantnet_layout.FEWEST_PICTURES + 1
 
 
 class WrittenLayouts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written."""
+    """The result of `write_layouts`."""
 
     root: Path
     size: FloraSize
     collection: Path
-    """The TOML file that names the data sets."""
+    """The collection's TOML file."""
     num_pictures: dict[str, int]
-    """Data set -> pictures, without planted files."""
-    planted: tuple[PlantedFault, ...]
-    """What a preparation has to notice."""
+    """Data set -> number of pictures, without those of added faults."""
+    faults: tuple[PlantedFault, ...]
+    """The faults that a preparation must report."""
 
 
 def write_layouts(
@@ -57,40 +56,40 @@ def write_layouts(
     """Writes a flora in the layouts of iNaturalist 2021, Pl@ntNet-300K and an image folder, and draws its pictures.
 
     Args:
-        root: An empty folder, or one that does not exist yet; it is left empty if something fails.
-        size: How many classes each data set has.
-        pictures_per_class: In each class, in Pl@ntNet on average.
-        seed: Another seed is another flora.
+        root: An empty or new folder; emptied again if writing fails.
+        size: Number of classes in each data set.
+        pictures_per_class: Pictures per class; the average for Pl@ntNet.
+        seed: Seed of the flora.
         size_px: Shorter side of the pictures.
         workers: Processes that draw.
-        pictures: Whether to draw; if not, the lists are written alone, and a folder without a list has empty files.
-        faults: Whether to plant broken files, copies, and pictures that leak from test to training.
+        pictures: Whether to draw. If not, only lists are written, and empty files for data sets without a list.
+        faults: Whether to add broken files, copies, and pictures that leak from test to training.
 
     Raises:
-        InputError: `root` is a file or has something in it.
-        DataError: A number cannot be used, or faults are asked for without pictures.
+        InputError: `root` is a file or a folder that is not empty.
+        DataError: A number is out of range, or `faults` is set without `pictures`.
     """
     _check(pictures_per_class, size_px, workers)
     if faults and not pictures:
-        raise DataError("faults are planted in pictures, and there are none", remedy="draw pictures or plant no faults")
-    refuse_occupied(root)
-    flora, album = make_flora(size, seed), PictureNumbers()
+        raise DataError("faults need pictures", remedy="draw pictures, or add no faults")
+    _refuse_occupied(root)
+    flora, numbers = make_flora(size, seed), PictureNumbers()
     options = {"pictures_per_class": pictures_per_class, "size_px": size_px}
-    inaturalist = inaturalist_layout.plan_inaturalist(flora, album, **options)
-    plantnet = plantnet_layout.plan_plantnet(flora, album, **options)
-    house = house_layout.plan_house_plants(flora, album, **options)
-    outside = house_layout.plan_outside(flora, album, **options)
-    planted = known_oddities(flora, plantnet)
+    inaturalist = inaturalist_layout.plan_inaturalist(flora, numbers, **options)
+    plantnet = plantnet_layout.plan_plantnet(flora, numbers, **options)
+    house = house_layout.plan_house_plants(flora, numbers, **options)
+    outside = house_layout.plan_outside(flora, numbers, **options)
+    found_faults = list_faults(flora, plantnet)
     with _emptied_on_failure(root):
-        planted += split_observation(plantnet) if faults else []
+        found_faults += split_observation(plantnet) if faults else []
         lists = {
             TAXON_FILE: taxon_file(flora),
             COLLECTION_FILE: collection_file(flora, size_px=size_px),
         }
-        drawings = _write_lists(root, [inaturalist, plantnet.layout(), house, outside, Layout(lists, [])])
+        drawings = _write_lists(root, [inaturalist, plantnet.files(), house, outside, SourceFiles(lists, [])])
         if pictures:
             draw_files(root, drawings, seed=seed, workers=workers)
-            planted += damage_files(root, flora, inaturalist, plantnet, house) if faults else []
+            found_faults += damage_files(root, flora, inaturalist, plantnet, house) if faults else []
         else:
             _touch(root, [*house.drawings, *outside.drawings])
     return WrittenLayouts(
@@ -98,7 +97,7 @@ def write_layouts(
         size=size,
         collection=root / COLLECTION_FILE,
         num_pictures=dict(Counter(drawing.path.partition("/")[0] for drawing in drawings)),
-        planted=tuple(planted),
+        faults=tuple(found_faults),
     )
 
 
@@ -110,9 +109,19 @@ def _check(pictures_per_class: int, size_px: int, workers: int) -> None:
             raise DataError(f"{name.replace('_', ' ')} is too small", value=value, limit=f"{least[name]} or more")
 
 
+def _refuse_occupied(root: Path) -> None:
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise InputError(
+            "the folder for the drawn pictures is not empty",
+            value=str(root),
+            limit="an empty or a new folder",
+            remedy="choose another folder or empty this one",
+        )
+
+
 @contextmanager
 def _emptied_on_failure(root: Path) -> Iterator[None]:
-    """Makes the folder, and takes away again all that was written if not everything could be."""
+    """Creates the folder, and removes everything written to it if the block fails."""
     existed = root.exists()
     root.mkdir(parents=True, exist_ok=True)
     try:
@@ -125,8 +134,8 @@ def _emptied_on_failure(root: Path) -> Iterator[None]:
         raise
 
 
-def _write_lists(root: Path, layouts: Sequence[Layout]) -> list[Drawing]:
-    """Writes all files but the pictures, which are returned."""
+def _write_lists(root: Path, layouts: Sequence[SourceFiles]) -> list[Drawing]:
+    """Writes the lists; returns the pictures to draw."""
     for layout in layouts:
         for path, content in layout.files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,8 @@
-"""A leaf: blade outline, teeth or lobes, veins, and leaflets put together to compound leaves.
+"""A leaf: blade outline, teeth or lobes, veins, and the leaflets of compound leaves.
 
-A blade lies along +x, spreads along y and looks up along +z. It is one function from a square
-(`along` 0..1, `across` -1..1) to space, from which both the faces and the veins are taken, so veins always lie on the
-blade. Broad leaves (cordate, orbicular, palmate) are fans: for them `along` runs around the margin and `across` from
-the stalk outward.
+A blade extends along +x and y, and its upper side faces +z. It is a function from a square (`along` 0..1, `across`
+-1..1) to space, which gives both the faces and the veins, so veins are always on the blade. Broad leaves (cordate,
+orbicular, palmate) are fans: for them `along` runs around the margin, and `across` from the stalk outward.
 """
 
 import numpy as np
@@ -12,8 +11,8 @@ from training.herbarium.geometry import Faces, Floats, grid_faces, join, place
 from training.herbarium.traits import LeafTraits
 
 _FANS = ("cordate", "orbicular", "palmate")
-_FAN_ANGLE = 2.75  # radians on each side of the tip: the gap is where the stalk comes in
-# Exponents (a, b) of the half-width u^a (1-u)^b: a large a narrows the base, a large b draws out the tip.
+_FAN_ANGLE = 2.75  # radians on each side of the tip; the stalk is in the gap
+# Exponents (a, b) of the half-width u^a (1-u)^b: a larger a narrows the base, a larger b lengthens the tip.
 _PROFILES = {
     "linear": (0.3, 0.6),
     "lanceolate": (0.6, 1.1),
@@ -22,12 +21,12 @@ _PROFILES = {
     "elliptic": (0.7, 0.7),
     "deltoid": (0.16, 1.0),
 }
-_SMALLEST_WITH_SIDE_VEINS_PX = 60  # on the canvas; in a smaller blade they would be thinner than a pixel
+_SMALLEST_WITH_SIDE_VEINS_PX = 60  # on the canvas; in smaller blades they are thinner than a pixel
 _STALK = 0.22  # length of the leaf stalk as a fraction of the blade
 
 
 def leaf_color(leaf: LeafTraits) -> Floats:
-    """Base green [3] of the upper side."""
+    """Returns the green [3] of the upper side."""
     yellowish, bluish = np.array([0.50, 0.61, 0.22]), np.array([0.27, 0.45, 0.27])
     return np.asarray(yellowish + (bluish - yellowish) * leaf.hue)
 
@@ -51,7 +50,7 @@ def _compound(leaf: LeafTraits, detail_px: float) -> Faces:
 
 
 def _leaflets(leaf: LeafTraits) -> tuple[Floats, Floats, float]:
-    """Origins [N, 3], directions [N] in radians, and the size of the leaflets of a compound leaf."""
+    """Returns origins [N, 3], directions [N] in radians, and size of the leaflets of a compound leaf."""
     if leaf.composition == "pinnate":
         pairs = leaf.num_leaflets // 2
         along = np.append(np.repeat(np.linspace(0.28, 0.78, pairs), 2), 0.82)
@@ -83,19 +82,19 @@ def _blade_faces(leaf: LeafTraits, detail_px: float) -> Faces:
     grid_along, grid_across = np.meshgrid(along, across, indexing="ij")
     points = _surface(leaf, grid_along, grid_across)
     middle = 0.5 * (np.abs(across[1:]) + np.abs(across[:-1]))
-    # A little paler toward the rim and the tip: the light comes through where the blade is thin.
+    # Slightly paler toward the rim and the tip, where the blade is thin.
     paler = 0.93 + 0.13 * middle[None, :, None] + 0.06 * along[1:, None, None]
     colors = leaf_color(leaf) * paler
     both = join([grid_faces(points[None], colors[None]), _veins(leaf, detail_px)], separate=False)
-    # Veins belong to the part of the blade, or the painting order could put them under it.
+    # Veins are in the same part as the blade; otherwise they could be painted below it.
     return both._replace(parts=np.zeros_like(both.parts))
 
 
 def _resolution(leaf: LeafTraits, detail_px: float) -> tuple[int, int]:
-    """Rows along and columns on each half, enough for the teeth and for about 9 canvas pixels a face."""
+    """Returns rows, and columns on each half: enough for the teeth, and about 9 canvas pixels per face."""
     steps = {"serrate": 2, "dentate": 2, "crenate": 4, "lobed": 6, "undulate": 4}.get(leaf.margin, 0) * leaf.num_teeth
     if detail_px < 8 * leaf.num_teeth and leaf.margin != "lobed":
-        steps = 0  # teeth that cannot be seen
+        steps = 0  # the teeth are too small to be visible
     if leaf.shape == "palmate":
         steps = max(steps, 28)
     if leaf.shape in _FANS:
@@ -107,10 +106,10 @@ def _resolution(leaf: LeafTraits, detail_px: float) -> tuple[int, int]:
 
 
 def _surface(leaf: LeafTraits, along: Floats, across: Floats) -> Floats:
-    """Points [..., 3] of the blade at `along` and `across`."""
+    """Returns points [..., 3] of the blade at `along` and `across`."""
     flat_x, flat_y = _fan(leaf, along, across) if leaf.shape in _FANS else _strap(leaf, along, across)
     bend = max(leaf.arch, 1e-3)
-    # Bent like a bow of constant curvature, and folded along the midrib so that the halves catch different light.
+    # Bent with constant curvature, and folded along the midrib, so that the halves are lit differently.
     height = 0.28 * np.abs(flat_y)
     if leaf.margin == "undulate":
         height = height + 0.05 * np.sin(2 * np.pi * leaf.num_teeth * 0.7 * along) * np.abs(across) ** 2
@@ -124,7 +123,7 @@ def _strap(leaf: LeafTraits, along: Floats, across: Floats) -> tuple[Floats, Flo
     peak = rise / (rise + fall)
     width = along**rise * (1 - along) ** fall / (peak**rise * (1 - peak) ** fall)
     rim, shift = _margin(leaf, along)
-    # Side veins and teeth point forward, so the rows of the grid slant the same way.
+    # Side veins and teeth point forward, so the rows of the grid slant too.
     slant = 0.16 * np.abs(across) * (1 - along) * along**0.5
     flat_y = across * 0.5 * leaf.width * width * (1 + (rim - 1) * np.abs(across) ** 2)
     return along + slant + shift * np.abs(across), flat_y
@@ -147,7 +146,7 @@ def _fan_radius(leaf: LeafTraits, angle: Floats) -> Floats:
 
 
 def _margin(leaf: LeafTraits, along: Floats) -> tuple[Floats, Floats]:
-    """Factor on the half-width, and forward shift, of the rim at `along`."""
+    """Returns the factor on the half-width, and the forward shift, of the rim at `along`."""
     phase = along * leaf.num_teeth
     depth = 0.5 if leaf.shape in _FANS else 1.0
     still = np.zeros_like(along)
@@ -182,7 +181,7 @@ def _veins(leaf: LeafTraits, detail_px: float) -> Faces:
 
 
 def _vein_lines(leaf: LeafTraits) -> tuple[Floats, Floats]:
-    """Ends [V, 2] of the veins in (along, across); the first is the midrib."""
+    """Returns the ends [V, 2] of the veins in (along, across); the first is the midrib."""
     if leaf.shape in _FANS:
         targets = np.array([0.5, 0.31, 0.69, 0.12, 0.88])
         return np.stack([targets, 0.02 + 0 * targets], axis=-1), np.stack([targets, 0.9 + 0 * targets], axis=-1)

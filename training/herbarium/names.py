@@ -1,7 +1,7 @@
-"""Invented names: Latin-sounding scientific names and English-sounding common names, each used once.
+"""Invented scientific names in Latin style, and common names in English style, without repeats.
 
-Names are dealt from shuffled lists of every word that the syllables can form, so they cannot repeat. Epithets agree
-with the gender of their genus, as in botany.
+Names are taken from shuffled lists of all words that the syllables can form. Epithets agree with the gender of their
+genus, as in botany.
 """
 
 from functools import lru_cache
@@ -62,7 +62,7 @@ _LAST = _words(
 
 
 class SpeciesName(msgspec.Struct, frozen=True):
-    """What a species is called: the first two names are its own, `genus` and `family` it shares with its kin."""
+    """The names of a species; other species share its `genus` and `family`."""
 
     scientific_name: str
     common_name: str
@@ -71,24 +71,22 @@ class SpeciesName(msgspec.Struct, frozen=True):
 
 
 def species_name(species: int, seed: int = 0) -> SpeciesName:
-    """Names of one species.
+    """Returns the names of one species.
 
     Raises:
-        InputError: A number is negative, or there are no names left for a `species` that high (more than 50,000).
+        InputError: A number is negative, or `species` is too high (above 50,000).
     """
     check_not_negative(species=species, seed=seed)
     return _name_of(species, seed)
 
 
-@lru_cache(maxsize=1 << 14)  # as many as a flora at full width asks for, several times each
+@lru_cache(maxsize=1 << 14)  # more than the species of a flora at full width, each of which is requested several times
 def _name_of(species: int, seed: int) -> SpeciesName:
     genus_number, member = divmod(species, SPECIES_PER_GENUS)
     genera, families = _word_lists(seed)
     if genus_number >= len(genera):
         limit = f"less than {len(genera) * SPECIES_PER_GENUS}"
-        raise InputError(
-            "there are no names left for this species", value=species, limit=limit, remedy="draw fewer species"
-        )
+        raise InputError("the species number is too high", value=species, limit=limit, remedy="draw fewer species")
     genus = genera[genus_number]
     return SpeciesName(
         scientific_name=f"{genus} {_epithet(genus, genus_number, member, seed)}",
@@ -100,7 +98,7 @@ def _name_of(species: int, seed: int) -> SpeciesName:
 
 @lru_cache(maxsize=4)
 def _word_lists(seed: int) -> tuple[list[str], list[str]]:
-    """All genus names and all family names, in the order in which they are given out."""
+    """Returns all genus names and all family names, in the order of their use."""
     rng = np.random.default_rng([seed, _NAMES_STREAM])
     genera = _distinct(["".join(parts) for parts in product(_STARTS, _MIDDLES, _ENDINGS)])
     families = _distinct(["".join(parts) + "aceae" for parts in product(_STARTS, _MIDDLES, _FAMILY_LINKS)])
@@ -112,14 +110,14 @@ def _distinct(words: list[str]) -> list[str]:
 
 
 def _epithet(genus: str, genus_number: int, member: int, seed: int) -> str:
-    """An adjective that no other member of the genus has, in the gender of the genus."""
+    """Returns an adjective that no other member of the genus has, in the gender of the genus."""
     order = np.random.default_rng([seed, _EPITHETS_STREAM, genus_number]).permutation(len(_STEMS))
     ending = {"a": "a", "m": "um"}.get(genus[-1], "us")
     return f"{_STEMS[order[member]]}{ending}"
 
 
 def _common_name(genus_number: int, member: int, seed: int) -> str:
-    """Members of a genus share the noun, and no two species share noun and adjective."""
+    """Returns adjective and noun: members of a genus share the noun, no two species share both."""
     num_nouns = len(_FIRST) * len(_LAST)
     again, noun = divmod(genus_number, num_nouns)
     noun = int(_common_order(seed, num_nouns)[noun])

@@ -1,9 +1,8 @@
 """Where, when and by whom the plants of a species are photographed.
 
-A species has a home and a season, so that a prior over places and dates has something to learn.
+Each species has a home and a season, so that a model of places and dates has something to learn.
 """
 
-from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import Final, NamedTuple
 
@@ -30,35 +29,35 @@ _FIRST_NAMES: Final = (
     "李",
 )
 _LAST_NAMES: Final = ("Novák", "Müller", "O'Brien", "da Silva", "Kowalski", "Ng", "Özdemir", "Smith-Jones", "Ångström")
-PHOTOGRAPHERS: Final = tuple(f"{first} {last}" for first in _FIRST_NAMES for last in _LAST_NAMES)
+_PHOTOGRAPHERS: Final = tuple(f"{first} {last}" for first in _FIRST_NAMES for last in _LAST_NAMES)
 
 
-class Home(NamedTuple):
-    """Where and when a species flowers."""
+class _Home(NamedTuple):
+    """Place and season of a species."""
 
     latitude: float  # degrees
     longitude: float
     spread: float  # standard deviation of both, degrees
-    day: float  # of the year, in the middle of its season
+    day: float  # of the year, middle of the season
 
 
 class Sighting(NamedTuple):
-    """One observation; place and date can be unknown."""
+    """One observation; place and date may be unknown."""
 
     latitude: float | None  # degrees
     longitude: float | None
-    taken_at: str | None  # as iNaturalist writes it
+    taken_at: str | None  # in iNaturalist's format
 
 
-def home_of(species: int, seed: int = 0) -> Home:
-    """The home of a species; members of a genus need not be neighbors."""
+def _home(species: int, seed: int = 0) -> _Home:
+    """Returns the home of a species, which is independent of its genus."""
     rng = np.random.default_rng([seed, _HOME_STREAM, species])
-    return Home(rng.uniform(-42, 62), rng.uniform(-180, 180), rng.uniform(1, 6), rng.uniform(60, 290))
+    return _Home(rng.uniform(-42, 62), rng.uniform(-180, 180), rng.uniform(1, 6), rng.uniform(60, 290))
 
 
 def sightings(species: int, count: int, rng: np.random.Generator, seed: int = 0) -> list[Sighting]:
-    """Observations around the home and the season of a species, some without place or date."""
-    home = home_of(species, seed)
+    """Returns observations around the home and season of a species, some without place or date."""
+    home = _home(species, seed)
     latitudes = np.clip(home.latitude + rng.normal(0, home.spread, count), -90, 90).round(5).tolist()
     longitudes = ((home.longitude + rng.normal(0, home.spread, count) + 180) % 360 - 180).round(5).tolist()
     placed = (rng.uniform(0, 1, count) >= _SHARE_WITHOUT_PLACE).tolist()
@@ -71,11 +70,11 @@ def sightings(species: int, count: int, rng: np.random.Generator, seed: int = 0)
 
 
 def photographers(count: int, rng: np.random.Generator) -> list[str]:
-    """Who took so many pictures."""
-    return _some(PHOTOGRAPHERS, count, rng)
+    """Returns a random photographer for each of `count` pictures."""
+    return [_PHOTOGRAPHERS[place] for place in rng.integers(len(_PHOTOGRAPHERS), size=count).tolist()]
 
 
-def _dates(home: Home, count: int, rng: np.random.Generator) -> list[str | None]:
+def _dates(home: _Home, count: int, rng: np.random.Generator) -> list[str | None]:
     days = np.clip(home.day + rng.normal(0, _SEASON_DAYS, count), 0, 364).astype(int).tolist()
     years = (_FIRST_YEAR + rng.integers(_NUM_YEARS, size=count)).tolist()
     minutes = rng.integers(7 * 60, 20 * 60, size=count).tolist()
@@ -84,7 +83,3 @@ def _dates(home: Home, count: int, rng: np.random.Generator) -> list[str | None]
         f"{date(year, 1, 1) + timedelta(days=day)} {minute // 60:02}:{minute % 60:02}:00+00:00" if known else None
         for year, day, minute, known in zip(years, days, minutes, dated, strict=True)
     ]
-
-
-def _some(options: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
-    return [options[place] for place in rng.integers(len(options), size=count).tolist()]

@@ -1,7 +1,7 @@
-"""What the photographs of a data set have in common: backdrops, light, how close people go.
+"""The photo style of each data set: backdrops, light and distance.
 
-A look changes how pictures are taken and never what a plant is like, so a network that learned plants in one look has
-to find them again in another.
+A style changes how pictures are taken, not what plants look like. A network trained on one style can thus be tested on
+the same plants in another.
 """
 
 from typing import Final
@@ -12,18 +12,18 @@ from training.herbarium.backdrop import OUTDOORS, Backdrop
 
 
 class PhotoStyle(msgspec.Struct, frozen=True, kw_only=True):
-    """How photographs are taken."""
+    """How pictures are taken."""
 
     backdrops: tuple[Backdrop, ...] = OUTDOORS
-    """What may lie behind the plant; each is as likely as it is often in the list."""
+    """Possible backdrops; repeated entries are more likely."""
     close_ups: float = 0.4
     """Share of pictures that show one flower or inflorescence."""
     zoom: float = 1.0
     """Above 1 crops closer."""
     brightness: tuple[float, float] = (0.8, 1.14)
-    """Least and most light; 1 leaves colors as painted."""
+    """Range of the light; 1 leaves colors unchanged."""
     warmth: float = 0.0
-    """Mean tint of the light: above 0 is toward the red of a lamp, below toward the blue of shade."""
+    """Mean tint of the light: positive is redder, as under a lamp, negative bluer, as in shade."""
     warmth_spread: float = 0.06
     """Standard deviation of that tint."""
 

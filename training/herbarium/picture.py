@@ -1,7 +1,7 @@
-"""A photograph of a drawn plant: pose, light, focus, backdrop.
+"""One picture of a plant: pose, light, focus, backdrop.
 
-Everything in a picture follows from (seed, species, picture) and its style. The random numbers are drawn in the same
-order at every size, so `size_px` changes how finely a scene is drawn but not what it shows.
+A picture depends only on (seed, species, picture) and its style. The random numbers are drawn in the same order at
+every size, so `size_px` changes the detail of a scene but not its content.
 """
 
 from typing import Final, NamedTuple
@@ -20,26 +20,26 @@ from training.herbarium.traits import PlantTraits, check_not_negative, species_t
 _SUPERSAMPLING: Final = 2
 _PICTURE_STREAM: Final = 14
 SMALLEST_PX: Final = 16
-_FACE_BUDGET: Final = 5000  # at 256 px; keeps the drawing of rich inflorescences fast
-_SHARE_OF_MORPH: Final = 0.4  # of the plants of a species
+_FACE_BUDGET: Final = 5000  # at 256 px; limits the time for inflorescences with many flowers
+_SHARE_OF_MORPH: Final = 0.4  # of the plants of a species that have its second flower color
 
 
 class _View(NamedTuple):
     """How the camera sees the plant; lengths are in widths of the picture."""
 
     close_up: bool
-    scale: float  # picture widths to one plant height
+    scale: float  # picture widths per plant height
     turned: Floats  # [3, 3]
-    focus: Floats  # [2], where the point looked at comes to lie, right and down
-    look_at: Floats  # [3], in turned axes
+    focus: Floats  # [2], position of the target in the picture, right and down
+    look_at: Floats  # [3], the target, in turned axes
 
     def on_picture(self, points: Floats) -> Floats:
-        """Where turned points [..., 3] come to lie, [..., 2]: right and down in widths of the picture."""
+        """Returns the position of turned points [..., 3] in the picture, [..., 2]: right and down in picture widths."""
         offset = (points[..., :2] - self.look_at[:2]) * np.array([1.0, -1.0])
         return np.asarray(self.focus + offset * self.scale)
 
     def shows(self, points: Floats, reach: float) -> Bools:
-        """Whether something that reaches so far around each of points [N, 3] can be in the picture."""
+        """Returns whether an object with radius `reach` around each of points [N, 3] can be in the picture."""
         middles, margin = self.on_picture(points @ self.turned.T), reach * self.scale
         return np.asarray(((middles > -margin) & (middles < 1 + margin)).all(axis=-1))
 
@@ -53,17 +53,17 @@ class _Light(NamedTuple):
 def draw_plant(
     species: int, picture: int, *, seed: int = 0, size_px: int = 256, style: PhotoStyle = PLAIN_STYLE
 ) -> Image.Image:
-    """One RGB picture of one plant of a species, `size_px` squared.
+    """Draws one plant of a species; returns a square RGB picture.
 
     Args:
         species: Number of the species, from 0.
         picture: Number of the picture of that species, from 0.
-        seed: Another seed is another flora.
+        seed: Seed of the flora.
         size_px: Width and height, at least 16.
-        style: How photographs are taken.
+        style: How pictures are taken.
 
     Raises:
-        InputError: A number is negative or the size too small.
+        InputError: A number is negative, or the size is too small.
     """
     check_not_negative(species=species, picture=picture, seed=seed)
     if size_px < SMALLEST_PX:
@@ -84,7 +84,7 @@ def draw_plant(
 
 
 def _individual(traits: PlantTraits, rng: np.random.Generator) -> PlantTraits:
-    """One plant of the species: it may have the other flower color, and its green depends on where it grew."""
+    """Varies one plant of the species: it may have the second flower color, and its green differs."""
     flower, leaf = traits.flower, traits.leaf
     if rng.uniform() < _SHARE_OF_MORPH:
         flower = msgspec.structs.replace(flower, pigment=flower.morph)
@@ -115,7 +115,7 @@ def _view(traits: PlantTraits, frame: Sketch, style: PhotoStyle, rng: np.random.
     sideways = np.concatenate([heads[:, 0] - radius, heads[:, 0] + radius, *(stems[:, :1].T + _leaf_reach(traits))])
     left, right, top = float(sideways.min()), float(sideways.max()), float(heads[:, 1].max()) + radius
     scale = min(0.95 / top, 0.98 / (right - left)) * zoom
-    # Anchored at the foot, just below the frame: a plant must not float.
+    # Anchored at the foot, just below the frame, so that the plant does not float.
     look_at = np.array([0.5 * (left + right), 0.0, 0.0])
     return _View(False, scale, turned, np.array([0.5, 1.02]) + jitter * [1.0, 0.5], look_at)
 
@@ -125,7 +125,7 @@ def _leaf_reach(traits: PlantTraits) -> Floats:
 
 
 def _closest_subject(heads: Floats, radius: float, chosen: float) -> tuple[Floats, float]:
-    """One of the flowers in front, [3], and how far around it to look: at that flower, or at its inflorescence."""
+    """Returns one of the front flowers, [3], and the radius to show: of that flower, or of its inflorescence."""
     front = heads[np.argsort(-heads[:, 2], kind="stable")]
     target = front[int(chosen * max(1, len(front) // 3))]
     around = float(np.median(np.linalg.norm(heads[:, :2] - target[:2], axis=-1)))
@@ -133,7 +133,7 @@ def _closest_subject(heads: Floats, radius: float, chosen: float) -> tuple[Float
 
 
 def _plant_layer(plant: Plant, view: _View, light: _Light, canvas_px: int) -> Image.Image:
-    """The plant alone on a transparent RGBA canvas; in a close-up the leaves are out of focus."""
+    """Paints the plant on a transparent RGBA canvas; in a close-up the leaves are out of focus."""
     canvas = Image.new("RGBA", (canvas_px, canvas_px))
     _paint_faces(canvas, plant.foliage, view, light)
     if view.close_up:
@@ -154,7 +154,7 @@ def _paint_faces(canvas: Image.Image, faces: Faces, view: _View, light: _Light) 
 
 
 def _paint_grass(canvas: Image.Image, light: _Light, rng: np.random.Generator) -> None:
-    """Blades in front of the foot of the plant, which otherwise seems to float."""
+    """Paints blades of grass in front of the foot of the plant, which otherwise seems to float."""
     count = 70
     x, height = rng.uniform(-0.05, 1.05, count), rng.uniform(0.05, 0.2, count)
     bend, half = rng.normal(0, 0.04, count), rng.uniform(0.003, 0.007, count)
@@ -181,7 +181,7 @@ def _paint_grass(canvas: Image.Image, light: _Light, rng: np.random.Generator) -
 def _develop(
     behind: Image.Image, plant: Image.Image, backdrop: Backdrop, light: _Light, rng: np.random.Generator
 ) -> Image.Image:
-    """Puts the plant before the backdrop, with its shadow, and treats the whole like a photograph."""
+    """Puts the plant in front of the backdrop, with its shadow, and adds the effects of a camera."""
     size = behind.width
     if backdrop in SHADOWED:
         behind = _cast_shadow(behind, plant, light)
@@ -189,7 +189,7 @@ def _develop(
     glow = behind.reduce(4).filter(ImageFilter.GaussianBlur(size / 64)).resize(behind.size, Image.Resampling.BILINEAR)
     pixels = np.asarray(Image.blend(behind, glow, 0.10), dtype=np.float32) / 255
     pixels = pixels * light.gains.astype(np.float32) * _vignette(size)
-    # A gentle S-curve, as camera makers apply, and the grain of a small sensor.
+    # A slight S-curve, as cameras apply, and the grain of a small sensor.
     pixels = np.clip(pixels, 0, 1)
     pixels = pixels + 0.2 * pixels * (1 - pixels) * (2 * pixels - 1)
     grain = rng.integers(-3, 4, (size, size, 1), dtype=np.int8).astype(np.float32) / 510

@@ -1,7 +1,7 @@
-"""A whole plant: stems that rise from the ground, leaves on their nodes, flowers at their ends.
+"""A whole plant: stems from the ground, leaves on their nodes, flowers at their ends.
 
-A plant stands on the origin, is about 1 high and is seen from the front. Everything that differs between two plants of
-a species (how a stem leans, where a leaf points) comes from the random stream of the picture.
+A plant grows at the origin, has a height of about 1 and is seen from the front. Differences between plants of a species
+(how a stem leans, where a leaf points) come from the random stream of the picture.
 """
 
 from collections.abc import Callable
@@ -14,24 +14,24 @@ from training.herbarium.geometry import Bools, Faces, Floats, frames_facing, joi
 from training.herbarium.leaves import leaf_shape
 from training.herbarium.traits import HabitTraits, PlantTraits
 
-_GOLDEN_ANGLE: Final = 2.39996  # radians; successive leaves of a spiral stand this far apart
+_GOLDEN_ANGLE: Final = 2.39996  # radians between successive leaves of a spiral
 _STEM_GREEN = np.array([0.38, 0.52, 0.20])
 _STEM_RED = np.array([0.46, 0.17, 0.18])
 
 
 class Plant(NamedTuple):
-    """Foliage and flowers apart, so that a picture can focus on the flowers."""
+    """Foliage and flowers, separate because a picture may focus on the flowers."""
 
     foliage: Faces
     flowers: Faces
 
 
 class Scale(NamedTuple):
-    """What a picture needs of a plant.
+    """The detail that a picture needs.
 
-    `px_per_unit` is the height of the plant on the canvas, which says how fine its details have to be; `face_budget` is
-    how many faces all its leaves may have, and again all its flowers; `in_view` tells which of points [N, 3], given how
-    far things reach around them, can be seen: the others are left out.
+    `px_per_unit` is the height of the plant on the canvas. `face_budget` is the maximum number of faces of all leaves,
+    and of all flowers. `in_view` returns which of points [N, 3], with objects of a given radius around them, are
+    visible; the others are left out.
     """
 
     px_per_unit: float
@@ -40,9 +40,9 @@ class Scale(NamedTuple):
 
 
 class Sketch(NamedTuple):
-    """Where the stems and flowers of a plant are, before anything is drawn on them.
+    """The positions of the stems and flowers of a plant.
 
-    `origins` and `facing` are [N, 3] and `sizes` [N], of all its flowers; `stems` and `stalks` are paths [K, 3].
+    `origins` and `facing` [N, 3] and `sizes` [N] belong to the flowers; `stems` and `stalks` are paths [K, 3].
     """
 
     stems: list[Floats]
@@ -53,7 +53,7 @@ class Sketch(NamedTuple):
 
 
 class _Blooms(NamedTuple):
-    """Where the flowers of one stem sit, [N, 3], where they look, [N, 3], how large they are, [N], and their stalks."""
+    """The flowers of one stem: positions [N, 3], directions [N, 3], sizes [N], and their stalks."""
 
     origins: Floats
     facing: Floats
@@ -62,7 +62,7 @@ class _Blooms(NamedTuple):
 
 
 def sketch(traits: PlantTraits, rng: np.random.Generator) -> Sketch:
-    """The skeleton of one plant of the species, from which a picture chooses its view."""
+    """Returns the skeleton of one plant, from which a picture chooses its view."""
     stems = _stems(traits, rng)
     blooms = [_blooms(traits, stem, rng) for stem in stems]
     origins, facing, sizes = (np.concatenate([bloom[k] for bloom in blooms]) for k in range(3))
@@ -70,7 +70,7 @@ def sketch(traits: PlantTraits, rng: np.random.Generator) -> Sketch:
 
 
 def grow(traits: PlantTraits, frame: Sketch, scale: Scale, rng: np.random.Generator) -> Plant:
-    """The plant around the skeleton that `sketch` gave."""
+    """Returns the plant for the skeleton that `sketch` returned."""
     width = traits.habit.stem_width
     green = _STEM_GREEN + (_STEM_RED - _STEM_GREEN) * traits.habit.stem_redness
     ribbons = [ribbon(stem, np.linspace(width, 0.55 * width, len(stem)), green) for stem in frame.stems]
@@ -81,7 +81,7 @@ def grow(traits: PlantTraits, frame: Sketch, scale: Scale, rng: np.random.Genera
 
 
 def _stems(traits: PlantTraits, rng: np.random.Generator) -> list[Floats]:
-    """Paths [K, 3] from the ground (or from another stem) to the tip."""
+    """Returns paths [K, 3] from the ground (or from another stem) to the tip."""
     habit = traits.habit
     lean = rng.normal(0, 0.07)
     main = _bent(np.zeros(3), np.array([lean + (0.5 if habit.growth == "arching" else 0.0), 0.9, rng.normal(0, 0.05)]))
@@ -105,7 +105,7 @@ def _stems(traits: PlantTraits, rng: np.random.Generator) -> list[Floats]:
 
 
 def _bent(start: Floats, end: Floats) -> Floats:
-    """A path [16, 3] that leaves the ground upright and leans over toward its end."""
+    """Returns a path [16, 3] that begins upright and leans toward its end."""
     steps = np.linspace(0, 1, 16)[:, None]
     middle = np.array(
         [0.75 * start[0] + 0.25 * end[0], start[1] + 0.62 * (end[1] - start[1]), 0.5 * (start[2] + end[2])]
@@ -124,8 +124,8 @@ def _leaves(traits: PlantTraits, stems: list[Floats], scale: Scale, rng: np.rand
     count = len(origins)
     rises = rises + rng.normal(0, 0.09, count)
     forward = np.stack([np.cos(rises) * np.cos(azimuths), np.sin(rises), np.cos(rises) * np.sin(azimuths)], axis=-1)
-    # The third axis of a frame is the upper side of the leaf; its first is then made to run along the leaf.
-    # That side is turned a little to the viewer: flat leaves seen at eye level would be mere lines.
+    # The third axis of a frame is the upper side of the leaf; the first runs along the leaf.
+    # The upper side is turned slightly to the viewer: flat leaves at eye level would be mere lines.
     side = np.cross(np.array([0.0, 1.0, 0.9]), forward)
     side /= np.linalg.norm(side, axis=-1, keepdims=True) + 1e-9
     frames = np.stack([forward, side, np.cross(forward, side)], axis=-1)

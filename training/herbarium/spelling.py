@@ -1,7 +1,7 @@
-"""How names are written in lists: with their author, with another author, or wrong.
+"""How lists write names: with their author, with another author, or misspelt.
 
-The author strings are real ones, since a reader of names has to get through them: initials with and without a space,
-"f." for filius (never a forma), "ex", "&", accents and apostrophes.
+The authors are real, because they are the difficult part of parsing a name: initials with and without a space, "f." for
+filius (not forma), "ex", "&", accents and apostrophes.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ from training.herbarium.names import species_name
 
 _AUTHORS_STREAM: Final = 21
 _VOWELS: Final = frozenset("aeiou")
-# A plain "L." is by far the most frequent, as in botany.
+# "L." is by far the most frequent author, as in botany.
 _LINNAEUS: Final = "L."
 _SHARE_OF_LINNAEUS: Final = 0.2
 _AUTHORS: Final = (
@@ -25,15 +25,15 @@ _AUTHORS: Final = (
 
 
 def author_of(species: int, seed: int = 0) -> str:
-    """The author of a species' name, as it is cited after the name."""
+    """Returns the author of a species' name, as cited after the name."""
     rng = np.random.default_rng([seed, _AUTHORS_STREAM, species])
     return _LINNAEUS if rng.uniform() < _SHARE_OF_LINNAEUS else _AUTHORS[int(rng.integers(len(_AUTHORS)))]
 
 
 def other_spellings(name: str, author: str) -> tuple[str, str]:
-    """Two more ways in which a data set writes the same name (genus, epithet) and its author.
+    """Returns two more spellings of a name (genus, epithet) with its author.
 
-    The first differs in spaces, in the sign of a hybrid or in an author before "ex", the second in the author.
+    The first differs in spaces, in the hybrid sign or in an author before "ex"; the second has another author.
     """
     closed = author.replace(". ", ".").replace(".&", ". &").replace(".ex", ". ex").replace(".(", ". (")
     if " x " in name:
@@ -48,7 +48,7 @@ def other_spellings(name: str, author: str) -> tuple[str, str]:
 
 
 def misspelt(scientific_name: str) -> str:
-    """The name with one consonant of its epithet doubled: "Rosa alba" -> "Rosa allba"."""
+    """Doubles one consonant of the epithet: "Rosa alba" -> "Rosa allba"."""
     genus, _, epithet = scientific_name.rpartition(" ")
     for place in range(1, len(epithet)):
         if epithet[place - 1] in _VOWELS and epithet[place] not in _VOWELS:
@@ -57,6 +57,6 @@ def misspelt(scientific_name: str) -> str:
 
 
 def binomial(species: int, seed: int = 0, *, hybrid: bool = False) -> str:
-    """Genus and epithet; a hybrid's have an "x" between them."""
+    """Returns genus and epithet, with an "x" between them for a hybrid."""
     genus, epithet = species_name(species, seed).scientific_name.split()
     return f"{genus} x {epithet}" if hybrid else f"{genus} {epithet}"

@@ -1,4 +1,4 @@
-"""The names of a flora as a Darwin Core Taxon file, the way that the GBIF backbone and WCVP are published."""
+"""The names of a flora as a Darwin Core Taxon file, the format of the GBIF backbone and WCVP."""
 
 import csv
 import io
@@ -9,7 +9,7 @@ from training.herbarium.names import species_name
 from training.herbarium.spelling import author_of, binomial
 
 TAXON_FILE: Final = "taxon.tsv"
-COLUMNS: Final = (
+_COLUMNS: Final = (
     "taxonID",
     "scientificName",
     "scientificNameAuthorship",
@@ -26,10 +26,10 @@ _FIRST_GENUS: Final = 2_000_000
 
 
 def taxon_file(flora: Flora) -> bytes:
-    """Every listed species and genus with its family, and the synonyms; tab-separated UTF-8 with a header."""
+    """Returns all listed species and genera with their family, and the synonyms; tab-separated UTF-8 with a header."""
     text = io.StringIO()
     table = csv.writer(text, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None)
-    table.writerow(COLUMNS)
+    table.writerow(_COLUMNS)
     table.writerows([*_species(flora), *_synonyms(flora), *_genera(flora)])
     return text.getvalue().encode()
 
@@ -59,7 +59,7 @@ def _genera(flora: Flora) -> list[tuple[str, ...]]:
 def _row(
     taxon_id: str, name: str, author: str, species: int, flora: Flora, *, accepted: str = "", rank: str = "species"
 ) -> tuple[str, ...]:
-    """One line; a synonym stands in the family of its species but in the genus of its own name."""
+    """Returns one line; a synonym has the family of its species, and the genus of its own name."""
     family, genus = species_name(species, flora.seed).family, name.partition(" ")[0]
     status = "synonym" if accepted else "accepted"
     return taxon_id, f"{name} {author}", author, status, accepted, rank, "Plantae", family, genus, name

@@ -16,8 +16,9 @@ from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
 from training.dataset.manifest_columns import manifest_columns
 from training.dataset.sources.record import PictureRecord, SourceClass, Split
-from training.herbarium import PLAIN_STYLE, SpeciesName, species_name
 from training.herbarium.drawings import Drawing, draw_files
+from training.herbarium.names import SpeciesName, species_name
+from training.herbarium.photo_styles import PLAIN_STYLE
 from training.recipe import DataRecipe
 
 SIDE_PX: Final = 96

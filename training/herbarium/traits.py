@@ -1,8 +1,8 @@
-"""The botany of an invented species: what it looks like, as a handful of parameters.
+"""The traits of an invented species: its appearance as a few parameters.
 
-Traits are inherited the way real ones are. A family fixes the plan of the flower and how leaves sit on the stem, a
-genus the kind of leaf, inflorescence and color, and a species varies the details. Every trait is drawn from a short
-list or a narrow range that all species share, so no single one tells species apart: only their combination does.
+Traits are inherited as in nature. A family determines the structure of the flower and the arrangement of leaves, a
+genus the kind of leaf, inflorescence and color, and a species the details. Every trait is chosen from a short list or a
+narrow range that all species share, so only the combination of traits identifies a species.
 """
 
 from typing import Final, Literal, TypeVar, get_args
@@ -13,8 +13,7 @@ import numpy as np
 from models.errors import InputError
 
 SPECIES_PER_GENUS: Final = 4
-GENERA_PER_FAMILY: Final = 4
-SPECIES_PER_FAMILY: Final = SPECIES_PER_GENUS * GENERA_PER_FAMILY
+SPECIES_PER_FAMILY: Final = 4 * SPECIES_PER_GENUS
 
 Pigment = Literal["white", "cream", "yellow", "orange", "red", "pink", "magenta", "violet", "blue", "lilac"]
 BladeShape = Literal[
@@ -32,12 +31,12 @@ Center = Literal["disc", "cone", "stamens", "boss", "corona"]
 Inflorescence = Literal["solitary", "raceme", "spike", "umbel", "corymb", "panicle", "globe", "whorls"]
 Growth = Literal["upright", "branching", "clump", "arching"]
 
-# Fixed numbers that keep the random streams of the ranks apart; changing one redraws every species.
+# Separate random streams for the ranks; changing a number changes every species.
 _FAMILY_STREAM: Final = 11
 _GENUS_STREAM: Final = 12
 _SPECIES_STREAM: Final = 13
 
-# White, yellow and pink prevail, as in meadows, so that a color says little about the species.
+# White, yellow and pink are most frequent, as in meadows, so that a color says little about the species.
 _COMMON_PIGMENTS: tuple[Pigment, ...] = (*get_args(Pigment), "white", "white", "yellow", "yellow", "pink", "pink")
 _Option = TypeVar("_Option")
 
@@ -55,12 +54,12 @@ class LeafTraits(msgspec.Struct, frozen=True):
     num_nodes: int
     length: float
     width: float  # of the blade, as a fraction of its length
-    arch: float  # how far the blade bends down along its length, in radians
+    arch: float  # bend of the blade along its length, radians
     hue: float  # 0 is a yellowish green, 1 a bluish one
 
 
 class FlowerTraits(msgspec.Struct, frozen=True):
-    """One flower. `radius` is a fraction of the height of the plant, `petal_width` of the length of the petal."""
+    """One flower. `radius` is a fraction of the plant's height, `petal_width` of the petal's length."""
 
     symmetry: Symmetry
     form: FlowerForm
@@ -71,7 +70,7 @@ class FlowerTraits(msgspec.Struct, frozen=True):
     petal_ruffle: float
     marking: Marking
     pigment: Pigment
-    morph: Pigment  # the color that some plants of the species have instead, as in foxgloves and crocuses
+    morph: Pigment  # color of some plants of the species instead, as in foxgloves and crocuses
     second_pigment: Pigment  # of markings and coronas
     center: Center
     center_radius: float  # fraction of the radius of the flower
@@ -79,7 +78,7 @@ class FlowerTraits(msgspec.Struct, frozen=True):
 
 
 class HabitTraits(msgspec.Struct, frozen=True):
-    """How the plant stands and carries its flowers."""
+    """Growth, stems and inflorescence."""
 
     growth: Growth
     num_stems: int
@@ -87,11 +86,11 @@ class HabitTraits(msgspec.Struct, frozen=True):
     stem_redness: float  # 0 is green, 1 is wine red
     inflorescence: Inflorescence
     num_flowers: int  # on each stem
-    nodding: float  # 0 looks up at the sky, 1 hangs down
+    nodding: float  # 0 faces the sky, 1 hangs down
 
 
 class PlantTraits(msgspec.Struct, frozen=True):
-    """Everything that is the same in every picture of a species."""
+    """The traits that all pictures of a species share."""
 
     leaf: LeafTraits
     flower: FlowerTraits
@@ -99,7 +98,7 @@ class PlantTraits(msgspec.Struct, frozen=True):
 
 
 def species_traits(species: int, seed: int = 0) -> PlantTraits:
-    """Traits of one species, which is number `species % 4` of its genus.
+    """Returns the traits of one species, which is number `species % 4` of its genus.
 
     Raises:
         InputError: `species` or `seed` is negative.
@@ -118,7 +117,7 @@ def species_traits(species: int, seed: int = 0) -> PlantTraits:
 
 
 def check_not_negative(**numbers: int) -> None:
-    """Raises InputError for the first of `numbers` that is below zero: random streams are keyed by natural numbers."""
+    """Raises InputError for the first negative number: seeds of random streams must not be negative."""
     for name, number in numbers.items():
         if number < 0:
             problem = f"{name.replace('_', ' ')} is negative"
@@ -206,10 +205,9 @@ def _genus_habit(rng: np.random.Generator) -> HabitTraits:
 
 
 def _vary(plant: PlantTraits, *, member: int, genus_rng: np.random.Generator, rng: np.random.Generator) -> PlantTraits:
-    """Gives one member of a genus its own details.
+    """Varies the details of one member of a genus.
 
-    Margin, petal tip and marking are dealt out without repeats within the genus, so its members are always different
-    in these three, whatever the dice say about the rest.
+    Margin, petal tip and marking do not repeat within a genus, so its members always differ in these three.
     """
     margins, tips, markings = (genus_rng.permutation(get_args(kind))[member] for kind in (Margin, PetalTip, Marking))
     return PlantTraits(
@@ -236,7 +234,7 @@ def _vary_leaf(leaf: LeafTraits, margin: Margin, rng: np.random.Generator) -> Le
 
 
 def _vary_flower(flower: FlowerTraits, tip: PetalTip, marking: Marking, rng: np.random.Generator) -> FlowerTraits:
-    # About half of the genus keeps its color, the others take one that another genus has: color misleads both ways.
+    # About half of the genus keeps its color, the others take that of another genus, so color alone misleads.
     pigment: Pigment = flower.pigment if rng.uniform() < 0.5 else _pick(rng, _COMMON_PIGMENTS)
     extra = int(rng.integers(-1, 2)) if flower.num_petals in (5, 6, 8) and flower.symmetry == "radial" else 0
     return msgspec.structs.replace(

@@ -13,17 +13,9 @@ from models.errors import DataError, InputError, PictureError, UnsupportedFormat
 from models.preprocess import read_picture
 from training.dataset.collection import read_collection
 from training.dataset.sources.layouts import READERS
-from training.herbarium import (
-    FULL_WIDTH,
-    NARROW,
-    FloraSize,
-    Herbarium,
-    layouts,
-    make_flora,
-    species_name,
-    write_herbarium,
-    write_layouts,
-)
+from training.herbarium import Herbarium, layouts, species_name, write_herbarium
+from training.herbarium.flora import FULL_WIDTH, NARROW, FloraSize, make_flora
+from training.herbarium.layouts import write_layouts
 
 SMALL = FloraSize(
     num_inaturalist=4, num_plantnet=6, num_house=4, num_shared=3, num_animals=1, num_fungi=1, num_outside=2
@@ -61,9 +53,9 @@ def binomial(name):
     return " ".join([word for word in name.split() if word not in ("x", "×")][:2])
 
 
-def one_planted(drawn, kind):
-    (planted,) = (planted for planted in drawn.planted if planted.kind == kind)
-    return planted
+def one_fault(drawn, kind):
+    (fault,) = (fault for fault in drawn.faults if fault.kind == kind)
+    return fault
 
 
 def file_of(drawn, picture_id):
@@ -273,20 +265,20 @@ def test_the_taxon_file_leads_synonyms_and_slips_to_the_names_that_inaturalist_h
 
 def test_planted_files_are_what_they_are_said_to_be(drawn):
     def content(kind):
-        return file_of(drawn, one_planted(drawn, kind).picture).read_bytes()
+        return file_of(drawn, one_fault(drawn, kind).picture).read_bytes()
 
     with pytest.raises(PictureError):
         read_picture(content("truncated"))
     with pytest.raises(UnsupportedFormat):
         read_picture(content("html_page"))
-    assert one_planted(drawn, "text_file").picture.endswith(".txt")
+    assert one_fault(drawn, "text_file").picture.endswith(".txt")
     assert content("text_file").isascii()
-    copy = one_planted(drawn, "copy")
+    copy = one_fault(drawn, "copy")
     assert file_of(drawn, copy.picture).read_bytes() == file_of(drawn, copy.original).read_bytes()
 
 
 def test_planted_near_copies_are_other_bytes_of_the_same_picture_in_another_source(drawn):
-    leaks = [planted for planted in drawn.planted if planted.kind == "near_copy"]
+    leaks = [fault for fault in drawn.faults if fault.kind == "near_copy"]
     sources = [(leak.picture.partition(":")[0], leak.original.partition("/")[0]) for leak in leaks]
     assert sources == [("house_plants", "inat2021:train"), ("plantnet300k", "inat2021:val")]
     for leak in leaks:
@@ -298,28 +290,26 @@ def test_planted_near_copies_are_other_bytes_of_the_same_picture_in_another_sour
 
 def test_planted_observation_is_that_of_a_test_picture(drawn):
     metadata = read(drawn.root / "plantnet300k" / "plantnet300K_metadata.json")
-    planted = [planted for planted in drawn.planted if planted.kind == "observation_split"]
-    tested = metadata[Path(planted[0].original).stem]
+    faults = [fault for fault in drawn.faults if fault.kind == "observation_split"]
+    tested = metadata[Path(faults[0].original).stem]
     assert tested["split"] == "test"
     weak = [name for name, said in metadata.items() if said["obs_id"] == tested["obs_id"] and said["split"] != "test"]
-    assert weak == [Path(plant.picture).stem for plant in planted]
+    assert weak == [Path(plant.picture).stem for plant in faults]
 
 
 def test_classes_that_are_to_be_noticed_are_named(drawn):
     names = read(drawn.root / "plantnet300k" / "plantnet300K_species_id_2_name.json")
-    assert "_Animalia_" in one_planted(drawn, "animal").picture
-    assert "_Fungi_" in one_planted(drawn, "fungus").picture
-    assert names[one_planted(drawn, "genus_level").picture.partition(":")[2]].endswith(" spp.")
-    double = one_planted(drawn, "double_species")
+    assert "_Animalia_" in one_fault(drawn, "animal").picture
+    assert "_Fungi_" in one_fault(drawn, "fungus").picture
+    assert names[one_fault(drawn, "genus_level").picture.partition(":")[2]].endswith(" spp.")
+    double = one_fault(drawn, "double_species")
     first, second = (names[key.partition(":")[2]] for key in (double.picture, double.original))
     assert first != second
     assert binomial(first) == binomial(second)
 
 
 def test_without_faults_only_what_the_published_lists_have_is_to_be_noticed(lists):
-    assert {planted.kind for planted in lists.planted} == {
-        *("animal", "fungus", "genus_level", "double_species", "synonym")
-    }
+    assert {fault.kind for fault in lists.faults} == {*("animal", "fungus", "genus_level", "double_species", "synonym")}
 
 
 def test_the_collection_names_sources_that_their_readers_read(drawn):
@@ -332,7 +322,7 @@ def test_the_collection_names_sources_that_their_readers_read(drawn):
         reading = READERS[source.layout](name, drawn.root / source.root, source.license)
         num_records[name] = len(reading.records)
         assert {bool(record.license) for record in reading.records} == {True}
-    # Without the animal and the fungus; with three planted pictures in one folder of house plants and one in another.
+    # Without the animal and the fungus; with three added pictures in one folder of house plants and one in another.
     assert num_records == {
         "inat2021": drawn.num_pictures["inat2021"] - 8,
         "plantnet300k": drawn.num_pictures["plantnet300k"],

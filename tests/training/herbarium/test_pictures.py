@@ -1,23 +1,12 @@
-import csv
-
 import numpy as np
 import pytest
 from PIL import Image
 
 from models.errors import InputError
-from training.herbarium import (
-    HOUSE_STYLE,
-    INATURALIST_STYLE,
-    PLAIN_STYLE,
-    PLANTNET_STYLE,
-    PhotoStyle,
-    contact_sheet,
-    draw_plant,
-    species_name,
-    species_traits,
-    write_image_folder,
-)
+from training.herbarium import draw_plant, species_name
 from training.herbarium import picture as picture_module
+from training.herbarium.photo_styles import HOUSE_STYLE, INATURALIST_STYLE, PLAIN_STYLE, PLANTNET_STYLE, PhotoStyle
+from training.herbarium.traits import species_traits
 
 SMALL_PX = 64
 
@@ -166,62 +155,12 @@ def test_families_end_in_aceae_and_hold_four_genera():
     assert {len(genera) for genera in genera_of.values()} == {4}
 
 
-def test_labels_agree_with_the_folder(tmp_path):
-    root = tmp_path / "flora"
-    write_image_folder(root, num_species=5, pictures_per_species=6, size_px=32)
-    with (root / "labels.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["path", "scientific_name", "common_name", "genus", "family", "split"]
-    on_disk = {path.relative_to(root).as_posix() for path in root.rglob("*.jpg")}
-    assert {row["path"] for row in rows} == on_disk
-    assert len(rows) == 30
-    for row in rows:
-        assert row["path"].split("/")[0] == f"{row['common_name']} ({row['scientific_name']})"
-        with Image.open(root / row["path"]) as picture:
-            assert (picture.format, picture.size, picture.mode) == ("JPEG", (32, 32), "RGB")
-
-
-def test_every_fifth_picture_of_a_species_is_for_testing(tmp_path):
-    write_image_folder(tmp_path, num_species=2, pictures_per_species=10, size_px=16)
-    with (tmp_path / "labels.csv").open(newline="", encoding="utf-8") as file:
-        splits = [row["split"] for row in csv.DictReader(file)]
-    assert splits == (["train"] * 4 + ["test"]) * 4
-
-
-def test_two_runs_write_the_same_files(tmp_path):
-    for name in ("first", "second"):
-        write_image_folder(tmp_path / name, num_species=2, pictures_per_species=2, size_px=32)
-    files = sorted(path.relative_to(tmp_path / "first") for path in (tmp_path / "first").rglob("*.*"))
-    assert len(files) == 5
-    for file in files:
-        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
-
-
-def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path):
-    (tmp_path / "mine.txt").write_text("keep")
-    with pytest.raises(InputError, match="not empty"):
-        write_image_folder(tmp_path, num_species=1, pictures_per_species=1, size_px=16)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
 @pytest.mark.parametrize(
     ("species", "picture", "options"), [(-1, 0, {}), (0, -1, {}), (0, 0, {"seed": -1}), (0, 0, {"size_px": 8})]
 )
 def test_impossible_numbers_are_refused(species, picture, options):
     with pytest.raises(InputError):
         draw_plant(species, picture, **options)
-
-
-def test_contact_sheet_has_a_row_a_species_and_a_column_a_picture():
-    sheet = contact_sheet([4, 9], 3, seed=1, size_px=32)
-    assert sheet.size == (96, 64)
-    tile = sheet.crop((64, 32, 96, 64))
-    assert tile.tobytes() == draw_plant(9, 2, seed=1, size_px=32).tobytes()
-
-
-def test_an_empty_contact_sheet_is_refused():
-    with pytest.raises(InputError):
-        contact_sheet([], 3)
 
 
 @pytest.mark.slow
