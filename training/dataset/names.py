@@ -113,7 +113,7 @@ def parse_name(text: str, *, scientific: bool = False) -> PlantName:
     name = _parse_scientific(words, scientific) or _common_name(words)
     if not name.key.isascii() or not any(char.isalnum() for char in name.genus):
         raise DataError(
-            "a class has no name in Latin letters, so it cannot be told from other such classes",
+            "a class has no name in Latin letters, so it cannot be distinguished from other such classes",
             value=text,
             limit="a scientific name",
             remedy="name its folder Common (Scientific)",

@@ -32,7 +32,7 @@ def leaf_color(leaf: LeafTraits) -> Floats:
 
 
 def leaf_shape(leaf: LeafTraits, detail_px: float) -> Faces:
-    """One leaf of length about 1, simple or compound, as one object; `detail_px` is its length on the canvas."""
+    """Returns one leaf of length about 1, simple or compound, as one object; `detail_px` is its canvas length."""
     if leaf.composition == "simple":
         blade = _blade_faces(leaf, detail_px)
         return join([_stalk(leaf, _STALK), _moved(blade, _STALK)], separate=False)

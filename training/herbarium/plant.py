@@ -130,7 +130,7 @@ def _leaves(traits: PlantTraits, stems: list[Floats], scale: Scale, rng: np.rand
     side /= np.linalg.norm(side, axis=-1, keepdims=True) + 1e-9
     frames = np.stack([forward, side, np.cross(forward, side)], axis=-1)
     scales = leaf.length * sizes * rng.uniform(0.88, 1.1, count)
-    # Low leaves lie in the shade of the others.
+    # Low leaves are in the shade of the others.
     shade = np.clip(0.74 + 0.42 * origins[:, 1], 0.7, 1.06) * (1 + rng.normal(0, 0.04, count))
     common = 1 + rng.normal(0, 0.05, 3) + rng.normal(0, 0.1)
     seen = scale.in_view(origins, 1.4 * leaf.length)
@@ -154,7 +154,7 @@ def _rosette(num_nodes: int, rng: np.random.Generator) -> tuple[Floats, Floats, 
 def _nodes(
     traits: PlantTraits, stem: Floats, rng: np.random.Generator, *, few: bool
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Origins [N, 3], azimuths [N], rises [N] above the horizon and sizes [N] of the leaves of one stem."""
+    """Returns origins [N, 3], azimuths [N], elevations [N] and sizes [N] of the leaves of one stem."""
     leaf = traits.leaf
     num_nodes = max(2, leaf.num_nodes - 2) if few else leaf.num_nodes
     top = 0.55 if traits.habit.inflorescence in ("raceme", "spike", "panicle", "whorls") else 0.78
@@ -173,7 +173,7 @@ def _flowers(traits: PlantTraits, frame: Sketch, scale: Scale, rng: np.random.Ge
     count = len(frame.sizes)
     bilateral = traits.flower.symmetry == "bilateral"
     spin = rng.normal(0, 0.12, count) if bilateral else rng.uniform(0, 2 * np.pi, count)
-    # Most of it the whole plant has in common, some a single flower.
+    # Most of the variation is per plant, some per flower.
     common = rng.normal(0, 0.05, 3) - abs(rng.normal(0, 0.06))
     tints = 1 + common + rng.normal(0, 0.03, (count, 1)) + rng.normal(0, 0.012, (count, 3))
     layout = int(rng.integers(2**31))
@@ -189,7 +189,7 @@ def _flowers(traits: PlantTraits, frame: Sketch, scale: Scale, rng: np.random.Ge
 
 
 def _affordable(make: Callable[[float], Faces], detail_px: float, most_faces: float) -> Faces:
-    """A shape as fine as `detail_px` asks for, or coarser if it would have more than `most_faces`."""
+    """Returns a shape with the detail `detail_px`, or coarser if it would have more than `most_faces`."""
     shape = make(detail_px)
     excess = len(shape.parts) / most_faces
     return make(detail_px / excess**0.5) if excess > 1 else shape
@@ -209,7 +209,7 @@ def _blooms(traits: PlantTraits, stem: Floats, rng: np.random.Generator) -> _Blo
 
 
 def _gaze(habit: HabitTraits, outward: Floats, rng: np.random.Generator) -> Floats:
-    """Where flowers look: away from the stem, up or down by their nodding, and toward the viewer."""
+    """Returns the directions of flowers: away from the stem, up or down by their nodding, and toward the viewer."""
     up = np.array([0.0, 0.75 - 1.5 * habit.nodding, 0.0])
     toward_viewer = np.array([0.0, 0.0, 0.75])
     return np.asarray(outward + up + toward_viewer + rng.normal(0, 0.17, outward.shape))
@@ -218,7 +218,7 @@ def _gaze(habit: HabitTraits, outward: Floats, rng: np.random.Generator) -> Floa
 def _along_stem(
     habit: HabitTraits, stem: Floats, radius: float, rng: np.random.Generator
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Flowers up the stem, smaller toward the tip: origins, outward directions, sizes and where their stalks begin."""
+    """Returns flowers along the stem, smaller toward the tip: origins, directions, sizes and starts of their stalks."""
     count = habit.num_flowers
     where = np.linspace(0.58, 1.0, count)
     around = rng.uniform(0, 2 * np.pi) + np.arange(count) * _GOLDEN_ANGLE
@@ -239,7 +239,7 @@ def _along_stem(
 def _crown(
     habit: HabitTraits, stem: Floats, radius: float, rng: np.random.Generator
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Flowers around the tip of the stem, on a dome (umbel), a flat top (corymb) or a ball (globe)."""
+    """Returns flowers around the tip of the stem: on a dome (umbel), a flat top (corymb) or a ball (globe)."""
     count = int(habit.num_flowers * (2.0 if habit.inflorescence == "globe" else 1.2))
     lowest = {"umbel": 0.25, "corymb": 0.1, "globe": -0.75}[habit.inflorescence]
     height = np.linspace(1.0, lowest, count)

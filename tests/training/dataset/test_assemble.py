@@ -74,7 +74,7 @@ def test_the_animal_and_the_fungus_are_found_by_name(report):
     ]
 
 
-def test_what_is_no_picture_is_found_by_name(report):
+def test_files_that_are_not_pictures_are_found_by_name(report):
     found = left_out(report)
     assert list(found["unreadable_image"]) == ["house_plants:Iris/truncated.jpg"]
     assert list(found["unsupported_format"]) == ["house_plants:Iris/actually_html.jpg"]
@@ -87,7 +87,7 @@ def test_the_copy_is_found_by_name(report):
     assert "house_plants:Iris/0.jpg" in reason
 
 
-def test_the_leak_between_two_sources_is_found_by_name_and_stays_in_one_split(report, data):
+def test_the_leak_between_two_sources_is_found_by_name_and_is_in_one_split(report, data):
     leak = "house_plants:Sunflower (Helianthus annuus)/leak.jpg"
     (group,) = [group for group in report["near_copies"] if leak in group]
     assert [name.partition(":")[0] for name in group if name != leak] == ["inat2021"]
@@ -139,7 +139,7 @@ def test_published_test_pictures_stay_test_pictures(data):
     assert {row["split"] for row in rows} == {"train", "validation", "calibration", "test"}
 
 
-def test_what_may_not_be_used_commercially_is_told(report):
+def test_the_report_says_what_may_not_be_used_commercially(report):
     assert {name: entry["commercial_use"] for name, entry in report["licences"].items()} == {
         "inat2021": "not_allowed",
         "plantnet300k": "not_allowed",
@@ -147,7 +147,7 @@ def test_what_may_not_be_used_commercially_is_told(report):
     }
 
 
-def test_the_page_stands_beside_the_facts(data):
+def test_the_page_names_the_faults(data):
     page = (data / HTML_FILE).read_text()
     for name in ("truncated.jpg", "actually_html.jpg", "copy of 0.jpg", "leak.jpg", "Lilium lancifolium", "Amanita"):
         assert name in page

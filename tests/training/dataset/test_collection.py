@@ -33,7 +33,7 @@ def test_the_reference_collection_is_the_reference():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (f'name = "own"\nmarge = "across_sources"\n{HOUSE}', "marge"),
         (f'name = "own"\nmerge = "everything"\n{HOUSE}', "everything"),
@@ -45,8 +45,8 @@ def test_the_reference_collection_is_the_reference():
         ("name = ", "not valid TOML"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(text, told, tmp_path):
-    with pytest.raises(RecipeError, match=told):
+def test_the_error_of_a_mistake_names_its_place(text, expected, tmp_path):
+    with pytest.raises(RecipeError, match=expected):
         read_collection(write(tmp_path, text))
 
 

@@ -73,7 +73,7 @@ def test_full_width_has_the_published_numbers_of_classes(full):
     assert FULL_WIDTH.num_taxa == 5337 - 275
 
 
-def test_full_width_plantnet_names_repeat_as_the_real_ones_do(full):
+def test_full_width_plantnet_names_repeat_like_the_real_ones(full):
     names = [plant.name for plant in full.plantnet]
     repeats = Counter(map(binomial, names))
     assert len(set(names)) == 1081
@@ -84,7 +84,7 @@ def test_full_width_plantnet_names_repeat_as_the_real_ones_do(full):
     assert any(" × " in name for name in names)
 
 
-def test_275_species_stand_in_two_sources_20_of_them_under_another_name(full):
+def test_275_species_are_in_two_sources_20_of_them_under_another_name(full):
     inaturalist = {species_name(species).scientific_name for species in full.inaturalist}
     plantnet = {binomial(plant.name) for plant in full.plantnet}
     house = {species_name(plant.species).scientific_name for plant in full.house}
@@ -108,7 +108,7 @@ def test_names_are_a_genus_and_an_epithet_and_never_shared_by_two_species(full):
         assert epithet.islower()
 
 
-def test_species_outside_the_lists_stand_in_none(full):
+def test_species_outside_are_in_no_data_set(full):
     assert len(full.outside) == 40
     assert not set(full.outside) & set(full.species)
     families = {species_name(species).family for species in full.species}
@@ -124,7 +124,7 @@ def test_house_plants_have_both_names_or_a_common_name_of_one_or_two_words(full)
     assert len(alone) == 12
 
 
-def test_another_seed_deals_other_species():
+def test_another_seed_gives_other_species():
     assert make_flora(NARROW, seed=1).inaturalist != make_flora(NARROW, seed=2).inaturalist
 
 
@@ -145,7 +145,7 @@ def test_inaturalist_lists_have_the_published_keys(drawn):
         assert [set(entry) for entry in document["licenses"]] == [{"id", "name", "url"}] * 3
 
 
-def test_inaturalist_pictures_lie_where_the_lists_say_and_are_as_large(drawn):
+def test_inaturalist_pictures_have_the_listed_paths_and_sizes(drawn):
     listed = set()
     for part in ("train", "val"):
         document = read(drawn.root / "inat2021" / f"{part}.json")
@@ -174,7 +174,7 @@ def test_inaturalist_categories_are_numbered_in_the_order_of_their_ranks(lists):
     assert Counter(category["kingdom"] for category in categories) == {"Plantae": 40, "Animalia": 6, "Fungi": 3}
 
 
-def test_plantnet_metadata_names_every_picture_and_no_observation_straddles_but_the_planted_one(drawn):
+def test_plantnet_metadata_names_every_picture_and_no_observation_straddles_but_the_added_one(drawn):
     root = drawn.root / "plantnet300k"
     metadata = read(root / "plantnet300K_metadata.json")
     names = read(root / "plantnet300K_species_id_2_name.json")
@@ -244,7 +244,7 @@ def test_places_and_dates_of_a_species_keep_together(lists):
     assert any(image["date"] is None for image in document["images"])
 
 
-def test_the_taxon_file_leads_synonyms_and_slips_to_the_names_that_inaturalist_has(drawn):
+def test_the_taxon_file_maps_synonyms_and_misspellings_to_the_names_of_inaturalist(drawn):
     rows = taxon_rows(drawn)
     assert list(rows[0]) == [
         *("taxonID", "scientificName", "scientificNameAuthorship", "taxonomicStatus", "acceptedNameUsageID"),
@@ -263,7 +263,7 @@ def test_the_taxon_file_leads_synonyms_and_slips_to_the_names_that_inaturalist_h
     assert len(accepted & categories) == SMALL.num_shared
 
 
-def test_planted_files_are_what_they_are_said_to_be(drawn):
+def test_added_files_have_the_declared_faults(drawn):
     def content(kind):
         return file_of(drawn, one_fault(drawn, kind).picture).read_bytes()
 
@@ -277,7 +277,7 @@ def test_planted_files_are_what_they_are_said_to_be(drawn):
     assert file_of(drawn, copy.picture).read_bytes() == file_of(drawn, copy.original).read_bytes()
 
 
-def test_planted_near_copies_are_other_bytes_of_the_same_picture_in_another_source(drawn):
+def test_near_copies_are_other_bytes_of_the_same_picture_in_another_source(drawn):
     leaks = [fault for fault in drawn.faults if fault.kind == "near_copy"]
     sources = [(leak.picture.partition(":")[0], leak.original.partition("/")[0]) for leak in leaks]
     assert sources == [("house_plants", "inat2021:train"), ("plantnet300k", "inat2021:val")]
@@ -288,7 +288,7 @@ def test_planted_near_copies_are_other_bytes_of_the_same_picture_in_another_sour
             assert imagehash.phash(first) - imagehash.phash(second) <= 4
 
 
-def test_planted_observation_is_that_of_a_test_picture(drawn):
+def test_the_straddling_observation_has_a_test_picture(drawn):
     metadata = read(drawn.root / "plantnet300k" / "plantnet300K_metadata.json")
     faults = [fault for fault in drawn.faults if fault.kind == "observation_split"]
     tested = metadata[Path(faults[0].original).stem]
@@ -297,7 +297,7 @@ def test_planted_observation_is_that_of_a_test_picture(drawn):
     assert weak == [Path(plant.picture).stem for plant in faults]
 
 
-def test_classes_that_are_to_be_noticed_are_named(drawn):
+def test_classes_with_faults_are_named(drawn):
     names = read(drawn.root / "plantnet300k" / "plantnet300K_species_id_2_name.json")
     assert "_Animalia_" in one_fault(drawn, "animal").picture
     assert "_Fungi_" in one_fault(drawn, "fungus").picture
@@ -308,11 +308,11 @@ def test_classes_that_are_to_be_noticed_are_named(drawn):
     assert binomial(first) == binomial(second)
 
 
-def test_without_faults_only_what_the_published_lists_have_is_to_be_noticed(lists):
+def test_without_faults_only_those_of_the_published_lists_remain(lists):
     assert {fault.kind for fault in lists.faults} == {*("animal", "fungus", "genus_level", "double_species", "synonym")}
 
 
-def test_the_collection_names_sources_that_their_readers_read(drawn):
+def test_the_readers_read_the_sources_of_the_collection(drawn):
     collection = read_collection(drawn.collection)
     assert collection.expect_outputs == SMALL.num_outputs
     assert collection.synonyms == Path("taxon.tsv")
@@ -337,7 +337,7 @@ def test_the_collection_maps_common_names_of_two_words_only(lists):
     assert mapped
 
 
-def test_without_pictures_the_lists_stand_alone_and_folders_hold_empty_files(lists):
+def test_without_pictures_there_are_lists_and_empty_files(lists):
     images = read(lists.root / "inat2021" / "train.json")["images"]
     assert len(images) == 27 * 49
     assert [path.name for path in (lists.root / "inat2021").iterdir() if path.is_dir()] == []
@@ -373,7 +373,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, existed):
     assert list(tmp_path.rglob("*")) == ([root] if existed else [])
 
 
-def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path):
+def test_a_folder_that_is_not_empty_is_rejected_unchanged(tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
     with pytest.raises(InputError, match="not empty"):
         write_layouts(tmp_path, TINY, size_px=16)
@@ -383,7 +383,7 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path):
 @pytest.mark.parametrize(
     "options", [{"pictures_per_class": 3}, {"size_px": 15}, {"workers": 0}, {"faults": True, "pictures": False}]
 )
-def test_impossible_wishes_are_refused_before_anything_is_written(tmp_path, options):
+def test_options_out_of_range_are_rejected_before_anything_is_written(tmp_path, options):
     with pytest.raises(DataError):
         write_layouts(tmp_path / "herbarium", TINY, **options)
     assert not (tmp_path / "herbarium").exists()
@@ -392,12 +392,12 @@ def test_impossible_wishes_are_refused_before_anything_is_written(tmp_path, opti
 @pytest.mark.parametrize(
     "numbers", [{"num_house": 0}, {"num_plantnet": 2}, {"num_outside": -1}, {"num_plantnet": 12, "num_shared": 11}]
 )
-def test_impossible_sizes_are_refused(numbers):
+def test_sizes_out_of_range_are_rejected(numbers):
     with pytest.raises(DataError):
         FloraSize(**numbers)
 
 
-def test_the_command_takes_a_preset_and_single_numbers_over_it(tmp_path):
+def test_single_numbers_of_the_command_override_its_preset(tmp_path):
     arguments = [str(tmp_path / "new"), "--num-plantnet", "9", "--num-outside", "0", "--no-pictures"]
     written = write_herbarium(tyro.cli(Herbarium, args=arguments))
     assert (written.size.num_plantnet, written.size.num_outside) == (9, 0)

@@ -42,7 +42,7 @@ def test_pictures_are_still_those_of_the_first_version(species, picture, seed, c
     assert drawn.reshape(-1, 3).mean(axis=0) == pytest.approx(color, abs=0.3)
 
 
-def test_looks_change_the_picture_and_not_the_plant():
+def test_styles_change_the_picture_and_not_the_plant():
     styles = [PLAIN_STYLE, INATURALIST_STYLE, PLANTNET_STYLE, HOUSE_STYLE]
     assert len({draw_plant(7, 3, size_px=SMALL_PX, style=style).tobytes() for style in styles}) == 4
     same_but_lit = PhotoStyle(brightness=(0.3, 0.3), warmth_spread=0.0)
@@ -53,7 +53,7 @@ def test_looks_change_the_picture_and_not_the_plant():
     assert np.corrcoef(bright.ravel(), dark.ravel())[0, 1] > 0.9
 
 
-def test_house_plants_stand_in_warmer_light_than_plants_outdoors():
+def test_house_plants_have_warmer_light_than_plants_outdoors():
     def warmth(style):
         pictures = [np.asarray(draw_plant(species, 0, size_px=16, style=style), dtype=float) for species in range(12)]
         red, _, blue = np.mean(pictures, axis=(0, 1, 2))
@@ -63,7 +63,7 @@ def test_house_plants_stand_in_warmer_light_than_plants_outdoors():
 
 
 @pytest.mark.parametrize("size_px", [16, 100, 256])
-def test_picture_is_rgb_of_the_size_asked_for(size_px):
+def test_picture_is_rgb_of_the_given_size(size_px):
     picture = draw_plant(0, 0, size_px=size_px)
     assert (picture.mode, picture.size) == ("RGB", (size_px, size_px))
 
@@ -104,7 +104,7 @@ def test_members_of_a_genus_resemble_one_another_yet_differ():
         assert len({(t.leaf.margin, t.flower.petal_tip, t.flower.marking) for t in members}) == 4
 
 
-def test_no_trait_alone_tells_species_apart():
+def test_no_single_trait_identifies_a_species():
     flora = [species_traits(species) for species in range(200)]
     for group in ("leaf", "flower", "habit"):
         for field in getattr(flora[0], group).__struct_fields__:
@@ -158,7 +158,7 @@ def test_families_end_in_aceae_and_hold_four_genera():
 @pytest.mark.parametrize(
     ("species", "picture", "options"), [(-1, 0, {}), (0, -1, {}), (0, 0, {"seed": -1}), (0, 0, {"size_px": 8})]
 )
-def test_impossible_numbers_are_refused(species, picture, options):
+def test_numbers_out_of_range_are_rejected(species, picture, options):
     with pytest.raises(InputError):
         draw_plant(species, picture, **options)
 
@@ -166,7 +166,7 @@ def test_impossible_numbers_are_refused(species, picture, options):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("style", [PLAIN_STYLE, PLANTNET_STYLE], ids=["plain", "plantnet"])
-def test_color_alone_does_not_tell_200_species_apart(style):
+def test_color_alone_does_not_identify_200_species(style):
     """A linear probe on color histograms stays under 20 % top-1, so that species must be learned from their shape."""
     num_species, num_train, num_test = 200, 20, 5
     features = np.array(

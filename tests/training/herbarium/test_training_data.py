@@ -67,7 +67,7 @@ def test_another_seed_is_another_flora(plain_pictures, tmp_path):
     assert [drawn_with for drawn_with, _ in plain_pictures] == [0] * 36 + [1] * 36
 
 
-def test_drawn_data_can_be_moved(plain_pictures, tmp_path):
+def test_the_data_can_be_moved(plain_pictures, tmp_path):
     ensure_training_data(asked(tmp_path / "here"), seed=0)
     ensure_training_data(asked(tmp_path / "there"), seed=0)
     assert files(tmp_path / "here") == files(tmp_path / "there")
@@ -76,7 +76,7 @@ def test_drawn_data_can_be_moved(plain_pictures, tmp_path):
     assert all(moved.path(row).is_file() for row in range(len(moved)))
 
 
-def test_nothing_is_drawn_where_data_stands_or_none_is_asked_for(plain_pictures, tmp_path):
+def test_nothing_is_drawn_if_data_exists_or_none_is_requested(plain_pictures, tmp_path):
     ensure_training_data(asked(tmp_path / "none", num_species=0), seed=0)
     assert not (tmp_path / "none").exists()
     ensure_training_data(asked(tmp_path / "data"), seed=0)
@@ -86,7 +86,7 @@ def test_nothing_is_drawn_where_data_stands_or_none_is_asked_for(plain_pictures,
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_an_interrupted_drawing_leaves_nothing_and_can_be_done_again(exists, plain_pictures, tmp_path, monkeypatch):
+def test_an_interrupted_drawing_leaves_nothing_and_can_be_repeated(exists, plain_pictures, tmp_path, monkeypatch):
     data = tmp_path / "runs" / "data"
     if exists:
         data.mkdir(parents=True)
@@ -106,7 +106,7 @@ def test_an_interrupted_drawing_leaves_nothing_and_can_be_done_again(exists, pla
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_folder_with_something_else_in_it_is_refused_and_stays(kind, tmp_path):
+def test_a_folder_with_other_files_is_rejected_unchanged(kind, tmp_path):
     mine = tmp_path / "data" if kind == "file" else tmp_path / "data" / "my plants.jpg"
     mine.parent.mkdir(exist_ok=True)
     mine.write_bytes(b"precious")

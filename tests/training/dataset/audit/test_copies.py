@@ -45,7 +45,7 @@ def test_the_copy_in_the_strongest_split_stays_whatever_the_order():
     ("stronger", "weaker"),
     [("test", "validation"), ("validation", "calibration"), ("calibration", None), (None, "train")],
 )
-def test_each_split_beats_the_next(stronger, weaker):
+def test_a_copy_in_the_stronger_split_stays(stronger, weaker):
     kept, _ = drop_copies([picture("a:1.jpg", split=weaker), picture("b:2.jpg", split=stronger)])
     assert [entry.record.split for entry in kept] == [stronger]
 
@@ -64,11 +64,11 @@ def test_pictures_that_differ_stay_in_their_order():
     assert drop_copies(pictures) == (pictures, [])
 
 
-def test_a_copy_under_another_plants_name_is_told():
+def test_the_reason_names_another_label_of_a_copy():
     _, copies = drop_copies([picture("a:1.jpg", label="a:rosa-rubra"), picture("b:1.jpg", label="b:iris-caerulea")])
     assert copies[0].reason == "the same bytes as a:1.jpg, but labelled b:iris-caerulea here and a:rosa-rubra there"
 
 
-def test_two_sources_that_name_the_same_plant_do_not_contradict_one_another():
+def test_labels_of_one_taxon_in_two_sources_agree():
     _, copies = drop_copies([picture("a:1.jpg", label="a:rosa-rubra"), picture("b:1.jpg", label="b:rosa-purpurea")])
     assert copies[0].reason == "the same bytes as a:1.jpg"

@@ -1,4 +1,4 @@
-"""One look at every picture: what is found, how it resumes, and that copies of a picture have near hashes."""
+"""One examine_files at every picture: what is found, how it resumes, and that copies of a picture have near hashes."""
 
 import hashlib
 import io
@@ -42,7 +42,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def look(tmp_path):
+def examine_files(tmp_path):
     """Examines files of a folder, with its cache beside it."""
 
     def run(*files, min_side_px=32, workers=1):
@@ -85,16 +85,16 @@ def on_photos(test):
     return pytest.mark.photos(absent(test))
 
 
-def test_a_sound_picture_gives_its_facts(look, tmp_path):
+def test_an_intact_picture_gives_size_and_hashes(examine_files, tmp_path):
     data = jpeg(photograph(size=(640, 480)))
-    (found,) = look(write(tmp_path / "a.jpg", data))
+    (found,) = examine_files(write(tmp_path / "a.jpg", data))
     assert isinstance(found, ImageInfo)
     assert (found.width, found.height, found.num_bytes) == (640, 480, len(data))
     assert found.sha256 == hashlib.sha256(data).hexdigest()
     assert 0 <= found.perceptual_hash < 2**64
 
 
-def test_each_fault_is_found_with_its_reason_and_in_the_order_given(look, tmp_path):
+def test_each_fault_is_found_with_its_reason_and_in_the_order_given(examine_files, tmp_path):
     sound = jpeg(photograph())
     png = io.BytesIO()
     Image.new("L", (8000, 6000)).save(png, "PNG")
@@ -109,7 +109,7 @@ def test_each_fault_is_found_with_its_reason_and_in_the_order_given(look, tmp_pa
         tmp_path / "folder.jpg",
     ]
     files[-1].mkdir()
-    found = look(*files, workers=2)
+    found = examine_files(*files, workers=2)
     assert [entry.code if isinstance(entry, LeftOut) else "sound" for entry in found] == [
         "unsupported_format",
         "unsupported_format",
@@ -126,11 +126,11 @@ def test_each_fault_is_found_with_its_reason_and_in_the_order_given(look, tmp_pa
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}], ids=["baseline", "progressive"])
-def test_a_damaged_end_is_found_though_the_picture_is_decoded_at_reduced_scale(options, look, tmp_path):
+def test_a_damaged_end_is_found_though_the_picture_is_decoded_at_reduced_scale(options, examine_files, tmp_path):
     data = jpeg(photograph(size=(2048, 1536)), **options)  # of which an eighth would do for the hash
     kept = int(len(data) * 0.9)
     rest = np.random.default_rng(0).bytes(len(data) - kept)
-    found = look(
+    found = examine_files(
         write(tmp_path / "whole.jpg", data),
         write(tmp_path / "cut.jpg", data[:-200]),
         write(tmp_path / "scrambled.jpg", data[:kept] + rest),
@@ -140,17 +140,17 @@ def test_a_damaged_end_is_found_though_the_picture_is_decoded_at_reduced_scale(o
     assert [entry.code for entry in found[1:]] == ["unreadable_image"] * 3
 
 
-def test_a_truncated_jpeg_with_an_end_marker_is_found(look, tmp_path):
+def test_a_truncated_jpeg_with_an_end_marker_is_found(examine_files, tmp_path):
     whole = jpeg(photograph())
     write(tmp_path / "whole.jpg", whole + b"a tail that some cameras add")
     write(tmp_path / "cut.jpg", whole[: len(whole) // 2] + b"\xff\xd9")
-    sound, cut = look(tmp_path / "whole.jpg", tmp_path / "cut.jpg")
+    sound, cut = examine_files(tmp_path / "whole.jpg", tmp_path / "cut.jpg")
     assert isinstance(sound, ImageInfo)
     assert cut.code == "unreadable_image"
     assert "truncated" in cut.reason
 
 
-def test_copies_of_a_picture_have_hashes_within_4_bits(look, tmp_path):
+def test_copies_of_a_picture_have_hashes_within_4_bits(examine_files, tmp_path):
     for number in range(4):
         original = photograph(number, (720, 540))
         versions = {
@@ -165,63 +165,63 @@ def test_copies_of_a_picture_have_hashes_within_4_bits(look, tmp_path):
             exif[ExifTags.Base.Orientation] = orientation
             versions[f"orientation {orientation}"] = jpeg(original.transpose(turn), exif=exif)
         files = [write(tmp_path / str(number) / f"{name}.jpg", data) for name, data in versions.items()]
-        first, *others = look(*files)
+        first, *others = examine_files(*files)
         assert [bits_apart(first, other) for other in others] == pytest.approx([2] * len(others), abs=2)
         assert {(entry.width, entry.height) for entry in others[-2:]} == {(720, 540)}
 
 
-def test_different_pictures_have_hashes_far_apart(look, tmp_path):
+def test_different_pictures_have_hashes_far_apart(examine_files, tmp_path):
     drawings = [jpeg(draw_plant(species, number, size_px=64)) for species in range(8) for number in range(4)]
-    found = look(*(write(tmp_path / "p" / f"{number}.jpg", data) for number, data in enumerate(drawings)))
+    found = examine_files(*(write(tmp_path / "p" / f"{number}.jpg", data) for number, data in enumerate(drawings)))
     distances = [bits_apart(first, second) for row, first in enumerate(found) for second in found[:row]]
     assert min(distances) > 8
 
 
-def test_an_unchanged_picture_is_not_opened_again(look, tmp_path):
+def test_an_unchanged_picture_is_not_opened_again(examine_files, tmp_path):
     files = [write(tmp_path / "p" / f"{number}.jpg", jpeg(photograph(number))) for number in range(3)]
     bad = write(tmp_path / "p" / "bad.jpg", b"no picture")
-    before = look(*files, bad)
+    before = examine_files(*files, bad)
     for file in (*files, bad):
         spoil(file)
-    assert look(*files, bad) == before
+    assert examine_files(*files, bad) == before
 
 
-def test_a_changed_picture_is_looked_at_again(look, tmp_path):
+def test_a_changed_file_is_decoded_again(examine_files, tmp_path):
     file = write(tmp_path / "a.jpg", jpeg(photograph(size=(200, 100))))
-    (before,) = look(file)
+    (before,) = examine_files(file)
     write(file, jpeg(photograph(size=(100, 200))))
-    (after,) = look(file)
+    (after,) = examine_files(file)
     assert (before.width, after.width) == (200, 100)
 
 
-def test_another_limit_for_tiny_pictures_needs_no_second_look(look, tmp_path):
+def test_another_size_limit_needs_no_second_decoding(examine_files, tmp_path):
     file = write(tmp_path / "a.jpg", jpeg(photograph(size=(100, 50))))
-    assert look(file, min_side_px=60)[0].code == "too_small"
+    assert examine_files(file, min_side_px=60)[0].code == "too_small"
     spoil(file)
-    assert isinstance(look(file, min_side_px=50)[0], ImageInfo)
+    assert isinstance(examine_files(file, min_side_px=50)[0], ImageInfo)
 
 
-def test_a_file_that_could_not_be_read_is_tried_again(look, tmp_path):
+def test_a_file_that_could_not_be_read_is_tried_again(examine_files, tmp_path):
     path = tmp_path / "a.jpg"
     path.mkdir()
-    assert look(path)[0].code == "unreadable_file"
+    assert examine_files(path)[0].code == "unreadable_file"
     path.rmdir()
     write(path, jpeg(photograph()))
-    assert isinstance(look(path)[0], ImageInfo)
+    assert isinstance(examine_files(path)[0], ImageInfo)
 
 
-def test_two_pictures_may_share_a_file(look, tmp_path):
+def test_two_pictures_may_share_a_file(examine_files, tmp_path):
     file = write(tmp_path / "a.jpg", jpeg(photograph()))
-    first, second = look(file, file)
+    first, second = examine_files(file, file)
     assert first == second
 
 
-def test_nothing_to_look_at_gives_nothing(look):
-    assert look() == []
+def test_no_pictures_give_no_results(examine_files):
+    assert examine_files() == []
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be read as one" * 99, None])
-def test_a_damaged_cache_is_named_with_the_remedy(content, look, tmp_path):
+def test_a_damaged_cache_is_named_with_the_remedy(content, examine_files, tmp_path):
     cache = tmp_path / "audit.sqlite"
     file = write(tmp_path / "a.jpg", jpeg(photograph()))
     if content is None:  # of a later edition
@@ -231,10 +231,10 @@ def test_a_damaged_cache_is_named_with_the_remedy(content, look, tmp_path):
     else:
         cache.write_bytes(content)
     with pytest.raises(DataError, match=r"audit\.sqlite is damaged or was written by another version.*delete it"):
-        look(file)
+        examine_files(file)
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path):
+def test_a_cache_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "cache").mkdir()
     with pytest.raises(DataError, match=r"the results cache .* cannot be used"):
         examine([], cache=tmp_path / "cache", workers=1, min_side_px=1)
@@ -320,18 +320,18 @@ def hangs(process):
 
 
 @on_photos
-def test_the_planted_faults_of_the_samples_are_found(look):
+def test_the_faults_of_the_samples_are_found(examine_files):
     iris = LAYOUTS / "house_plants" / "Iris"
-    found = look(*(iris / name for name in ("truncated.jpg", "actually_html.jpg", "0.jpg", "copy of 0.jpg")))
+    found = examine_files(*(iris / name for name in ("truncated.jpg", "actually_html.jpg", "0.jpg", "copy of 0.jpg")))
     assert [entry.code for entry in found[:2]] == ["unreadable_image", "unsupported_format"]
     assert found[2] == found[3]
 
 
 @on_photos
-def test_the_re_encoded_leak_is_near_its_original_and_nothing_else_is(look):
+def test_the_re_encoded_leak_is_near_its_original_and_nothing_else_is(examine_files):
     leak = LAYOUTS / "house_plants" / "Sunflower (Helianthus annuus)" / "leak.jpg"
     others = sorted((LAYOUTS / "inat2021" / "train").rglob("*.jpg"))
-    first, *found = look(leak, *others, workers=2)
+    first, *found = examine_files(leak, *others, workers=2)
     distances = sorted(bits_apart(first, other) for other in found)
     assert distances[0] <= 4
     assert distances[1] > 8

@@ -94,7 +94,7 @@ def test_a_license_says_whether_commercial_use_is_allowed(terms, use):
         "not for commercial use",
     ],
 )
-def test_a_condition_beside_a_free_license_is_never_lost(written):
+def test_a_condition_beside_a_free_license_is_kept(written):
     assert commercial_use(written) == "not_allowed"
     assert commercial_use(license_id(written)) == "not_allowed"
 

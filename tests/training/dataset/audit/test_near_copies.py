@@ -113,7 +113,7 @@ def test_pairs_may_be_joined_in_any_number_of_steps(steps_at_once, monkeypatch):
     assert near_groups(hashes, 2).group_of.tolist() == expected
 
 
-def test_a_chain_is_cut_around_leaders_and_told():
+def test_a_chain_is_cut_around_leaders_and_reported():
     chain = hashes_of(*((1 << 4 * step) - 1 for step in range(9)))  # neighbors are 4 bits apart
     far = hashes_of(0xFFFF << 48)
     found = near_groups(np.concatenate([chain, far]), 4)
@@ -138,7 +138,7 @@ def test_a_large_group_is_cut_at_its_limit():
     assert found.num_chained == 1
 
 
-def test_pictures_of_one_hash_always_share_a_group():
+def test_equal_hashes_always_share_a_group():
     hashes = np.concatenate([np.full(50_000, 7, np.uint64), hashes_of(6, 1 << 60)])
     found = near_groups(hashes, 4)
     assert len(set(found.group_of[:50_000].tolist())) == 1
@@ -146,7 +146,7 @@ def test_pictures_of_one_hash_always_share_a_group():
     assert max(map(len, partition(found))) == 50_000
 
 
-def test_a_giant_chain_is_taken_apart_at_its_longest_steps():
+def test_a_giant_chain_is_split_at_its_longest_steps():
     """A walk of 4,000 hashes that goes on by 1 and by 4 bits in turn: at 4 bits one chain, at fewer bits pairs."""
     hashes = walk(4000, [1, 4], np.random.default_rng(3))
     found = near_groups(hashes, 4)

@@ -79,12 +79,12 @@ def test_json_reads_back_as_the_same_report(written):
 
 
 def test_everything_left_out_stands_in_page_and_json_with_reason_and_remedy(written, page):
-    told = json.loads((written / JSON_FILE).read_text())["left_out"]
+    expected = json.loads((written / JSON_FILE).read_text())["left_out"]
     for entry in LEFT_OUT:
         assert entry.picture in page.text
         assert entry.reason in page.text
         assert MEANINGS[entry.code].remedy in page.text
-        assert {"picture": entry.picture, "code": entry.code, "reason": entry.reason, "num_pictures": 1} in told
+        assert {"picture": entry.picture, "code": entry.code, "reason": entry.reason, "num_pictures": 1} in expected
 
 
 def test_what_a_data_set_wrote_is_text_and_never_markup(page):
@@ -113,7 +113,7 @@ def test_every_link_leads_somewhere_and_no_id_stands_twice(page):
     assert {element["aria-labelledby"] for element in page.all("section")} <= set(ids)
 
 
-def test_pictures_plots_and_tables_can_be_told_by_a_screen_reader(page):
+def test_pictures_plots_and_tables_have_labels_for_a_screen_reader(page):
     assert page.all("html") == [{"lang": "en"}]
     assert len(page.all("h1")) == 1
     assert len(page.all("img")) == 2
@@ -132,7 +132,7 @@ def test_numbers_stand_up_front(page):
     )
 
 
-def test_names_and_licenses_are_told(page):
+def test_names_and_licenses_are_shown(page):
     for words in ("Rosa alba", "wild: Rosa alba L.", "Crocus spp.", "Iris luteus", "May not be used commercially."):
         assert words in page.text
     assert "CC BY-NC 3 unknown 1" in page.text

@@ -206,7 +206,7 @@ def test_a_fault_is_one_error_that_names_the_file(fault, tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_a_json_cut_anywhere_is_told(tmp_path):
+def test_a_truncated_json_file_is_an_error(tmp_path):
     whole = json.dumps(document())
     for length in range(0, len(whole), 97):
         write(tmp_path, train=whole[:length])
@@ -215,18 +215,18 @@ def test_a_json_cut_anywhere_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["<html></html>", "[1, 2]", "\x00"])
-def test_a_file_that_is_something_else_is_told(content, tmp_path):
+def test_another_kind_of_file_is_an_error(content, tmp_path):
     with pytest.raises(DataError, match=r"train\.json"):
         read_inaturalist("inat", write(tmp_path, train=content))
 
 
-def test_bytes_that_are_no_utf8_are_told(tmp_path):
+def test_bytes_that_are_not_utf8_are_an_error(tmp_path):
     (tmp_path / "train.json").write_bytes(json.dumps(document()).replace("train/2/4", "träin/2/4").encode("latin-1"))
     with pytest.raises(DataError, match=r"images\[4\] cannot be read"):
         read_inaturalist("inat", tmp_path)
 
 
-def test_a_folder_without_the_files_is_told(tmp_path):
+def test_a_folder_without_the_files_is_an_error(tmp_path):
     write(tmp_path, val=document())
     with pytest.raises(DataError, match=r"no iNaturalist data set .*train\.json or train_mini\.json"):
         read_inaturalist("inat", tmp_path)
@@ -239,7 +239,7 @@ def test_a_folder_without_the_files_is_told(tmp_path):
         (change("categories", WORM, kingdom="Plantae"), r"category 0 .*\(got Lumbricus terrestris"),
     ],
 )
-def test_files_of_two_releases_are_told_apart(damage, told, tmp_path):
+def test_files_of_two_releases_are_an_error(damage, told, tmp_path):
     test_set = document("val")
     damage(test_set)
     with pytest.raises(DataError, match=told):

@@ -34,7 +34,7 @@ def test_splits_are_read_under_their_usual_names(written, split, tmp_path):
     assert record.split == split
 
 
-def test_a_path_with_a_nul_is_told_with_its_line(tmp_path):
+def test_the_error_of_a_path_with_a_nul_names_its_line(tmp_path):
     with pytest.raises(DataError, match="line 2: the path contains a NUL"):
         read(tmp_path, f"{HEADER}\na\0b.jpg,Rosa canina\n")
 
@@ -82,7 +82,7 @@ def test_paths_are_kept_as_they_are_written(path, tmp_path):
     assert record.path == path
 
 
-# Columns beyond the first two, the cells of line 3, and a piece of what the user is told.
+# Columns beyond the first two, the cells of line 3, and a piece of what the user is expected.
 MISTAKES = {
     "no path": ("", ",Rosa", "line 3: path or scientific_name is empty"),
     "no name": ("", "b.jpg, ", "line 3: path or scientific_name is empty"),
@@ -102,22 +102,22 @@ MISTAKES = {
 
 @pytest.mark.parametrize("kind", MISTAKES)
 def test_a_mistake_names_its_line(kind, tmp_path):
-    columns, line, told = MISTAKES[kind]
+    columns, line, expected = MISTAKES[kind]
     good = "a.jpg,Rosa,1" if "class_id" in columns else "a.jpg,Rosa"
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=expected):
         read(tmp_path, f"{HEADER}{columns}\n{good}\n{line}\n")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("path,name\na.jpg,Rosa\n", r"lacks the column scientific_name \(got path, name"),
         ("", "an empty file"),
         (f"{HEADER}\n", "the list has no pictures"),
     ],
 )
-def test_a_list_without_what_is_needed_is_told(text, told, tmp_path):
-    with pytest.raises(DataError, match=told):
+def test_a_list_that_lacks_something_is_an_error(text, expected, tmp_path):
+    with pytest.raises(DataError, match=expected):
         read(tmp_path, text)
 
 
