@@ -1,1 +1,1 @@
-"""What training and serving must agree on: taxonomy, preprocessing, ranking, the bundle, and the network itself."""
+"""What training and serving share: taxonomy, preprocessing, ranking, the bundle and the network."""

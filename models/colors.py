@@ -1,4 +1,4 @@
-"""Any color mode of Pillow -> 8-bit RGB, transparency laid on white."""
+"""Converts any color mode of Pillow to 8-bit RGB; transparent pixels are blended with white."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -6,18 +6,18 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-# Small beside a picture (1 MB at the four bytes that Pillow takes for a pixel), and large enough that the number of
-# tiles costs no time.
+# 1 MB at the four bytes that Pillow takes for a pixel: small beside a picture, and large enough that tiling costs no
+# measurable time.
 _TILE_PIXELS: Final = 2**18
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Turns a decoded picture into 8-bit RGB.
+    """Converts a decoded picture to 8-bit RGB.
 
-    Tile by tile: transparency needs three further pictures, which took 24 bytes a pixel when done at once.
+    It works tile by tile, since blending needs three temporary copies, together 24 bytes a pixel.
 
     Args:
-        image: Any mode; RGB without transparency is given back as it is.
+        image: Any mode; RGB without transparency is returned unchanged.
     """
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
@@ -28,7 +28,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _tiles(width: int, height: int) -> Iterator[tuple[int, int, int, int]]:
-    """Boxes that cover a picture: as many whole rows as fit into a tile, or a part of one very long row."""
+    """Yields boxes that cover a picture: as many whole rows as fit into a tile, or a part of one very long row."""
     num_rows = max(1, _TILE_PIXELS // width)
     num_columns = _TILE_PIXELS // num_rows
     for top in range(0, height, num_rows):

@@ -1,7 +1,7 @@
-"""How much memory a picture will take, told by its header, so that the memory can be granted before it is used.
+"""Estimates from a picture's header how much memory its decoding takes, so that the memory can be reserved first.
 
 The weights are peaks of resident memory, measured on drawn pictures of 12 megapixels and on photographs. They hold for
-honest files: where the pixels are not what the header promises, only a hard limit round the decoder helps.
+files whose pixels match their header; against other files the decoder needs a hard memory limit.
 """
 
 from typing import Final
@@ -11,48 +11,48 @@ from PIL import Image, JpegImagePlugin
 
 from models.preprocess import InputSpec, exif_orientation, needed_side_px, open_picture, reduce_scale
 
-# Bytes a pixel while a format is decoded that is not decoded straight into Pillow's picture. WebP: two canvases, the
-# frame, the picture. HEIF and AVIF: planes, interleaved RGB, the picture; AVIF in full chroma and 10 bits takes 13.5.
+# Peak bytes a pixel of the formats that are not decoded straight into Pillow's picture. WebP: two canvases, the frame,
+# the picture. HEIF and AVIF: planes, interleaved RGB, the picture; AVIF with full chroma and 10 bits takes 13.5.
 _FRAME_WEIGHTS: Final = {"WEBP": 16.0, "HEIF": 9.0, "AVIF": 12.0}
 _ALPHA_WEIGHTS: Final = {"WEBP": 1.0, "HEIF": 1.0, "AVIF": 2.5}
-# Bytes a pixel of Pillow's pictures; it pads RGB.
+# Bytes a pixel of Pillow's pictures by mode; Pillow pads RGB to four.
 _MODE_WEIGHTS: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2}
 _RGB_WEIGHT: Final = 4
-_COEFFICIENT_BYTES: Final = 2  # libjpeg keeps those of a JPEG in several scans until the last one is read
-# Bytes a pixel of the network input: the float32 copies of three channels that normalize it.
+_COEFFICIENT_BYTES: Final = 2  # libjpeg keeps the coefficients of a JPEG with several scans until the last scan is read
+# Bytes a pixel of the network input: float32 copies of three channels while they are normalized.
 _INPUT_WEIGHT: Final = 40
-_LEAST_BYTES: Final = 2_000_000  # rows in flight, tables, and what Python takes besides
-# The file as it was sent and as it is read; the decoders of these formats take a copy of their own.
+_LEAST_BYTES: Final = 2_000_000  # buffered rows, decoder tables, and the overhead of Python
+# Copies of the file in memory: as received and as read; the decoders of these formats make a third.
 _FILE_COPIES: Final = {"WEBP": 3, "HEIF": 3, "AVIF": 3}
 _START_OF_SCAN: Final = 0xDA
-_TAIL_BYTES: Final = 65_536  # EXIF behind the pixels of a PNG is the last but one chunk, and rarely larger than this
+_TAIL_BYTES: Final = 65_536  # EXIF after the pixels of a PNG is the last but one chunk, and rarely larger than this
 
 
 class DecodeCost(msgspec.Struct, frozen=True):
-    """What a picture will take."""
+    """The estimated cost of decoding a picture."""
 
     format: str
     """One of the keys of `models.preprocess.PIXEL_LIMITS`."""
     num_bytes: int
-    """Most memory at any time on the way from its bytes to the network input."""
+    """Peak memory on the way from its bytes to the network input."""
 
 
 def decode_cost(data: bytes, spec: InputSpec) -> DecodeCost:
-    """Estimates the memory of `picture_to_input` for the same picture; decodes no pixel.
+    """Estimates the memory that `picture_to_input` takes for a picture; decodes no pixel.
 
     Args:
         data: The bytes of a picture file.
         spec: What the network expects.
 
     Returns:
-        At least the peak of an honest file, and about 1.5 times as much at most.
+        At least the peak if the pixels match the header, and at most about 1.5 times the peak.
 
     Raises:
-        PictureError: As `models.preprocess.read_picture`, for what the header tells.
+        PictureError: As `read_picture`, as far as the header shows it.
     """
     with open_picture(data) as (name, opened):
         coefficients = _coefficient_bytes(opened, data) if isinstance(opened, JpegImagePlugin.JpegImageFile) else 0.0
-        turned = _is_turned(name, opened, data)
+        rotated = _is_rotated(name, opened, data)
         if name == "JPEG":
             reduce_scale(opened, needed_side_px(spec))
         num_pixels = opened.width * opened.height
@@ -60,7 +60,7 @@ def decode_cost(data: bytes, spec: InputSpec) -> DecodeCost:
         is_rgb = opened.mode == "RGB" and "transparency" not in opened.info
         converted = stored + (0 if is_rgb else _RGB_WEIGHT)
         decoding = _frame_weight(name, opened) or stored
-    peak = max(num_pixels * decoding + coefficients, num_pixels * converted, num_pixels * 2 * _RGB_WEIGHT * turned)
+    peak = max(num_pixels * decoding + coefficients, num_pixels * converted, num_pixels * 2 * _RGB_WEIGHT * rotated)
     files = len(data) * _FILE_COPIES.get(name, 2)
     return DecodeCost(name, int(peak) + files + spec.width * spec.height * _INPUT_WEIGHT + _LEAST_BYTES)
 
@@ -71,7 +71,7 @@ def _frame_weight(name: str, opened: Image.Image) -> float:
 
 
 def _coefficient_bytes(opened: JpegImagePlugin.JpegImageFile, data: bytes) -> float:
-    """Memory for the coefficients of a whole JPEG, which only one in a single scan goes without."""
+    """Returns the memory for the coefficients of a whole JPEG: 0 if it has a single scan."""
     if "progressive" not in opened.info and _num_in_first_scan(data) == opened.layers:
         return 0.0
     sampling = [(horizontal, vertical) for _, horizontal, vertical, _ in opened.layer]
@@ -80,7 +80,7 @@ def _coefficient_bytes(opened: JpegImagePlugin.JpegImageFile, data: bytes) -> fl
 
 
 def _num_in_first_scan(data: bytes) -> int | None:
-    """Number of components in a JPEG's first scan (ITU-T T.81, B.1 and B.2.3); `None` where it is not found."""
+    """Returns the number of components in a JPEG's first scan (ITU-T T.81, B.1 and B.2.3), None if there is no scan."""
     at = 2
     while data[at : at + 1] == b"\xff" and at + 4 < len(data):
         if data[at + 1] == _START_OF_SCAN:
@@ -89,8 +89,8 @@ def _num_in_first_scan(data: bytes) -> int | None:
     return None
 
 
-def _is_turned(name: str, opened: Image.Image, data: bytes) -> bool:
-    """Whether the picture is turned upright, for which it stands in memory twice."""
+def _is_rotated(name: str, opened: Image.Image, data: bytes) -> bool:
+    """Whether EXIF asks for a rotation or flip, for which the picture is in memory twice."""
     if name == "PNG" and "exif" not in opened.info:  # Pillow would decode it to find its EXIF
         return b"eXIf" in data[-_TAIL_BYTES:]
     return exif_orientation(opened) != 1

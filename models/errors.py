@@ -1,17 +1,17 @@
-"""One tree of errors, shared by training and serving.
+"""The exceptions of botanify, shared by training and serving.
 
     BotanifyError                    anything this project raises on purpose
-    └── InputError                   the user can mend it: problem, value, limit, remedy
+    └── InputError                   the user can fix it: problem, value, limit, remedy
         ├── RecipeError              a recipe or flag (training)
         ├── DataError                a folder, table or manifest of pictures
         ├── CheckpointError          a checkpoint or weights file
-        ├── BundleError              a released bundle that cannot be trusted
+        ├── BundleError              a bundle that is missing, damaged or inconsistent
         └── PictureError             the bytes of one picture
-            ├── UnsupportedFormat    unknown bytes, or a format that is not accepted
-            ├── UnreadableImage      an accepted format that does not decode
-            └── TooManyPixels        decodes, but is larger than its format's limit
+            ├── UnsupportedFormat    not a picture, or not an accepted format
+            ├── UnreadableImage      an accepted format, but it does not decode
+            └── TooManyPixels        larger than the limit of its format
 
-Every class has a stable `code` that the HTTP contract and the logs use; messages may be reworded, codes never.
+Every class has a `code` for the HTTP contract and the logs. Messages may be reworded; codes never change.
 """
 
 from typing import ClassVar
@@ -24,13 +24,13 @@ class BotanifyError(Exception):
 
 
 class InputError(BotanifyError):
-    """A mistake that the user can mend, told in one sentence: problem, value, limit, remedy.
+    """An error that the user can fix. Its message is one sentence: problem, value, limit, remedy.
 
     Args:
-        problem: What is wrong, as a clause without a final stop.
-        value: What was given, if showing it helps.
-        limit: What would have been accepted.
-        remedy: What to do about it, in the imperative.
+        problem: What is wrong, as a clause without a period.
+        value: What was given, if it helps to show it.
+        limit: What is accepted.
+        remedy: How to fix it, in the imperative.
     """
 
     code: ClassVar[str] = "bad_input"
@@ -39,7 +39,7 @@ class InputError(BotanifyError):
         self, problem: str, *, value: object = None, limit: str | None = None, remedy: str | None = None
     ) -> None:
         self.problem, self.value, self.limit, self.remedy = problem, value, limit, remedy
-        super().__init__(problem)  # alone, so that an error from another process is put together only once
+        super().__init__(problem)  # the problem alone: pickling passes it to __init__ again
 
     def __str__(self) -> str:
         facts = [f"got {self.value}"] if self.value is not None else []
@@ -49,7 +49,7 @@ class InputError(BotanifyError):
 
 
 class RecipeError(InputError):
-    """A recipe file or flag that cannot be followed."""
+    """A recipe file or a command-line flag that is invalid."""
 
     code = "bad_recipe"
 
@@ -61,31 +61,31 @@ class DataError(InputError):
 
 
 class CheckpointError(InputError):
-    """A checkpoint or weights file that is missing, damaged or of another network."""
+    """A checkpoint or weights file that is missing, damaged or does not fit the network."""
 
     code = "bad_checkpoint"
 
 
 class BundleError(InputError):
-    """A bundle that is missing, damaged, or whose parts contradict one another."""
+    """A bundle that is missing, damaged, or whose parts contradict each other."""
 
     code = "bad_bundle"
 
 
 class PictureError(InputError):
-    """The bytes of one picture cannot become a network input."""
+    """The bytes of a picture that cannot become a network input."""
 
     code = "bad_picture"
 
 
 class UnsupportedFormat(PictureError):
-    """The bytes are no picture format that is accepted (HTTP 415)."""
+    """The bytes are not a picture in an accepted format (HTTP 415)."""
 
     code = "unsupported_format"
 
 
 class UnreadableImage(PictureError):
-    """The bytes claim an accepted format but do not decode (HTTP 422)."""
+    """The bytes start like an accepted format but do not decode (HTTP 422)."""
 
     code = "unreadable_image"
 

@@ -1,7 +1,7 @@
-"""The golden picture: a drawn picture inside the bundle, and what each network file answered on it when it was sealed.
+"""The golden picture: a drawn picture in the bundle, with the logits that each network file gave for it when sealed.
 
-Hashes show that a file is the one that was released. They do not show that this machine, with its runtime and its
-device, computes with it what was released: a golden picture does. The service runs it after it opened a network.
+A hash shows that a file is the released one. It does not show that this runtime and this device compute the right
+logits with it. The golden picture does: the service runs it after it has opened a network.
 """
 
 from typing import Final
@@ -16,36 +16,36 @@ from models.ranking import Floats, output_probabilities
 
 GOLDEN_PART: Final = "golden"
 GOLDEN_FILE: Final = "golden.json"
-# On drawn pictures half-precision arithmetic moved a probability of the demonstration network by at most 0.0015; int8
-# computed operator by operator instead of fused moved it by 0.002 on the steadiest. A wrong file moves it by far more.
+# Half-precision arithmetic changed a probability of the demonstration network by at most 0.0015 on drawn pictures. int8
+# with unfused operators changed it by 0.002 on the most stable of them. A wrong file changes it by far more.
 LARGEST_DIFFERENCE: Final = 0.02
 
 
 class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A picture and its recorded answers; stands in the bundle as `golden.json`."""
+    """A picture and its recorded logits: the content of `golden.json`."""
 
     picture: bytes
-    """A PNG file, to be preprocessed as any other picture; base64 in JSON."""
+    """A PNG file, which is preprocessed like any other picture; base64 in JSON."""
     logits: dict[Precision, tuple[float, ...]]
-    """Precision -> what its very file gave, shape (num_outputs,), not calibrated."""
+    """Precision -> logits that its file gave, shape (num_outputs,), not calibrated."""
 
 
 def check_golden(golden: Golden, precision: Precision, logits: Floats, temperature: float) -> None:
-    """Holds what a network answers now against what was recorded.
+    """Compares the logits of an opened network with the recorded ones.
 
     Args:
-        golden: The bundle's.
-        precision: Whose record.
-        logits: What the network gives for `golden.picture` now, shape (num_outputs,).
-        temperature: Of that precision; the difference is one of calibrated probabilities.
+        golden: The golden picture of the bundle.
+        precision: The precision of the network.
+        logits: The logits that the network gives for `golden.picture`, shape (num_outputs,).
+        temperature: Temperature of that network, since calibrated probabilities are compared.
 
     Raises:
-        BundleError: A probability differs by more than 0.02, or there is no record to hold it against.
+        BundleError: A probability differs by more than 0.02, or the picture has no logits of that precision.
     """
     recorded = golden.logits.get(precision)
     if recorded is None:
         raise BundleError(
-            "the golden picture has no recorded answer of that precision",
+            "the golden picture has no recorded logits of that precision",
             value=precision,
             limit=" or ".join(golden.logits),
             remedy="export the bundle again",
@@ -53,10 +53,10 @@ def check_golden(golden: Golden, precision: Precision, logits: Floats, temperatu
     difference = _largest_difference(np.asarray(recorded), logits, temperature)
     if not difference <= LARGEST_DIFFERENCE:  # also true of NaN
         raise BundleError(
-            f"the {precision} network answers the golden picture otherwise than when it was sealed",
-            value=f"a probability that differs by {difference:.3f}",
+            f"the {precision} network does not give the recorded answer to the golden picture",
+            value=f"a difference in probability of {difference:.3f}",
             limit=f"at most {LARGEST_DIFFERENCE}",
-            remedy="fetch the bundle again; if that does not help, this runtime or device computes wrongly",
+            remedy="fetch the bundle again; if the error stays, this runtime or device computes wrong results",
         )
 
 

@@ -1,7 +1,7 @@
-"""Picture bytes -> upright RGB -> network input: the only evaluation preprocessing there is.
+"""Picture bytes -> upright RGB -> network input: the one preprocessing for evaluation and serving.
 
-Training's validation, `evaluate.py` and the service all call this very file on original bytes, so that a score means
-the same everywhere. NumPy and Pillow only. Bytes decide the format, never a file name or a header.
+Validation in training, `evaluate.py` and the service all call it on the original bytes, so that scores are comparable.
+It needs only NumPy and Pillow. The format is read from the bytes, never from a file name or an HTTP header.
 
 Shapes: `hw3` is (height, width, RGB) uint8; `chw` is (RGB, height, width) float32, normalized.
 """
@@ -24,11 +24,11 @@ from models.colors import to_rgb
 from models.errors import InputError, TooManyPixels, UnreadableImage, UnsupportedFormat
 
 pillow_heif.register_heif_opener()
-# Our own limits, by format, are checked right after the header is read; Pillow's single one would come first.
+# Disables Pillow's own limit: PIXEL_LIMITS, one for each format, are checked as soon as the header is read.
 Image.MAX_IMAGE_PIXELS = None
 
-# Most megapixels by format. JPEG decodes at reduced scale and in strips; the others need several bytes a pixel at once:
-# a 50 MP WebP of 102 kB was measured to take 774 MB.
+# Most pixels by format. JPEG decodes at reduced scale and in strips. The others need several bytes for every pixel at
+# once: a WebP of 50 megapixels and 102 kB took 774 MB.
 PIXEL_LIMITS: Final[dict[str, int]] = {
     "JPEG": 100_000_000,
     "PNG": 40_000_000,
@@ -39,7 +39,7 @@ PIXEL_LIMITS: Final[dict[str, int]] = {
 SUPPORTED_FORMATS: Final = "JPEG, PNG, WebP, HEIC or AVIF"
 _HEIF_BRANDS: Final = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
 _AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
-# What turns a picture of each EXIF orientation upright (CIPA DC-008, tag 274); from 5 on width and height swap.
+# EXIF orientation (CIPA DC-008, tag 274) -> operation that makes the picture upright; 5 to 8 swap width and height.
 _UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -51,9 +51,9 @@ _UPRIGHT: Final = {
 }
 _SIDEWAYS: Final = frozenset({5, 6, 7, 8})
 _RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
-# The reduced-scale decode leaves at least this many times the wanted pixels. Not 2: a phone's 12 megapixels in 4:3
-# leave 1.88 times at 1/4 for a network of 380 px, and take two thirds of the time. Over the photographs of a test split
-# the mean error against a full decode is then 6 % larger than at 2 (docs/experiments.md).
+# A JPEG decoded at reduced scale keeps at least this many times the side that the network needs. With 1.85, not 2, a
+# phone's picture of 12 megapixels in 4:3 is decoded at 1/4 for a network of 380 px (1.88 times), which takes two
+# thirds of the time. The mean error against a full decode is then 6 % larger than with 2 (docs/experiments.md).
 _DRAFT_MARGIN: Final = 1.85
 
 Pixels = Annotated[int, msgspec.Meta(ge=8, le=4096)]
@@ -63,47 +63,47 @@ Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 
 
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a picture becomes the network's input; stands in the bundle as `input`."""
+    """How a picture becomes the network's input: the entry `input` of `bundle.json`."""
 
     height: Pixels
-    """Height served to the network, px."""
+    """Height of the network input, px."""
     width: Pixels
-    """Width served to the network, px."""
+    """Width of the network input, px."""
     train_px: Pixels
-    """Side of the square pictures that training ended with, px; for the record only."""
+    """Side of the square pictures in the last epoch of training, px; for information only."""
     crop_fraction: UnitInterval = 1.0
-    """Share of the largest centered crop of the right proportions that is kept."""
+    """Side of the crop, as a share of the largest centered crop with the proportions of the input."""
     resize: Literal["center_crop"] = "center_crop"
-    """Rule that fits a picture to the input: crop the center, then resize the crop."""
+    """How a picture is fitted to the input: crop the center, then resize the crop."""
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
     """Resampling filter (with antialiasing)."""
     mean: Channels = (0.485, 0.456, 0.406)
-    """Subtracted from RGB in [0, 1]; ImageNet's means, as the pretrained weights expect."""
+    """Subtracted from RGB in [0, 1]; ImageNet's means, which the pretrained weights expect."""
     std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
-    """Divides after the subtraction; ImageNet's standard deviations."""
+    """Divisor after the subtraction; ImageNet's standard deviations."""
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A decoded picture, upright."""
+    """A decoded, upright picture."""
 
     image: Image.Image
-    """RGB; may have been decoded at reduced scale."""
+    """RGB; its size may be reduced by the decoder."""
     width: int
-    """Width of the upright original, px."""
+    """Width of the upright picture at full scale, px."""
     height: int
-    """Height of the upright original, px."""
+    """Height of the upright picture at full scale, px."""
     format: str
     """One of the keys of `PIXEL_LIMITS`."""
 
 
 def sniff_format(data: bytes) -> str:
-    """Tells the format from the leading bytes.
+    """Detects the format from the leading bytes.
 
     Returns:
         One of the keys of `PIXEL_LIMITS`.
 
     Raises:
-        UnsupportedFormat: The bytes are of no accepted format.
+        UnsupportedFormat: The bytes are not in an accepted format.
     """
     if data.startswith(b"\xff\xd8\xff"):
         return "JPEG"
@@ -118,7 +118,7 @@ def sniff_format(data: bytes) -> str:
         if brands & _HEIF_BRANDS:
             return "HEIF"
     raise UnsupportedFormat(
-        "the bytes are no picture in an accepted format",
+        "the bytes are not a picture in an accepted format",
         value="nothing" if not data else f"bytes starting {data[:8]!r}",
         limit=SUPPORTED_FORMATS,
         remedy="send the original photograph",
@@ -127,13 +127,13 @@ def sniff_format(data: bytes) -> str:
 
 @contextmanager
 def open_picture(data: bytes) -> Iterator[tuple[str, Image.Image]]:
-    """Reads a picture's header; what decoders raise within the `with` becomes `UnreadableImage`.
+    """Opens a picture and reads its header; decoder errors inside of the `with` block become `UnreadableImage`.
 
-    Returns:
-        The format and the picture as it is stored, not loaded yet.
+    Yields:
+        The format and the picture, not decoded yet.
 
     Raises:
-        PictureError: As `read_picture`.
+        PictureError: As in `read_picture`.
     """
     name = sniff_format(data)
     with _readable(name):
@@ -149,49 +149,49 @@ def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
 
     Args:
         data: The bytes of a JPEG, PNG, WebP, HEIC or AVIF file.
-        min_side_px: If given, a JPEG may be decoded at 1/2, 1/4 or 1/8 as long as its short side keeps this many px.
+        min_side_px: If given, a JPEG is decoded at 1/2, 1/4 or 1/8 as long as its short side keeps this many px.
 
     Returns:
-        The picture with EXIF orientation applied, alpha laid on white, any color mode turned to 8-bit RGB. Only the
-        first frame of an animation is read.
+        The picture in 8-bit RGB, with EXIF orientation applied and transparency blended with white. Of an animation,
+        only the first frame is read.
 
     Raises:
-        UnsupportedFormat: The bytes are of no accepted format.
-        TooManyPixels: The picture is larger than `PIXEL_LIMITS` allows for its format.
-        UnreadableImage: The format is accepted but the bytes do not decode.
+        UnsupportedFormat: The bytes are not in an accepted format.
+        TooManyPixels: The picture is larger than the limit of its format in `PIXEL_LIMITS`.
+        UnreadableImage: The format is accepted, but the bytes do not decode.
     """
     with open_picture(data) as (name, opened):
         width, height = opened.size
         if min_side_px is not None and name == "JPEG":
             reduce_scale(opened, min_side_px)
-        opened.load()  # first: EXIF may stand behind the pixels, and `exif_orientation` would forgive their damage
+        opened.load()  # before EXIF, which may follow the pixels: `exif_orientation` hides errors in the pixels
         orientation = exif_orientation(opened)
-        vars(opened).pop("_decoder", None)  # holds the picture once more: WebP 8 bytes a pixel, AVIF 3
+        vars(opened).pop("_decoder", None)  # frees the decoder's copy: 8 bytes a pixel for WebP, 3 for AVIF
         image = to_rgb(opened)
-    del opened  # or there would be three pictures in memory where two are enough
-    # Not ImageOps.exif_transpose: it also rewrites the EXIF and fails on sound pictures with one odd tag.
+    del opened  # frees the original before the picture is transposed
+    # Not ImageOps.exif_transpose: it also rewrites the EXIF, and fails on intact pictures that have one invalid tag.
     upright = image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
-    return Picture(upright, *_turned(width, height, orientation), name)
+    return Picture(upright, *_upright_size(width, height, orientation), name)
 
 
 def upright_size(data: bytes) -> tuple[int, int]:
-    """Width and height of a picture as it will stand upright, px, from its header alone.
+    """Returns the width and height of the upright picture, px, from its header alone.
 
-    A PNG without EXIF in front of its pixels is the exception: it is read to its end, where the EXIF may stand.
+    A PNG without EXIF before its pixels is read to its end, where the EXIF may be.
 
     Raises:
-        UnsupportedFormat: The bytes are of no accepted format.
-        TooManyPixels: The picture is larger than `PIXEL_LIMITS` allows for its format.
+        UnsupportedFormat: The bytes are not in an accepted format.
+        TooManyPixels: The picture is larger than the limit of its format in `PIXEL_LIMITS`.
         UnreadableImage: The header cannot be read.
     """
     with open_picture(data) as (_, opened):
-        return _turned(*opened.size, exif_orientation(opened))
+        return _upright_size(*opened.size, exif_orientation(opened))
 
 
 def to_network_input(image: Image.Image, spec: InputSpec) -> npt.NDArray[np.float32]:
     """Crops, resizes and normalizes an upright RGB picture.
 
-    Crop and resize are one resampling of the original pixels: nothing is rounded to whole pixels in between.
+    Crop and resize are one resampling of the original pixels; the crop is not rounded to whole pixels.
 
     Args:
         image: Upright RGB, any size.
@@ -204,35 +204,35 @@ def to_network_input(image: Image.Image, spec: InputSpec) -> npt.NDArray[np.floa
     resized = image.resize((spec.width, spec.height), _RESAMPLING[spec.interpolation], box=box)
     hw3 = np.array(resized, dtype=np.float32)
     mean, std = np.array(spec.mean, dtype=np.float32), np.array(spec.std, dtype=np.float32)
-    np.multiply(hw3, np.float32(1 / 255) / std, out=hw3)  # in place: fresh pages cost more than the arithmetic
+    np.multiply(hw3, np.float32(1 / 255) / std, out=hw3)  # in place, as allocation costs more than the arithmetic
     np.subtract(hw3, mean / std, out=hw3)
     return np.ascontiguousarray(hw3.transpose(2, 0, 1))
 
 
 def picture_to_input(data: bytes, spec: InputSpec) -> tuple[npt.NDArray[np.float32], Picture]:
-    """Decodes and preprocesses in one go, decoding no more pixels than the input needs.
+    """Decodes and preprocesses a picture; a large JPEG is decoded at reduced scale.
 
     Args:
         data: The bytes of a picture file.
         spec: What the network expects.
 
     Returns:
-        The network input (see `to_network_input`) and the picture it came from.
+        The network input, see `to_network_input`, and the decoded picture.
 
     Raises:
-        PictureError: As `read_picture`.
+        PictureError: As in `read_picture`.
     """
     picture = read_picture(data, min_side_px=needed_side_px(spec))
     return to_network_input(picture.image, spec), picture
 
 
 def needed_side_px(spec: InputSpec) -> int:
-    """Shortest side, px, at which `picture_to_input` may decode a picture."""
+    """Returns the shortest side, px, to which `picture_to_input` may reduce a picture while it decodes it."""
     return math.ceil(_DRAFT_MARGIN * max(spec.height, spec.width) / spec.crop_fraction)
 
 
 def reduce_scale(opened: Image.Image, min_side_px: int) -> None:
-    """Has a JPEG that is not loaded yet decoded at the smallest of 1/1, 1/2, 1/4, 1/8 that keeps its short side."""
+    """Sets a JPEG to decode at the smallest of 1/1, 1/2, 1/4 and 1/8 at which its short side has `min_side_px`."""
     short = min(opened.size)
     for denominator in (8, 4, 2):
         if short // denominator >= min_side_px:
@@ -241,25 +241,25 @@ def reduce_scale(opened: Image.Image, min_side_px: int) -> None:
 
 
 def center_box(width: int, height: int, spec: InputSpec) -> tuple[float, float, float, float]:
-    """The centered crop (left, upper, right, lower), in fractional source px, that `to_network_input` keeps."""
+    """Returns the crop (left, upper, right, lower) of `to_network_input`, in fractional px of the picture."""
     scale = spec.crop_fraction * min(width / spec.width, height / spec.height)
     crop_width, crop_height = spec.width * scale, spec.height * scale
-    # Rounding may push every edge past the picture by 1e-13 px, which Pillow refuses.
+    # Rounding errors can move an edge 1e-13 px out of the picture, which Pillow refuses.
     left, upper = max((width - crop_width) / 2, 0.0), max((height - crop_height) / 2, 0.0)
     return left, upper, min(left + crop_width, float(width)), min(upper + crop_height, float(height))
 
 
 @contextmanager
 def _readable(name: str) -> Iterator[None]:
-    """Turns whatever a decoder raises for damaged bytes into one error."""
+    """Converts every exception that a decoder raises for damaged bytes to `UnreadableImage`."""
     try:
         yield
     except (InputError, MemoryError):
         raise
-    except Exception as error:  # Pillow's plugins raise SyntaxError, ValueError, struct.error, ... for damaged files
+    except Exception as error:  # Pillow's plugins raise SyntaxError, ValueError, struct.error and others
         raise UnreadableImage(
             f"the {name} picture does not decode",
-            # Pillow names the stream it read from by its address in memory, which tells a person nothing.
+            # Pillow's message names the stream by its address in memory, which does not help a user.
             value=re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the bytes", str(error))[:120] or type(error).__name__,
             limit="a complete, undamaged file",
             remedy="send the original photograph again",
@@ -267,7 +267,7 @@ def _readable(name: str) -> Iterator[None]:
 
 
 def _ftyp_brands(data: bytes) -> set[bytes]:
-    """The major and compatible brands of an ISO base media file (ISO/IEC 14496-12, 4.3)."""
+    """Returns the major and compatible brands of an ISO base media file (ISO/IEC 14496-12, 4.3)."""
     size = min(int.from_bytes(data[:4], "big"), 256)
     return {data[8:12], *(data[at : at + 4] for at in range(16, size, 4))}
 
@@ -282,16 +282,16 @@ def _require_pixels(name: str, width: int, height: int) -> None:
         )
 
 
-def _turned(width: int, height: int, orientation: int) -> tuple[int, int]:
+def _upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
     return (height, width) if orientation in _SIDEWAYS else (width, height)
 
 
 def exif_orientation(opened: Image.Image) -> int:
-    """EXIF orientation, 1 to 8; 1 where the EXIF is damaged, since the pixels may be sound nevertheless."""
+    """Returns the EXIF orientation, 1 to 8; 1 if the EXIF is damaged, since the pixels may still be intact."""
     try:
         orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)
     except MemoryError:
         raise
-    except Exception:  # as many kinds as the decoders raise
+    except Exception:  # of as many kinds as the decoders raise
         return 1
     return orientation if orientation in _UPRIGHT else 1

@@ -1,7 +1,7 @@
 """Logits -> calibrated probabilities -> taxa, genera, families -> verdict; several pictures -> one answer.
 
-Pure functions over NumPy arrays. Letters in names: B pictures, O outputs, T taxa. Genera and families sum the full
-distribution: a roll-up of the top five would miss a genus that is spread over twenty species.
+Pure functions over NumPy arrays. Letters in names: B pictures, O outputs, T taxa. The probability of a genus or family
+is summed over all its taxa, not over the five most likely: a genus may be spread over twenty species.
 """
 
 from typing import Annotated, Literal
@@ -18,9 +18,9 @@ VerdictRank = Literal["species", "genus", "family", "uncertain", "not_a_plant"]
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Least calibrated probability at which a verdict names a rank.
+    """Least calibrated probabilities at which a verdict names a rank.
 
-    The default of 0.5 means "more likely right than wrong", which calibrated scores make literally true.
+    The default of 0.5 means "more likely right than wrong", since the scores are calibrated.
     """
 
     species: Probability = 0.5
@@ -46,19 +46,19 @@ class RankedGroup(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The one answer that the scores support."""
+    """The most precise rank that the scores support."""
 
     rank: VerdictRank
     name: str | None
-    """Scientific name; None where nothing can be named."""
+    """Scientific name; None if no rank reaches its threshold."""
     score: float
-    """Probability of the name, or of the best taxon where nothing is named."""
+    """Probability of the name, or of the most likely taxon if there is no name."""
     reason: str
-    """Why, in a sentence for people."""
+    """The reason, as a sentence."""
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """The whole answer about one plant."""
+    """The answer about one plant: the verdict, and ranked lists."""
 
     verdict: Verdict
     taxa: list[RankedTaxon]
@@ -67,7 +67,7 @@ class Ranking(msgspec.Struct, frozen=True):
 
 
 def combine_pictures(logits_BO: Floats) -> npt.NDArray[np.float64]:
-    """Merges the pictures of one plant by the mean of their logits (a geometric mean of their probabilities).
+    """Combines the pictures of one plant by the mean of their logits (the geometric mean of their probabilities).
 
     Args:
         logits_BO: Raw outputs, shape (num_pictures, num_outputs), at least one picture.
@@ -79,7 +79,7 @@ def combine_pictures(logits_BO: Floats) -> npt.NDArray[np.float64]:
 
 
 def output_probabilities(logits: Floats, temperature: float) -> npt.NDArray[np.float64]:
-    """Calibrated softmax over the last axis.
+    """Computes the calibrated softmax over the last axis.
 
     Args:
         logits: Raw outputs, shape (..., num_outputs).
@@ -94,11 +94,11 @@ def output_probabilities(logits: Floats, temperature: float) -> npt.NDArray[np.f
 
 
 def taxon_probabilities(probabilities: Floats, taxonomy: Taxonomy) -> npt.NDArray[np.float64]:
-    """Sums the outputs that mean one taxon.
+    """Sums the probabilities of the outputs of each taxon.
 
     Args:
         probabilities: Shape (..., num_outputs).
-        taxonomy: Tells which output means which taxon.
+        taxonomy: Gives the taxon of each output.
 
     Returns:
         Shape (..., num_taxa), in the order of `taxonomy.taxa`.
@@ -107,24 +107,24 @@ def taxon_probabilities(probabilities: Floats, taxonomy: Taxonomy) -> npt.NDArra
 
 
 def sum_groups(values: Floats, group_of: npt.NDArray[np.intp], num_groups: int) -> npt.NDArray[np.float64]:
-    """Sums values over the last axis by group; shape (..., n) and (n,) -> (..., num_groups)."""
+    """Sums values by group over the last axis; shapes (..., n) and (n,) -> (..., num_groups)."""
     summed = np.zeros((*values.shape[:-1], num_groups), dtype=np.float64)
     np.add.at(summed.T, group_of, np.asarray(values, dtype=np.float64).T)
     return summed
 
 
 def rank(logits_O: Floats, taxonomy: Taxonomy, temperature: float, thresholds: Thresholds, top_k: int = 5) -> Ranking:
-    """Turns the (combined) logits of one plant into its answer.
+    """Ranks taxa, genera and families for the (combined) logits of one plant.
 
     Args:
         logits_O: Shape (num_outputs,).
         taxonomy: Names and groups of the outputs.
-        temperature: Calibration of this network file.
-        thresholds: When a verdict may name a rank.
-        top_k: How many taxa, genera and families to list at most; equal scores keep the order of the taxonomy.
+        temperature: Temperature of the network file.
+        thresholds: Least probabilities at which the verdict names a rank.
+        top_k: Most taxa, genera and families to list; equal scores keep the order of the taxonomy.
 
     Returns:
-        Verdict and lists, best first.
+        The verdict and the lists, most likely first.
     """
     taxa_T = taxon_probabilities(output_probabilities(logits_O, temperature), taxonomy)
     taxa = [RankedTaxon(taxonomy.taxa[index], float(taxa_T[index])) for index in _best(taxa_T, top_k)]
@@ -138,7 +138,7 @@ def decide(
 ) -> Verdict:
     """Names the most precise rank whose probability reaches its threshold.
 
-    A taxon of rank genus is never named a species, whatever its score.
+    A taxon of rank genus is never named as a species, whatever its score.
     """
     species_named = best_taxon.taxon.rank == "species"
     if species_named and best_taxon.score >= thresholds.species:
@@ -156,19 +156,19 @@ def _verdict(rank: VerdictRank, name: str, score: float, threshold: float) -> Ve
 
 
 def _rank_groups(taxa_T: npt.NDArray[np.float64], groups: Groups, top_k: int) -> list[RankedGroup]:
-    """Best groups first; the nameless group (family unknown) takes part in no list."""
+    """Ranks groups by probability, without the group "" of taxa whose family is unknown."""
     scores = _at_most_1(sum_groups(taxa_T, groups.of_taxon, len(groups.names)))
-    best = _best(scores, top_k + 1)  # one more, as the nameless group may be among them
+    best = _best(scores, top_k + 1)  # one more, since the group "" may be among them
     return [RankedGroup(groups.names[index], float(scores[index])) for index in best if groups.names[index]][:top_k]
 
 
 def _best(scores: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.intp]:
-    """Positions of the highest scores, best first, equal ones in their order; sorts no more of them than it must."""
+    """Returns the positions of the highest scores, best first and stable; sorts only those that are needed."""
     least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
     among = np.flatnonzero(scores >= least)
     return among[np.argsort(-scores[among], kind="stable")][:count]
 
 
 def _at_most_1(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Sums of probabilities whose rounding errors may carry them 1e-16 past the certain."""
+    """Clips sums of probabilities, which rounding errors can raise 1e-16 above 1."""
     return np.minimum(sums, 1.0)

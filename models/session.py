@@ -1,6 +1,6 @@
-"""A network file -> logits and features, behind a protocol small enough for tests to stand in for.
+"""Opens a network file with ONNX Runtime and runs it: pictures -> logits and features.
 
-Importing this module is cheap: ONNX Runtime itself is loaded when the first session is opened.
+Importing this module is cheap: ONNX Runtime is imported when the first session is opened.
 """
 
 import os
@@ -16,22 +16,21 @@ import numpy.typing as npt
 from models.errors import BundleError
 from models.taxonomy import label_hash
 
-# Names inside the network file; export writes them, sessions read them.
+# Names in the network file: export writes them, a session checks them.
 INPUT_NAME = "pixels"
 LOGITS_NAME = "logits"
 FEATURES_NAME = "features"
 OUTPUT_KEYS_FIELD = "output_keys"
 LABEL_HASH_FIELD = "label_hash"
 
-_SPIN_US = "20"
-
+_SPIN_US = "20"  # see _options
 
 Provider = str | tuple[str, dict[str, str]]
-"""An execution provider of ONNX Runtime, where needed with its options."""
+"""Name of an execution provider of ONNX Runtime, or name and options."""
 
 
 class NetworkOutput(NamedTuple):
-    """What one run gives, row by row for the pictures of the batch."""
+    """The outputs of one run, a row for each picture of the batch."""
 
     logits: npt.NDArray[np.float32]
     """Shape (batch, num_outputs), not calibrated."""
@@ -40,27 +39,27 @@ class NetworkOutput(NamedTuple):
 
 
 class NetworkSession(Protocol):
-    """Anything that can run a batch through a network."""
+    """Interface of a session, so that tests can replace it."""
 
     def run(self, pixels: npt.NDArray[np.float32]) -> NetworkOutput:
-        """Runs pictures of shape (batch, 3, height, width), normalized float32, through the network."""
+        """Runs a batch of shape (batch, 3, height, width), normalized float32."""
         ...
 
 
 class OnnxSession:
-    """A network file opened with ONNX Runtime; `run` may be called from several threads at once.
+    """A network file opened with ONNX Runtime; several threads may call `run` at once.
 
     Args:
         path: The `.onnx` file.
-        providers: Execution providers in order of preference, each with its options where it has some.
-        num_threads: Threads of one run; None leaves the choice to ONNX Runtime.
-        bind_to: Device ("cuda") that keeps the buffers of every batch size, so that a run allocates nothing and only
-            copies its pictures there and its answers back. None leaves the buffers to ONNX Runtime.
-        optimize: False for a file that was optimized for this very processor.
-        optimized_copy: File for the network as ONNX Runtime optimized it for this processor.
+        providers: Execution providers in order of preference.
+        num_threads: Threads of one run; None for ONNX Runtime's default.
+        bind_to: Device ("cuda") on which to keep buffers for every batch size, so that a run only copies pictures to
+            the device and its outputs back. None to let ONNX Runtime allocate them in each run.
+        optimize: False for a file that is already optimized for this processor.
+        optimized_copy: If given, ONNX Runtime writes the network to this file as optimized for this processor.
 
     Raises:
-        BundleError: The file does not load, lacks our inputs, outputs or metadata, or contradicts itself.
+        BundleError: The file does not load, or its inputs, outputs or metadata are not those of a bundle.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class OnnxSession:
         return NetworkOutput(logits, features)
 
     def _buffers(self, shape: tuple[int, ...], device: str) -> "_Buffers":
-        """The buffers of this thread for one batch size."""
+        """Returns the buffers of this thread for one batch size."""
         by_shape: dict[tuple[int, ...], _Buffers] = self._bound.__dict__.setdefault("by_shape", {})
         if shape not in by_shape:
             by_shape[shape] = _Buffers(self._session, shape, device)
@@ -102,15 +101,15 @@ class OnnxSession:
         width = shape[-1] if shape else "no"
         if width != len(self.output_keys):
             raise BundleError(
-                f"{path.name} has another number of outputs than names",
+                f"{path.name} has more or fewer outputs than names of outputs",
                 value=f"{width} outputs",
-                limit=f"{len(self.output_keys)} as in its metadata",
+                limit=f"{len(self.output_keys)}, as in its metadata",
                 remedy="export the network again",
             )
 
 
 class _Buffers:
-    """Input and outputs of one batch size, which stay on a device; for one thread at a time."""
+    """Input and output buffers on a device for one batch size; used by one thread."""
 
     def __init__(self, session: Any, shape: tuple[int, ...], device: str) -> None:
         from onnxruntime import OrtValue
@@ -122,7 +121,7 @@ class _Buffers:
             self._binding.bind_output(name, device)
 
     def run(self, pixels: npt.NDArray[np.float32]) -> NetworkOutput:
-        """Copies the pictures in, runs, and copies the answers out."""
+        """Copies the pictures to the device, runs the network, and copies the outputs back."""
         self._pixels.update_inplace(np.ascontiguousarray(pixels))
         self._session.run_with_iobinding(self._binding)
         logits, features = self._binding.copy_outputs_to_cpu()
@@ -130,17 +129,17 @@ class _Buffers:
 
 
 def _options(num_threads: int | None, *, optimize: bool, optimized_copy: Path | None) -> Any:
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the import, which already writes a device id
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the import, which would write a device id
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors are raised too, and told once, by us
-    # A thread that waits for its part of the next operator spins this long before it sleeps. Without spinning a run of
-    # two threads takes 9 % longer on an idle host; with as much as ONNX Runtime's own, 45 % longer on a busy one.
+    options.log_severity_level = 4  # errors are raised as exceptions too
+    # A thread that waits for the next operator spins this long before it sleeps. Without spinning, a run with two
+    # threads takes 9 % longer on an idle host; with ONNX Runtime's default, 45 % longer on a busy one.
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    # The arena for activations stays on, though it never shrinks: fresh pages for each run cost 20 to 25 % of two runs
-    # side by side (docs/experiments.md), and on a CPU every run has the same shape.
+    # The memory arena for activations stays on although it never shrinks: without it, two runs side by side take 20 to
+    # 25 % longer (docs/experiments.md), and on a CPU every run has the same shape.
     if num_threads is not None:
         options.intra_op_num_threads = num_threads
     if not optimize:
@@ -155,11 +154,11 @@ def _open(path: Path, providers: Sequence[Provider], options: Any) -> Any:
 
     try:
         return onnxruntime.InferenceSession(path, options, providers=list(providers))
-    except Exception as error:  # ONNX Runtime raises its own classes straight from Exception
+    except Exception as error:  # ONNX Runtime's errors derive directly from Exception
         raise BundleError(
             f"{path.name} does not load as an ONNX network",
             value=str(error).partition("\n")[0][:200],
-            remedy="export the network again or fetch the bundle anew",
+            remedy="export the network again, or fetch the bundle again",
         ) from error
 
 
@@ -171,7 +170,7 @@ def _output_keys(session: Any, path: Path) -> tuple[str, ...]:
         keys = ()
     if not keys or metadata.get(LABEL_HASH_FIELD) != label_hash(keys):
         raise BundleError(
-            f"{path.name} does not carry the names of its outputs, or their hash does not fit",
+            f"{path.name} lacks the names of its outputs, or their hash is wrong",
             limit=f"metadata {OUTPUT_KEYS_FIELD} and {LABEL_HASH_FIELD}",
             remedy="export the network with training/export.py",
         )
@@ -183,7 +182,7 @@ def _require_names(session: Any, path: Path) -> None:
     outputs = {node.name for node in session.get_outputs()}
     if inputs != {INPUT_NAME} or not {LOGITS_NAME, FEATURES_NAME} <= outputs:
         raise BundleError(
-            f"{path.name} has other inputs or outputs than agreed",
+            f"{path.name} does not have the inputs and outputs of a bundle's network",
             value=f"{sorted(inputs)} -> {sorted(outputs)}",
             limit=f"{INPUT_NAME} -> {LOGITS_NAME}, {FEATURES_NAME}",
             remedy="export the network with training/export.py",
@@ -195,8 +194,8 @@ def _require_pictures(session: Any, path: Path) -> None:
     shape = list(node.shape)
     if node.type != "tensor(float)" or len(shape) != 4 or isinstance(shape[0], int) or shape[1] != 3:
         raise BundleError(
-            f"{path.name} takes other pictures than agreed",
+            f"{path.name} does not take pictures in the shape of a bundle's network",
             value=f"{node.type} of {shape}",
-            limit="tensor(float) of any number of pictures, 3, height, width",
+            limit="tensor(float) of [any number of pictures, 3, height, width]",
             remedy="export the network with training/export.py",
         )

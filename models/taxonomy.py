@@ -1,7 +1,7 @@
-"""Taxa, their names and ranks, and which network output means which taxon.
+"""Taxa, their names and ranks, and the taxon of each network output.
 
-Several outputs may be one taxon (the same plant in two data sets), so output -> taxon is many to one and probabilities
-are summed, never compared. An output is known by its *key*, a taxon by its *taxon id*; neither is ever an index.
+Several outputs may belong to one taxon (the same plant in two data sets); their probabilities are summed. An output is
+identified by its key, a taxon by its taxon id, never by an index.
 """
 
 import hashlib
@@ -22,56 +22,56 @@ NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Taxon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One plant as botany names it.
+    """A plant with its botanical names.
 
-    A taxon of rank "genus" stands for pictures that were only named to their genus ("Crocus spp."): it counts for its
-    genus and is never called a species.
+    A taxon of rank "genus" stands for pictures that are identified only to their genus ("Crocus spp."). Its probability
+    counts for the genus, and an answer never names it as a species.
     """
 
     taxon_id: NonEmpty
-    """Stable identifier, never an index: survives retraining and corrected names."""
+    """Stable identifier, which stays the same after retraining and when names are corrected."""
     rank: Rank
     """Taxonomic rank of the accepted name."""
     scientific_name: NonEmpty
-    """Accepted name without its author."""
+    """Accepted name without the author."""
     genus: NonEmpty
     """Genus of the accepted name."""
     family: str = ""
-    """Botanical family, empty where unknown."""
+    """Botanical family, empty if unknown."""
     author: str = ""
     """Author of the name, as cited after it."""
     synonyms: tuple[str, ...] = ()
     """Other scientific names of the same taxon."""
     common_names: tuple[str, ...] = ()
-    """Names in everyday language, the best known first."""
+    """Common names, the best known first."""
     gbif_id: int | None = None
-    """Key in the GBIF backbone taxonomy, where known."""
+    """Key in the GBIF backbone taxonomy, if known."""
 
 
 class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One output of the network, in the order of the logits."""
 
     key: NonEmpty
-    """Unique name of the output: source, colon, the name that its pictures carry there (or the taxon id)."""
+    """Unique name of the output: its source, a colon, and the name in that source or the taxon id."""
     source: NonEmpty
-    """Data set whose pictures taught this output."""
+    """Data set whose pictures this output was trained on."""
     taxon_id: NonEmpty
-    """The taxon that this output means."""
+    """The taxon of this output."""
 
 
 class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """The taxa that a network can name and the order of its outputs (the file `taxa.json`).
+    """The taxa that a network can name, and its outputs in order: the content of `taxa.json`.
 
     Raises:
-        DataError: Two taxa or two outputs share a name, or an output means a taxon that is not listed.
+        DataError: Two taxa have the same id, two outputs have the same key, or the taxon of an output is not listed.
     """
 
     taxonomy_version: NonEmpty
-    """Which edition of the names this is; changes without retraining."""
+    """Edition of the names; changes without retraining."""
     taxa: tuple[Taxon, ...]
-    """Every taxon once, in any order."""
+    """All taxa, in any order."""
     outputs: tuple[Output, ...]
-    """Every network output, in the order of the logits."""
+    """All network outputs, in the order of the logits."""
 
     def __post_init__(self) -> None:
         _require_unique("taxon id", (taxon.taxon_id for taxon in self.taxa))
@@ -80,42 +80,42 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         for output in self.outputs:
             if output.taxon_id not in known:
                 raise DataError(
-                    f"output {output.key!r} means a taxon that is not listed",
+                    f"the taxon of output {output.key!r} is not listed",
                     value=output.taxon_id,
-                    remedy="add the taxon to `taxa` or correct the output",
+                    remedy="add the taxon to `taxa`, or correct the output",
                 )
 
     @property
     def output_keys(self) -> tuple[str, ...]:
-        """The ordered keys of the outputs; with nothing else they decide the label hash."""
+        """The keys of the outputs in order; the label hash depends on nothing else."""
         return tuple(output.key for output in self.outputs)
 
     @cached_property
     def label_hash(self) -> str:
-        """SHA-256 over the ordered output keys only, so that names can be corrected without retraining."""
+        """SHA-256 of the output keys in order, without names, so that names can be corrected without retraining."""
         return label_hash(self.output_keys)
 
     @cached_property
     def taxon_of_output(self) -> npt.NDArray[np.intp]:
-        """For each output the position of its taxon in `taxa`; shape (num_outputs,)."""
+        """Position in `taxa` of each output's taxon, shape (num_outputs,)."""
         position = {taxon.taxon_id: index for index, taxon in enumerate(self.taxa)}
         return np.array([position[output.taxon_id] for output in self.outputs], dtype=np.intp)
 
     @cached_property
     def genera(self) -> "Groups":
-        """The genera, and the genus of each taxon."""
+        """The taxa grouped by genus."""
         return Groups.of([taxon.genus for taxon in self.taxa])
 
     @cached_property
     def families(self) -> "Groups":
-        """The families, and the family of each taxon; taxa of unknown family share the name ""."""
+        """The taxa grouped by family; the group "" holds the taxa whose family is unknown."""
         return Groups.of([taxon.family for taxon in self.taxa])
 
     def search(self, query: str, limit: int = 20) -> list[Taxon]:
-        """Finds taxa whose scientific name, synonym, common name or family has a word that starts with the query.
+        """Finds taxa with a scientific name, synonym, common name or family in which a word starts with the query.
 
         Args:
-            query: What a person typed; case, accents and surrounding space do not matter. Empty finds every taxon.
+            query: Text to look for; case, accents and surrounding spaces are ignored. Empty text finds every taxon.
             limit: Most taxa to return.
 
         Returns:
@@ -126,42 +126,42 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @cached_property
     def _searchable(self) -> list[tuple[Taxon, str]]:
-        """The taxa by scientific name, each with all its folded names, a space in front of every word.
+        """The taxa by scientific name, each with all its folded names, where a space precedes every word.
 
-        Folding 5,337 taxa takes 50 ms, so it is done once.
+        Cached, since folding 5,337 taxa takes 50 ms.
         """
         ordered = sorted(self.taxa, key=lambda taxon: taxon.scientific_name)
         return [(taxon, "".join(f" {fold(name)}\n" for name in _names(taxon))) for taxon in ordered]
 
 
 class Groups(msgspec.Struct, frozen=True):
-    """A partition of the taxa: the group names in order, and for each taxon the position of its group."""
+    """A partition of the taxa into groups, such as genera."""
 
     names: tuple[str, ...]
-    """Distinct names, sorted."""
+    """Distinct names of the groups, sorted."""
     of_taxon: npt.NDArray[np.intp]
-    """Shape (num_taxa,), values in [0, len(names))."""
+    """Position of each taxon's group in `names`, shape (num_taxa,)."""
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "Groups":
-        """Groups taxa by one name each, given in the order of the taxa."""
+        """Groups taxa by a name of each, given in the order of the taxa."""
         distinct = sorted(set(names))
         position = {name: index for index, name in enumerate(distinct)}
         return cls(tuple(distinct), np.array([position[name] for name in names], dtype=np.intp))
 
 
 def label_hash(output_keys: Iterable[str]) -> str:
-    """SHA-256, in hex, of the ordered output keys; a line feed ends each key."""
+    """Returns the SHA-256, in hex, of the output keys in order, each followed by a line feed."""
     return hashlib.sha256("".join(f"{key}\n" for key in output_keys).encode()).hexdigest()
 
 
 def taxon_id_from_name(scientific_name: str) -> str:
-    """Derives the stable id of a taxon from its accepted name: "Carex × alba" -> "carex-x-alba"."""
+    """Derives the id of a taxon from its accepted name: "Carex × alba" -> "carex-x-alba"."""
     return re.sub(r"[^a-z0-9]+", "-", fold(scientific_name.replace("×", "x "))).strip("-")
 
 
 def fold(text: str) -> str:
-    """Reduces text to what a search compares: no accents, no case, single spaces."""
+    """Normalizes text for a search: no accents, no case, single spaces."""
     plain = unicodedata.normalize("NFKD", text)
     return " ".join("".join(char for char in plain if not unicodedata.combining(char)).casefold().split())
 
@@ -174,5 +174,5 @@ def _require_unique(what: str, values: Iterable[str]) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:
-            raise DataError(f"the same {what} stands twice", value=value, remedy=f"give every {what} once")
+            raise DataError(f"duplicate {what}", value=value, remedy=f"list every {what} once")
         seen.add(value)

@@ -19,7 +19,7 @@ def on_white(image):
 
 @pytest.mark.parametrize("size", [LARGE, (600_000, 3), (3, 300_000), (1, 1)], ids=str)
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "L", "CMYK"])
-def test_every_pixel_is_turned_whatever_the_proportions(mode, size):
+def test_every_pixel_is_converted_whatever_the_proportions(mode, size):
     image = foliage(LARGE).resize(size).convert("RGBA")
     image.putalpha(foliage(LARGE, seed=2).convert("L").resize(size))
     image = image.convert("RGB").convert("CMYK") if mode == "CMYK" else image.convert(mode)
@@ -46,6 +46,6 @@ def test_sixteen_bits_are_scaled_in_every_tile():
     assert difference(np.asarray(to_rgb(Image.fromarray(grey)))[..., 1], grey // 257) == 0
 
 
-def test_plain_rgb_is_given_back_without_a_copy():
+def test_plain_rgb_is_returned_without_a_copy():
     image = foliage((64, 48))
     assert to_rgb(image) is image

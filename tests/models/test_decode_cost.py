@@ -30,7 +30,7 @@ def test_cost_names_the_format(file_format):
     assert decode_cost(encode(scene(), file_format), SPEC).format == file_format
 
 
-def test_large_jpegs_cost_what_is_left_of_them():
+def test_large_jpegs_cost_their_reduced_size():
     full, half, quarter = (
         cost(claiming_size("JPEG", size)) for size in ((1_500, 1_500), (3_000, 3_000), (6_000, 6_000))
     )
@@ -55,12 +55,12 @@ def split_scans(data):
     return data[:at] + b"\xff\xda" + struct.pack(">HB", 8, 1) + b"\x01\x00\x00\x3f\x00" + data[at + 14 :]
 
 
-def test_baseline_jpegs_may_come_in_several_scans_too():
+def test_baseline_jpegs_can_have_several_scans():
     data = encode(scene((2_000, 1_000)), "JPEG")
     assert cost(split_scans(data)) - cost(data) == pytest.approx(6 * 2e6, rel=0.05)
 
 
-def test_phone_file_of_several_pictures_costs_what_its_first_one_does():
+def test_file_with_several_pictures_costs_as_much_as_its_first():
     image, second = scene((1_600, 1_200)), scene((40, 40))
     alone = encode(image, "JPEG")
     both = encode(image, "MPO", save_all=True, append_images=[second], quality=95, subsampling=0)
@@ -68,14 +68,14 @@ def test_phone_file_of_several_pictures_costs_what_its_first_one_does():
 
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
-def test_a_turned_picture_stands_in_memory_twice(file_format):
+def test_a_rotated_picture_is_in_memory_twice(file_format):
     image = scene((1_000, 700))
     assert cost(as_camera_file(image, file_format, 6)) - cost(encode(image, file_format)) == pytest.approx(
         4 * 1_000 * 700, rel=0.05
     )
 
 
-def test_exif_behind_the_pixels_of_a_png_may_turn_it():
+def test_exif_after_the_pixels_of_a_png_may_rotate_it():
     rows = [bytes(3_000)] * 1_000
     late = png((1_000, 1_000), 8, 2, rows, behind=png_chunk(b"eXIf", exif(6)[6:]))
     assert cost(late) - cost(png((1_000, 1_000), 8, 2, rows)) == pytest.approx(4e6, rel=0.05)
@@ -89,7 +89,7 @@ def test_transparency_costs_more(file_format):
     assert cost(encode(transparent, file_format)) > cost(encode(opaque, file_format)) + 96 * 64
 
 
-def test_what_the_header_tells_is_refused():
+def test_a_header_over_the_limits_is_refused():
     for data, kind in (
         (b"GIF89a", UnsupportedFormat),
         (claiming_size("WEBP", (8_000, 6_250)), TooManyPixels),
@@ -114,7 +114,7 @@ def test_every_cut_of_a_file_has_a_cost_or_is_refused(file_format):
 
 @pytest.mark.filterwarnings("ignore")  # what Pillow warns of in damaged files is told by our own errors
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_what_is_refused_for_its_header_would_be_refused_alike_without_it(file_format):
+def test_refusals_by_header_are_those_of_the_decoder(file_format):
     data = as_camera_file(foliage((40, 24)), file_format, 6)
     generator = random.Random(f"{file_format} header")
     num_refused = 0
@@ -203,7 +203,7 @@ def measured_pictures():
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="resets the peak of memory in /proc")
-def test_promises_are_kept_and_at_most_1_6_times_the_memory(tmp_path):
+def test_estimates_are_between_0_9_and_1_6_times_the_measured_memory(tmp_path):
     promised = {}
     for name, data in measured_pictures():
         (tmp_path / name).write_bytes(data)

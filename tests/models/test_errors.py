@@ -29,7 +29,7 @@ def test_codes_never_change():
     assert {name: kind.code for name, kind in error_classes().items()} == CODES
 
 
-def test_tree_in_the_docstring_is_the_tree_of_the_classes():
+def test_tree_in_the_docstring_matches_the_classes():
     parents = []
     for line in errors.__doc__.splitlines():
         words = line.replace("└──", "   ").replace("├──", "   ").replace("│", " ")
@@ -42,7 +42,7 @@ def test_tree_in_the_docstring_is_the_tree_of_the_classes():
     assert drawn == list(CODES)
 
 
-def test_sentence_tells_problem_value_limit_and_remedy():
+def test_message_has_problem_value_limit_and_remedy():
     error = InputError("the batch is too small", value=0, limit="at least 1", remedy="raise batch_size")
     assert str(error) == "the batch is too small (got 0; expected at least 1): raise batch_size."
     assert (error.problem, error.value, error.limit, error.remedy) == (
@@ -60,11 +60,11 @@ def test_sentence_tells_problem_value_limit_and_remedy():
         ({"value": 0, "remedy": "mend it"}, "it is wrong (got 0): mend it."),
     ],
 )
-def test_sentence_leaves_out_what_is_not_known(facts, sentence):
+def test_message_leaves_out_what_is_not_given(facts, sentence):
     assert str(InputError("it is wrong", **facts)) == sentence
 
 
-def test_error_from_another_process_says_the_same():
+def test_error_from_another_process_has_the_same_message():
     error = TooManyPixels("too large", value="9 x 9", limit="at most 8", remedy="send less")
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - what multiprocessing does, with our own bytes
     assert type(copy) is TooManyPixels

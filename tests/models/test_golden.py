@@ -1,4 +1,4 @@
-"""A network that computes otherwise than when it was sealed is told from one that only rounds otherwise."""
+"""The golden picture detects a network that computes wrong results, and accepts differences in rounding."""
 
 import json
 import warnings
@@ -33,46 +33,46 @@ def seal(folder, network_file, file):
     )
 
 
-def test_a_bundle_gives_back_its_golden_picture(tmp_path, network_file, file):
+def test_a_bundle_returns_its_golden_picture(tmp_path, network_file, file):
     assert seal(tmp_path / "tiny", network_file, file).golden() == GOLDEN
 
 
-def test_the_golden_picture_is_a_part_that_is_known(tmp_path, network_file, file):
+def test_the_golden_picture_is_a_known_part(tmp_path, network_file, file):
     bundle = seal(tmp_path / "tiny", network_file, file)
     with warnings.catch_warnings(action="error"):
         load_bundle(bundle.folder)
 
 
-def test_a_changed_golden_picture_is_refused_as_any_other_file(tmp_path, network_file, file):
+def test_a_changed_golden_picture_is_refused(tmp_path, network_file, file):
     folder = seal(tmp_path / "tiny", network_file, file).folder
     (folder / GOLDEN_FILE).write_text("{}")
     with pytest.raises(BundleError, match=f"SHA-256 of {GOLDEN_FILE} differs"):
         load_bundle(folder)
 
 
-def test_a_bundle_from_before_has_none(sealed):
+def test_a_bundle_of_an_early_version_has_none(sealed):
     assert load_bundle(sealed).golden() is None
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b'{"picture": "?", "logits": {}}', b'{"picture": "", "logits": {"fp8": []}}']
 )
-def test_a_record_that_cannot_be_read_is_told(tmp_path, network_file, content):
+def test_a_file_that_cannot_be_read_is_named(tmp_path, network_file, content):
     (tmp_path / "golden").write_bytes(content)
     bundle = seal(tmp_path / "tiny", network_file, tmp_path / "golden")
     with pytest.raises(BundleError, match=rf"{GOLDEN_FILE} cannot be read"):
         bundle.golden()
 
 
-def test_the_picture_stands_as_base64_in_the_file(file):
+def test_the_picture_is_base64_in_the_file(file):
     assert json.loads(file.read_text())["picture"] == "iVBORwD/"
 
 
-def test_what_was_recorded_passes():
+def test_the_recorded_logits_pass():
     answer(GOLDEN, GOLDEN.logits["fp32"])
 
 
-def test_rounding_passes():
+def test_rounded_logits_pass():
     answer(GOLDEN, np.add(GOLDEN.logits["fp32"], [0.01, -0.01, 0.02, 0.0]))
 
 
@@ -93,24 +93,24 @@ def test_logits_that_are_all_higher_pass_as_their_probabilities_are_the_same():
     ids=["exchanged", "zeros", "nan", "infinite", "too few", "a batch"],
 )
 def test_another_answer_is_refused(logits):
-    with pytest.raises(BundleError, match=r"fp32 network answers the golden picture otherwise .*at most 0\.02.*fetch"):
+    with pytest.raises(BundleError, match=r"fp32 network does not give the recorded answer .*at most 0\.02.*fetch"):
         answer(GOLDEN, logits)
 
 
 def test_the_temperature_decides_how_much_a_difference_of_logits_weighs():
     nearly = np.add(GOLDEN.logits["fp32"], [0.1, 0.0, 0.0, 0.0])
     answer(GOLDEN, nearly, temperature=5.0)
-    with pytest.raises(BundleError, match=r"differs by 0\.02"):
+    with pytest.raises(BundleError, match=r"difference in probability of 0\.02"):
         answer(GOLDEN, nearly, temperature=1.0)
 
 
-def test_each_precision_is_held_against_its_own_record():
+def test_each_precision_is_compared_with_its_own_logits():
     golden = replace(GOLDEN, logits={**GOLDEN.logits, "int8": (0.0, 3.0, 0.0, 0.0)})
     answer(golden, [0.0, 3.0, 0.0, 0.0], precision="int8")
-    with pytest.raises(BundleError, match="int8 network answers"):
+    with pytest.raises(BundleError, match="int8 network does not give"):
         answer(golden, GOLDEN.logits["fp32"], precision="int8")
 
 
-def test_a_precision_without_a_record_is_told():
-    with pytest.raises(BundleError, match=r"no recorded answer of that precision \(got fp16; expected fp32\): export"):
+def test_a_precision_without_recorded_logits_is_refused():
+    with pytest.raises(BundleError, match=r"no recorded logits of that precision \(got fp16; expected fp32\): export"):
         answer(GOLDEN, GOLDEN.logits["fp32"], precision="fp16")

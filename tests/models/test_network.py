@@ -48,7 +48,7 @@ def test_logits_and_features_agree_with_a_plain_call(network, pixels):
     assert not torch.allclose(features[0], features[1])
 
 
-def test_exported_call_gives_both_outputs(network, pixels):
+def test_exported_call_returns_both_outputs(network, pixels):
     with torch.inference_mode():
         logits, features = ExportableNetwork(network).eval()(pixels)
         again = network.logits_and_features(pixels)
@@ -64,7 +64,7 @@ def test_head_and_backbone_share_out_the_parameters(network):
     assert {id(network.head.weight), id(network.head.bias)} == head
 
 
-def test_training_starts_at_chance():
+def test_the_first_loss_is_that_of_guessing():
     torch.manual_seed(3)
     network = PlantNetwork(BUILD, 17).train()
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_training_starts_at_chance():
     assert surprise.item() == pytest.approx(math.log(17), abs=0.4)
 
 
-def test_dropout_acts_in_front_of_the_classifier_and_only_in_training(pixels):
+def test_dropout_acts_before_the_classifier_and_only_in_training(pixels):
     network = PlantNetwork(BUILD, 5, dropout=0.9).eval()
     with torch.no_grad():
         torch.testing.assert_close(network(pixels), network(pixels))

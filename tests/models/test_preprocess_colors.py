@@ -63,7 +63,7 @@ def test_orientation_outside_the_standard_leaves_the_picture_as_it_is(orientatio
     assert difference(read_picture(data).image, scene()) < 3
 
 
-def test_exif_behind_the_pixels_of_a_png_still_turns_it():
+def test_exif_after_the_pixels_of_a_png_is_applied():
     rows = [bytes(RED + GREEN), bytes(RED + GREEN), bytes(RED + GREEN)]
     data = png((2, 3), 8, 2, rows, behind=png_chunk(b"eXIf", exif(6)[6:]))
     assert upright_size(data) == read_picture(data).image.size == (3, 2)
@@ -72,7 +72,7 @@ def test_exif_behind_the_pixels_of_a_png_still_turns_it():
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of damaged EXIF
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP", "HEIF"])
-def test_damaged_exif_does_not_refuse_a_sound_picture(file_format):
+def test_damaged_exif_does_not_refuse_an_intact_picture(file_format):
     data = encode(scene(), file_format, exif=NOT_A_TIFF)
     assert difference(read_picture(data).image, scene()) < 3
     assert upright_size(data) == LANDSCAPE
@@ -90,7 +90,7 @@ def test_damaged_exif_does_not_refuse_a_sound_picture(file_format):
         pytest.param((0x8769, 9, 1, b"\xff\xff\xff\x00"), id="directory pointer below 0"),
     ],
 )
-def test_odd_exif_tag_keeps_no_rotated_photo_out(file_format, odd):
+def test_invalid_exif_tag_does_not_refuse_a_rotated_photo(file_format, odd):
     tags = exif_with_entries((0x112, 3, 1, b"\0\6\0\0"), odd)
     data = encode(as_stored(scene(), 6), file_format, exif=tags)
     picture = read_picture(data)
@@ -110,24 +110,24 @@ def test_palette_becomes_its_colors():
     assert seen(encode(TRANSPARENT_PALETTE, "PNG"), (0, 0), (1, 0), (2, 0)) == [RED, GREEN, BLUE]
 
 
-def test_transparent_palette_entry_lies_on_white():
+def test_transparent_palette_entry_is_blended_with_white():
     data = encode(TRANSPARENT_PALETTE, "PNG", transparency=1)
     assert seen(data, (0, 0), (1, 0), (2, 0)) == [RED, WHITE, BLUE]
 
 
-def test_half_transparent_palette_entries_lie_on_white():
+def test_half_transparent_palette_entries_are_blended_with_white():
     data = encode(TRANSPARENT_PALETTE, "PNG", transparency=bytes([255, 0, 102]))
     *sure, mixed = seen(data, (0, 0), (1, 0), (2, 0))
     assert sure == [RED, WHITE]
     assert mixed == pytest.approx([0.4 * c + 0.6 * 255 for c in BLUE], abs=1.01)
 
 
-def test_grey_becomes_three_equal_channels():
+def test_gray_becomes_three_equal_channels():
     assert seen(encode(Image.new("L", (4, 4), 77), "PNG"), (1, 1)) == [(77, 77, 77)]
     assert seen(encode(Image.new("L", (16, 16), 77), "JPEG"), (1, 1)) == [(77, 77, 77)]
 
 
-def test_grey_with_alpha_lies_on_white():
+def test_gray_with_alpha_is_blended_with_white():
     image = Image.new("LA", (3, 1))
     image.putdata([(50, 255), (50, 0), (50, 127)])
     assert seen(encode(image, "PNG"), (0, 0), (1, 0)) == [(50, 50, 50), WHITE]
@@ -135,7 +135,7 @@ def test_grey_with_alpha_lies_on_white():
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "WEBP", "HEIF", "AVIF"])
-def test_alpha_lies_on_white(file_format):
+def test_alpha_is_blended_with_white(file_format):
     image = Image.new("RGBA", (64, 64), (*BLUE, 255))
     image.paste((*RED, 0), (0, 0, 32, 64))
     clear, solid = seen(encode(image, file_format), (8, 8), (56, 8))
@@ -158,12 +158,12 @@ def test_one_bit_picture_is_black_and_white():
     assert seen(encode(image, "PNG"), (0, 0), (1, 0)) == [BLACK, WHITE]
 
 
-def test_16_bit_grey_png_spans_black_to_white():
+def test_16_bit_gray_png_spans_black_to_white():
     data = png((3, 1), 16, 0, [struct.pack(">3H", 0, 128 * 257, 65535)])
     assert seen(data, (0, 0), (1, 0), (2, 0)) == [BLACK, (128, 128, 128), WHITE]
 
 
-def test_transparent_16_bit_grey_lies_on_white():
+def test_transparent_16_bit_gray_is_blended_with_white():
     data = png((3, 1), 16, 0, [struct.pack(">3H", 0, 1000, 30 * 257)], png_chunk(b"tRNS", struct.pack(">H", 1000)))
     assert seen(data, (0, 0), (1, 0), (2, 0)) == [BLACK, WHITE, (30, 30, 30)]
 
@@ -173,7 +173,7 @@ def test_16_bit_colors_keep_their_high_bytes():
     assert seen(png((2, 1), 16, 2, [struct.pack(">6H", *samples)]), (0, 0), (1, 0)) == [(200, 100, 0), (0, 255, 7)]
 
 
-def test_16_bit_alpha_lies_on_white():
+def test_16_bit_alpha_is_blended_with_white():
     grey = png((2, 1), 16, 4, [struct.pack(">4H", 40 * 257, 65535, 40 * 257, 0)])
     color = png((2, 1), 16, 6, [struct.pack(">8H", 0, 65535, 0, 65535, 0, 0, 0, 0)])
     assert seen(grey, (0, 0), (1, 0)) == [(40, 40, 40), WHITE]
@@ -181,12 +181,12 @@ def test_16_bit_alpha_lies_on_white():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
-def test_few_bits_of_grey_are_stretched_to_eight(depth):
+def test_few_bits_of_gray_are_stretched_to_eight(depth):
     darkest_then_lightest = bytes([(2**depth - 1) << (8 - 2 * depth)])
     assert seen(png((2, 1), depth, 0, [darkest_then_lightest]), (0, 0), (1, 0)) == [BLACK, WHITE]
 
 
-def test_wide_grey_that_pillow_wrote_keeps_its_brightness():
+def test_wide_gray_that_pillow_wrote_keeps_its_brightness():
     image = Image.fromarray(np.array([[0, 60 * 257, 65535]], dtype=np.uint16))
     assert image.mode == "I;16"
     data = encode(image, "PNG")

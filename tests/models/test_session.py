@@ -119,7 +119,7 @@ def test_other_inputs_or_outputs_are_refused(tmp_path, change):
 )
 def test_network_for_other_pictures_is_refused(tmp_path, change, told):
     message = refusal(write_network(tmp_path / NETWORK, **change))
-    assert "takes other pictures than agreed" in message
+    assert "does not take pictures in the shape of a bundle's network" in message
     assert told in message
 
 
@@ -143,13 +143,13 @@ KEYS = TAXONOMY.output_keys
 )
 def test_file_without_sound_names_of_its_outputs_is_refused(tmp_path, metadata):
     message = refusal(write_network(tmp_path / NETWORK, metadata=metadata))
-    assert "does not carry the names of its outputs" in message
+    assert "lacks the names of its outputs" in message
 
 
-def test_names_for_another_number_of_outputs_are_refused(tmp_path):
+def test_more_or_fewer_names_than_outputs_are_refused(tmp_path):
     message = refusal(write_network(tmp_path / NETWORK, keys=KEYS[:3]))
     assert "got 4 outputs; expected 3" in message
 
 
-def test_logits_that_are_no_table_are_refused(tmp_path):
+def test_logits_without_an_output_axis_are_refused(tmp_path):
     assert "got no outputs" in refusal(write_network(tmp_path / NETWORK, flat_logits=True))
