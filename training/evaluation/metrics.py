@@ -1,4 +1,4 @@
-"""How often the answers are right, and how sure that figure is. Pure functions over NumPy arrays.
+"""Metrics of classification with their intervals: pure functions over NumPy arrays.
 
 Letters in names: N pictures, C classes (outputs or taxa).
 """
@@ -17,7 +17,7 @@ _ECE_BINS: Final = 15  # as Guo et al. 2017
 
 
 class Share(msgspec.Struct, frozen=True):
-    """A measured share with its number of pictures and 95 % interval."""
+    """A share in [0, 1] with its number of pictures and its 95 % interval."""
 
     value: float
     num_pictures: int
@@ -25,7 +25,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 def share(hits: int, total: int) -> Share:
-    """Hits of total with the Wilson score interval (Wilson 1927), which holds near 0 and 1 and for few pictures."""
+    """Returns hits / total with its Wilson score interval (Wilson 1927), valid near 0 and 1 and for few pictures."""
     rate = hits / total
     spread = _Z_95**2 / total
     center = (rate + spread / 2) / (1 + spread)
@@ -34,17 +34,17 @@ def share(hits: int, total: int) -> Share:
 
 
 def top_k_hits(scores_NC: Floats, labels_N: Whole, k: int) -> npt.NDArray[np.bool_]:
-    """Whether the right class is among the k best; ties and scores that are no numbers count against it. Shape (N,)."""
+    """Returns whether the right class is among the k best, shape (N,); ties and NaN count as misses."""
     right = scores_NC[np.arange(len(labels_N)), labels_N][:, None]
     rivals = scores_NC.shape[1] - 1 - (scores_NC < right).sum(axis=1)
     return np.asarray(rivals < k)
 
 
 def macro_top1(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> tuple[float, tuple[float, float]]:
-    """Mean over the classes of each class's share of hits, with its 95 % interval.
+    """Returns the mean over the classes of each class's share of hits, and its 95 % interval.
 
-    The interval is normal, from the binomial variance of every class; two added hits and misses (as Agresti and Coull
-    1998) keep a class of few pictures from claiming certainty.
+    The interval is normal, from the binomial variance of every class. Two hits and two misses are added to each class
+    (as by Agresti and Coull 1998), so that the variance of a class with few pictures is never 0.
     """
     classes, index = np.unique(labels_N, return_inverse=True)
     counts = np.bincount(index)
@@ -56,7 +56,7 @@ def macro_top1(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> tuple[float, t
 
 
 def expected_calibration_error(probabilities_NC: Floats, labels_N: Whole) -> float:
-    """Mean distance between confidence and accuracy over 15 equal bins of confidence (Guo et al. 2017), in [0, 1]."""
+    """Returns the mean gap of confidence and accuracy over 15 equal bins of confidence (Guo et al. 2017), in [0, 1]."""
     confidence = probabilities_NC.max(axis=1)
     hits = probabilities_NC.argmax(axis=1) == labels_N
     bins = np.minimum((confidence * _ECE_BINS).astype(np.int64), _ECE_BINS - 1)
@@ -65,13 +65,13 @@ def expected_calibration_error(probabilities_NC: Floats, labels_N: Whole) -> flo
 
 
 def negative_log_likelihood(probabilities_NC: Floats, labels_N: Whole) -> float:
-    """Mean of minus the log of the right class's probability, in nats."""
+    """Returns the mean negative log of the right class's probability, in nats."""
     right = probabilities_NC[np.arange(len(labels_N)), labels_N]
     return float(-np.log(np.maximum(right, 1e-12)).mean())
 
 
 def confusion_pairs(predicted_N: Whole, labels_N: Whole, most: int) -> list[tuple[int, int, int]]:
-    """The commonest mistakes: (right class, named class, how often), most frequent first."""
+    """Returns the most frequent mistakes as (right class, predicted class, count), the most frequent first."""
     wrong = predicted_N != labels_N
     pairs, counts = np.unique(np.stack([labels_N[wrong], predicted_N[wrong]], axis=1), axis=0, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:most]

@@ -1,4 +1,4 @@
-"""Temperature scaling (Guo et al. 2017): one number, fitted on validation, that makes scores mean what they say."""
+"""Temperature scaling (Guo et al. 2017): one number, fitted on held-out pictures, that calibrates probabilities."""
 
 import math
 from typing import Final
@@ -12,20 +12,20 @@ from training.evaluation.metrics import negative_log_likelihood
 
 LEAST: Final = 0.05
 MOST: Final = 20.0
-_STEPS: Final = 60  # golden-section steps: the bracket shrinks by 0.618 each, to 1e-12 of its size
+_STEPS: Final = 60  # of golden-section search: each shrinks the bracket by 0.618, all to 1e-12 of its size
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
 
 
 def fit_temperature(logits: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], taxonomy: Taxonomy) -> float:
-    """Finds the temperature under which the right taxa are likeliest.
+    """Finds the temperature that gives the labeled taxa the highest likelihood.
 
     Args:
-        logits: Shape (num_pictures, num_outputs), of the very network file that will be served.
-        labels: Shape (num_pictures,), positions of outputs.
-        taxonomy: Outputs of one taxon are summed, as in service.
+        logits: Logits of the network file that will be served, shape (num_pictures, num_outputs).
+        labels: Positions of the labeled outputs, shape (num_pictures,).
+        taxonomy: Gives the taxon of each output; the outputs of a taxon are summed, as in the service.
 
     Returns:
-        A temperature in [0.05, 20]: below 1 sharpens, above 1 softens.
+        A temperature in [0.05, 20]: below 1 it raises the highest probability, above 1 it lowers it.
     """
     taxa = taxonomy.taxon_of_output[labels]
 

@@ -1,7 +1,7 @@
-"""A torch network -> one self-describing ONNX file, optionally with its weights stored in half precision.
+"""Writes a torch network to an ONNX file with metadata, optionally with its weights stored in half precision.
 
-BatchNorm is folded into the convolutions first, in torch, so that the weights that are rounded are the very weights
-that the file holds, and PyTorch can be given the same.
+BatchNorm is folded into the convolutions in torch, before the weights are rounded, so that PyTorch can run with exactly
+the weights of the file.
 """
 
 import json
@@ -23,24 +23,24 @@ from models.session import FEATURES_NAME, INPUT_NAME, LABEL_HASH_FIELD, LOGITS_N
 from models.taxonomy import Taxonomy
 
 OPSET: Final = 20
-_SMALLEST_HALVED: Final = 64  # tensors of fewer numbers (shapes, axes, scalars) stay as they are
+_SMALLEST_HALVED: Final = 64  # smaller tensors (shapes, axes, scalars) stay in float32
 
 
 def fold_batch_norm(network: PlantNetwork, spec: InputSpec) -> None:
     """Folds every BatchNorm that follows a convolution into it, in place; the network must be in evaluation mode.
 
-    Pairs are found by running one picture: a norm belongs to the convolution whose output it is given.
+    The pairs are found by running one picture: a norm follows the convolution whose output is its input.
     """
-    for convolution, norm_name in _pairs(network, spec):
+    for convolution, norm_name in _norms_after_convolutions(network, spec):
         norm = cast(nn.BatchNorm2d, network.get_submodule(norm_name))
         fused = fuse_conv_bn_eval(convolution, norm)
         convolution.weight, convolution.bias = fused.weight, fused.bias
-        rest = [getattr(norm, name) for name in ("drop", "act") if hasattr(norm, name)]  # timm's norms hold both
-        network.set_submodule(norm_name, nn.Sequential(*rest))
+        others = [getattr(norm, name) for name in ("drop", "act") if hasattr(norm, name)]  # timm's norms contain both
+        network.set_submodule(norm_name, nn.Sequential(*others))
 
 
 def round_to_half(network: PlantNetwork) -> None:
-    """Rounds every weight that `write_onnx` stores in half precision to it, in place; the type stays float32."""
+    """Rounds the weights that `write_onnx` stores in half precision, in place; their type stays float32."""
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.numel() >= _SMALLEST_HALVED:
@@ -48,17 +48,17 @@ def round_to_half(network: PlantNetwork) -> None:
 
 
 def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path: Path, *, half_storage: bool) -> None:
-    """Writes the network to one ONNX file with dynamic batch, outputs `logits` and `features`, and its names inside.
+    """Writes the network to an ONNX file with a dynamic batch size, outputs `logits` and `features`, and metadata.
 
     Args:
-        network: In evaluation mode, on the CPU, not compiled.
-        spec: Gives height and width, which are fixed in the file.
-        taxonomy: Its output keys and label hash go into the metadata.
+        network: The network, in evaluation mode, on the CPU, not compiled.
+        spec: Gives the height and width, which the file fixes.
+        taxonomy: Gives the output keys and the label hash for the metadata.
         path: The file to write.
         half_storage: Store weights as float16 and cast them to float32 when the file is loaded.
 
     Raises:
-        BotanifyError: The exporter raised the opset: our promise to runtimes would be broken.
+        BotanifyError: The exporter wrote another opset than `OPSET`.
     """
     example = torch.zeros(2, 3, spec.height, spec.width)
     program = torch.onnx.export(
@@ -83,21 +83,19 @@ def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path:
 
 
 def require_opset(model: onnx.ModelProto) -> None:
-    """Refuses a network that was written for another opset than we promise to runtimes.
+    """Refuses a network whose opset is not `OPSET`, which runtimes of a bundle must support.
 
     Raises:
-        BotanifyError: The opset is another.
+        BotanifyError: The opset differs.
     """
     opset = next(entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"})
     if opset != OPSET:
-        raise BotanifyError(
-            f"the exporter wrote opset {opset} where {OPSET} was asked for; install the locked versions."
-        )
+        raise BotanifyError(f"the exporter wrote opset {opset} instead of {OPSET}; install the locked versions.")
 
 
-def _pairs(network: PlantNetwork, spec: InputSpec) -> list[tuple[nn.Conv2d, str]]:
-    """Convolutions and the names of the norms that are given their outputs."""
-    made_by: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # keeps the outputs alive, so that ids stay unique
+def _norms_after_convolutions(network: PlantNetwork, spec: InputSpec) -> list[tuple[nn.Conv2d, str]]:
+    """Returns each convolution that a norm follows, with the name of the norm."""
+    made_by: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # holds the outputs, so that their ids stay unique
     pairs: list[tuple[nn.Conv2d, str]] = []
 
     def remember(module: nn.Module, _inputs: Any, output: Tensor) -> None:
@@ -124,14 +122,14 @@ def _pairs(network: PlantNetwork, spec: InputSpec) -> list[tuple[nn.Conv2d, str]
 
 
 def _forget_origin(model: onnx.ModelProto) -> None:
-    """Drops the exporter's notes, which hold stack traces with the paths of the machine that exported."""
+    """Removes the exporter's notes, which contain stack traces with paths of the machine."""
     for entry in [*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output, model.graph]:
         del entry.metadata_props[:]
         entry.doc_string = ""
 
 
 def _store_half(model: onnx.ModelProto) -> None:
-    """Stores large float initializers as float16 behind a Cast; ONNX Runtime folds the casts when it loads the file."""
+    """Stores large float initializers as float16 with a Cast to float32, which ONNX Runtime folds on loading."""
     casts = []
     for initializer in model.graph.initializer:
         array = numpy_helper.to_array(initializer)

@@ -43,7 +43,7 @@ def test_ties_count_against_the_right_class():
 
 
 @pytest.mark.parametrize("label", [0, 1])
-def test_a_network_that_answers_no_numbers_is_never_right(label):
+def test_nan_scores_are_never_right(label):
     labels = np.array([label])
     for scores in ([np.nan, np.nan, np.nan], [np.nan, 0.0, 0.0], [1.0, 2.0, np.nan]):
         assert not top_k_hits(np.array([scores]), labels, 1).any()
@@ -77,12 +77,12 @@ def planted(accuracy, confidence, num_pictures=20_000):
 
 
 @pytest.mark.parametrize(("accuracy", "confidence"), [(0.7, 0.7), (0.6, 0.9), (0.95, 0.8)])
-def test_the_calibration_error_is_the_planted_one(accuracy, confidence):
+def test_the_calibration_error_is_the_constructed_one(accuracy, confidence):
     error = expected_calibration_error(*planted(accuracy, confidence))
     assert error == pytest.approx(abs(accuracy - confidence), abs=0.01)
 
 
-def test_bins_of_too_sure_and_too_modest_answers_do_not_cancel():
+def test_overconfident_and_underconfident_bins_do_not_cancel():
     first, second = planted(0.6, 0.9), planted(0.8, 0.55)
     mixed = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
     assert expected_calibration_error(*mixed) == pytest.approx((0.3 + 0.25) / 2, abs=0.01)
@@ -98,7 +98,7 @@ def test_the_negative_log_likelihood_is_in_nats_and_finite():
     assert np.isfinite(negative_log_likelihood(np.array([[0.0, 1.0]]), np.array([0])))
 
 
-def test_the_commonest_mistakes_come_first():
+def test_the_most_frequent_mistakes_come_first():
     labels = np.array([0, 0, 0, 1, 1, 2, 2])
     named = np.array([1, 1, 0, 2, 1, 0, 0])
     assert confusion_pairs(named, labels, most=2) == [(0, 1, 2), (2, 0, 2)]

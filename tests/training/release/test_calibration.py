@@ -17,14 +17,14 @@ def planted(temperature, num_pictures=20_000, num_outputs=10):
 
 
 @pytest.mark.parametrize("temperature", [0.3, 0.85, 1.0, 1.7, 6.0])
-def test_a_planted_temperature_is_found(temperature):
+def test_a_known_temperature_is_recovered(temperature):
     logits, labels = planted(temperature)
     found = fit_temperature(logits, labels, make_taxonomy(10))
     assert found == pytest.approx(temperature, rel=0.05)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 4.0])
-def test_calibrated_scores_mean_what_they_say(temperature):
+def test_calibrated_scores_match_the_accuracy(temperature):
     logits, labels = planted(temperature)
     found = fit_temperature(logits, labels, make_taxonomy(10))
     before, after = (expected_calibration_error(output_probabilities(logits, t), labels) for t in (1.0, found))

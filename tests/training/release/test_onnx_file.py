@@ -63,7 +63,7 @@ def written(request, tmp_path_factory):
     return network, path, request.param
 
 
-def test_the_file_has_the_promised_opset_inputs_and_outputs(written):
+def test_the_file_has_the_opset_inputs_and_outputs_of_a_bundle(written):
     model = onnx.load(written[1])
     assert {entry.domain: entry.version for entry in model.opset_import}[""] == OPSET == 20
     assert [node.name for node in model.graph.input] == ["pixels"]
@@ -114,7 +114,7 @@ def test_only_weights_that_are_stored_in_half_are_rounded():
         assert torch.equal(value, before[name] if small else before[name].half().float()), name
 
 
-def test_the_file_carries_its_names(written):
+def test_the_metadata_has_the_names_of_the_outputs(written):
     metadata = onnxruntime.InferenceSession(written[1]).get_modelmeta().custom_metadata_map
     assert tuple(json.loads(metadata["output_keys"])) == TAXONOMY.output_keys
     assert metadata["label_hash"] == TAXONOMY.label_hash
@@ -143,12 +143,12 @@ def test_an_exporter_that_writes_another_opset_is_refused(tmp_path, monkeypatch)
 
     original = torch.onnx.export
     monkeypatch.setattr(torch.onnx, "export", raise_opset)
-    with pytest.raises(BotanifyError, match="opset 20 where 18 was asked for"):
+    with pytest.raises(BotanifyError, match="opset 20 instead of 18"):
         write_onnx(lived_in("test_efficientnet"), SPEC, TAXONOMY, tmp_path / "model.onnx", half_storage=False)
     assert not (tmp_path / "model.onnx").exists()
 
 
-def test_the_file_names_no_place_on_the_machine_that_wrote_it(bundle):
+def test_the_file_holds_no_paths_of_the_machine_that_wrote_it(bundle):
     content = (bundle.folder / bundle.network("fp32").file).read_bytes()
     assert b"stack_trace" not in content
     assert b"site-packages" not in content

@@ -1,4 +1,4 @@
-"""How many times as fast one network file is as another, in one run on one machine."""
+"""Measures how many times as fast one network file is as another."""
 
 import statistics
 import time
@@ -10,38 +10,39 @@ import msgspec
 from models.session import NetworkSession, OnnxSession
 from training.release.precisions.ranges import Pixels
 
-_WARM_UP: Final = 3  # runs whose time does not count
+_WARM_UP: Final = 3  # runs before the measurement
 
 
 class Speedup(msgspec.Struct, frozen=True):
-    """Two files against one another, one picture at a time."""
+    """The speed of two network files, one picture at a time."""
 
     ratio: float
-    """Median over the pairs of the slow file's time by the fast one's."""
+    """Median over the pairs of the slow file's time divided by the fast file's."""
     fast_ms: float
-    """Median time of the file that is hoped to be faster."""
+    """Median time of the fast file."""
     slow_ms: float
-    """Median time of the other."""
+    """Median time of the slow file."""
     num_pairs: int
 
 
-def speedup(fast: Path, slow: Path, pixels: Pixels, *, num_pairs: int, num_threads: int = 1) -> Speedup:
-    """Runs both in turn, now one first and now the other, so that whatever else the machine does slows both alike.
+def speedup(fast: Path, slow: Path, pixels: Pixels, *, num_pairs: int) -> Speedup:
+    """Runs both files in turns on one thread, with alternating order, so that other load slows both alike.
+
+    A busy service runs one picture on each core, hence one thread.
 
     Args:
-        fast: The file that is hoped to be faster.
-        slow: The file it is held against.
+        fast: The file that should be faster.
+        slow: The file to compare with.
         pixels: One picture, shape (1, 3, height, width).
-        num_pairs: How often each runs.
-        num_threads: Threads of a run; a busy service runs one picture on each core.
+        num_pairs: Number of runs of each file.
     """
-    sessions = [OnnxSession(path, num_threads=num_threads) for path in (fast, slow)]
+    sessions = [OnnxSession(path, num_threads=1) for path in (fast, slow)]
     for session in sessions * _WARM_UP:
         session.run(pixels)
     pairs = []
     for turn in range(num_pairs):
         order = (0, 1) if turn % 2 else (1, 0)
-        seconds = {which: _seconds(sessions[which], pixels) for which in order}
+        seconds = {index: _seconds(sessions[index], pixels) for index in order}
         pairs.append((seconds[0], seconds[1]))
     return Speedup(
         ratio=statistics.median(slow / fast for fast, slow in pairs),

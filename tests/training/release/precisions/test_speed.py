@@ -48,7 +48,7 @@ def test_the_ratio_is_how_many_times_as_fast(clock):
     assert (found.fast_ms, found.slow_ms, found.num_pairs) == (pytest.approx(2), pytest.approx(5), 9)
 
 
-def test_the_networks_take_turns_and_turns_at_being_first(clock):
+def test_the_networks_alternate_and_so_does_the_order(clock):
     measure(num_pairs=4)
     pairs = [tuple(clock.runs[at : at + 2]) for at in range(len(clock.runs) - 8, len(clock.runs), 2)]
     assert pairs == [("slow", "fast"), ("fast", "slow"), ("slow", "fast"), ("fast", "slow")]
@@ -59,11 +59,9 @@ def test_the_first_runs_do_not_count(clock):
     assert clock.runs.count("fast") == clock.runs.count("slow") == 5
 
 
-def test_a_run_has_one_thread_unless_more_are_asked_for(clock):
+def test_a_run_has_one_thread(clock):
     measure(num_pairs=1)
     assert clock.threads == {1}
-    measure(num_pairs=1, num_threads=2)
-    assert clock.threads == {1, 2}
 
 
 def test_a_few_disturbed_pairs_do_not_move_the_ratio(clock, monkeypatch):
