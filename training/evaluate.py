@@ -1,4 +1,4 @@
-"""Program: measures how right a checkpoint or a bundle is on a split, and how far the two agree.
+"""Program: measures the accuracy of a checkpoint or a bundle on a split, and how often the two agree.
 
 python training/evaluate.py --data DATA --bundle DIR [--checkpoint FILE] [--out DIR]
 """
@@ -30,8 +30,15 @@ from training.dataset.sources.record import Split
 from training.engine.checkpoint import read_checkpoint
 from training.engine.device import amp_dtype, choose_device
 from training.evaluation.metrics import Share
-from training.evaluation.predict import RunBatch, predict, torch_runner
-from training.evaluation.split_metrics import Answers, ClassFigures, Figures, Judgment, answers, class_figures, judge
+from training.evaluation.predict import RunBatch, predict, require_same_outputs, torch_runner
+from training.evaluation.predictions import Predictions, calibrated_predictions
+from training.evaluation.split_metrics import (
+    ClassMetrics,
+    Evaluation,
+    SplitMetrics,
+    class_metrics,
+    evaluate_predictions,
+)
 from training.insight.curves import learning_curves
 from training.insight.mistakes import SHEETS, draw_mistakes
 from training.loading.data import evaluation_loader, input_spec
@@ -50,25 +57,25 @@ class Evaluate(Section, frozen=True, kw_only=True):
     data: Path
     """Folder written by training/prepare.py."""
     shards: str = ""
-    """Folder or URL (s3://, gs://) that the shards of packed data lie in; default: the data folder."""
+    """Folder or URL (s3://, gs://) with the shards of packed data; default: the data folder."""
     checkpoint: Path | None = None
-    """A checkpoint of training/train.py; judged without calibration, in full precision, at the bundle's picture size
-    if one is named too."""
+    """Checkpoint of training/train.py; measured without calibration and in single precision, at the input size of the
+    bundle if --bundle is given too."""
     bundle: Path | None = None
-    """A bundle; judged as it is served."""
+    """Bundle; measured as it is served."""
     precision: Precision = "fp32"
-    """Which network of the bundle."""
+    """Precision of the bundle's network."""
     split: Split = "test"
-    """Which pictures."""
+    """Split whose pictures are used."""
     out: Path | None = None
-    """Folder for the report (JSON), the per-class table and the answers (CSV), mistakes as pictures, and the learning
-    curves of the checkpoint's run."""
+    """Folder for the report (JSON), the per-class table and the predictions (CSV), pictures of mistakes, and the
+    learning curves of the checkpoint's run."""
     workers: WholeNumber = 2
-    """Loader processes; 0 loads in the process that judges."""
+    """Loader processes; 0 loads in the main process."""
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """Something that can be judged."""
+    """A network to measure: a checkpoint or a bundle."""
 
     name: str
     run: RunBatch
@@ -82,52 +89,45 @@ def main() -> None:
     run_program(lambda: evaluate(tyro.cli(Evaluate, description=__doc__)))
 
 
-def evaluate(command: Evaluate) -> list[Judgment]:
-    """Judges what the command names and prints the figures; with `out`, writes them too.
+def evaluate(command: Evaluate) -> list[Evaluation]:
+    """Measures the checkpoint, the bundle or both, prints the metrics, and writes them if `out` is given.
 
     Raises:
-        DataError: Nothing to judge is named, or it names other outputs than the data.
+        DataError: Neither checkpoint nor bundle is given, or its outputs are not those of the data.
         RecipeError: A flag is out of range.
     """
     command = check_section(section_to_plain(command), Evaluate, origin="of the flags")
     manifest = Manifest(command.data, command.shards)
-    found: dict[str, Answers] = {}
-    judgments = []
+    results: list[tuple[Evaluation, Predictions]] = []
     for subject in _subjects(command):
-        found[subject.name] = measure(subject, manifest, command.split, command.workers)
-        judgment = judge(
-            found[subject.name], manifest, network=subject.name, split=command.split, temperature=subject.temperature
+        predictions = measure(subject, manifest, command.split, command.workers)
+        evaluation = evaluate_predictions(
+            predictions, manifest, network=subject.name, split=command.split, temperature=subject.temperature
         )
-        judgments.append(judgment)
+        results.append((evaluation, predictions))
         if command.out is not None:
-            _write(command.out, judgment, found[subject.name], manifest)
+            _write(command.out, evaluation, predictions, manifest)
     if command.out is not None and command.checkpoint is not None:
         _write_curves(command.out, command.checkpoint.parent)
-    _print(judgments, list(found.values()))
-    return judgments
+    _print(results)
+    return [evaluation for evaluation, _ in results]
 
 
-def measure(subject: Subject, manifest: Manifest, split: Split, workers: int) -> Answers:
+def measure(subject: Subject, manifest: Manifest, split: Split, workers: int) -> Predictions:
     """Runs every picture of a split through a network, as it would be served.
 
     Raises:
-        DataError: The network names other outputs than the data.
+        DataError: The outputs of the network are not those of the data.
     """
-    if subject.output_keys != manifest.taxonomy.output_keys:
-        raise DataError(
-            f"the {subject.name} and the data name different outputs",
-            value=f"{len(manifest.taxonomy.output_keys)} outputs in the data",
-            limit=f"the {len(subject.output_keys)} of the {subject.name}, in the same order",
-            remedy="evaluate on the data that it was trained on",
-        )
+    require_same_outputs(manifest, subject.output_keys, subject.name)
     rows = manifest.rows_of(split)
     loader = evaluation_loader(manifest, rows, subject.input, DataRecipe(workers=workers))
     logits, labels = predict(loader, subject.run)
-    return answers(logits, labels, rows, manifest.taxonomy, subject.temperature)
+    return calibrated_predictions(logits, labels, rows, manifest.taxonomy, subject.temperature)
 
 
 def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:
-    """A bundle's network, run one picture at a time as the service runs it on a CPU."""
+    """Returns a bundle's network, run one picture at a time as the service does on a CPU."""
     session = bundle.open_session(precision)
 
     def run(pixels: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
@@ -137,12 +137,12 @@ def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:
     return Subject("bundle", run, bundle.record.input, bundle.taxonomy.output_keys, temperature)
 
 
-def checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
-    """A checkpoint's network: the moving average of its weights where there is one, without calibration.
+def _checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
+    """Returns a checkpoint's network, without calibration: the moving average of its weights if it has one.
 
     Args:
         path: The checkpoint.
-        served: The input of the bundle that it is held against; default: the recipe's.
+        served: Input of the bundle to compare with; default: that of the recipe.
     """
     checkpoint = read_checkpoint(path)
     recipe = check_stored_recipe(checkpoint.recipe, origin=str(path))
@@ -158,29 +158,29 @@ def _subjects(command: Evaluate) -> list[Subject]:
     bundle = load_bundle(command.bundle) if command.bundle is not None else None
     subjects = []
     if command.checkpoint is not None:
-        subjects.append(checkpoint_subject(command.checkpoint, bundle.record.input if bundle else None))
+        subjects.append(_checkpoint_subject(command.checkpoint, bundle.record.input if bundle else None))
     if bundle is not None:
         subjects.append(bundle_subject(bundle, command.precision))
     if not subjects:
-        raise DataError("nothing to judge is named", remedy="give --checkpoint FILE, --bundle DIR, or both")
+        raise DataError("there is nothing to evaluate", remedy="give --checkpoint FILE, --bundle DIR, or both")
     return subjects
 
 
-def _print(judgments: list[Judgment], found: list[Answers]) -> None:
+def _print(results: list[tuple[Evaluation, Predictions]]) -> None:
     console = Console()
-    for judgment in judgments:
-        console.print(_table(judgment))
-    if len(found) == 2:
-        first, second = (answer.taxa_NT for answer in found)
-        same = int((first.argmax(axis=1) == second.argmax(axis=1)).sum())
-        console.print(f"{judgments[0].network} and {judgments[1].network} name the same taxon: {same} of {len(first)}")
+    for evaluation, _ in results:
+        console.print(_table(evaluation))
+    if len(results) == 2:
+        names = [evaluation.network for evaluation, _ in results]
+        first, second = (predictions.taxa_NT.argmax(axis=1) for _, predictions in results)
+        console.print(f"{' and '.join(names)} name the same taxon: {(first == second).sum()} of {len(first)}")
 
 
-def _table(judgment: Judgment) -> Table:
-    table = Table("", "all", *judgment.by_source, title=f"{judgment.network}, {judgment.split} split")
-    columns = [judgment.all, *judgment.by_source.values()]
-    for name in Figures.__struct_fields__:
-        table.add_row(name, *(_cell(getattr(figures, name)) for figures in columns))
+def _table(evaluation: Evaluation) -> Table:
+    table = Table("", "all", *evaluation.by_source, title=f"{evaluation.network}, {evaluation.split} split")
+    columns = [evaluation.all, *evaluation.by_source.values()]
+    for name in SplitMetrics.__struct_fields__:
+        table.add_row(name, *(_cell(getattr(column, name)) for column in columns))
     return table
 
 
@@ -191,27 +191,27 @@ def _cell(figure: Share | float) -> str:
     return f"{figure.value:.1%} [{low:.1%}, {high:.1%}] of {figure.num_pictures}"
 
 
-def _write(folder: Path, judgment: Judgment, found: Answers, manifest: Manifest) -> None:
-    """Writes everything about one subject; what an earlier evaluation drew and this one does not is removed."""
+def _write(folder: Path, evaluation: Evaluation, predictions: Predictions, manifest: Manifest) -> None:
+    """Writes all files of one network, and removes pictures of an earlier evaluation that this one did not draw."""
     files = {
-        ".json": msgspec.json.format(msgspec.json.encode(judgment)) + b"\n",
+        ".json": msgspec.json.format(msgspec.json.encode(evaluation)) + b"\n",
         "-classes.csv": _csv(
-            ClassFigures.__struct_fields__, map(msgspec.structs.astuple, class_figures(found, manifest.taxonomy))
+            ClassMetrics.__struct_fields__, map(msgspec.structs.astuple, class_metrics(predictions, manifest.taxonomy))
         ),
-        "-answers.csv": _csv(_ANSWER_COLUMNS, _answer_rows(found, manifest)),
+        "-answers.csv": _csv(_ANSWER_COLUMNS, _answer_rows(predictions, manifest)),
     }
-    drawn = draw_mistakes(found, manifest)
-    files |= {f"-{name}": content for name, content in drawn.items()}
-    stem = f"{judgment.network}-{judgment.split}"
+    sheets = draw_mistakes(predictions, manifest)
+    files |= {f"-{name}": content for name, content in sheets.items()}
+    stem = f"{evaluation.network}-{evaluation.split}"
     replace_together(folder, {f"{stem}{ending}": content for ending, content in files.items()})
     for name in SHEETS:
-        if name not in drawn:
+        if name not in sheets:
             (folder / f"{stem}-{name}").unlink(missing_ok=True)
 
 
-def _answer_rows(found: Answers, manifest: Manifest) -> Iterable[tuple[str, ...]]:
+def _answer_rows(predictions: Predictions, manifest: Manifest) -> Iterable[tuple[str, ...]]:
     taxa = manifest.taxonomy.taxa
-    for row, right, scores in zip(found.rows, found.taxon_labels_N, found.taxa_NT, strict=True):
+    for row, right, scores in zip(predictions.rows, predictions.taxon_labels_N, predictions.taxa_NT, strict=True):
         best = int(scores.argmax())
         yield manifest.name(int(row)), taxa[right].taxon_id, taxa[best].taxon_id, f"{scores[best]:.6f}"
 
@@ -225,7 +225,7 @@ def _csv(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
 
 
 def _write_curves(folder: Path, run: Path) -> None:
-    """Draws the learning curves beside the report, where the checkpoint still lies in its run's folder."""
+    """Draws the learning curves if the checkpoint is in the folder of its run."""
     if (run / LOG_FILE).is_file():
         replace_together(folder, {CURVES_FILE: learning_curves([run])})
 

@@ -16,7 +16,7 @@ from serving.settings import Settings, find_bundle
 from tests.end_to_end.service import running_service
 from training.dataset.manifest import Manifest
 from training.evaluate import bundle_subject, measure
-from training.evaluation.split_metrics import figures
+from training.evaluation.split_metrics import split_metrics
 from training.prepare import Table, prepare
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ class TestFlowers17:
     def test_measured_accuracy_is_the_one_in_the_bundle(self, bundle, flowers):
         answers = measure(bundle_subject(bundle, "fp32"), flowers, "test", workers=0)
         stated = {metric.name: metric.value for metric in bundle.record.metrics}
-        assert figures(answers).top1_taxon.value == pytest.approx(stated["top1_taxon"], abs=1 / 272 + 1e-9)
+        assert split_metrics(answers).top1_taxon.value == pytest.approx(stated["top1_taxon"], abs=1 / 272 + 1e-9)
 
     def test_http_and_in_process_agree_on_every_test_photograph(self, bundle, flowers, service):
         answers = measure(bundle_subject(bundle, "fp32"), flowers, "test", workers=0)

@@ -10,7 +10,7 @@ from PIL import Image
 from models.errors import DataError
 from tests.training.small import require_one_line
 from training.evaluate import Evaluate, evaluate, main
-from training.evaluation.split_metrics import Figures
+from training.evaluation.split_metrics import SplitMetrics
 from training.insight.mistakes import SHEETS
 from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare
@@ -24,7 +24,7 @@ def both(bundle, finished_run, data, tmp_path_factory):
     return evaluate(Evaluate(data=data, out=out, workers=0, **subjects)), out
 
 
-def test_checkpoint_and_bundle_are_judged_alike(both, bundle):
+def test_checkpoint_and_bundle_have_the_same_metrics(both, bundle):
     (checkpoint, sealed), _ = both
     assert (checkpoint.network, sealed.network) == ("checkpoint", "bundle")
     assert (checkpoint.temperature, sealed.temperature) == (1.0, bundle.network("fp32").temperature)
@@ -39,14 +39,14 @@ def test_every_share_in_the_report_carries_its_number_and_interval(both):
         report = json.loads((both[1] / f"{name}-test.json").read_text())
         assert report["split"] == "test"
         for figures in (report["all"], *report["by_source"].values()):
-            assert set(figures) == set(Figures.__struct_fields__)
+            assert set(figures) == set(SplitMetrics.__struct_fields__)
             for figure in ("top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon"):
                 low, high = figures[figure]["interval_95"]
                 assert 0 <= low <= figures[figure]["value"] <= high <= 1
                 assert figures[figure]["num_pictures"] == 3
 
 
-def test_the_tables_have_a_row_a_class_and_a_row_a_picture(both, manifest):
+def test_the_tables_have_a_row_for_each_class_and_each_picture(both, manifest):
     classes, answers = (
         list(csv.DictReader((both[1] / f"bundle-test-{kind}.csv").read_text(encoding="utf-8").splitlines()))
         for kind in ("classes", "answers")
@@ -59,7 +59,7 @@ def test_the_tables_have_a_row_a_class_and_a_row_a_picture(both, manifest):
     assert all(0 < float(row["score"]) <= 1 for row in answers)
 
 
-def test_mistakes_and_learning_curves_stand_beside_the_report(both, manifest):
+def test_mistakes_and_learning_curves_are_written_with_the_report(both, manifest):
     judgments, out = both
     wrong = [judgment.network for judgment in judgments if judgment.all.top1_taxon.value < 1]
     expected = {f"{network}-test-{sheet}" for network in wrong for sheet in SHEETS} | {"curves.png"}
@@ -74,15 +74,15 @@ def test_mistakes_and_learning_curves_stand_beside_the_report(both, manifest):
             assert min(picture.size) > 200
 
 
-def test_sheets_of_an_evaluation_before_do_not_stay(finished_run, data, tmp_path, monkeypatch):
+def test_sheets_of_an_earlier_evaluation_are_removed(finished_run, data, tmp_path, monkeypatch):
     (tmp_path / "checkpoint-test-confusions.jpg").write_bytes(b"old")
-    monkeypatch.setattr("training.evaluate.draw_mistakes", lambda found, manifest: {"confusion-matrix.png": b"new"})
+    monkeypatch.setattr("training.evaluate.draw_mistakes", lambda *arguments: {"confusion-matrix.png": b"new"})
     evaluate(Evaluate(data=data, checkpoint=finished_run / "last.pt", out=tmp_path, workers=0))
     assert not (tmp_path / "checkpoint-test-confusions.jpg").exists()
     assert (tmp_path / "checkpoint-test-confusion-matrix.png").read_bytes() == b"new"
 
 
-def test_a_checkpoint_apart_from_its_run_has_no_curves(finished_run, data, tmp_path):
+def test_a_checkpoint_outside_of_its_run_has_no_curves(finished_run, data, tmp_path):
     (tmp_path / "alone").mkdir()
     copy(finished_run / "last.pt", tmp_path / "alone" / "last.pt")
     evaluate(Evaluate(data=data, checkpoint=tmp_path / "alone" / "last.pt", out=tmp_path / "out", workers=0))
@@ -103,7 +103,7 @@ def test_shards_may_lie_elsewhere(finished_run, data, tmp_path):
     assert judgment.all.top1_taxon.num_pictures == 3
 
 
-def test_a_negative_number_of_workers_is_one_line(data, monkeypatch, capsys):
+def test_a_negative_number_of_workers_is_a_one_line_error(data, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["evaluate.py", "--data", str(data), "--workers", "-1"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -127,7 +127,7 @@ def test_the_figures_are_printed_and_the_two_are_compared(bundle, finished_run, 
         assert text in printed
 
 
-def test_naming_nothing_to_judge_is_one_line(data, monkeypatch, capsys):
+def test_nothing_to_evaluate_is_a_one_line_error(data, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["evaluate.py", "--data", str(data)])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -139,5 +139,5 @@ def test_naming_nothing_to_judge_is_one_line(data, monkeypatch, capsys):
 
 def test_data_with_other_outputs_is_refused(bundle, pictures, tmp_path):
     prepare(Folder(pictures=pictures, out=tmp_path / "other", source="other", workers=1))
-    with pytest.raises(DataError, match="bundle and the data name different outputs"):
+    with pytest.raises(DataError, match="bundle and the data have different outputs"):
         evaluate(Evaluate(data=tmp_path / "other", bundle=bundle.folder, workers=0))

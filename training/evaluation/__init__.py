@@ -1,1 +1,1 @@
-"""A network and a split -> figures."""
+"""Evaluation: a network and a split -> metrics."""

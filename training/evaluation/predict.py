@@ -1,4 +1,4 @@
-"""Pictures of a split -> logits, through any network: what validation, evaluation and calibration share."""
+"""Runs the pictures of a split through a network; shared by validation, evaluation and calibration."""
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -8,6 +8,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from models.errors import DataError
+from training.dataset.manifest import Manifest
+
 Logits = npt.NDArray[np.float32]
 RunBatch = Callable[[Tensor], Logits]
 
@@ -16,7 +19,7 @@ def predict(loader: Iterable[list[Tensor]], run_batch: RunBatch) -> tuple[Logits
     """Runs every batch of a loader.
 
     Args:
-        loader: Gives (pixels, labels).
+        loader: Yields (pixels, labels).
         run_batch: Network input of shape (batch, 3, height, width) -> logits of shape (batch, num_outputs).
 
     Returns:
@@ -29,8 +32,28 @@ def predict(loader: Iterable[list[Tensor]], run_batch: RunBatch) -> tuple[Logits
     return np.concatenate(logits), np.concatenate(labels)
 
 
+def require_same_outputs(manifest: Manifest, output_keys: tuple[str, ...], owner: str) -> None:
+    """Refuses data whose outputs are not those of a network.
+
+    Args:
+        manifest: The data.
+        output_keys: Keys of the network's outputs.
+        owner: Where they come from, for the message: "bundle" or "checkpoint".
+
+    Raises:
+        DataError: The outputs differ.
+    """
+    if output_keys != manifest.taxonomy.output_keys:
+        raise DataError(
+            f"the {owner} and the data have different outputs",
+            value=f"{len(manifest.taxonomy.outputs)} outputs in {manifest.folder}",
+            limit=f"the {len(output_keys)} outputs of the {owner}, in the same order",
+            remedy="give the data that the network was trained on",
+        )
+
+
 def torch_runner(network: nn.Module, device: torch.device, amp_dtype: torch.dtype | None = None) -> RunBatch:
-    """Runs batches through a torch network in evaluation mode, and leaves its mode as it was."""
+    """Returns a function that runs batches through a torch network in evaluation mode and then restores its mode."""
 
     def run(pixels: Tensor) -> Logits:
         was_training = network.training
@@ -39,7 +62,7 @@ def torch_runner(network: nn.Module, device: torch.device, amp_dtype: torch.dtyp
         with torch.inference_mode(), precision:
             logits = network(pixels.to(device, memory_format=torch.channels_last))
         network.train(was_training)
-        found: Logits = logits.float().cpu().numpy()
-        return found
+        result: Logits = logits.float().cpu().numpy()
+        return result
 
     return run

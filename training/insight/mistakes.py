@@ -20,7 +20,7 @@ from models.errors import DataError
 from training.dataset.manifest import Manifest
 from training.dataset.report.sheets import contact_sheet_jpeg
 from training.evaluation.metrics import confusion_pairs
-from training.evaluation.split_metrics import Answers
+from training.evaluation.predictions import Predictions
 from training.loading.storage import PictureStore
 
 SHEETS: Final = ("confusions.jpg", "surest-mistakes.jpg", "confusion-matrix.png")
@@ -37,11 +37,11 @@ Cell = tuple[str, int]
 """A caption and the row of its picture, or `_NONE`."""
 
 
-def draw_mistakes(found: Answers, manifest: Manifest) -> dict[str, bytes]:
+def draw_mistakes(found: Predictions, manifest: Manifest) -> dict[str, bytes]:
     """Draws the most frequent confusions, the most confident mistakes, and the matrix of the most confused taxa.
 
     Args:
-        found: Answers on the pictures of a split.
+        found: Predictions on the pictures of a split.
         manifest: The same data.
 
     Returns:
@@ -85,7 +85,7 @@ def confusion_matrix(
 class _Sheet:
     """Chooses pictures and draws them with their captions."""
 
-    def __init__(self, found: Answers, manifest: Manifest) -> None:
+    def __init__(self, found: Predictions, manifest: Manifest) -> None:
         self._manifest, self._rows = manifest, found.rows
         self._right_N, self._named_N = found.taxon_labels_N, found.taxa_NT.argmax(axis=1)
         self._score_N = found.taxa_NT.max(axis=1)

@@ -16,7 +16,7 @@ def test_predicting_changes_neither_mode_nor_statistics_and_drops_nothing(traini
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
-def test_answers_keep_the_order_of_the_loader():
+def test_logits_keep_the_order_of_the_loader():
     batches = [[torch.full((2, 1), float(at)), torch.tensor([at, at + 10])] for at in range(3)]
     logits, labels = predict(batches, lambda pixels: pixels.numpy())
     assert logits[:, 0].tolist() == [0, 0, 1, 1, 2, 2]

@@ -4,13 +4,14 @@ import pytest
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import write_data
 from training.dataset.manifest import Manifest
-from training.evaluation.split_metrics import answers, class_figures, figures, judge
+from training.evaluation.predictions import calibrated_predictions
+from training.evaluation.split_metrics import class_metrics, evaluate_predictions, split_metrics
 
 ROSE, IRIS = (
     Taxon(taxon_id=name.lower(), rank="species", scientific_name=f"{name} alba", genus=name)
     for name in ("Rosa", "Iris")
 )
-# Two data sets know the rose: three outputs, two taxa.
+# Two data sets contain the rose: three outputs, two taxa.
 KEYS = ("a:iris", "a:rosa", "b:rosa")
 TAXONOMY = Taxonomy(
     taxonomy_version="test",
@@ -22,20 +23,20 @@ SPREAD = [0.4, 0.35, 0.25]
 CERTAIN_IRIS = [0.8, 0.1, 0.1]
 
 
-def judged(probabilities, labels):
+def predictions(probabilities, labels):
     logits = np.log(np.array(probabilities, dtype=np.float32))
     rows = np.arange(len(labels))
-    return answers(logits, np.array(labels), rows, TAXONOMY, temperature=1.0)
+    return calibrated_predictions(logits, np.array(labels), rows, TAXONOMY, temperature=1.0)
 
 
 def test_outputs_of_one_taxon_are_summed():
-    found = figures(judged([SPREAD], [1]))
+    found = split_metrics(predictions([SPREAD], [1]))
     assert found.top1_output.value == 0.0  # the iris is the likeliest output
     assert found.top1_taxon.value == 1.0  # yet the rose is the likelier plant
 
 
 def test_every_share_carries_its_number_and_interval():
-    found = figures(judged([SPREAD, CERTAIN_IRIS, SPREAD], [1, 0, 0]))
+    found = split_metrics(predictions([SPREAD, CERTAIN_IRIS, SPREAD], [1, 0, 0]))
     for name in ("top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon"):
         figure = getattr(found, name)
         assert figure.num_pictures == 3
@@ -46,7 +47,7 @@ def test_every_share_carries_its_number_and_interval():
 
 def test_the_temperature_changes_confidence_and_not_the_winner():
     logits = np.log(np.array([CERTAIN_IRIS], dtype=np.float32))
-    sharp, soft = (answers(logits, np.array([0]), np.array([0]), TAXONOMY, t) for t in (0.5, 2.0))
+    sharp, soft = (calibrated_predictions(logits, np.array([0]), np.array([0]), TAXONOMY, t) for t in (0.5, 2.0))
     assert sharp.outputs_NO[0, 0] == pytest.approx(0.64 / 0.66)
     assert sharp.taxa_NT[0].argmax() == soft.taxa_NT[0].argmax() == 1
     assert soft.taxa_NT[0, 1] < 0.8 < sharp.taxa_NT[0, 1]
@@ -58,20 +59,20 @@ def two_sources(tmp_path):
     return Manifest(write_data(tmp_path / "data", tmp_path, pictures, TAXONOMY))
 
 
-def test_sources_are_judged_together_and_apart(two_sources):
-    found = judged([CERTAIN_IRIS, SPREAD, CERTAIN_IRIS], two_sources.labels)
-    judgment = judge(found, two_sources, network="checkpoint", split="test", temperature=1.0)
-    assert judgment.all.top1_taxon.value == pytest.approx(2 / 3)
-    assert {name: (f.top1_taxon.value, f.top1_taxon.num_pictures) for name, f in judgment.by_source.items()} == {
+def test_metrics_are_computed_for_all_pictures_and_each_source(two_sources):
+    found = predictions([CERTAIN_IRIS, SPREAD, CERTAIN_IRIS], two_sources.labels)
+    evaluation = evaluate_predictions(found, two_sources, network="checkpoint", split="test", temperature=1.0)
+    assert evaluation.all.top1_taxon.value == pytest.approx(2 / 3)
+    assert {name: (f.top1_taxon.value, f.top1_taxon.num_pictures) for name, f in evaluation.by_source.items()} == {
         "a": (0.5, 2),
         "b": (1.0, 1),
     }
-    (confusion,) = judgment.confusions
+    (confusion,) = evaluation.confusions
     assert (confusion.right, confusion.named, confusion.count) == ("Rosa alba", "Iris alba", 1)
 
 
 def test_the_hardest_class_comes_first():
-    rows = list(class_figures(judged([CERTAIN_IRIS, SPREAD, CERTAIN_IRIS], [1, 2, 0]), TAXONOMY))
+    rows = list(class_metrics(predictions([CERTAIN_IRIS, SPREAD, CERTAIN_IRIS], [1, 2, 0]), TAXONOMY))
     assert [(row.scientific_name, row.num_pictures, row.top1, row.top5) for row in rows] == [
         ("Rosa alba", 2, 0.5, 1.0),
         ("Iris alba", 1, 1.0, 1.0),

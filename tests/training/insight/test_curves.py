@@ -41,7 +41,7 @@ def pixels(png):
     return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
 
 
-def test_repeated_steps_are_read_once(run):
+def test_a_run_is_read_as_it_counts(run):
     found = read_run(run)
     assert found.name == "first"
     assert found.loss_steps.tolist() == [1, 2, 3, 4, 5, 6]
@@ -69,17 +69,17 @@ def test_the_picture_shows_loss_and_interval_of_every_run(run, tmp_path):
         assert (np.abs(both[panel] - vermilion).max(axis=-1) < 8).sum() > 20
 
 
-def test_a_run_without_losses_is_drawn_empty(tmp_path):
+def test_a_run_that_was_stopped_before_its_first_reading_is_drawn_empty(tmp_path):
     folder = write_run(tmp_path / "run", {"event": "start", "step": 0})
     assert pixels(learning_curves([folder])).min() < 100
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path):
+def test_a_folder_without_a_run_is_told(tmp_path):
     with pytest.raises(DataError, match="holds no run"):
         learning_curves([tmp_path])
 
 
-def test_smoothing_keeps_a_constant_and_lags_behind_a_step():
+def test_smoothing_keeps_a_level_and_lags_behind_a_jump():
     level = np.full(50, 3.0)
     assert smoothed(level, 10) == pytest.approx(level)
     jump = smoothed(np.r_[np.zeros(20), np.ones(20)], 5)

@@ -7,7 +7,7 @@ from PIL import Image
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import make_taxonomy, write_data
 from training.dataset.manifest import Manifest, write_manifest
-from training.evaluation.split_metrics import answers
+from training.evaluation.predictions import calibrated_predictions
 from training.insight.mistakes import SHEETS, confusion_matrix, draw_mistakes
 
 COLORS = ("red", "lime", "blue")
@@ -31,7 +31,7 @@ def answered_as(manifest, answered=ANSWERED):
     logits = np.zeros((len(answered), len(manifest.taxonomy.outputs)), np.float32)
     for at, (_, named, logit) in enumerate(answered):
         logits[at, named] = logit
-    return answers(logits, manifest.labels[rows], rows, manifest.taxonomy, temperature=1.0)
+    return calibrated_predictions(logits, manifest.labels[rows], rows, manifest.taxonomy, temperature=1.0)
 
 
 @pytest.fixture
