@@ -1,8 +1,8 @@
-"""Program: what fp16 and int8 of a released network are worth, judged as `training/export.py` judges them.
+"""Program: makes fp16 and int8 of a released network and checks them as `training/export.py` does.
 
 python benchmarks/precisions.py --data DATA [--bundle DIR] [--judge-on DATA ...] [--out FILE.json]
 
-For a bundle whose checkpoint is not at hand: both are made from its fp32 file. Nothing is released.
+Both are made from the fp32 file of a bundle, so that no checkpoint is needed. Nothing is released.
 """
 
 import sys
@@ -19,15 +19,15 @@ import msgspec
 import tyro
 
 from models.bundle import Bundle, Metric, NetworkFile, Precision, load_bundle
-from models.errors import DataError
 from training.atomic_file import replaced
 from training.dataset.manifest import Manifest
+from training.evaluation.predict import require_same_outputs
 from training.insight.studies.report import table
 from training.machine import Machine, this_machine
 from training.program import run_program
 from training.release.precisions.candidates import MAKERS
-from training.release.precisions.evaluated_network import Answering, Judges, judge_network, judges_of
-from training.release.precisions.pictures import require_unseen
+from training.release.precisions.evaluated_network import CachedNetwork, evaluate_network
+from training.release.precisions.pictures import PictureSets, picture_sets
 
 _DEMONSTRATION: Final = Path(__file__).resolve().parents[1] / "models" / "releases" / "flowers17"
 _TOP1: Final = "top1_taxon"
@@ -35,35 +35,36 @@ _LOST: Final = "top1_taxon_lost_against_fp32"
 
 
 class Precisions(msgspec.Struct, frozen=True, kw_only=True):
-    """Makes and judges the other precisions of a bundle."""
+    """Makes and evaluates the other precisions of a bundle."""
 
     bundle: Path = _DEMONSTRATION
-    """The bundle."""
+    """Bundle with the fp32 network."""
     data: Path
-    """Prepared data that its network learned from: training pictures set ranges, test judges."""
+    """Prepared data that its network was trained on; training pictures set ranges, the test split gives the
+    metrics."""
     judge_on: tuple[Path, ...] = ()
-    """Further prepared data with the same outputs, whose test split judges too."""
+    """Further prepared data with the same outputs, whose test split is measured too."""
     calibration_pictures: int = 256
-    """Training pictures that set the ranges of int8."""
+    """Number of training pictures that set the ranges of int8."""
     workers: int = 2
-    """Loader processes; 0 loads in this one."""
+    """Loader processes; 0 loads in the main process."""
     out: Path | None = None
-    """File for the result, JSON."""
+    """File for the result (JSON)."""
 
 
 class Made(msgspec.Struct, frozen=True):
-    """One network file."""
+    """A network file and its figures."""
 
     precision: Precision
     entry: NetworkFile
-    """What a bundle would say of it; `metrics` of fp32 too."""
+    """Its entry in `bundle.json`; for fp32 too, `metrics` is filled in."""
     num_bytes: int
     passed: bool
-    """Whether a bundle would hold it."""
+    """Whether it passed its release checks."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """The content of the result file."""
 
     machine: Machine
     measured_on: str
@@ -79,16 +80,16 @@ def main() -> None:
 
 
 def measure(command: Precisions) -> Result:
-    """Makes fp16 and int8, judges all three, prints a table and, with `out`, writes the result.
+    """Makes fp16 and int8, evaluates all three, prints a table, and writes the result if `out` is given.
 
     Raises:
         BundleError: The bundle is missing or damaged.
-        DataError: The data names other outputs, or the further data holds pictures of the first.
+        DataError: The outputs of the data are not those of the bundle, or the further data holds pictures of the first.
     """
     bundle = load_bundle(command.bundle)
-    judges = _judges(command, bundle)
+    sets = _picture_sets(command, bundle)
     with tempfile.TemporaryDirectory() as folder:
-        networks = _networks(bundle, judges, Path(folder))
+        networks = _networks(bundle, sets, Path(folder))
     record = bundle.record
     result = Result(
         machine=this_machine(),
@@ -106,37 +107,29 @@ def measure(command: Precisions) -> Result:
 
 
 def markdown(result: Result) -> str:
-    """The result as a table, a row for each network and set of pictures."""
-    columns = ["network", "judged on", "top-1", "lost against fp32, 95 % interval", "size", "passes its gates"]
+    """Returns the result as a Markdown table, a row for each network and test set."""
+    columns = ["network", "measured on", "top-1", "lost against fp32, 95 % interval", "size", "passes its checks"]
     rows = [row for made in result.networks for row in _rows(made)]
     notes = "\n".join(f"* {made.precision}: {made.entry.note}" for made in result.networks if made.entry.note)
     head = f"{result.bundle} at {result.side_px} px, {result.machine}, {result.measured_on}:"
     return f"{head}\n\n{table(columns, rows)}\n\n{notes}"
 
 
-def _judges(command: Precisions, bundle: Bundle) -> Judges:
-    judging = [Manifest(folder) for folder in (command.data, *command.judge_on)]
-    for each in judging:
-        if each.taxonomy.output_keys != bundle.taxonomy.output_keys:
-            raise DataError(
-                "bundle and data name different outputs",
-                value=f"{len(each.taxonomy.outputs)} outputs in {each.folder}",
-                limit=f"the {len(bundle.taxonomy.outputs)} of the bundle",
-                remedy="give the data that its network was trained on",
-            )
-    for further in judging[1:]:
-        require_unseen(further, judging[0])
+def _picture_sets(command: Precisions, bundle: Bundle) -> PictureSets:
+    manifests = [Manifest(folder) for folder in (command.data, *command.judge_on)]
+    for manifest in manifests:
+        require_same_outputs(manifest, bundle.taxonomy.output_keys, "bundle")
     pictures = command.calibration_pictures
-    return judges_of(judging, bundle.record.input, calibration_pictures=pictures, workers=command.workers)
+    return picture_sets(manifests, bundle.record.input, calibration_pictures=pictures, workers=command.workers)
 
 
-def _networks(bundle: Bundle, judges: Judges, folder: Path) -> list[Made]:
+def _networks(bundle: Bundle, sets: PictureSets, folder: Path) -> list[Made]:
     entry = bundle.network("fp32")
-    single = judge_network(Answering(bundle.folder / entry.file), judges)
-    entry = msgspec.structs.replace(entry, temperature=single.temperature, metrics=single.metrics)
-    networks = [Made("fp32", entry, single.network.path.stat().st_size, passed=True)]
+    fp32 = evaluate_network(CachedNetwork(bundle.folder / entry.file), sets)
+    entry = msgspec.structs.replace(entry, temperature=fp32.temperature, metrics=fp32.metrics)
+    networks = [Made("fp32", entry, fp32.network.path.stat().st_size, passed=True)]
     for precision, make in MAKERS.items():
-        made = make(single, judges, folder, entry.thresholds)
+        made = make(fp32, sets, folder, entry.thresholds)
         networks.append(Made(precision, made.entry, made.path.stat().st_size, made.passed))
     return networks
 
@@ -166,10 +159,12 @@ def _lost(metrics: Sequence[Metric], data: str) -> str:
 
 
 def _passes(made: Made) -> str:
-    failed = [gate for gate in made.entry.gates if not gate.passed]
+    failed = [check for check in made.entry.checks if not check.passed]
     if not failed:
         return "yes"
-    return "no: " + "; ".join(f"{gate.name.split(':')[0]} {gate.value:.3g}, limit {gate.limit:g}" for gate in failed)
+    return "no: " + "; ".join(
+        f"{check.name.split(':')[0]} {check.value:.3g}, limit {check.limit:g}" for check in failed
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The released folder: write, read, verify. It is the contract between training and serving.
+"""Reads, writes and verifies a bundle: the folder with a released model, the contract between training and serving.
 
-A bundle is immutable once sealed. `bundle.json` lists the SHA-256 of every other file; loading verifies them all and
-refuses a folder whose parts contradict one another, saying which and why.
+A bundle is immutable once sealed. `bundle.json` lists the SHA-256 of every other file. Loading verifies all hashes and
+refuses a folder whose parts contradict one another; the error names the parts.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ from models.bundle_record import (
     FILE_NAME,
     Architecture,
     BundleRecord,
+    Check,
     CommercialUse,
     DataSource,
     FileName,
-    Gate,
     LeftOut,
     Metric,
     NetworkFile,
@@ -33,7 +33,7 @@ from models.golden import GOLDEN_PART, Golden
 from models.session import OnnxSession
 from models.taxonomy import Taxonomy
 
-# The records belong to the bundle, so they are imported from here too.
+# The records of `bundle.json` can be imported from here too.
 __all__ = [
     "BUNDLE_FILE",
     "FORMAT_VERSION",
@@ -42,10 +42,10 @@ __all__ = [
     "Architecture",
     "Bundle",
     "BundleRecord",
+    "Check",
     "CommercialUse",
     "DataSource",
     "FileName",
-    "Gate",
     "LeftOut",
     "Metric",
     "NetworkFile",
@@ -65,30 +65,32 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A verified bundle on disk."""
+    """A verified bundle."""
 
     folder: Path
     record: BundleRecord
     taxonomy: Taxonomy
 
     def network(self, precision: Precision) -> NetworkFile:
-        """The network of one precision.
+        """Returns the record of one network.
 
         Raises:
-            BundleError: The bundle holds no such precision.
+            BundleError: The bundle has no network of that precision.
         """
         found = self.record.networks.get(precision)
         if found is None:
             raise BundleError(
-                "the bundle holds no network of that precision",
+                "the bundle has no network of that precision",
                 value=precision,
                 limit=" or ".join(self.record.networks),
-                remedy="ask for a precision that it holds or export that one too",
+                remedy="choose one of its precisions, or export the bundle with that one too",
             )
         return found
 
     def golden(self) -> Golden | None:
-        """The golden picture with its recorded answers; None in bundles that were sealed before there was one.
+        """Returns the golden picture with its recorded logits, or None if the bundle has none.
+
+        Bundles that were sealed by early versions have none.
 
         Raises:
             BundleError: Its file cannot be read.
@@ -97,50 +99,50 @@ class Bundle(msgspec.Struct, frozen=True):
         return None if part is None else _read_json(self.folder / part, Golden)
 
     def network_path(self, precision: Precision) -> Path:
-        """Where the file of a network stands."""
+        """Returns the path of a network file."""
         return self.folder / self.network(precision).file
 
     def open_session(self, precision: Precision, *, instead: Path | None = None, **options: Any) -> OnnxSession:
-        """Opens a network file and checks that it speaks of the same outputs as the bundle.
+        """Opens a network file and checks that its outputs are those of the bundle.
 
         Args:
-            precision: Which network file.
-            instead: The same network in another file, made from it.
-            options: Passed to `OnnxSession`.
+            precision: Which network to open.
+            instead: Opens this file, a rewritten copy of the network, in place of the bundle's own.
+            options: Keyword arguments of `OnnxSession`.
 
         Raises:
-            BundleError: The file does not load or names other outputs.
+            BundleError: The file does not load or has other outputs.
         """
         path = instead or self.network_path(precision)
         session = OnnxSession(path, **options)
         if session.output_keys != self.taxonomy.output_keys:
             raise BundleError(
-                f"{path.name} names other outputs than {TAXA_FILE}",
+                f"{path.name} and {TAXA_FILE} name different outputs",
                 value=f"{len(session.output_keys)} outputs",
-                limit=f"the {len(self.taxonomy.outputs)} of {TAXA_FILE} in the same order",
+                limit=f"the {len(self.taxonomy.outputs)} outputs of {TAXA_FILE} in the same order",
                 remedy="export the bundle again",
             )
         return session
 
 
 def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: dict[str, Path]) -> Bundle:
-    """Writes a bundle in one step: it is there whole and verified, or not at all.
+    """Writes and verifies a bundle atomically: if anything fails, no folder is left behind.
 
     Args:
-        folder: Where it shall stand; must not exist yet, since bundles are immutable.
-        record: Its description; `files` is filled in here.
-        taxonomy: Goes to `taxa.json`.
-        files: Name inside the bundle -> file to copy there.
+        folder: The folder to create; must not exist, since bundles are immutable.
+        record: The content of `bundle.json`; `files` is filled in here.
+        taxonomy: The content of `taxa.json`.
+        files: Name inside the bundle -> file to copy.
 
     Returns:
-        The bundle as loaded back from disk.
+        The bundle as read back from disk.
 
     Raises:
-        BundleError: The folder exists, a file name leads elsewhere, or what was written does not verify.
+        BundleError: The folder exists, a file name is not allowed, or the written bundle fails verification.
     """
     if folder.exists():
         raise BundleError(
-            "a bundle is immutable and its folder exists already",
+            "a bundle is immutable, and its folder already exists",
             value=folder,
             remedy="choose a new folder or delete the old bundle",
         )
@@ -162,10 +164,10 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
 
 
 def load_bundle(folder: Path) -> Bundle:
-    """Reads a bundle and verifies it: format, hash of every file, label hash and output count.
+    """Reads a bundle and verifies its format, the hash of every file, the label hash and the number of outputs.
 
     Raises:
-        BundleError: Something is missing, damaged or contradicts another part; the message says which and why.
+        BundleError: A file is missing or damaged, or two parts contradict each other; the message says which.
     """
     record = _read_record(folder)
     _verify_files(folder, record)
@@ -173,23 +175,23 @@ def load_bundle(folder: Path) -> Bundle:
     _require_equal("label hash", f"{BUNDLE_FILE}", record.label_hash, TAXA_FILE, taxonomy.label_hash)
     _require_equal("number of outputs", BUNDLE_FILE, record.architecture.num_outputs, TAXA_FILE, len(taxonomy.outputs))
     for part in sorted(set(record.parts) - KNOWN_PARTS):
-        warnings.warn(f"bundle part {part!r} is not known to this version and is ignored", stacklevel=2)
+        warnings.warn(f"this version does not know the bundle part {part!r} and ignores it", stacklevel=2)
     return Bundle(folder, record, taxonomy)
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
+    """Returns the SHA-256 of a file in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _require_plain_name(name: str) -> None:
-    """Before anything is copied: a path would write outside the bundle, our own records would be overwritten."""
+    """Refuses paths, which would be written outside of the bundle, and the names of the bundle's own records."""
     if name in {BUNDLE_FILE, TAXA_FILE} or not re.fullmatch(FILE_NAME, name):
         raise BundleError(
-            "a file cannot stand in a bundle under that name",
+            "a file in a bundle cannot have that name",
             value=repr(name),
-            limit=f"letters, digits, dots, - and _, and neither {BUNDLE_FILE} nor {TAXA_FILE}",
+            limit=f"letters, digits, dots, - and _, and not {BUNDLE_FILE} or {TAXA_FILE}",
             remedy="rename it",
         )
 
@@ -198,29 +200,29 @@ def _read_record(folder: Path) -> BundleRecord:
     path = folder / BUNDLE_FILE
     if not path.is_file():
         raise BundleError(
-            "no bundle stands there",
+            "the folder is not a bundle",
             value=folder,
             limit=f"a folder with {BUNDLE_FILE}",
-            remedy="name the folder that training/export.py wrote",
+            remedy="give the folder that training/export.py wrote",
         )
     version = _format_version(path)
     if version != FORMAT_VERSION:
         raise BundleError(
-            f"{path} is of another bundle format",
+            f"{path} has another bundle format",
             value=version,
             limit=f"format {FORMAT_VERSION}",
-            remedy="export the bundle again, or use the botanify that wrote it",
+            remedy="export the bundle again, or use the version of botanify that wrote it",
         )
     return _read_json(path, BundleRecord)
 
 
 def _format_version(path: Path) -> object:
-    """Read before anything else: a later format may have other fields."""
+    """Returns the format version, which is read before the record: another format may have other fields."""
     try:
         return msgspec.json.decode(path.read_bytes())["format_version"]
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise BundleError(
-            f"{path} is no bundle record",
+            f"{path} is not a bundle record",
             limit="a JSON object with format_version",
             remedy="fetch or export the bundle again",
         ) from error
@@ -230,12 +232,12 @@ def _verify_files(folder: Path, record: BundleRecord) -> None:
     needed = {TAXA_FILE, *(network.file for network in record.networks.values()), *record.parts.values()}
     for name in sorted(needed | set(record.files)):
         if name not in record.files:
-            raise BundleError(f"{BUNDLE_FILE} gives no hash for {name}", remedy="export the bundle again")
+            raise BundleError(f"{BUNDLE_FILE} has no hash for {name}", remedy="export the bundle again")
         if not (folder / name).is_file():
             raise BundleError(f"{name} is missing from the bundle", value=folder, remedy="fetch the bundle again")
         _require_equal(f"SHA-256 of {name}", BUNDLE_FILE, record.files[name], "the file", file_sha256(folder / name))
     if not record.networks:
-        raise BundleError("the bundle holds no network", value=folder, remedy="export it again")
+        raise BundleError("the bundle has no network", value=folder, remedy="export it again")
     for precision in record.networks.keys() & record.left_out.keys():
         raise BundleError("a precision is both released and left out", value=precision, remedy="export it again")
 

@@ -1,4 +1,7 @@
-"""What `bundle.json` says: records only, each field explained. Files are read and verified in `models/bundle.py`."""
+"""The records of `bundle.json`, format 1. `models/bundle.py` reads and verifies the files.
+
+Where an attribute and its JSON key differ, the key is that of format 1 and stays: `gates`, `licences`.
+"""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -13,36 +16,36 @@ FILE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 FileName = Annotated[str, msgspec.Meta(pattern=FILE_NAME)]
 
 
-class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A measured figure that a network file had to reach before release."""
+class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A release check of a network file: a measured figure and its limit."""
 
     name: str
-    """What was measured, such as "parity: largest difference in probability against PyTorch"."""
+    """What was measured, such as "parity: largest difference in probability from PyTorch"."""
     value: float
-    """The figure."""
+    """The measured figure."""
     limit: float
-    """The bound it had to keep."""
+    """The limit of the figure."""
     passed: bool
-    """Whether it kept it."""
+    """Whether the figure is within its limit."""
     num_pictures: int
-    """How many pictures it was measured on."""
+    """Number of pictures it was measured on."""
     at_least: bool = False
-    """Whether `limit` is the least that passes; otherwise it is the most."""
+    """True if `limit` is the least value that passes, False if it is the largest."""
 
 
 class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A measured share of right answers, or another figure of how right a network is."""
+    """A measured figure of how accurate a network is."""
 
     name: str
     """What was measured, such as "top1_taxon"."""
     value: float
-    """Share in [0, 1], or the figure itself where it is no share."""
+    """A share in [0, 1], or another figure such as the negative log-likelihood."""
     data: str
     """Data and split it was measured on."""
     num_pictures: int
-    """How many pictures."""
+    """Number of pictures it was measured on."""
     interval_95: tuple[float, float] | None = None
-    """95 % confidence interval, where it is a share (Wilson score) or a difference of two (Tango 1998)."""
+    """95 % confidence interval of a share (Wilson score) or of a difference of two shares (Tango 1998), else None."""
 
 
 class NetworkFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,51 +54,51 @@ class NetworkFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: FileName
     """File name inside the bundle."""
     temperature: Annotated[float, msgspec.Meta(gt=0.0)]
-    """Divides the logits before the softmax; fitted with this very file on pictures that it never learned from."""
+    """Divides the logits before the softmax; fitted on this file's logits for pictures that it was not trained on."""
     thresholds: Thresholds = Thresholds()
-    """When a verdict may name a rank."""
+    """Least probabilities at which a verdict names a rank."""
     stored_as: Literal["float32", "float16", "int8"] = "float32"
-    """Number format of the stored weights; half-precision weights are cast back when the file is loaded."""
-    gates: tuple[Gate, ...] = ()
-    """What was checked before release, with figures."""
+    """Number format of the stored weights; float16 weights of an fp32 network are cast to float32 on loading."""
+    checks: tuple[Check, ...] = msgspec.field(name="gates", default=())
+    """The checks that it passed before release."""
     metrics: tuple[Metric, ...] = ()
-    """How right this very file is; of the fp32 network it stands in the record's own `metrics`."""
+    """How accurate this file is; the figures of the fp32 network are in the record's own `metrics`."""
     note: str = ""
-    """How the file was made, for people."""
+    """How the file was made, in words."""
 
 
 class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A precision that was made and not released."""
+    """A precision that was made but not released, because it failed a check."""
 
-    gates: tuple[Gate, ...]
-    """What was checked; at least one did not pass."""
+    checks: tuple[Check, ...] = msgspec.field(name="gates")
+    """Its release checks; at least one failed."""
     metrics: tuple[Metric, ...] = ()
-    """How right it was."""
+    """How accurate it was."""
     note: str = ""
-    """How it was made, for people."""
+    """How it was made, in words."""
 
 
 CommercialUse = Literal["allowed", "not_allowed", "unknown"]
 
 
 class DataSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A data set that taught the network."""
+    """A data set that the network was trained on."""
 
     name: str
     num_pictures: int
-    """How many of its pictures the network was trained on."""
-    licences: dict[str, int]
-    """Licence of those pictures -> how many have it."""
+    """Number of its pictures that the network was trained on."""
+    licenses: dict[str, int] = msgspec.field(name="licences")
+    """License of those pictures -> number of pictures."""
     note: str = ""
-    """What a user of the weights must know of the data set."""
+    """What users of the weights must know about the data set."""
     num_authors: int = 0
-    """Distinct authors of those pictures that are named; the manifest names each."""
+    """Number of distinct authors that the manifest names for those pictures."""
     commercial_use: CommercialUse = "unknown"
-    """What the licences of those pictures, taken together, say of commercial use: one that forbids it decides."""
+    """Whether the licenses of those pictures allow commercial use; one that forbids it is enough for "not_allowed"."""
 
 
 class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The network's build."""
+    """The architecture of the network."""
 
     name: str
     """timm name, such as "efficientnet_b4"."""
@@ -118,19 +121,19 @@ class BundleRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     networks: dict[Precision, NetworkFile]
     metrics: tuple[Metric, ...]
     recipe: dict[str, Any]
-    """The resolved recipe that trained the network; of absolute paths only the last part."""
+    """The resolved recipe of the training run; absolute paths are cut to their last part."""
     sources: tuple[DataSource, ...]
     git_commit: str
-    """Commit of this project that exported the bundle; "unknown" outside a checkout."""
+    """Commit of botanify that exported the bundle; "unknown" outside of a git checkout."""
     created: str
-    """Time of sealing, UTC, ISO 8601."""
+    """When the bundle was sealed, UTC, ISO 8601."""
     files: dict[FileName, Sha256] = {}
     """SHA-256 of every other file."""
     description: str = ""
-    """The model card's first paragraph: what it knows, how it was trained, what to beware of."""
+    """The model card's first paragraph: what the model names, how it was trained, and its limits."""
     trained_on: str = "unknown"
-    """The device that trained it, in words."""
+    """The device that it was trained on, in words."""
     parts: dict[str, FileName] = {}
-    """Further files by what they are, such as the golden picture; one that is not known is ignored with a warning."""
+    """Role -> further file, such as the golden picture; an unknown role is ignored with a warning."""
     left_out: dict[Precision, LeftOut] = {}
-    """Precisions that failed a gate: their figures are kept, their files are not."""
+    """Precisions that failed a check: the bundle holds their figures but not their files."""

@@ -1,4 +1,7 @@
-"""Program: turns a checkpoint into a sealed bundle: convert, check parity, calibrate, measure, seal.
+"""Program: exports a checkpoint to a sealed bundle.
+
+It converts the network to ONNX, compares it with PyTorch, calibrates it, measures it on the test split, and seals the
+bundle.
 
 python training/export.py --checkpoint FILE --data DATA --out DIR [--precision fp32 fp16 int8]
 """
@@ -15,62 +18,64 @@ if not __package__:
 import msgspec
 import tyro
 
-from models.bundle import Bundle, Gate, Metric, Precision, seal_bundle
-from models.errors import BundleError, DataError, RecipeError
+from models.bundle import Bundle, Check, Metric, Precision, seal_bundle
+from models.errors import BundleError, RecipeError
 from models.golden import GOLDEN_FILE, GOLDEN_PART
 from models.ranking import Thresholds
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, read_checkpoint
+from training.evaluation.predict import require_same_outputs
 from training.loading.data import input_spec
 from training.program import run_program
 from training.recipe import Count, Pixels, WholeNumber, check_stored_recipe
 from training.release.bundle_description import describe
 from training.release.model_card import MODEL_CARD_FILE, model_card
 from training.release.precisions.candidates import MAKERS, Candidate, make_fp32
-from training.release.precisions.checks import gate_in_words
-from training.release.precisions.evaluated_network import Judges, judges_of
+from training.release.precisions.checks import describe_check
 from training.release.precisions.golden_picture import record_golden
-from training.release.precisions.pictures import require_unseen
+from training.release.precisions.pictures import PictureSets, picture_sets
 from training.toml_file import Section, check_section, section_to_plain
 
 PARITY_LIMIT: Final = 1e-3
 
 
 class Export(Section, frozen=True, kw_only=True):
-    """Turns a checkpoint into a sealed bundle."""
+    """Exports a checkpoint to a sealed bundle."""
 
     checkpoint: Path
-    """A checkpoint of training/train.py."""
+    """Checkpoint of training/train.py."""
     data: Path
-    """Folder written by training/prepare.py: its calibration split (else validation) calibrates, test is measured."""
+    """Folder written by training/prepare.py. Its calibration split (validation if it has none) sets the temperatures;
+    its test split gives the metrics."""
     shards: str = ""
-    """Folder or URL (s3://, gs://) that the shards of packed data lie in; default: the data folder."""
+    """Folder or URL (s3://, gs://) with the shards of packed data; default: the data folder."""
     out: Path
-    """Folder of the new bundle; must not exist."""
+    """Folder of the new bundle; must not exist yet."""
     name: str = ""
-    """Name of the model; default: the recipe's."""
+    """Name of the model; default: the name of the recipe."""
     model_version: str = "1.0.0"
     """Version of the model."""
     precision: tuple[Precision, ...] = ("fp32",)
-    """What the bundle shall hold; fp32 must be among them. fp16 is for GPUs, int8 for CPUs; each is released only if it
-    keeps its gates, else left out with its figures. int8 takes minutes."""
+    """Precisions of the networks in the bundle; fp32 is required. fp16 is for GPUs, int8 for CPUs. A network that fails
+    its release checks is left out; the bundle then holds its figures only. int8 takes minutes."""
     judge_on: Path | None = None
-    """Further prepared data with the same outputs, whose test split judges too: a loss under half a point cannot be
-    shown on fewer than 765 pictures, and takes thousands where some answers change."""
+    """Further prepared data with the same outputs, whose test split is measured too. int8 may lose less than half a
+    point of top-1; to show that takes at least 765 pictures, and thousands if some answers change."""
     calibration_pictures: Count = 256
-    """Training pictures that set the ranges of int8."""
+    """Number of training pictures that set the ranges of int8."""
     serve_px: Pixels | None = None
-    """Side of the pictures in service, px; default: the recipe's. Often best a little above the last training size
-    (Touvron et al. 2019); choose it on validation, never on test."""
+    """Side of the network input in the service, px; default: that of the recipe. A value a little above the last
+    training size is often best (Touvron et al. 2019); choose it on the validation split, never on the test split."""
     half_storage: bool = True
-    """Store the weights of fp32 in half precision and compute in single: half the size at the same speed."""
+    """Store the weights of the fp32 network in half precision and compute in single precision: half the size, the same
+    speed."""
     note: str = ""
-    """What users must know of the training pictures; stands in the bundle and its model card."""
+    """What users must know about the training pictures; written to the bundle and its model card."""
     thresholds: Thresholds = Thresholds()
     parity_limit: Annotated[float, msgspec.Meta(gt=0)] = PARITY_LIMIT
-    """Largest difference in probability from PyTorch that is accepted."""
+    """Largest accepted difference in probability from PyTorch."""
     workers: WholeNumber = 2
-    """Loader processes; 0 loads in the process that exports."""
+    """Loader processes; 0 loads in the main process."""
 
 
 def main() -> None:
@@ -82,23 +87,23 @@ def export(command: Export) -> Bundle:
     """Exports a checkpoint.
 
     Raises:
-        BundleError: The folder exists, or the network file does not answer as PyTorch does; nothing is written then.
-        DataError: The data is not what the checkpoint was trained on.
+        BundleError: The folder exists, or the probabilities differ from PyTorch's. No bundle is written.
+        DataError: The outputs of the data are not those of the checkpoint.
         RecipeError: A flag is out of range.
     """
     command = check_section(section_to_plain(command), Export, origin="of the flags")
     _require_fp32(command.precision)
     if command.out.exists():
         raise BundleError(
-            "a bundle is immutable and its folder exists already", value=command.out, remedy="name another"
+            "a bundle is immutable, and its folder already exists", value=command.out, remedy="choose a new folder"
         )
     checkpoint = read_checkpoint(command.checkpoint)
-    judges = gather(command, checkpoint)
+    sets = _picture_sets(command, checkpoint)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        single, judged = make_fp32(
+        single, fp32 = make_fp32(
             checkpoint,
-            judges,
+            sets,
             folder,
             command.thresholds,
             half_storage=command.half_storage,
@@ -106,51 +111,50 @@ def export(command: Export) -> Bundle:
         )
         candidates: dict[Precision, Candidate] = {"fp32": single}
         for precision in sorted(MAKERS.keys() & set(command.precision)):
-            candidates[precision] = MAKERS[precision](judged, judges, folder, command.thresholds)
-        bundle = seal(command, checkpoint, judges, candidates, metrics=judged.metrics, folder=folder)
+            candidates[precision] = MAKERS[precision](fp32, sets, folder, command.thresholds)
+        bundle = _seal(command, checkpoint, sets, candidates, metrics=fp32.metrics, folder=folder)
     _print(bundle)
     return bundle
 
 
-def gather(command: Export, checkpoint: Checkpoint) -> Judges:
-    """The pictures that the networks are made and judged with, as they will be served.
+def _picture_sets(command: Export, checkpoint: Checkpoint) -> PictureSets:
+    """Chooses the pictures that the networks are calibrated and measured with, at the size of the service.
 
     Raises:
-        DataError: The data names other outputs than the checkpoint, or the further data would judge by pictures that
-            something was learned or chosen by, or count some twice.
+        DataError: The outputs of the data are not those of the checkpoint, or the further data holds pictures of the
+            first.
     """
     spec = input_spec(check_stored_recipe(checkpoint.recipe, origin=str(command.checkpoint)))
     if command.serve_px is not None:
         spec = msgspec.structs.replace(spec, height=command.serve_px, width=command.serve_px)
-    manifest = Manifest(command.data, command.shards)
-    judging = [manifest] if command.judge_on is None else [manifest, Manifest(command.judge_on)]
-    for each in judging:
-        _require_same_outputs(checkpoint, each)
-    for further in judging[1:]:
-        require_unseen(further, manifest)
-    return judges_of(judging, spec, calibration_pictures=command.calibration_pictures, workers=command.workers)
+    manifests = [Manifest(command.data, command.shards)]
+    if command.judge_on is not None:
+        manifests.append(Manifest(command.judge_on))
+    for manifest in manifests:
+        require_same_outputs(manifest, tuple(checkpoint.output_keys), "checkpoint")
+    return picture_sets(manifests, spec, calibration_pictures=command.calibration_pictures, workers=command.workers)
 
 
-def seal(
+def _seal(
     command: Export,
     checkpoint: Checkpoint,
-    judges: Judges,
+    sets: PictureSets,
     candidates: Mapping[Precision, Candidate],
     *,
     metrics: tuple[Metric, ...],
     folder: Path,
 ) -> Bundle:
-    """Seals what passed, with its golden picture and model card, and the figures of what did not.
+    """Seals the networks that passed their checks, with a golden picture, a model card, and the figures of the others.
 
     Args:
-        command: Gives the name, the version and the place.
-        checkpoint: What was trained.
-        judges: Give the input and the names.
-        candidates: fp32 among them.
-        metrics: How right fp32 is.
-        folder: To write to.
+        command: Gives the name, the version and the folder of the bundle.
+        checkpoint: The trained network.
+        sets: Give the input and the taxonomy.
+        candidates: Precision -> network; fp32 has passed.
+        metrics: Metrics of fp32.
+        folder: For temporary files.
     """
-    manifest, spec = judges.validation.manifest, judges.validation.spec
+    manifest, spec = sets.validation.manifest, sets.validation.spec
     released = {precision: made for precision, made in candidates.items() if made.passed}
     record = describe(
         checkpoint,
@@ -176,20 +180,10 @@ def seal(
 def _require_fp32(precisions: tuple[Precision, ...]) -> None:
     if "fp32" not in precisions:
         raise RecipeError(
-            "a bundle without fp32 cannot be made: the other precisions are made from it and judged against it",
+            "a bundle needs fp32, since the other precisions are made from it and compared with it",
             value=" ".join(precisions) or "none",
-            limit="a list that holds fp32",
+            limit="a list with fp32",
             remedy="add fp32 to --precision",
-        )
-
-
-def _require_same_outputs(checkpoint: Checkpoint, manifest: Manifest) -> None:
-    if tuple(checkpoint.output_keys) != manifest.taxonomy.output_keys:
-        raise DataError(
-            "checkpoint and data name different outputs",
-            value=f"{len(manifest.taxonomy.outputs)} outputs in {manifest.folder}",
-            limit=f"the {len(checkpoint.output_keys)} that the checkpoint was trained on",
-            remedy="give the data that it was trained on",
         )
 
 
@@ -197,19 +191,19 @@ def _print(bundle: Bundle) -> None:
     print(f"Sealed: {bundle.folder} ({sum(path.stat().st_size for path in bundle.folder.iterdir()) / 1e6:.1f} MB)")
     for precision, network in bundle.record.networks.items():
         print(f"{precision}: temperature {network.temperature:.3f}. {network.note}".rstrip())
-        _print_figures(network.gates, bundle.record.metrics if precision == "fp32" else network.metrics)
+        _print_figures(network.checks, bundle.record.metrics if precision == "fp32" else network.metrics)
     for precision, left_out in bundle.record.left_out.items():
-        print(f"{precision} was LEFT OUT. {left_out.note}")
-        _print_figures(left_out.gates, left_out.metrics)
+        print(f"{precision} was LEFT OUT, because a check failed. {left_out.note}")
+        _print_figures(left_out.checks, left_out.metrics)
     print(f"Next: python -m serving --bundle {bundle.folder}")
 
 
-def _print_figures(gates: tuple[Gate, ...], metrics: tuple[Metric, ...]) -> None:
-    for gate in gates:
-        print(f"  {gate_in_words(gate)}")
+def _print_figures(checks: tuple[Check, ...], metrics: tuple[Metric, ...]) -> None:
+    for check in checks:
+        print(f"  {describe_check(check)}")
     for metric in metrics:
-        between = " [{:.4f}, {:.4f}]".format(*metric.interval_95) if metric.interval_95 else ""
-        print(f"  {metric.name}: {metric.value:.4f}{between} on {metric.num_pictures} pictures ({metric.data})")
+        interval = " [{:.4f}, {:.4f}]".format(*metric.interval_95) if metric.interval_95 else ""
+        print(f"  {metric.name}: {metric.value:.4f}{interval} on {metric.num_pictures} pictures ({metric.data})")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""A bundle stands whole and verified or not at all, and whatever was changed since is told in one sentence."""
+"""A bundle is written atomically, and every later change to it is detected and named."""
 
 import json
+import re
 import shutil
 import warnings
 
@@ -13,7 +14,7 @@ from models.bundle import (
     BUNDLE_FILE,
     TAXA_FILE,
     Architecture,
-    Gate,
+    Check,
     LeftOut,
     Metric,
     NetworkFile,
@@ -44,13 +45,13 @@ def edit(path, change):
 
 
 def edit_and_rehash(folder, change):
-    """Changes `taxa.json` so skilfully that its hash fits."""
+    """Changes `taxa.json` and updates its hash."""
     edit(folder / TAXA_FILE, change)
     edit(folder / BUNDLE_FILE, lambda record: record["files"].update({TAXA_FILE: file_sha256(folder / TAXA_FILE)}))
 
 
 def refusal(folder):
-    """The one sentence with which a bundle is refused; it ends in a remedy."""
+    """The message with which a bundle is refused; it ends in a remedy."""
     with pytest.raises(BundleError) as caught:
         load_bundle(folder)
     message = str(caught.value)
@@ -63,7 +64,7 @@ def nothing_is_left_in(folder):
     return list(folder.iterdir()) == []
 
 
-# ---- a sound bundle
+# ---- a valid bundle
 
 
 def test_sealed_bundle_is_what_was_given(tmp_path, network_file):
@@ -102,7 +103,7 @@ def test_bundle_opens_its_network(sealed):
     assert (output.logits.shape, output.features.shape) == ((3, 4), (3, 3))
 
 
-def test_calibration_of_each_precision_stands_in_the_bundle(tmp_path, network_file):
+def test_each_precision_has_its_own_temperature(tmp_path, network_file):
     half = NetworkFile("model.fp16.onnx", temperature=0.8, thresholds=Thresholds(species=0.7), stored_as="float16")
     record = bundle_record(networks={"fp32": NetworkFile(NETWORK, temperature=0.9), "fp16": half})
     bundle = seal_tiny(tmp_path / "tiny", network_file, record=record, more_files={"model.fp16.onnx": network_file})
@@ -111,8 +112,8 @@ def test_calibration_of_each_precision_stands_in_the_bundle(tmp_path, network_fi
     assert bundle.open_session("fp16", num_threads=1).output_keys == TAXONOMY.output_keys
 
 
-def test_figures_of_a_precision_that_was_left_out_stand_in_the_bundle(tmp_path, network_file):
-    speed = Gate("speed", value=1.1, limit=1.25, passed=False, num_pictures=40, at_least=True)
+def test_figures_of_a_precision_that_was_left_out_are_kept(tmp_path, network_file):
+    speed = Check("speed", value=1.1, limit=1.25, passed=False, num_pictures=40, at_least=True)
     left_out = LeftOut((speed,), (Metric("top1_taxon", 0.7, "drawn", 10, (0.4, 0.9)),), note="Calibrated on ten.")
     bundle = seal_tiny(tmp_path / "tiny", network_file, record=bundle_record(left_out={"int8": left_out}))
     assert load_bundle(bundle.folder).record.left_out == {"int8": left_out}
@@ -124,7 +125,7 @@ def test_precision_both_released_and_left_out_is_refused(sealed):
     assert "a precision is both released and left out (got fp32)" in refusal(sealed)
 
 
-def test_bundle_from_before_there_were_further_precisions_loads(sealed):
+def test_bundle_of_an_early_version_without_further_precisions_loads(sealed):
     def forget(record):
         del record["left_out"]
         for network in record["networks"].values():
@@ -137,11 +138,11 @@ def test_bundle_from_before_there_were_further_precisions_loads(sealed):
         bundle = load_bundle(sealed)
     assert bundle.record.left_out == {}
     assert (bundle.network("fp32").metrics, bundle.network("fp32").note) == ((), "")
-    assert [gate.at_least for gate in bundle.network("fp32").gates] == [False]
+    assert [check.at_least for check in bundle.network("fp32").checks] == [False]
     assert bundle.golden() is None
 
 
-def test_precision_that_is_not_held_is_told(sealed):
+def test_missing_precision_is_named(sealed):
     with pytest.raises(BundleError, match=r"no network of that precision \(got int8; expected fp32\): .*export"):
         load_bundle(sealed).network("int8")
 
@@ -182,19 +183,19 @@ def test_damaged_record_raises_nothing_but_bundle_errors(sealed):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"7", b'"text"', b"{}", b"\xff\xfe", b"PK\3\4"])
-def test_record_that_is_none_is_refused(sealed, content):
+def test_file_that_is_not_a_record_is_refused(sealed, content):
     (sealed / BUNDLE_FILE).write_bytes(content)
-    assert f"{BUNDLE_FILE} is no bundle record" in refusal(sealed)
+    assert f"{BUNDLE_FILE} is not a bundle record" in refusal(sealed)
 
 
-def test_missing_folder_is_told(tmp_path):
+def test_missing_folder_is_named(tmp_path):
     message = refusal(tmp_path / "nowhere")
-    assert "no bundle stands there" in message
+    assert "the folder is not a bundle" in message
     assert str(tmp_path / "nowhere") in message
 
 
-def test_file_in_place_of_the_folder_is_told(network_file):
-    assert "no bundle stands there" in refusal(network_file)
+def test_file_in_place_of_the_folder_is_refused(network_file):
+    assert "the folder is not a bundle" in refusal(network_file)
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])
@@ -205,7 +206,7 @@ def test_other_format_version_is_refused_before_its_fields(sealed, version):
 
     edit(sealed / BUNDLE_FILE, change)
     message = refusal(sealed)
-    assert f"is of another bundle format (got {version}; expected format 1)" in message or version is None
+    assert f"has another bundle format (got {version}; expected format 1)" in message or version is None
     assert BUNDLE_FILE in message
 
 
@@ -247,7 +248,7 @@ def test_value_out_of_its_range_is_refused(sealed, change):
     assert f"{BUNDLE_FILE} cannot be read" in refusal(sealed)
 
 
-def test_taxa_that_are_no_text_are_refused(sealed):
+def test_taxa_that_are_not_text_are_refused(sealed):
     (sealed / TAXA_FILE).write_bytes(b'{"taxonomy_version": "\xff"}')
     edit(sealed / BUNDLE_FILE, lambda record: record["files"].update({TAXA_FILE: file_sha256(sealed / TAXA_FILE)}))
     assert f"{TAXA_FILE} cannot be read" in refusal(sealed)
@@ -262,7 +263,7 @@ def test_unknown_field_of_the_taxa_is_refused(sealed):
 
 def test_contradicting_taxa_are_refused(sealed):
     edit_and_rehash(sealed, lambda taxa: taxa["taxa"].pop())
-    assert "means a taxon that is not listed" in refusal(sealed)
+    assert re.search(r"the taxon of output .* is not listed", refusal(sealed))
 
 
 def test_wrong_label_hash_is_refused(sealed):
@@ -290,24 +291,24 @@ def test_wrong_number_of_outputs_is_refused(sealed):
 
 def test_file_without_a_hash_is_refused(sealed):
     edit(sealed / BUNDLE_FILE, lambda record: record["files"].pop(NETWORK))
-    assert f"gives no hash for {NETWORK}" in refusal(sealed)
+    assert f"has no hash for {NETWORK}" in refusal(sealed)
 
 
 def test_bundle_without_a_network_is_refused(sealed):
     edit(sealed / BUNDLE_FILE, lambda record: record.update(networks={}))
-    assert "holds no network" in refusal(sealed)
+    assert "the bundle has no network" in refusal(sealed)
 
 
 def test_network_of_other_outputs_is_refused_when_it_is_opened(tmp_path):
     network = write_network(tmp_path / NETWORK, keys=TAXONOMY.output_keys[::-1])
     bundle = seal_tiny(tmp_path / "tiny", network)
     with pytest.raises(
-        BundleError, match=rf"{NETWORK} names other outputs than {TAXA_FILE}.*: export the bundle again"
+        BundleError, match=rf"{NETWORK} and {TAXA_FILE} name different outputs.*: export the bundle again"
     ):
         bundle.open_session("fp32", num_threads=1)
 
 
-# ---- parts of the future
+# ---- unknown parts
 
 
 def add_part(folder, name="ranges", file="ranges.json"):
@@ -322,30 +323,30 @@ def add_part(folder, name="ranges", file="ranges.json"):
 
 def test_unknown_part_warns_and_loads(sealed):
     add_part(sealed)
-    with pytest.warns(UserWarning, match="'ranges' is not known to this version and is ignored"):
+    with pytest.warns(UserWarning, match="does not know the bundle part 'ranges' and ignores it"):
         bundle = load_bundle(sealed)
     assert bundle.taxonomy == TAXONOMY
 
 
-def test_unknown_part_is_verified_nevertheless(sealed):
+def test_unknown_part_is_verified_too(sealed):
     add_part(sealed)
     (sealed / "ranges.json").write_text("[]")
     assert "SHA-256 of ranges.json differs" in refusal(sealed)
 
 
-def test_bundle_without_parts_warns_of_nothing(sealed):
+def test_bundle_without_parts_gives_no_warning(sealed):
     with warnings.catch_warnings(action="error"):
         load_bundle(sealed)
 
 
-# ---- paths that lead elsewhere
+# ---- paths in file names
 
 TRAVERSALS = ["../secret", "a/b", "..", ".hidden", "", "a\\b", "nul\0"]
 
 
 @pytest.mark.parametrize("name", [*TRAVERSALS, "/dev/null"])
 @pytest.mark.parametrize("where", ["network", "part", "hash"])
-def test_file_name_of_a_record_leads_nowhere_else(sealed, name, where):
+def test_file_name_of_a_record_cannot_be_a_path(sealed, name, where):
     (sealed.parent / "secret").write_text("secret")
 
     def change(record):
@@ -361,10 +362,10 @@ def test_file_name_of_a_record_leads_nowhere_else(sealed, name, where):
 
 
 @pytest.mark.parametrize("name", [*TRAVERSALS, "../../secret", BUNDLE_FILE, TAXA_FILE])
-def test_sealing_writes_nowhere_else(tmp_path, network_file, name):
+def test_sealing_writes_only_inside_the_folder(tmp_path, network_file, name):
     place = tmp_path / "place"
     place.mkdir()
-    with pytest.raises(BundleError, match=r"cannot stand in a bundle under that name.*: rename it"):
+    with pytest.raises(BundleError, match=r"in a bundle cannot have that name.*: rename it"):
         seal_tiny(place / "tiny", network_file, more_files={name: network_file})
     assert nothing_is_left_in(place)
     assert [path.name for path in tmp_path.iterdir()] == ["place"]
@@ -372,7 +373,7 @@ def test_sealing_writes_nowhere_else(tmp_path, network_file, name):
 
 def test_sealing_writes_to_no_absolute_path(tmp_path, network_file):
     elsewhere = tmp_path / "elsewhere"
-    with pytest.raises(BundleError, match="cannot stand in a bundle under that name"):
+    with pytest.raises(BundleError, match="in a bundle cannot have that name"):
         seal_tiny(tmp_path / "tiny", network_file, more_files={str(elsewhere): network_file})
     assert nothing_is_left_in(tmp_path)
 
@@ -380,9 +381,9 @@ def test_sealing_writes_to_no_absolute_path(tmp_path, network_file):
 # ---- sealing that fails
 
 
-def test_existing_folder_is_never_sealed_over(sealed, network_file):
+def test_existing_folder_is_not_overwritten(sealed, network_file):
     before = {path.name: path.read_bytes() for path in sealed.iterdir()}
-    with pytest.raises(BundleError, match=r"immutable and its folder exists already .*tiny\): choose a new folder"):
+    with pytest.raises(BundleError, match=r"immutable, and its folder already exists .*tiny\): choose a new folder"):
         seal_tiny(sealed, network_file, record=bundle_record(name="other"))
     assert {path.name: path.read_bytes() for path in sealed.iterdir()} == before
     assert [path.name for path in sealed.parent.iterdir()] == ["tiny"]
@@ -390,7 +391,7 @@ def test_existing_folder_is_never_sealed_over(sealed, network_file):
 
 def test_empty_folder_counts_as_existing(tmp_path, network_file):
     (tmp_path / "tiny").mkdir()
-    with pytest.raises(BundleError, match="exists already"):
+    with pytest.raises(BundleError, match="already exists"):
         seal_tiny(tmp_path / "tiny", network_file)
     assert nothing_is_left_in(tmp_path / "tiny")
 
@@ -401,7 +402,7 @@ def test_empty_folder_counts_as_existing(tmp_path, network_file):
         ({"label_hash": "0" * 64}, "label hash"),
         ({"format_version": 2}, "another bundle format"),
         ({"architecture": Architecture("tiny", num_outputs=5, num_features=3, num_parameters=12)}, "number of outputs"),
-        ({"networks": {"fp32": NetworkFile("model.int8.onnx", temperature=1.0)}}, "gives no hash for model.int8.onnx"),
+        ({"networks": {"fp32": NetworkFile("model.int8.onnx", temperature=1.0)}}, "has no hash for model.int8.onnx"),
         ({"networks": {"fp32": NetworkFile(NETWORK, temperature=-1.0)}}, "temperature"),
         ({"networks": {"fp32": NetworkFile(NETWORK, temperature=float("nan"))}}, "temperature"),
         ({"networks": {}}, "no network"),
@@ -433,7 +434,7 @@ def test_missing_source_file_leaves_nothing(tmp_path):
     assert nothing_is_left_in(place)
 
 
-def test_record_is_written_for_people_to_read(sealed):
+def test_record_is_indented_json(sealed):
     lines = (sealed / BUNDLE_FILE).read_text().splitlines()
     assert len(lines) > 40
     assert msgspec.json.decode((sealed / BUNDLE_FILE).read_bytes())["name"] == "tiny"

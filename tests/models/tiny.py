@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.bundle import Architecture, BundleRecord, DataSource, Gate, Metric, NetworkFile, seal_bundle
+from models.bundle import Architecture, BundleRecord, Check, DataSource, Metric, NetworkFile, seal_bundle
 from models.preprocess import InputSpec
 from models.session import FEATURES_NAME, INPUT_NAME, LABEL_HASH_FIELD, LOGITS_NAME, OUTPUT_KEYS_FIELD
 from models.taxonomy import Output, Taxon, Taxonomy, label_hash
@@ -25,7 +25,7 @@ def genus_only(name, family=""):
 
 
 def taxonomy_of(*taxa, outputs=None):
-    """One output a taxon, or those given as (source, scientific name)."""
+    """One output for each taxon, or the outputs given as (source, scientific name)."""
     id_of = {taxon.scientific_name: taxon.taxon_id for taxon in taxa}
     pairs = outputs or [("drawn", taxon.scientific_name) for taxon in taxa]
     return Taxonomy(
@@ -36,7 +36,7 @@ def taxonomy_of(*taxa, outputs=None):
 ROSE = species("Rosa canina", "Rosaceae", common_names=("dog rose",), synonyms=("Rosa corymbifera",))
 DAISY = species("Bellis perennis", "Asteraceae", common_names=("daisy", "Gänseblümchen"), gbif_id=3117424)
 CROCUS = genus_only("Crocus", "Iridaceae")
-# Four outputs over three taxa: the daisy stands in two data sets.
+# Four outputs over three taxa: the daisy is in two data sets.
 TAXONOMY = taxonomy_of(
     ROSE, DAISY, CROCUS,
     outputs=[("a", "Rosa canina"), ("a", "Bellis perennis"), ("b", "Bellis perennis"), ("a", "Crocus")],
@@ -93,7 +93,7 @@ def write_network(
 
 
 def bundle_record(**changes):
-    gate = Gate("parity", value=1e-6, limit=1e-3, passed=True, num_pictures=10)
+    check = Check("parity", value=1e-6, limit=1e-3, passed=True, num_pictures=10)
     record = {
         "format_version": 1,
         "name": "tiny",
@@ -101,7 +101,7 @@ def bundle_record(**changes):
         "architecture": Architecture("tiny", num_outputs=4, num_features=3, num_parameters=12),
         "input": InputSpec(height=SIDE_PX, width=SIDE_PX, train_px=SIDE_PX),
         "label_hash": TAXONOMY.label_hash,
-        "networks": {"fp32": NetworkFile(NETWORK, temperature=0.9, gates=(gate,))},
+        "networks": {"fp32": NetworkFile(NETWORK, temperature=0.9, checks=(check,))},
         "metrics": (Metric("top1_taxon", 0.5, "drawn", 10, interval_95=(0.24, 0.76)),),
         "recipe": {"seed": 1},
         "sources": (DataSource("drawn", 10, {"CC0": 10}),),

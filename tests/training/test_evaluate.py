@@ -18,7 +18,7 @@ from training.prepare import Folder, prepare
 
 @pytest.fixture(scope="module")
 def both(bundle, finished_run, data, tmp_path_factory):
-    """Checkpoint and bundle judged on the test pictures, with everything written."""
+    """Checkpoint and bundle evaluated on the test split, and the folder with all files."""
     out = tmp_path_factory.mktemp("judged") / "report"
     subjects = {"checkpoint": finished_run / "last.pt", "bundle": bundle.folder}
     return evaluate(Evaluate(data=data, out=out, workers=0, **subjects)), out

@@ -38,8 +38,8 @@ def test_what_is_sealed_can_be_loaded_and_was_measured(bundle):
     assert (record.architecture.num_outputs, record.architecture.num_features) == (3, 256)
     assert network.stored_as == "float16"
     assert 0.05 <= network.temperature <= 20
-    assert all(gate.passed and gate.num_pictures == 3 for gate in network.gates)
-    assert network.gates[0].value < 1e-4
+    assert all(check.passed and check.num_pictures == 3 for check in network.checks)
+    assert network.checks[0].value < 1e-4
     assert (record.input.height, record.input.train_px) == (32, 32)
     assert record.recipe["network"]["architecture"] == "test_efficientnet"
 
@@ -71,9 +71,9 @@ def test_the_bundle_answers_as_the_moving_average_of_the_weights(bundle, finishe
     assert np.abs(served.logits - found["network"]).max() > 1e-3
 
 
-def test_sources_and_licences_stand_in_bundle_and_card(bundle):
+def test_sources_and_licenses_are_in_bundle_and_card(bundle):
     (source,) = bundle.record.sources
-    assert (source.num_pictures, source.licences, source.note) == (
+    assert (source.num_pictures, source.licenses, source.note) == (
         30,
         {"unknown": 30},
         "Drawn.",
@@ -85,17 +85,17 @@ def test_sources_and_licences_stand_in_bundle_and_card(bundle):
 
 @pytest.fixture(scope="module")
 def restricted(pictures, tmp_path_factory):
-    """The same pictures under a licence that forbids commercial use, with a calibration split."""
+    """The same pictures under a license that forbids commercial use, with a calibration split."""
     folder = tmp_path_factory.mktemp("restricted") / "data"
     prepare(Folder(pictures=pictures, out=folder, licence="CC BY-NC 4.0", calibration_share=0.2, workers=1))
     return folder
 
 
-def test_may_not_be_used_commercially_does_not_get_lost(exporting, restricted):
+def test_a_ban_on_commercial_use_reaches_bundle_and_card(exporting, restricted):
     bundle = export(msgspec.structs.replace(exporting, data=restricted))
     (source,) = load_bundle(bundle.folder).record.sources
     assert source.commercial_use == "not_allowed"
-    assert set(source.licences) == {"CC-BY-NC-4.0"}
+    assert set(source.licenses) == {"CC-BY-NC-4.0"}
     assert "May not be used commercially" in (bundle.folder / "MODEL_CARD.md").read_text()
 
 
@@ -115,7 +115,7 @@ def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(e
 
 def test_a_folder_that_exists_is_refused(exporting, tmp_path):
     (tmp_path / "there").mkdir()
-    with pytest.raises(BundleError, match="exists already"):
+    with pytest.raises(BundleError, match="already exists"):
         export(msgspec.structs.replace(exporting, out=tmp_path / "there"))
     assert not list((tmp_path / "there").iterdir())
 
@@ -149,14 +149,14 @@ def test_shards_may_lie_elsewhere(exporting, data, tmp_path):
     for shard in packed.glob("*.tar"):
         shard.rename(elsewhere / shard.name)
     sealed = export(msgspec.structs.replace(exporting, data=packed, shards=str(elsewhere)))
-    assert load_bundle(sealed.folder).network("fp32").gates[0].num_pictures == 3
+    assert load_bundle(sealed.folder).network("fp32").checks[0].num_pictures == 3
 
 
 def test_full_storage_needs_no_rounding(exporting):
     sealed = export(msgspec.structs.replace(exporting, half_storage=False, name="mine", model_version="2.1"))
     assert (sealed.record.name, sealed.record.version) == ("mine", "2.1")
     assert sealed.network("fp32").stored_as == "float32"
-    assert len(sealed.network("fp32").gates) == 1
+    assert len(sealed.network("fp32").checks) == 1
 
 
 def test_the_bundle_is_served_without_torch(bundle, manifest):
@@ -190,7 +190,7 @@ def test_a_corrected_name_reaches_the_bundle_without_training(exporting, data, t
 
 @pytest.fixture(scope="module")
 def all_three(finished_run, data, tmp_path_factory):
-    """Every precision, judged by three pictures: too few for int8, whatever it is worth."""
+    """Every precision, evaluated on three pictures: too few for int8 to pass."""
     return export(
         Export(
             checkpoint=finished_run / "last.pt",
@@ -205,9 +205,9 @@ def all_three(finished_run, data, tmp_path_factory):
 
 @pytest.fixture
 def lenient(monkeypatch):
-    """Gates that a tiny network can keep on three pictures."""
-    for gate, limit in {"MOST_LOSS": 1.1, "LEAST_SPEEDUP": 0.0}.items():
-        monkeypatch.setattr(f"training.release.precisions.checks.{gate}", limit)
+    """Checks that a tiny network can pass on three pictures."""
+    for check, limit in {"MOST_LOSS": 1.1, "LEAST_SPEEDUP": 0.0}.items():
+        monkeypatch.setattr(f"training.release.precisions.checks.{check}", limit)
 
 
 def test_only_fp32_is_made_unless_more_is_asked_for(bundle):
@@ -215,11 +215,11 @@ def test_only_fp32_is_made_unless_more_is_asked_for(bundle):
     assert bundle.record.left_out == {}
 
 
-def test_a_precision_that_fails_a_gate_is_left_out_and_its_figures_stay(all_three):
+def test_a_precision_that_fails_a_check_is_left_out_and_its_figures_are_kept(all_three):
     assert set(all_three.record.networks) == {"fp32", "fp16"}
     assert not list(all_three.folder.glob("*int8*"))
     left_out = load_bundle(all_three.folder).record.left_out["int8"]
-    loss, speed, size = left_out.gates
+    loss, speed, size = left_out.checks
     assert not loss.passed
     assert "loss: top-1 by taxon" in loss.name
     assert (loss.num_pictures, loss.limit) == (3, 0.005)
@@ -231,12 +231,12 @@ def test_a_precision_that_fails_a_gate_is_left_out_and_its_figures_stay(all_thre
     assert "calibrated on 8 training pictures" in left_out.note
 
 
-def test_each_precision_has_its_own_calibration_gates_and_figures(all_three):
+def test_each_precision_has_its_own_temperature_checks_and_metrics(all_three):
     single, half = (all_three.network(precision) for precision in ("fp32", "fp16"))
     assert (half.file, half.stored_as) == ("model.fp16.onnx", "float16")
     assert half.temperature == pytest.approx(single.temperature, rel=0.05)
     assert half.temperature != single.temperature
-    overflow, agreement = half.gates
+    overflow, agreement = half.checks
     assert (overflow.value, overflow.limit, overflow.passed) == (0, 0, True)
     assert (agreement.value, agreement.limit, agreement.at_least, agreement.num_pictures) == (1.0, 0.999, True, 6)
     shares = {metric.name: metric for metric in half.metrics}
@@ -253,7 +253,7 @@ def test_every_network_of_a_bundle_opens_and_answers_its_golden_picture(all_thre
         check_golden(golden, precision, logits, network.temperature)
 
 
-def test_the_files_of_all_precisions_name_no_place_on_the_machine_that_wrote_them(all_three):
+def test_network_files_hold_no_paths_of_the_machine_that_wrote_them(all_three):
     for path in all_three.folder.glob("*.onnx"):
         content = path.read_bytes()
         for trace in (b"stack_trace", b"site-packages", b"/tmp", str(all_three.folder).encode()):
@@ -279,11 +279,11 @@ def test_the_record_keeps_only_the_last_part_of_absolute_paths(bundle, data, fin
         ("", ""),
     ],
 )
-def test_a_path_of_any_system_is_told_from_another_word(given, kept):
+def test_absolute_paths_of_any_system_are_cut_and_other_words_kept(given, kept):
     assert bundle_description._without_folders({"network": {"weights": given}}) == {"network": {"weights": kept}}
 
 
-def test_the_file_tells_the_sides_of_pictures_within_the_network(bundle):  # the service decides by them
+def test_the_file_states_the_sizes_of_pictures_within_the_network(bundle):  # the service decides by them
     graph = onnx.load(bundle.network_path("fp32")).graph
     shapes = [value.type.tensor_type.shape.dim for value in graph.value_info]
     pictures = [shape for shape in shapes if len(shape) == 4]
@@ -291,11 +291,11 @@ def test_the_file_tells_the_sides_of_pictures_within_the_network(bundle):  # the
     assert all(dim.dim_value for shape in pictures for dim in shape[2:])
 
 
-def test_int8_is_sealed_where_it_keeps_its_gates(exporting, lenient, capsys):
+def test_int8_is_sealed_if_it_passes_its_checks(exporting, lenient, capsys):
     sealed = export(msgspec.structs.replace(exporting, precision=("fp32", "int8"), calibration_pictures=8))
     network = load_bundle(sealed.folder).network("int8")
     assert (network.file, network.stored_as) == ("model.int8.onnx", "int8")
-    assert all(gate.passed for gate in network.gates)
+    assert all(check.passed for check in network.checks)
     assert sealed.record.left_out == {}
     assert set(sealed.golden().logits) == {"fp32", "int8"}
     answers = [sealed.open_session(name).run(np.zeros((2, 3, 32, 32), np.float32)) for name in ("fp32", "int8")]
@@ -305,7 +305,7 @@ def test_int8_is_sealed_where_it_keeps_its_gates(exporting, lenient, capsys):
 
 
 @pytest.mark.slow
-def test_further_data_judges_too_and_both_are_told(exporting, data, tmp_path, lenient):
+def test_further_data_is_measured_too_and_both_are_reported(exporting, data, tmp_path, lenient):
     more, drawn = tmp_path / "more", write_pictures(tmp_path / "drawn", per_class=24)
     for seen in [path for path in drawn.rglob("*.jpg") if int(path.stem) < 12]:
         seen.unlink()
@@ -319,22 +319,22 @@ def test_further_data_judges_too_and_both_are_told(exporting, data, tmp_path, le
     assert counts["more, test split"] > 3
     for metrics in (sealed.record.metrics, sealed.network("int8").metrics):
         assert {metric.data: metric.num_pictures for metric in metrics} == counts
-    ends = [gate.name for gate in sealed.network("int8").gates if gate.name.startswith("loss")]
+    ends = [check.name for check in sealed.network("int8").checks if check.name.startswith("loss")]
     assert ["lower end" in ends[0], "upper end" in ends[1]] == [True, True]
     assert ends[1].endswith("more, test split")
 
 
-def test_pictures_that_the_network_may_have_learned_from_do_not_judge(exporting, pictures, tmp_path):
+def test_further_data_that_may_be_training_data_is_refused(exporting, pictures, tmp_path):
     again = tmp_path / "again"
     prepare(Folder(pictures=pictures, out=again, source="flowers", test_share=0.5, workers=1))
     count = len(Manifest(again).rows_of("test"))
-    with pytest.raises(DataError, match=rf"stand in .* too \(got {count} of its {count} test pictures.*judge on other"):
+    with pytest.raises(DataError, match=rf"are in .* too \(got {count} of its {count} test pictures.*give other data"):
         export(msgspec.structs.replace(exporting, judge_on=again))
     with pytest.raises(DataError, match="3 of its 3 test pictures"):
         export(msgspec.structs.replace(exporting, judge_on=exporting.data))
 
 
-def test_a_half_precision_that_overflows_is_left_out_without_figures_that_are_no_numbers(exporting, monkeypatch):
+def test_fp16_that_overflows_is_left_out_without_metrics(exporting, monkeypatch):
     def overflow(single, target):
         write_rounded(single, target)
         model = onnx.load(target)
@@ -345,15 +345,15 @@ def test_a_half_precision_that_overflows_is_left_out_without_figures_that_are_no
     monkeypatch.setattr("training.release.precisions.candidates.write_rounded", overflow)
     sealed = export(msgspec.structs.replace(exporting, precision=("fp32", "fp16")))
     left_out = load_bundle(sealed.folder).record.left_out["fp16"]
-    (gate,) = left_out.gates
-    assert (gate.passed, gate.value) == (False, gate.num_pictures)
+    (check,) = left_out.checks
+    assert (check.passed, check.value) == (False, check.num_pictures)
     assert left_out.metrics == ()
     assert set(sealed.record.networks) == {"fp32"}
 
 
 @pytest.mark.parametrize("precision", [(), ("int8",), ("fp16", "int8")])
 def test_a_bundle_without_fp32_is_refused_before_anything_is_done(precision, exporting):
-    with pytest.raises(RecipeError, match=r"a bundle without fp32 cannot be made.*add fp32 to --precision"):
+    with pytest.raises(RecipeError, match=r"a bundle needs fp32.*add fp32 to --precision"):
         export(msgspec.structs.replace(exporting, precision=precision))
     assert not exporting.out.parent.exists()
 

@@ -1,4 +1,4 @@
-"""What a bundle says of itself: the model, its input, its networks, and what taught it."""
+"""Builds the content of `bundle.json`: the model, its input, its networks, and the data it was trained on."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -39,19 +39,19 @@ def describe(
     metrics: tuple[Metric, ...],
     parts: Mapping[str, FileName],
 ) -> BundleRecord:
-    """Everything that `bundle.json` says, hashes apart.
+    """Builds the record of a bundle; `seal_bundle` adds the hashes.
 
     Args:
-        checkpoint: What was trained.
-        manifest: The data that taught it.
-        spec: What is served.
-        name: Of the model; default: the recipe's.
-        version: Of the model.
-        note: What users must know of the training pictures.
-        networks: What is released.
-        left_out: What failed a gate.
-        metrics: How right the fp32 network is.
-        parts: Further files.
+        checkpoint: The trained network.
+        manifest: The data that it was trained on.
+        spec: Input of the networks.
+        name: Name of the model; if empty, that of the recipe.
+        version: Version of the model.
+        note: What users must know about the training pictures.
+        networks: The released networks.
+        left_out: The networks that failed a check.
+        metrics: Metrics of the fp32 network.
+        parts: Role -> further file.
     """
     recipe = check_stored_recipe(checkpoint.recipe, origin="checkpoint")
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
@@ -81,21 +81,21 @@ def describe(
 
 
 def _without_folders(value: Any) -> Any:
-    """A recipe with the last part alone of every absolute path: where things lay concerns nobody but their machine."""
+    """Cuts the absolute paths of a recipe to their last part, so that no folders of a machine are published."""
     if isinstance(value, Mapping):
         return {key: _without_folders(each) for key, each in value.items()}
-    # A checkpoint may come from another system.
+    # The checkpoint may be from another operating system.
     paths = [kind(value) for kind in (PurePosixPath, PureWindowsPath)] if isinstance(value, str) else []
     return next((path.name for path in paths if path.is_absolute()), value)
 
 
 def _sources(manifest: Manifest, note: str) -> tuple[DataSource, ...]:
-    """Only what taught the network: the training pictures."""
-    taught = manifest.table.select(["source", "licence", "author"]).take(manifest.rows_of("train"))
-    licences: dict[str, dict[str, int]] = {}
-    for row in taught.group_by(["source", "licence"]).aggregate([([], "count_all")]).to_pylist():
-        licences.setdefault(row["source"], {})[row["licence"]] = row["count_all"]
-    authors = taught.group_by(["source", "author"]).aggregate([]).to_pylist()
+    """Summarizes the sources of the training pictures."""
+    trained = manifest.table.select(["source", "licence", "author"]).take(manifest.rows_of("train"))
+    licenses: dict[str, dict[str, int]] = {}
+    for row in trained.group_by(["source", "licence"]).aggregate([([], "count_all")]).to_pylist():
+        licenses.setdefault(row["source"], {})[row["licence"]] = row["count_all"]
+    authors = trained.group_by(["source", "author"]).aggregate([]).to_pylist()
     num_authors = Counter(row["source"] for row in authors if row["author"])
     return tuple(
         DataSource(
@@ -106,5 +106,5 @@ def _sources(manifest: Manifest, note: str) -> tuple[DataSource, ...]:
             num_authors=num_authors[name],
             commercial_use=joint_commercial_use(counts),
         )
-        for name, counts in sorted(licences.items())
+        for name, counts in sorted(licenses.items())
     )

@@ -1,4 +1,4 @@
-"""The networks of a bundle, one function a precision: made, calibrated and judged, with their gates."""
+"""Makes the network of each precision, calibrates and evaluates it, and runs its release checks."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -6,170 +6,183 @@ from typing import Final
 
 import msgspec
 
-from models.bundle import Gate, LeftOut, Metric, NetworkFile, Precision
+from models.bundle import LeftOut, Metric, NetworkFile, Precision
 from models.ranking import Thresholds
 from training.engine.checkpoint import Checkpoint
 from training.machine import this_machine
 from training.release.precisions.checks import (
-    agreement_gate,
-    loss_gates,
-    overflow_gate,
-    parity_gate,
+    agreement_check,
+    loss_checks,
+    overflow_check,
+    parity_check,
     require_parity,
-    rounding_gate,
-    size_gate,
-    speed_gate,
+    rounding_check,
+    size_check,
+    speed_check,
     top1_loss,
 )
-from training.release.precisions.evaluated_network import Answering, Judged, Judges, answers_on, judge_network
-from training.release.precisions.fp16 import write_half, write_rounded
-from training.release.precisions.fp32 import write_single
+from training.release.precisions.evaluated_network import (
+    CachedNetwork,
+    EvaluatedNetwork,
+    evaluate_network,
+    predictions_on,
+)
+from training.release.precisions.fp16 import write_fp16, write_rounded
+from training.release.precisions.fp32 import write_fp32
 from training.release.precisions.int8 import RANGE_SHARE, write_int8
 from training.release.precisions.paired import PairedLoss
+from training.release.precisions.pictures import PictureSets
 from training.release.precisions.speed import Speedup, speedup
 
 _TIMED_PAIRS: Final = 40
-_HALF_NOTE: Final = "Computes in half precision. Judged on a CPU, each operator's result rounded to half precision."
+_FP16_NOTE: Final = (
+    "Computes in half precision. Evaluated on a CPU, with each operator's result rounded to half precision."
+)
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A network file that is released if all its gates passed."""
+    """A network file that is released if it passes its checks."""
 
     path: Path
-    """Where its file lies now."""
+    """The file."""
     entry: NetworkFile
-    """What the bundle will say of it."""
+    """Its entry in `bundle.json`."""
 
     @property
     def passed(self) -> bool:
-        """Whether every gate did."""
-        return all(gate.passed for gate in self.entry.gates)
+        """Whether it passed all checks."""
+        return all(check.passed for check in self.entry.checks)
 
     def left_out(self) -> LeftOut:
-        """What is kept of it where it is not released."""
-        return LeftOut(self.entry.gates, self.entry.metrics, self.entry.note)
+        """Returns the entry of `bundle.json` for a candidate that failed a check."""
+        return LeftOut(self.entry.checks, self.entry.metrics, self.entry.note)
 
 
 def make_fp32(
     checkpoint: Checkpoint,
-    judges: Judges,
+    sets: PictureSets,
     folder: Path,
     thresholds: Thresholds,
     *,
     half_storage: bool,
     parity_limit: float,
-) -> tuple[Candidate, Judged]:
-    """Makes the network that all others are made from and held against.
+) -> tuple[Candidate, EvaluatedNetwork]:
+    """Makes the fp32 network. The other precisions are made from it and compared with it.
 
     Args:
-        checkpoint: Whose judged weights are written.
-        judges: The pictures.
-        folder: To write to.
-        thresholds: When a verdict may name a rank.
-        half_storage: Store the weights in half precision and compute in single.
-        parity_limit: Largest difference in probability from PyTorch that is accepted.
+        checkpoint: Gives the weights.
+        sets: The pictures to evaluate with.
+        folder: Where to write the file.
+        thresholds: Least probabilities at which a verdict names a rank.
+        half_storage: Store the weights in half precision and compute in single precision.
+        parity_limit: Largest accepted difference in probability from PyTorch.
 
     Raises:
-        BundleError: The file does not answer as PyTorch does.
+        BundleError: The probabilities differ from PyTorch's by more than the limit.
     """
-    network = Answering(folder / "model.fp32.onnx")
-    exact, same_weights = write_single(checkpoint, judges.validation, network.path, half_storage=half_storage)
-    gates = [parity_gate(network.logits(judges.validation), same_weights, parity_limit)]
+    network = CachedNetwork(folder / "model.fp32.onnx")
+    exact, same_weights = write_fp32(checkpoint, sets.validation, network.path, half_storage=half_storage)
+    checks = [parity_check(network.logits(sets.validation), same_weights, parity_limit)]
     if half_storage:
-        gates.append(rounding_gate(same_weights, exact))
-    require_parity(gates)
-    judged = judge_network(network, judges)
+        checks.append(rounding_check(same_weights, exact))
+    require_parity(checks)
+    evaluated = evaluate_network(network, sets)
     entry = NetworkFile(
         file=network.path.name,
-        temperature=judged.temperature,
+        temperature=evaluated.temperature,
         thresholds=thresholds,
         stored_as="float16" if half_storage else "float32",
-        gates=tuple(gates),
+        checks=tuple(checks),
     )
-    return Candidate(network.path, entry), judged
+    return Candidate(network.path, entry), evaluated
 
 
-def make_fp16(single: Judged, judges: Judges, folder: Path, thresholds: Thresholds) -> Candidate:
+def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Thresholds) -> Candidate:
     """Makes the network for GPUs.
 
-    It is judged, and its temperature fitted, with what a GPU computes: see `write_rounded`.
+    Its temperature and figures come from a network that computes on a CPU what a GPU computes: see `write_rounded`.
 
     Args:
-        single: The fp32 network.
-        judges: The pictures.
-        folder: To write to.
-        thresholds: When a verdict may name a rank.
+        fp32: The fp32 network.
+        sets: The pictures to evaluate with.
+        folder: Where to write the file.
+        thresholds: Least probabilities at which a verdict names a rank.
     """
-    path, rounded = folder / "model.fp16.onnx", folder / "rounded.onnx"
-    write_half(single.network.path, path)
-    write_rounded(single.network.path, rounded)
-    network = Answering(rounded)
-    overflow = overflow_gate([network.logits(each) for each in (judges.validation, judges.temperature, *judges.judged)])
-    entry = NetworkFile(path.name, 1.0, thresholds, "float16", gates=(overflow,), note=_HALF_NOTE)
-    if not overflow.passed:  # without numbers there are no figures
+    path = folder / "model.fp16.onnx"
+    write_fp16(fp32.network.path, path)
+    network = CachedNetwork(folder / "fp16_rounded.onnx")
+    write_rounded(fp32.network.path, network.path)
+    overflow = overflow_check([network.logits(pictures) for pictures in (*sets.tests, sets.validation)])
+    entry = NetworkFile(
+        file=path.name,
+        temperature=1.0,
+        thresholds=thresholds,
+        stored_as="float16",
+        checks=(overflow,),
+        note=_FP16_NOTE,
+    )
+    if not overflow.passed:  # no metrics can be computed from NaN
         return Candidate(path, entry)
-    judged = judge_network(network, judges)
-    everywhere = [
-        (*each.answers, answers_on(each.network, judges.validation, each.temperature)) for each in (judged, single)
+    evaluated = evaluate_network(network, sets)
+    predictions = [
+        (*each.predictions, predictions_on(each.network, sets.validation, each.temperature))
+        for each in (evaluated, fp32)
     ]
     entry = msgspec.structs.replace(
         entry,
-        temperature=judged.temperature,
-        gates=(overflow, agreement_gate(*everywhere)),
-        metrics=(*judged.metrics, *_losses_told(_losses(judged, single, judges))),
+        temperature=evaluated.temperature,
+        checks=(overflow, agreement_check(*predictions)),
+        metrics=(*evaluated.metrics, *_loss_metrics(_losses(evaluated, fp32, sets))),
     )
     return Candidate(path, entry)
 
 
-def make_int8(single: Judged, judges: Judges, folder: Path, thresholds: Thresholds) -> Candidate:
+def make_int8(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Thresholds) -> Candidate:
     """Makes the network for CPUs.
 
     Args:
-        single: The fp32 network.
-        judges: The pictures.
-        folder: To write to.
-        thresholds: When a verdict may name a rank.
+        fp32: The fp32 network.
+        sets: The pictures to calibrate and evaluate with.
+        folder: Where to write the file.
+        thresholds: Least probabilities at which a verdict names a rank.
     """
     path = folder / "model.int8.onnx"
-    write_int8(single.network.path, path, judges.ranges.pixels())
-    judged = judge_network(Answering(path), judges)
-    pixels = next(judges.judged[0].sample(1).pixels())
-    measured = speedup(path, single.network.path, pixels, num_pairs=_TIMED_PAIRS)
-    losses = _losses(judged, single, judges)
+    write_int8(fp32.network.path, path, sets.ranges.pixels())
+    evaluated = evaluate_network(CachedNetwork(path), sets)
+    pixels = next(sets.tests[0].sample(1).pixels())
+    measured = speedup(path, fp32.network.path, pixels, num_pairs=_TIMED_PAIRS)
+    losses = _losses(evaluated, fp32, sets)
+    size = size_check(path.stat().st_size, fp32.network.path.stat().st_size)
     entry = NetworkFile(
         file=path.name,
-        temperature=judged.temperature,
+        temperature=evaluated.temperature,
         thresholds=thresholds,
         stored_as="int8",
-        gates=(*loss_gates(losses), speed_gate(measured), _size(path, single.network.path)),
-        metrics=(*judged.metrics, *_losses_told(losses)),
-        note=_int8_note(measured, len(judges.ranges)),
+        checks=(*loss_checks(losses), speed_check(measured), size),
+        metrics=(*evaluated.metrics, *_loss_metrics(losses)),
+        note=_int8_note(measured, len(sets.ranges)),
     )
     return Candidate(path, entry)
 
 
-MAKERS: Final[Mapping[Precision, Callable[[Judged, Judges, Path, Thresholds], Candidate]]] = {
+MAKERS: Final[Mapping[Precision, Callable[[EvaluatedNetwork, PictureSets, Path, Thresholds], Candidate]]] = {
     "fp16": make_fp16,
     "int8": make_int8,
 }
-"""What makes a precision out of the fp32 network."""
+"""Precision -> the function that makes it from the fp32 network."""
 
 
-def _losses(judged: Judged, single: Judged, judges: Judges) -> list[tuple[str, PairedLoss]]:
-    """Name of each set of pictures that judge, and the right answers lost on it."""
-    pairs = zip(judges.judged, judged.answers, single.answers, strict=True)
+def _losses(evaluated: EvaluatedNetwork, fp32: EvaluatedNetwork, sets: PictureSets) -> list[tuple[str, PairedLoss]]:
+    """Returns the name of each test set, and the loss in top-1 against fp32 on it."""
+    pairs = zip(sets.tests, evaluated.predictions, fp32.predictions, strict=True)
     return [(pictures.name, top1_loss(found, expected)) for pictures, found, expected in pairs]
 
 
-def _losses_told(losses: list[tuple[str, PairedLoss]]) -> list[Metric]:
+def _loss_metrics(losses: list[tuple[str, PairedLoss]]) -> list[Metric]:
     return [
         Metric("top1_taxon_lost_against_fp32", loss.value, name, loss.num_pictures, loss.interval_95)
         for name, loss in losses
     ]
-
-
-def _size(path: Path, single: Path) -> Gate:
-    return size_gate(path.stat().st_size, single.stat().st_size)
 
 
 def _int8_note(measured: Speedup, num_pictures: int) -> str:

@@ -1,53 +1,20 @@
-"""A network file, calibrated by its own answers and measured on pictures that nothing was chosen by."""
+"""Calibrates a network file on its own logits, and measures it on pictures that were not used for any choice."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from models.bundle import Metric
-from models.preprocess import InputSpec
-from training.dataset.manifest import Manifest
 from training.evaluation.metrics import Share
 from training.evaluation.predict import Logits
-from training.evaluation.split_metrics import Answers, Figures, answers, figures
+from training.evaluation.predictions import Predictions, calibrated_predictions
+from training.evaluation.split_metrics import SplitMetrics, split_metrics
 from training.release.calibration import fit_temperature
-from training.release.precisions.pictures import Pictures, pictures_of
+from training.release.precisions.pictures import Pictures, PictureSets
 
 
-class Judges(msgspec.Struct, frozen=True):
-    """The pictures by which network files are made and judged."""
-
-    ranges: Pictures
-    """Training pictures, for the ranges of int8."""
-    validation: Pictures
-    """To choose by."""
-    temperature: Pictures
-    """To calibrate by: the calibration split where there is one, since no choice was made by its pictures."""
-    judged: tuple[Pictures, ...]
-    """To judge by: the test split, and that of further data."""
-
-
-def judges_of(judging: Sequence[Manifest], spec: InputSpec, *, calibration_pictures: int, workers: int) -> Judges:
-    """Gathers them from prepared data.
-
-    Args:
-        judging: The data that the network learned from, then further data whose test split judges too.
-        spec: What the networks expect.
-        calibration_pictures: Training pictures that set the ranges of int8, at most.
-        workers: Loader processes; 0 loads in this one.
-    """
-    learned = judging[0]
-    return Judges(
-        ranges=pictures_of(learned, "train", spec, workers).sample(calibration_pictures),
-        validation=pictures_of(learned, "validation", spec, workers),
-        temperature=pictures_of(learned, "calibration" if learned.has("calibration") else "validation", spec, workers),
-        judged=tuple(pictures_of(each, "test", spec, workers) for each in judging),
-    )
-
-
-class Answering:
-    """A network file that is asked about a picture only once.
+class CachedNetwork:
+    """A network file that runs only once for a set of pictures.
 
     Args:
         path: The file.
@@ -58,47 +25,47 @@ class Answering:
         self._logits: dict[tuple[Path, str], Logits] = {}
 
     def logits(self, pictures: Pictures) -> Logits:
-        """What it answers on these pictures, shape (num_pictures, num_outputs)."""
+        """Returns the logits for these pictures, shape (num_pictures, num_outputs)."""
         key = (pictures.manifest.folder, pictures.name)
         if key not in self._logits:
             self._logits[key] = pictures.logits(self.path)
         return self._logits[key]
 
 
-class Judged(msgspec.Struct, frozen=True):
-    """What a network file is worth."""
+class EvaluatedNetwork(msgspec.Struct, frozen=True):
+    """A network file with its temperature and its metrics."""
 
-    network: Answering
+    network: CachedNetwork
     temperature: float
     """Fitted on its own logits."""
-    answers: tuple[Answers, ...]
-    """On each set of pictures that judge."""
+    predictions: tuple[Predictions, ...]
+    """On each test set."""
     metrics: tuple[Metric, ...]
-    """The figures of all of them."""
+    """On all test sets."""
 
 
-def judge_network(network: Answering, judges: Judges) -> Judged:
-    """Calibrates a network file and measures how right it is."""
-    taxonomy, fitted = judges.temperature.manifest.taxonomy, judges.temperature
-    temperature = fit_temperature(network.logits(fitted), fitted.labels, taxonomy)
-    found = tuple(answers_on(network, pictures, temperature) for pictures in judges.judged)
+def evaluate_network(network: CachedNetwork, sets: PictureSets) -> EvaluatedNetwork:
+    """Calibrates a network file and measures how accurate it is."""
+    taxonomy = sets.temperature.manifest.taxonomy
+    temperature = fit_temperature(network.logits(sets.temperature), sets.temperature.labels, taxonomy)
+    predictions = tuple(predictions_on(network, pictures, temperature) for pictures in sets.tests)
     metrics = [
         metric
-        for pictures, answered in zip(judges.judged, found, strict=True)
-        for metric in _metrics(figures(answered), pictures.name)
+        for pictures, found in zip(sets.tests, predictions, strict=True)
+        for metric in _metrics(split_metrics(found), pictures.name)
     ]
-    return Judged(network, temperature, found, tuple(metrics))
+    return EvaluatedNetwork(network, temperature, predictions, tuple(metrics))
 
 
-def answers_on(network: Answering, pictures: Pictures, temperature: float) -> Answers:
-    """Calibrated answers on a set of pictures."""
-    logits = network.logits(pictures)
-    return answers(logits, pictures.labels, pictures.rows, pictures.manifest.taxonomy, temperature)
+def predictions_on(network: CachedNetwork, pictures: Pictures, temperature: float) -> Predictions:
+    """Returns the calibrated predictions for a set of pictures."""
+    taxonomy = pictures.manifest.taxonomy
+    return calibrated_predictions(network.logits(pictures), pictures.labels, pictures.rows, taxonomy, temperature)
 
 
-def _metrics(measured: Figures, data: str) -> list[Metric]:
+def _metrics(measured: SplitMetrics, data: str) -> list[Metric]:
     metrics = []
-    for name in Figures.__struct_fields__:
+    for name in SplitMetrics.__struct_fields__:
         figure: Share | float = getattr(measured, name)
         if isinstance(figure, Share):
             metrics.append(Metric(name, figure.value, data, figure.num_pictures, figure.interval_95))

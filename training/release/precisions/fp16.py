@@ -1,4 +1,4 @@
-"""fp16: a network that computes in half precision, for GPUs; pictures go in and answers come out as float32."""
+"""fp16: computes in half precision, for GPUs. Pictures go in and logits come out as float32."""
 
 from pathlib import Path
 
@@ -6,38 +6,38 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from training.release.precisions.graph import fold_constants, keep_promises
+from training.release.precisions.graph import fold_constants, keep_contract
 
 
-def write_half(single: Path, target: Path) -> None:
+def write_fp16(fp32: Path, target: Path) -> None:
     """Writes the network in half precision.
 
     Args:
-        single: The fp32 file.
+        fp32: The fp32 file.
         target: The file to write.
     """
     from onnxruntime.quantization.onnx_model import ONNXModel
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    fold_constants(single, target)
+    fold_constants(fp32, target)
     converted = ONNXModel(convert_float_to_float16(onnx.load(target), keep_io_types=True))
-    converted.topological_sort()  # the casts of input and outputs were added at the end
+    converted.topological_sort()  # the conversion appends the casts of input and outputs at the end
     onnx.save(converted.model, target)
-    keep_promises(target, like=single)
+    keep_contract(target, like=fp32)
 
 
-def write_rounded(single: Path, target: Path) -> None:
-    """Writes a stand-in that gives on a CPU what the half-precision network gives on a GPU.
+def write_rounded(fp32: Path, target: Path) -> None:
+    """Writes a network that computes on a CPU what the half-precision network computes on a GPU.
 
-    It computes in float32 and rounds what each operator gives to half precision, as a GPU does that sums in float32 and
-    stores in float16; what is too large becomes infinite. ONNX Runtime's CPU provider would not do: it computes a
-    half-precision file in float32 throughout, and hides both the rounding and the overflow.
+    It computes in float32 and rounds each operator's result to half precision, like a GPU that sums in float32 and
+    stores in float16; values that are too large become infinite. The half-precision file itself cannot be used: ONNX
+    Runtime's CPU provider computes it in float32 throughout, which hides both the rounding and the overflow.
 
     Args:
-        single: The fp32 file.
+        fp32: The fp32 file.
         target: The file to write.
     """
-    fold_constants(single, target)
+    fold_constants(fp32, target)
     model = onnx.load(target)
     for initializer in model.graph.initializer:
         array = numpy_helper.to_array(initializer)
@@ -50,7 +50,7 @@ def write_rounded(single: Path, target: Path) -> None:
         for each in [*model.graph.value_info, *model.graph.output]
         if each.type.tensor_type.elem_type == TensorProto.FLOAT
     }
-    nodes = [each for node in model.graph.node for each in _rounding(node, floats)]
+    nodes = [each for node in model.graph.node for each in _with_rounding(node, floats)]
     (pixels,) = model.graph.input
     for node in nodes:
         node.input[:] = [f"{name}_rounded" if name == pixels.name else name for name in node.input]
@@ -58,17 +58,17 @@ def write_rounded(single: Path, target: Path) -> None:
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     onnx.save(model, target)
-    keep_promises(target, like=single)
+    keep_contract(target, like=fp32)
 
 
-def _rounding(node: onnx.NodeProto, floats: set[str]) -> list[onnx.NodeProto]:
-    """The node, and what rounds those of its outputs that are float; their names go to what is rounded."""
-    rounds = []
-    for at, name in enumerate(node.output):
+def _with_rounding(node: onnx.NodeProto, floats: set[str]) -> list[onnx.NodeProto]:
+    """Returns the node and the casts that round its float outputs; the casts take over the names of the outputs."""
+    casts = []
+    for index, name in enumerate(node.output):
         if name in floats:
-            node.output[at] = f"{name}_exact"
-            rounds += _round(node.output[at], name)
-    return [node, *rounds]
+            node.output[index] = f"{name}_exact"
+            casts += _round(node.output[index], name)
+    return [node, *casts]
 
 
 def _round(source: str, target: str) -> list[onnx.NodeProto]:

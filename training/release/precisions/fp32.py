@@ -1,4 +1,4 @@
-"""fp32: a checkpoint -> the network file that all others are made from and held against."""
+"""fp32: writes a checkpoint to the network file from which the other precisions are made."""
 
 from pathlib import Path
 
@@ -13,20 +13,20 @@ from training.release.onnx_file import fold_batch_norm, round_to_half, write_onn
 from training.release.precisions.pictures import Pictures
 
 
-def write_single(
+def write_fp32(
     checkpoint: Checkpoint, validation: Pictures, target: Path, *, half_storage: bool
 ) -> tuple[Logits, Logits]:
-    """Writes the network file, and runs PyTorch on every validation picture to hold it against.
+    """Writes the network file, and runs PyTorch on the validation pictures for comparison.
 
     Args:
-        checkpoint: Whose judged weights are written.
-        validation: Gives the input, the names and the pictures.
+        checkpoint: Gives the weights: the moving average if it has one.
+        validation: The pictures; they also give the input and the taxonomy.
         target: The file to write.
         half_storage: Store the weights in half precision.
 
     Returns:
-        PyTorch's logits with the checkpoint's weights, and with those that the file holds; the same without half
-        storage.
+        PyTorch's logits with the weights of the checkpoint, and with the weights of the file. Without half storage they
+        are the same.
     """
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
     network.load_state_dict(checkpoint.eval_weights)

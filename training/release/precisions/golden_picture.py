@@ -1,4 +1,4 @@
-"""Draws the golden picture and records what every network file of a bundle answers on it."""
+"""Draws the golden picture and records the logits of every network file of a bundle for it."""
 
 import io
 from collections.abc import Mapping
@@ -19,39 +19,38 @@ from training.release.precisions.ranges import Pixels
 _WIDTH_PX: Final = 112
 _HEIGHT_PX: Final = 84  # about 10 kB as PNG
 _NUM_BLOBS: Final = 14
-_NUM_DRAWN: Final = 16
-_NUDGE: Final = 0.008  # half a grey level, in normalized units
+_NUM_CANDIDATES: Final = 16
+_NOISE: Final = 0.008  # half a gray level, in normalized units
 
 
 def record_golden(
     networks: Mapping[Precision, Path], temperatures: Mapping[Precision, float], spec: InputSpec
 ) -> Golden:
-    """Draws pictures and records what every network file answers on the steadiest of them.
+    """Draws pictures and records the logits of every network file for the most stable of them.
 
-    That is the one on which a change of half a grey level moves the probabilities least. On another processor an int8
-    network rounds here and there to the next step, and that must not look like a fault.
+    That is the picture for which noise of half a gray level changes the probabilities least. On another processor an
+    int8 network rounds a few values differently, which must not look like an error.
 
     Args:
-        networks: Precision -> its very file.
-        temperatures: Precision -> the calibration of that file.
-        spec: What they expect.
+        networks: Precision -> network file.
+        temperatures: Precision -> temperature of that file.
+        spec: Input of the networks.
     """
-    drawn = [draw_golden(seed) for seed in range(_NUM_DRAWN)]
-    pixels_BCHW = np.stack([picture_to_input(picture, spec)[0] for picture in drawn])
-    nudges = np.random.default_rng(0).uniform(-_NUDGE, _NUDGE, pixels_BCHW.shape).astype(np.float32)
-    answers, unsteadiness = {}, np.zeros(_NUM_DRAWN)
+    pictures = [draw_golden(seed) for seed in range(_NUM_CANDIDATES)]
+    pixels_BCHW = np.stack([picture_to_input(picture, spec)[0] for picture in pictures])
+    noise = np.random.default_rng(0).uniform(-_NOISE, _NOISE, pixels_BCHW.shape).astype(np.float32)
+    logits, changes = {}, np.zeros(_NUM_CANDIDATES)
     for precision, path in networks.items():
-        answers[precision] = _answers(path, pixels_BCHW)
-        pair = (answers[precision], _answers(path, pixels_BCHW + nudges))
-        one, other = (output_probabilities(logits, temperatures[precision]) for logits in pair)
-        unsteadiness = np.maximum(unsteadiness, np.abs(one - other).max(axis=1))
-    steadiest = int(unsteadiness.argmin())
-    logits = {precision: tuple(map(float, found[steadiest])) for precision, found in answers.items()}
-    return Golden(drawn[steadiest], logits)
+        logits[precision] = _logits(path, pixels_BCHW)
+        pair = (logits[precision], _logits(path, pixels_BCHW + noise))
+        one, other = (output_probabilities(each, temperatures[precision]) for each in pair)
+        changes = np.maximum(changes, np.abs(one - other).max(axis=1))
+    best = int(changes.argmin())
+    return Golden(pictures[best], {precision: tuple(map(float, each[best])) for precision, each in logits.items()})
 
 
 def draw_golden(seed: int) -> bytes:
-    """A PNG with something for every layer: slopes, stripes, and blobs of many sizes and colors."""
+    """Draws a PNG with gradients, stripes, and blobs of many sizes and colors, so that every layer responds to it."""
     random = np.random.default_rng(seed)
     y_HW, x_HW = np.mgrid[0:_HEIGHT_PX, 0:_WIDTH_PX] / np.array([_HEIGHT_PX, _WIDTH_PX]).reshape(2, 1, 1)
     picture_HW3 = np.stack([90 + 60 * y_HW, 140 - 50 * y_HW + 20 * x_HW, 70 + 30 * x_HW], axis=-1)
@@ -65,6 +64,6 @@ def draw_golden(seed: int) -> bytes:
     return stream.getvalue()
 
 
-def _answers(path: Path, pixels_BCHW: Pixels) -> Logits:
+def _logits(path: Path, pixels_BCHW: Pixels) -> Logits:
     session = OnnxSession(path)
     return np.concatenate([session.run(pixels[None]).logits for pixels in pixels_BCHW])

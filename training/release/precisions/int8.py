@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from training.release.precisions.graph import fold_constants, keep_promises, pool_means
+from training.release.precisions.graph import fold_constants, keep_contract, pool_means
 from training.release.precisions.ranges import Pixels, picture_extremes, write_ranges
 
 # Share of the calibration pictures whose extremes fit into the ranges. Of 1.0, 0.99, 0.95, 0.9 and 0.75 this moved the
@@ -13,21 +13,21 @@ from training.release.precisions.ranges import Pixels, picture_extremes, write_r
 RANGE_SHARE: Final = 0.9
 
 
-def write_int8(single: Path, target: Path, calibration: Iterable[Pixels]) -> None:
+def write_int8(fp32: Path, target: Path, calibration: Iterable[Pixels]) -> None:
     """Writes the network in 8 bits: calibrates the ranges of its tensors, then quantizes weights and activations.
 
     Args:
-        single: The fp32 file.
+        fp32: The fp32 file.
         target: The file to write.
         calibration: Training pictures, each of shape (1, 3, height, width).
     """
     with tempfile.TemporaryDirectory() as folder:
         prepared, ranges = Path(folder) / "prepared.onnx", Path(folder) / "ranges.json"
-        fold_constants(single, prepared)
+        fold_constants(fp32, prepared)
         pool_means(prepared)
         write_ranges(picture_extremes(prepared, calibration), RANGE_SHARE, ranges)
         _quantize(prepared, ranges, target)
-    keep_promises(target, like=single)
+    keep_contract(target, like=fp32)
 
 
 def _quantize(network: Path, ranges: Path, target: Path) -> None:

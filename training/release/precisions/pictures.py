@@ -1,6 +1,6 @@
-"""Pictures that network files are made and judged with, through the very preprocessing of the service."""
+"""The pictures with which network files are calibrated and evaluated, preprocessed as in the service."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from models.errors import DataError
 from models.preprocess import InputSpec
-from models.session import NetworkSession, OnnxSession
+from models.session import OnnxSession
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.evaluation.predict import Logits, predict
@@ -26,63 +26,93 @@ class Pictures(msgspec.Struct, frozen=True):
     rows: npt.NDArray[np.int64]
     """Rows of the manifest."""
     spec: InputSpec
-    """What the network expects."""
+    """Input of the network."""
     name: str
-    """Data and split, for people."""
+    """Data and split, in words."""
     workers: int = 0
-    """Loader processes; 0 loads in this one."""
+    """Loader processes; 0 loads in this process."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
-        """Position of each picture's output."""
+        """Position of each picture's output, shape (num_pictures,)."""
         return self.manifest.labels[self.rows]
 
     def logits(self, network: Path) -> Logits:
-        """What a network file answers, one picture at a time as the service runs it on a CPU."""
-        session: NetworkSession = OnnxSession(network)
+        """Runs a network file, one picture at a time as the service does on a CPU."""
+        session = OnnxSession(network)
         loader = evaluation_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), batch_size=1)
         return predict(loader, lambda pixels: session.run(pixels.numpy()).logits)[0]
 
     def pixels(self) -> Iterator[Pixels]:
-        """Network input of one picture after the other, each of shape (1, 3, height, width)."""
+        """Yields the network input of one picture at a time, shape (1, 3, height, width)."""
         loader = evaluation_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), batch_size=1)
         for pixels, _ in loader:
             yield pixels.numpy()
 
     def sample(self, most: int, seed: int = 0) -> "Pictures":
-        """At most so many of them, drawn at random and the same every time."""
+        """Returns at most this many of the pictures, chosen at random with a fixed seed."""
         if len(self.rows) <= most:
             return self
-        drawn = np.random.default_rng(seed).choice(self.rows, most, replace=False)
-        return msgspec.structs.replace(self, rows=np.sort(drawn))
+        chosen = np.random.default_rng(seed).choice(self.rows, most, replace=False)
+        return msgspec.structs.replace(self, rows=np.sort(chosen))
 
 
-def require_unseen(further: Manifest, manifest: Manifest) -> None:
-    """Refuses to judge by pictures that stand in the data already, whatever they are there for.
+class PictureSets(msgspec.Struct, frozen=True):
+    """The pictures for each step of a release."""
+
+    ranges: Pictures
+    """Training pictures that set the ranges of int8."""
+    validation: Pictures
+    """For parity with PyTorch, and for the agreement of fp16 with fp32."""
+    temperature: Pictures
+    """For the temperature: the calibration split, or validation if the data has none."""
+    tests: tuple[Pictures, ...]
+    """For the metrics: the test split, then that of further data."""
+
+
+def picture_sets(
+    manifests: Sequence[Manifest], spec: InputSpec, *, calibration_pictures: int, workers: int
+) -> PictureSets:
+    """Chooses the pictures from prepared data.
 
     Args:
-        further: Its test split shall judge too.
-        manifest: What the network learned from.
+        manifests: The data that the network was trained on, then further data whose test split is measured too.
+        spec: Input of the networks.
+        calibration_pictures: Most training pictures that set the ranges of int8.
+        workers: Loader processes; 0 loads in this process.
 
     Raises:
-        DataError: Some pictures are the same, by their bytes or by their names.
+        DataError: A test picture of the further data is in the data that the network was trained on.
     """
-    shared = 0
-    for column in ("sha256", "picture_id"):
-        judging = further.table[column].take(further.rows_of("test"))
-        shared = max(shared, int(pc.sum(pc.is_in(judging, value_set=manifest.table[column])).as_py() or 0))
-    if shared:
-        raise DataError(
-            f"pictures of {further.folder} stand in {manifest.folder} too",
-            value=f"{shared} of its {len(further.rows_of('test'))} test pictures",
-            limit="none: they may have taught the network, and count twice",
-            remedy="judge on other data",
-        )
+    trained, *others = manifests
+    for further in others:
+        _require_unseen(further, trained)
+    return PictureSets(
+        ranges=pictures_of(trained, "train", spec, workers).sample(calibration_pictures),
+        validation=pictures_of(trained, "validation", spec, workers),
+        temperature=pictures_of(trained, "calibration" if trained.has("calibration") else "validation", spec, workers),
+        tests=tuple(pictures_of(each, "test", spec, workers) for each in manifests),
+    )
 
 
 def pictures_of(manifest: Manifest, split: Split, spec: InputSpec, workers: int) -> Pictures:
-    """All pictures of a split."""
+    """Returns all pictures of a split."""
     return Pictures(manifest, manifest.rows_of(split), spec, f"{manifest.folder.name}, {split} split", workers)
+
+
+def _require_unseen(further: Manifest, trained: Manifest) -> None:
+    """Refuses test pictures that the data of the training holds too, in whichever split, by bytes or by name."""
+    shared = 0
+    for column in ("sha256", "picture_id"):
+        tests = further.table[column].take(further.rows_of("test"))
+        shared = max(shared, int(pc.sum(pc.is_in(tests, value_set=trained.table[column])).as_py() or 0))
+    if shared:
+        raise DataError(
+            f"test pictures of {further.folder} are in {trained.folder} too",
+            value=f"{shared} of its {len(further.rows_of('test'))} test pictures",
+            limit="none, since the network may have been trained on them, and they would count twice",
+            remedy="give other data to --judge-on",
+        )

@@ -1,4 +1,4 @@
-"""The tiny network that the other tests trained, and its pictures."""
+"""The tiny network of the shared fixtures, and its pictures."""
 
 import pytest
 
@@ -15,13 +15,13 @@ def single(bundle):
 
 @pytest.fixture(scope="session")
 def learned(bundle, manifest) -> Pictures:
-    """The 30 pictures that it learned from."""
+    """The 30 pictures that it was trained on."""
     return pictures_of(manifest, "train", bundle.record.input, workers=0)
 
 
 @pytest.fixture(scope="session")
 def prepared(single, tmp_path_factory):
-    """Folded and pooled."""
+    """The network after `fold_constants` and `pool_means`."""
     path = tmp_path_factory.mktemp("prepared") / "prepared.onnx"
     fold_constants(single, path)
     pool_means(path)
@@ -35,7 +35,7 @@ def extremes(prepared, learned):
 
 @pytest.fixture(scope="session")
 def ranges(extremes, tmp_path_factory):
-    """Those that all pictures keep."""
+    """Ranges that hold the values of all pictures."""
     path = tmp_path_factory.mktemp("ranges") / "ranges.json"
     write_ranges(extremes, 1.0, path)
     return path

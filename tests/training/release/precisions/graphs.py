@@ -1,4 +1,4 @@
-"""Small graphs drawn node by node."""
+"""Small graphs, built node by node."""
 
 import numpy as np
 import onnx

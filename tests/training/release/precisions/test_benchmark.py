@@ -1,4 +1,4 @@
-"""`benchmarks/precisions.py`: the other precisions of a bundle whose checkpoint is not at hand."""
+"""`benchmarks/precisions.py`: makes the other precisions of a bundle without its checkpoint."""
 
 import msgspec
 import pytest
@@ -19,11 +19,11 @@ def result(command):
     return measure(command)
 
 
-def test_every_precision_is_judged_on_the_test_split(result, bundle):
+def test_every_precision_is_evaluated_on_the_test_split(result, bundle):
     assert [made.precision for made in result.networks] == ["fp32", "fp16", "int8"]
     single, half, small = result.networks
     assert single.passed
-    assert not small.passed  # three pictures cannot show that little is lost
+    assert not small.passed  # three pictures cannot show that the loss is small
     assert half.passed
     assert single.entry.temperature == pytest.approx(bundle.network("fp32").temperature)
     for made in result.networks:
@@ -35,7 +35,7 @@ def test_figures_of_fp32_are_those_that_were_sealed(result, bundle):
     assert set(result.networks[0].entry.metrics) == set(bundle.record.metrics)
 
 
-def test_a_result_comes_back_from_its_file_and_says_what_failed(result, command):
+def test_a_result_can_be_read_back_and_names_the_failed_check(result, command):
     kept = msgspec.json.decode(command.out.read_bytes(), type=Result)
     assert kept == result
     last = markdown(kept).split("\n\n")[1].splitlines()[-1]
@@ -43,7 +43,7 @@ def test_a_result_comes_back_from_its_file_and_says_what_failed(result, command)
     assert "no: loss" in last
 
 
-def test_data_with_other_names_are_refused(bundle, command, pictures, tmp_path):
+def test_data_with_other_outputs_is_refused_too(bundle, command, pictures, tmp_path):
     fewer = tmp_path / "pictures"
     fewer.mkdir()
     for folder in sorted(pictures.iterdir())[:2]:

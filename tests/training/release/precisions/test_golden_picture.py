@@ -1,4 +1,4 @@
-"""The golden picture is drawn, the same every time, and knows what each file answered."""
+"""The golden picture is reproducible, and the logits of each file are recorded with it."""
 
 import io
 
@@ -11,14 +11,14 @@ from models.golden import check_golden
 from models.preprocess import InputSpec, picture_to_input
 from models.session import OnnxSession
 from tests.models.tiny import SIDE_PX, write_network
-from training.release.precisions.fp16 import write_half
+from training.release.precisions.fp16 import write_fp16
 from training.release.precisions.golden_picture import draw_golden, record_golden
 
 
 @pytest.fixture(scope="module")
 def files(single, tmp_path_factory):
     half = tmp_path_factory.mktemp("golden") / "half.onnx"
-    write_half(single, half)
+    write_fp16(single, half)
     return {"fp32": single, "fp16": half}
 
 
@@ -36,7 +36,7 @@ def test_the_picture_is_a_small_png_with_structure():
         assert np.asarray(opened).std(axis=(0, 1)).min() > 15
 
 
-def test_every_file_is_recorded_with_what_it_answers_through_the_service_s_preprocessing(golden, files, bundle):
+def test_the_logits_of_every_file_are_recorded_with_the_preprocessing_of_the_service(golden, files, bundle):
     pixels, _ = picture_to_input(golden.picture, bundle.record.input)
     assert set(golden.logits) == {"fp32", "fp16"}
     for precision, path in files.items():
@@ -45,19 +45,19 @@ def test_every_file_is_recorded_with_what_it_answers_through_the_service_s_prepr
         check_golden(golden, precision, logits, temperature=1.0)
 
 
-def test_the_answer_to_another_picture_is_not_taken_for_it(tmp_path):
-    # A network of given weights: what one learns in a few steps may be the same answer to every picture.
+def test_the_answer_to_another_picture_is_refused(tmp_path):
+    # With fixed weights, since a network trained for a few steps may give the same answer to every picture.
     network = write_network(tmp_path / "colors.onnx")
     spec = InputSpec(height=SIDE_PX, width=SIDE_PX, train_px=SIDE_PX)
     golden = record_golden({"fp32": network}, {"fp32": 1.0}, spec)
     black = np.full((1, 3, SIDE_PX, SIDE_PX), -2, dtype=np.float32)
-    with pytest.raises(BundleError, match="answers the golden picture otherwise"):
+    with pytest.raises(BundleError, match="does not give the recorded answer to the golden picture"):
         check_golden(golden, "fp32", OnnxSession(network).run(black).logits[0], temperature=0.2)
 
 
-def test_the_steadiest_of_the_drawn_pictures_is_taken(files, bundle, monkeypatch):
+def test_the_most_stable_picture_is_chosen(files, bundle, monkeypatch):
     moved = np.full((16, 3), [1.0, 0.0, 0.0], dtype=np.float32)
     moved[11] = 0
     found = iter([np.zeros_like(moved), moved] * len(files))
-    monkeypatch.setattr("training.release.precisions.golden_picture._answers", lambda path, pixels: next(found))
+    monkeypatch.setattr("training.release.precisions.golden_picture._logits", lambda path, pixels: next(found))
     assert record_golden(files, dict.fromkeys(files, 1.0), bundle.record.input).picture == draw_golden(11)

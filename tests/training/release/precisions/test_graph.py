@@ -1,4 +1,4 @@
-"""Rewriting a graph changes neither its answers nor its names."""
+"""Rewriting a graph changes neither its results nor its names."""
 
 import shutil
 
@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from models.errors import BotanifyError
 from models.session import OnnxSession
 from tests.training.release.precisions.graphs import kinds, metadata, write_graph
-from training.release.precisions.graph import fold_constants, keep_promises, pool_means
+from training.release.precisions.graph import fold_constants, keep_contract, pool_means
 
 PIXELS = np.random.default_rng(1).normal(size=(3, 2, 4, 4)).astype(np.float32)
 
@@ -32,7 +32,7 @@ def test_folding_widens_half_weights_and_keeps_the_answers(single, tmp_path):
     assert "Cast" in kinds(single)
     assert "Cast" not in kinds(tmp_path / "folded.onnx")
     assert TensorProto.FLOAT16 not in {initializer.data_type for initializer in model.graph.initializer}
-    keep_promises(tmp_path / "folded.onnx", like=single)
+    keep_contract(tmp_path / "folded.onnx", like=single)
     pixels = np.random.default_rng(2).normal(size=(4, 3, 32, 32)).astype(np.float32)
     for one, other in zip(
         OnnxSession(single).run(pixels), OnnxSession(tmp_path / "folded.onnx").run(pixels), strict=True
@@ -40,7 +40,7 @@ def test_folding_widens_half_weights_and_keeps_the_answers(single, tmp_path):
         assert np.abs(one - other).max() < 1e-4
 
 
-def test_a_file_that_is_not_folded_is_told_and_nothing_is_logged(single, tmp_path, monkeypatch, caplog):
+def test_a_file_that_cannot_be_folded_is_an_error_and_nothing_is_logged(single, tmp_path, monkeypatch, caplog):
     def give_up(source, target, **options):
         shutil.copyfile(source, target)
 
@@ -51,7 +51,7 @@ def test_a_file_that_is_not_folded_is_told_and_nothing_is_logged(single, tmp_pat
 
 
 @pytest.mark.parametrize("axes", [[2, 3], [3, 2], [-2, -1]])
-def test_a_mean_over_height_and_width_becomes_a_pool_and_answers_the_same(tmp_path, axes):
+def test_a_mean_over_height_and_width_becomes_a_pool_with_the_same_result(tmp_path, axes):
     path = mean_graph(tmp_path / "mean.onnx", np.array(axes), keepdims=1)
     before = run(path)
     assert pool_means(path) == 1
@@ -79,19 +79,19 @@ def test_every_mean_of_a_network_is_pooled(single, prepared):
     assert kinds(prepared).count("GlobalAveragePool") == kinds(single).count("ReduceMean")
 
 
-def test_a_rewritten_file_gets_back_its_names_and_loses_foreign_domains(tmp_path):
+def test_a_rewritten_file_keeps_its_metadata_and_loses_unused_domains(tmp_path):
     path = mean_graph(tmp_path / "mean.onnx", np.array([2, 3]))
     like = shutil.copyfile(path, tmp_path / "like.onnx")
     model = onnx.load(path)
     helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     onnx.save(model, path)
-    keep_promises(path, like=like)
+    keep_contract(path, like=like)
     assert metadata(path) == metadata(like) == {"label_hash": "abc", "output_keys": "[]"}
     assert [(opset.domain, opset.version) for opset in onnx.load(path).opset_import] == [("", 20)]
 
 
 def test_a_raised_opset_is_refused(tmp_path):
     path = write_graph(tmp_path / "new.onnx", [helper.make_node("Relu", ["pixels"], ["logits"])], {}, opset=21)
-    with pytest.raises(BotanifyError, match="opset 21 where 20 was asked for"):
-        keep_promises(path, like=path)
+    with pytest.raises(BotanifyError, match="opset 21 instead of 20"):
+        keep_contract(path, like=path)

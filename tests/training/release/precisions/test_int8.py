@@ -30,7 +30,7 @@ def found_ranges(path):
     return {name: tuple(map(float, data.range_value)) for name, data in load_tensors_data(path).items()}
 
 
-def test_all_pictures_keep_the_widest_ranges(extremes, ranges, single, learned):
+def test_ranges_of_all_pictures_hold_every_value(extremes, ranges, single, learned):
     found = found_ranges(ranges)
     pixels = np.concatenate(list(learned.pixels()))
     assert found["pixels"] == pytest.approx((pixels.min(), pixels.max()))
@@ -40,7 +40,7 @@ def test_all_pictures_keep_the_widest_ranges(extremes, ranges, single, learned):
     assert (extremes.lowest_NT <= extremes.highest_NT).all()
 
 
-def test_one_picture_on_which_the_network_goes_astray_decides_only_over_the_widest_range(extremes, tmp_path):
+def test_an_outlier_changes_only_the_ranges_of_all_pictures(extremes, tmp_path):
     astray = replace(extremes, highest_NT=extremes.highest_NT.copy())
     astray.highest_NT[4] = 1e4
     write_ranges(astray, 1.0, tmp_path / "all.json")
@@ -59,7 +59,7 @@ def test_weights_and_activations_are_stored_in_8_bits(quantized):
     assert {kinds_of[name] for name in points} == {TensorProto.UINT8}
 
 
-def test_weights_leave_one_bit_free_for_processors_whose_sums_saturate(quantized):
+def test_weights_use_7_bits(quantized):
     stored = [numpy_helper.to_array(each) for each in onnx.load(quantized).graph.initializer]
     assert max(np.abs(array.astype(int)).max() for array in stored if array.dtype == np.int8) == 64
 
@@ -78,7 +78,7 @@ def test_every_output_channel_has_a_scale_of_its_own(quantized):
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_it_answers_nearly_as_fp32_for_any_batch_with_features(quantized, single, learned, batch):
+def test_logits_and_features_are_close_to_fp32_for_any_batch(quantized, single, learned, batch):
     pixels = np.concatenate([next(learned.pixels())] * batch)
     for coarse, whole in zip(OnnxSession(quantized).run(pixels), OnnxSession(single).run(pixels), strict=True):
         assert coarse.shape == whole.shape
@@ -90,7 +90,7 @@ def test_the_names_are_those_of_fp32(quantized, single):
     assert OnnxSession(quantized).output_keys == OnnxSession(single).output_keys
 
 
-def test_it_names_nearly_always_the_output_that_fp32_names(quantized, single, learned):
+def test_the_likeliest_output_is_nearly_always_that_of_fp32(quantized, single, learned):
     whole, coarse = (learned.logits(path) for path in (single, quantized))
     assert (whole.argmax(axis=1) == coarse.argmax(axis=1)).mean() >= 0.8
 
