@@ -1,4 +1,4 @@
-"""Files that several tests read and none changes."""
+"""Files that several tests read but do not change."""
 
 import pytest
 
@@ -7,11 +7,11 @@ from tests.models.tiny import NETWORK, seal_tiny, write_network
 
 @pytest.fixture(scope="session")
 def network_file(tmp_path_factory):
-    """A sound network file."""
+    """A valid network file."""
     return write_network(tmp_path_factory.mktemp("network") / NETWORK)
 
 
 @pytest.fixture
 def sealed(tmp_path, network_file):
-    """A sound bundle of the test's own, to be damaged as it likes."""
+    """A valid bundle that a test may damage."""
     return seal_tiny(tmp_path / "tiny", network_file).folder

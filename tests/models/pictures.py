@@ -1,4 +1,4 @@
-"""Pictures drawn on the spot, and files that no library would write."""
+"""Draws pictures, and writes files that no library would write."""
 
 import io
 import struct
@@ -18,7 +18,7 @@ RED, GREEN, BLUE = (220, 30, 40), (30, 180, 60), (30, 60, 200)
 
 
 def scene(size=LANDSCAPE):
-    """A picture that differs from all its rotations and mirror images: red grows to the right, green downwards."""
+    """A picture that differs from all its rotations and mirror images: red increases to the right, green downwards."""
     width, height = size
     hw3 = np.full((height, width, 3), 90, dtype=np.uint8)
     hw3[..., 0] = np.linspace(20, 235, width)[None, :]
@@ -27,7 +27,7 @@ def scene(size=LANDSCAPE):
 
 
 def foliage(size, seed=1):
-    """A picture with the soft and the fine structure of a photograph."""
+    """A picture with the coarse and fine structure of a photograph."""
     random = np.random.default_rng(seed)
     coarse = Image.fromarray(random.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize(
         size, Image.Resampling.BICUBIC
@@ -37,7 +37,7 @@ def foliage(size, seed=1):
 
 
 def encode(image, file_format, **options):
-    """The picture as a file; colors are kept as well as the format can."""
+    """The picture as a file, in the best quality of the format."""
     if file_format == "JPEG":
         options = {"quality": 95, "subsampling": 0, **options}
     if file_format in {"HEIF", "AVIF"}:
@@ -50,7 +50,7 @@ def encode(image, file_format, **options):
 
 
 def as_stored(image, orientation):
-    """The rows and columns that a camera stores for an upright picture (CIPA DC-008, tag 274), told without Pillow."""
+    """The rows and columns that a camera stores for an upright picture (CIPA DC-008, tag 274), without Pillow."""
     upright = np.asarray(image)
     turned = upright.swapaxes(0, 1)
     stored = {
@@ -73,14 +73,14 @@ def exif(orientation):
 
 
 def exif_with_entries(*entries):
-    """EXIF of one big-endian directory with the entries (tag, type, count, four bytes), sound or not."""
+    """EXIF of one big-endian directory with the entries (tag, type, count, four bytes), valid or not."""
     directory = struct.pack(">H", len(entries))
     directory += b"".join(struct.pack(">HHI", tag, kind, count) + value for tag, kind, count, value in sorted(entries))
     return b"Exif\0\0MM\0*\0\0\0\x08" + directory + b"\0\0\0\0"
 
 
 def as_camera_file(image, file_format, orientation):
-    """The file of a camera that was held so that `image` only stands upright once its EXIF is heeded."""
+    """The file of a rotated camera: it shows `image` only after its EXIF orientation is applied."""
     return encode(as_stored(image, orientation), file_format, exif=exif(orientation))
 
 
@@ -89,14 +89,14 @@ def png_chunk(kind, content):
 
 
 def png(size, depth, color_type, rows, *chunks, behind=b""):
-    """A PNG of given bit depth and color type (0 grey, 2 RGB, 3 palette, 4 grey and alpha, 6 RGBA), rows unfiltered."""
+    """A PNG of given bit depth and color type (0 gray, 2 RGB, 3 palette, 4 gray and alpha, 6 RGBA), rows unfiltered."""
     header = struct.pack(">IIBBBBB", *size, depth, color_type, 0, 0, 0)
     parts = [png_chunk(b"IHDR", header), *chunks, png_chunk(b"IDAT", zlib.compress(b"".join(b"\0" + r for r in rows)))]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + behind + png_chunk(b"IEND", b"")
 
 
 def claiming_size(file_format, size):
-    """A file of a few hundred bytes whose header promises a picture of `size`."""
+    """A file of a few hundred bytes whose header states a picture of `size`."""
     width, height = size
     if file_format == "PNG":
         return png(size, 8, 2, [b"\0" * 300])
@@ -104,7 +104,7 @@ def claiming_size(file_format, size):
     if file_format == "JPEG":
         at = small.index(b"\xff\xc0") + 5
         small[at : at + 4] = struct.pack(">HH", height, width)
-    elif file_format == "WEBP":  # VP8L: 14 bits each, less one
+    elif file_format == "WEBP":  # VP8L: 14 bits for each side minus 1
         at = small.index(b"VP8L") + 9
         rest = small[at + 3] & 0xF0
         small[at : at + 4] = struct.pack("<I", (width - 1) | (height - 1) << 14 | rest << 24)

@@ -1,4 +1,4 @@
-"""Colors are turned tile by tile, which nobody can see."""
+"""Converting colors tile by tile gives the same picture as converting all at once."""
 
 import numpy as np
 import pytest

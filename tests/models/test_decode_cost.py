@@ -1,4 +1,4 @@
-"""A header tells how much memory a picture will take; a promise is kept and not much too large."""
+"""The memory that a picture takes is estimated from its header, neither too low nor much too high."""
 
 import json
 import random
@@ -50,7 +50,7 @@ def test_jpegs_in_several_scans_cost_their_coefficients():
 
 
 def split_scans(data):
-    """A baseline JPEG that claims to bring its first component in a scan of its own."""
+    """A baseline JPEG whose header says that its first component has its own scan."""
     at = data.index(b"\xff\xda")
     return data[:at] + b"\xff\xda" + struct.pack(">HB", 8, 1) + b"\x01\x00\x00\x3f\x00" + data[at + 14 :]
 
@@ -112,7 +112,7 @@ def test_every_cut_of_a_file_has_a_cost_or_is_refused(file_format):
             continue
 
 
-@pytest.mark.filterwarnings("ignore")  # what Pillow warns of in damaged files is told by our own errors
+@pytest.mark.filterwarnings("ignore")  # our own errors cover what Pillow warns of
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_refusals_by_header_are_those_of_the_decoder(file_format):
     data = as_camera_file(foliage((40, 24)), file_format, 6)
@@ -151,7 +151,7 @@ def test_a_webp_of_another_kind_has_no_canvas():
     assert canvas_size(encode(scene(), "PNG")) is None
 
 
-# ---- promises against measurements
+# ---- estimates and measurements
 
 MEASURE = """
 import ctypes, json, sys

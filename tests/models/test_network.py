@@ -1,4 +1,4 @@
-"""EfficientNet-B4 with a classifier of its own, and the pooled features in front of it."""
+"""EfficientNet-B4 with its own classifier, and the pooled features before it."""
 
 import math
 
@@ -12,7 +12,7 @@ BUILD = "efficientnet_b4"
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """Tiny pictures are not worth more, and on a busy machine threads wait for one another."""
+    """Tiny pictures do not gain from threads, which wait for each other on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

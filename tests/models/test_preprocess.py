@@ -117,7 +117,7 @@ def test_red_comes_first_and_blue_last():
 
 
 def assert_one_color_inside(pixels, color):
-    """All but the rim is of one color: at the rim the resampling filter rightly looks a little past the crop."""
+    """Only the border may have other colors, since the resampling filter reads a little beyond the crop."""
     expected = to_network_input(Image.new("RGB", (8, 8), color), SPEC)[:, :1, :1]
     inside = pixels[:, 4:-4, 4:-4]
     np.testing.assert_allclose(inside, np.broadcast_to(expected, inside.shape), atol=1e-6)
@@ -216,7 +216,7 @@ def test_every_photograph_decodes():
     assert paths
     for path in paths:
         data = path.read_bytes()
-        with warnings.catch_warnings(action="ignore"):  # cameras write odd EXIF
+        with warnings.catch_warnings(action="ignore"):  # cameras write invalid EXIF
             pixels, picture = picture_to_input(data, spec)
             assert upright_size(data) == (picture.width, picture.height), path
         assert np.isfinite(pixels).all(), path
@@ -234,5 +234,5 @@ def test_photograph_of_every_orientation_gives_one_input(name):
     ]
     for pixels, picture in others:
         assert (picture.width, picture.height) == (first[1].width, first[1].height)
-        # Each bears its own number in large figures; turned wrongly, none correlates above 0.7.
+        # Each shows its number in large digits; with a wrong orientation none correlates above 0.7.
         assert np.corrcoef(pixels.ravel(), first[0].ravel())[0, 1] > 0.95

@@ -1,4 +1,4 @@
-"""Every picture ends as upright RGB, whatever its orientation, colors and transparency."""
+"""Every picture is converted to upright RGB, whatever its orientation, colors and transparency."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Bytes tell their format, and what cannot be decoded is refused by name, never by a crash or by memory."""
+"""The format is read from the bytes, and a file that does not decode gives an error, never a crash."""
 
 import contextlib
 import io
@@ -138,7 +138,7 @@ def test_leading_bytes_alone_are_an_unreadable_image(file_format):
 
 
 def mutations(data, generator, number):
-    """Damaged copies: flipped bytes, lost, repeated and swapped stretches."""
+    """Damaged copies: flipped bytes; missing, repeated and swapped parts."""
     for _ in range(number):
         copy = bytearray(data)
         kind = generator.randrange(5)
@@ -156,7 +156,7 @@ def mutations(data, generator, number):
         yield bytes(copy)
 
 
-@pytest.mark.filterwarnings("ignore")  # what Pillow warns of in damaged files is told by our own errors
+@pytest.mark.filterwarnings("ignore")  # our own errors cover what Pillow warns of
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_damaged_bytes_raise_nothing_but_picture_errors(file_format):
     data = as_camera_file(foliage((40, 24)), file_format, 6)

@@ -1,4 +1,4 @@
-"""Logits become calibrated probabilities, taxa, genera, families, and the one verdict that they support."""
+"""Logits become calibrated probabilities, taxa, genera, families, and a verdict."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def logits_of(*probabilities):
 
 
 def ranked(taxonomy, *probabilities, top_k=5, **thresholds):
-    """The answer for probabilities that sum to 1, one an output."""
+    """The ranking for probabilities of the outputs, which sum to 1."""
     assert sum(probabilities) == pytest.approx(1)
     return rank(logits_of(*probabilities), taxonomy, 1.0, Thresholds(**thresholds), top_k)
 
@@ -228,7 +228,7 @@ def test_equal_scores_keep_the_order_of_the_taxonomy():
 
 
 def test_lists_are_the_beginning_of_the_whole_ranking():
-    """Only the best are sorted; ties across the cut, and the nameless family, must not change what they are."""
+    """Only the best are sorted; ties at the limit and the family "" must not change the result."""
     random = np.random.default_rng(0)
     names = [(f"Genus{number % 7} s{number}", ("", "Aceae", "Beae")[number % 3]) for number in range(60)]
     taxonomy = taxonomy_of(*(species(*name) for name in names))

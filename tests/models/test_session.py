@@ -1,4 +1,4 @@
-"""A network file runs if it is what was agreed, and is otherwise refused before the first picture."""
+"""A network file is refused when it is opened unless its inputs, outputs and metadata are those of a bundle."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ def refusal(path):
     return message
 
 
-# ---- a sound file
+# ---- a valid file
 
 
 @pytest.mark.parametrize("num_pictures", [1, 2, 7])

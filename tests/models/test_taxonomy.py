@@ -1,4 +1,4 @@
-"""Taxa, outputs and names: many outputs may be one taxon, and names change without retraining."""
+"""Taxa, outputs and names: several outputs can belong to one taxon, and names change without retraining."""
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ def found(query, **options):
     return [taxon.scientific_name for taxon in GARDEN.search(query, **options)]
 
 
-# ---- what a taxonomy may be
+# ---- valid and invalid taxonomies
 
 
 def test_duplicate_taxon_is_refused():

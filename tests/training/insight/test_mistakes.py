@@ -11,12 +11,12 @@ from training.evaluation.predictions import calibrated_predictions
 from training.insight.mistakes import SHEETS, confusion_matrix, draw_mistakes
 
 COLORS = ("red", "lime", "blue")
-# Test pictures: (right output, named output, how sure its logit makes it).
+# Test pictures: (labeled output, predicted output, its logit).
 ANSWERED = [(0, 1, 4.0), (0, 1, 9.0), (0, 0, 5.0), (1, 1, 5.0), (2, 1, 2.0), (2, 2, 5.0)]
 
 
 def prepared(folder, taxonomy, answered=ANSWERED, train=(0, 1, 2)):
-    """Plain pictures, the output's color each: one training picture an output, and the test pictures."""
+    """Pictures in the color of their output: one training picture for each output, and the test pictures."""
     keys = taxonomy.output_keys
     pictures = [(f"train/{output}.png", keys[output], "train") for output in train]
     pictures += [(f"test/{at}.png", keys[right], "test") for at, (right, _, _) in enumerate(answered)]
@@ -40,7 +40,7 @@ def manifest(tmp_path):
 
 
 def cells(jpeg):
-    """The color in the middle of each cell of a sheet, row by row; "" where there is no picture."""
+    """The color in the middle of each cell of a sheet, row by row; "" for an empty cell."""
     sheet = np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB")).astype(int)
     down, across = 314, 294  # 288 px a picture, 20 px of caption, gaps of 6 px
     found = []
@@ -53,7 +53,7 @@ def cells(jpeg):
 def test_a_confusion_stands_beside_a_training_picture_of_what_it_was_taken_for(manifest):
     drawn = draw_mistakes(answered_as(manifest), manifest)
     assert sorted(drawn) == sorted(SHEETS)
-    # Twice red was taken for lime, once blue; lime has one training picture.
+    # Red was mistaken for lime twice, blue once; lime has one training picture.
     assert cells(drawn["confusions.jpg"]) == [["red", "red", "lime", ""], ["blue", "lime", "", ""]]
 
 
@@ -66,7 +66,7 @@ def test_the_surest_mistake_comes_first(tmp_path):
 
 def test_captions_name_the_right_plant_and_the_wrong_one(tmp_path):
     def pair(*names):
-        """The first mistake and what it was taken for: their pictures, and the captions of each."""
+        """The first mistake and the training picture of the predicted taxon, each with its caption."""
         taxa = tuple(Taxon(taxon_id=name, rank="species", scientific_name=name, genus="G") for name in names)
         outputs = tuple(Output(key=f"drawn:{name}", source="drawn", taxon_id=name) for name in names)
         manifest = prepared(tmp_path / names[0] / names[1], Taxonomy(taxonomy_version="1", taxa=taxa, outputs=outputs))
@@ -88,7 +88,7 @@ def test_captions_name_the_right_plant_and_the_wrong_one(tmp_path):
 
 
 def in_a_shard(manifest, folder):
-    """The same data with all pictures in one file, as packed data has them."""
+    """The same data with all pictures in one file, like packed data."""
     contents = [manifest.path(row).read_bytes() for row in range(len(manifest))]
     folder.mkdir()
     (folder / "shard.tar").write_bytes(b"".join(contents))

@@ -9,7 +9,7 @@ from training.release.calibration import LEAST, MOST, fit_temperature
 
 
 def planted(temperature, num_pictures=20_000, num_outputs=10):
-    """Logits that mean what they say once divided by the temperature."""
+    """Logits that are calibrated once divided by the temperature."""
     random = np.random.default_rng(3)
     true_logits = random.normal(0, 1.5, (num_pictures, num_outputs))
     chance = random.gumbel(size=true_logits.shape)
@@ -40,7 +40,7 @@ def test_outputs_of_one_taxon_are_calibrated_as_one():
     )
     doubled = Taxonomy(taxonomy_version="test", taxa=taxonomy.taxa, outputs=twins)
     logits, labels = planted(2.0, num_outputs=5)
-    # Which of the two outputs is labelled must not matter, as both are the same plant.
+    # Both outputs are the same plant, so it must not matter which of them is the label.
     spread = np.concatenate([logits, logits], axis=1)
     found = fit_temperature(spread, labels + 5 * (np.arange(len(labels)) % 2), doubled)
     assert found == pytest.approx(2.0, rel=0.05)

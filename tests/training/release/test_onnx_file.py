@@ -22,7 +22,7 @@ TAXONOMY = make_taxonomy(7)
 
 
 def lived_in(architecture, num_outputs=7):
-    """A network whose norms have seen pictures and whose scales are no longer 1."""
+    """A network whose norms have running statistics and whose scales are not 1."""
     torch.manual_seed(4)
     network = PlantNetwork(architecture, num_outputs)
     with torch.no_grad():

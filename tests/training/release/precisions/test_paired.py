@@ -1,4 +1,4 @@
-"""The paired interval: published figures, exact coverage, and the one promise that a release rests on."""
+"""The paired interval: published figures, exact coverage, and the error rate of the release check."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from training.release.precisions.paired import paired_loss, tango_interval
 
 
 def chances(total, lost, won):
-    """Every pair of counts that is at all likely, with its exact probability."""
+    """Every pair of counts that is not very unlikely, with its exact probability."""
     most = [int(binom.ppf(1 - 1e-9, total, share)) for share in (lost, won)]
     shares = [lost, won, 1 - lost - won]
     for first in range(most[0] + 1):

@@ -1,4 +1,4 @@
-"""Speed is measured in turns, so that what else the machine does slows both networks alike."""
+"""The networks run in turns, so that other load slows both alike."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ SECONDS = {"fast": 0.002, "slow": 0.005}
 
 
 class Clock:
-    """Time that passes only while a network runs; every run, in order, is kept."""
+    """A clock that advances only while a network runs, and records the runs in order."""
 
     def __init__(self):
         self.now, self.runs, self.threads, self.load = 0.0, [], set(), 1.0
