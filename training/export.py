@@ -101,7 +101,7 @@ def export(command: Export) -> Bundle:
     sets = _picture_sets(command, checkpoint)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        single, fp32 = make_fp32(
+        candidate, fp32 = make_fp32(
             checkpoint,
             sets,
             folder,
@@ -109,7 +109,7 @@ def export(command: Export) -> Bundle:
             half_storage=command.half_storage,
             parity_limit=command.parity_limit,
         )
-        candidates: dict[Precision, Candidate] = {"fp32": single}
+        candidates: dict[Precision, Candidate] = {"fp32": candidate}
         for precision in sorted(MAKERS.keys() & set(command.precision)):
             candidates[precision] = MAKERS[precision](fp32, sets, folder, command.thresholds)
         bundle = _seal(command, checkpoint, sets, candidates, metrics=fp32.metrics, folder=folder)

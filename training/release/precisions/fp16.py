@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from training.release.precisions.graph import fold_constants, keep_contract
+from training.release.precisions.graph import fold_constants, restore_metadata
 
 
 def write_fp16(fp32: Path, target: Path) -> None:
@@ -23,7 +23,7 @@ def write_fp16(fp32: Path, target: Path) -> None:
     converted = ONNXModel(convert_float_to_float16(onnx.load(target), keep_io_types=True))
     converted.topological_sort()  # the conversion appends the casts of input and outputs at the end
     onnx.save(converted.model, target)
-    keep_contract(target, like=fp32)
+    restore_metadata(target, like=fp32)
 
 
 def write_rounded(fp32: Path, target: Path) -> None:
@@ -58,7 +58,7 @@ def write_rounded(fp32: Path, target: Path) -> None:
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     onnx.save(model, target)
-    keep_contract(target, like=fp32)
+    restore_metadata(target, like=fp32)
 
 
 def _with_rounding(node: onnx.NodeProto, floats: set[str]) -> list[onnx.NodeProto]:

@@ -52,7 +52,7 @@ def pool_means(path: Path) -> int:
     return len(means)
 
 
-def keep_contract(path: Path, like: Path) -> None:
+def restore_metadata(path: Path, like: Path) -> None:
     """Copies the metadata of the original to a rewritten file, and checks the file.
 
     Raises:
@@ -61,9 +61,8 @@ def keep_contract(path: Path, like: Path) -> None:
     model, original = onnx.load(path), onnx.load(like)
     helper.set_model_props(model, {entry.key: entry.value for entry in original.metadata_props})
     used = {node.domain for node in model.graph.node}
-    opsets = [
-        opset for opset in model.opset_import if opset.domain in used
-    ]  # the optimizer lists every domain it knows
+    # The optimizer lists every domain that it knows.
+    opsets = [opset for opset in model.opset_import if opset.domain in used]
     del model.opset_import[:]
     model.opset_import.extend(opsets)
     require_opset(model)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from training.release.precisions.graph import fold_constants, keep_contract, pool_means
+from training.release.precisions.graph import fold_constants, pool_means, restore_metadata
 from training.release.precisions.ranges import Pixels, picture_extremes, write_ranges
 
 # Share of the calibration pictures whose extremes fit into the ranges. Of 1.0, 0.99, 0.95, 0.9 and 0.75 this moved the
@@ -27,7 +27,7 @@ def write_int8(fp32: Path, target: Path, calibration: Iterable[Pixels]) -> None:
         pool_means(prepared)
         write_ranges(picture_extremes(prepared, calibration), RANGE_SHARE, ranges)
         _quantize(prepared, ranges, target)
-    keep_contract(target, like=fp32)
+    restore_metadata(target, like=fp32)
 
 
 def _quantize(network: Path, ranges: Path, target: Path) -> None:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from models.errors import BotanifyError
 from models.session import OnnxSession
 from tests.training.release.precisions.graphs import kinds, metadata, write_graph
-from training.release.precisions.graph import fold_constants, keep_contract, pool_means
+from training.release.precisions.graph import fold_constants, pool_means, restore_metadata
 
 PIXELS = np.random.default_rng(1).normal(size=(3, 2, 4, 4)).astype(np.float32)
 
@@ -32,7 +32,7 @@ def test_folding_widens_half_weights_and_keeps_the_answers(single, tmp_path):
     assert "Cast" in kinds(single)
     assert "Cast" not in kinds(tmp_path / "folded.onnx")
     assert TensorProto.FLOAT16 not in {initializer.data_type for initializer in model.graph.initializer}
-    keep_contract(tmp_path / "folded.onnx", like=single)
+    restore_metadata(tmp_path / "folded.onnx", like=single)
     pixels = np.random.default_rng(2).normal(size=(4, 3, 32, 32)).astype(np.float32)
     for one, other in zip(
         OnnxSession(single).run(pixels), OnnxSession(tmp_path / "folded.onnx").run(pixels), strict=True
@@ -86,7 +86,7 @@ def test_a_rewritten_file_keeps_its_metadata_and_loses_unused_domains(tmp_path):
     helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     onnx.save(model, path)
-    keep_contract(path, like=like)
+    restore_metadata(path, like=like)
     assert metadata(path) == metadata(like) == {"label_hash": "abc", "output_keys": "[]"}
     assert [(opset.domain, opset.version) for opset in onnx.load(path).opset_import] == [("", 20)]
 
@@ -94,4 +94,4 @@ def test_a_rewritten_file_keeps_its_metadata_and_loses_unused_domains(tmp_path):
 def test_a_raised_opset_is_refused(tmp_path):
     path = write_graph(tmp_path / "new.onnx", [helper.make_node("Relu", ["pixels"], ["logits"])], {}, opset=21)
     with pytest.raises(BotanifyError, match="opset 21 instead of 20"):
-        keep_contract(path, like=path)
+        restore_metadata(path, like=path)
