@@ -108,7 +108,7 @@ def measure(command: Precisions) -> Result:
 
 def markdown(result: Result) -> str:
     """Returns the result as a Markdown table, a row for each network and test set."""
-    columns = ["network", "judged on", "top-1", "lost against fp32, 95 % interval", "size", "passes its gates"]
+    columns = ["network", "measured on", "top-1", "lost against fp32, 95 % interval", "size", "passes its checks"]
     rows = [row for made in result.networks for row in _rows(made)]
     notes = "\n".join(f"* {made.precision}: {made.entry.note}" for made in result.networks if made.entry.note)
     head = f"{result.bundle} at {result.side_px} px, {result.machine}, {result.measured_on}:"

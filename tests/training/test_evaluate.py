@@ -60,8 +60,8 @@ def test_the_tables_have_a_row_for_each_class_and_each_picture(both, manifest):
 
 
 def test_mistakes_and_learning_curves_are_written_with_the_report(both, manifest):
-    judgments, out = both
-    wrong = [judgment.network for judgment in judgments if judgment.all.top1_taxon.value < 1]
+    evaluations, out = both
+    wrong = [evaluation.network for evaluation in evaluations if evaluation.all.top1_taxon.value < 1]
     expected = {f"{network}-test-{sheet}" for network in wrong for sheet in SHEETS} | {"curves.png"}
     pictures = {path.name for path in out.iterdir()} - {
         f"{network}-test{ending}"
@@ -99,8 +99,8 @@ def test_shards_may_lie_elsewhere(finished_run, data, tmp_path):
     command = Evaluate(data=packed, checkpoint=finished_run / "last.pt", workers=0)
     with pytest.raises(DataError, match="cannot be read"):
         evaluate(command)
-    (judgment,) = evaluate(msgspec.structs.replace(command, shards=str(elsewhere)))
-    assert judgment.all.top1_taxon.num_pictures == 3
+    (evaluation,) = evaluate(msgspec.structs.replace(command, shards=str(elsewhere)))
+    assert evaluation.all.top1_taxon.num_pictures == 3
 
 
 def test_a_negative_number_of_workers_is_a_one_line_error(data, monkeypatch, capsys):
