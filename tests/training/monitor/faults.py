@@ -1,4 +1,4 @@
-"""What is made slow in a running program, on purpose."""
+"""Makes parts of a running program slow."""
 
 import time
 
@@ -9,7 +9,7 @@ from training.loading.storage import PictureStore
 
 
 class SlowStore(PictureStore):
-    """A disk that takes 30 ms a picture; in loader processes, too."""
+    """A store that takes 30 ms per picture; in loader processes, too."""
 
     def __reduce__(self):
         return SlowStore, (self.manifest, self._cache)
@@ -20,7 +20,7 @@ class SlowStore(PictureStore):
 
 
 def waiting(function, times):
-    """Waits after each call so many times as long as the call took, on whatever machine."""
+    """Sleeps after each call for a multiple of its duration, so that the result does not depend on the machine."""
 
     def call(*arguments, **named):
         began = time.perf_counter()
@@ -32,7 +32,7 @@ def waiting(function, times):
 
 
 def late(function, seconds):
-    """Waits before each call."""
+    """Sleeps before each call."""
 
     def call(*arguments, **named):
         time.sleep(seconds)
@@ -42,7 +42,7 @@ def late(function, seconds):
 
 
 def write_heavy_pictures(root, per_class=8, side_px=1600):
-    """Writes two folders of JPEGs full of detail, which take a core long to decode."""
+    """Writes two folders of noisy JPEGs, which are slow to decode."""
     random = np.random.default_rng(0)
     for name in ("Iris caerulea", "Rosa rubra"):
         (root / name).mkdir(parents=True)

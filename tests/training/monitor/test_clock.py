@@ -8,7 +8,7 @@ from training.monitor.clock import STAGES, StepClock
 CPU = torch.device("cpu")
 
 
-def test_the_clock_sums_each_stage_and_begins_anew_when_read():
+def test_the_clock_sums_each_stage_and_resets_when_read():
     clock = StepClock(CPU)
     for _ in range(2):
         with clock.stage("forward"):
@@ -20,7 +20,7 @@ def test_the_clock_sums_each_stage_and_begins_anew_when_read():
     assert second["forward"] == 0
 
 
-def test_a_stage_that_fails_is_counted_all_the_same():
+def test_a_stage_that_raises_is_counted():
     clock = StepClock(CPU)
 
     def step():
@@ -55,7 +55,7 @@ def test_the_clock_costs_a_few_microseconds():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_on_cuda_the_clock_tells_the_devices_time_and_not_the_hosts():
+def test_on_cuda_the_clock_measures_the_device_and_not_the_host():
     device = torch.device("cuda")
     clock = StepClock(device)
     matrix = torch.randn(4096, 4096, device=device)

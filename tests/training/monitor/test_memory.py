@@ -11,8 +11,8 @@ from training.monitor.memory import (
 )
 
 
-def card_for(most, tried):
-    """A card that holds steps of so many pictures."""
+def gpu_for(most, tried):
+    """A GPU that holds steps of up to `most` pictures."""
 
     def dry_run(size):
         tried.append(size)
@@ -23,9 +23,9 @@ def card_for(most, tried):
 
 
 @pytest.mark.parametrize(("most", "fits", "tries"), [(7, 4, [16, 8, 4]), (16, 16, [16]), (1, 1, [16, 8, 4, 2, 1])])
-def test_what_is_said_to_fit_was_tried(most, fits, tries):
+def test_the_batch_size_that_fits_was_tried(most, fits, tries):
     tried = []
-    assert largest_fitting_batch(card_for(most, tried), 32) == fits
+    assert largest_fitting_batch(gpu_for(most, tried), 32) == fits
     assert tried == tries
 
 
@@ -43,14 +43,14 @@ def test_what_is_said_to_fit_was_tried(most, fits, tries):
     ],
     ids=lambda error: str(error).partition("\n")[0][:40] or type(error).__name__,
 )
-def test_every_library_s_words_for_too_little_memory_are_known(error):
+def test_out_of_memory_messages_of_all_libraries_are_recognized(error):
     assert is_out_of_memory(error)
 
 
 @pytest.mark.parametrize(
     "words", ["mat1 and mat2 shapes cannot be multiplied", "CUDA error: device-side assert triggered", ""]
 )
-def test_another_error_is_not_taken_for_too_little_memory(words):
+def test_other_errors_are_not_out_of_memory(words):
     assert not is_out_of_memory(RuntimeError(words))
 
 
@@ -70,8 +70,8 @@ def test_another_error_in_a_rehearsal_is_not_hidden():
         largest_fitting_batch(dry_run, 8)
 
 
-def test_a_card_that_holds_no_picture_is_told_as_that():
-    assert largest_fitting_batch(card_for(0, []), 5) == 0
+def test_a_gpu_without_memory_for_one_picture_has_its_own_message():
+    assert largest_fitting_batch(gpu_for(0, []), 5) == 0
     assert "even for one picture" in str(out_of_memory(5, 380, 1, 0))
 
 
@@ -79,18 +79,18 @@ def test_a_card_that_holds_no_picture_is_told_as_that():
     ("batch", "accumulate", "fits", "size", "windows"),
     [(32, 1, 16, 16, 2), (32, 2, 8, 8, 8), (15, 1, 7, 5, 3), (100, 1, 12, 10, 10), (7, 2, 3, 1, 14)],
 )
-def test_the_sentence_keeps_the_effective_batch(batch, accumulate, fits, size, windows):
-    told = str(out_of_memory(batch, 380, accumulate, fits))
-    assert f"{fits} fit (tested): --batch-size {size} --accumulate {windows}" in told
+def test_the_advice_keeps_the_effective_batch(batch, accumulate, fits, size, windows):
+    message = str(out_of_memory(batch, 380, accumulate, fits))
+    assert f"{fits} fit (tested): --batch-size {size} --accumulate {windows}" in message
     assert size * windows == batch * accumulate
-    assert f"of {batch * accumulate}." in told
-    assert told.count("\n") == 0
+    assert f"of {batch * accumulate}." in message
+    assert message.count("\n") == 0
 
 
-def test_what_could_not_be_tried_is_not_said_to_be():
-    told = str(out_of_memory(32, 380, 1, None))
-    assert "may fit: --batch-size 16 --accumulate 2" in told
-    assert "tested" not in told
+def test_a_size_that_was_not_tried_is_not_called_tested():
+    message = str(out_of_memory(32, 380, 1, None))
+    assert "may fit: --batch-size 16 --accumulate 2" in message
+    assert "tested" not in message
 
 
 def test_a_cpu_has_no_limit_and_no_peak():
@@ -100,7 +100,7 @@ def test_a_cpu_has_no_limit_and_no_peak():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_a_limited_card_refuses_what_lies_above_the_limit():
+def test_a_limited_gpu_refuses_memory_above_the_limit():
     device = torch.device("cuda", 0)
     limit_memory(1.0, device)
     try:
@@ -111,7 +111,7 @@ def test_a_limited_card_refuses_what_lies_above_the_limit():
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError("CUDNN_STATUS_ALLOC_FAILED")])
-def test_lack_of_memory_ends_only_what_may_do_without(error):
+def test_out_of_memory_is_suppressed(error):
     reached = False
     with suppress_out_of_memory():
         raise error
@@ -119,6 +119,6 @@ def test_lack_of_memory_ends_only_what_may_do_without(error):
     assert not reached
 
 
-def test_other_errors_are_not_taken_for_lack_of_memory():
+def test_other_errors_are_not_suppressed():
     with pytest.raises(RuntimeError, match="shapes"), suppress_out_of_memory():
         raise RuntimeError("shapes do not match")

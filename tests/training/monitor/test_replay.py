@@ -17,14 +17,14 @@ def trainer(data, tmp_path):
 
 
 def all_tensors(trainer):
-    """Everything that training changes, copied."""
+    """Copies of everything that training changes."""
     checkpoint = trainer.checkpoints.checkpoint(trainer.position)
     moments = [value for state in checkpoint.optimizer["state"].values() for value in state.values()]
     tensors = [*checkpoint.network.values(), *checkpoint.ema.values(), *moments, torch.get_rng_state()]
     return [value.clone() for value in tensors if isinstance(value, torch.Tensor)]
 
 
-def test_a_replay_changes_nothing_that_is_learned(trainer):
+def test_a_replay_does_not_change_the_run(trainer):
     trainer.run(max_steps=2)
     batch = next(iter(trainer.loader))
     before = all_tensors(trainer)
@@ -40,7 +40,7 @@ def test_a_replay_changes_nothing_that_is_learned(trainer):
     assert trainer.engine.clock is trainer.monitor.clock
 
 
-def test_a_run_with_replays_is_the_run_without(data, tmp_path, monkeypatch):
+def test_a_run_with_replays_has_the_losses_of_a_run_without(data, tmp_path, monkeypatch):
     losses = []
     for replays in (True, False):
         if not replays:
@@ -69,7 +69,7 @@ def test_a_picture_size_is_replayed_once(trainer, monkeypatch):
     assert replayed == list(range(replayed[0], replayed[0] + len(replayed)))  # after the first epoch, not the second
 
 
-def test_every_epoch_says_where_its_time_went(trainer, tmp_path):
+def test_every_epoch_logs_where_its_time_went(trainer, tmp_path):
     trainer.run()
     epochs = events(tmp_path / "run", "epoch")
     assert [epoch["epoch"] for epoch in epochs] == [1, 2]

@@ -30,7 +30,7 @@ time.sleep(100)
 
 
 def follow(folder, first, last):
-    """A run from one step to another, with an epoch every three."""
+    """Logs a run from one step to another, with an epoch every three steps."""
     log = open_log(RunRecipe(run=folder))
     log.write("note", text="frozen norms")
     log.write("start", step=first, recipe={"name": "tiny", "schedule": {"epochs": 7}})
@@ -42,14 +42,14 @@ def follow(folder, first, last):
 
 
 def make_older(folder):
-    """TensorBoard orders its files by the second in their names; no resumed run follows within the same."""
+    """Makes the file names older: TensorBoard orders files by the second in their names."""
     for path in folder.glob("events.out.*"):
         prefix, second, rest = re.fullmatch(r"(\D+)(\d+)(.+)", path.name).groups()
         path.rename(folder / f"{prefix}{int(second) - 9}{rest}")
 
 
 def displayed(folder):
-    """What TensorBoard shows of a folder."""
+    """The events that TensorBoard shows for a folder."""
     shows = EventAccumulator(str(folder))
     shows.Reload()
     return shows
@@ -59,7 +59,7 @@ def points(shows, tag):
     return [(point.step, round(point.value, 6)) for point in shows.Scalars(tag)]
 
 
-def test_losses_rates_and_validation_stand_at_their_steps(tmp_path):
+def test_losses_rates_and_validation_are_at_their_steps(tmp_path):
     follow(tmp_path, 0, 4)
     shows = displayed(tmp_path)
     assert points(shows, "training/loss") == [(1, 0.5), (2, 1.0), (3, 1.5), (4, 2.0)]
@@ -71,13 +71,13 @@ def test_losses_rates_and_validation_stand_at_their_steps(tmp_path):
     assert points(shows, "epoch/seconds") == [(3, 2.0)]
 
 
-def test_the_resolved_recipe_can_be_read(tmp_path):
+def test_the_resolved_recipe_is_shown(tmp_path):
     follow(tmp_path, 0, 1)
     (text,) = displayed(tmp_path).Tensors("recipe/text_summary")
     assert b"| schedule | epochs | 7 |" in text.tensor_proto.string_val[0]
 
 
-def test_what_was_noted_before_the_start_is_not_lost(tmp_path):
+def test_notes_before_the_start_are_shown(tmp_path):
     follow(tmp_path, 0, 1)
     (text,) = displayed(tmp_path).Tensors("run/text/text_summary")
     assert (text.step, text.tensor_proto.string_val[0]) == (0, b"frozen norms")
@@ -92,7 +92,7 @@ def test_a_resumed_run_has_every_point_once(tmp_path):
     assert [step for step, _ in points(shows, "validation/top1")] == [3, 6]
 
 
-def test_a_run_that_starts_over_hides_the_one_before(tmp_path):
+def test_a_run_that_starts_over_hides_the_previous_one(tmp_path):
     follow(tmp_path, 0, 7)
     make_older(tmp_path)
     follow(tmp_path, 0, 2)
@@ -101,7 +101,7 @@ def test_a_run_that_starts_over_hides_the_one_before(tmp_path):
     assert points(shows, "validation/top1") == []
 
 
-def test_a_sentence_is_text_and_a_list_counts_by_its_mean():
+def test_a_sentence_is_text_and_a_list_becomes_its_mean():
     found = event_values(
         "epoch", {"epoch": 3, "step": 9, "verdict": "It waits.", "stages": {"wait": 0.5}, "use": [1, 2, 3]}
     )
@@ -113,11 +113,11 @@ def test_a_sentence_is_text_and_a_list_counts_by_its_mean():
     }
 
 
-def test_a_loss_that_is_no_number_is_shown_as_none():
+def test_a_loss_that_is_nan_stays_nan():
     assert math.isnan(event_values("losses", {"losses": [1.0, math.nan]})["training/loss"])
 
 
-def test_checkpoints_are_no_curve():
+def test_checkpoints_are_not_shown():
     assert event_values("checkpoint", {"file": "last.pt", "step": 3}) == {}
 
 
@@ -143,7 +143,7 @@ def test_training_writes_what_tensorboard_shows(data, tmp_path):
     assert len(points(displayed(tmp_path / "on"), "training/loss")) == 2
 
 
-def test_the_recipe_switches_it_off(tmp_path):
+def test_the_recipe_can_switch_it_off(tmp_path):
     log = open_log(RunRecipe(run=tmp_path, tensorboard=False))
     log.write("start", step=0, recipe={})
     log.close()

@@ -11,7 +11,7 @@ CPU = torch.device("cpu")
 
 
 def work(seconds):
-    """What a loader process does that decodes."""
+    """Keeps a core busy, like a loader process that decodes."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
@@ -19,7 +19,7 @@ def work(seconds):
 
 @pytest.fixture
 def sampled():
-    """What is seen while a helper process runs."""
+    """Samples the usage while a child process runs."""
 
     def run(function, seconds):
         sampler = UsageSampler(CPU, workers=1)
@@ -37,14 +37,14 @@ def sampled():
     return run
 
 
-def test_a_loader_that_works_is_told_from_one_that_waits(sampled):
+def test_a_busy_loader_is_distinguished_from_a_waiting_one(sampled):
     busy, idle = sampled(work, 0.5), sampled(time.sleep, 0.5)
     assert busy.loader_busy > 0.8
     assert idle.loader_busy < 0.2
     assert busy.cpu_cores_mean > idle.cpu_cores_mean
 
 
-def test_the_time_that_the_training_thread_sleeps_is_known():
+def test_the_sleep_of_the_training_thread_is_measured():
     sampler = UsageSampler(CPU, workers=0)
     sampler.begin()
     time.sleep(0.3)
@@ -55,7 +55,7 @@ def test_the_time_that_the_training_thread_sleeps_is_known():
     assert usage.loader_busy is None
 
 
-def test_what_was_seen_is_forgotten_at_a_new_beginning():
+def test_begin_discards_earlier_samples():
     sampler = UsageSampler(CPU, workers=0)
     sampler.begin()
     time.sleep(0.2)
@@ -66,7 +66,7 @@ def test_what_was_seen_is_forgotten_at_a_new_beginning():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_cannot_be_sampled_fails_nothing_and_is_explained():
+def test_a_gpu_that_cannot_be_sampled_is_explained_and_raises_nothing():
     sampler = UsageSampler(torch.device("cuda"), workers=0)
     sampler.begin()
     usage = sampler.end()
@@ -77,7 +77,7 @@ def test_a_gpu_that_cannot_be_sampled_fails_nothing_and_is_explained():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_a_busy_gpu_is_seen_to_be_busy():
+def test_a_busy_gpu_is_measured_as_busy():
     device = torch.device("cuda")
     sampler, matrix = UsageSampler(device, workers=0), torch.randn(8192, 8192, device=device)
     sampler.begin()
