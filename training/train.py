@@ -165,10 +165,11 @@ def _require_architecture(name: str) -> None:
 def _train(command: Train, manifest: Manifest, device: torch.device, ranks: Ranks) -> None:
     recipe = command.recipe
     resumes = ranks.broadcast(ranks.is_main and _resumes(command))
-    if resumes:
-        network = _seeded_network(recipe, manifest)  # its weights come from the checkpoint
-    else:
-        network = _initial_network(recipe, manifest, verbose=ranks.is_main)
+    network = _seeded_network(recipe, manifest)  # a resumed run loads its weights from the checkpoint
+    if not resumes:
+        note = load_weights(network, recipe.network.weights, manifest.taxonomy.output_keys)
+        if ranks.is_main:
+            print(note)
     with closing(Trainer(recipe, manifest, network, device, ranks)) as trainer:
         if resumes:
             trainer.resume()
@@ -215,17 +216,8 @@ def _started_by_this_launch(run: Path) -> bool:
     return bool(starts) and starts[-1].get("launch") == launch_id()
 
 
-def _initial_network(recipe: Recipe, manifest: Manifest, *, verbose: bool) -> PlantNetwork:
-    """The network with the initial weights of the recipe, the same on every rank."""
-    network = _seeded_network(recipe, manifest)
-    note = load_weights(network, recipe.network.weights, manifest.taxonomy.output_keys)
-    if verbose:
-        print(note)
-    return network
-
-
 def _seeded_network(recipe: Recipe, manifest: Manifest) -> PlantNetwork:
-    """The network with random weights from the recipe's seed."""
+    """The network with random weights from the recipe's seed, the same on every rank."""
     with seeded(recipe.run.seed):
         return PlantNetwork(
             recipe.network.architecture,
