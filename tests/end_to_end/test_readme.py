@@ -72,7 +72,7 @@ def test_speed_of_the_loader_is_that_of_the_result():
     result = msgspec.json.decode(path.read_bytes(), type=loader.Result, dec_hook=lambda kind, value: kind(value))
     small = [each for each in result.comparisons if each.pictures == "small"]
     factors = [statistics.median(each.ratios("shards", "timm")) for each in small]
-    assert f"{min(factors):.1f} to {max(factors):.1f} times" in promised("loader")
+    assert f"{min(factors):.1f} to {max(factors):.1f} times" in promised("prepared")
 
 
 def test_speed_of_the_service_is_that_of_the_result():
