@@ -87,6 +87,15 @@ def test_files_of_the_typical_changes_exist():
     assert [name for name in sorted(files) if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_of_the_project_that_a_page_names_exist(page):
+    if page.stem in ("breaking-changes", "changelog"):
+        return  # they name what is gone
+    named = re.findall(r"(?<![\w./])((?:tests|training|serving|models|benchmarks|deploy)/[\w./-]*\w)", text_of(page))
+    named = [name for name in named if "DEVICE" not in name]
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_pages_load_nothing_from_other_machines():
     for page in PAGES:
         assert not re.search(r"!\[[^]]*\]\(https?:|<(?:script|img|link)\b", text_of(page)), page.name
