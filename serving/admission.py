@@ -3,7 +3,6 @@
 The expected wait of a request is the number of pictures ahead of it, times the measured seconds per picture.
 """
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -149,10 +148,4 @@ class Admission:
 
 
 def _overloaded(wait_s: float) -> Overloaded:
-    retry_after_s = max(1, math.ceil(wait_s))
-    plural = "" if retry_after_s == 1 else "s"
-    return Overloaded(
-        "more requests arrive than can be answered in time",
-        retry_after_s=retry_after_s,
-        remedy=f"try again in {retry_after_s} second{plural}",
-    )
+    return Overloaded.with_retry("more requests arrive than can be answered in time", wait_s)

@@ -23,7 +23,8 @@
 They are independent of HTTP: `serving.problems` maps each code to a status.
 """
 
-from typing import ClassVar
+import math
+from typing import ClassVar, Self
 
 from models.errors import BotanifyError, InputError, PictureError, UnreadableImage
 
@@ -136,6 +137,13 @@ class Unavailable(RequestError):
     ) -> None:
         super().__init__(problem, value=value, limit=limit, remedy=remedy)
         self.retry_after_s = retry_after_s
+
+    @classmethod
+    def with_retry(cls, problem: str, wait_s: float) -> Self:
+        """Creates an error whose remedy is to try again after `wait_s`, rounded up to whole seconds, at least 1."""
+        retry_after_s = max(1, math.ceil(wait_s))
+        plural = "" if retry_after_s == 1 else "s"
+        return cls(problem, retry_after_s=retry_after_s, remedy=f"try again in {retry_after_s} second{plural}")
 
 
 class RateLimited(Unavailable):

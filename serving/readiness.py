@@ -25,7 +25,7 @@ class Readiness:
             NotReady: The warm-up has not finished.
         """
         if not self._is_warm():
-            raise NotReady("the network is not warmed up", retry_after_s=1, remedy="try again in a second")
+            raise NotReady.with_retry("the network is not warmed up", 1)
 
     def require_ready(self) -> None:
         """Checks that a load balancer should send requests to this instance.

@@ -1,6 +1,5 @@
 """The rate limit: one token bucket per client, with bounded memory for all of them."""
 
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -46,7 +45,7 @@ class RateLimiter:
         self._full_at[client] = full_at - self._token_s if refused else full_at
         self._evict(now)
         if refused:
-            raise _refusal(wait_s)
+            raise RateLimited.with_retry("the client exceeds the rate that this service allows", wait_s - _ROUNDING_S)
 
     def _evict(self, now: float) -> None:
         """Drops the least recently used buckets that are full again, and others while there are too many."""
@@ -72,13 +71,3 @@ def client_network(address: str | None) -> str:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return f"{IPv6Address(int(parsed) >> _HOST_BITS << _HOST_BITS)}/{_HOST_BITS}"
-
-
-def _refusal(wait_s: float) -> RateLimited:
-    retry_after_s = max(1, math.ceil(wait_s - _ROUNDING_S))
-    plural = "" if retry_after_s == 1 else "s"
-    return RateLimited(
-        "the client exceeds the rate that this service allows",
-        retry_after_s=retry_after_s,
-        remedy=f"try again in {retry_after_s} second{plural}",
-    )

@@ -213,7 +213,7 @@ def _set_once(future: asyncio.Future[Exception | None], outcome: Exception | Non
 
 
 def _closed() -> NotReady:
-    return NotReady("the decoding processes are stopped", retry_after_s=1, remedy="try again in a second")
+    return NotReady.with_retry("the decoding processes are stopped", 1)
 
 
 async def _finish_before_cancelling(coroutine: Coroutine[Any, Any, _Result]) -> _Result:

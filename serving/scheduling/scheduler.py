@@ -127,7 +127,7 @@ class Scheduler:
             NotReady: The network fails on every picture, hangs, or is closed.
         """
         if self._is_closed:
-            raise NotReady("the network is closed", retry_after_s=1, remedy="try again in a second")
+            raise NotReady.with_retry("the network is closed", 1)
         if self._has_hung_checks():  # each further picture would occupy one more thread that cannot be ended
             raise _network_failed()
         loop = asyncio.get_running_loop()
