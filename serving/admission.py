@@ -22,11 +22,11 @@ class Pace:
     """Average seconds per picture while the service is busy: the inverse of the throughput.
 
     Args:
-        seconds: The estimate before the first answer.
+        seconds_per_picture: The estimate before the first answer.
     """
 
-    def __init__(self, seconds: float = 0.2) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds_per_picture: float = 0.2) -> None:
+        self.seconds_per_picture = seconds_per_picture
         self._last_answer_at = 0.0
 
     def record_answer(self, num_pictures: int, start: float, now: float) -> None:
@@ -39,7 +39,7 @@ class Pace:
         """
         busy_s = now - max(start, self._last_answer_at)
         self._last_answer_at = now
-        self.seconds += _SMOOTHING * (busy_s / num_pictures - self.seconds)
+        self.seconds_per_picture += _SMOOTHING * (busy_s / num_pictures - self.seconds_per_picture)
 
 
 class AdmissionLimits(msgspec.Struct, frozen=True):
@@ -53,13 +53,13 @@ class AdmissionLimits(msgspec.Struct, frozen=True):
     """Longest expected wait for the work ahead, seconds; seven pictures may always be ahead."""
 
 
-class Ticket:
-    """An admitted request."""
+class AdmittedRequest:
+    """An identify request between its admission and its response."""
 
     def __init__(self, num_bytes: int, now: float) -> None:
         self.num_bytes, self.arrived_at = num_bytes, now
         self.num_pictures: int | None = None
-        """Known once the body is read."""
+        """None until the body has been read."""
         self.work_start = now
 
     def num_pictures_expected(self, now: float) -> int:
@@ -81,15 +81,15 @@ class Admission:
     def __init__(self, limits: AdmissionLimits, metrics: Metrics, pace: Pace | None = None) -> None:
         self._limits, self._metrics = limits, metrics
         self.pace = pace or Pace()
-        self._admitted: set[Ticket] = set()
+        self._admitted: set[AdmittedRequest] = set()
 
     @property
     def num_pictures(self) -> int:
-        """Pictures of all admitted requests whose bodies are read."""
-        return sum(ticket.num_pictures or 0 for ticket in self._admitted)
+        """Pictures of all admitted requests whose bodies have been read."""
+        return sum(request.num_pictures or 0 for request in self._admitted)
 
     @contextmanager
-    def enter(self, num_bytes: int) -> Iterator[Ticket]:
+    def enter(self, num_bytes: int) -> Iterator[AdmittedRequest]:
         """Admits a request until the context ends.
 
         Args:
@@ -100,20 +100,20 @@ class Admission:
         """
         now = time.monotonic()
         self._require_room(num_bytes, now)
-        ticket = Ticket(num_bytes, now)
-        self._admitted.add(ticket)
+        request = AdmittedRequest(num_bytes, now)
+        self._admitted.add(request)
         self._metrics.admitted.set(len(self._admitted))
         try:
-            yield ticket
+            yield request
         finally:
-            self._admitted.discard(ticket)
+            self._admitted.discard(request)
             self._metrics.admitted.set(len(self._admitted))
 
-    def start_work(self, ticket: Ticket, num_pictures: int, num_bytes: int, deadline_s: float) -> None:
-        """Accepts the work of a request whose body is read.
+    def start_work(self, request: AdmittedRequest, num_pictures: int, num_bytes: int, deadline_s: float) -> None:
+        """Accepts the work of a request whose body has been read.
 
         Args:
-            ticket: The request.
+            request: The request.
             num_pictures: How many pictures it has.
             num_bytes: Total size of its pictures.
             deadline_s: Seconds from now until its deadline.
@@ -122,20 +122,21 @@ class Admission:
             Overloaded: The work ahead and its own take longer than its deadline.
         """
         now = time.monotonic()
-        expected_s = (self._num_ahead(now, ticket) + num_pictures) * self.pace.seconds
-        if expected_s > deadline_s and self._num_ahead(now, ticket):
+        num_ahead = self._num_pictures_ahead(now, request)
+        expected_s = (num_ahead + num_pictures) * self.pace.seconds_per_picture
+        if expected_s > deadline_s and num_ahead:
             raise _overloaded(expected_s - deadline_s)
-        ticket.num_pictures, ticket.num_bytes, ticket.work_start = num_pictures, num_bytes, now
+        request.num_pictures, request.num_bytes, request.work_start = num_pictures, num_bytes, now
 
-    def record_answer(self, ticket: Ticket) -> None:
+    def record_answer(self, request: AdmittedRequest) -> None:
         """Updates the pace with an answered request."""
-        if ticket.num_pictures:
-            self.pace.record_answer(ticket.num_pictures, ticket.work_start, time.monotonic())
+        if request.num_pictures:
+            self.pace.record_answer(request.num_pictures, request.work_start, time.monotonic())
 
     def _require_room(self, num_bytes: int, now: float) -> None:
-        wait_s = self._num_ahead(now) * self.pace.seconds
-        longest_s = max(self._limits.wait_s, _MIN_QUEUE * self.pace.seconds)
-        held_bytes = sum(ticket.num_bytes for ticket in self._admitted)
+        wait_s = self._num_pictures_ahead(now) * self.pace.seconds_per_picture
+        longest_s = max(self._limits.wait_s, _MIN_QUEUE * self.pace.seconds_per_picture)
+        held_bytes = sum(request.num_bytes for request in self._admitted)
         if wait_s > longest_s:
             raise _overloaded(wait_s - longest_s)
         if len(self._admitted) >= self._limits.num_requests or (
@@ -143,8 +144,8 @@ class Admission:
         ):
             raise _overloaded(wait_s)
 
-    def _num_ahead(self, now: float, ticket: Ticket | None = None) -> int:
-        return sum(other.num_pictures_expected(now) for other in self._admitted if other is not ticket)
+    def _num_pictures_ahead(self, now: float, request: AdmittedRequest | None = None) -> int:
+        return sum(other.num_pictures_expected(now) for other in self._admitted if other is not request)
 
 
 def _overloaded(wait_s: float) -> Overloaded:

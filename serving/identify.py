@@ -10,7 +10,7 @@ import numpy as np
 from models.bundle import Bundle
 from models.errors import PictureError
 from models.ranking import Ranking
-from serving.admission import Admission, Ticket
+from serving.admission import Admission, AdmittedRequest
 from serving.decoding.pool import Decoded
 from serving.errors import BadPicture, ClientLeft, TimedOut
 from serving.loaded_bundle import LiveBundle, LoadedBundle, PictureDecoder
@@ -60,7 +60,7 @@ class Identifier:
 
     async def identify(
         self,
-        ticket: Ticket,
+        request: AdmittedRequest,
         pictures: Sequence[bytes],
         top_k: int,
         *,
@@ -70,7 +70,7 @@ class Identifier:
         """Identifies the plant that all the pictures show.
 
         Args:
-            ticket: The request's admission.
+            request: The request, as `Admission.enter` gave it.
             pictures: The bytes of one or more picture files.
             top_k: The most taxa, genera and families to list.
             deadline_s: Longest time to the answer, seconds.
@@ -83,18 +83,20 @@ class Identifier:
             TimedOut: The deadline passed.
             ClientLeft: The client disconnected.
         """
-        left = asyncio.ensure_future(client_left)
+        disconnected = asyncio.ensure_future(client_left)
         try:
-            self._admission.start_work(ticket, len(pictures), sum(map(len, pictures)), deadline_s)
+            self._admission.start_work(request, len(pictures), sum(map(len, pictures)), deadline_s)
             pending = self._start(pictures, top_k)
             try:
-                await asyncio.wait({pending.task, left}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
-                answer = self._outcome(pending, left, deadline_s)
+                await asyncio.wait(
+                    {pending.task, disconnected}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                answer = self._outcome(pending, disconnected, deadline_s)
             finally:
                 pending.task.cancel()
         finally:
-            left.cancel()
-        self._admission.record_answer(ticket)
+            disconnected.cancel()
+        self._admission.record_answer(request)
         return answer
 
     def _start(self, pictures: Sequence[bytes], top_k: int) -> _PendingAnswer:
@@ -104,10 +106,10 @@ class Identifier:
         pending.task.add_done_callback(self._tasks.discard)
         return pending
 
-    def _outcome(self, pending: _PendingAnswer, left: asyncio.Future[None], deadline_s: float) -> Answer:
+    def _outcome(self, pending: _PendingAnswer, disconnected: asyncio.Future[None], deadline_s: float) -> Answer:
         if pending.task.done():
             return pending.task.result()
-        if left.done():
+        if disconnected.done():
             self._metrics.cancellation(pending.stage)
             raise ClientLeft("the client disconnected before its answer was ready")
         raise TimedOut(

@@ -98,7 +98,7 @@ class Metrics:
         with self._stage_s.labels(stage).time():
             yield
 
-    def stage_took(self, stage: Stage, seconds: float) -> None:
+    def observe_stage(self, stage: Stage, seconds: float) -> None:
         """Records a stage that was timed elsewhere."""
         self._stage_s.labels(stage).observe(seconds)
 

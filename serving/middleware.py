@@ -103,12 +103,12 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = _allow_head(message.get("headers", []))
-            message["headers"] = [*headers, *self._own_headers(), *self._closing_headers(headers)]
+            message["headers"] = [*headers, *self._common_headers(), *self._closing_headers(headers)]
         elif message["type"] == "http.response.body" and self._is_head:
             message["body"] = b""
         await self._send(message)
 
-    def _own_headers(self) -> list[tuple[bytes, bytes]]:
+    def _common_headers(self) -> list[tuple[bytes, bytes]]:
         policy = _VIEWER_POLICY if self.scope["path"].startswith("/schema") else _CONTENT_POLICY
         return [
             (b"x-request-id", self.request_id.encode()),

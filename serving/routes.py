@@ -102,12 +102,12 @@ async def identify(
     top_k = _parse_whole_number("k", k, MAX_K)
     longest_s = deps.limits.deadline_s
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), longest_s)
-    with deps.admission.enter(expected_bytes(request.headers, deps.limits.body)) as ticket:
+    with deps.admission.enter(expected_bytes(request.headers, deps.limits.body)) as admitted:
         body = await _read(request, deps.limits.body, deps.metrics)
         if body.k is not None and "k" not in request.query_params:
             top_k = _parse_whole_number("k", body.k, MAX_K)
         answer = await deps.identifier.identify(
-            ticket,
+            admitted,
             body.pictures,
             top_k,
             deadline_s=wanted_s or longest_s,

@@ -105,12 +105,12 @@ class DecoderPool:
             TooLarge: The picture has more bytes than the limits allow.
             NotReady: `close` was called.
         """
-        name = "unknown"
+        picture_format = "unknown"
         try:
-            name = sniff_format(data)
-            decoded = await self._decode_in_child(data, spec, name)
+            picture_format = sniff_format(data)
+            decoded = await self._decode_in_child(data, spec, picture_format)
         except PictureError as error:
-            self._metrics.decode_failure(error.code, name)
+            self._metrics.decode_failure(error.code, picture_format)
             raise
         self._metrics.picture(decoded.format)
         return decoded
@@ -124,23 +124,23 @@ class DecoderPool:
         await asyncio.gather(*self._supervisors, return_exceptions=True)
         self._supervisors.clear()
 
-    async def _decode_in_child(self, data: bytes, spec: InputSpec, name: str) -> Decoded:
+    async def _decode_in_child(self, data: bytes, spec: InputSpec, picture_format: str) -> Decoded:
         if len(data) > self._limits.picture_bytes:
             limit = f"at most {self._limits.picture_bytes} bytes"
             raise TooLarge("the picture is too large", value=f"{len(data)} bytes", limit=limit)
         started_at = time.perf_counter()
         child = await self._acquire()
-        self._metrics.stage_took("wait", time.perf_counter() - started_at)
+        self._metrics.observe_stage("wait", time.perf_counter() - started_at)
         try:
             cost = await _finish_before_cancelling(child.read_header(data, spec))
             async with self._budget.grant(cost.num_bytes):
                 done, pixels = await _finish_before_cancelling(child.decode(spec))
         except ChildLost as error:
-            raise self._error_of(error, name) from error
+            raise self._error_of(error, picture_format) from error
         except (MemoryError, OSError) as error:
             raise Overloaded("not enough memory for the picture", retry_after_s=1, remedy="try again later") from error
         finally:
-            self._metrics.stage_took("decode", child.decode_s)
+            self._metrics.observe_stage("decode", child.decode_s)
             child.reset()
             self._release(child)
         return Decoded(pixels, done.width, done.height, done.format)
@@ -159,14 +159,14 @@ class DecoderPool:
             self._idle.append(child)  # last in, first out: its memory pages are already mapped
             self._num_idle.release()
 
-    def _error_of(self, error: ChildLost, name: str) -> UnreadableImage | NotReady:
+    def _error_of(self, error: ChildLost, picture_format: str) -> UnreadableImage | NotReady:
         if self._is_closed:
             return _closed()
         if isinstance(error, ChildHangs):
             limit, remedy = f"at most {self._limits.seconds:g} seconds", "send a smaller version"
-            return UnreadableImage(f"the {name} picture takes too long to decode", limit=limit, remedy=remedy)
+            return UnreadableImage(f"the {picture_format} picture takes too long to decode", limit=limit, remedy=remedy)
         limit, remedy = "a complete, undamaged file", "send the original photograph again"
-        return UnreadableImage(f"the {name} picture crashed its decoder", limit=limit, remedy=remedy)
+        return UnreadableImage(f"the {picture_format} picture crashed its decoder", limit=limit, remedy=remedy)
 
     async def _supervise(self, first_outcome: asyncio.Future[Exception | None]) -> None:
         """Keeps one child running until cancelled.

@@ -77,13 +77,13 @@ class ChildProcess:
             OSError: The system has no memory or processes left.
         """
         area = SharedArea.create(picture_bytes)
-        ours, theirs = socket.socketpair()
-        with theirs:
+        service_end, child_end = socket.socketpair()
+        with child_end:
             try:
-                _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=ours)
-                process = _launch(theirs, area.descriptor, str(child_bytes), str(seconds))
+                _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=service_end)
+                process = _launch(child_end, area.descriptor, str(child_bytes), str(seconds))
             except BaseException:
-                ours.close()
+                service_end.close()
                 area.close()
                 raise
         child = cls(process, channel, area, seconds)

@@ -18,7 +18,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 _BLOCKED: Final = "com.microsoft.nchwc"
-_KEEP_SIZE: Final = frozenset(
+_SIZE_PRESERVING: Final = frozenset(
     {"Conv", "QuickGelu", "Gelu", "Relu", "Sigmoid", "HardSigmoid", "ReorderInput", "ReorderOutput"}
 )
 _SPATIAL: Final = ({2, 3}, {-2, -1})
@@ -116,7 +116,7 @@ class _Rewriting:
         for index, name in enumerate(node.input):
             node.input[index] = self._replacements.get(name, name)
         is_mean = self._is_mean(node)
-        if is_mean or (node.op_type in _KEEP_SIZE and node.input[0] in self._pooled):
+        if is_mean or (node.op_type in _SIZE_PRESERVING and node.input[0] in self._pooled):
             self._pooled.add(node.output[0])
         if node.op_type == "ReorderInput" and node.input[0] in self._blocked:
             self._replacements[node.output[0]] = self._blocked[node.input[0]]

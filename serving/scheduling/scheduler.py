@@ -171,7 +171,7 @@ class Scheduler:
             self._running[worker] = run
             self._metrics.batch(len(run.pictures))
             for picture in run.pictures:
-                self._metrics.stage_took("queue", run.started_at - picture.queued_at)
+                self._metrics.observe_stage("queue", run.started_at - picture.queued_at)
             pixels = [picture.pixels for picture in run.pictures]
             size = padded_batch_size(len(pixels), self.policy.batch_sizes)
             worker.submit(partial(_run_batch, self._networks[run.mode], pixels, size), self._on_run_done)
@@ -211,7 +211,7 @@ class Scheduler:
     def _on_run_done(self, worker: Worker, logits: Array | None, error: BaseException | None) -> None:
         run = self._running.pop(worker)
         self._idle.append(worker)
-        self._metrics.stage_took("run", time.perf_counter() - run.started_at)
+        self._metrics.observe_stage("run", time.perf_counter() - run.started_at)
         if logits is None:
             self._retry(run, error)
         else:

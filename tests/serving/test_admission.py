@@ -22,9 +22,9 @@ def make_admission(*, num_requests=100, num_bytes=10**9, wait_s=1.0, pace_s=0.1)
 
 
 def admit(admission, stack, num_pictures=1, *, num_bytes=1, deadline_s=10):
-    ticket = stack.enter_context(admission.enter(num_bytes))
-    admission.start_work(ticket, num_pictures, num_bytes, deadline_s)
-    return ticket
+    request = stack.enter_context(admission.enter(num_bytes))
+    admission.start_work(request, num_pictures, num_bytes, deadline_s)
+    return request
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def test_retry_after_is_when_the_expected_wait_is_short_enough(clock, stack):
     admission = make_admission(wait_s=1.0, pace_s=0.1)
     for _ in range(3):
         admit(admission, stack, 5)
-        admission.pace.seconds = 0.05
-    admission.pace.seconds = 0.4
+        admission.pace.seconds_per_picture = 0.05
+    admission.pace.seconds_per_picture = 0.4
     with pytest.raises(Overloaded) as refused:
         stack.enter_context(admission.enter(1))
     assert (
@@ -94,10 +94,10 @@ def test_request_that_would_miss_its_deadline_is_refused_before_any_work(clock, 
     admission = make_admission(wait_s=10, pace_s=0.5)
     for _ in range(4):
         admit(admission, stack)
-    ticket = stack.enter_context(admission.enter(1))
+    request = stack.enter_context(admission.enter(1))
     with pytest.raises(Overloaded):
-        admission.start_work(ticket, 1, 1, 2.0)
-    admission.start_work(ticket, 1, 1, 3.0)
+        admission.start_work(request, 1, 1, 2.0)
+    admission.start_work(request, 1, 1, 3.0)
 
 
 def test_request_without_work_ahead_is_always_tried(clock, stack):
@@ -110,18 +110,18 @@ def test_pace_is_the_throughput_and_not_the_latency():
     for index in range(200):  # eight requests in progress, one answered every 0.1 s
         now = 10 + 0.1 * index
         pace.record_answer(1, start=now - 0.8, now=now)
-    assert pace.seconds == pytest.approx(0.1, rel=0.01)
+    assert pace.seconds_per_picture == pytest.approx(0.1, rel=0.01)
 
 
 def test_pace_ignores_idle_time():
     pace = Pace(1.0)
     for index in range(200):
         pace.record_answer(1, start=60.0 * index, now=60.0 * index + 0.2)
-    assert pace.seconds == pytest.approx(0.2, rel=0.01)
+    assert pace.seconds_per_picture == pytest.approx(0.2, rel=0.01)
 
 
 def test_pace_is_per_picture():
     pace = Pace(1.0)
     for index in range(200):
         pace.record_answer(5, start=60.0 * index, now=60.0 * index + 1.0)
-    assert pace.seconds == pytest.approx(0.2, rel=0.01)
+    assert pace.seconds_per_picture == pytest.approx(0.2, rel=0.01)

@@ -41,7 +41,7 @@ def test_request_that_would_wait_too_long_is_overloaded(start):
             while admission.num_pictures < 10:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-            admission.pace.seconds = 0.5
+            admission.pace.seconds_per_picture = 0.5
             refused = post(client)
         assert_problem(refused, 503, "overloaded")
         assert int(refused.headers["retry-after"]) >= 1
@@ -106,7 +106,7 @@ def test_client_can_shorten_the_deadline(start):
 def test_request_that_cannot_meet_its_own_deadline_is_refused_at_once(start):
     session = FakeNetwork()
     client = start(session=session)
-    client.service.admission.pace.seconds = 0.6
+    client.service.admission.pace.seconds_per_picture = 0.6
     with held_request(client, session):
         assert_problem(post(client, headers={"prefer": "wait=1"}), 503, "overloaded")
 
