@@ -1,1 +1,1 @@
-"""The service: a bundle plus photographs becomes an answer. It never imports torch, torchvision, timm or training."""
+"""The HTTP service, which identifies plants. It never imports torch, torchvision, timm or training."""

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the service; exits with code 0 after a signal, and with code 1 and one line if it cannot start.
 
     Args:
-        arguments: Command line without the program's name; by default this process's.
+        arguments: Command line without the program's name; by default that of this process.
     """
     # These handlers act before the server installs its own and after it removes them.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -75,7 +75,7 @@ def _server_config(service: Service, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         service.app,
         http=make_protocol(settings.header_s, settings.upload_s, service.metrics.refusal),
-        access_log=False,  # serving.middleware writes the line
+        access_log=False,  # serving.middleware logs the requests
         log_config=None,
         lifespan="on",
         ws="none",

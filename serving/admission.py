@@ -14,8 +14,10 @@ from serving.errors import Overloaded
 from serving.metrics import Metrics
 
 _SMOOTHING: Final = 0.1  # weight of the newest answer: the average follows a change within about twenty answers
-_UPLOAD_COUNTS_S: Final = 1.0  # an upload that takes longer counts as work again once it is complete
-_MIN_QUEUE: Final = 7  # pictures that may always be ahead: eight clients are served on the slowest machine
+# An upload counts as one picture for this long. A slow one then counts as none until it is complete, so that it does
+# not keep other requests out.
+_UPLOAD_COUNTS_S: Final = 1.0
+_MIN_QUEUE: Final = 7  # pictures that may always be ahead, so that even a slow machine serves eight clients
 
 
 class Pace:
@@ -48,9 +50,9 @@ class AdmissionLimits(msgspec.Struct, frozen=True):
     num_requests: int
     """Most requests at the same time, uploads included."""
     num_bytes: int
-    """Most bytes of uploads at the same time; a request that comes alone is always accepted."""
+    """Most bytes of uploads at the same time; a single request may exceed it."""
     wait_s: float
-    """Longest expected wait for the work ahead, seconds; seven pictures may always be ahead."""
+    """Longest expected wait, seconds; a wait behind seven pictures or fewer is always accepted."""
 
 
 class AdmittedRequest:
@@ -119,7 +121,7 @@ class Admission:
             deadline_s: Seconds from now until its deadline.
 
         Raises:
-            Overloaded: The work ahead and its own take longer than its deadline.
+            Overloaded: The pictures ahead and its own would take longer than the deadline.
         """
         now = time.monotonic()
         num_ahead = self._num_pictures_ahead(now, request)

@@ -133,8 +133,8 @@ def _lifespan(
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     """Returns the application's lifespan.
 
-    It warms up in the background while the service already answers, reloads the bundle on SIGHUP, and stops the worker
-    threads and the decoder processes at shutdown.
+    At the start it warms up the bundle in the background, so that health probes are answered meanwhile. It reloads the
+    bundle on SIGHUP, and stops the worker threads and the decoder processes at shutdown.
     """
 
     @asynccontextmanager
@@ -165,7 +165,7 @@ async def _warm_up(
     try:
         await decoder.start()
         await live_bundle.warm_up()
-    except Exception as error:  # ONNX Runtime raises many types, and none of them can be recovered from here
+    except Exception as error:  # ONNX Runtime raises errors of many types
         _log.error("warm_up_failed", error=str(error))
         if on_failure is not None:
             on_failure(error)
@@ -174,5 +174,5 @@ async def _warm_up(
 
 
 async def _reload(live_bundle: LiveBundle) -> None:
-    with contextlib.suppress(Exception):  # LiveBundle has logged and counted it, and the old bundle stays
+    with contextlib.suppress(Exception):  # LiveBundle logs and counts the error and keeps the current bundle
         await live_bundle.reload()

@@ -1,4 +1,4 @@
-"""Logs: one JSON object per line, or colored text on a terminal. Never pictures, file names or EXIF."""
+"""The log: one JSON object per line, or colored text on a terminal. It never contains pictures, file names or EXIF."""
 
 import logging
 import sys

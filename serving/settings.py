@@ -36,7 +36,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: Port = 8000
     """Port to listen on; 0 chooses a free one."""
     precision: Precision | None = None
-    """Which network of the bundle to run; by default the fastest one for the device."""
+    """Precision of the network to run; by default the fastest one in the bundle for the device."""
     provider: Literal["cpu", "cuda"] = "cpu"
     """Where the network runs; with cuda, the service does not start if CUDA is not available."""
     num_threads: Count | None = None
@@ -54,8 +54,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_held_bytes: Count = 256_000_000
     """Memory for uploads, bytes; a request that would need more is refused before it is read."""
     max_wait_s: Seconds = 1.0
-    """Longest expected wait for the work ahead, seconds; a request that would wait longer is refused before it is read.
-    Seven pictures may always be ahead."""
+    """Longest expected wait of a request, seconds; one that would wait longer is refused before it is read.
+    A wait behind seven pictures or fewer is always accepted."""
     deadline_s: Seconds = 10.0
     """Longest time from the complete upload to the answer, seconds; a client can shorten it with `Prefer: wait=`."""
     upload_s: Seconds = 60.0
@@ -71,14 +71,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     decode_budget_bytes: Count = 512_000_000
     """Memory that all decodes in progress may take, bytes; a picture that needs more is decoded alone."""
     drain_s: SecondsOrZero = 5.0
-    """How long requests are still accepted after SIGTERM, seconds, so that a load balancer can notice."""
+    """How long requests are still accepted after SIGTERM, seconds, so that a load balancer notices the shutdown."""
     api_keys: str = ""
     """API keys, one per line or separated by commas: NAME HASH [admin], as `python -m serving.access.keys NAME` prints
     them. Without any keys here or in a file, no key is needed."""
     api_keys_file: Path | None = None
     """File with API keys, one per line."""
     rate_per_minute: Rate | None = None
-    """Requests per minute for each API key, or for each address without keys; by default unlimited."""
+    """Requests per minute and API key, or per address if the service has no keys; by default unlimited."""
     rate_burst: Count = 20
     """Requests that a client may send at once before the rate applies."""
     trusted_proxies: tuple[str, ...] = ()
@@ -91,8 +91,8 @@ def load_settings(arguments: Sequence[str] | None = None, environment: Mapping[s
     """Reads the flags and the environment; exits on `--help` and on unknown flags.
 
     Args:
-        arguments: Command line without the program's name; by default this process's.
-        environment: By default this process's.
+        arguments: Command line without the program's name; by default that of this process.
+        environment: Environment variables; by default those of this process.
 
     Raises:
         InputError: A value has the wrong type or is out of range; the message names the flag or variable.
@@ -107,10 +107,10 @@ def load_settings(arguments: Sequence[str] | None = None, environment: Mapping[s
 
 
 def find_bundle(settings: Settings, releases: Path = RELEASES) -> Path:
-    """Returns the bundle folder to serve: the one of the settings, or the only one in `releases`.
+    """Returns the folder of the bundle to serve: `settings.bundle`, or the only one in `releases`.
 
     Raises:
-        InputError: The settings name none, and `releases` does not hold exactly one.
+        InputError: `settings.bundle` is None, and `releases` does not hold exactly one.
     """
     if settings.bundle is not None:
         return settings.bundle

@@ -28,8 +28,9 @@ class AccessControl:
     """Authorizes requests.
 
     Requests with a valid key are limited per key, all others per address. Failed attempts count toward the address, so
-    guessing keys is limited too. An exhausted address never blocks a valid key; otherwise a neighbor behind the same
-    address could lock out its holder. This does not help an attacker, because 256 random bits cannot be guessed.
+    guessing keys is limited too. The limit of an address does not apply to a valid key; otherwise another client with
+    the same address could lock out the holder of the key. An attacker gains nothing from this exception, because a key
+    holds 256 random bits.
 
     Args:
         keys: The valid API keys; None makes the service open to everybody.
@@ -68,10 +69,10 @@ class AccessControl:
         return Client(key.name, key.is_admin)
 
     def authorize_admin(self, headers: Headers, address: str | None) -> Client:
-        """Checks a call that changes the service; such calls always require an admin key.
+        """Checks an admin call, which always requires an admin key.
 
         Raises:
-            Unauthorized: The request has no admin key, or the service has none.
+            Unauthorized: The request has no admin key, or the service has no admin keys.
             RateLimited: The client has used up its rate.
         """
         if self._keys is None or not self._keys.has_admin:
@@ -79,7 +80,9 @@ class AccessControl:
             raise Unauthorized("this call requires an admin key, and the service has none", remedy=_MAKE_AN_ADMIN_KEY)
         client = self.authorize(headers, address)
         if not client.is_admin:
-            raise Unauthorized("this call requires an admin key, and this API key is none", remedy="send an admin key")
+            raise Unauthorized(
+                "this call requires an admin key, and this API key is not one", remedy="send an admin key"
+            )
         return client
 
     def _limit_address(self, address: str | None) -> None:
@@ -91,7 +94,7 @@ class AccessControl:
 
 
 def _secret(headers: Headers) -> str | None:
-    """Returns the key in the headers, or None unless there is exactly one.
+    """Returns the key in the headers, or None if there is no key or more than one.
 
     X-API-Key takes precedence, because a proxy in front may use Authorization for itself.
     """

@@ -21,8 +21,8 @@ def cors_config(origins: Sequence[str], *, has_keys: bool) -> CORSConfig | None:
 
     Args:
         origins: Exact origins, such as https://garden.example, or "*" alone to allow every origin.
-        has_keys: Whether the service requires API keys. "*" is then refused: no page of an unknown origin should
-            handle a key.
+        has_keys: Whether the service requires API keys. "*" is then refused, because a page of an
+            unknown origin should not handle keys.
 
     Raises:
         InputError: An origin is not in the form that browsers send, or "*" is not allowed.

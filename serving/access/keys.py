@@ -79,7 +79,7 @@ def read_keys(text: str = "", file: Path | None = None) -> ApiKeys | None:
     because someone may have stored the secret in place of its hash.
 
     Args:
-        text: Lines; commas separate entries too, for settings that hold only one line.
+        text: Lines; commas also separate keys, because an environment variable usually has only one line.
         file: A file with more lines.
 
     Returns:
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Prints a new key and the line to store; exits 1 with one line if the name is not valid.
 
     Args:
-        arguments: The command line without the program name; defaults to that of this process.
+        arguments: Command line without the program's name; by default that of this process.
     """
     try:
         secret, key = tyro.cli(_make, args=arguments, prog="python -m serving.access.keys")

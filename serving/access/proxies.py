@@ -1,7 +1,7 @@
 """The trusted proxies, whose header X-Forwarded-For gives the client's address.
 
-uvicorn reads the header. It takes the rightmost address that is not a trusted proxy's, which only a trusted proxy can
-have written. uvicorn treats a mistyped address as a host name that never matches, so the setting is validated here.
+uvicorn reads the header. It takes the rightmost address that is not a trusted proxy's; only a trusted proxy can have
+written that one. uvicorn treats a mistyped address as a host name that never matches, so the setting is validated here.
 """
 
 from collections.abc import Sequence

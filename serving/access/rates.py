@@ -16,9 +16,9 @@ _ROUNDING_S: Final = 1e-6  # tolerance for sums of floats, so that a retry after
 class RateLimiter:
     """Token buckets: `burst` requests at once, then `rate_per_minute`.
 
-    Each bucket is stored as one number, the time at which it is full again (the generic cell rate algorithm). A request
-    costs the same however many clients there are. A client whose bucket was dropped starts with a full one, so dropping
-    never causes a refusal.
+    Each bucket is stored as one number, the time at which it is full again (the generic cell rate algorithm). The cost
+    of a request does not depend on the number of clients. A client whose bucket was dropped starts with a full one, so
+    dropping never causes a refusal.
 
     Args:
         rate_per_minute: Tokens added to each bucket per minute.
@@ -57,10 +57,10 @@ class RateLimiter:
 
 
 def client_network(address: str | None) -> str:
-    """Returns what identifies a client: its IPv4 address, or the /64 network of its IPv6 address.
+    """Returns the name of a client's bucket: its IPv4 address, or the /64 network of its IPv6 address.
 
     Args:
-        address: As the server or a proxy gives it; all invalid addresses count as one client.
+        address: The address that the server or a proxy gives; all invalid addresses count as one client.
     """
     try:
         parsed = ip_address(address or "")

@@ -1,1 +1,1 @@
-"""Former name of `serving.access`; it stays so that `python -m serving.gate.keys` goes on working."""
+"""Former name of `serving.access`; kept so that `python -m serving.gate.keys` still works."""
