@@ -1,8 +1,8 @@
 """Reads the body of an identify request, multipart/form-data or one raw picture, into pictures and fields.
 
 Limits apply while the bytes stream in, and nothing is written to disk. File names and content types of parts are
-ignored: the decoder detects a picture's format from its bytes. Encoded parts (base64, multipart/mixed), which RFC 7578
-(section 4.7) deprecates, are not decoded, so the decoder rejects them.
+ignored: the picture decoder detects the format from the bytes. A part in a transfer encoding such as base64, which
+RFC 7578 (section 4.7) deprecates, is passed on as it is, and the picture decoder refuses it.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ async def read_body(content_type: str, content_length: str | None, receive: Rece
         SlowBody: The body did not arrive in time, or not fast enough.
         TooLarge: More bytes than allowed, in total or in one picture.
         TooManyImages: More pictures than allowed.
-        BadParameter: The field `k` is too long for a number.
+        BadParameter: The field `k` is longer than any valid number.
         ClientLeft: The client disconnected.
     """
     is_form, boundary = _parse_content_type(content_type)
@@ -130,7 +130,7 @@ async def _read_form(boundary: str, chunks: AsyncIterator[bytes], limits: BodyLi
     except MultipartError as error:
         raise MalformedBody(
             "the body is not a complete multipart form",
-            value=error.args[0],  # the second one would show bytes of the body
+            value=error.args[0],  # args[1] contains bytes of the body
             remedy="send multipart/form-data as in RFC 7578",
         ) from error
     return form.body()

@@ -1,7 +1,7 @@
-"""Errors of one request, below the tree of `models.errors`.
+"""The errors that one request can cause. They extend the tree in `models.errors`.
 
     InputError
-    └── RequestError             the request cannot be answered as it was sent
+    └── RequestError             the request gets no answer
         ├── Unauthorized         no API key, or one without access
         ├── NoImage              no picture, or an empty one
         ├── MalformedBody        the body does not match its content type
@@ -9,7 +9,7 @@
         ├── TooLarge             more bytes than allowed
         ├── TooManyImages        more pictures than allowed
         ├── BadParameter         a parameter out of range
-        ├── BadPicture           one picture is refused; says which
+        ├── BadPicture           one picture is refused; `index` gives its position
         ├── ReloadRefused        the bundle on disk cannot be used; the current one stays
         ├── RunFailed            the network fails on these pictures only
         └── Unavailable          nothing is wrong with the request; try again later
@@ -18,7 +18,7 @@
             ├── NotReady         the service is not ready
             └── TimedOut         the deadline passed before the answer was ready
     BotanifyError
-    └── ClientLeft               the client disconnected; nobody needs the answer
+    └── ClientLeft               the client disconnected, so no answer is sent
 
 They are independent of HTTP: `serving.problems` maps each code to a status.
 """
@@ -30,10 +30,10 @@ from models.errors import BotanifyError, InputError, PictureError, UnreadableIma
 
 
 class RequestError(InputError):
-    """The request cannot be answered as it was sent.
+    """The request gets no answer; `code` and the message say why.
 
     Args:
-        problem: As in `InputError`; so are `value`, `limit` and `remedy`.
+        problem: See `InputError`, also for `value`, `limit` and `remedy`.
         index: Position of the picture at fault, from 0; None if the error is not about one picture.
     """
 
@@ -98,7 +98,7 @@ class BadPicture(RequestError):
     """One picture of the request is refused.
 
     Args:
-        reason: The error of the picture, whose code the client sees.
+        reason: The error of the picture; the client gets its code.
         index: Position of the picture, from 0.
     """
 
@@ -171,6 +171,6 @@ class TimedOut(Unavailable):
 
 
 class ClientLeft(BotanifyError):
-    """The client disconnected; nobody needs the answer."""
+    """The client disconnected, so no answer is sent."""
 
     code = "client_left"

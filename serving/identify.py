@@ -72,12 +72,12 @@ class Identifier:
         Args:
             request: The request, as `Admission.enter` gave it.
             pictures: The bytes of one or more picture files.
-            top_k: The most taxa, genera and families to list.
+            top_k: Maximum number of taxa, genera and families to list.
             deadline_s: Longest time to the answer, seconds.
             client_left: Completes when the client disconnects; work that has not started is then cancelled.
 
         Raises:
-            Overloaded: The work ahead leaves too little time before the deadline.
+            Overloaded: The pictures ahead leave too little time before the deadline.
             BadPicture: A picture was refused.
             RunFailed: The network fails on these pictures.
             TimedOut: The deadline passed.
@@ -130,7 +130,7 @@ class Identifier:
             return Answer(loaded.bundle, ranking, sizes)
 
     async def _decode_all(self, pictures: Sequence[bytes], loaded: LoadedBundle) -> list[Decoded]:
-        """Decodes every picture before the network runs, so that a request with a bad one costs no run."""
+        """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
         calls = (self._decoder.decode(data, loaded.spec) for data in pictures)
         return _all_decoded(await asyncio.gather(*calls, return_exceptions=True))
 

@@ -96,7 +96,7 @@ class LoadedBundle:
         """Ranks the taxa by the logits of all pictures of one plant, shape (num_pictures, num_outputs).
 
         Raises:
-            RunFailed: A logit is not finite, as when half precision overflows on one picture.
+            RunFailed: A logit is not finite, for example because half precision overflowed on one picture.
         """
         if not np.isfinite(logits).all():
             raise RunFailed("the network fails on the picture", remedy="send another picture of the plant")
@@ -145,7 +145,7 @@ class LiveBundle:
         first: The bundle to start with.
         open_next: Opens the bundle for a reload; runs in a thread.
         decoder: Decodes the pictures of the warm-up.
-        metrics: Counts reloads and names the model.
+        metrics: Counts reloads and reports which model answers.
     """
 
     def __init__(
@@ -213,10 +213,10 @@ class LiveBundle:
 
 
 def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | None = None) -> LoadedBundle:
-    """Verifies and opens the bundle of the settings, without warming it up.
+    """Verifies and opens the bundle that the settings name, without warming it up.
 
     Args:
-        settings: The bundle, the precision, the device and how network runs share it.
+        settings: Give the bundle, the precision, the device, and how network runs share the device.
         metrics: Records the time of each run.
         session: Replaces the bundle's network; for tests.
 

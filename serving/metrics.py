@@ -10,12 +10,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 Stage = Literal["read", "wait", "decode", "queue", "run", "rank"]
 """Stages of an identify request: upload, wait for a decoder, decode, wait for a network run, run, rank."""
 CancelledStage = Literal["read", "decode", "run"]
-"""The stage in which a client disconnected; waiting counts to the stage that it waits for."""
+"""The stage in which a client disconnected; a wait counts toward the stage that follows it."""
 Component = Literal["decoder", "executor"]
-"""What is restarted when it fails."""
+"""A part of the service that is replaced when it fails."""
 ReloadOutcome = Literal["swapped", "refused"]
 
-# From below the decoding of a small picture (5 ms) to above the default deadline (10 s), each about twice the last.
+# Each about twice the previous one. A small picture decodes in 5 ms, and the default deadline is 10 s.
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
 _BUCKETS_PICTURES: Final = (1, 2, 4, 8, 16, 32)
 
@@ -77,7 +77,7 @@ class Metrics:
         self._pictures.labels(picture_format).inc()
 
     def decode_failure(self, code: str, picture_format: str = "unknown") -> None:
-        """Counts one picture that did not decode."""
+        """Counts one picture that could not be decoded."""
         self._decode_failures.labels(code, picture_format).inc()
 
     def batch(self, num_pictures: int) -> None:

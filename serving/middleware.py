@@ -59,7 +59,7 @@ class ObservabilityMiddleware:
         seconds = time.perf_counter() - exchange.started
         route, method, code = exchange.route, exchange.method, exchange.problem_code
         self._metrics.request(route, method, exchange.status, seconds)
-        if code is not None and code != ClientLeft.code:  # a client that left was not refused
+        if code is not None and code != ClientLeft.code:  # a disconnect is not a refusal
             self._metrics.refusal(code)
         fields = {"route": route, "method": method, "status": exchange.status, "duration_ms": round(seconds * 1e3, 1)}
         optional = {"code": code, "client": exchange.client}
@@ -99,7 +99,7 @@ class _Exchange:
         return None if client is None else str(client)
 
     async def send(self, message: Message) -> None:
-        """Passes a message of the response on, with our headers and, for HEAD, without the body."""
+        """Sends a message of the response, with the common headers and, for HEAD, without the body."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = _allow_head(message.get("headers", []))

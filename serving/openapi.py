@@ -30,9 +30,9 @@ from serving.schemas import DEFAULT_K, MAX_IMAGES, MAX_K, Problem
 
 API_VERSION: Final = "1.0"
 ADMIN_KEY: Final[list[SecurityRequirement]] = [{"bearer": []}, {"api_key": []}]
-"""A route that needs an admin key, in either header."""
+"""Security of a route that needs an admin key, in either header."""
 OPTIONAL_KEY: Final[list[SecurityRequirement]] = [{}, *ADMIN_KEY]
-"""A route that needs a key only if the service has API keys."""
+"""Security of a route that needs a key only if the service has API keys."""
 _KEY_DESCRIPTION: Final = "An API key. Required if the service has API keys; `/admin` routes always require one."
 _SCHEMES: Final[dict[str, SecurityScheme | Reference]] = {
     "bearer": SecurityScheme(type="http", scheme="bearer", description=_KEY_DESCRIPTION),
@@ -44,7 +44,7 @@ _RAW_TYPES: Final = ("image/jpeg", "image/png", "image/webp", "image/heic", "ima
 
 
 def whole_number_schema(maximum: int, default: int) -> dict[str, Any]:
-    """Returns the JSON schema of a whole number that the route itself parses, to answer a bad one with a problem."""
+    """Returns the JSON schema of a whole number; the route parses it, so that a bad one gets a problem document."""
     return {"type": OpenAPIType.INTEGER, "minimum": 1, "maximum": maximum, "default": default}
 
 
@@ -80,7 +80,7 @@ class IdentifyOperation(Operation):
     """Declares what Litestar cannot infer from a handler that streams its body: body, security and headers."""
 
     def __post_init__(self) -> None:
-        """Adds them to what Litestar inferred."""
+        """Adds the body, the security and the headers to what Litestar inferred."""
         self.request_body = _identify_body()
         self.parameters = [*(self.parameters or []), _prefer()]
         self.security = OPTIONAL_KEY
@@ -118,7 +118,7 @@ def _prefer() -> Parameter:
 
 
 class OfflineViewer(OpenAPIRenderPlugin):
-    """Serves our own viewer page; those of Litestar load scripts from other machines."""
+    """Serves the viewer page of `serving/web`; Litestar's viewer pages load scripts from other hosts."""
 
     def __init__(self) -> None:
         super().__init__(path="/")

@@ -1,4 +1,4 @@
-"""The web page at `/` and the static files that it loads, all served from here."""
+"""The routes of the web page at `/` and of the static files that it loads."""
 
 from pathlib import Path
 from typing import Any, Final

@@ -12,7 +12,7 @@ from serving.errors import BadPicture, ClientLeft, RequestError, SlowBody, Unaut
 from serving.schemas import Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
-CLIENT_LEFT_STATUS: Final = 499  # as nginx has it; appears in logs and metrics only
+CLIENT_LEFT_STATUS: Final = 499  # nginx's status for a disconnected client; appears in logs and metrics only
 
 _STATUS_AND_TITLE: Final[dict[str, tuple[int, str]]] = {
     "bad_request": (400, "The request is not valid"),
@@ -37,10 +37,10 @@ _STATUS_AND_TITLE: Final[dict[str, tuple[int, str]]] = {
 }
 _FRAMEWORK_CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 _FRAMEWORK_DETAILS: Final = {
-    "not_found": "There is nothing at this address: see /schema for the addresses.",
-    "method_not_allowed": "This address does not support the method: see the header Allow for those that it does.",
+    "not_found": "There is nothing at this address: see /schema for the addresses of the service.",
+    "method_not_allowed": "This address does not support the method: use one that the header Allow lists.",
     "too_large": "The request is too large: send fewer or smaller pictures.",
-    "bad_request": "The request is not valid: see /schema for the requests that are.",
+    "bad_request": "The request is not valid: see /schema for valid requests.",
     "internal": "The service failed and has logged the error: report the request id to its operator.",
 }
 

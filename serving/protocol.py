@@ -4,10 +4,12 @@ uvicorn does not limit these, so an attacker could use them:
 
 * The head of a request (request line and headers). A connection without a complete head is closed after `header_s`,
   even if it keeps sending line feeds. A head or trailer of more than 64 kB is refused.
-* The rest of a body after an early refusal, which uvicorn reads without a limit. It must end within `drain_s`; so must
-  the client's reading of a response.
-* Trailers, which uvicorn adds to the headers. They are dropped: a client behind a proxy could set X-Forwarded-For.
-* Upgrade requests, after which the parser skips the body and would parse it as the next request. The header is ignored.
+* The rest of a body after an early refusal, which uvicorn reads without a limit. It must end within `drain_s`. A client
+  must also read its response within `drain_s`.
+* Trailers, which uvicorn adds to the headers. They are dropped, because a client behind a proxy could use them
+  to set X-Forwarded-For.
+* Upgrade requests. The parser stops after their head and would parse their body as the next request, so the header
+  Upgrade is ignored.
 * Pipelined requests, each of which takes memory before the first one is answered. Their number is limited.
 
 Malformed HTTP is answered with a problem document.
@@ -27,7 +29,9 @@ from serving.problems import MEDIA_TYPE, problem_document
 
 _MAX_HEAD_BYTES: Final = 65_536  # browsers and proxies stay under 16 kB
 _MAX_PIPELINED: Final = 8  # requests that wait for the response to an earlier one of their connection
-_LINGER_S: Final = 2.0  # for the client to read a refusal; closing at once could discard it while the client sends
+# Time for the client to read a refusal. If the connection were closed while the client still sends, the refusal could
+# be lost.
+_LINGER_S: Final = 2.0
 _HEADER_EXTRA_BYTES: Final = 4  # colon, space and line end
 
 _CODE: Final = "bad_request"  # problem code of every refusal below
@@ -39,7 +43,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. The callbacks below come from asyncio and from the parser."""
+    """One connection. asyncio and the parser call the callbacks below."""
 
     header_s: ClassVar[float]
     """Longest time for the head of a request, seconds, from the start of the connection or the first byte."""
@@ -96,7 +100,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._write_timer = self._write_timer or self.loop.call_later(self.drain_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Cancels that timer."""
+        """Cancels the timer of `pause_writing`."""
         super().resume_writing()
         if self._write_timer is not None:
             self._write_timer.cancel()
@@ -232,13 +236,13 @@ class LimitedProtocol(HttpToolsProtocol):
             self._end_after_responses()
         elif not self._in_head and self.cycle.response_started:
             self._is_ending = True
-            self.transport.close()  # the error is in the rest of a body that is answered already
+            self.transport.close()  # the request has been answered; the error is in the rest of its body
         else:
             self._is_ending = True
             self._write_refusal(detail)
 
     def _write_refusal(self, detail: str) -> None:
-        if self._is_responding():  # tell the application that its client is gone, so that it writes nothing more
+        if self._is_responding():  # a disconnect tells the application to write nothing more
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         request_id = uuid.uuid4().hex

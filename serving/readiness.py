@@ -1,4 +1,4 @@
-"""Whether the service takes requests: it is warmed up, healthy and not shutting down."""
+"""Whether the service is ready for requests: warmed up, healthy and not shutting down."""
 
 from collections.abc import Callable
 

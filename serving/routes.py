@@ -1,4 +1,4 @@
-"""The routes: they read requests, call the components and write responses."""
+"""The routes of the service. They read requests, call the components and write responses."""
 
 import asyncio
 import re
@@ -87,7 +87,7 @@ async def identify(
     k: Annotated[
         str,
         QueryParameter(
-            description="The most taxa, genera and families to list",
+            description="Maximum number of taxa, genera and families to list",
             schema_extra=whole_number_schema(MAX_K, DEFAULT_K),
         ),
     ] = str(DEFAULT_K),
@@ -139,7 +139,7 @@ async def species(
     limit: Annotated[
         str,
         QueryParameter(
-            description="The most taxa to return", schema_extra=whole_number_schema(_MAX_LIMIT, _DEFAULT_LIMIT)
+            description="Maximum number of taxa to return", schema_extra=whole_number_schema(_MAX_LIMIT, _DEFAULT_LIMIT)
         ),
     ] = str(_DEFAULT_LIMIT),
 ) -> SpeciesList:
@@ -154,7 +154,7 @@ async def species(
             remedy="search for the start of one name",
         )
     taxonomy = deps.live_bundle.current.taxonomy
-    found = await asyncio.to_thread(taxonomy.search, q, max_taxa)  # slow for a large taxonomy: it folds every name
+    found = await asyncio.to_thread(taxonomy.search, q, max_taxa)  # compares every name, which is slow for many taxa
     return SpeciesList(
         request_id=_request_id(request),
         species=[species_entry(taxon) for taxon in found],
@@ -172,7 +172,7 @@ async def species(
     sync_to_thread=False,
 )
 def model(deps: NamedDependency[RouteDependencies]) -> ModelCard:
-    """Describes the model that answers, with everything that its bundle states."""
+    """Describes the model that answers: its input, thresholds, figures, data sets and licenses."""
     return model_card(deps.live_bundle.current)
 
 
@@ -180,7 +180,7 @@ def model(deps: NamedDependency[RouteDependencies]) -> ModelCard:
     "/admin/reload",
     status_code=200,
     tags=["admin"],
-    summary="Load the bundle anew",
+    summary="Reload the bundle",
     operation_id="reload",
     responses=problem_responses(401, 409, 429, 500, 503),
     security=ADMIN_KEY,
@@ -199,7 +199,7 @@ async def reload(request: AnyRequest, deps: NamedDependency[RouteDependencies]) 
         raise ReloadRefused(error.problem, value=error.value, limit=error.limit, remedy=error.remedy) from error
 
 
-@get("/health/live", tags=["health"], summary="Is it alive?", operation_id="live", sync_to_thread=False)
+@get("/health/live", tags=["health"], summary="Is the service alive?", operation_id="live", sync_to_thread=False)
 def live() -> Health:
     """Liveness probe: answers 200 as long as the event loop runs."""
     return Health("alive")
@@ -208,7 +208,7 @@ def live() -> Health:
 @get(
     "/health/ready",
     tags=["health"],
-    summary="Does it take requests?",
+    summary="Is the service ready for requests?",
     operation_id="ready",
     responses=problem_responses(503),
     sync_to_thread=False,

@@ -13,11 +13,11 @@ from serving.identify import Answer
 from serving.loaded_bundle import LoadedBundle
 
 MAX_IMAGES: Final = 5
-"""The most pictures in a request."""
+"""Maximum number of pictures in a request."""
 DEFAULT_K: Final = 5
-"""Taxa, genera and families that an answer lists by default."""
+"""Number of taxa, genera and families that an answer lists by default."""
 MAX_K: Final = 50
-"""The most taxa, genera and families that a client can ask for."""
+"""Maximum number of taxa, genera and families that a client can ask for."""
 
 
 class ModelName(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class Identification(msgspec.Struct, frozen=True):
     families: list[GroupScore]
     images: list[ImageView]
     warnings: list[str]
-    """What was ignored, one sentence each."""
+    """A sentence for each part of the request that was ignored."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -140,11 +140,11 @@ class SpeciesList(msgspec.Struct, frozen=True):
     total: int
     """How many taxa the model can name."""
     warnings: list[str]
-    """What was ignored, one sentence each."""
+    """A sentence for each part of the request that was ignored."""
 
 
 class ModelCard(msgspec.Struct, frozen=True):
-    """Everything that the bundle states about the model that answers."""
+    """What the bundle says about the model that answers."""
 
     name: str
     version: str

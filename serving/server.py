@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 class DrainingServer(uvicorn.Server):
     """Keeps accepting connections for a while after SIGTERM, but reports that it is not ready.
 
-    A load balancer needs this time to notice; uvicorn alone would refuse connections at once. SIGINT, which comes from
+    A load balancer needs this time to notice. uvicorn alone would refuse connections at once. SIGINT, which comes from
     a keyboard, skips the wait. A second signal ends the process at once.
 
     Args:
@@ -51,7 +51,7 @@ class DrainingServer(uvicorn.Server):
             timer.start()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts uvicorn and keeps copies of the listening sockets, whose queues are emptied at shutdown."""
+        """Starts uvicorn and keeps copies of the listening sockets, because `shutdown` accepts from them."""
         self._listening = [listening.dup() for listening in sockets or []]
         await super().startup(sockets)
 
