@@ -15,7 +15,7 @@ def trial_table(trials: Sequence[Trial], chosen: TrialSetting) -> Table:
     table = Table(title="Settings, each measured in its own process; * is proposed")
     table.add_column("batch", justify="right")
     table.add_column("mode")
-    for name in ("pictures/s", "memory", "busy", "warm-up"):
+    for name in ("pictures/s", "memory", "warm-up"):
         table.add_column(name, justify="right")
     table.add_column("")
     for trial in trials:
@@ -41,9 +41,8 @@ def failure(trial: Trial) -> str:
 
 def _figures(trial: Trial) -> list[str]:
     if trial.outcome != "ran":
-        return ["", "", "", ""]
+        return ["", "", ""]
     memory = "" if trial.memory_gb is None else f"{trial.memory_gb:.1f} GB"
     if trial.memory_share is not None:
         memory += f" ({trial.memory_share:.0%})"
-    busy = "" if trial.busy is None else f"{trial.busy:.0%}"
-    return [f"{trial.pictures_per_s:.4g}", memory, busy, f"{trial.warmup_s:.0f} s"]
+    return [f"{trial.pictures_per_s:.4g}", memory, f"{trial.warmup_s:.0f} s"]

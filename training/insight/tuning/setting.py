@@ -33,8 +33,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """Peak GPU memory, including other programs on the card, GB; None on a CPU."""
     memory_share: float | None = None
     """The same as a share of what may be used."""
-    busy: float | None = None
-    """Share of the time in which the GPU, or the cores that torch may use, were busy; None if unknown."""
     warmup_s: float = 0.0
     """Seconds before the speed was steady: kernel selection, compilation."""
     note: str = ""

@@ -11,8 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 import torch
@@ -34,7 +33,6 @@ _WINDOW_S: Final = 0.6
 _MAX_STEPS: Final = 200  # per window
 _STEPS_PER_EPOCH: Final = 10_000  # enough that the learning rate does not reach zero
 _VALIDATION_BATCH: Final = 32  # of training.loading.data.evaluation_loader
-_SAMPLE_S: Final = 0.2  # between two readings of the GPU utilization
 _GB: Final = 1e9
 
 
@@ -76,8 +74,7 @@ def _measure(recipe: Recipe, request: TrialRequest, device: torch.device) -> Tri
     step = _steps(engine, setting, request.side_px)
     step_s = _warm_up(step, request.budget_s)
     warmup_s = time.perf_counter() - started
-    with _Usage(device) as usage:
-        windows_s = _windows(step, step_s, request.budget_s)
+    windows_s = _windows(step, step_s, request.budget_s)
     speed = setting.batch_size / statistics.median(windows_s)
     memory_gb, memory_share = _memory(device, recipe.hardware.memory_gb)
     return Trial(
@@ -85,7 +82,6 @@ def _measure(recipe: Recipe, request: TrialRequest, device: torch.device) -> Tri
         pictures_per_s=speed,
         memory_gb=memory_gb,
         memory_share=memory_share,
-        busy=usage.share,
         warmup_s=warmup_s,
     )
 
@@ -154,41 +150,6 @@ def _memory(device: torch.device, limit_gb: float) -> tuple[float | None, float 
     if limit_gb:  # the limit applies to torch's own memory
         share = max(share, peak / (limit_gb * _GB))
     return taken / _GB, share
-
-
-class _Usage:
-    """How busy the GPU, or the cores that torch may use, are inside a `with` block."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.share: float | None = None
-        self._device, self._done, self._samples = device, threading.Event(), list[float]()
-        self._sampler = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._started, self._before_s = time.perf_counter(), _cpu_seconds()
-        if self._device.type == "cuda":
-            self._sampler.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        if self._device.type == "cuda":
-            self._sampler.join()
-            self.share = statistics.fmean(self._samples) if self._samples else None
-            return
-        cores = min(torch.get_num_threads(), os.cpu_count() or 1)
-        used_s = _cpu_seconds() - self._before_s
-        self.share = min(used_s / (time.perf_counter() - self._started) / cores, 1.0)
-
-    def _sample(self) -> None:
-        with suppress(Exception):  # NVML may be missing or may not support it
-            while not self._done.wait(_SAMPLE_S):
-                self._samples.append(torch.cuda.utilization(self._device) / 100)
-
-
-def _cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system
 
 
 def _exit_without(parent_pid: int) -> None:

@@ -34,7 +34,6 @@ def test_a_setting_is_timed_with_the_real_step():
     assert trial.fits
     assert trial.setting == setting(8)
     assert trial.pictures_per_s > 0
-    assert 0 < trial.busy <= 1
     assert trial.memory_gb is None
 
 
@@ -48,10 +47,10 @@ def test_overheads_weigh_less_on_a_larger_batch():
     [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUDNN_STATUS_ALLOC_FAILED"), MemoryError()],
 )
 def test_too_little_memory_is_an_outcome(monkeypatch, error):
-    def take(*_, **__):
+    def micro_step(*_, **__):
         raise error
 
-    monkeypatch.setattr(module.Engine, "take", take)
+    monkeypatch.setattr(module.Engine, "micro_step", micro_step)
     assert module.run(request(setting(8))).outcome == "does_not_fit"
 
 
@@ -63,10 +62,10 @@ def test_a_recipe_that_cannot_be_followed_is_an_outcome_that_says_why():
 
 
 def test_a_programming_error_is_raised(monkeypatch):
-    def take(*_, **__):
+    def micro_step(*_, **__):
         raise RuntimeError("shapes do not match")
 
-    monkeypatch.setattr(module.Engine, "take", take)
+    monkeypatch.setattr(module.Engine, "micro_step", micro_step)
     with pytest.raises(RuntimeError, match="shapes"):
         module.run(request(setting(8)))
 
