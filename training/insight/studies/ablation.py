@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from models.errors import BotanifyError, CheckpointError, RecipeError
+from training.dataset.manifest import Manifest
 from training.insight.studies.ablation_page import Ablation, describe
 from training.insight.studies.arms import TimeSlice
 from training.insight.studies.figures import equal_time_epochs, median_s, of_arm
@@ -50,7 +51,8 @@ def ablate(command: Ablate) -> Study:
     """
     _check(command)
     steps, recipe = ladder(command.device_type), read_recipe(command.recipe)
-    found = Ablation(command.device_type, steps, recipe.pictures.picture_px)
+    chance = 1 / len(Manifest(command.data).taxonomy.outputs)
+    found = Ablation(command.device_type, steps, recipe.pictures.picture_px, chance)
     return run_study(
         command,
         _OWN_FLAGS,

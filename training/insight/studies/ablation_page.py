@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -40,6 +40,8 @@ class Ablation(msgspec.Struct):
     steps: tuple[Step, ...]
     recipe_px: int
     """Picture size of the recipe, which the claims about speed and memory are about, px."""
+    chance: float = 0.0
+    """Top-1 of random answers."""
     sweep: list[ArmResult] = []
     """The baseline with each learning rate."""
     best_rate: float | None = None
@@ -51,7 +53,8 @@ class Ablation(msgspec.Struct):
     @property
     def verdicts(self) -> list[ClaimVerdict]:
         """One verdict on each claim."""
-        return [verdict(claim, self.steps, self.equal_epochs, self.device, self.recipe_px) for claim in CLAIMS]
+        facts: dict[str, Any] = {"device": self.device, "recipe_px": self.recipe_px, "chance": self.chance}
+        return [verdict(claim, self.steps, self.equal_epochs, **facts) for claim in CLAIMS]
 
 
 def describe(found: Ablation, weights: str, schedule: str) -> Content:

@@ -7,7 +7,7 @@ that means "no effect" (0 points, or 1 time):
 * larger: the whole interval lies above the claimed range;
 * smaller: the whole interval lies below the claimed range and above no effect;
 * refuted: the whole interval lies below the claimed range and contains no effect or lies below it;
-* undecided: otherwise, and always with a single seed.
+* undecided: otherwise, always with a single seed, and if both arms have less than twice the top-1 of chance.
 """
 
 from collections.abc import Sequence
@@ -85,11 +85,18 @@ def judge(claim: Claim, measured: Interval) -> Word:
 
 
 def verdict(
-    claim: Claim, steps: Sequence[Step], results: Sequence[ArmResult], device: Literal["cuda", "cpu"], recipe_px: int
+    claim: Claim,
+    steps: Sequence[Step],
+    results: Sequence[ArmResult],
+    *,
+    device: Literal["cuda", "cpu"],
+    recipe_px: int,
+    chance: float,
 ) -> ClaimVerdict:
     """The verdict on a claim from the runs at equal epochs.
 
     Claims about speed and memory are about a GPU and the recipe's own picture size; only such runs decide them.
+    `chance` is the top-1 of random answers: arms near it have learned too little to show an effect.
     """
     if device == "cpu" and claim.quantity != "points":
         return ClaimVerdict(claim, "not measured", None, "The claim is about a GPU, and this is a CPU.")
@@ -105,7 +112,14 @@ def verdict(
         return ClaimVerdict(claim, "not measured", None, _why_missing([*ours, *theirs], arm, against))
     size = f" at {side_px} px" if side_px else ""
     seeds = "1 seed" if measured.num_values == 1 else f"{measured.num_values} seeds"
-    return ClaimVerdict(claim, judge(claim, measured), measured, f"{arm} against {against}{size}, {seeds}.")
+    reason = f"{arm} against {against}{size}, {seeds}."
+    if claim.quantity == "points" and _near_chance([*ours, *theirs], chance):
+        return ClaimVerdict(claim, "undecided", measured, f"{reason} Both are near chance ({100 * chance:.1f} %).")
+    return ClaimVerdict(claim, judge(claim, measured), measured, reason)
+
+
+def _near_chance(results: Sequence[ArmResult], chance: float) -> bool:
+    return max(result.top1 or 0.0 for result in results) < 2 * chance
 
 
 def _measure(claim: Claim, ours: Sequence[ArmResult], theirs: Sequence[ArmResult]) -> Interval | None:

@@ -63,3 +63,9 @@ def test_claims_about_hardware_are_not_judged_at_another_picture_size():
     assert (found["speed"].word, found["memory"].word) == ("not measured", "not measured")
     assert found["speed"].reason == "The claim is about 380 px, and the arms were trained at 128 px."
     assert found["BatchNorm"].word == "confirmed"
+
+
+def test_arms_near_chance_decide_nothing():
+    found = {verdict.claim.name: verdict for verdict in ablation(chance=0.45).verdicts}
+    assert found["cosine annealing"].word == "undecided"
+    assert "near chance (45.0 %)" in found["cosine annealing"].reason
