@@ -38,6 +38,7 @@ def test_links_lead_to_headings_that_exist(page):
 def test_every_page_is_in_the_table_of_contents():
     listed = set(re.findall(r"^([\w/-]+)$", text_of(DOCS / "index.md"), re.MULTILINE))
     on_disk = {path.stem for path in DOCS.glob("*.md")} - {"index"}
+    on_disk |= {f"studies/{path.stem}" for path in (DOCS / "studies").glob("*.md")}
     assert listed == on_disk | {f"generated/{path.stem}" for path in GENERATED_PAGES}
 
 

@@ -4,13 +4,14 @@ import msgspec
 import pytest
 
 from tests.training.insight.studies.planted import MACHINE, written
-from tests.training.small import RECIPE, require_one_line
+from tests.training.small import RECIPE, ROOT, require_one_line
 from training.benchmark import main, parse, run
 from training.insight.studies.ablation import Ablate
 from training.insight.studies.arms import StudyPaused
 from training.insight.studies.batch_sizes import BatchSizes
 from training.insight.studies.comparison import Compare
 from training.insight.studies.optimizations import Optimizations
+from training.insight.studies.report import Page, read_study
 from training.machine import Gpu
 
 
@@ -111,3 +112,14 @@ def test_a_comparison_is_printed(tmp_path, capsys):
     one, other = (written(tmp_path / name) for name in ("a", "b"))
     run(Compare(one=one, other=other))
     assert "| amp |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["optimizations", "batch_sizes", "ablation"])
+def test_the_pages_of_the_docs_show_the_committed_results(name, tmp_path):
+    (result,) = ROOT.glob(f"benchmarks/results/*/{name}.json")
+    run(Page(result=result, out=tmp_path / f"{name}.md"))
+    assert (ROOT / "docs" / "studies" / f"{name}.md").read_text() == (tmp_path / f"{name}.md").read_text()
+    assert {path.name for path in tmp_path.glob("*.svg")} <= {
+        path.name for path in (ROOT / "docs" / "studies").iterdir()
+    }
+    assert not read_study(result).machine.git_commit.endswith("+")
