@@ -30,7 +30,7 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_pictures: int
     """Number of pictures it was measured on."""
     at_least: bool = False
-    """True if `limit` is the least value that passes, False if it is the largest."""
+    """True if `limit` is the smallest value that passes, False if it is the largest."""
 
 
 class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,7 +56,7 @@ class NetworkFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     temperature: Annotated[float, msgspec.Meta(gt=0.0)]
     """Divides the logits before the softmax; fitted on this file's logits for pictures that it was not trained on."""
     thresholds: Thresholds = Thresholds()
-    """Least probabilities at which a verdict names a rank."""
+    """Smallest probability at which a verdict names a species, genus or family."""
     stored_as: Literal["float32", "float16", "int8"] = "float32"
     """Number format of the stored weights; float16 weights of an fp32 network are cast to float32 on loading."""
     checks: tuple[Check, ...] = msgspec.field(name="gates", default=())

@@ -18,17 +18,17 @@ VerdictRank = Literal["species", "genus", "family", "uncertain", "not_a_plant"]
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Least calibrated probabilities at which a verdict names a rank.
+    """The smallest calibrated probability at which a verdict names a species, genus or family.
 
-    The default of 0.5 means "more likely right than wrong", since the scores are calibrated.
+    A name that reaches the default of 0.5 has at least as much probability as all other names of its rank together.
     """
 
     species: Probability = 0.5
-    """Least probability of the first taxon."""
+    """Smallest probability of the most likely taxon."""
     genus: Probability = 0.5
-    """Least summed probability of a genus."""
+    """Smallest summed probability of a genus."""
     family: Probability = 0.5
-    """Least summed probability of a family."""
+    """Smallest summed probability of a family."""
 
 
 class RankedTaxon(msgspec.Struct, frozen=True):
@@ -120,8 +120,8 @@ def rank(logits_O: Floats, taxonomy: Taxonomy, temperature: float, thresholds: T
         logits_O: Shape (num_outputs,).
         taxonomy: Names and groups of the outputs.
         temperature: Temperature of the network file.
-        thresholds: Least probabilities at which the verdict names a rank.
-        top_k: Most taxa, genera and families to list; equal scores keep the order of the taxonomy.
+        thresholds: Smallest probability at which the verdict names a species, genus or family.
+        top_k: Maximum length of each list; equal scores keep the order of the taxonomy.
 
     Returns:
         The verdict and the lists, most likely first.
