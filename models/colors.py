@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-# 1 MB at the four bytes that Pillow takes for a pixel: small beside a picture, and large enough that tiling costs no
-# measurable time.
+# 1 MB, since Pillow takes four bytes for a pixel. This is small compared with a picture, and large enough that tiling
+# costs no measurable time.
 _TILE_PIXELS: Final = 2**18
 
 

@@ -25,7 +25,9 @@ _LEAST_BYTES: Final = 2_000_000  # buffered rows, decoder tables, and the overhe
 # Copies of the file in memory: as received and as read; the decoders of these formats make a third.
 _FILE_COPIES: Final = {"WEBP": 3, "HEIF": 3, "AVIF": 3}
 _START_OF_SCAN: Final = 0xDA
-_TAIL_BYTES: Final = 65_536  # EXIF after the pixels of a PNG is the last but one chunk, and rarely larger than this
+_TAIL_BYTES: Final = (
+    65_536  # EXIF after the pixels of a PNG is in the second to last chunk, and rarely larger than this
+)
 
 
 class DecodeCost(msgspec.Struct, frozen=True):
@@ -45,10 +47,10 @@ def decode_cost(data: bytes, spec: InputSpec) -> DecodeCost:
         spec: What the network expects.
 
     Returns:
-        At least the peak if the pixels match the header, and at most about 1.5 times the peak.
+        An estimate between 1 and about 1.5 times the real peak, if the pixels match the header.
 
     Raises:
-        PictureError: As `read_picture`, as far as the header shows it.
+        PictureError: As in `read_picture`, for the faults that the header shows.
     """
     with open_picture(data) as (name, opened):
         coefficients = _coefficient_bytes(opened, data) if isinstance(opened, JpegImagePlugin.JpegImageFile) else 0.0
@@ -91,6 +93,6 @@ def _num_in_first_scan(data: bytes) -> int | None:
 
 def _is_rotated(name: str, opened: Image.Image, data: bytes) -> bool:
     """Whether EXIF asks for a rotation or flip, for which the picture is in memory twice."""
-    if name == "PNG" and "exif" not in opened.info:  # Pillow would decode it to find its EXIF
+    if name == "PNG" and "exif" not in opened.info:  # getexif() would decode the whole picture
         return b"eXIf" in data[-_TAIL_BYTES:]
     return exif_orientation(opened) != 1

@@ -1,4 +1,4 @@
-"""The golden picture: a drawn picture in the bundle, with the logits that each network file gave for it when sealed.
+"""The golden picture: a drawn picture in the bundle, with the logits of each network file, recorded at the export.
 
 A hash shows that a file is the released one. It does not show that this runtime and this device compute the right
 logits with it. The golden picture does: the service runs it after it has opened a network.

@@ -292,6 +292,6 @@ def exif_orientation(opened: Image.Image) -> int:
         orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)
     except MemoryError:
         raise
-    except Exception:  # of as many kinds as the decoders raise
+    except Exception:  # each decoder raises other kinds, see `_readable`
         return 1
     return orientation if orientation in _UPRIGHT else 1

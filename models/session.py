@@ -101,7 +101,7 @@ class OnnxSession:
         width = shape[-1] if shape else "no"
         if width != len(self.output_keys):
             raise BundleError(
-                f"{path.name} has more or fewer outputs than names of outputs",
+                f"in {path.name} the number of outputs differs from the number of output names",
                 value=f"{width} outputs",
                 limit=f"{len(self.output_keys)}, as in its metadata",
                 remedy="export the network again",

@@ -116,7 +116,7 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
         Args:
             query: Text to look for; case, accents and surrounding spaces are ignored. Empty text finds every taxon.
-            limit: Most taxa to return.
+            limit: Maximum number of taxa to return.
 
         Returns:
             Taxa sorted by scientific name.
@@ -144,7 +144,7 @@ class Groups(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "Groups":
-        """Groups taxa by a name of each, given in the order of the taxa."""
+        """Groups taxa by `names`, which has one name for each taxon, in the order of the taxa."""
         distinct = sorted(set(names))
         position = {name: index for index, name in enumerate(distinct)}
         return cls(tuple(distinct), np.array([position[name] for name in names], dtype=np.intp))
