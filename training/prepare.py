@@ -48,7 +48,7 @@ class OneSource(Preparation, frozen=True, kw_only=True):
     source: str = ""
     """Name of the data set in output keys; default: name of the folder."""
     license: Annotated[str, tyro.conf.arg(aliases=["--licence"])] = ""
-    """License of pictures that name none."""
+    """License of the pictures for which the data set gives none."""
     validation_share: float = 0.1
     """Share of each class's training pictures that becomes validation, unless the data set has a validation split."""
     calibration_share: float = 0.0

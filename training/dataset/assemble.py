@@ -34,7 +34,7 @@ CACHE_FILE: Final = "audit.sqlite"
 
 
 class DatasetSpec(msgspec.Struct, frozen=True):
-    """What a training set is made of, before its pictures are decoded."""
+    """The sources and classes of a training set, before its pictures are decoded."""
 
     collection: Collection
     roots: Mapping[str, Path]
@@ -66,7 +66,7 @@ def assemble(collection: Collection, base: Path, out: Path, workers: int) -> Rep
 
 
 def read_sources(collection: Collection, base: Path) -> dict[str, SourceContents]:
-    """Reads what every data set says of its pictures.
+    """Reads the records of every data set, without opening a picture.
 
     Raises:
         DataError: A data set is missing or damaged.
@@ -119,7 +119,7 @@ def decode_pictures(
 def write_dataset(
     spec: DatasetSpec, pictures: Sequence[LabeledPicture], left_out: Sequence[LeftOut], out: Path
 ) -> Report:
-    """Selects pictures, draws the splits, and writes manifest and report; opens only the pictures of the sheets.
+    """Selects pictures, draws the splits, and writes manifest and report; opens only the pictures of contact sheets.
 
     Raises:
         DataError: No picture is left, or the number of outputs is not the expected one.

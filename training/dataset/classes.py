@@ -61,8 +61,9 @@ def build_classes(
 
     Args:
         classes: Source -> its classes. Earlier sources take precedence.
-        merge: "within_sources": one output for each name of each source, synonyms apart, its key source, colon, name;
-            "across_sources": one output for each taxon, of the source "all", its key with the taxon's id.
+        merge: With "within_sources" each name of each source is an output, also if it is a synonym of another; the key
+            is source, colon, name. With "across_sources" each taxon is an output of the source "all"; the key is "all",
+            colon, taxon id.
         synonyms: Result of `read_synonyms`.
         corrections: Names that the recipe corrects.
         synonyms_from: Name of the taxonomy file, which becomes part of the taxonomy's version.

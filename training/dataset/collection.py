@@ -20,7 +20,7 @@ class SourceEntry(Section, frozen=True, kw_only=True):
     root: Path
     """Its folder (for layout "table" the CSV file), relative to the folder that `--root` names."""
     license: str = field(name="licence", default="")
-    """License of its pictures that name none."""
+    """License of the pictures for which the data set gives none."""
     note: str = ""
     """What a user of the weights must know about it; copied into the bundle."""
     names: dict[str, str] = field(default_factory=dict)
@@ -45,11 +45,11 @@ class Collection(Section, frozen=True, kw_only=True):
     synonyms: Path | None = None
     """Darwin Core Taxon file (GBIF backbone, WCVP; tab-separated) that maps synonyms to accepted names."""
     validation_share: CutShare = 0.1
-    """Share of each class's training pictures that becomes validation, in sources without a published one."""
+    """Share of each class's training pictures that becomes validation, in sources that publish no such split."""
     calibration_share: CutShare = 0.0
     """Share of each class's training pictures that the temperature is fitted on; 0 fits it on validation."""
     test_share: CutShare = 0.1
-    """Share of each class's pictures that becomes test, in sources without a published one."""
+    """Share of each class's pictures that becomes test, in sources that publish no such split."""
     seed: Annotated[int, Meta(ge=0)] = 0
     """Seed of the random choice of these pictures."""
     min_side_px: Annotated[int, Meta(ge=1)] = 32

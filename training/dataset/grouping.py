@@ -13,7 +13,7 @@ Codes = npt.NDArray[np.int64]
 
 
 def observation_codes(pictures: Sequence[LabeledPicture]) -> Codes:
-    """Returns each picture's observation as a number, -1 for none. Equal names in two sources are two observations."""
+    """Returns each picture's observation as a number, -1 for none; equal names in two sources are not the same one."""
     numbers: dict[tuple[str, str], int] = {}
     return np.array(
         [

@@ -14,7 +14,7 @@ def manifest_columns(
     """Returns the columns for `write_manifest`.
 
     Args:
-        pictures: One a row.
+        pictures: The picture of each row.
         splits: Split of each picture.
         groups: Name of each picture's group.
     """

@@ -98,7 +98,7 @@ class PlantName(msgspec.Struct, frozen=True, kw_only=True):
 def parse_name(text: str, *, scientific: bool = False) -> PlantName:
     """Parses a name.
 
-    Ambiguous texts: a capitalized second word without the marks of an author (a full stop, brackets, "ex", "&") makes
+    Ambiguous texts: a capitalized second word without the marks of an author (a period, brackets, "ex", "&") makes
     a common name ("Venus Flytrap", and also "Monstera Deliciosa"), unless the whole text is in capitals or `scientific`
     is set. A second word in lower case makes a species, also in "Peace lily". The key is the same in both cases.
 

@@ -1,8 +1,8 @@
 """Which pictures the training set keeps.
 
-Of byte-for-byte copies one stays. A picture is left out if a picture of the same observation, or a near copy of it, is
-in a published split with higher precedence (test before validation before calibration before train): the network would
-otherwise train on what it is later measured on. Outputs without a picture are dropped.
+Of byte-for-byte copies one is kept. A picture is left out if a picture of the same observation, or a near copy of it,
+is in a published split with higher precedence (test before validation before calibration before train): the network
+would otherwise train on what it is later measured on. Outputs without a picture are dropped.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def select_pictures(pictures: Sequence[LabeledPicture], near_copies: Codes, taxo
     """Leaves out copies, leaks and outputs without pictures.
 
     Args:
-        pictures: All that decode.
+        pictures: All pictures that decode.
         near_copies: Group of near copies of each picture; -1 for none.
         taxonomy: The outputs that the pictures' labels name.
     """
@@ -67,7 +67,7 @@ def _leave_out(
     Groups are joined before copies are dropped: a copy connects its observation with that of the original.
 
     Returns:
-        The pictures that stay, the group of each, and what was left out.
+        The pictures that are kept, the group of each, and what was left out.
     """
     taxon_of_label = {output.key: output.taxon_id for output in taxonomy.outputs}
     unique, left_out = drop_copies(pictures, taxon_of_label)

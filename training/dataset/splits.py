@@ -3,7 +3,7 @@
 Published splits stay. If a group (an observation, near copies) straddles published splits, the pictures in the weaker
 split are left out, never moved: test is stronger than validation, validation stronger than calibration, calibration
 stronger than train. Splits that a source does not publish are cut from its training pictures, class by class and whole
-groups at a time. The choice follows from hashes of the groups' names, not from the order of the files.
+groups at a time. The choice depends on hashes of the groups' names, not on the order of the files.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _TRAIN, _TEST = _STRENGTH["train"], _STRENGTH["test"]
 
 
 class Shares(msgspec.Struct, frozen=True):
-    """Share of each class's training pictures that becomes each split which the source does not publish."""
+    """For each split that a source does not publish, the share of each class's training pictures that moves to it."""
 
     test: float = 0.0
     validation: float = 0.0
@@ -81,8 +81,8 @@ def published_codes(published: Sequence[Split | None]) -> Codes:
 def straddling(published: Codes, groups: Codes) -> npt.NDArray[np.bool_]:
     """Returns which pictures are in the weaker split of a group that straddles published splits.
 
-    A picture without a published split is weaker than every split but train: it would leak from the group's validation
-    or test pictures. Beside training pictures it trains.
+    A picture without a published split counts as weaker than every split but train: as a training picture it would leak
+    the group's validation or test pictures. In a group of training pictures it becomes one.
     """
     strongest = np.full(int(groups.max(initial=-1)) + 1, -1, dtype=np.int64)
     np.maximum.at(strongest, groups, published)
@@ -173,7 +173,7 @@ class _TrainingGroups:
     def by_label(
         self, open_groups: npt.NDArray[np.bool_], draw: npt.NDArray[np.uint64]
     ) -> Iterator[tuple[list[int], list[int]]]:
-        """Yields for each class the groups that may move, by random number, and how many of its pictures each has."""
+        """Yields for each class the groups that may move, by random number, and the number of its pictures in each."""
         labels, groups = np.divmod(self._pairs, self._num_groups)
         order = np.lexsort((draw[groups], labels))
         order = order[open_groups[groups[order]]]

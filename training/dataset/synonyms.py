@@ -16,7 +16,7 @@ from models.taxonomy import Rank
 from training.dataset.names import PlantName, parse_name
 
 _REQUIRED: Final = ("taxonid", "scientificname", "acceptednameusageid", "taxonomicstatus")
-# As Kew misspells them in its own archive.
+# Column names as Kew misspells them in its own archive.
 _MISSPELT: Final = {
     "scientfiicname": "scientificname",
     "scientfiicnameauthorship": "scientificnameauthorship",

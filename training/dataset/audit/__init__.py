@@ -1,4 +1,4 @@
-"""What is wrong with the pictures, and what may be done with them.
+"""Checks of the pictures: damage, copies, near copies, licenses.
 
 examine        decodes every picture once: damage, size, hashes; hours, a later run continues
 results_cache  the results of `examine`, kept on disk

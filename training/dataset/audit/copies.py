@@ -6,7 +6,8 @@ from typing import Final
 from training.dataset.labeled_picture import LabeledPicture
 from training.dataset.sources.record import LeftOut, Split
 
-# The picture in the first of these splits stays. Without a published split (None) it may still become a test picture.
+# Of equal pictures, the one in the first of these splits is kept. None, no published split, comes before "train" since
+# such a picture may still become a test picture.
 _PRECEDENCE: Final[dict[Split | None, int]] = {"test": 0, "validation": 1, "calibration": 2, None: 3, "train": 4}
 
 
@@ -15,15 +16,15 @@ def drop_copies(
 ) -> tuple[list[LabeledPicture], list[LeftOut]]:
     """Leaves out byte-for-byte copies.
 
-    Of equal files the one in the first published split stays: test, validation, calibration, none, train. Within a
-    split it is the one with the smallest `picture_id`.
+    Of equal files one is kept: by published split, in the order test, validation, calibration, none, train; within a
+    split, the one with the smallest `picture_id`.
 
     Args:
-        pictures: Of all sources.
+        pictures: The pictures of all sources.
         taxon_of_label: Output key -> taxon. The reason says so if the copies have different taxa.
 
     Returns:
-        The pictures that stay, and the copies, both in the order given.
+        The pictures that are kept, and the other copies, both in the order given.
     """
     originals: dict[str, LabeledPicture] = {}
     for picture in pictures:
@@ -51,4 +52,4 @@ def _reason(copy: LabeledPicture, original: LabeledPicture, taxon_of_label: Mapp
     same = f"the same bytes as {original.picture_id}"
     if taxon_of_label[copy.label] == taxon_of_label[original.label]:
         return same
-    return f"{same}, but labelled {copy.label} here and {original.label} there"
+    return f"{same}, but labeled {copy.label} here and {original.label} there"

@@ -1,4 +1,4 @@
-"""Decodes every picture once: is it damaged, what are its size and hashes.
+"""Decodes every picture once, to find damage, sizes and hashes.
 
 A million pictures take hours, so this runs in many processes and keeps its results in a cache on disk: a later run
 decodes only files that changed.
@@ -33,9 +33,9 @@ from training.processes import clean_context, end_with_parent
 # because libjpeg reads the bitstream to its end at any scale.
 _HASHED_SIDE_PX: Final = 128
 _CUT_OFF: Final = "premature end of data segment"  # libjpeg's warning
-_CHUNK: Final = 16  # pictures that a process takes at once, and so the number that the message of a crash names
+_CHUNK: Final = 16  # pictures in one task of a process; the error about a killed process names that many
 _STAMPS_CHUNK: Final = 1000
-_STAMPING_THREADS: Final = 16  # asking a network disk for file sizes is mostly waiting
+_STAMPING_THREADS: Final = 16  # reading file sizes from a network disk is mostly waiting
 
 _Task = tuple[str, FileStamp]
 _Result = tuple[str, FileStamp, ImageInfo | Failure]
@@ -93,7 +93,7 @@ def _check_size(picture_id: str, outcome: ImageInfo | Failure, min_side_px: int)
 
 
 def _stamp_files(files: Sequence[str]) -> tuple[dict[str, ImageInfo | Failure], dict[str, FileStamp]]:
-    """Returns the failures of files that cannot be asked, and length and time of the others."""
+    """Returns the failures of files whose metadata cannot be read, and the stamps of the others."""
     chunks = [files[start : start + _STAMPS_CHUNK] for start in range(0, len(files), _STAMPS_CHUNK)]
     failures: dict[str, ImageInfo | Failure] = {}
     stamps: dict[str, FileStamp] = {}
@@ -160,7 +160,7 @@ def _decode_all(tasks: Sequence[_Task], workers: int, cache: Path) -> Generator[
 
 def _process_died(running: dict[Future[list[_Result]], Sequence[_Task]], workers: int, cache: Path) -> DataError:
     paths = sorted(path for chunk in running.values() for path, _ in chunk)
-    hint = "with --workers 1 fewer pictures are under way" if workers > 1 else "leave these out to find which one"
+    hint = "with --workers 1 the error names fewer pictures" if workers > 1 else "or leave out one of these at a time"
     return DataError(
         "a decoding process was killed: memory ran out, or a picture crashes the decoder",
         value=f"{len(paths)} pictures under way, from {paths[0]} to {paths[-1]}",
@@ -213,7 +213,7 @@ def _require_whole(data: bytes) -> None:
             data, "GRAY", min_height=1, min_width=1, strict=True
         )  # reads every byte at the smallest scale
     except ValueError as error:
-        if _CUT_OFF in str(error):  # its other warnings cost no pixel
+        if _CUT_OFF in str(error):  # with its other warnings, all pixels are decoded
             raise UnreadableImage("the JPEG picture is truncated", value=error) from error
 
 

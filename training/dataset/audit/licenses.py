@@ -41,13 +41,13 @@ class LicenseSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Licenses and authors of one source's pictures."""
 
     commercial_use: CommercialUse
-    """What the licenses say together: "not_allowed" if one forbids it, else "unknown" if one is unknown."""
+    """Whether all licenses allow it: "not_allowed" if one forbids it, else "unknown" if one is unknown."""
     sentence: str
     """The same in words, with the numbers of pictures."""
     licenses: dict[str, int] = field(name="licences", default_factory=dict)
     """License (see `license_id`) -> number of pictures, most first."""
     num_authors: int = 0
-    """Distinct authors that are named."""
+    """Number of distinct authors."""
 
 
 def license_id(text: str) -> str:
@@ -60,7 +60,8 @@ def license_id(text: str) -> str:
         text: As a data set writes it.
 
     Returns:
-        Such as "CC-BY-NC-4.0", "CC0-1.0" or "all-rights-reserved"; "unknown" for an empty text; else the text itself.
+        An identifier such as "CC-BY-NC-4.0", "CC0-1.0" or "all-rights-reserved"; "unknown" for an empty text; the text
+        itself if it is not recognized.
     """
     written = text.strip()
     lower = written.lower()
@@ -93,7 +94,7 @@ def commercial_use(text: str) -> CommercialUse:
 
 
 def joint_commercial_use(licenses: Iterable[str]) -> CommercialUse:
-    """Returns what several licenses say together.
+    """Returns whether several licenses together allow commercial use.
 
     Returns:
         "not_allowed" if one forbids commercial use; else "unknown" if one is unknown or there are none; else "allowed".

@@ -47,7 +47,7 @@ class NearGroups(msgspec.Struct, frozen=True, eq=False):
     num_chained: int
     """Chains of near pictures that were cut, because their ends differ too much or they have too many pictures."""
     chained: npt.NDArray[np.bool_]
-    """Which pictures were in such a chain, and may have a near copy outside of their group."""
+    """Whether each picture was in such a chain; it may then have a near copy outside of its group."""
 
 
 def near_copy_groups(pictures: Sequence[LabeledPicture], max_bits: int) -> NearGroups:
@@ -103,7 +103,7 @@ def _as_groups(chain: _Ints, piece: _Ints) -> NearGroups:
 
 
 def _cut_chains(unique: _Hashes, num_pictures: _Ints, chain: _Ints, max_bits: int, max_group: int) -> _Ints:
-    """Piece of each hash, numbered in ascending order of the pieces' smallest hashes."""
+    """Returns the piece of each hash; pieces are numbered in ascending order of their smallest hashes."""
     order = np.argsort(chain, kind="stable")
     starts = np.flatnonzero(np.diff(chain[order], prepend=-1))
     ends = np.append(starts[1:], len(order))
@@ -153,7 +153,7 @@ def _around_leaders(
 
 
 def _components(hashes: _Hashes, max_bits: int) -> _Ints:
-    """Returns the chain of each of different hashes: those connected by steps of at most `max_bits`."""
+    """Returns the chain of each hash; hashes that are connected by steps of at most `max_bits` share a chain."""
     chain = np.arange(len(hashes))
     if max_bits == 0 or len(hashes) < 2:
         return chain

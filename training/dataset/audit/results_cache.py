@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from models.errors import DataError
 from training.dataset.labeled_picture import ImageInfo
 
-# To be raised when the same bytes may give another result, such as another perceptual hash.
+# Raise this number when the same bytes may give another result, such as another perceptual hash.
 _VERSION: Final = 2
 _COMMIT_EVERY_S: Final = 1.0
 _TABLE: Final = """

@@ -1,4 +1,4 @@
-"""The report of a preparation, put together from the results of its steps."""
+"""Builds the report of a preparation from the results of its steps."""
 
 from collections.abc import Sequence
 
@@ -33,8 +33,8 @@ def build_report(
         classes: All classes, with the names to check.
         pictures: All pictures that decode.
         near_copies: Their groups of near copies.
-        selection: The pictures that stay.
-        splits: Split of each picture that stays.
+        selection: The pictures that are kept.
+        splits: Split of each picture that is kept.
         left_out: Everything that was left out, from every step.
     """
     return summarize(
@@ -67,7 +67,7 @@ def _near_copies(
 
 
 def _notes(near_copies: NearGroups) -> tuple[str, ...]:
-    """Returns what the groups of near copies do not cover."""
+    """Returns a note on the near copies that the groups may miss."""
     if not near_copies.num_chained:
         return ()
     return (

@@ -59,7 +59,7 @@ def plots(report: Report) -> dict[str, str]:
         Name -> an `<svg>` element: "sources", "splits", "classes", "short_sides", "file_sizes".
     """
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # Glyphs of other scripts are missing for measuring; the browser draws the text.
+        # The font has no glyphs of other scripts. Here it only measures the text; the browser draws it.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figures = {
             "sources": _source_plot(report),
@@ -179,7 +179,7 @@ def _svg(figure: Figure, name: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(
         r"\s*<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL
-    )  # it would apply to the whole page
+    )  # these styles would apply to the whole page
     text = re.sub(r"font-family: [^;\"]+;", "", text)
     text = re.sub(r"(?<=: )#[0-9a-f]{6}", lambda color: _VARIABLES.get(color[0], color[0]), text)
     used = set(re.findall(r"#([\w-]+)(?=[\")])", text))

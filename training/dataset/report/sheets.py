@@ -30,7 +30,7 @@ def contact_sheets(
     """Draws one sheet for each source.
 
     Args:
-        pictures: Of all sources.
+        pictures: The pictures of all sources.
         roots: Source -> folder that its paths are relative to.
         taxonomy: Gives the names of the classes.
         seed: Seed of the random choice of pictures.

@@ -46,7 +46,7 @@ def summarize(
 
     Args:
         collection: The data sets and the rules.
-        pictures: The pictures that stay.
+        pictures: The pictures that are kept.
         splits: Split of each picture.
         left_out: Everything that was left out, from every step.
         taxonomy: The outputs that the pictures' labels name.

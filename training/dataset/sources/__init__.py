@@ -1,1 +1,1 @@
-"""One reader a data set layout, all yielding the same record."""
+"""One reader for each layout of a data set; all return records of the same type."""

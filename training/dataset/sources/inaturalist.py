@@ -20,7 +20,7 @@ from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass,
 _PLANTS: Final = "Plantae"
 _TRAIN_FILES: Final = ("train.json", "train_mini.json")  # the first that exists is read
 _TEST_FILE: Final = "val.json"
-_AGAIN: Final = "correct it, or download it again"
+_REMEDY: Final = "correct it, or download it again"
 
 
 class _Category(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
     Args:
         name: Name of the source in output keys.
         root: Folder with the JSON files and the folders of pictures.
-        default_license: License of pictures that name none.
+        default_license: License of pictures for which the data set gives none.
 
     Raises:
         DataError: A file is missing or damaged, the files contradict each other, or there are no plants.
@@ -92,7 +92,7 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
     records = [record for part in parts for record in part.records]
     if len({record.path for record in records}) != len(records):
         twice, _ = Counter(record.path for record in records).most_common(1)[0]
-        raise DataError(f"two images of {root} have the same file name", value=twice, remedy=_AGAIN)
+        raise DataError(f"two images of {root} have the same file name", value=twice, remedy=_REMEDY)
     return SourceContents(root, records, _others(name, parts))
 
 
@@ -128,7 +128,7 @@ def _read_part(file: Path, split: Split, default_license: str, known: Mapping[in
     document = read_json(file, _Document)
     categories = {category.id: category for category in document.categories}
     if len(categories) != len(document.categories):
-        raise DataError(f"two categories of {file} have the same id", remedy=_AGAIN)
+        raise DataError(f"two categories of {file} have the same id", remedy=_REMEDY)
     category_of = _category_of_image(file, document, categories)
     num_pictures = Counter(category_of.values())
     plants = {number: _plant(category) for number, category in categories.items() if category.kingdom == _PLANTS}
@@ -153,7 +153,7 @@ def _plant(category: _Category) -> SourceClass:
 
 def _check_complete(file: Path, plants: Mapping[int, SourceClass], num_pictures: Mapping[int, int]) -> None:
     if not plants:
-        raise DataError(f"{file} holds no plants", limit=f"categories of kingdom {_PLANTS}", remedy=_AGAIN)
+        raise DataError(f"{file} holds no plants", limit=f"categories of kingdom {_PLANTS}", remedy=_REMEDY)
     for number, plant in plants.items():
         if not num_pictures.get(number):
             raise DataError(
@@ -182,9 +182,9 @@ def _category_of_image(file: Path, document: _Document, categories: Mapping[int,
     category_of = {annotation.image_id: annotation.category_id for annotation in document.annotations}
     if len(category_of) != len(document.annotations):
         twice, _ = Counter(annotation.image_id for annotation in document.annotations).most_common(1)[0]
-        raise DataError(f"{file}: image {twice} has two annotations", limit="one for each image", remedy=_AGAIN)
+        raise DataError(f"{file}: image {twice} has two annotations", limit="one for each image", remedy=_REMEDY)
     if unknown := set(category_of.values()) - categories.keys():
-        raise DataError(f"{file}: an annotation names category {min(unknown)}, which does not exist", remedy=_AGAIN)
+        raise DataError(f"{file}: an annotation names category {min(unknown)}, which does not exist", remedy=_REMEDY)
     return category_of
 
 
@@ -204,11 +204,11 @@ def _records(
     for _, image in decode_entries(f"{file}: images", enumerate(document.images), _Image):
         category = category_of.pop(image.id, None)
         if category is None:
-            raise DataError(f"{file}: image {image.id} has no annotation, or is listed twice", remedy=_AGAIN)
+            raise DataError(f"{file}: image {image.id} has no annotation, or is listed twice", remedy=_REMEDY)
         if plant := plants.get(category):
             records.append(_record(file, image, plant, split, licenses))
     if category_of:
-        raise DataError(f"{file}: an annotation names image {min(category_of)}, which does not exist", remedy=_AGAIN)
+        raise DataError(f"{file}: an annotation names image {min(category_of)}, which does not exist", remedy=_REMEDY)
     return records
 
 
@@ -221,10 +221,10 @@ def _record(
             f"{file}: the file of image {image.id} is outside of the data set",
             value=path or "an empty name",
             limit="a path below the data set's folder",
-            remedy=_AGAIN,
+            remedy=_REMEDY,
         )
     if image.license not in licenses:
-        raise DataError(f"{file}: image {image.id} names license {image.license}, which does not exist", remedy=_AGAIN)
+        raise DataError(f"{file}: image {image.id} names license {image.license}, which does not exist", remedy=_REMEDY)
     return PictureRecord(
         path=path,
         plant=plant,

@@ -31,7 +31,7 @@ def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceCon
     Args:
         name: Name of the source in output keys.
         root: Folder with both JSON files and `images/{train,val,test}/<species id>/<picture id>.jpg`.
-        default_license: License of pictures that name none.
+        default_license: License of pictures for which the data set gives none.
 
     Raises:
         DataError: A file is missing or damaged, an id is not a number, a species has no name, or there are no pictures.

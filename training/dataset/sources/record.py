@@ -83,9 +83,9 @@ class ReadSource(Protocol):
         Args:
             name: Name of the source in output keys.
             root: The data set's folder (or list).
-            default_license: License of pictures that name none; empty means unknown.
+            default_license: License of pictures for which the data set gives none; empty means unknown.
 
         Raises:
-            DataError: The data set is missing, damaged, or holds no pictures; the message names the place.
+            DataError: The data set is missing, damaged, or holds no pictures; the message names the file.
         """
         ...

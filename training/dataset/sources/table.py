@@ -23,14 +23,14 @@ def read_table(name: str, root: Path, default_license: str = "") -> SourceConten
     """Reads a CSV list, in its order.
 
     Columns: `path` (absolute, or relative to the list's folder) and `scientific_name`; optionally `common_name`,
-    `genus`, `family`, `order` (the first row of a class that gives one decides), `split` (train, validation or val,
+    `genus`, `family`, `order` (from the first row of the class that has one), `split` (train, validation or val,
     calibration, test), `group`, `author`, `licence`, `taken_on` (as 2024-05-31), `latitude` and `longitude` (degrees),
     and `class_id` if two classes share a name. Other columns are ignored.
 
     Args:
         name: Name of the source in output keys.
         root: The CSV file, UTF-8, with a header.
-        default_license: License of pictures whose row names none.
+        default_license: License of pictures whose row gives none.
 
     Raises:
         DataError: The list is missing, not UTF-8 CSV, empty, lacks a column, or repeats a path, or a row has an empty

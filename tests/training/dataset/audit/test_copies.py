@@ -66,7 +66,7 @@ def test_pictures_that_differ_stay_in_their_order():
 
 def test_the_reason_names_another_label_of_a_copy():
     _, copies = drop_copies([picture("a:1.jpg", label="a:rosa-rubra"), picture("b:1.jpg", label="b:iris-caerulea")])
-    assert copies[0].reason == "the same bytes as a:1.jpg, but labelled b:iris-caerulea here and a:rosa-rubra there"
+    assert copies[0].reason == "the same bytes as a:1.jpg, but labeled b:iris-caerulea here and a:rosa-rubra there"
 
 
 def test_labels_of_one_taxon_in_two_sources_agree():
