@@ -72,16 +72,16 @@ def read_block_size(optimized: bytes) -> int:
     ONNX Runtime does not publish it, but pads the single channel of `one_convolution` to a whole block.
 
     Args:
-        optimized: That network, as ONNX Runtime optimized it for this processor.
+        optimized: The network `one_convolution`, as ONNX Runtime optimized it for this processor.
 
     Returns:
-        The number, or 1 if the network was not padded; weights are then not scaled.
+        1 if the network was not padded; weights are then not scaled.
     """
     return max((int(each.dims[0]) for each in onnx.load_model_from_string(optimized).graph.initializer), default=1)
 
 
 class _Scaling(NamedTuple):
-    """A multiplication of each channel of a feature map by its scale. Tensors are named by their blocked form."""
+    """A multiplication of each channel of a feature map by its scale. The names are those of the blocked tensors."""
 
     features: str
     num_pixels: int
@@ -102,15 +102,15 @@ class _Rewriting:
         self._nodes: list[onnx.NodeProto] = []
         self._num_pixels = {each.name: _num_pixels(each) for each in graph.value_info}
         self._pooled: set[str] = set()  # tensors of height and width 1
-        self._scaled: dict[str, _Scaling] = {}  # by output tensor
-        # By plain tensor: the equal blocked tensor, and the number of channels without padding.
+        self._scaled: dict[str, _Scaling] = {}  # output tensor -> scaling
+        # Plain tensor -> blocked tensor with the same values, and its number of channels without padding.
         self._blocked: dict[str, str] = {}
         self._num_channels: dict[str, int] = {}
-        # By blocked tensor that was converted from a plain one: the blocked tensor that replaces it.
+        # Output of a conversion to the blocked layout -> blocked tensor that is used instead.
         self._replacements: dict[str, str] = {}
 
     def visit(self, original: onnx.NodeProto) -> None:
-        """Rewrites or keeps the next node in execution order."""
+        """Rewrites or keeps a node. Call it for each node in execution order."""
         node = onnx.NodeProto()
         node.CopyFrom(original)
         for index, name in enumerate(node.input):
@@ -142,7 +142,7 @@ class _Rewriting:
         self._add_plain_output(node.output[0], self._num_channels[node.input[0]])
 
     def _rewrite_scaling(self, node: onnx.NodeProto) -> None:
-        """Replaces the scaling by a depthwise convolution; `used_nodes` drops it if its output is not used."""
+        """Replaces the scaling by a depthwise convolution, which `used_nodes` drops if its output is not used."""
         features, scales = sorted(node.input, key=lambda name: name in self._pooled)
         convolution = self._producers.get(self._blocked[scales])
         weights = self._constants.get(convolution.input[1]) if convolution and convolution.op_type == "Conv" else None
@@ -169,7 +169,7 @@ class _Rewriting:
         self.num_scalings += 1
 
     def _should_scale_weights(self, node: onnx.NodeProto) -> bool:
-        """Whether it is a 1x1 convolution of a scaled feature map, for which scaling the weights is cheaper."""
+        """Whether the node is a 1x1 convolution of a scaled feature map and scaling its weights is cheaper."""
         weights, scaling = self._constants.get(node.input[1]), self._scaled.get(node.input[0])
         if weights is None or scaling is None or self._block_size == 1:
             return False
@@ -215,7 +215,7 @@ class _Rewriting:
         self._producers[output] = node
 
     def _is_mean(self, node: onnx.NodeProto) -> bool:
-        """Whether it is a mean over height and width that keeps both axes."""
+        """Whether the node is a mean over height and width that keeps both axes."""
         if node.op_type != "ReduceMean":
             return node.op_type == "GlobalAveragePool"
         axes = self._constants.get(node.input[1]) if len(node.input) > 1 else None

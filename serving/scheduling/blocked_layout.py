@@ -1,8 +1,9 @@
-"""Rewrites a network for this processor, if that makes it faster without changing its output.
+"""Rewrites a network so that it runs faster on this processor, with the same output.
 
 ONNX Runtime optimizes a network when it opens it. This module saves the optimized graph, rewrites it (`blocked_graph`)
 and opens the result. The rewritten graph uses internal operators of ONNX Runtime, which may change between versions.
-So it is used only if it opens and reproduces the original's output; otherwise the original runs and the log says why.
+So it is used only if it opens and reproduces the original's output; otherwise the original runs, and the log gives
+the reason.
 """
 
 import os
@@ -19,7 +20,7 @@ from models.preprocess import InputSpec
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 
 _LEAVES_BLOCKED_LAYOUT: Final = b"ReorderOutput"
-# Relative to the largest value. The order of additions differs, which changed values by 1e-6 in measurements.
+# Largest difference, relative to the largest value. A different order of additions changed values by 1e-6.
 _TOLERANCE: Final = 1e-4
 
 _log = structlog.get_logger(__name__)
@@ -38,10 +39,10 @@ class Reference(NamedTuple):
 
 
 class RewrittenNetwork(NamedTuple):
-    """A network file for this process and processor that takes one picture per run."""
+    """A network file that takes one picture per run. Only this process on this processor can use it."""
 
     path: Path
-    """Valid until the context ends."""
+    """Valid until the context of `rewritten_network` ends."""
     reference: Reference
 
 

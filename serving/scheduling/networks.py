@@ -80,7 +80,7 @@ def _open_on_cpu(
 
 
 def _open_rewritten(bundle: Bundle, policy: SchedulingPolicy) -> dict[RunMode, OnnxSession] | None:
-    """Opens the network as rewritten for this processor, or returns None if it is not faster or its output differs."""
+    """Opens the rewritten network. Returns None if nothing was rewritten, it does not open or its output differs."""
     try:
         with rewritten_network(bundle.network_path("fp32"), bundle.record.input) as rewritten:
             if rewritten is None:
@@ -110,14 +110,14 @@ def _open_on_cuda(bundle: Bundle, precision: Precision) -> OnnxSession:
 
 
 def _load_cuda_libraries() -> None:
-    """Loads CUDA and cuDNN from their Python wheels, if installed that way."""
+    """Loads CUDA and cuDNN from their Python wheels, if these are installed."""
     import onnxruntime
 
     onnxruntime.preload_dlls()
 
 
 def _missing_cuda_reason() -> str:
-    """Says why CUDA cannot be used: usually a missing library, as the system's loader names it."""
+    """Returns why CUDA cannot be used, usually the loader's message about a missing library."""
     import onnxruntime
 
     library = Path(onnxruntime.__file__).parent / "capi" / _CUDA_LIBRARY

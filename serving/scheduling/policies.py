@@ -5,11 +5,11 @@ from typing import Final, Literal, NamedTuple, Protocol
 import msgspec
 
 RunMode = Literal["latency", "throughput"]
-"""Which session runs the network: one whose runs take all cores, or one whose runs take a single core each."""
+"""Which session a run uses: `latency` gives a single run all cores, `throughput` is for concurrent runs."""
 
 # A GPU runs only these batch sizes. All of them are warmed up, so that no shape is new under load.
 _BATCH_SIZES: Final = (1, 2, 4, 8, 16, 32)
-# Beyond this a single picture gains little from more threads; an estimate, not yet measured on large machines.
+# More threads would speed up a single picture little. An estimate, not yet measured on large machines.
 _MAX_LATENCY_THREADS: Final = 16
 
 
@@ -49,7 +49,7 @@ class SchedulingPolicy(Protocol):
         Args:
             num_waiting: Pictures in the queue.
             running: The modes of the runs in flight.
-            alone: Whether the first picture in the queue is the only one in the whole service.
+            alone: Whether the service works on no other picture than the first one in the queue.
 
         Returns:
             The run, or None if the queue is empty or the device is fully used.
@@ -123,7 +123,7 @@ class FixedPolicy(msgspec.Struct, frozen=True):
 class DynamicBatchPolicy(msgspec.Struct, frozen=True):
     """Dynamic batching for a GPU: when a run ends, the pictures in the queue become the next batch.
 
-    A batch never waits to fill up. Two are in flight, so that one can be copied while the other runs.
+    A batch never waits to fill up. Two batches are in flight, so that one can be copied while the other runs.
     """
 
     batch_sizes: tuple[int, ...] = _BATCH_SIZES

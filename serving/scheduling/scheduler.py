@@ -23,7 +23,7 @@ from serving.scheduling.workers import Worker
 Array = npt.NDArray[np.float32]
 
 _RUN_TIMEOUT_S: Final = 15.0  # a picture takes 0.15 s on one core; a run that takes 100 times as long has hung
-_WARM_UP_TIMEOUT_S: Final = 300.0  # every batch size in every mode and worker; a GPU also loads its kernels
+_WARM_UP_TIMEOUT_S: Final = 300.0  # for every batch size in every mode and worker; a GPU also loads its kernels
 _CHECK_INTERVAL_S: Final = 0.5
 _MAX_CHECKS: Final = 4  # health checks that may hang in the network at once; a hung thread cannot be ended
 
@@ -52,14 +52,15 @@ class Scheduler:
     """Runs pictures through the network, off the event loop.
 
     If a run fails, its pictures are retried one by one, so that a picture that breaks the network fails alone. If a
-    picture fails alone, the warm-up picture is run as a health check: if that fails too, the network is at fault, and
-    otherwise the picture. A worker that has died or hangs is replaced, and its pictures are retried one by one.
+    picture fails alone, the warm-up picture is run as a health check. If the check succeeds, the picture is refused
+    with `RunFailed`; otherwise the network has failed, and the error is `NotReady`. A worker that has died or hangs is
+    replaced, and its pictures are retried one by one.
 
     Args:
         networks: The session for each mode that the policy uses.
         policy: Chooses the next run.
         metrics: Times and counts the runs.
-        run_timeout_s: A run that takes longer has hung.
+        run_timeout_s: Seconds after which a run counts as hung.
         check_interval_s: Interval between checks of the workers, seconds.
     """
 
@@ -89,7 +90,10 @@ class Scheduler:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether pictures get answers: since the network last ran, no run has failed and no worker was lost."""
+        """Whether the network gives answers.
+
+        False after a failed health check or a lost worker, until a run or a health check succeeds.
+        """
         return self._is_healthy and not self._is_closed
 
     async def warm_up(self, pixels: Array) -> Array:
@@ -104,7 +108,7 @@ class Scheduler:
         for _ in range(self.policy.num_workers):
             self._add_worker()
         async with asyncio.timeout(_WARM_UP_TIMEOUT_S):
-            # In every worker, because device buffers belong to a thread; concurrently, because there may be many.
+            # In every worker, because device buffers belong to a thread. Concurrently, because workers may be many.
             rows = await asyncio.gather(*(self._warm_up_worker(worker, pixels) for worker in self._idle))
         self._warm_up_pixels, self._is_healthy = pixels, True
         self._monitor = asyncio.create_task(self._monitor_workers())
@@ -117,7 +121,7 @@ class Scheduler:
 
         Args:
             inputs: At least one picture, shape (3, height, width), normalized.
-            alone: Whether these are the only pictures in the whole service.
+            alone: Whether the service works on no other pictures.
 
         Returns:
             Shape (num_pictures, num_outputs).
@@ -128,7 +132,7 @@ class Scheduler:
         """
         if self._is_closed:
             raise NotReady.with_retry("the network is closed", 1)
-        if self._has_hung_checks():  # each further picture would occupy one more thread that cannot be ended
+        if self._has_hung_checks():  # each further picture would hang in one more thread that cannot be ended
             raise _network_failed()
         loop = asyncio.get_running_loop()
         alone = alone and len(inputs) == 1
@@ -138,12 +142,12 @@ class Scheduler:
         try:
             return np.stack(await asyncio.gather(*(picture.logits for picture in pictures)))
         finally:
-            for picture in pictures:  # after a failure or a cancellation, the others are not needed
+            for picture in pictures:  # after a failure or a cancellation the other logits are not needed
                 picture.logits.cancel()
             self._drop_cancelled()
 
     def close(self) -> None:
-        """Drops the queued pictures; runs in flight end by themselves."""
+        """Drops the queued pictures; runs in flight finish."""
         self._is_closed = True
         for task in (self._monitor, self._check):
             if task is not None:
@@ -188,7 +192,7 @@ class Scheduler:
         return None if chosen is None else _Run(chosen.mode, self._dequeue(chosen))
 
     def _dequeue(self, chosen: NextRun) -> list[_QueuedPicture]:
-        """Takes the pictures of a run off the queue; a picture that failed before runs alone."""
+        """Takes the pictures of the next run off the queue; a retried picture gets a run of its own."""
         taken: list[_QueuedPicture] = []
         while self._queue and len(taken) < chosen.num_pictures:
             picture = self._queue[0]
@@ -272,7 +276,7 @@ class Scheduler:
         return self._is_healthy
 
     def _has_hung_checks(self) -> bool:
-        """Whether the maximum number of health checks hang in the network; another may start once one returns."""
+        """Whether so many health checks hang in the network that no further one may start."""
         self._check_workers = [worker for worker in self._check_workers if worker.is_alive]
         return not self._is_healthy and len(self._check_workers) >= _MAX_CHECKS
 

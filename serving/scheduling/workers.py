@@ -70,7 +70,7 @@ class Worker:
         return await future
 
     def stop(self) -> None:
-        """Ends the thread after its current call, whose callback is no longer called."""
+        """Ends the thread after its current call. The callback of that call is no longer called."""
         self._is_stopped = True
         self._calls.put(None)
 
@@ -81,7 +81,7 @@ class Worker:
             result, error = None, None
             try:
                 result = call()
-            except Exception as raised:  # an error of the network fails its pictures, not this thread
+            except Exception as raised:  # an error of the network must not end this thread
                 error = raised
             del call, item  # they hold the pictures
             try:
