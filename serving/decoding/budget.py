@@ -9,10 +9,10 @@ from prometheus_client import Gauge
 
 
 class ByteBudget:
-    """A number of bytes, granted in the order of the requests.
+    """Grants bytes of memory in the order of the requests.
 
     Args:
-        num_bytes: Maximum granted at any time. A larger request is granted when nothing else is.
+        num_bytes: Maximum granted at any time. A larger request is granted once no other grant is held.
         granted: Gauge of the bytes granted now.
     """
 

@@ -1,4 +1,4 @@
-"""The service's end of the socket to a decoding child: sends commands, receives replies, detects the child's end."""
+"""The service's end of the socket to a decoding child: sends commands, receives replies, detects an ended child."""
 
 import asyncio
 from typing import cast
@@ -20,14 +20,14 @@ class Channel(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.lost = asyncio.Event()
-        """Set once the child has ended, or was disconnected after an invalid message."""
+        """Set once the child has ended, or has been disconnected because of an invalid message."""
         self._received = bytearray()
         self._replies: asyncio.Queue[Reply | None] = asyncio.Queue()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
-        self._transport = cast(asyncio.Transport, transport)  # not a subclass of it under uvloop
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio.Transport
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio; queues a reply once it is complete."""

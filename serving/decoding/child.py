@@ -1,6 +1,6 @@
-"""The program of a decoding child: it reads commands from its standard input, a socket, and replies on it.
+"""The program that a decoding child runs. It receives commands and sends replies over a socket, its standard input.
 
-A child holds no secrets, has limits of memory and time, and exits when its service does.
+A child holds no secrets, has limits of memory and time, and exits when the service exits.
 """
 
 import ctypes
@@ -28,11 +28,11 @@ from serving.decoding.messages import Command, Cost, Decode, Done, Failed, ReadH
 from serving.decoding.shared_area import SharedArea
 
 _STATUS: Final = Path("/proc/self/status")
-_TRIM_BYTES: Final = 48_000_000  # a 12 MP photograph takes 25 to 40 MB, and decodes faster in pages already mapped
+_TRIM_BYTES: Final = 48_000_000  # a 12 MP photograph takes 25 to 40 MB, and decodes faster if its pages stay mapped
 
 
 def main() -> None:
-    """Serves until standard input closes. Arguments: descriptor of the area, bytes and seconds allowed per picture."""
+    """Decodes until standard input closes. Arguments: descriptor of the shared area, bytes and seconds per picture."""
     lower_priority()
     descriptor, child_bytes, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to children too; the service handles them

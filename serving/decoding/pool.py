@@ -18,7 +18,7 @@ from serving.decoding.process import ChildHangs, ChildProcess
 from serving.errors import NotReady, Overloaded, TooLarge
 from serving.metrics import Metrics
 
-_EXIT_GRACE_S: Final = 2.0  # an idle child exits within 0.1 s; one that decodes takes longer
+_EXIT_GRACE_S: Final = 2.0  # an idle child exits within 0.1 s; a child that decodes takes longer
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 30.0  # between attempts to start a child
 _Result = TypeVar("_Result")
 _log = structlog.get_logger(__name__)
@@ -32,7 +32,7 @@ class DecodeLimits(msgspec.Struct, frozen=True):
     budget_bytes: int
     """Memory for all decodes in flight, bytes; a picture that needs more is decoded alone."""
     child_bytes: int
-    """Memory that a child may use in addition to what it takes after its start, bytes."""
+    """Memory that a child may use in addition to what it uses when it has started, bytes."""
     seconds: float
     """Time limit of each of the two steps, header and pixels; a child that exceeds it is killed."""
 
@@ -74,7 +74,7 @@ class DecoderPool:
         return sum(child.is_alive for child in self._children)
 
     async def start(self) -> None:
-        """Starts all children concurrently and waits for the outcome of each; those that failed are retried later.
+        """Starts all children concurrently and waits for the outcome of each; a failed start is retried later.
 
         Raises:
             InputError: No child starts.
@@ -88,7 +88,7 @@ class DecoderPool:
         if len(failures) == self._num_children:
             await self.close()
             raise InputError(
-                "no decoding process starts",
+                "no decoder process starts",
                 value=failures[0],
                 remedy="see the messages above, and free memory or processes",
             )
@@ -96,10 +96,11 @@ class DecoderPool:
     async def decode(self, data: bytes, spec: InputSpec) -> Decoded:
         """Decodes a picture once a child and the memory are available.
 
-        If the caller is cancelled, a decode that waits is dropped, and one that runs is awaited.
+        If the caller is cancelled, a waiting decode is dropped; a running one finishes before the cancellation takes
+        effect.
 
         Raises:
-            PictureError: As `models.preprocess.picture_to_input`; also if the decoder crashes, hangs or exceeds its
+            PictureError: As in `models.preprocess.picture_to_input`; also if the child crashes, hangs or exceeds its
                 memory.
             Overloaded: The system has no memory for the picture.
             TooLarge: The picture has more bytes than the limits allow.
@@ -213,7 +214,7 @@ def _set_once(future: asyncio.Future[Exception | None], outcome: Exception | Non
 
 
 def _closed() -> NotReady:
-    return NotReady.with_retry("the decoding processes are stopped", 1)
+    return NotReady.with_retry("the decoder processes are stopped", 1)
 
 
 async def _finish_before_cancelling(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
@@ -230,8 +231,8 @@ async def _finish_before_cancelling(coroutine: Coroutine[Any, Any, _Result]) -> 
                 cancelled = True
         if cancelled:
             if not task.cancelled():
-                task.exception()  # retrieved, or asyncio logs that it never was
+                task.exception()  # asyncio logs an exception that is never retrieved
             raise asyncio.CancelledError
         return task.result()
     finally:
-        del task  # breaks the cycle task, error, traceback, frame, which would keep the picture until a collection
+        del task  # task, error, traceback and frame would form a cycle that keeps the picture in memory

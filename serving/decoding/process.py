@@ -36,10 +36,11 @@ _ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # For glibc, mallopt(3): keeps the memory of ordinary pictures for the next one. By default malloc returned it after
 # each picture, and new pages took 6 of the 8 ms of a decode. `child` returns the memory of large pictures.
 _KEEP_PAGES: Final = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "50331648"}
-_START_TIMEOUT_S: Final = 60.0  # takes 0.5 s when measured; a cold disk or a busy machine takes longer
-_EXIT_GRACE_S: Final = 1.0  # for a child that has closed its connection to exit
+_START_TIMEOUT_S: Final = 60.0  # 0.5 s in measurements; longer with a cold disk or on a busy machine
+_EXIT_GRACE_S: Final = 1.0  # how long a child that has closed its connection may take to exit
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.001, 0.05
-# Smaller pictures are copied on the event loop, in 0.3 ms at most; larger ones touch new pages, which takes longer.
+# Smaller pictures are copied on the event loop, in 0.3 ms at most. Larger ones take longer, because they touch new
+# pages.
 _LARGE_BYTES: Final = 8_000_000
 
 Pixels = npt.NDArray[np.float32]
@@ -73,7 +74,7 @@ class ChildProcess:
         """Starts a child and waits until it is ready.
 
         Raises:
-            ChildLost: The child exits before.
+            ChildLost: The child exits before it is ready.
             OSError: The system has no memory or processes left.
         """
         area = SharedArea.create(picture_bytes)
@@ -213,7 +214,7 @@ class ChildProcess:
 def _launch(stdin: socket.socket, descriptor: int, *arguments: str) -> "subprocess.Popen[bytes]":
     inherited = {name: os.environ[name] for name in _INHERITED_VARIABLES & os.environ.keys()}
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    # -P keeps the working directory off the module path. Warnings would describe pictures, which are never logged.
+    # -P keeps the working directory off the module path. -W ignore keeps warnings about pictures out of the log.
     command = [sys.executable, "-P", "-W", "ignore", "-m", "serving.decoding.child", str(descriptor), *arguments]
     return subprocess.Popen(
         command,

@@ -1,4 +1,4 @@
-"""Memory shared between the service and a decoding child, which saves sending pictures and pixels through a pipe."""
+"""Memory shared by the service and a decoding child, so that they do not send pictures and pixels through a pipe."""
 
 import mmap
 import os
@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-# Kept between pictures: touching new pages costs about 1 ms per MB, and most photographs are smaller.
+# Stays mapped between pictures, because new pages cost about 1 ms per MB. Most photographs are smaller.
 _KEPT_BYTES: Final = 8 * 2**20
 
 
@@ -32,7 +32,7 @@ class SharedArea:
         if sys.platform == "linux":
             import fcntl
 
-            # If a child truncated the file, the service would crash with SIGBUS.
+            # Forbids shrinking: if a child truncated the file, the service would crash with SIGBUS.
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         return cls(descriptor)
 
@@ -60,7 +60,7 @@ class SharedArea:
         return np.frombuffer(self._map, np.float32, int(np.prod(shape))).reshape(shape).copy()
 
     def release(self) -> None:
-        """Frees the memory beyond the first megabytes."""
+        """Frees all but the first `_KEPT_BYTES` of the memory."""
         if len(self._map) > _KEPT_BYTES and hasattr(mmap, "MADV_REMOVE"):
             self._map.madvise(mmap.MADV_REMOVE, _KEPT_BYTES)
 

@@ -190,7 +190,7 @@ def test_failure_to_start_any_child_is_one_clear_error(monkeypatch, capfd):
     running = RunningPool(2)
 
     async def start():
-        with pytest.raises(InputError, match=r"no decoding process starts \(got exit status 1"):
+        with pytest.raises(InputError, match=r"no decoder process starts \(got exit status 1"):
             await running.pool.start()
 
     asyncio.run(start())
