@@ -56,7 +56,7 @@ export function announceProblem(problem) {
 }
 
 function waitSentence({ retryAfterS, detail }) {
-  if (!retryAfterS || /\d seconds?\b/.test(detail)) return ""; // most details already say it
+  if (!retryAfterS || /\d seconds?\b/.test(detail)) return ""; // most details already name the time
   return `Try again in ${count(retryAfterS, "second")}.`;
 }
 
@@ -88,7 +88,7 @@ function commonNames({ verdict, predictions }) {
 function verdictExplanation({ verdict, predictions }) {
   const best = predictions[0];
   const explanations = {
-    genus: () => ["A species of the genus ", scientificName(verdict.name), "; which one is not certain."],
+    genus: () => ["A species of the genus ", scientificName(verdict.name), "; the species is not certain."],
     family: () => [`A species of the family ${verdict.name}; neither genus nor species is certain.`],
     uncertain: () => ["The closest match is ", scientificName(best.scientific_name), `, at ${percent(best.score)}.`],
   };

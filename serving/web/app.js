@@ -1,4 +1,5 @@
-// The page: sends the chosen pictures in one request and shows the answer. A change of the pictures cancels the request.
+// The page: sends the chosen pictures in one request and shows the answer. A change of the
+// pictures cancels the request and sends a new one.
 
 import { setUpSpeciesSearch, showModel } from "./about.js";
 import { announceAnswer, announceProblem, showAnswer, showProblem, showProgress } from "./answer.js";
@@ -47,11 +48,11 @@ function showFailure(problem, files) {
   if (problem.needsKey) find("answer-body").querySelector("input").focus();
 }
 
-/** Converts any other error, such as an answer with missing fields, so that the page never waits forever. */
+/** Converts an unexpected error, such as an answer with missing fields, so that the page shows it. */
 function toServiceProblem(problem) {
   if (problem instanceof ServiceProblem) return problem;
   console.error(problem);
-  const detail = "Its format is not the one that this page expects. Reload the page: the service may have been updated.";
+  const detail = "The answer does not have the format that this page expects. Reload the page: the service may have been updated.";
   return new ServiceProblem({ title: "The answer could not be shown", detail, canRetry: false });
 }
 

@@ -1,4 +1,4 @@
-// The API key, if the service requires one. It is kept for this tab only: it survives a reload, but not closing the tab.
+// The API key, if the service requires one. It is stored for this tab only, until the tab is closed.
 
 import { element } from "./elements.js";
 
@@ -19,7 +19,7 @@ export function storeKey(key) {
     if (key) sessionStorage.setItem(STORAGE_KEY, key);
     else sessionStorage.removeItem(STORAGE_KEY);
   } catch {
-    // kept in memory until a reload
+    // The browser refuses session storage: the key stays in memory until the page is reloaded.
   }
 }
 
@@ -38,5 +38,5 @@ export function keyForm(onKey) {
   return element("form", { className: "search key", onsubmit: enter },
     element("label", {}, "API key", input),
     element("button", { className: "button", type: "submit" }, "Use this key"),
-    element("p", { className: "fineprint" }, "It is kept in this tab only, until you close the tab."));
+    element("p", { className: "fineprint" }, "The key is stored in this tab only, until you close the tab."));
 }

@@ -1,4 +1,4 @@
-// Sets the page's light or dark colors on the API viewer, before it is first drawn.
+// Gives the API viewer the light or dark colors of the page before the viewer is first shown.
 
 const COLORS = {
   light: { theme: "light", "bg-color": "#fffefa", "text-color": "#1e2a21", "nav-bg-color": "#ebeadd", "nav-text-color": "#3d493a", "primary-color": "#2b6640" },

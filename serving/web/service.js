@@ -41,12 +41,12 @@ async function request(url, options = {}) {
   throw response.status === UNAUTHORIZED ? keyProblem(key, body) : problemOf(response, body);
 }
 
-/** Replaces the service's own detail, which names headers for programs. */
+/** Replaces the detail in the response, which names headers and is written for programs. */
 function keyProblem(key, body) {
   if (key && key === readKey()) storeKey("");
   return new ServiceProblem({
     title: "This service requires an API key",
-    detail: key ? "The key that was entered is not valid." : "Ask the operator of the service for one.",
+    detail: key ? "The key that was entered is not valid." : "Ask the operator of the service for a key.",
     requestId: body?.request_id ?? null,
     canRetry: false,
     needsKey: true,
@@ -56,7 +56,7 @@ function keyProblem(key, body) {
 function unreachableProblem() {
   return new ServiceProblem({
     title: "The service did not answer",
-    detail: "Check that it is running and that this device is connected to it. Very large pictures can also cause this.",
+    detail: "Check that the service is running and that this device is connected to it. Very large pictures can also cause this problem.",
   });
 }
 
@@ -65,7 +65,7 @@ function problemOf(response, body) {
   const retryAfterS = Number.parseInt(response.headers.get("Retry-After") ?? "", 10);
   return new ServiceProblem({
     title: known.title || `The service answered with status ${response.status}`,
-    detail: known.detail || (known.title ? "" : "It gave no reason; its log may have more."),
+    detail: known.detail || (known.title ? "" : "The response gives no reason. The log of the service may have more information."),
     index: Number.isInteger(known.index) ? known.index : null,
     requestId: known.request_id ?? null,
     retryAfterS: Number.isNaN(retryAfterS) ? null : retryAfterS,

@@ -19,7 +19,7 @@ export function setUpTray(onChange) {
     const added = files.filter((file) => !pictures.some((picture) => isSameFile(picture.file, file)));
     const taken = added.slice(0, MAX_PICTURES - pictures.length);
     const numLeftOut = added.length - taken.length;
-    showNotice(numLeftOut ? `${count(numLeftOut, "picture")} left out: one request takes five at most.` : "");
+    showNotice(numLeftOut ? `${count(numLeftOut, "picture")} left out: a request can have at most five.` : "");
     if (!taken.length) return;
     for (const file of taken) {
       const picture = { file, tile: null };
