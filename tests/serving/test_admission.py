@@ -42,7 +42,7 @@ def test_request_is_refused_when_its_expected_wait_is_too_long(clock, stack):
     assert refused.value.retry_after_s == 1
 
 
-def test_retry_after_is_when_the_expected_wait_is_short_enough(clock, stack):
+def test_retry_after_is_the_time_until_the_expected_wait_is_short_enough(clock, stack):
     admission = make_admission(wait_s=1.0, pace_s=0.1)
     for _ in range(3):
         admit(admission, stack, 5)
@@ -100,7 +100,7 @@ def test_request_that_would_miss_its_deadline_is_refused_before_any_work(clock, 
     admission.start_work(request, 1, 1, 3.0)
 
 
-def test_request_without_work_ahead_is_always_tried(clock, stack):
+def test_request_without_work_ahead_is_always_accepted(clock, stack):
     admission = make_admission(pace_s=5.0)
     admit(admission, stack, deadline_s=1.0)
 

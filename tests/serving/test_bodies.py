@@ -186,7 +186,7 @@ def test_form_without_a_valid_boundary_is_malformed(parameters):
 
 
 @pytest.mark.parametrize("content_length", ["", "many", "-1", "+5", "5.0", "0x5", " 5", "5,5", "٥", "²"])
-def test_length_that_is_not_a_number_is_malformed(content_length):
+def test_content_length_that_is_not_a_number_is_malformed(content_length):
     with pytest.raises(MalformedBody, match="Content-Length"):
         read(b"picture", content_type="image/jpeg", content_length=content_length)
 
@@ -264,11 +264,11 @@ def test_declared_length_is_not_trusted():
         ({"content-type": MULTIPART, "content-length": "1001"}, 1_001),
     ],
 )
-def test_expected_bytes_are_the_declared_length_up_to_the_limit(headers, expected):
+def test_expected_bytes_are_the_declared_length_capped_by_the_limit(headers, expected):
     assert expected_bytes(headers, LIMITS) == expected
 
 
-def test_too_long_number_is_a_bad_parameter():
+def test_field_k_that_is_too_long_is_a_bad_parameter():
     with pytest.raises(BadParameter):
         read(START + b'Content-Disposition: form-data; name="k"\r\n\r\n', b"1" * 65, then_disconnects=True)
 

@@ -50,7 +50,7 @@ def test_each_request_has_one_log_line_without_file_names(client):
 # ---- health and model
 
 
-def test_alive_and_ready(client):
+def test_started_service_is_alive_and_ready(client):
     assert client.get("/health/live").status_code == 200
     assert client.get("/health/ready").status_code == 200
 

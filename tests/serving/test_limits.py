@@ -19,7 +19,7 @@ def post(client, num_pictures=1, **how):
 
 @contextmanager
 def held_request(client, session, num_pictures=1):
-    """A request whose network run lasts as long as the block; yields the future of its response."""
+    """Sends a request whose network run ends with the context; yields the future of its response."""
     session.hold()
     with ThreadPoolExecutor(1) as thread:
         response = thread.submit(post, client, num_pictures)
@@ -81,7 +81,7 @@ def test_upload_beyond_the_memory_for_uploads_is_refused_before_it_is_read(start
     assert post(client).status_code == 200
 
 
-def test_deadline_is_kept_while_the_network_still_runs(start):
+def test_answer_times_out_at_its_deadline_while_the_network_still_runs(start):
     session = FakeNetwork()
     client = start(session=session, deadline_s=0.3)
     with held_request(client, session, num_pictures=3) as late:

@@ -41,7 +41,7 @@ def test_service_ends_cleanly_on_sigint(bundle_folder):
     assert not [line for line in running.lines if "Traceback" in line]
 
 
-def test_request_in_progress_is_answered_before_the_end(bundle_folder):
+def test_request_in_progress_is_answered_before_the_service_exits(bundle_folder):
     picture = jpeg()
     with service(bundle_folder) as running, socket.create_connection(running.address()) as connection:
         head = (

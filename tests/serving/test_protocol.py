@@ -13,7 +13,7 @@ import uvicorn
 from serving.protocol import make_protocol
 
 HEADER_S, DRAIN_S, KEEP_ALIVE_S = 0.4, 0.6, 0.9
-SOON_S = 3.0  # by when a connection that should end has ended
+SOON_S = 3.0  # longest time for a connection to end when it should
 GET = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /last HTTP/1.1\r\nConnection: close\r\n\r\n"
 POST = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
@@ -23,7 +23,7 @@ class App:
     """Reads the body and echoes the request as JSON; some paths behave differently."""
 
     def __init__(self):
-        self.left = threading.Event()
+        self.disconnected = threading.Event()
 
     async def __call__(self, scope, receive, send):
         path = scope["path"]
@@ -42,7 +42,7 @@ class App:
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
-                self.left.set()
+                self.disconnected.set()
                 return None
             num_bytes += len(message["body"])
             more = message["more_body"]
@@ -76,7 +76,7 @@ def served():
 
 @pytest.fixture
 def app(served):
-    served[0].left.clear()
+    served[0].disconnected.clear()
     return served[0]
 
 
@@ -285,7 +285,7 @@ def test_application_sees_a_disconnect_after_malformed_chunks(app, dial):
         time.sleep(0.1)
         connection.sendall(b"no chunk\r\n")
         assert_refused(receive_all(connection))
-    assert app.left.wait(SOON_S)
+    assert app.disconnected.wait(SOON_S)
 
 
 def test_malformed_request_does_not_overtake_the_response_before_it(dial):
@@ -333,7 +333,7 @@ def test_malformed_rest_of_a_refused_body_ends_the_connection_without_a_second_r
         assert receive_all(connection) == b""
 
 
-def test_connection_ends_when_an_announced_body_is_refused(dial):
+def test_refusal_closes_a_connection_whose_client_waits_for_100_continue(dial):
     with dial(b"POST /early HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n") as connection:
         start = time.monotonic()
         [(status, _)] = responses(receive_all(connection))
@@ -341,7 +341,7 @@ def test_connection_ends_when_an_announced_body_is_refused(dial):
     assert status == 413
 
 
-def test_announced_body_is_requested_when_it_is_read(dial):
+def test_100_continue_is_sent_when_the_application_reads_the_body(dial):
     with dial(POST + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n") as connection:
         assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(b"hello")

@@ -150,7 +150,7 @@ def test_six_pictures_are_too_many(client):
 
 
 @pytest.mark.parametrize("data", [jpeg(size=(500, 400)), encode(draw(RED), "PNG"), encode(draw(RED), "WEBP")])
-def test_no_damaged_picture_is_an_internal_error(client, data):
+def test_damaged_picture_is_never_an_internal_error(client, data):
     for at in range(2, len(data), max(1, len(data) // 25)):
         for damaged in (data[:at], data[:at] + bytes(8) + data[at + 8 :], data[:at] + b"\xff" + data[at + 1 :]):
             assert post(client, damaged).status_code in {200, 415, 422}
@@ -189,7 +189,7 @@ def test_picture_over_the_limit_is_too_large_and_its_index_is_given(start):
     assert "at most 0.002 MB" in problem["detail"]
 
 
-def test_length_over_the_limit_is_refused_before_anything_is_read(start):
+def test_declared_length_over_the_limit_is_refused_before_anything_is_read(start):
     client = start(max_picture_bytes=1_000, max_request_bytes=3_000)
 
     def never_read():
@@ -209,7 +209,7 @@ def test_body_of_unknown_length_is_cut_off_at_the_limit(start):
         assert_problem(client.post("/identify", content=zeros, headers=headers), 413, "too_large")
 
 
-def test_length_that_is_not_a_number_is_malformed(client):
+def test_content_length_that_is_not_a_number_is_malformed(client):
     headers = {"content-type": "image/jpeg", "content-length": "many"}
     assert_problem(client.post("/identify", content=iter([jpeg()]), headers=headers), 400, "malformed_body")
 

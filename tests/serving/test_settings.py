@@ -15,7 +15,7 @@ def test_defaults_are_those_of_the_record():
     assert load_settings([], {}) == Settings()
 
 
-def test_flag_beats_environment_beats_default():
+def test_flag_takes_precedence_over_environment_and_default():
     environment = {"BOTANIFY_PORT": "9000", "BOTANIFY_MAX_REQUESTS": "3", "BOTANIFY_BUNDLE": "/some/where"}
     settings = load_settings(["--port", "9001"], environment)
     assert (settings.port, settings.max_requests, settings.deadline_s) == (9001, 3, 10.0)

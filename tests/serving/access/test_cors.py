@@ -110,7 +110,7 @@ def test_no_origin_is_allowed_by_default():
     assert cors_config([], has_keys=False) is None
 
 
-def test_star_is_accepted_only_without_keys():
+def test_wildcard_origin_is_accepted_only_without_keys():
     assert cors_config(["*"], has_keys=False).is_allow_all_origins
     with pytest.raises(InputError, match="API keys"):
         cors_config(["*"], has_keys=True)
@@ -141,6 +141,6 @@ def test_invalid_origin_is_refused(origin):
         cors_config([GARDEN, origin], has_keys=True)
 
 
-def test_star_with_other_origins_is_refused():
+def test_wildcard_with_other_origins_is_refused():
     with pytest.raises(InputError, match="cors_origins"):
         cors_config([GARDEN, "*"], has_keys=False)

@@ -45,7 +45,7 @@ from serving.access.deadlines import preferred_deadline
         (["\x00\xff"], None),
     ],
 )  # fmt: skip
-def test_wait_is_parsed_as_rfc_7240_says(preferences, expected_s):
+def test_wait_is_parsed_according_to_rfc_7240(preferences, expected_s):
     assert preferred_deadline(preferences, 10.0) == expected_s
 
 

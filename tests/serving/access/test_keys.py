@@ -51,7 +51,7 @@ def test_short_password_is_refused_even_if_its_hash_is_stored():
     assert keys.find(password) is None
 
 
-def test_all_stored_hashes_are_compared_whichever_matches(monkeypatch):
+def test_all_stored_hashes_are_compared_even_after_a_match(monkeypatch):
     compared = []
     compare = hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda one, other: compared.append(other) or compare(one, other))
@@ -127,7 +127,7 @@ def test_duplicate_name_or_hash_is_refused(tmp_path, second, what):
 
 
 @pytest.mark.parametrize("content", [b"", b"# none\n\n", b"\xff\xfe" + bytes(10)])
-def test_file_without_a_key_is_refused_rather_than_opening_the_service(tmp_path, content):
+def test_file_without_a_key_is_refused_so_that_the_service_is_not_open(tmp_path, content):
     file = tmp_path / "keys"
     file.write_bytes(content)
     with pytest.raises(InputError, match="keys"):

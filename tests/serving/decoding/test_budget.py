@@ -110,7 +110,7 @@ async def test_cancelled_waiting_request_lets_the_next_one_through(requests):
 
 
 @on_a_loop
-async def test_request_cancelled_in_the_step_of_its_grant_returns_it(requests):
+async def test_request_cancelled_right_after_its_grant_returns_the_memory(requests):
     requests.ask("a", 100)
     cancelled = requests.ask("b", 100)
     requests.ask("c", 100)

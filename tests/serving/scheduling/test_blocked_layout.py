@@ -141,14 +141,14 @@ def test_scalings_stay_in_the_blocked_layout_with_the_same_output(tmp_path, pool
     require_same_output(path, after)
 
 
-def test_scales_multiply_the_next_weights_if_these_are_few(tmp_path):
+def test_scales_multiply_the_next_weights_if_there_are_few(tmp_path):
     before = optimized(write_squeezing(tmp_path / "network.onnx", features=FEW), tmp_path)
     after = keep_blocked(before, block_size(tmp_path / "one.onnx")).file
     assert kinds(after).count("Conv") == kinds(before).count("Conv")
     assert kinds(after).count("Mul") == 1
 
 
-def test_scaling_becomes_a_convolution_if_the_next_weights_are_many(tmp_path):
+def test_scaling_becomes_a_convolution_if_there_are_many_next_weights(tmp_path):
     before = optimized(write_squeezing(tmp_path / "network.onnx", features=MANY), tmp_path)
     after = keep_blocked(before, block_size(tmp_path / "one.onnx")).file
     assert kinds(after).count("Conv") == kinds(before).count("Conv") + 1
