@@ -127,7 +127,7 @@ def num_refused(url, code):
 
 
 def test_missing_bundle_is_one_clear_line(tmp_path):
-    assert_one_clear_line(run("--bundle", tmp_path / "nowhere"), "no bundle", "nowhere")
+    assert_one_clear_line(run("--bundle", tmp_path / "nowhere"), "not a bundle", "nowhere")
 
 
 def test_damaged_network_is_one_clear_line(bundle_folder, tmp_path):
