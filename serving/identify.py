@@ -31,7 +31,7 @@ class Answer(msgspec.Struct, frozen=True):
     """The bundle that answered; a reload may have replaced it since."""
     ranking: Ranking
     sizes: tuple[PictureSize, ...]
-    """One per picture, in the order they were sent."""
+    """One per picture, in the order of the request."""
 
 
 class _PendingAnswer:

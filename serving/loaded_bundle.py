@@ -196,7 +196,7 @@ class LiveBundle:
         except BaseException as error:
             new.scheduler.close()
             if isinstance(error, Exception) and not isinstance(error, InputError):
-                raise _not_running(error) from error  # ONNX Runtime raises many types
+                raise _not_running(error) from error  # ONNX Runtime raises errors of many types
             raise
         return new
 

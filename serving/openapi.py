@@ -1,4 +1,4 @@
-"""The OpenAPI document and its viewer, which works offline."""
+"""The OpenAPI document and its viewer, which loads nothing from other hosts."""
 
 from dataclasses import dataclass
 from typing import Any, Final

@@ -121,7 +121,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Handles a header; drops a trailer."""
+        """Handles a header. Trailers are counted and dropped."""
         self._count_head(len(name) + len(value) + _HEADER_EXTRA_BYTES)
         if self._in_head:
             super().on_header(name, value)

@@ -40,13 +40,13 @@ class ByteBudget:
         except asyncio.CancelledError:
             if granted.cancelled():
                 self._waiting.remove((num_bytes, granted))
-            else:  # granted in the same step of the event loop
+            else:  # granted just before the cancellation
                 self._add(-num_bytes)
             self._grant_waiting()
             raise
 
     def _grant_waiting(self) -> None:
-        """Grants what fits, strictly in order: if small requests could overtake a large one, it might never run."""
+        """Grants what fits, strictly in order: otherwise small requests could delay a large one without end."""
         while self._waiting and self._fits(self._waiting[0][0]):
             num_bytes, granted = self._waiting.popleft()
             self._add(num_bytes)

@@ -157,7 +157,7 @@ class DecoderPool:
 
     def _release(self, child: ChildProcess) -> None:
         if child.is_alive:
-            self._idle.append(child)  # last in, first out: its memory pages are already mapped
+            self._idle.append(child)  # last in, first out: the pages of this child are already mapped
             self._num_idle.release()
 
     def _error_of(self, error: ChildLost, picture_format: str) -> UnreadableImage | NotReady:

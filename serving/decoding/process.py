@@ -105,7 +105,7 @@ class ChildProcess:
 
     @property
     def exit_status(self) -> int | None:
-        """As `subprocess.Popen.returncode`: negative if a signal ended the child."""
+        """`subprocess.Popen.returncode`, which is negative if a signal ended the child."""
         return self._process.returncode
 
     @property
