@@ -17,24 +17,24 @@ from training.dataset.manifest import Manifest
 from training.loading.sampler import expected_samples
 from training.recipe import LossRecipe, Recipe
 
-DRAWS_OF_UNSEEN: Final = 0.5
-"""Draws per epoch that logit adjustment assumes for a class without training pictures, since log(0) is not finite: half
-of those of a class with one picture."""
+SAMPLES_OF_UNSEEN: Final = 0.5
+"""Samples per epoch that logit adjustment assumes for a class without training pictures, since log(0) is not finite:
+half as many as for a class with one picture."""
 
 
 class TrainingClasses(msgspec.Struct, frozen=True):
-    """The taxon of each output, and how often each output is drawn."""
+    """The taxon of each output, and how often each output is sampled."""
 
     taxon_of_output: tuple[int, ...]
     """Taxon of each output, in [0, num_taxa)."""
     num_taxa: int
     """Taxa with at least one output."""
-    draws_of_output: tuple[float, ...]
-    """Expected draws of each output per epoch."""
+    samples_of_output: tuple[float, ...]
+    """Expected samples of each output per epoch."""
 
 
 def training_classes(manifest: Manifest, recipe: Recipe) -> TrainingClasses:
-    """The classes of a run and how often its sampling draws them.
+    """The classes of a run and how often they are sampled.
 
     Taxa are numbered in the order of the taxonomy, without those that have no output.
 
@@ -48,11 +48,11 @@ def training_classes(manifest: Manifest, recipe: Recipe) -> TrainingClasses:
     sizes_O = np.bincount(manifest.labels[rows], minlength=num_outputs)
     sizes_C = np.bincount(class_of_output, weights=sizes_O).astype(np.int64)
     # All pictures of a class are equally likely, whatever their output.
-    draws_per_picture_C = expected_samples(sizes_C, recipe.data.sampling) / np.maximum(sizes_C, 1)
+    samples_per_picture_C = expected_samples(sizes_C, recipe.data.sampling) / np.maximum(sizes_C, 1)
     return TrainingClasses(
         taxon_of_output=tuple(taxon_of_output.tolist()),
         num_taxa=len(taxa),
-        draws_of_output=tuple((sizes_O * draws_per_picture_C[class_of_output]).tolist()),
+        samples_of_output=tuple((sizes_O * samples_per_picture_C[class_of_output]).tolist()),
     )
 
 
@@ -66,7 +66,7 @@ class TrainingLoss:
 
     Args:
         recipe: Target, smoothing and adjustment.
-        classes: The taxon of each output, and how often it is drawn.
+        classes: The taxon of each output, and how often it is sampled.
         device: The device of the logits.
 
     Raises:
@@ -79,8 +79,8 @@ class TrainingLoss:
         self._taxa = _TaxonSums(classes, device) if grouped else None
         self._adjustment_C: Tensor | None = None
         if recipe.logit_adjustment > 0:
-            draws_C = _draws_of_taxa(classes) if grouped else np.array(classes.draws_of_output)
-            log_prior_C = torch.from_numpy(_log_prior(draws_C)).float().to(device)
+            samples_C = _samples_of_taxa(classes) if grouped else np.array(classes.samples_of_output)
+            log_prior_C = torch.from_numpy(_log_prior(samples_C)).float().to(device)
             self._adjustment_C = recipe.logit_adjustment * log_prior_C
 
     def __call__(self, logits_BO: Tensor, targets: Tensor) -> Tensor:
@@ -142,12 +142,12 @@ class _TaxonSums:
         return values_BTK.masked_fill(self._padding_TK, filler)
 
 
-def _draws_of_taxa(classes: TrainingClasses) -> npt.NDArray[np.float64]:
-    return np.bincount(classes.taxon_of_output, classes.draws_of_output, classes.num_taxa).astype(np.float64)
+def _samples_of_taxa(classes: TrainingClasses) -> npt.NDArray[np.float64]:
+    return np.bincount(classes.taxon_of_output, classes.samples_of_output, classes.num_taxa).astype(np.float64)
 
 
-def _log_prior(draws_C: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The log of each class's share of the draws."""
-    counted = np.where(draws_C > 0, draws_C, DRAWS_OF_UNSEEN)
+def _log_prior(samples_C: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The log of each class's share of the samples."""
+    counted = np.where(samples_C > 0, samples_C, SAMPLES_OF_UNSEEN)
     log_prior: npt.NDArray[np.float64] = np.log(counted / counted.sum())
     return log_prior

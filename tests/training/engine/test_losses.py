@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import make_taxonomy, write_data
 from training.dataset.manifest import Manifest
-from training.engine.losses import DRAWS_OF_UNSEEN, TrainingClasses, TrainingLoss, training_classes
+from training.engine.losses import SAMPLES_OF_UNSEEN, TrainingClasses, TrainingLoss, training_classes
 from training.loading.sampler import EpochBatches, labels_for_sampling
 from training.recipe import DataRecipe, LossRecipe, Recipe
 
@@ -34,9 +34,9 @@ def loss_by_definition(logits_BO, targets_BO, recipe, classes):
         groups = [[output] for output in range(logits_BO.shape[1])]
     scores = np.stack([logsumexp(logits_BO[:, group], axis=1) for group in groups], axis=1)
     targets = np.stack([targets_BO[:, group].sum(1) for group in groups], axis=1)
-    draws = np.array([sum(classes.draws_of_output[output] for output in group) for group in groups])
-    draws = np.where(draws == 0, DRAWS_OF_UNSEEN, draws)
-    log_p = log_softmax(scores + recipe.logit_adjustment * np.log(draws / draws.sum()), axis=1)
+    samples = np.array([sum(classes.samples_of_output[output] for output in group) for group in groups])
+    samples = np.where(samples == 0, SAMPLES_OF_UNSEEN, samples)
+    log_p = log_softmax(scores + recipe.logit_adjustment * np.log(samples / samples.sum()), axis=1)
     smooth = (1 - recipe.label_smoothing) * targets + recipe.label_smoothing / len(groups)
     return -(smooth * log_p).sum(1).mean()
 
@@ -127,7 +127,7 @@ def test_half_precision_around_it_changes_nothing():
 def test_a_class_without_pictures_has_a_finite_prior():
     recipe = LossRecipe(label_smoothing=0.0, logit_adjustment=1.0)
     found = TrainingLoss(recipe, ONE_EACH, CPU)(torch.zeros(1, 3), torch.tensor([2]))
-    assert found.item() == pytest.approx(-np.log(DRAWS_OF_UNSEEN / (99 + DRAWS_OF_UNSEEN)))
+    assert found.item() == pytest.approx(-np.log(SAMPLES_OF_UNSEEN / (99 + SAMPLES_OF_UNSEEN)))
 
 
 def test_a_taxon_without_outputs_is_refused():
@@ -225,7 +225,7 @@ def test_the_draws_are_those_that_the_sampler_makes(long_tailed, sampling, targe
     for epoch in range(num_epochs):
         batches.epoch = epoch
         counts += np.bincount([long_tailed.label(draw.row) for batch in batches for draw in batch], minlength=4)
-    expected = training_classes(long_tailed, recipe_of(sampling, target)).draws_of_output
+    expected = training_classes(long_tailed, recipe_of(sampling, target)).samples_of_output
     assert counts / num_epochs == pytest.approx(expected, abs=0.1)
 
 
