@@ -103,7 +103,7 @@ def _processor() -> str:
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str]:
-    """The GPUs and the driver, from NVML: PyTorch would take GPU memory for the same answer."""
+    """The GPUs and the driver, from NVML, since a query through PyTorch would allocate GPU memory."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

@@ -33,7 +33,7 @@ def clean_context(*preloaded: str) -> BaseContext:
 
 
 def _start_server() -> None:
-    """Starts the server with SIGTERM ignored: its end would end the workers, of which some must outlive a SIGTERM."""
+    """Starts the server with SIGTERM ignored: the workers end with the server, and some must outlive a SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         return  # only the main thread may set signal handlers; the server then starts with its first worker
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -45,7 +45,7 @@ def _start_server() -> None:
 
 @contextmanager
 def clear_error_if_killed() -> Iterator[None]:
-    """Turns the death of a pool's worker process into one clear error.
+    """Converts the error of a pool whose worker process was killed to a `DataError`.
 
     Raises:
         DataError: A worker process was killed, most often because memory ran out.

@@ -42,7 +42,7 @@ class DataRecipe(Section, frozen=True, kw_only=True):
     data: Path = Path("data")
     """Folder that training/prepare.py wrote: manifest.parquet and taxa.json."""
     drawn_species: WholeNumber = 0
-    """If the data folder is missing, draw this many artificial species and prepare them there; 0: do not."""
+    """If the data folder is missing, draw this many artificial species and prepare them there; 0: draw none."""
     shards: str = ""
     """Folder or URL (s3://, gs://) of the shards of packed data; default: the data folder."""
     expect_outputs: WholeNumber = 0
@@ -62,19 +62,19 @@ class DataRecipe(Section, frozen=True, kw_only=True):
 
 
 class NetworkRecipe(Section, frozen=True, kw_only=True):
-    """Which network, and its first weights."""
+    """The network and its initial weights."""
 
     architecture: str = "efficientnet_b4"
     """Name of a timm model."""
     weights: str = "imagenet"
-    """First weights: "imagenet" (from timm's hub), "none" (random), or a checkpoint, state dict or safetensors file."""
+    """Initial weights: "imagenet" (timm's hub), "none" (random), or a checkpoint, state dict or safetensors file."""
     dropout: Share = 0.4
     """Dropout before the classifier (0.4: Tan and Le 2019, B4)."""
     drop_path: Share = 0.2
-    """Stochastic depth: probability of skipping the last residual block; earlier blocks less (0.2: Tan and Le 2019)."""
+    """Stochastic depth: probability of skipping the last residual block, lower for others (0.2: Tan and Le 2019)."""
     norms: Norms = "auto"
     """Which pictures BatchNorm's statistics come from: "leave": the batch of each rank; "sync": the batches of all
-    ranks (CUDA only); "ghost": groups of ghost_size; "frozen": none, those of the first weights stay; "auto": chosen
+    ranks (CUDA only); "ghost": groups of ghost_size; "frozen": none, the initial ones are kept; "auto": chosen
     by batch size, with a note in the log."""
     ghost_size: Annotated[int, Meta(ge=2)] = 32
     """Pictures in a group, with norms = "ghost" (ghost batch normalization, Hoffer et al. 2017)."""
@@ -189,7 +189,7 @@ class RunRecipe(Section, frozen=True, kw_only=True):
     checkpoint_every_steps: Count = 500
     """Optimizer steps between two checkpoints within an epoch; each epoch ends with one too."""
     keep: Count = 3
-    """Number of newest checkpoints to keep, beside the best."""
+    """Number of newest checkpoints to keep, besides the best one."""
     log_every_steps: Count = 20
     """Steps between two log entries of the losses; reading them makes the host wait for the GPU."""
     validate_every_epochs: Count = 1

@@ -1,4 +1,4 @@
-"""What a run needs to continue exactly; written so that a crash never leaves a partial file."""
+"""The checkpoint file, from which a run continues exactly. It is written atomically."""
 
 import zipfile
 from pathlib import Path

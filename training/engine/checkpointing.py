@@ -1,4 +1,4 @@
-"""When a run saves, what its checkpoints hold, and how a run continues from one."""
+"""Decides when a run saves, makes its checkpoints, and restores a run from one."""
 
 from pathlib import Path
 

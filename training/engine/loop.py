@@ -158,7 +158,7 @@ class Trainer:
         if reason is StopReason.TIME_LIMIT or (is_complete and reason is not StopReason.SIGNAL):
             self._end_epoch(time.perf_counter() - began, pictures, is_complete=is_complete)
         else:
-            self._save()  # a validation could take longer than a scheduler waits; the resumed run makes it
+            self._save()  # no validation: it could take longer than a scheduler waits; the resumed run validates
         return reason
 
     def _begin_epoch(self) -> int:

@@ -99,11 +99,11 @@ def reestimate(network: nn.Module, batches: Iterable[Tensor]) -> None:
     """Replaces the running statistics of every BatchNorm by those of the given pictures.
 
     Mean and variance are those of all pictures together (Wu and Johnson 2021, section 3). Each batch is normalized by
-    its own statistics, as in training, but without dropout and drop path. `torch.optim.swa_utils.update_bn` keeps these
-    on, and averages the variances of the batches, which ignores the differences between their means.
+    its own statistics, as in training, but without dropout and drop path. `torch.optim.swa_utils.update_bn` applies
+    both, and averages the variances of the batches, which ignores the differences between their means.
 
     Args:
-        network: Its running statistics are replaced, except those of norms that are not run. Its modes stay.
+        network: Its running statistics are replaced, except those of norms that are not run. Its modes do not change.
         batches: Network inputs of shape (B, 3, height, width), on the network's device.
     """
     norms = _norms(network)
@@ -131,7 +131,7 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
     the first's.) A step moves the running statistics as far as in plain BatchNorm: each of G groups moves them with
     momentum 1 - (1 - m) ** (1 / G).
 
-    A batch that the groups do not divide is normalized as one group.
+    A batch whose size is not a multiple of `ghost_size` is normalized as one group.
 
     Args:
         original: Its parameters, buffers, dropout and activation are used.

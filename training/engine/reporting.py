@@ -92,8 +92,8 @@ class Reporter:
 
         Args:
             step: Optimizer steps since the run began.
-            losses: Means over the ranks, one a micro-batch.
-            learning_rates: One a parameter group.
+            losses: The mean over the ranks for each micro-batch.
+            learning_rates: The rate of each parameter group.
             readings: The other values that were read from the device.
         """
         self._log.write(

@@ -50,9 +50,9 @@ class Engine:
 
     Args:
         recipe: All settings.
-        network: The network with its initial weights. It is moved to the device, and its norms become the recipe's.
+        network: The network with its initial weights. It is moved to the device; the recipe decides on its norms.
         device: Where to train.
-        classes: What the outputs mean, and how often each is drawn.
+        classes: The taxon of each output, and how often it is sampled.
         steps_per_epoch: Optimizer steps of an epoch, for the learning rates.
         ranks: The ranks that train together; by default one.
         clock: Times the stages of each step.
@@ -112,7 +112,7 @@ class Engine:
             freeze_norms(self.network)
 
     def load(self, network: dict[str, Any], eval_weights: dict[str, Any], scaler: dict[str, Any]) -> None:
-        """Loads saved weights; a moving average that the saved run did not have starts at the weights it validated."""
+        """Loads saved weights. A moving average starts at `eval_weights`, also if the saved run had none."""
         self.network.load_state_dict(network)
         if self.ema is not None:
             self.ema.module.load_state_dict(eval_weights)

@@ -33,7 +33,7 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     """Evaluates the network that would be exported on the classes of the loss, outputs or taxa.
 
     Every rank evaluates its share of the pictures. If batches are too small for good running statistics of BatchNorm,
-    these are re-estimated before.
+    the statistics are re-estimated first.
 
     Args:
         engine: Holds the network.

@@ -57,7 +57,7 @@ def _from_hub(network: PlantNetwork) -> _Saved:
     try:
         with _hub_or_cache():
             pretrained = timm.create_model(network.architecture, pretrained=True)
-    except Exception as error:  # of the hub's client, of httpx, or a RuntimeError of timm
+    except Exception as error:  # from the hub's client or httpx, or a RuntimeError from timm
         raise CheckpointError(
             "the pretrained weights cannot be fetched from the hub",
             value=f"{type(error).__name__} for {network.architecture}",
@@ -87,7 +87,7 @@ def _hub_answers() -> bool:
     def ask() -> None:
         try:
             answers.append(get_session().head(hub.ENDPOINT, timeout=_HUB_TIMEOUT_S).status_code)
-        except Exception:  # of requests or of httpx, by the client's version
+        except Exception:  # from requests or httpx, depending on the client's version
             return
 
     asking = Thread(target=ask, daemon=True)  # the timeout does not cover name resolution
@@ -137,7 +137,7 @@ def _fill_by_key(
     for name in _head_names(network) & state.keys():
         if len(state[name]) != len(saved_keys):
             raise DamagedCheckpoint(
-                f"the checkpoint {origin} has another number of output keys than of classifier rows",
+                f"in the checkpoint {origin} the number of output keys differs from the number of classifier rows",
                 value=f"{len(saved_keys)} keys for {len(state[name])} rows",
                 remedy="use another one",
             )
@@ -145,7 +145,7 @@ def _fill_by_key(
             merged[name] = own[name].clone()
             merged[name][rows] = state[name][saved_rows].to(merged[name])
     _fill(network, merged, origin)
-    note = f"weights from {origin}; {len(rows):,} of {len(keys):,} rows of the classifier by their key"
+    note = f"weights from {origin}; {len(rows):,} of {len(keys):,} rows of the classifier matched by key"
     return note if len(rows) == len(keys) else f"{note}; the rest starts at random"
 
 

@@ -35,7 +35,7 @@ def random_input(data: bytes, recipe: AugmentRecipe, spec: InputSpec, side_px: i
     """Decodes and augments a picture file; the result is the input of `Normalizer`.
 
     The crop is chosen first, so that a JPEG is decoded at the smallest sufficient scale. Pixels stay 8-bit until they
-    are on the device: a quarter of the memory to collate, to share between processes and to copy.
+    are on the device: collating, sharing between processes and copying then take a quarter of the memory.
 
     Args:
         data: A picture file.

@@ -33,7 +33,7 @@ _QUOTAS, _RINGS = 1, 2
 
 
 class SampleIndex(NamedTuple):
-    """The index that the sampler gives to the data set: everything that decides a training sample, beside the seed."""
+    """The index that the sampler gives to the data set: all that determines a training sample, besides the seed."""
 
     epoch: int
     row: int
@@ -102,7 +102,7 @@ def epoch_counts(seed: int, epoch: int, labels: npt.NDArray[np.integer], samplin
     sizes = sizes[present]
     expected = expected_samples(sizes, sampling)
     limits = np.concatenate([[0.0], expected.cumsum()])
-    limits[-1] = len(labels)  # exactly: the sum may have a rounding error
+    limits[-1] = len(labels)  # set exactly, since the sum may have a rounding error
     quotas = np.diff(np.floor(limits + np.random.default_rng([seed, epoch, _QUOTAS]).random()).astype(np.int64))
     whole, extra = np.divmod(quotas, sizes)
     first_extra = np.floor(epoch * expected).astype(np.int64) % sizes

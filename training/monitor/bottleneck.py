@@ -1,8 +1,8 @@
 """Finds what limits a run, and says how to fix it and what that would gain.
 
-Each cause is rated by the seconds it costs. The device's stages are work. The rest of the time is lost to the loader
-(as far as the step waited for it), to checkpoints, or to the host. A batch that is too small, and a host that sleeps
-inside a stage, show only in a replay. The most expensive cause is reported, if it costs enough.
+Each cause is rated by the seconds it costs. The time in the device's stages counts as work. The rest is lost to the
+loader (while a step waits for it), to checkpoints, or to the host. Only a replay detects a batch that is too small, or
+a host that sleeps inside a stage. The most expensive cause is reported, if it costs enough.
 """
 
 import math
@@ -81,7 +81,7 @@ def find_bottleneck(
         timing: The measured times.
         ceiling: The speed of steps without waiting, if it was measured.
         recipe: The run's settings.
-        on_cuda: Whether the device works in parallel to the host.
+        on_cuda: Whether the device is a GPU, which works in parallel with the host.
         packed: Whether the pictures are in shards.
     """
     if timing.pictures_per_s == 0:
@@ -110,7 +110,7 @@ class _Costs(NamedTuple):
 
 def _costs(timing: EpochTiming, ceiling: Ceiling | None, recipe: Recipe, *, on_cuda: bool) -> _Costs:
     device_s = _device_s(timing)
-    # On CUDA the host runs ahead, so what it waits while the device works costs nothing: only the device's gaps count.
+    # On CUDA the host runs ahead, so waits of the host cost nothing while the device works: only its gaps count.
     gap = max(timing.seconds - device_s, 0.0)
     checkpoints = min(timing.stages.get("save", 0.0), gap)
     loader = min(timing.stages.get("wait", 0.0), gap - checkpoints)
@@ -176,7 +176,7 @@ def _host(timing: EpochTiming, ceiling: Ceiling | None, costs: _Costs, recipe: R
         sentence += f", since the losses are read every {'step' if every == 1 else f'{every} steps'}"
         fix = f"--log-every-steps {_DEFAULT_LOG_EVERY_STEPS}"
     else:
-        fix = "remove what waits from the step (.item(), .cpu(), printing, sleeping)"
+        fix = "remove calls that wait from the step (.item(), .cpu(), printing, sleeping)"
     return Bottleneck("host synchronization", sentence, fix, gain, speed)
 
 

@@ -81,7 +81,7 @@ def _schedule_s(pid: int, thread: int) -> tuple[float, float] | None:
 def _read_bytes(process: psutil.Process) -> int | None:
     try:
         return int(process.io_counters().read_bytes)
-    except (psutil.Error, AttributeError, OSError):  # not on every system, and not for every user
+    except (psutil.Error, AttributeError, OSError):  # not available on every system, nor to every user
         return None
 
 

@@ -73,7 +73,7 @@ class RunLog:
             self._stream.close()
 
     def _drop(self, listener: Listener, error: OSError) -> None:
-        """A listener that cannot write, as on a full disk, must not end the run."""
+        """Removes a listener that cannot write, as on a full disk, so that the run continues."""
         self._listeners.remove(listener)
         name = type(listener).__name__
         self.write(

@@ -107,7 +107,7 @@ class Monitor:
             )
 
     def bottleneck(self, timing: EpochTiming) -> Bottleneck:
-        """What limits the run, by the figures of an epoch."""
+        """What limits the run, according to the figures of an epoch."""
         on_cuda = self._device.type == "cuda"
         return find_bottleneck(timing, self._ceiling, self._recipe, on_cuda=on_cuda, packed=self._packed)
 

@@ -5,7 +5,7 @@ and its gradients are discarded before the optimizer steps. BatchNorm's statisti
 afterwards, so a run with replays equals a run without, bit for bit. The optimizer's time does not depend on the batch
 and is taken from the run's own clock.
 
-Only the time inside the stages of a step counts; time between them, when the host holds the device up, does not.
+Only the time inside the stages of a step counts; time between them, when the host delays the device, does not.
 """
 
 import os
@@ -29,7 +29,7 @@ from training.monitor.memory import suppress_out_of_memory
 _MAX_S: Final = 0.5  # time to measure one batch size, but at least _MIN_GROUPS are measured
 _MIN_GROUPS, _MAX_GROUPS = 3, 15
 _CUDA_GROUP: Final = 5  # steps between two waits, so that the host can run ahead as it does in training
-_MAX_STEP_S: Final = 1.0  # longer steps are not replayed, since the host cannot hold them up by much
+_MAX_STEP_S: Final = 1.0  # longer steps are not replayed, since the host cannot delay them by much
 _FACTORS: Final = (4, 2)  # of larger batches; the first that fits into memory and time is measured
 _MAX_MEMORY_SHARE: Final = 0.8
 _MEMORY_MARGIN: Final = 1.2  # a larger batch needs more than in proportion while cuDNN tries its algorithms

@@ -1,6 +1,6 @@
 """Writes a run's events for TensorBoard, as curves and text. View them with `tensorboard --logdir runs`.
 
-All events are at their optimizer step, so that a resumed run can hide the steps that it repeats.
+Every event is written at its optimizer step, so that a resumed run can hide the steps that it repeats.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

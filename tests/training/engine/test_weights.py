@@ -113,7 +113,7 @@ def test_the_rows_of_the_classifier_follow_their_keys(keys, tmp_path):
             expected = saved.head.state_dict()[name]["abc".index(key)] if known else fresh[name][row]
             assert torch.equal(value[row], expected), (key, name)
     num_known = len(set(keys) & set("abc"))
-    assert f"{num_known} of {len(keys)} rows of the classifier by their key" in note
+    assert f"{num_known} of {len(keys)} rows of the classifier matched by key" in note
     assert ("the rest starts at random" in note) == (num_known < len(keys))
 
 

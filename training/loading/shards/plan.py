@@ -18,7 +18,7 @@ from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 
 PLAN_VERSION: Final = 1
-"""Raised whenever the same options give other shards."""
+"""Raise this number whenever the same options give other shards."""
 _MEMBER_OVERHEAD_BYTES: Final = 512 + 256  # a tar header, and half a block of padding on average
 # Photographs of plants at short side 512 and quality 90, 4:2:0: 0.20 to 0.39 bytes a pixel (measured with Pillow).
 _BYTES_PER_PX_AT_90: Final = 0.3
@@ -62,7 +62,7 @@ class ShardPlan(msgspec.Struct, frozen=True, eq=False):
 
     shards: tuple[Shard, ...]
     identity: str
-    """Hash of manifest, options and assignment; it tells the shards of this plan from all others."""
+    """Hash of manifest, options and assignment, which identifies the shards of this plan."""
 
 
 def make_plan(manifest: Manifest, options: PackOptions) -> ShardPlan:

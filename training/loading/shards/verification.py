@@ -49,7 +49,7 @@ def verify(command: Verify) -> int:
     if damaged:
         more = f" and {len(damaged) - _MOST_LISTED} more" if len(damaged) > _MOST_LISTED else ""
         raise DataError(
-            f"pictures are damaged, of {len(manifest)}",
+            f"of {len(manifest)} pictures some are damaged",
             value="; ".join(damaged[:_MOST_LISTED]) + more,
             limit="the bytes whose hashes the manifest holds",
             remedy="delete the named shards and pack again, or restore the named files",
