@@ -48,7 +48,7 @@ from training.recipe import DataRecipe, HardwareRecipe, WholeNumber, check_store
 from training.toml_file import Section, check_section, section_to_plain
 
 CURVES_FILE: Final = "curves.png"
-_ANSWER_COLUMNS: Final = ("picture", "right_taxon_id", "named_taxon_id", "score")
+_PREDICTION_COLUMNS: Final = ("picture", "right_taxon_id", "named_taxon_id", "score")
 
 
 class Evaluate(Section, frozen=True, kw_only=True):
@@ -198,7 +198,7 @@ def _write(folder: Path, evaluation: Evaluation, predictions: Predictions, manif
         "-classes.csv": _csv(
             ClassMetrics.__struct_fields__, map(msgspec.structs.astuple, class_metrics(predictions, manifest.taxonomy))
         ),
-        "-answers.csv": _csv(_ANSWER_COLUMNS, _answer_rows(predictions, manifest)),
+        "-answers.csv": _csv(_PREDICTION_COLUMNS, _prediction_rows(predictions, manifest)),
     }
     sheets = draw_mistakes(predictions, manifest)
     files |= {f"-{name}": content for name, content in sheets.items()}
@@ -209,7 +209,7 @@ def _write(folder: Path, evaluation: Evaluation, predictions: Predictions, manif
             (folder / f"{stem}-{name}").unlink(missing_ok=True)
 
 
-def _answer_rows(predictions: Predictions, manifest: Manifest) -> Iterable[tuple[str, ...]]:
+def _prediction_rows(predictions: Predictions, manifest: Manifest) -> Iterable[tuple[str, ...]]:
     taxa = manifest.taxonomy.taxa
     for row, right, scores in zip(predictions.rows, predictions.taxon_labels_N, predictions.taxa_NT, strict=True):
         best = int(scores.argmax())

@@ -59,8 +59,8 @@ class Export(Section, frozen=True, kw_only=True):
     """Precisions of the networks in the bundle; fp32 is required. fp16 is for GPUs, int8 for CPUs. A network that fails
     its release checks is left out; the bundle then holds its figures only. int8 takes minutes."""
     judge_on: Path | None = None
-    """Further prepared data with the same outputs, whose test split is measured too. int8 may lose less than half a
-    point of top-1; to show that takes at least 765 pictures, and thousands if some answers change."""
+    """Further prepared data with the same outputs, whose test split is measured too. int8 must lose less than half a
+    point of top-1. Showing that takes at least 765 test pictures, and thousands if some predictions change."""
     calibration_pictures: Count = 256
     """Number of training pictures that set the ranges of int8."""
     serve_px: Pixels | None = None
@@ -149,7 +149,7 @@ def _seal(
     Args:
         command: Gives the name, the version and the folder of the bundle.
         checkpoint: The trained network.
-        sets: Give the input and the taxonomy.
+        sets: The pictures, which also give the input and the taxonomy.
         candidates: Precision -> network; fp32 has passed.
         metrics: Metrics of fp32.
         folder: For temporary files.

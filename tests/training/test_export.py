@@ -128,8 +128,8 @@ def test_data_with_other_outputs_is_refused(exporting, pictures, tmp_path):
 
 
 @pytest.mark.parametrize("half_storage", [False, True])
-def test_a_file_that_does_not_answer_as_pytorch_does_is_never_sealed(half_storage, exporting):
-    with pytest.raises(BundleError, match=r"does not answer as PyTorch does.*expected at most 1e-12"):
+def test_a_file_with_other_probabilities_than_pytorch_is_never_sealed(half_storage, exporting):
+    with pytest.raises(BundleError, match=r"and PyTorch give different probabilities.*expected at most 1e-12"):
         export(msgspec.structs.replace(exporting, parity_limit=1e-12, half_storage=half_storage))
     assert not exporting.out.parent.exists() or not list(exporting.out.parent.iterdir())
 

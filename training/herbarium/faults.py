@@ -96,13 +96,13 @@ def damage_files(
     )
     tested, repeated = _leaking_pair(flora, inaturalist, plantnet)
     return [
-        *_spoil(root, first),
+        *_add_faults(root, first),
         _write(root, "near_copy", last.with_name("leak.jpg"), _encoded_again(root / learned), learned),
         _write(root, "near_copy", Path(repeated), _encoded_again(root / tested), tested),
     ]
 
 
-def _spoil(root: Path, picture: Path) -> list[PlantedFault]:
+def _add_faults(root: Path, picture: Path) -> list[PlantedFault]:
     """Adds files beside a picture: a truncated copy, two files that are not pictures, and an exact copy."""
     whole = (root / picture).read_bytes()
     return [

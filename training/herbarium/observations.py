@@ -1,6 +1,6 @@
 """Where, when and by whom the plants of a species are photographed.
 
-Each species has a home and a season, so that a model of places and dates has something to learn.
+Each species has a home and a season, so that places and dates carry information about the species.
 """
 
 from datetime import date, timedelta

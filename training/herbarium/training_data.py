@@ -111,7 +111,7 @@ def _refuse_occupied(folder: Path) -> None:
 
 
 def _move(drawn: Path, folder: Path) -> None:
-    """Renames the folder, unless another process was faster."""
+    """Renames the folder, unless another process has created it in the meantime."""
     try:
         drawn.replace(folder)
     except OSError:

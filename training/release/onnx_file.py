@@ -73,7 +73,7 @@ def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path:
     )
     assert program is not None, "the dynamo exporter returns a program"
     model = program.model_proto
-    _forget_origin(model)
+    _remove_exporter_notes(model)
     if half_storage:
         _store_half(model)
     helper.set_model_props(model, _metadata(taxonomy))
@@ -95,25 +95,25 @@ def require_opset(model: onnx.ModelProto) -> None:
 
 def _norms_after_convolutions(network: PlantNetwork, spec: InputSpec) -> list[tuple[nn.Conv2d, str]]:
     """Returns each convolution that a norm follows, with the name of the norm."""
-    made_by: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # holds the outputs, so that their ids stay unique
+    source_of_output: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # holds the outputs, so that their ids stay unique
     pairs: list[tuple[nn.Conv2d, str]] = []
 
-    def remember(module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        made_by[id(output)] = (module, output)  # type: ignore[assignment]
+    def record_output(module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        source_of_output[id(output)] = (module, output)  # type: ignore[assignment]
 
-    def pair(name: str) -> Any:
-        def look(_module: nn.Module, inputs: tuple[Tensor]) -> None:
-            if id(inputs[0]) in made_by:
-                pairs.append((made_by[id(inputs[0])][0], name))
+    def record_pair(name: str) -> Any:
+        def hook(_module: nn.Module, inputs: tuple[Tensor]) -> None:
+            if id(inputs[0]) in source_of_output:
+                pairs.append((source_of_output[id(inputs[0])][0], name))
 
-        return look
+        return hook
 
     hooks = []
     for name, module in network.named_modules():
         if isinstance(module, nn.Conv2d):
-            hooks.append(module.register_forward_hook(remember))
+            hooks.append(module.register_forward_hook(record_output))
         elif isinstance(module, nn.BatchNorm2d):
-            hooks.append(module.register_forward_pre_hook(pair(name)))
+            hooks.append(module.register_forward_pre_hook(record_pair(name)))
     with torch.no_grad():
         network(torch.zeros(1, 3, spec.height, spec.width))
     for hook in hooks:
@@ -121,7 +121,7 @@ def _norms_after_convolutions(network: PlantNetwork, spec: InputSpec) -> list[tu
     return pairs
 
 
-def _forget_origin(model: onnx.ModelProto) -> None:
+def _remove_exporter_notes(model: onnx.ModelProto) -> None:
     """Removes the exporter's notes, which contain stack traces with paths of the machine."""
     for entry in [*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output, model.graph]:
         del entry.metadata_props[:]

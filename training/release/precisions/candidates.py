@@ -73,7 +73,7 @@ def make_fp32(
         checkpoint: Gives the weights.
         sets: The pictures to evaluate with.
         folder: Where to write the file.
-        thresholds: Least probabilities at which a verdict names a rank.
+        thresholds: Smallest probability at which a verdict names a species, genus or family.
         half_storage: Store the weights in half precision and compute in single precision.
         parity_limit: Largest accepted difference in probability from PyTorch.
 
@@ -106,7 +106,7 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
         fp32: The fp32 network.
         sets: The pictures to evaluate with.
         folder: Where to write the file.
-        thresholds: Least probabilities at which a verdict names a rank.
+        thresholds: Smallest probability at which a verdict names a species, genus or family.
     """
     path = folder / "model.fp16.onnx"
     write_fp16(fp32.network.path, path)
@@ -144,7 +144,7 @@ def make_int8(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
         fp32: The fp32 network.
         sets: The pictures to calibrate and evaluate with.
         folder: Where to write the file.
-        thresholds: Least probabilities at which a verdict names a rank.
+        thresholds: Smallest probability at which a verdict names a species, genus or family.
     """
     path = folder / "model.int8.onnx"
     write_int8(fp32.network.path, path, sets.ranges.pixels())

@@ -1,4 +1,4 @@
-"""Release checks: what a network file must reach before a bundle may hold it, each a measured figure and a limit."""
+"""Release checks of a network file: each compares a measured figure with a limit. A file that fails is not released."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -86,7 +86,7 @@ def top1_loss(found: Predictions, fp32: Predictions) -> PairedLoss:
 
 
 def require_parity(checks: Sequence[Check]) -> None:
-    """Refuses an fp32 file whose answers differ from PyTorch's.
+    """Refuses an fp32 file whose probabilities differ from PyTorch's.
 
     Raises:
         BundleError: A check failed.
@@ -94,7 +94,7 @@ def require_parity(checks: Sequence[Check]) -> None:
     for check in checks:
         if not check.passed:
             raise BundleError(
-                f"the network file does not answer as PyTorch does ({check.name})",
+                f"the network file and PyTorch give different probabilities ({check.name})",
                 value=f"{check.value:.2e} on {check.num_pictures} pictures",
                 limit=f"at most {check.limit:.0e}",
                 remedy="export with --no-half-storage, and report this with your versions of torch and onnxruntime",

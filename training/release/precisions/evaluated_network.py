@@ -1,4 +1,4 @@
-"""Calibrates a network file on its own logits, and measures it on pictures that were not used for any choice."""
+"""Calibrates a network file on its own logits, and measures it on pictures that were not used to calibrate it."""
 
 from pathlib import Path
 

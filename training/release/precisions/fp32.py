@@ -20,7 +20,7 @@ def write_fp32(
 
     Args:
         checkpoint: Gives the weights: the moving average if it has one.
-        validation: The pictures; they also give the input and the taxonomy.
+        validation: The pictures, which also give the input and the taxonomy.
         target: The file to write.
         half_storage: Store the weights in half precision.
 

@@ -8,8 +8,8 @@ from typing import Final
 from training.release.precisions.graph import fold_constants, pool_means, restore_metadata
 from training.release.precisions.ranges import Pixels, picture_extremes, write_ranges
 
-# Share of the calibration pictures whose extremes fit into the ranges. Of 1.0, 0.99, 0.95, 0.9 and 0.75 this moved the
-# answers least for both networks that were measured (docs/experiments.md, 2026-11-22).
+# Share of the calibration pictures whose extremes fit into the ranges. Of 1.0, 0.99, 0.95, 0.9 and 0.75 this changed
+# the predictions least for both networks that were measured (docs/experiments.md, 2026-11-22).
 RANGE_SHARE: Final = 0.9
 
 
@@ -35,8 +35,8 @@ def _quantize(network: Path, ranges: Path, target: Path) -> None:
 
     Activations are unsigned: on a processor without VNNI, signed activations ran at 0.35 times the speed of float32,
     unsigned ones at 1.3 times. Weights use 7 of the 8 bits, with one scale for each output channel: without VNNI, two
-    products of 8-bit weights overflow the 16-bit sums of x86, so that the same file would answer differently on another
-    processor. On such a processor 7 bits were as fast, and 90.4 % of the answers agreed with float32 instead of 87.7 %.
+    products of 8-bit weights overflow the 16-bit sums of x86, so that the same file would give other results on another
+    processor. Without VNNI, 7 bits were as fast, and 90.4 % of the predictions agreed with float32 instead of 87.7 %.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 

@@ -26,9 +26,9 @@ def paired_loss(first_hits_N: npt.NDArray[np.bool_], second_hits_N: npt.NDArray[
 
     The interval is Tango's (1998, "Equivalence test and confidence interval for the difference in proportions for the
     paired-sample design"), the score interval. It was chosen by exact computation for 272 to 3,000 pictures, of which
-    the two networks answer 0.5 to 5.5 % differently: if the true loss is 0.5 points, its upper end is lower in at most
-    2.5 % of all samples. With the intervals of Newcombe (1998), Agresti and Min (2005) and Bonett and Price (2012) this
-    is up to 4 %, with Wald's interval and a continuity correction up to 26 %.
+    the two networks classify 0.5 to 5.5 % differently. If the true loss is 0.5 points, its upper end is below that in
+    at most 2.5 % of all samples. With the intervals of Newcombe (1998), Agresti and Min (2005) and Bonett and Price
+    (2012) this is up to 4 %, with Wald's interval and a continuity correction up to 26 %.
 
     Args:
         first_hits_N: Whether the first network is right, for each picture.

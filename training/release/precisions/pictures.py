@@ -81,7 +81,7 @@ def picture_sets(
     Args:
         manifests: The data that the network was trained on, then further data whose test split is measured too.
         spec: Input of the networks.
-        calibration_pictures: Most training pictures that set the ranges of int8.
+        calibration_pictures: Maximum number of training pictures that set the ranges of int8.
         workers: Loader processes; 0 loads in this process.
 
     Raises:
@@ -104,7 +104,7 @@ def pictures_of(manifest: Manifest, split: Split, spec: InputSpec, workers: int)
 
 
 def _require_unseen(further: Manifest, trained: Manifest) -> None:
-    """Refuses test pictures that the data of the training holds too, in whichever split, by bytes or by name."""
+    """Refuses test pictures that are also in the training data, in any split, by bytes or by name."""
     shared = 0
     for column in ("sha256", "picture_id"):
         tests = further.table[column].take(further.rows_of("test"))

@@ -110,7 +110,7 @@ def test_parity_is_required_and_rounding_only_recorded():
     assert rounding_check(other, exact).passed
     require_parity([parity_check(exact, exact, 1e-3), rounding_check(other, exact)])
     with pytest.raises(
-        BundleError, match=r"does not answer as PyTorch does .*7\.62e-01 on 1 pictures; expected at most 1e-03"
+        BundleError, match=r"and PyTorch give different probabilities .*7\.62e-01 on 1 pictures; expected at most 1e-03"
     ):
         require_parity([parity_check(other, exact, 1e-3)])
 
