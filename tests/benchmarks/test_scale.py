@@ -23,9 +23,9 @@ def test_a_small_run_measures_every_step(tmp_path):
 
 def test_what_is_generated_holds_copies_and_near_copies(tmp_path):
     _, pictures = generate(20_000, tmp_path)
-    assert len({picture.facts.sha256 for picture in pictures}) < len(pictures)
+    assert len({picture.info.sha256 for picture in pictures}) < len(pictures)
     distances = [
-        (one.facts.perceptual_hash ^ other.facts.perceptual_hash).bit_count() for one, other in pairwise(pictures)
+        (one.info.perceptual_hash ^ other.info.perceptual_hash).bit_count() for one, other in pairwise(pictures)
     ]
     assert 2 in distances
     assert {picture.record.split for picture in pictures} == {"train", "test", None}

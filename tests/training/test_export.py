@@ -87,7 +87,7 @@ def test_sources_and_licenses_are_in_bundle_and_card(bundle):
 def restricted(pictures, tmp_path_factory):
     """The same pictures under a license that forbids commercial use, with a calibration split."""
     folder = tmp_path_factory.mktemp("restricted") / "data"
-    prepare(Folder(pictures=pictures, out=folder, licence="CC BY-NC 4.0", calibration_share=0.2, workers=1))
+    prepare(Folder(pictures=pictures, out=folder, license="CC BY-NC 4.0", calibration_share=0.2, workers=1))
     return folder
 
 

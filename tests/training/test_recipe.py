@@ -210,7 +210,7 @@ def test_a_misspelt_flag_is_refused_with_the_nearest(tmp_path, capsys):
 
 
 def test_a_missing_recipe_name_is_an_error():
-    with pytest.raises(RecipeError, match="no recipe is named"):
+    with pytest.raises(RecipeError, match="no recipe is given"):
         parse(["--epochs", "3"])
 
 

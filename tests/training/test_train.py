@@ -350,7 +350,7 @@ def test_help_explains_every_setting_with_its_default(capsys):
         parse(["--help"])
     assert ended.value.code == 0
     output = " ".join(capsys.readouterr().out.split())
-    for text in ("--backbone-lr", "3e-05", "--show-batch", "Pictures a step"):
+    for text in ("--backbone-lr", "3e-05", "--show-batch", "Pictures in a batch"):
         assert text in output
 
 
