@@ -206,12 +206,19 @@ def markdown(result: Comparison) -> str:
     return "\n\n".join(
         [
             f"{result.machine}: {result.network}; {result.setting.rounds} interleaved rounds, {result.measured_on}. "
-            f"Good answers a second [range].{' ' if result.setting.note else ''}{result.setting.note}",
+            f"Valid answers per second [range].{' ' if result.setting.note else ''}{result.setting.note}",
             table(["server", *(f"{name}, {number} at a time" for name, number in kinds)], _rate_rows(result, kinds)),
-            "How many times as many ours gives, median [range] of the rounds:",
+            "Answers per second of ours as a multiple of each rival's, median [range] of the rounds:",
             table(["rival", *(f"{name}, {number}" for name, number in kinds)], _ratio_rows(result, kinds)),
             table(
-                ["server", "p99 at the largest load", "core time an answer", "memory idle", "after", "left by SIGTERM"],
+                [
+                    "server",
+                    "p99 at the largest load",
+                    "core time per answer",
+                    "idle memory",
+                    "at the end",
+                    "left by SIGTERM",
+                ],
                 _other_rows(result),
             ),
             "The best setting of each rival, of all that were tried:",
@@ -274,7 +281,7 @@ def _sentences(result: Comparison) -> str:
     ]
     return "\n".join(
         [
-            f"* The load generator takes {costs} of a core a request.",
+            f"* The load generator takes {costs} of a core per request.",
             f"* Requests that did not end with 200: {_other_words(result)}.",
             f"* {same if not differing else 'Answers differ: ' + '; '.join(differing) + '.'}",
             *(f"* {sentence}" for sentence in overhead),

@@ -124,7 +124,7 @@ def markdown(result: MemoryResult) -> str:
     """The result as a table, then the goals."""
     life, flood, hostile = result.life, result.flood, result.hostile
     rows = [
-        [f"{life.requests:,} requests, half of them good", f"{life.warm_mb:.0f} MB warm", f"{life.end_mb:.0f} MB"],
+        [f"{life.requests:,} requests, half of them valid", f"{life.warm_mb:.0f} MB warm", f"{life.end_mb:.0f} MB"],
         [
             f"{flood.offered_per_s:.0f} requests/s of {result.photograph.megapixels:.0f} MP, where "
             f"{flood.capacity_per_s:.1f}/s can be answered",
@@ -139,8 +139,8 @@ def markdown(result: MemoryResult) -> str:
         [
             f"{result.machine}: {result.network}, {result.measured_on}.{note}",
             table(["what", "before", "memory"], rows),
-            f"Requests of the long life that did not end as their kind does: {unexpected}. The flood ended: "
-            f"{', '.join(f'{word} {count}' for word, count in flood.words.items())}.",
+            f"Unexpected outcomes among the {life.requests:,} requests: {unexpected}. Responses in the flood: "
+            f"{', '.join(f'{count:,} with status {word}' for word, count in flood.words.items())}.",
             target_lines(result.targets),
         ]
     )

@@ -32,13 +32,13 @@ def at_most(name: str, goal: float, value: float | None, *, applies: bool = True
 
 
 def target_lines(targets: Iterable[Target]) -> str:
-    """The goals as a Markdown list, each with yes or no."""
+    """The goals as a Markdown list, each with whether it was reached."""
     return "\n".join(_line(target) for target in targets)
 
 
 def _line(target: Target) -> str:
-    held = {None: "not judged here", True: "yes", False: "NO"}[target.holds]
+    held = {None: "not judged", True: "reached", False: "MISSED"}[target.holds]
     unit = f" {target.unit}" if target.unit else ""
     value = "not measured" if target.value is None else f"{target.value:.4g}{unit}"
     limit = f"at {'least' if target.at_least else 'most'} {target.goal:g}{unit}"
-    return f"* {target.name}: {value}, asked for {limit}: {held}"
+    return f"* {target.name}: {value}, goal {limit}: {held}"

@@ -55,7 +55,7 @@ def test_each_goal_can_be_missed(changes, word):
 def test_unexpected_outcomes_are_listed():
     life = msgspec.structs.replace(LONG_RUN, tallies=[*LONG_RUN.tallies, Tally("good", "500", 3)])
     assert "3 good: 500" in markdown(weighed(life=life))
-    assert "did not end as their kind does: none" in markdown(weighed())
+    assert "requests: none." in markdown(weighed())
 
 
 def test_the_readme_gets_the_table_of_a_result_with_a_link_to_it(tmp_path):
