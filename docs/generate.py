@@ -23,6 +23,7 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import msgspec
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
 PAGES: Final = Path(__file__).resolve().parent / "generated"
@@ -33,6 +34,7 @@ PROGRAMS: Final = {
     "python training/export.py": "training.export",
     "python training/benchmark.py": "training.benchmark",
     "python -m serving": "serving.__main__",
+    "python -m serving.access.keys": "serving.access.keys",
 }
 """How each program is started -> the module whose `main` it runs."""
 _WIDTH: Final = "110"
@@ -172,17 +174,30 @@ def _value(default: Any) -> str:
 
 
 def metrics_page() -> str:
-    """Returns the metrics of the service with their kinds and help texts."""
+    """Returns the metrics of the service with their kinds, labels and help texts."""
     from serving.metrics import Metrics
 
-    families = text_string_to_metric_families(Metrics().text().decode())
+    metrics = Metrics()
+    families = text_string_to_metric_families(metrics.text().decode())
+    # Without a measurement, the text shows no labels.
+    labels = {
+        metric.name: getattr(collector, "_labelnames", ())
+        for collector in vars(metrics).values()
+        if isinstance(collector, MetricWrapperBase)
+        for metric in collector.describe()
+    }
     rows = [
-        [f"`{family.name}{'_total' if family.type == 'counter' else ''}`", family.type, family.documentation]
+        [
+            f"`{family.name}{'_total' if family.type == 'counter' else ''}`",
+            family.type,
+            ", ".join(f"`{label}`" for label in labels.get(family.name, ())),
+            family.documentation,
+        ]
         for family in families
         if not family.name.endswith("_created")
     ]
-    about = "`GET /metrics` gives these in Prometheus' text format. See [operate](../operate.md#metrics) for alerts."
-    return _joined(["# Metrics", about, _table(["metric", "kind", "meaning"], rows)])
+    about = "`GET /metrics` gives these in Prometheus' text format. [Operate](../operate.md#metrics) has queries."
+    return _joined(["# Metrics", about, _table(["metric", "kind", "labels", "meaning"], rows)])
 
 
 def http_page() -> str:
@@ -235,11 +250,15 @@ def _answer(response: Mapping[str, Any]) -> str:
 
 
 def _record(name: str, schema: Mapping[str, Any]) -> Iterable[str]:
+    """The document has no help texts of fields, so they come from the record in `serving.schemas` of that name."""
+    from serving import schemas
+
+    record = getattr(schemas, name)
+    meanings = [meaning for _, _, meaning in fields(record)]
+    keys = dict(zip((field.encode_name for field in msgspec.structs.fields(record)), meanings, strict=True))
     yield f"### {name}"
-    yield schema.get("description", "")
-    rows = [
-        [f"`{field}`", _kind(each), each.get("description", "")] for field, each in schema.get("properties", {}).items()
-    ]
+    yield inspect.getdoc(record) or ""
+    rows = [[f"`{key}`", _kind(each), keys[key]] for key, each in schema.get("properties", {}).items()]
     yield _table(["field", "kind", "meaning"], rows)
 
 
@@ -254,7 +273,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if schema.get("type") == "array":
         return f"list of {_kind(schema.get('items', {}))}"
     kind = schema.get("type", "any")
-    limits = [f"{word} {schema[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in schema]
+    limits = [f"{word} {schema[key]:g}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in schema]
     return " ".join([*([kind] if isinstance(kind, str) else [" or ".join(kind)]), *limits])
 
 

@@ -1,11 +1,11 @@
 """Program: studies of training, each written as JSON, Markdown page and plots. The same command resumes a study.
 
-python training/benchmark.py optimizations --data DATA --out DIR     effect of each optimization
-python training/benchmark.py batch-sizes --data DATA --out DIR       effect of the batch size
-python training/benchmark.py ablation --data DATA --weights FILE --out DIR
-                                                                     effect of each part of the recipe
-python training/benchmark.py compare ONE.json OTHER.json             two results of one machine side by side
-python training/benchmark.py page RESULT.json --out PAGE.md          the page of a result
+  python training/benchmark.py optimizations --data DATA --out DIR     effect of each optimization
+  python training/benchmark.py batch-sizes --data DATA --out DIR       effect of the batch size
+  python training/benchmark.py ablation --data DATA --weights FILE --out DIR
+                                                                       effect of each part of the recipe
+  python training/benchmark.py compare ONE.json OTHER.json             two results of one machine side by side
+  python training/benchmark.py page RESULT.json --out PAGE.md          the page of a result
 
 Flags of train.py for all runs follow after `--`, as in: ... --out DIR -- --workers 8
 """

@@ -1,11 +1,12 @@
 """Program: turns data sets into training data, and packs it.
 
-python training/prepare.py folder DIR --out DATA          a folder with one folder of pictures for each class
-python training/prepare.py table LIST.csv --out DATA      a CSV list
-python training/prepare.py sources data_5337 --out DATA   several data sets, listed in a TOML file
-python training/prepare.py pack DATA --out PACKED         packs pictures into shards, for fast loading
-python training/prepare.py verify PACKED                  compares every stored picture with its hash
-python training/prepare.py herbarium DIR                  draws data sets of invented plants, for rehearsals
+Commands:
+  python training/prepare.py folder DIR --out DATA          a folder with one folder of pictures for each class
+  python training/prepare.py table LIST.csv --out DATA      a CSV list
+  python training/prepare.py sources data_5337 --out DATA   several data sets, listed in a TOML file
+  python training/prepare.py pack DATA --out PACKED         packs pictures into shards, for fast loading
+  python training/prepare.py verify PACKED                  compares every stored picture with its hash
+  python training/prepare.py herbarium DIR                  draws data sets of invented plants, for rehearsals
 """
 
 import os

@@ -37,8 +37,8 @@ def test_every_recipe_key_has_its_section_and_meaning():
 
 def test_metrics_page_lists_counters_by_the_names_that_queries_use():
     page = metrics_page()
-    assert "| `botanify_requests_total` | counter |" in page
-    assert "| `botanify_stage_seconds` | histogram |" in page
+    assert "| `botanify_requests_total` | counter | `route`, `method`, `status` |" in page
+    assert "| `botanify_stage_seconds` | histogram | `stage` |" in page
     assert "_created" not in page
 
 
@@ -57,6 +57,8 @@ def test_http_page_describes_every_operation_and_record(document, monkeypatch):
         assert f"### {name}\n" in page
         assert all(f"| `{field}` |" in page for field in schema.get("properties", {}))
     assert "| 503 | `overloaded` |" in page
+    assert "| `position` | integer | Place in the ranking; 1 is the most probable. |" in page
+    assert "| `licences` | object | License of those pictures" in page
 
 
 def test_help_of_a_program_is_what_it_prints():
