@@ -77,7 +77,9 @@ def test_ratios_are_taken_within_a_round():
 def test_a_goal_holds_up_to_its_limit(litserve, holds):
     found = target(comparison(ours=(8.0, 8.0, 8.0), litserve=litserve), "12 MP", "8 at a time", "LitServe")
     assert (found.goal, found.holds) == (2.0, holds)
-    assert ("MISSED" in markdown(comparison(ours=(8.0, 8.0, 8.0), litserve=litserve)).split(found.name)[1][:60]) != holds
+    assert (
+        "MISSED" in markdown(comparison(ours=(8.0, 8.0, 8.0), litserve=litserve)).split(found.name)[1][:60]
+    ) != holds
 
 
 def test_goals_apply_to_the_reference_network_only():
