@@ -55,7 +55,7 @@ def test_exported_call_returns_both_outputs(network, pixels):
     torch.testing.assert_close((logits, features), again)
 
 
-def test_head_and_backbone_share_out_the_parameters(network):
+def test_every_parameter_is_in_the_head_or_the_backbone(network):
     head = {id(parameter) for parameter in network.head_parameters()}
     backbone = {id(parameter) for parameter in network.backbone_parameters()}
     everything = {id(parameter) for parameter in network.parameters()}

@@ -51,7 +51,7 @@ def test_rotated_phone_photo_is_upright(file_format, orientation, size):
     assert difference(pixels, to_network_input(upright, SPEC)) < 0.03
 
 
-def test_drawn_scene_tells_all_orientations_apart():
+def test_drawn_scene_differs_in_all_orientations():
     inputs = [to_network_input(as_stored(scene((64, 64)), orientation), SPEC) for orientation in range(1, 9)]
     for index, first in enumerate(inputs):
         assert all(difference(first, other) > 0.3 for other in inputs[:index])
@@ -194,7 +194,7 @@ def test_wide_gray_that_pillow_wrote_keeps_its_brightness():
 
 
 @pytest.mark.parametrize(("mode", "transparent"), [("L", 50), ("RGB", RED), ("1", 0)])
-def test_transparent_color_of_a_png_lies_on_white(mode, transparent):
+def test_transparent_color_of_a_png_becomes_white(mode, transparent):
     image = Image.new(mode, (2, 1), transparent)
     image.putpixel((1, 0), {"L": 51, "RGB": BLUE, "1": 255}[mode])
     solid = {"L": (51, 51, 51), "RGB": BLUE, "1": WHITE}[mode]

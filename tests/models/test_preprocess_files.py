@@ -52,7 +52,7 @@ def drawn_as(file_format):
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_bytes_tell_the_format(file_format):
+def test_format_follows_from_the_bytes(file_format):
     data = encode(scene(), file_format)
     assert sniff_format(data) == read_picture(data).format == file_format
     assert file_format in PIXEL_LIMITS
@@ -63,7 +63,7 @@ def test_every_brand_of_a_format_counts(brand, name):
     assert sniff_format(b"\0\0\0\x10ftyp" + brand + b"\0\0\0\0") == name
 
 
-def test_compatible_brands_tell_avif_from_heic():
+def test_compatible_brands_distinguish_avif_from_heic():
     assert sniff_format(b"\0\0\0\x18ftypmif1\0\0\0\0mif1avif") == "AVIF"
 
 
@@ -91,7 +91,7 @@ def test_other_bytes_are_an_unsupported_format(function, data):
         function(data)
 
 
-def test_nothing_at_all_is_called_nothing():
+def test_empty_bytes_are_an_unsupported_format():
     with pytest.raises(UnsupportedFormat, match="got nothing"):
         read_picture(b"")
 
@@ -179,7 +179,7 @@ def test_damaged_bytes_raise_nothing_but_picture_errors(file_format):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP"])
-def test_random_exif_refuses_no_sound_picture(file_format):
+def test_random_exif_does_not_refuse_an_intact_picture(file_format):
     generator = random.Random(7)
     for _ in range(200):
         entries = [(0x112, 3, 1, b"\0\6\0\0")]

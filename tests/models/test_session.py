@@ -46,7 +46,7 @@ def test_batch_of_any_size_gives_logits_and_features(network_file, num_pictures)
     assert output.logits.dtype == output.features.dtype == np.float32
 
 
-def test_file_alone_tells_its_outputs(network_file):
+def test_file_contains_its_output_names(network_file):
     session = OnnxSession(network_file)
     assert session.output_keys == TAXONOMY.output_keys
     assert session.providers == ("CPUExecutionProvider",)
@@ -117,7 +117,7 @@ def test_other_inputs_or_outputs_are_refused(tmp_path, change):
     ],
     ids=["fixed batch", "channels last", "bytes"],
 )
-def test_network_for_other_pictures_is_refused(tmp_path, change, told):
+def test_network_with_another_input_shape_is_refused(tmp_path, change, told):
     message = refusal(write_network(tmp_path / NETWORK, **change))
     assert "does not take pictures in the shape of a bundle's network" in message
     assert told in message
@@ -141,7 +141,7 @@ KEYS = TAXONOMY.output_keys
     ],
     ids=["none", "no hash", "no keys", "no key", "other hash", "no JSON", "number", "object", "numbers as keys"],
 )
-def test_file_without_sound_names_of_its_outputs_is_refused(tmp_path, metadata):
+def test_file_without_valid_output_names_is_refused(tmp_path, metadata):
     message = refusal(write_network(tmp_path / NETWORK, metadata=metadata))
     assert "lacks the names of its outputs" in message
 

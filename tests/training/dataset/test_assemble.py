@@ -95,7 +95,7 @@ def test_the_leak_between_two_sources_is_found_by_name_and_is_in_one_split(repor
     assert len({(row["split"], row["group"]) for row in table if row["picture_id"] in group}) == 1
 
 
-def test_the_double_species_and_the_genus_are_found_by_name(report, data):
+def test_the_repeated_species_and_the_genus_are_found_by_name(report, data):
     assert any("Lilium lancifolium" in json.dumps(row) for row in report["names"]["merged"])
     assert any("Pelargonium" in json.dumps(row) for row in report["names"]["genus_level"])
     ranks = {taxon.scientific_name: taxon.rank for taxon in Manifest(data).taxonomy.taxa}
@@ -153,7 +153,7 @@ def test_the_page_names_the_faults(data):
         assert name in page
 
 
-def test_the_same_command_packed_what_it_kept(data):
+def test_the_same_command_packs_the_kept_pictures(data):
     plain, packed = Manifest(data), Manifest(data.parent / "packed")
     assert packed.taxonomy == plain.taxonomy
     assert sorted(packed.table["picture_id"].to_pylist()) == sorted(plain.table["picture_id"].to_pylist())

@@ -159,7 +159,7 @@ def test_a_taxon_holds_what_its_classes_say():
 
 
 @pytest.mark.parametrize("name", ["Crocus", "Crocus sp.", "Crocus spp.", "Crocus  SPP", "Crocus L."])
-def test_a_class_that_stops_at_the_genus_is_a_taxon_of_that_rank(name):
+def test_a_class_named_only_by_genus_is_a_taxon_of_that_rank(name):
     classes = built(name)
     (taxon,) = classes.taxonomy.taxa
     assert (taxon.taxon_id, taxon.rank, taxon.scientific_name, taxon.genus) == ("crocus", "genus", "Crocus", "Crocus")
@@ -185,7 +185,7 @@ def test_the_genus_is_the_one_in_a_scientific_name_and_the_given_one_of_a_common
     assert taxon.genus == genus
 
 
-def test_a_common_name_gives_way_to_the_scientific_name_of_the_same_plant():
+def test_the_scientific_name_of_a_plant_takes_precedence_over_its_common_name():
     sources = {"house": plants("Aloe Vera"), "inat": plants("Aloe vera (L.) Burm.f.")}
     (taxon,) = build_classes(sources, "within_sources").taxonomy.taxa
     assert (taxon.scientific_name, taxon.rank, taxon.genus) == ("Aloe vera", "species", "Aloe")

@@ -19,7 +19,7 @@ def write(folder, text):
 
 
 @pytest.mark.parametrize("path", collection_files(), ids=lambda path: path.stem)
-def test_every_collection_of_the_project_can_be_followed(path):
+def test_every_collection_of_the_project_is_valid(path):
     collection = read_collection(Path(path.stem))
     assert collection.name == path.stem
     assert collection.description

@@ -30,7 +30,7 @@ def test_pictures_alone_are_groups_of_their_own():
     assert len(set(join_groups(np.full(5, -1)).tolist())) == 5
 
 
-def test_a_group_is_named_after_its_least_picture_whatever_the_order():
+def test_a_group_is_named_after_its_smallest_picture_id_in_any_order():
     assert group_names(np.array([0, 1, 0]), ["s:b", "s:c", "s:a"]) == ["s:a", "s:c", "s:a"]
     assert group_names(np.array([5, 5, 2]), ["s:a", "s:b", "s:c"]) == ["s:a", "s:a", "s:c"]
 

@@ -23,13 +23,13 @@ def test_labels_are_positions_of_outputs_not_of_the_order_in_the_file(tmp_path):
     assert manifest.path(2) == tmp_path / "2.jpg"
 
 
-def test_rows_of_a_split_are_ascending_and_apart(manifest):
+def test_rows_of_the_splits_are_ascending_and_disjoint(manifest):
     rows = [manifest.rows_of(split) for split in ("train", "validation", "test")]
     assert sorted(np.concatenate(rows).tolist()) == list(range(len(manifest)))
     assert all((np.diff(found) > 0).all() for found in rows)
 
 
-def test_an_empty_split_is_told(tmp_path):
+def test_an_empty_split_is_an_error(tmp_path):
     taxonomy = make_taxonomy(1)
     pictures = [("a.jpg", taxonomy.output_keys[0], "train")]
     manifest = Manifest(write_data(tmp_path / "data", tmp_path, pictures, taxonomy))
@@ -37,18 +37,18 @@ def test_an_empty_split_is_told(tmp_path):
         manifest.rows_of("validation")
 
 
-def test_a_folder_that_was_never_prepared_is_told(tmp_path):
+def test_a_folder_that_was_never_prepared_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"run training/prepare\.py first"):
         Manifest(tmp_path)
 
 
-def test_a_damaged_table_is_told(copied):
+def test_a_damaged_table_is_an_error(copied):
     (copied / MANIFEST_FILE).write_bytes(b"PAR1 and nothing else")
     with pytest.raises(DataError, match="damaged"):
         Manifest(copied)
 
 
-def test_damaged_taxa_are_told(copied):
+def test_damaged_taxa_are_an_error(copied):
     (copied / "taxa.json").write_text('{"taxonomy_version": "1", "taxa": [], "outputs": [], "typo": 1}')
     with pytest.raises(DataError, match="typo"):
         Manifest(copied)
@@ -72,7 +72,7 @@ def test_another_process_never_reads_other_rows_than_the_one_that_started_it(cop
         reopen(*arguments)
 
 
-def test_a_folder_that_may_not_be_written_is_read_all_the_same(copied, monkeypatch):
+def test_a_read_only_folder_is_read(copied, monkeypatch):
     (copied / INDEX_FILE).unlink(missing_ok=True)
 
     def refuse(path):
@@ -84,7 +84,7 @@ def test_a_folder_that_may_not_be_written_is_read_all_the_same(copied, monkeypat
     assert not (copied / INDEX_FILE).exists()
 
 
-def test_a_damaged_index_is_made_again(copied):
+def test_a_damaged_index_is_rewritten(copied):
     (copied / INDEX_FILE).write_bytes(b"half of it")
     assert len(Manifest(copied)) == 36
     assert (copied / INDEX_FILE).stat().st_size > 1000

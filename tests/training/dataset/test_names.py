@@ -63,7 +63,7 @@ def test_the_son_of_an_author_is_no_forma(author):
         ("Viola tricolor nothosubsp. minima", "subsp. minima", ""),
     ],
 )
-def test_what_stands_below_the_species_stays_in_the_key(text, below, author):
+def test_infraspecific_parts_stay_in_the_key(text, below, author):
     name = parse_name(text)
     assert (name.key, name.infraspecific, name.author) == (f"viola tricolor {below}", below, author)
     assert (name.scientific_name, name.rank) == (f"Viola tricolor {below}", "species")
@@ -101,7 +101,7 @@ def test_a_hybrid_formula_is_neither_of_its_parents():
      "Crocus sp.", "Crocus spp.", "Crocus  SPP", "Crocus sp. 1", "Crocus sp2", "Crocus ssp.", "Crocus sect. Nudiflori",
      "Crocus aff. vernus", "Crocus hybrids", "Crocus N.E.Br."],
 )  # fmt: skip
-def test_a_name_that_stops_at_the_genus_is_of_that_rank(text):
+def test_a_name_without_an_epithet_has_the_rank_genus(text):
     name = parse_name(text)
     assert (name.key, name.rank, name.scientific_name, name.common) == ("crocus", "genus", "Crocus", False)
 
@@ -123,14 +123,14 @@ def test_case_spaces_and_qualifiers_do_not_matter(text):
      "St. John's Wort", "Devil's ivy", "Tomato___Bacterial_spot", "class 4", "Fleur de lis", "Rosa (red)",
      "Rosa canina (red)", "4"],
 )  # fmt: skip
-def test_what_is_no_scientific_name_stays_whole_and_names_no_species(text):
+def test_a_text_that_is_not_a_scientific_name_stays_whole_and_names_no_species(text):
     name = parse_name(text)
     words = " ".join(text.replace("_", " ").split())
     assert (name.common, name.rank, name.key) == (True, "genus", words.lower())
     assert name.genus == name.scientific_name == words[0].upper() + words[1:]
 
 
-def test_two_folders_never_become_one_because_half_a_name_was_not_understood():
+def test_two_folders_are_not_merged_because_part_of_a_name_was_not_parsed():
     names = [
         "class 1",
         "class 2",

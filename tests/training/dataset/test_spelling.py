@@ -30,7 +30,7 @@ def test_generated_epithets_are_not():
 
 
 @pytest.mark.slow
-def test_a_genus_of_thousands_takes_no_time():
+def test_a_genus_of_thousands_is_compared_quickly():
     letters = "abcdefghijklmnopqrst"
     epithets = [f"{a}{b}{c}orix{c}{a}{b}x" for a in letters for b in letters for c in letters]
     start = time.process_time()

@@ -70,7 +70,7 @@ def test_groups_never_straddle():
     assert set().union(*of_group.values()) == {"train", "validation", "calibration", "test"}
 
 
-def test_published_splits_are_not_drawn_again():
+def test_published_splits_are_kept():
     others = Drawn("t", "s/0", "t", "test"), Drawn("v", "s/0", "v", "validation")
     splits = draw_splits([*generated(published="train"), *others])
     assert (splits.pop("t"), splits.pop("v")) == ("test", "validation")
@@ -92,14 +92,14 @@ def test_validation_is_cut_from_published_training_pictures():
     assert Counter(splits.values()) == {"train": 96, "validation": 24, "test": 1}
 
 
-def test_each_source_is_cut_for_what_it_does_not_publish_itself():
+def test_each_source_gets_the_splits_that_it_does_not_publish():
     official = [*generated(published="train", source="a"), Drawn("t", "a/0", "t", "test", "a")]
     splits = draw_splits([*official, *generated(source="b")])
     assert [name for name, split in splits.items() if split == "test" and not name.startswith("b/")] == ["t"]
     assert sum(split == "test" for name, split in splits.items() if name.startswith("b/")) == 24
 
 
-def test_a_group_that_reaches_into_official_training_pictures_is_never_tested():
+def test_a_group_with_published_training_pictures_never_becomes_test():
     shared = Drawn("a/copy", "a/0", "pair", "train", "a"), Drawn("b/copy", "b/0", "pair", None, "b")
     pictures = [*shared, *(Drawn(f"b/{n}", "b/0", f"b/{n}", None, "b") for n in range(3))]
     for seed in range(20):
@@ -124,7 +124,7 @@ def test_a_group_too_large_for_the_share_does_not_stop_the_draw():
         assert Counter(splits.values())["test"] == 4
 
 
-def test_a_share_of_nothing_takes_nothing():
+def test_a_share_of_zero_takes_no_picture():
     assert set(draw_splits(generated(), validation=0.0, test=0.0).values()) == {"train"}
 
 
@@ -142,5 +142,5 @@ def test_test_beats_validation_beats_train_in_a_group_that_straddles():
     ]
 
 
-def test_a_picture_without_a_split_is_weaker_than_a_judged_one_and_trains_beside_a_training_one():
+def test_a_picture_without_a_split_leaks_beside_a_test_picture_but_not_beside_a_training_picture():
     assert leaks((0, "test"), (0, None), (1, "train"), (1, None), (2, None), (2, None)) == [1]

@@ -41,7 +41,7 @@ def look_up(path, key):
 ACCEPTED = row(2, "Anemonoides nemorosa", author="(L.) Holub")
 
 
-def test_a_synonym_leads_to_its_accepted_name_wherever_that_stands(tmp_path):
+def test_a_synonym_leads_to_its_accepted_name_in_any_row(tmp_path):
     synonym = row(1, "Anemone nemorosa", accepted=2)
     expected = AcceptedName(
         key="anemonoides nemorosa",
@@ -58,7 +58,7 @@ def test_a_synonym_leads_to_its_accepted_name_wherever_that_stands(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_the_identifier_may_stand_in_the_last_column(end, tmp_path):
+def test_the_identifier_may_be_in_the_last_column(end, tmp_path):
     order = [*range(1, len(HEADER)), 0]
     rows = [[line[at] for at in order] for line in (HEADER, row(1, "Anemone nemorosa", accepted=2), ACCEPTED)]
     path = tmp_path / "Taxon.tsv"
@@ -70,7 +70,7 @@ def test_an_accepted_name_is_its_own(tmp_path):
     assert look_up(write(tmp_path, ACCEPTED), "anemonoides nemorosa").gbif_id == 2
 
 
-def test_the_accepted_name_wins_over_synonyms_that_are_written_alike(tmp_path):
+def test_the_accepted_name_takes_precedence_over_synonyms_with_the_same_spelling(tmp_path):
     homonyms = [row(1, "Rosa alba", accepted=2, author="All."), row(3, "Rosa alba"), row(4, "Rosa alba", accepted=2)]
     assert look_up(write(tmp_path, *homonyms, ACCEPTED), "rosa alba").gbif_id == 3
 
@@ -85,7 +85,7 @@ def test_homonyms_of_one_plant_are_not(tmp_path):
     assert look_up(write(tmp_path, *rows), "rosa alba").gbif_id == 2
 
 
-def test_where_accepted_homonyms_disagree_nothing_is_claimed(tmp_path):
+def test_fields_in_which_accepted_homonyms_disagree_are_empty(tmp_path):
     name = look_up(write(tmp_path, row(1, "Rosa alba"), row(2, "Rosa alba", author="All.")), "rosa alba")
     assert (name.gbif_id, name.author, name.family) == (None, "", "Ranunculaceae")
 
@@ -102,11 +102,11 @@ def test_a_synonym_that_leads_nowhere_ends_without_an_error(link, found, tmp_pat
 
 
 @pytest.mark.parametrize("status", ["misapplied", "Misapplied", "proparte synonym"])
-def test_what_only_partly_means_another_name_is_no_synonym(status, tmp_path):
+def test_misapplied_and_pro_parte_names_are_not_synonyms(status, tmp_path):
     assert read_synonyms(write(tmp_path, row(1, "Rosa alba", 2, status), ACCEPTED), {"rosa alba"}) == {}
 
 
-def test_a_synonym_of_something_that_is_no_species_is_passed_over(tmp_path):
+def test_a_synonym_of_another_rank_is_ignored(tmp_path):
     path = write(tmp_path, row(1, "Rosa alba", 2), row(2, "Rosa"))
     assert read_synonyms(path, {"rosa alba"}) == {}
     assert look_up(path, "rosa").rank == "genus"
@@ -153,7 +153,7 @@ def test_the_archive_of_kew_is_read_as_it_is(tmp_path):
     assert name.gbif_id is None  # these numbers are Kew's
 
 
-def test_short_lines_and_names_of_other_alphabets_are_passed_over(tmp_path):
+def test_short_lines_and_names_of_other_alphabets_are_skipped(tmp_path):
     path = write(tmp_path, ("1", "x"), row(5, "Роза белая"), ACCEPTED)
     assert look_up(path, "anemonoides nemorosa").gbif_id == 2
 

@@ -36,7 +36,7 @@ class Bomb:
         return (open, (str(self.path), "w"))
 
 
-def test_a_checkpoint_survives_the_disk(tmp_path):
+def test_a_checkpoint_reads_back_as_it_was_written(tmp_path):
     write_checkpoint(tmp_path / "run" / "last.pt", TINY)
     found = read_checkpoint(tmp_path / "run" / "last.pt")
     assert torch.equal(found.network["weight"], TINY.network["weight"])
@@ -44,7 +44,7 @@ def test_a_checkpoint_survives_the_disk(tmp_path):
     assert plain[0] == plain[1]
 
 
-def test_a_failed_write_leaves_the_old_checkpoint_and_harms_no_later_one(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_checkpoint_and_the_next_write_works(tmp_path, monkeypatch):
     path = tmp_path / "last.pt"
     write_checkpoint(path, TINY)
 
@@ -111,7 +111,7 @@ def test_a_damaged_checkpoint_is_one_clear_error(kind, tmp_path):
     assert caught.value.remedy
 
 
-def test_a_checkpoint_that_counts_batches_is_told_as_one_of_an_older_format(tmp_path):
+def test_a_checkpoint_that_counts_batches_is_refused_as_an_older_format(tmp_path):
     old = {**msgspec.structs.asdict(TINY), "format": 1, "position": {"epoch": 1, "batch": 2, "step": 3, "best": 0.5}}
     torch.save(old, tmp_path / "last.pt")
     with pytest.raises(CheckpointError, match=rf"another version .*format 1; expected format {FORMAT}.*--weights"):

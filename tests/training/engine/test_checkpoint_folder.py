@@ -44,25 +44,25 @@ def kept(tmp_path):
     return folder
 
 
-def test_the_newest_few_are_kept_and_the_best_whatever_its_age(kept, tmp_path):
+def test_the_newest_few_and_the_best_are_kept(kept, tmp_path):
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["best.pt", "last.pt", "step-000000003.pt", "step-000000004.pt", "step-000000005.pt"]
     assert read_checkpoint(tmp_path / "best.pt").position == {"step": 2}
     assert read_checkpoint(tmp_path / "last.pt").position == {"step": 5}
 
 
-def test_the_newest_is_what_a_run_goes_on_from(kept, tmp_path):
+def test_a_run_resumes_from_the_newest_checkpoint(kept, tmp_path):
     path, checkpoint, damaged = kept.newest()
     assert (path.name, checkpoint.position, damaged) == ("step-000000005.pt", {"step": 5}, [])
 
 
-def test_one_changed_bit_is_noticed(kept, tmp_path):
+def test_one_changed_bit_is_detected(kept, tmp_path):
     flip_a_bit(tmp_path / "last.pt")
     with pytest.raises(DamagedCheckpoint, match="checksum"):
         read_checkpoint(tmp_path / "last.pt")
 
 
-def test_a_damaged_newest_falls_back_to_the_one_before_with_a_warning(kept, tmp_path):
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(kept, tmp_path):
     (tmp_path / "last.pt").unlink()
     (tmp_path / "step-000000005.pt").write_bytes(b"half a file")
     flip_a_bit(tmp_path / "step-000000004.pt")
@@ -79,7 +79,7 @@ def test_one_file_with_two_names_is_tried_once(kept, tmp_path):
     assert len(damaged) == 1
 
 
-def test_nothing_sound_is_an_error_about_the_newest(tmp_path):
+def test_if_every_checkpoint_is_damaged_the_error_names_the_newest(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=3)
     folder.save(checkpoint_of(1), 1)
     for path in tmp_path.iterdir():
@@ -88,7 +88,7 @@ def test_nothing_sound_is_an_error_about_the_newest(tmp_path):
         folder.newest()
 
 
-def test_nothing_at_all_is_told_with_the_remedy(tmp_path):
+def test_an_empty_folder_is_an_error_with_a_remedy(tmp_path):
     with pytest.raises(CheckpointError, match=r"no such checkpoint.*without --resume"):
         CheckpointFolder(tmp_path, keep=3).newest()
 

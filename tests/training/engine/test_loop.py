@@ -231,7 +231,7 @@ def test_bf16_trains_on_a_cpu(data, tmp_path):
     assert len(losses_by_step(run)) == 2
 
 
-def test_cuda_is_refused_where_there_is_none(monkeypatch):
+def test_cuda_is_refused_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BotanifyError, match="--device cpu"):
         choose_device(HardwareRecipe(device="cuda"))

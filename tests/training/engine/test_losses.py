@@ -72,7 +72,7 @@ def test_over_outputs_it_is_exactly_torch_s_cross_entropy(dtype):
     assert torch.equal(found, F.cross_entropy(logits.to(dtype).float(), targets, label_smoothing=0.1))
 
 
-def test_where_each_taxon_has_one_output_the_target_makes_no_difference():
+def test_if_each_taxon_has_one_output_the_target_makes_no_difference():
     batch = tensors(*make_batch(3))
     over_taxa, over_outputs = (
         TrainingLoss(LossRecipe(target=target, logit_adjustment=1.0), ONE_EACH, CPU)(*batch)
@@ -217,7 +217,7 @@ def test_sampling_counts_by_the_target(long_tailed):
 
 @pytest.mark.parametrize("target", ["output", "taxon"])
 @pytest.mark.parametrize("sampling", ["every_picture", "square_root", "class_balanced"])
-def test_the_draws_are_those_that_the_sampler_makes(long_tailed, sampling, target):
+def test_expected_samples_match_those_of_the_sampler(long_tailed, sampling, target):
     rows = long_tailed.rows_of("train")
     labels = labels_for_sampling(long_tailed, rows, target)
     batches = EpochBatches(rows, len(rows), 0, sampling=sampling, labels=labels)

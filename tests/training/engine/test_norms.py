@@ -70,7 +70,7 @@ POLICY = [
 
 
 @pytest.mark.parametrize(("batch_size", "num_ranks", "device", "weights", "kind", "anew", "reason"), POLICY)
-def test_auto_goes_by_the_pictures_of_a_step(batch_size, num_ranks, device, weights, kind, anew, reason):
+def test_auto_chooses_by_the_pictures_of_a_step(batch_size, num_ranks, device, weights, kind, anew, reason):
     found = choose(batch_size, num_ranks=num_ranks, device=device, weights=weights)
     assert (found.kind, found.reestimate) == (kind, anew)
     assert found.explanation.startswith("BatchNorm")
@@ -87,7 +87,7 @@ def test_auto_goes_by_the_pictures_of_a_step(batch_size, num_ranks, device, weig
         ("sync", 1, CPU, "leave"),  # all ranks are this one
     ],
 )
-def test_what_is_asked_for_is_done_whatever_the_batch(asked, num_ranks, device, kind):
+def test_requested_norms_are_used_at_any_batch_size(asked, num_ranks, device, kind):
     found = choose(4, asked, num_ranks, device, ghost_size=2)
     assert (found.kind, found.reestimate) == (kind, False)
 
@@ -102,7 +102,7 @@ def test_what_is_asked_for_is_done_whatever_the_batch(asked, num_ranks, device, 
         (1, {"norms": "ghost"}, ["set a larger --batch-size"]),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_remedy(batch_size, options, told):
+def test_impossible_norms_are_refused_with_a_remedy(batch_size, options, told):
     with pytest.raises(RecipeError) as caught:
         choose(batch_size, **options)
     assert all(words in str(caught.value) for words in told)
@@ -183,7 +183,7 @@ def require_same(found, expected):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_the_formula_for_compilers_does_what_the_kernels_do(monkeypatch):
+def test_the_formula_for_compilers_equals_the_kernels(monkeypatch):
     _, ghost = make_norm()
     for_compilers = copy.deepcopy(ghost)
     expected = run_a_step(ghost)
@@ -193,7 +193,7 @@ def test_the_formula_for_compilers_does_what_the_kernels_do(monkeypatch):
 
 
 @pytest.mark.slow
-def test_ghost_groups_are_traced_whole():
+def test_ghost_groups_are_traced_without_graph_breaks():
     _, ghost = make_norm()
     traced = copy.deepcopy(ghost)
     traced.compile(backend="eager", fullgraph=True, dynamic=False)
@@ -227,7 +227,7 @@ def population(seen):
 
 
 @pytest.mark.parametrize("norms", [LEAVE, GHOST])
-def test_estimating_anew_gives_the_statistics_of_all_pictures_together(norms):
+def test_reestimation_gives_the_statistics_of_all_pictures_together(norms):
     network = make_network(norms)
     network.eval()
     batches = [(seed + 1) * make_pictures(size, seed) + seed for seed, size in enumerate((8, 8, 5))]
@@ -244,7 +244,7 @@ def test_estimating_anew_gives_the_statistics_of_all_pictures_together(norms):
         assert torch.allclose(norm.running_var, var, rtol=1e-4)
 
 
-def test_dropout_rests_while_statistics_are_estimated_anew():
+def test_dropout_is_off_while_statistics_are_reestimated():
     network = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm2d(3))
     pictures = make_pictures()
     reestimate(network, [pictures])
@@ -253,7 +253,7 @@ def test_dropout_rests_while_statistics_are_estimated_anew():
     assert torch.allclose(network[1].running_var, var, rtol=1e-4)
 
 
-def test_estimating_anew_heals_statistics_that_are_no_numbers():
+def test_reestimation_replaces_statistics_that_are_not_finite():
     network = make_network()
     for norm in norms_of(network):
         norm.running_mean.fill_(torch.nan)
@@ -261,7 +261,7 @@ def test_estimating_anew_heals_statistics_that_are_no_numbers():
     assert all(value.isfinite().all() for value in network.state_dict().values())
 
 
-def test_estimating_anew_leaves_everything_else_as_it_was():
+def test_reestimation_changes_nothing_else():
     network = make_network()
     network.train()
     freeze_norms(network)
@@ -300,7 +300,7 @@ def test_synchronized_norms_keep_the_activation_that_timm_fuses():
     assert torch.equal(network.eval()(make_pictures()), plain.eval()(make_pictures()))
 
 
-def test_a_choice_can_be_written_down():
+def test_a_choice_can_be_serialized():
     assert msgspec.convert(msgspec.to_builtins(GHOST), NormChoice) == GHOST
 
 

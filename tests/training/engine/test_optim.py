@@ -24,7 +24,7 @@ def rates(schedule, steps_per_epoch):
 
 
 @pytest.mark.parametrize("architecture", ["test_efficientnet", "efficientnet_b4"])
-def test_backbone_and_head_have_their_rates_and_norms_and_biases_are_spared(architecture):
+def test_backbone_and_head_have_their_rates_and_norms_and_biases_have_no_decay(architecture):
     network = PlantNetwork(architecture, 5)
     groups = build_optimizer(network, ScheduleRecipe()).param_groups
     assert [(group["lr"], group["weight_decay"]) for group in groups] == [
@@ -48,7 +48,7 @@ def test_every_parameter_is_optimized_exactly_once():
     assert set(optimized) == {id(parameter) for parameter in network.parameters()}
 
 
-def test_rates_fall_from_their_peak_to_nothing_along_a_cosine():
+def test_rates_fall_from_their_peak_to_zero_along_a_cosine():
     found = rates(ScheduleRecipe(epochs=4), steps_per_epoch=5)
     for step, (backbone, head) in enumerate(found):
         share = (1 + math.cos(math.pi * step / 20)) / 2
@@ -107,14 +107,14 @@ def step_by_step(schedule, from_step=0, carry=None, load=True):
 
 @pytest.mark.parametrize("load", [True, False], ids=["saved schedule", "schedule made anew"])
 @pytest.mark.parametrize("warmup_epochs", [0.0, 0.5])
-def test_steps_go_on_from_a_saved_state_as_if_nothing_had_happened(warmup_epochs, load):
+def test_steps_from_a_saved_state_equal_uninterrupted_ones(warmup_epochs, load):
     schedule = ScheduleRecipe(epochs=2, warmup_epochs=warmup_epochs, head_lr=0.1, backbone_lr=0.1)
     whole, carry, _ = step_by_step(schedule)
     resumed, _, _ = step_by_step(schedule, from_step=5, carry=carry, load=load)
     assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
 
 
-def test_loaded_moments_lie_in_memory_as_their_parameters_do():
+def test_loaded_moments_have_the_memory_format_of_their_parameters():
     def steps(layout, carry=None, num_steps=2):
         torch.manual_seed(0)
         network = PlantNetwork("test_efficientnet", 3).to(memory_format=layout)
@@ -135,7 +135,7 @@ def test_loaded_moments_lie_in_memory_as_their_parameters_do():
     assert all(torch.allclose(value, ends[1][name], atol=1e-7) for name, value in ends[0].items())
 
 
-def test_a_schedule_made_anew_has_its_own_rates():
+def test_a_new_schedule_has_its_own_rates():
     _, carry, _ = step_by_step(ScheduleRecipe(epochs=2))
     slower = ScheduleRecipe(epochs=3, backbone_lr=1e-6, head_lr=2e-6, weight_decay=0.5)
     with warnings.catch_warnings():

@@ -117,7 +117,7 @@ def test_the_rows_of_the_classifier_follow_their_keys(keys, tmp_path):
     assert ("the rest starts at random" in note) == (num_known < len(keys))
 
 
-def test_as_many_outputs_of_other_plants_take_no_row(tmp_path):
+def test_outputs_of_other_plants_take_no_row_even_if_their_number_is_equal(tmp_path):
     path, _ = save_checkpoint(tmp_path, ["a", "b", "c"])
     network, fresh, note = load_by_key(path, ["x", "y", "z"])
     assert all(torch.equal(value, fresh[name]) for name, value in network.head.state_dict().items())
@@ -157,7 +157,7 @@ def test_weights_of_another_architecture_are_refused_and_change_nothing(kind, tm
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
-def test_files_that_hold_no_weights_are_told(tmp_path):
+def test_files_without_weights_are_an_error(tmp_path):
     contents = {
         "a.pth": pickle.dumps({"a": print}),
         "b.pth": b"garbage",
@@ -229,7 +229,7 @@ def no_hub_at_all():
         (no_hub_at_all, False),
     ],
 )
-def test_only_a_hub_that_answers_is_asked_for_weights(hub, reached, monkeypatch):
+def test_weights_are_fetched_only_if_the_hub_answers(hub, reached, monkeypatch):
     asked = []
 
     def create_model(name, *, pretrained):
@@ -263,7 +263,7 @@ def test_weights_in_the_cache_need_no_hub(monkeypatch, tmp_path):
     require_loaded(network, published, head=False)
 
 
-def test_imagenet_without_a_network_connection_is_one_line_with_both_ways_out(data, tmp_path, monkeypatch, capsys):
+def test_imagenet_without_a_network_connection_is_one_line_with_both_remedies(data, tmp_path, monkeypatch, capsys):
     arguments = (RECIPE, "--data", data, "--run", tmp_path / "run", "--weights", "imagenet")
     monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
     started = time.monotonic()

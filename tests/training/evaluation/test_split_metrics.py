@@ -45,7 +45,7 @@ def test_every_share_carries_its_number_and_interval():
     assert found.macro_top1_taxon.value == pytest.approx((1 + 1 / 2) / 2)
 
 
-def test_the_temperature_changes_confidence_and_not_the_winner():
+def test_the_temperature_changes_confidence_and_not_the_most_likely_taxon():
     logits = np.log(np.array([CERTAIN_IRIS], dtype=np.float32))
     sharp, soft = (calibrated_predictions(logits, np.array([0]), np.array([0]), TAXONOMY, t) for t in (0.5, 2.0))
     assert sharp.outputs_NO[0, 0] == pytest.approx(0.64 / 0.66)
@@ -71,7 +71,7 @@ def test_metrics_are_computed_for_all_pictures_and_each_source(two_sources):
     assert (confusion.right, confusion.named, confusion.count) == ("Rosa alba", "Iris alba", 1)
 
 
-def test_the_hardest_class_comes_first():
+def test_the_class_with_the_lowest_accuracy_comes_first():
     rows = list(class_metrics(predictions([CERTAIN_IRIS, SPREAD, CERTAIN_IRIS], [1, 2, 0]), TAXONOMY))
     assert [(row.scientific_name, row.num_pictures, row.top1, row.top5) for row in rows] == [
         ("Rosa alba", 2, 0.5, 1.0),

@@ -115,7 +115,7 @@ def test_a_folder_with_other_files_is_rejected_unchanged(kind, tmp_path):
     assert mine.read_bytes() == b"precious"
 
 
-def test_of_two_processes_that_draw_at_once_the_first_wins(plain_pictures, tmp_path, monkeypatch):
+def test_of_two_processes_that_draw_at_once_the_first_one_creates_the_data(plain_pictures, tmp_path, monkeypatch):
     ensure_training_data(asked(tmp_path / "theirs"), seed=0)
     write_manifest = training_data.write_manifest
 

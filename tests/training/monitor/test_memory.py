@@ -62,7 +62,7 @@ def test_a_convolution_without_an_engine_counts_as_a_batch_that_does_not_fit():
     assert largest_fitting_batch(dry_run, 12) == 3
 
 
-def test_another_error_in_a_rehearsal_is_not_hidden():
+def test_another_error_in_a_dry_run_is_raised():
     def dry_run(_size):
         raise RuntimeError("shapes do not match")
 

@@ -78,7 +78,7 @@ def test_json_reads_back_as_the_same_report(written):
     assert msgspec.json.decode((written / JSON_FILE).read_bytes(), type=Report) == make_report()
 
 
-def test_everything_left_out_stands_in_page_and_json_with_reason_and_remedy(written, page):
+def test_everything_left_out_is_in_page_and_json_with_reason_and_remedy(written, page):
     expected = json.loads((written / JSON_FILE).read_text())["left_out"]
     for entry in LEFT_OUT:
         assert entry.picture in page.text
@@ -94,7 +94,7 @@ def test_what_a_data_set_wrote_is_text_and_never_markup(page):
     assert "Small & green" in page.text
 
 
-def test_the_page_needs_nothing_but_itself(text, page):
+def test_the_page_loads_no_other_file(text, page):
     assert not page.all("script")
     assert not page.all("link")
     assert all(image["src"].startswith("data:image/jpeg;base64,") for image in page.all("img"))
@@ -106,7 +106,7 @@ def test_the_page_needs_nothing_but_itself(text, page):
     assert "url(http" not in text
 
 
-def test_every_link_leads_somewhere_and_no_id_stands_twice(page):
+def test_every_link_has_a_target_and_every_id_is_unique(page):
     ids = [element["id"] for _, element in page.elements if "id" in element]
     assert len(ids) == len(set(ids))
     assert {anchor["href"].removeprefix("#") for anchor in page.all("a")} <= set(ids)
@@ -125,7 +125,7 @@ def test_pictures_plots_and_tables_have_labels_for_a_screen_reader(page):
     assert all(header["scope"] in ("row", "col") for header in page.all("th"))
 
 
-def test_numbers_stand_up_front(page):
+def test_the_totals_come_first(page):
     assert (
         "Result: 5 pictures in 3 classes (3 taxa) from 2 sources: 3 train, 1 validation, 1 test; "
         f"{len(MEANINGS)} pictures were left out." in page.text
@@ -162,7 +162,7 @@ def test_a_clean_collection_has_a_page_too():
     assert "Nothing is known of its licenses" in shown
 
 
-def test_no_pictures_no_plots():
+def test_a_report_without_pictures_has_no_plots():
     page = Page(render_page(make_report(**NO_PLOTS), {}))
     assert page.all("svg") == []
 

@@ -21,7 +21,7 @@ def opened(jpeg):
     return np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB")).astype(int)
 
 
-def test_pictures_stand_in_rows_in_their_order(tmp_path):
+def test_pictures_fill_the_rows_in_their_order(tmp_path):
     colors = ["red", "lime", "blue"]
     files = [(color, plain(tmp_path / f"{color}.png", color)) for color in colors]
     sheet = opened(contact_sheet_jpeg(files, columns=2, cell_px=64))
@@ -31,7 +31,7 @@ def test_pictures_stand_in_rows_in_their_order(tmp_path):
     assert sheet[height // 2 + 32, 3 * width // 4].min() > 240  # nothing in the fourth place
 
 
-def test_a_file_that_has_gone_leaves_its_cell_empty(tmp_path):
+def test_a_deleted_file_leaves_its_cell_empty(tmp_path):
     there = plain(tmp_path / "there.png", "red")
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"<!doctype html>")

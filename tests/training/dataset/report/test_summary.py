@@ -78,7 +78,7 @@ def test_left_out_is_counted_by_code_and_source_and_kept_whole():
     assert {source.name: source.num_left_out for source in report.sources} == {"wild": len(MEANINGS) + 12, "house": 1}
 
 
-def test_an_unknown_code_is_shown_all_the_same():
+def test_an_unknown_code_is_shown_too():
     report = make_report(left_out=[LeftOut(picture="wild:a.jpg", code="solar_flare", reason="too bright")])
     assert [(reason.code, reason.title) for reason in report.reasons] == [("solar_flare", UNKNOWN.title)]
 
@@ -105,12 +105,12 @@ def test_the_median_is_of_the_short_side():
     assert [source.median_short_side_px for source in make_report().sources] == [450, 2000]
 
 
-def test_a_file_name_that_is_no_text_does_not_fail_the_report():
+def test_a_file_name_that_is_not_utf8_does_not_fail_the_report():
     report = make_report(left_out=[LeftOut(picture="wild:\udcff.jpg", code="copy", reason="as wild:\udcfe.jpg")])
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report).left_out[0].picture == "wild:\\udcff.jpg"
 
 
-def test_nothing_left_is_reported_too():
+def test_a_report_of_no_pictures_is_possible():
     report = make_report(pictures=[], splits=[])
     assert (report.num_pictures, report.short_sides_px.edges) == (0, ())
 

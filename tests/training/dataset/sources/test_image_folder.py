@@ -31,7 +31,7 @@ def make(root, *names):
         ("(Helianthus annuus)", ("(Helianthus annuus)", "")),
     ],
 )
-def test_a_folder_name_is_taken_apart(folder, names):
+def test_a_folder_name_is_split_into_both_names(folder, names):
     assert split_class_name(folder) == names
 
 
@@ -55,7 +55,7 @@ def test_pictures_of_a_class_share_it_and_the_license_of_the_source(tmp_path):
     assert (iris.split, iris.group) == (None, "")
 
 
-def test_files_that_are_no_pictures_are_listed_by_name(tmp_path):
+def test_files_that_are_not_pictures_are_listed_by_name(tmp_path):
     make(tmp_path, "Iris/1.jpg", "Iris/notes.TXT", "Iris/deep/list.csv", "Iris/no suffix")
     (tmp_path / "Iris/broken.jpg").symlink_to(tmp_path / "nowhere.jpg")
     reading = read_image_folder("plants", tmp_path)
@@ -77,7 +77,7 @@ def test_a_class_folder_without_pictures_is_listed(inside, tmp_path):
     )
 
 
-def test_a_class_folder_may_be_a_link_but_links_further_down_form_no_circle(tmp_path):
+def test_a_class_folder_may_be_a_link_but_links_below_it_are_not_followed(tmp_path):
     make(tmp_path, "elsewhere/1.jpg", "plants/Rosa/1.jpg")
     (tmp_path / "plants/Iris").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere/round").symlink_to(tmp_path / "plants")
@@ -87,18 +87,18 @@ def test_a_class_folder_may_be_a_link_but_links_further_down_form_no_circle(tmp_
 
 
 @pytest.mark.parametrize("names", [["a.jpg"], ["Rosa/notes.txt"], ["Rosa/"], []])
-def test_a_folder_without_pictures_is_told(names, tmp_path):
+def test_a_folder_without_pictures_is_an_error(names, tmp_path):
     with pytest.raises(DataError, match=r"the folder holds no pictures .* folder above the class folders"):
         read_image_folder("plants", make(tmp_path, *names))
 
 
-def test_a_missing_folder_is_told(tmp_path):
+def test_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(DataError, match="no such folder"):
         read_image_folder("plants", tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", [b"G\xe4nsebl\xfcmchen/1.jpg", b"Bellis/G\xe4nse.jpg"])
-def test_a_name_that_is_no_utf8_is_told(name, tmp_path):
+def test_a_name_that_is_not_utf8_is_an_error(name, tmp_path):
     path = os.path.join(os.fsencode(tmp_path), name)  # noqa: PTH118 - a Path takes no bytes
     try:
         os.mkdir(os.path.dirname(path))  # noqa: PTH102, PTH120

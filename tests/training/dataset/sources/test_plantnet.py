@@ -118,7 +118,7 @@ def test_a_fault_is_one_error_that_names_the_file(fault, tmp_path):
 
 
 @pytest.mark.parametrize("missing", [METADATA_FILE, NAMES_FILE])
-def test_a_missing_file_is_told(missing, tmp_path):
+def test_a_missing_file_is_an_error(missing, tmp_path):
     (write(tmp_path, {"ab": picture()}, {"1356022": CROCUS}) / missing).unlink()
     with pytest.raises(DataError, match=rf"is missing \(got .*{missing}"):
         read_plantnet("plantnet", tmp_path)

@@ -45,7 +45,7 @@ def test_a_list_saved_by_a_spreadsheet_is_read(tmp_path):
     assert (record.path, record.plant.name) == ("a.jpg", "Rosa canina")
 
 
-def test_a_row_says_all_that_a_record_can_hold(tmp_path):
+def test_a_row_can_fill_every_field_of_a_record(tmp_path):
     columns = f"{HEADER},common_name,genus,family,order,group,author,licence,taken_on,latitude,longitude,class_id"
     row = "a.jpg,Rosa canina,Dog rose,Rosa,Rosaceae,Rosales,bush 1,Ada,CC0,2024-05-31,-12.5,180,17"
     (record,) = read(tmp_path, f"{columns}\n{row}\n", default="CC BY 4.0")
@@ -61,7 +61,7 @@ def test_a_row_may_be_shorter_than_the_header(tmp_path):
     assert (record.author, record.license, record.taken_on, record.coordinates) == ("", "CC0", None, None)
 
 
-def test_a_class_is_shared_and_known_by_what_any_of_its_rows_says(tmp_path):
+def test_a_class_is_shared_and_combined_from_all_of_its_rows(tmp_path):
     rows = "a.jpg,Rosa canina,,\nb.jpg,Rosa canina,Rosaceae,\nc.jpg,Rosa canina,,Dog rose\nd.jpg,Iris,,\n"
     *roses, iris = read(tmp_path, f"{HEADER},family,common_name\n{rows}")
     assert {id(rose.plant) for rose in roses} == {id(roses[0].plant)}
@@ -71,7 +71,7 @@ def test_a_class_is_shared_and_known_by_what_any_of_its_rows_says(tmp_path):
     assert iris.plant == SourceClass(class_id="Iris", name="Iris")
 
 
-def test_classes_of_one_name_stay_apart_by_their_id(tmp_path):
+def test_classes_with_one_name_are_distinguished_by_their_id(tmp_path):
     first, second = read(tmp_path, f"{HEADER},class_id\na.jpg,Rosa,1\nb.jpg,Rosa,2\n")
     assert (first.plant.class_id, second.plant.class_id) == ("1", "2")
 
@@ -116,18 +116,18 @@ def test_a_mistake_names_its_line(kind, tmp_path):
         (f"{HEADER}\n", "the list has no pictures"),
     ],
 )
-def test_a_list_that_lacks_something_is_an_error(text, expected, tmp_path):
+def test_a_list_without_rows_or_required_columns_is_an_error(text, expected, tmp_path):
     with pytest.raises(DataError, match=expected):
         read(tmp_path, text)
 
 
-def test_a_missing_list_is_told(tmp_path):
+def test_a_missing_list_is_an_error(tmp_path):
     with pytest.raises(DataError, match="no such list"):
         read_table("mine", tmp_path / "nowhere.csv")
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00p", b'path,scientific_name\n"' + b"x" * 200_000])
-def test_bytes_that_are_no_csv_are_told(content, tmp_path):
+def test_bytes_that_are_not_csv_are_an_error(content, tmp_path):
     (tmp_path / "list.csv").write_bytes(content)
     with pytest.raises(DataError, match="not a UTF-8 CSV"):
         read_table("mine", tmp_path / "list.csv")
