@@ -130,8 +130,8 @@ def test_bundle_of_an_early_version_without_further_precisions_loads(sealed):
         del record["left_out"]
         for network in record["networks"].values():
             del network["metrics"], network["note"]
-            for gate in network["gates"]:
-                del gate["at_least"]
+            for check in network["gates"]:
+                del check["at_least"]
 
     edit(sealed / BUNDLE_FILE, forget)
     with warnings.catch_warnings(action="error"):
@@ -397,7 +397,7 @@ def test_empty_folder_counts_as_existing(tmp_path, network_file):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"label_hash": "0" * 64}, "label hash"),
         ({"format_version": 2}, "another bundle format"),
@@ -410,10 +410,10 @@ def test_empty_folder_counts_as_existing(tmp_path, network_file):
     ],
     ids=["hash", "format", "outputs", "file", "temperature", "no number", "no network", "input"],
 )
-def test_bundle_that_does_not_verify_leaves_nothing(tmp_path, network_file, change, told):
+def test_bundle_that_does_not_verify_leaves_nothing(tmp_path, network_file, change, expected):
     place = tmp_path / "place"
     place.mkdir()
-    with pytest.raises(BundleError, match=told):
+    with pytest.raises(BundleError, match=expected):
         seal_tiny(place / "tiny", network_file, record=bundle_record(**change))
     assert nothing_is_left_in(place)
 

@@ -109,7 +109,7 @@ def test_other_inputs_or_outputs_are_refused(tmp_path, change):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"input_shape": (1, 3, SIDE_PX, SIDE_PX)}, f"[1, 3, {SIDE_PX}, {SIDE_PX}]"),
         ({"input_shape": ("batch", SIDE_PX, SIDE_PX, 3), "side_axes": (1, 2)}, f"{SIDE_PX}, 3]"),
@@ -117,10 +117,10 @@ def test_other_inputs_or_outputs_are_refused(tmp_path, change):
     ],
     ids=["fixed batch", "channels last", "bytes"],
 )
-def test_network_with_another_input_shape_is_refused(tmp_path, change, told):
+def test_network_with_another_input_shape_is_refused(tmp_path, change, expected):
     message = refusal(write_network(tmp_path / NETWORK, **change))
     assert "does not take pictures in the shape of a bundle's network" in message
-    assert told in message
+    assert expected in message
 
 
 KEYS = TAXONOMY.output_keys

@@ -19,7 +19,7 @@ from training.prepare import Folder, prepare
 @pytest.fixture(scope="module")
 def both(bundle, finished_run, data, tmp_path_factory):
     """Checkpoint and bundle evaluated on the test split, and the folder with all files."""
-    out = tmp_path_factory.mktemp("judged") / "report"
+    out = tmp_path_factory.mktemp("evaluated") / "report"
     subjects = {"checkpoint": finished_run / "last.pt", "bundle": bundle.folder}
     return evaluate(Evaluate(data=data, out=out, workers=0, **subjects)), out
 
@@ -108,9 +108,9 @@ def test_a_negative_number_of_workers_is_a_one_line_error(data, monkeypatch, cap
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    told = capsys.readouterr().err
-    require_one_line(told, "bad_recipe")
-    assert "workers" in told
+    stderr = capsys.readouterr().err
+    require_one_line(stderr, "bad_recipe")
+    assert "workers" in stderr
 
 
 def test_the_figures_are_printed_and_the_two_are_compared(bundle, finished_run, data, capsys, monkeypatch):
@@ -132,9 +132,9 @@ def test_nothing_to_evaluate_is_a_one_line_error(data, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    told = capsys.readouterr().err
-    require_one_line(told, "bad_data")
-    assert "--checkpoint FILE, --bundle DIR" in told
+    stderr = capsys.readouterr().err
+    require_one_line(stderr, "bad_data")
+    assert "--checkpoint FILE, --bundle DIR" in stderr
 
 
 def test_data_with_other_outputs_is_refused(bundle, pictures, tmp_path):

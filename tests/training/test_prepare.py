@@ -18,7 +18,7 @@ from training.prepare import Folder, Table, main, prepare
 
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch):
-    """They take two seconds a preparation; tests of the report and of whole preparations look at them."""
+    """Replaces the plots, which take two seconds for each preparation and have tests of their own."""
     monkeypatch.setattr("training.dataset.report.plots.plots", lambda report: {})
 
 
@@ -141,7 +141,7 @@ def test_published_splits_stay(pictures, tmp_path):
     published = {path: ("train", "val", "test")[at % 3] for at, path in enumerate(sorted(pictures.rglob("*.jpg")))}
     rows = [(path, path.parent.name, split) for path, split in published.items()]
     table = write_table(tmp_path / "list.csv", rows, ("path", "scientific_name", "split"))
-    # The drawings are so simple that some look alike; here none may be left out for that.
+    # The drawings are so simple that some have near hashes; here none may be left out as a near copy.
     prepare(Table(table=table, out=tmp_path / "data", workers=1, near_copy_bits=0))
     manifest = Manifest(tmp_path / "data")
     splits = manifest.table["split"].to_pylist()
@@ -175,7 +175,7 @@ def test_pictures_may_lie_outside_the_folder_of_a_relative_list(tmp_path, monkey
 
 
 HEADER, ROW = "path,scientific_name\n", "a.png,Rosa rubra\n"
-# Files of a source that cannot be prepared, the arguments that name it, and a piece of what the user is told.
+# Files of a source that cannot be prepared, the arguments that name it, and part of the expected message.
 BROKEN = {
     "no folder": ({}, "folder nowhere", "no such folder"),
     "no list": ({}, "table nowhere.csv", "no such list"),
@@ -192,7 +192,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_source_that_cannot_be_prepared_is_one_line_and_leaves_nothing(kind, tmp_path, monkeypatch, capsys):
-    files, arguments, told = BROKEN[kind]
+    files, arguments, expected = BROKEN[kind]
     draw("gold", "ellipse", 1).save(tmp_path / "a.png")
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -204,14 +204,14 @@ def test_a_source_that_cannot_be_prepared_is_one_line_and_leaves_nothing(kind, t
     assert ended.value.code == 1
     stderr = capsys.readouterr().err
     require_one_line(stderr, "bad_data")
-    assert told in stderr
+    assert expected in stderr
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
-    ("flag", "value", "told"), [("--test-share", "1.5", "test_share"), ("--source", "a:b", "without a colon")]
+    ("flag", "value", "expected"), [("--test-share", "1.5", "test_share"), ("--source", "a:b", "without a colon")]
 )
-def test_a_flag_out_of_range_is_one_line(flag, value, told, tmp_path, monkeypatch, capsys):
+def test_a_flag_out_of_range_is_one_line(flag, value, expected, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["prepare.py", "table", "list.csv", "--out", "data", flag, value])
     with pytest.raises(SystemExit) as ended:
@@ -219,7 +219,7 @@ def test_a_flag_out_of_range_is_one_line(flag, value, told, tmp_path, monkeypatc
     assert ended.value.code == 1
     stderr = capsys.readouterr().err
     require_one_line(stderr, "bad_recipe")
-    assert told in stderr
+    assert expected in stderr
     assert not (tmp_path / "data").exists()
 
 
@@ -241,7 +241,7 @@ def test_a_file_in_the_place_of_the_new_folder_is_one_line(pictures, tmp_path):
 
 @pytest.mark.parametrize("limit_kb", [4, 24])
 def test_a_full_disk_is_one_line_and_leaves_the_old_manifest(limit_kb, pictures, data, tmp_path):
-    """Files may not grow past the limit: first the journal, then the report meets it."""
+    """A limit on the file size, which the journal of the cache or the report exceeds."""
     shutil.copytree(data, tmp_path / "data")
     before = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir() if path.suffix != ".sqlite"}
     (tmp_path / "data" / "audit.sqlite").unlink()

@@ -106,7 +106,7 @@ def test_the_repeated_species_and_the_genus_are_found_by_name(report, data):
 def test_outputs_are_counted_by_the_rule(data, tmp_path):
     by_source = Counter(output.source for output in Manifest(data).taxonomy.outputs)
     assert by_source == {"inat2021": 8, "plantnet300k": 7, "house_plants": 5}
-    assert len(Manifest(data).taxonomy.taxa) == 18  # the sunflower stands in all three
+    assert len(Manifest(data).taxonomy.taxa) == 18  # all three data sets contain the sunflower
     across = Manifest(assembled(tmp_path, merge="across_sources")).taxonomy
     assert len(across.outputs) == len(across.taxa) == 18
 

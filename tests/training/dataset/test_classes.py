@@ -56,7 +56,7 @@ def invented_names():
 
 
 def plantnet_stand_in():
-    """As many names as in Pl@ntNet-300K, of which 62 are another way to write one of the others."""
+    """As many names as in Pl@ntNet-300K; 62 of them are another spelling of one of the others."""
     names = invented_names()[-NUM_PLANTNET:]
     ways = ("{} {} (Burm. f.) Steenis", "{} × {} L.", "{}  {}", "{} x {}")
     again = [ways[number % 4].format(*names[200 + number].split()) for number in range(62)]
@@ -64,7 +64,7 @@ def plantnet_stand_in():
 
 
 def three_sources(plantnet):
-    """Sources of the real sizes that share 100 plants, none of them among three."""
+    """Sources of the real sizes that share 100 plants; no plant is in all three."""
     invented = invented_names()
     single = {tuple(name.split()[:2]): name for name in plantnet if not {"x", "×", "spp."} & set(name.split())}
     shared = list(single.values())[:NUM_SHARED_WITH_PLANTNET]

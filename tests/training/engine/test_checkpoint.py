@@ -27,7 +27,7 @@ TINY = Checkpoint(
 
 
 class Bomb:
-    """Writes a file when it is unpickled the careless way."""
+    """Writes a file when it is unpickled without `weights_only`."""
 
     def __init__(self, path):
         self.path = path
@@ -105,9 +105,9 @@ def test_a_damaged_checkpoint_is_one_clear_error(kind, tmp_path):
     damaged(kind, path)
     with pytest.raises(CheckpointError) as caught:
         read_checkpoint(path)
-    told = str(caught.value)
-    assert str(path) in told
-    assert "\n" not in told
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
     assert caught.value.remedy
 
 

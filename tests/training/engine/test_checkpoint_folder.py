@@ -27,17 +27,17 @@ def checkpoint_of(step, value=0.0):
 
 
 def flip_a_bit(path):
-    """Changes one bit of the weights, as a worn disk does: the archive around them stays sound."""
+    """Changes one bit of the weights, as a failing disk does; the archive stays readable."""
     data = bytearray(path.read_bytes())
     where = data.index(torch.full((4,), read_checkpoint(path).network["weight"][0].item()).numpy().tobytes())
     data[where + 9] ^= 1
-    path.unlink()  # the file may have a second name, whose content is its own
+    path.unlink()  # the file may have a second hard link, whose content must not change
     path.write_bytes(data)
 
 
 @pytest.fixture
 def kept(tmp_path):
-    """Three kept of five, the second of them the best."""
+    """A folder in which five checkpoints were saved and three are kept; the second one is the best."""
     folder = CheckpointFolder(tmp_path, keep=3)
     for step in range(1, 6):
         folder.save(checkpoint_of(step), step, best=step == 2)

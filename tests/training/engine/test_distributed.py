@@ -94,9 +94,9 @@ def test_twenty_steps_of_two_ranks_have_the_losses_of_one_rank_with_the_same_glo
     weights = [read_checkpoint(run / "last.pt").network for run in (alone, both)]
     for name, value in weights[0].items():
         assert torch.allclose(value.float(), weights[1][name].float(), atol=1e-4), name
-    judged = [events(run, "epoch")[-1]["validation"] for run in (alone, both)]
-    assert judged[0]["loss"] == pytest.approx(judged[1]["loss"], abs=1e-4)
-    assert judged[0]["top1"]["num_pictures"] == judged[1]["top1"]["num_pictures"] == 3
+    validations = [events(run, "epoch")[-1]["validation"] for run in (alone, both)]
+    assert validations[0]["loss"] == pytest.approx(validations[1]["loss"], abs=1e-4)
+    assert validations[0]["top1"]["num_pictures"] == validations[1]["top1"]["num_pictures"] == 3
 
 
 @pytest.mark.slow

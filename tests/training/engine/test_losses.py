@@ -12,7 +12,7 @@ from training.loading.sampler import EpochBatches, labels_for_sampling
 from training.recipe import DataRecipe, LossRecipe, Recipe
 
 CPU = torch.device("cpu")
-# Taxa of 1, 2 and 3 outputs, whose outputs do not stand side by side.
+# Taxa of 1, 2 and 3 outputs; the outputs of a taxon are not adjacent.
 MIXED = TrainingClasses((2, 0, 1, 2, 1, 2), 3, (5.0, 100.0, 20.0, 7.0, 0.0, 3.0))
 ONE_EACH = TrainingClasses((1, 0, 2), 3, (90.0, 9.0, 0.0))
 
@@ -27,7 +27,7 @@ def make_batch(num_outputs, size=5, seed=0, scale=3.0):
 
 
 def loss_by_definition(logits_BO, targets_BO, recipe, classes):
-    """What the loss is, class by class."""
+    """The definition of the loss, computed class by class."""
     if recipe.target == "taxon":
         groups = [[o for o, t in enumerate(classes.taxon_of_output) if t == taxon] for taxon in range(classes.num_taxa)]
     else:
@@ -156,8 +156,8 @@ def balanced_accuracy_after(tau):
         return value
 
     optimizer.step(closure)
-    judged = torch.from_numpy(centers[:, None] + random.standard_normal((5, 400, 4))).float()
-    return (model(judged).argmax(2) == torch.arange(5)[:, None]).float().mean().item()
+    test_points = torch.from_numpy(centers[:, None] + random.standard_normal((5, 400, 4))).float()
+    return (model(test_points).argmax(2) == torch.arange(5)[:, None]).float().mean().item()
 
 
 def test_adjustment_lifts_balanced_accuracy_on_a_long_tail():

@@ -38,7 +38,7 @@ def make_pictures(size=8, seed=0):
 
 
 def make_norm(plain=False):
-    """A norm whose scales and statistics are no longer those it began with, and its ghost."""
+    """A norm with other scales and statistics than the initial ones, and its copy as a `GhostBatchNorm2d`."""
     norm = nn.BatchNorm2d(5) if plain else BatchNormAct2d(5, act_layer=nn.SiLU, momentum=0.3)
     for value in (norm.weight.data, norm.bias.data, norm.running_mean):
         value.normal_(generator=torch.Generator().manual_seed(3))
@@ -46,12 +46,12 @@ def make_norm(plain=False):
 
 
 def maps(size=12, seed=0):
-    """Activations whose groups lie apart."""
+    """Activations whose mean differs between groups."""
     found = torch.randn(size, 5, 6, 6, generator=torch.Generator().manual_seed(seed))
     return found * 2 + torch.arange(size)[:, None, None, None] / 4
 
 
-# Pictures a step, ranks, device, weights -> what is chosen, and a word of the reason.
+# Batch size, ranks, device, weights -> the choice, whether statistics are re-estimated, and part of the reason.
 POLICY = [
     (16, 1, CPU, "imagenet", "leave", False, "enough"),
     (256, 8, CUDA, "none", "leave", False, "enough"),
@@ -93,7 +93,7 @@ def test_requested_norms_are_used_at_any_batch_size(asked, num_ranks, device, ki
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "options", "told"),
+    ("batch_size", "options", "message"),
     [
         (16, {"norms": "sync", "num_ranks": 2}, ["sync on cpu", "CUDA", "--norms auto"]),
         (16, {"norms": "frozen", "weights": "none"}, ["random weights", "--weights imagenet"]),
@@ -102,10 +102,10 @@ def test_requested_norms_are_used_at_any_batch_size(asked, num_ranks, device, ki
         (1, {"norms": "ghost"}, ["set a larger --batch-size"]),
     ],
 )
-def test_impossible_norms_are_refused_with_a_remedy(batch_size, options, told):
+def test_impossible_norms_are_refused_with_a_remedy(batch_size, options, message):
     with pytest.raises(RecipeError) as caught:
         choose(batch_size, **options)
-    assert all(words in str(caught.value) for words in told)
+    assert all(words in str(caught.value) for words in message)
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -79,7 +79,7 @@ def test_a_warm_up_longer_than_the_run_still_leaves_a_run():
 
 
 def step_by_step(schedule, from_step=0, carry=None, load=True):
-    """Takes steps with gradients that follow from the step; gives the weights and what a checkpoint would hold."""
+    """Takes steps with gradients that depend on the step; returns the weights and what a checkpoint would hold."""
     torch.manual_seed(0)
     network = PlantNetwork("test_efficientnet", 3)
     optimizer = build_optimizer(network, schedule)

@@ -1,4 +1,4 @@
-"""The engine through its public face: micro-batches in, moved weights and readings out."""
+"""The public interface of the engine: micro-batches change the weights, and readings return losses and norms."""
 
 import copy
 
@@ -14,7 +14,7 @@ from training.engine.step import Engine, _allow_tf32
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 CLASSES = TrainingClasses(taxon_of_output=(0, 1, 2), num_taxa=3, samples_of_output=(4.0, 4.0, 4.0))
-# Without what draws at random, so that steps can be compared.
+# Without dropout, drop path and mixing, so that steps can be compared.
 STILL = ("--dropout", 0, "--drop-path", 0, "--cutmix", 0, "--weight-decay", 0, "--ema-decay", 0)
 STILL = (*STILL, "--label-smoothing", 0, "--backbone-lr", 0.01, "--head-lr", 0.01)
 

@@ -86,7 +86,7 @@ def test_a_checkpoint_of_ours_gives_its_moving_average(finished_run):
 
 
 def save_checkpoint(folder, keys, num_rows=None):
-    """A checkpoint as a run writes it, of which only the weights and the keys are of interest here."""
+    """Writes a checkpoint of a run; only its weights and keys matter to these tests."""
     torch.manual_seed(2)
     network = PlantNetwork(NAME, len(keys) if num_rows is None else num_rows)
     torch.nn.init.normal_(network.head.bias)
@@ -269,10 +269,10 @@ def test_imagenet_without_a_network_connection_is_one_line_with_both_remedies(da
     started = time.monotonic()
     with pytest.raises(SystemExit) as ended:
         main()
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert ended.value.code == 1
-    require_one_line(told, "bad_checkpoint")
-    assert "--weights FILE" in told
-    assert "--weights none" in told
+    require_one_line(stderr, "bad_checkpoint")
+    assert "--weights FILE" in stderr
+    assert "--weights none" in stderr
     assert time.monotonic() - started < 30
     assert not (tmp_path / "run").exists()

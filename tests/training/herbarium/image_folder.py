@@ -1,4 +1,4 @@
-"""Drawn plants as a folder of class folders, for tests that need photographs of somebody's own plants."""
+"""Drawn plants as a folder of class folders, for tests that need a user's own pictures."""
 
 from training.herbarium import draw_plant, species_name
 

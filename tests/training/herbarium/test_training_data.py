@@ -14,7 +14,7 @@ from training.recipe import DataRecipe
 
 @pytest.fixture
 def plain_pictures(monkeypatch):
-    """Gray squares in place of drawings, where what they show does not matter; keeps what was asked for."""
+    """Replaces drawings by gray squares, for tests that ignore the content; records the requested drawings."""
     made = []
 
     def draw_files(root, drawings, *, seed, workers):
@@ -32,7 +32,7 @@ def asked(folder, num_species=1):
 
 
 def files(folder):
-    """Path -> content; the index is made by whoever opens the manifest."""
+    """Path -> content, without the index, which is written when the manifest is opened."""
     found = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file() and path.name != INDEX_FILE}
     return {path: file.read_bytes() for path, file in found.items()}
 

@@ -65,10 +65,10 @@ def test_a_batch_is_read_in_one_round(data):
     spec = InputSpec(32, 32, 32)
     training = TrainingPictures(store, AugmentRecipe(), spec, seed=0)
     together = training.__getitems__([SampleIndex(0, row, 32) for row in rows])
-    judged = EvaluationPictures(store, np.array(rows), spec).__getitems__(range(5))
+    evaluated = EvaluationPictures(store, np.array(rows), spec).__getitems__(range(5))
     assert store.asked == [rows, rows]
     assert equal(together, [training[SampleIndex(0, row, 32)] for row in rows])
-    assert [label for _, label in judged] == [label for _, label in together]
+    assert [label for _, label in evaluated] == [label for _, label in together]
 
 
 def test_shards_give_the_pictures_of_plain_files(tmp_path):

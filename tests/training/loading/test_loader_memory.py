@@ -1,4 +1,4 @@
-"""What a loader process costs beside the largest data that this project is meant for."""
+"""The memory of a loader process with the largest data that this project is meant for."""
 
 import numpy as np
 import psutil
@@ -21,7 +21,7 @@ MOST_BYTES = 50_000_000
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    """All rows lie in the same few files; every other column is as long and as varied as it would be."""
+    """All rows name the same few files; the other columns have realistic lengths and numbers of distinct values."""
     folder = tmp_path_factory.mktemp("large")
     for number in range(NUM_FILES):
         draw("crimson", "ellipse", number, size=(666, 500)).save(folder / f"{number}.jpg")
@@ -57,10 +57,10 @@ def manifest(tmp_path_factory):
 
 
 def private_bytes(pictures, batches):
-    """What a loader process holds for itself alone after three batches.
+    """The private memory of a loader process after three batches.
 
-    Pages of the mapped manifest that were only read do not count: they are the page cache's, there once for all
-    processes, and free for whoever needs memory.
+    Pages of the mapped manifest do not count: they are in the page cache, which all processes share and which the
+    kernel frees when memory is needed.
     """
     loader = PictureLoader(
         pictures,

@@ -19,7 +19,7 @@ def picture(picture_id, content="a", split=None, label="all:rosa-rubra"):
     )
 
 
-# Two sources may write one plant differently: labels are compared by what they mean.
+# Two sources may spell the name of a plant differently, so labels are compared by taxon.
 TAXA = {
     "all:rosa-rubra": "rosa-rubra",
     "a:rosa-rubra": "rosa-rubra",

@@ -1,4 +1,4 @@
-"""One examine_files at every picture: what is found, how it resumes, and that copies of a picture have near hashes."""
+"""Every picture is decoded once: faults are found, a killed run resumes, and copies of a picture have near hashes."""
 
 import hashlib
 import io
@@ -25,7 +25,7 @@ from training.herbarium import draw_plant
 ROOT = Path(__file__).parents[4]
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
 LAYOUTS = PHOTOS / "layouts"
-# Stored so, with this orientation tag, a picture is upright again.
+# EXIF orientation -> how to transpose a picture so that it is upright with this orientation.
 TURNED_AWAY = {
     3: Image.Transpose.ROTATE_180,
     6: Image.Transpose.ROTATE_90,
@@ -70,7 +70,7 @@ def photograph(picture=0, size=(640, 480)):
 
 
 def spoil(file):
-    """Replaces a file's bytes so that nobody notices from outside."""
+    """Replaces a file's bytes, but keeps its length and modification time."""
     before = file.stat()
     file.write_bytes(b"x" * before.st_size)
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -224,7 +224,7 @@ def test_no_pictures_give_no_results(examine_files):
 def test_a_damaged_cache_is_named_with_the_remedy(content, examine_files, tmp_path):
     cache = tmp_path / "audit.sqlite"
     file = write(tmp_path / "a.jpg", jpeg(photograph()))
-    if content is None:  # of a later edition
+    if content is None:  # a file of a later version
         with sqlite3.connect(cache) as database:
             database.execute("PRAGMA user_version = 99")
         database.close()
@@ -241,7 +241,7 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path):
 
 
 def test_after_a_kill_only_unfinished_pictures_are_decoded_again(tmp_path):
-    data = jpeg(photograph(size=(3000, 2250)))  # some 30 ms each
+    data = jpeg(photograph(size=(3000, 2250)))  # takes about 30 ms to decode
     files = [write(tmp_path / "p" / f"{number:03}.jpg", data) for number in range(120)]
     cache = tmp_path / "audit.sqlite"
     program = subprocess.Popen(
@@ -262,13 +262,13 @@ def test_after_a_kill_only_unfinished_pictures_are_decoded_again(tmp_path):
 
 
 def rows(cache):
-    """The files whose facts are safely in a cache."""
+    """The files whose results are committed to a cache."""
     if not cache.exists():
         return []
     database = sqlite3.connect(f"file:{cache}?mode=ro", uri=True)
     try:
         return [path for (path,) in database.execute("SELECT path FROM pictures")]
-    except sqlite3.OperationalError:  # not yet set up, or being written
+    except sqlite3.OperationalError:  # the table does not exist yet, or is locked
         return []
     finally:
         database.close()
@@ -281,7 +281,7 @@ def wait_until(condition, limit_s=60):
 
 
 def test_a_killed_process_is_one_clear_error_and_loses_nothing(tmp_path):
-    """The last file is a pipe that nobody writes to: whoever reads it hangs until killed."""
+    """The last file is a pipe without a writer, so the process that reads it hangs until it is killed."""
     files = [write(tmp_path / "p" / f"{number:03}.jpg", jpeg(photograph(number))) for number in range(20)]
     pipe = tmp_path / "p" / "pipe.jpg"
     os.mkfifo(pipe)
@@ -300,7 +300,7 @@ def test_a_killed_process_is_one_clear_error_and_loses_nothing(tmp_path):
 
 
 def kill_reader(pipe, cache):
-    """Kills the helper process that hangs in a pipe."""
+    """Kills the worker process that hangs in the pipe."""
     own = psutil.Process()
 
     def readers():

@@ -1,4 +1,4 @@
-"""Licenses under one name each, and what they say of commercial use."""
+"""Each license has one identifier, and is classified by whether it allows commercial use."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Groups of near copies: every near pair is found, chains are cut, crowds cost no quadratic time."""
+"""Groups of near copies: every near pair is found, chains are cut, and many similar hashes take no quadratic time."""
 
 import json
 import subprocess
@@ -39,13 +39,13 @@ print(json.dumps({
 
 
 def flipped(hashes, num_bits, random):
-    """The same hashes, each with so many bits turned over."""
+    """The same hashes, each with `num_bits` random bits flipped."""
     flips = np.argsort(random.random((len(hashes), 64)), axis=1)[:, :num_bits].astype(np.uint64)
     return hashes ^ np.bitwise_or.reduce(np.uint64(1) << flips, axis=1)
 
 
 def walk(num_steps, bits, random):
-    """Hashes that go on from one another by so many bits in turn, from one drawn at random."""
+    """A chain of hashes from a random one; successive steps flip bits[0], bits[1], ... bits, then bits[0] again."""
     hashes = random.integers(0, 2**64, 1, dtype=np.uint64)
     for step in range(num_steps - 1):
         hashes = np.append(hashes, flipped(hashes[-1:], bits[step % len(bits)], random))
@@ -62,7 +62,7 @@ def partition(found):
 
 
 def near_pairs(hashes, max_bits):
-    """Every near pair, by comparing each with each."""
+    """Every near pair, found by comparing all pairs."""
     distances = np.bitwise_count(hashes[:, None] ^ hashes[None, :])
     return {(int(a), int(b)) for a, b in zip(*np.nonzero(distances <= max_bits), strict=True) if a < b}
 
@@ -98,7 +98,7 @@ def test_hashes_that_agree_in_most_bits_are_compared_just_as_fully(max_bits):
 
 
 def assert_one_leads(members, max_bits):
-    """Every group has a member that all others are near to."""
+    """Asserts that a group has a member that is near all others."""
     distances = np.bitwise_count(members[:, None] ^ members[None, :])
     assert (distances <= max_bits).all(axis=1).any()
 
@@ -147,11 +147,11 @@ def test_equal_hashes_always_share_a_group():
 
 
 def test_a_giant_chain_is_split_at_its_longest_steps():
-    """A walk of 4,000 hashes that goes on by 1 and by 4 bits in turn: at 4 bits one chain, at fewer bits pairs."""
+    """Steps of 1 and 4 bits alternate: with at most 4 bits this is one chain, with fewer bits it is pairs."""
     hashes = walk(4000, [1, 4], np.random.default_rng(3))
     found = near_groups(hashes, 4)
     assert (found.group_of[::2] == found.group_of[1::2])[found.group_of[::2] >= 0].mean() > 0.9
-    assert 1600 < len(partition(found)) < 2010  # some steps happen to lead back, which makes short chains again
+    assert 1600 < len(partition(found)) < 2010  # some hashes are near others by chance, which gives short chains
     assert found.num_chained == 1
     assert found.chained.all()
 

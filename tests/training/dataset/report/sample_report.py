@@ -1,4 +1,4 @@
-"""A small finding to report on: two sources, three classes, five pictures, and something left out of every kind."""
+"""A small report: two sources, three classes, five pictures, and one entry for every reason to leave something out."""
 
 from datetime import date
 from pathlib import Path

@@ -21,7 +21,7 @@ def write(folder, report, sheets):
 
 
 class Page(HTMLParser):
-    """Follows a page's elements; every one that opens must close in its turn."""
+    """Parses a page, and checks that its elements are nested properly."""
 
     def __init__(self, text):
         super().__init__()

@@ -125,7 +125,7 @@ def test_the_mini_set_is_read_only_where_the_large_one_is_missing(tmp_path):
 
 
 def change(key, at, **values):
-    """A fault: what changes in an entry; None deletes."""
+    """A fault: new values for fields of an entry; None deletes the field."""
 
     def apply(content):
         entry = content[key][at]
@@ -197,10 +197,10 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_one_error_that_names_the_file(fault, tmp_path):
-    damage, told = FAULTS[fault]
+    damage, expected = FAULTS[fault]
     content = document()
     damage(content)
-    with pytest.raises(DataError, match=told) as raised:
+    with pytest.raises(DataError, match=expected) as raised:
         read_inaturalist("inat", write(tmp_path, train=content))
     assert str(tmp_path) in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -233,16 +233,16 @@ def test_a_folder_without_the_files_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "expected"),
     [
         (change("categories", ROSE, name="Rosa gallica"), r"category 2 .*\(got Rosa gallica; expected Rosa canina"),
         (change("categories", WORM, kingdom="Plantae"), r"category 0 .*\(got Lumbricus terrestris"),
     ],
 )
-def test_files_of_two_releases_are_an_error(damage, told, tmp_path):
+def test_files_of_two_releases_are_an_error(damage, expected, tmp_path):
     test_set = document("val")
     damage(test_set)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=expected):
         read_inaturalist("inat", write(tmp_path, train=document(), val=test_set))
 
 

@@ -48,7 +48,7 @@ def test_splits_are_the_published_ones(tmp_path):
 
 
 def test_ids_are_strings_whatever_their_order_as_numbers(tmp_path):
-    """As numbers 99 comes before 1000, as strings after it: whoever mixes the two mislabels every class."""
+    """The number 99 is less than 1000, but the string "99" is not. Code that confuses them mislabels every class."""
     pictures = {"a": picture(species_id="1000"), "b": picture(species_id="99"), "c": picture(species_id="099")}
     names = {"99": "Rosa canina L.", "1000": CROCUS, "099": "Iris"}
     records = read_plantnet("plantnet", write(tmp_path, pictures, names)).records
@@ -78,7 +78,7 @@ def test_a_species_without_pictures_is_listed(tmp_path):
     ]
 
 
-# Entries of the metadata, the names, and a piece of what the user is told.
+# Entries of the metadata, the names, and part of the expected message.
 FAULTS = {
     "a species without a name": (
         {"ab": picture(species_id="8")},
@@ -110,8 +110,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_one_error_that_names_the_file(fault, tmp_path):
-    pictures, names, told = FAULTS[fault]
-    with pytest.raises(DataError, match=told) as raised:
+    pictures, names, expected = FAULTS[fault]
+    with pytest.raises(DataError, match=expected) as raised:
         read_plantnet("plantnet", write(tmp_path, pictures, names))
     assert str(tmp_path) in str(raised.value)
     assert "\n" not in str(raised.value)

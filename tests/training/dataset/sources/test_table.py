@@ -82,7 +82,7 @@ def test_paths_are_kept_as_they_are_written(path, tmp_path):
     assert record.path == path
 
 
-# Columns beyond the first two, the cells of line 3, and a piece of what the user is expected.
+# Columns beyond the first two, the cells of line 3, and part of the expected message.
 MISTAKES = {
     "no path": ("", ",Rosa", "line 3: path or scientific_name is empty"),
     "no name": ("", "b.jpg, ", "line 3: path or scientific_name is empty"),
