@@ -136,7 +136,7 @@ def write_dataset(
     sheets = contact_sheets(selection.pictures, spec.roots, selection.taxonomy, rules.seed)
     columns = manifest_columns(selection.pictures, splits, selection.group_names)
     sources = {name: SourceNote(str(spec.roots[name]), entry.note) for name, entry in rules.sources.items()}
-    write_manifest(out, columns, selection.taxonomy, sources, beside=report_files(report, sheets))
+    write_manifest(out, columns, selection.taxonomy, sources, further_files=report_files(report, sheets))
     return report
 
 

@@ -33,7 +33,7 @@ SCHEMA: Final = pa.schema(
         pa.field("picture_id", pa.string(), nullable=False),  # source, colon, path below the source's root
         pa.field("source", _TEXT, nullable=False),
         pa.field("path", pa.string(), nullable=False),  # relative to the source's root, which the metadata names
-        pa.field("shard", _TEXT, nullable=False),  # tar file with the picture; empty for a file of its own
+        pa.field("shard", _TEXT, nullable=False),  # tar file with the picture; empty for a separate file
         pa.field("offset", pa.int64(), nullable=False),  # of the picture's first byte in its shard or file
         pa.field("length", pa.int64(), nullable=False),  # bytes
         pa.field("label", _TEXT, nullable=False),  # key of the network output
@@ -61,7 +61,7 @@ class Place(msgspec.Struct, frozen=True):
     length: int
     """Number of bytes."""
     whole: bool
-    """Whether the picture is a file of its own, not part of a shard."""
+    """Whether the picture is a separate file, not part of a shard."""
 
 
 class SourceNote(msgspec.Struct, frozen=True):
@@ -179,7 +179,7 @@ def write_manifest(
     sources: Mapping[str, SourceNote],
     *,
     plan: str = "",
-    beside: Mapping[str, bytes] | None = None,
+    further_files: Mapping[str, bytes] | None = None,
 ) -> None:
     """Writes manifest and taxa: all files are replaced, or none.
 
@@ -189,7 +189,7 @@ def write_manifest(
         taxonomy: The outputs that the labels name.
         sources: Root and note of each source.
         plan: For packed data, the identity of the plan that its shards follow.
-        beside: Name -> content of further files to replace together with these.
+        further_files: Name -> content of other files to replace together with these.
     """
     metadata = {"sources": msgspec.json.encode(dict(sources)), "label_hash": taxonomy.label_hash}
     if plan:
@@ -198,7 +198,7 @@ def write_manifest(
     taxa = msgspec.json.format(msgspec.json.encode(taxonomy), indent=2) + b"\n"
     parquet = io.BytesIO()
     pq.write_table(table, parquet)
-    replace_together(folder, {MANIFEST_FILE: parquet.getbuffer(), TAXA_FILE: taxa, **(beside or {})})
+    replace_together(folder, {MANIFEST_FILE: parquet.getbuffer(), TAXA_FILE: taxa, **(further_files or {})})
 
 
 def _open_index(folder: Path, expected: str) -> pa.Table:

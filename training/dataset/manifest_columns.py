@@ -1,4 +1,4 @@
-"""The columns of a manifest whose pictures are files of their own."""
+"""The columns of a manifest whose pictures are separate files."""
 
 from collections.abc import Sequence
 from typing import Any

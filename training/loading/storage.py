@@ -1,4 +1,4 @@
-"""Reads the encoded bytes of pictures: from files of their own, from local shards, or from shards in an object store.
+"""Reads the encoded bytes of pictures: from separate files, from local shards, or from shards in an object store.
 
 Ranges of local shards are read with `os.pread`, which uses no file position, so threads and forked processes can share
 a file. From an object store a batch is read in one round of concurrent range requests.
@@ -78,7 +78,7 @@ class PictureStore:
             ranges = _MergedRanges([(paths[place.file], place.offset, place.length) for place in of_protocol.values()])
             try:
                 ranges.fetch(file_system)
-            except Exception as error:  # each file system raises exceptions of its own
+            except Exception as error:  # the exceptions differ between file systems
                 raise self._unreadable(next(iter(of_protocol)), error) from error
             for row, place in of_protocol.items():
                 data = ranges.cut(paths[place.file], place.offset, place.length)

@@ -137,7 +137,7 @@ def test_animals_of_the_same_name_are_not_read(tmp_path):
 )
 def test_names_are_found_however_they_are_written(written, author, key, tmp_path):
     rows = [row(1, 'Rosa "alba'), row(2, written, author=author), row(3, "Rosa bella")]
-    name = look_up(write(tmp_path, *rows), key)  # nor does a quotation mark swallow the lines after it
+    name = look_up(write(tmp_path, *rows), key)  # a quotation mark does not extend a field over the next lines
     assert (name.gbif_id, name.author) == (2, author)
 
 

@@ -136,7 +136,7 @@ def test_a_taxon_without_outputs_is_refused():
 
 
 def balanced_accuracy_after(tau):
-    """A linear model learns five overlapping clouds of points, of which the first are the most common."""
+    """A linear model learns five overlapping clouds of points; the first ones have the most points."""
     random = np.random.default_rng(3)
     sizes = np.array([600, 200, 60, 20, 6])
     centers = 1.2 * random.standard_normal((5, 4))

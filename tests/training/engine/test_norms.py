@@ -143,7 +143,7 @@ def test_a_step_of_ghost_groups_moves_the_statistics_as_far_as_one_batch():
 def test_ghost_groups_keep_the_activation_that_timm_fuses():
     _, ghost = make_norm()
     assert isinstance(ghost.act, nn.SiLU)
-    assert ghost(maps()).min() > -0.3  # the least that SiLU gives is -0.28
+    assert ghost(maps()).min() > -0.3  # the minimum of SiLU is -0.28
 
 
 def test_evaluation_with_ghost_groups_is_plain():

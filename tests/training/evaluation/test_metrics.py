@@ -70,7 +70,7 @@ def test_the_macro_interval_covers_the_truth_at_least_as_often_as_it_says(rates,
 
 
 def planted(accuracy, confidence, num_pictures=20_000):
-    """Predictions with one confidence, of which the share `accuracy` is right."""
+    """Predictions with equal confidence; the share `accuracy` of them is right."""
     random = np.random.default_rng(1)
     probabilities = np.tile([confidence, 1 - confidence], (num_pictures, 1))
     return probabilities, (random.random(num_pictures) >= accuracy).astype(np.int64)

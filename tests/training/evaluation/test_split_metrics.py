@@ -32,7 +32,7 @@ def predictions(probabilities, labels):
 def test_outputs_of_one_taxon_are_summed():
     found = split_metrics(predictions([SPREAD], [1]))
     assert found.top1_output.value == 0.0  # the iris is the likeliest output
-    assert found.top1_taxon.value == 1.0  # yet the rose is the likelier plant
+    assert found.top1_taxon.value == 1.0  # but the summed probability of the rose is higher
 
 
 def test_every_share_carries_its_number_and_interval():

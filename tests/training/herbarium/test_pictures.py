@@ -77,7 +77,7 @@ def test_size_changes_the_resolution_but_not_the_scene():
 
 
 def test_plant_is_in_the_picture_and_does_not_fill_it(monkeypatch):
-    # Before pure blue, what has red or green in it is the plant; "bokeh" has neither shadow nor grass.
+    # On a pure blue backdrop, pixels with red or green belong to the plant; "bokeh" has neither shadow nor grass.
     monkeypatch.setattr(
         picture_module, "paint_backdrop", lambda kind, size, rng: Image.new("RGB", (size, size), "#00f")
     )

@@ -26,7 +26,7 @@ def degrees(level):
     return math.degrees(math.atan(0.3 * level))
 
 
-# What torchvision 0.29's RandAugment does, by its own public functions; level: the share of the most magnitude.
+# The operations of torchvision 0.29's RandAugment, as its public functions; level: share of the largest magnitude.
 EXPECTED = {
     "Identity": lambda image, level: image,
     "ShearX": lambda image, level: torchvision_affine(image, shear=[degrees(level), 0.0], center=[0, 0]),

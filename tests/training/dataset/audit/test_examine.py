@@ -127,7 +127,7 @@ def test_each_fault_is_found_with_its_reason_and_in_the_order_given(examine_file
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}], ids=["baseline", "progressive"])
 def test_a_damaged_end_is_found_though_the_picture_is_decoded_at_reduced_scale(options, examine_files, tmp_path):
-    data = jpeg(photograph(size=(2048, 1536)), **options)  # of which an eighth would do for the hash
+    data = jpeg(photograph(size=(2048, 1536)), **options)  # for the hash, 1/8 of the scale would be enough
     kept = int(len(data) * 0.9)
     rest = np.random.default_rng(0).bytes(len(data) - kept)
     found = examine_files(

@@ -58,7 +58,7 @@ def write_prepared(folder, pictures):
 
 
 def write_mixed(folder, num_train=24, size=(120, 96)):
-    """Training pictures of which most are reduced at a short side of 64, and some of each other split."""
+    """Training pictures, most of which a short side of 64 px reduces, and some pictures of every other split."""
     train = [
         (f"train/{number}.jpg", "train", picture_bytes(number, (60, 50) if number % 4 == 0 else size))
         for number in range(num_train)
