@@ -1,0 +1,94 @@
+"""Candidate sets: the taxa that include the right one as often as was asked for (split conformal prediction).
+
+The conformity of a taxon is its probability divided by its share of the training pictures (PAS, arXiv 2507.06867), so
+that sets do not lack the rare taxa. The p-value of a taxon is the share of the calibration plants whose right taxon
+conforms no better. The set for a coverage of 1 - alpha holds the taxa with a p-value above alpha, so a set of higher
+coverage contains every set of lower coverage.
+
+Letters in names: B pictures of one plant, T taxa, N calibration plants.
+"""
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+CoverageKind = Literal["marginal", "macro"]
+
+
+class ConformalTable(msgspec.Struct, frozen=True):
+    """The calibration plants that p-values count."""
+
+    prior_T: npt.NDArray[np.float64]
+    """Share of each taxon among the training pictures, above 0."""
+    conformity_N: npt.NDArray[np.float64]
+    """Conformity of the right taxon of each calibration plant, ascending."""
+    macro_weight_N: npt.NDArray[np.float64]
+    """Weight of each of these plants for macro coverage; the plants of a taxon share 1 / (taxa with such plants)."""
+
+    def p_values(self, taxa_BT: Floats, kind: CoverageKind) -> npt.NDArray[np.float64]:
+        """Gives the p-value of each taxon being the right one.
+
+        A single picture counts itself among the calibration plants: as one plant for marginal coverage, and with the
+        largest weight for macro coverage (arXiv 2606.28598). Several pictures of one plant depend on each other, so
+        their p-values are combined as twice the mean, which is valid under any dependence (Vovk and Wang 2020).
+
+        Args:
+            taxa_BT: Calibrated probabilities of all taxa, shape (num_pictures, num_taxa).
+            kind: Whether the coverage holds for the mean plant ("marginal") or for the mean taxon ("macro").
+
+        Returns:
+            Values in [0, 1], shape (num_taxa,).
+        """
+        no_better_BT = np.searchsorted(self.conformity_N, taxa_BT / self.prior_T, side="right")
+        if kind == "marginal":
+            p_values_BT = (no_better_BT + 1) / (len(self.conformity_N) + 1)
+        else:
+            summed = np.concatenate(([0.0], np.cumsum(self.macro_weight_N)))
+            p_values_BT = summed[no_better_BT] + self.macro_weight_N.max()
+        combined_T = p_values_BT[0] if len(p_values_BT) == 1 else 2 * p_values_BT.mean(axis=0)
+        return np.asarray(np.minimum(combined_T, 1.0))
+
+
+def conformal_table(taxa_NT: Floats, labels_N: npt.NDArray[np.intp], prior_T: Floats) -> ConformalTable:
+    """Makes the table from calibration plants that the network was not trained on.
+
+    Args:
+        taxa_NT: Calibrated probabilities of all taxa, one picture per plant, at least one plant. Small probabilities
+            must not be cut, or sets of rare taxa come out too small.
+        labels_N: Position of each plant's taxon.
+        prior_T: Share of each taxon among the training pictures, above 0.
+    """
+    conformity_N = taxa_NT[np.arange(len(labels_N)), labels_N] / prior_T[labels_N]
+    _, taxon_N, counts = np.unique(labels_N, return_inverse=True, return_counts=True)
+    order = np.argsort(conformity_N, kind="stable")
+    return ConformalTable(
+        prior_T=np.asarray(prior_T, dtype=np.float64),
+        conformity_N=np.asarray(conformity_N[order], dtype=np.float64),
+        macro_weight_N=1.0 / (len(counts) * counts[taxon_N[order]]),
+    )
+
+
+def candidate_set(
+    table: ConformalTable, taxa_BT: Floats, coverage: float, kind: CoverageKind = "marginal"
+) -> npt.NDArray[np.intp]:
+    """Finds the taxa that may be the right one.
+
+    Args:
+        table: The calibration plants.
+        taxa_BT: Calibrated probabilities of all taxa on each picture of one plant, shape (num_pictures, num_taxa).
+        coverage: How often the set shall include the right taxon, in (0, 1).
+        kind: Whether that holds for the mean plant ("marginal") or for the mean taxon ("macro").
+
+    Returns:
+        Positions of taxa, the best p-value first and at equal p-values the best conformity. If no p-value is high
+        enough, the set holds the best taxon only.
+    """
+    p_values_T, limit = table.p_values(taxa_BT, kind), 1.0 - coverage
+    is_empty = bool(p_values_T.max() <= limit)
+    chosen = np.flatnonzero(p_values_T == p_values_T.max() if is_empty else p_values_T > limit)
+    conformity = (taxa_BT[:, chosen] / table.prior_T[chosen]).mean(axis=0)
+    ordered = chosen[np.lexsort((-conformity, -p_values_T[chosen]))]
+    return ordered[:1] if is_empty else ordered
