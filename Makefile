@@ -35,7 +35,7 @@ check: train-env  ## run the checks without the tests: format, lint, types, impo
 	$(python) -m mypy models training serving benchmarks docs/generate.py
 	$(python) .venv/bin/lint-imports
 
-coverage: tests = not slow and not gpu
+coverage: tests = not slow and not gpu and not untraced
 coverage: train-env  ## run the quick tests and report which lines they ran
 	$(run_tests) --cov --cov-report=term:skip-covered --cov-report=json:coverage.json
 

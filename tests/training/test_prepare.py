@@ -239,6 +239,7 @@ def test_a_file_in_the_place_of_the_new_folder_is_one_line(pictures, tmp_path):
     require_one_line(ended.stderr, "file_system")
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("limit_kb", [4, 24])
 def test_a_full_disk_is_one_line_and_leaves_the_old_manifest(limit_kb, pictures, data, tmp_path):
     """A limit on the file size, which the journal of the cache or the report exceeds."""

@@ -98,6 +98,7 @@ def test_the_real_names_of_plantnet_give_5337_outputs_and_100_fewer_across_sourc
     check_both_rules(three_sources(list(json.loads(PLANTNET_NAMES.read_text()).values())))
 
 
+@pytest.mark.untraced
 def test_names_of_5337_classes_are_understood_within_a_second():
     sources = three_sources(plantnet_stand_in())
     start = time.process_time()

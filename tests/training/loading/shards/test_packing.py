@@ -180,6 +180,7 @@ def test_a_killed_run_is_continued_to_the_same_bytes(tmp_path):
     assert all((out / name).stat().st_mtime_ns == time_ns for name, time_ns in done.items())
 
 
+@pytest.mark.untraced
 def test_a_full_disk_is_one_line_and_leaves_no_partial_shard(tmp_path):
     pictures = [("a.jpg", "train", picture_bytes(0, (40, 40))), ("b.png", "test", picture_bytes(0, (200, 200), "PNG"))]
     data = write_prepared(tmp_path / "data", pictures)
