@@ -20,14 +20,14 @@ import tyro
 
 from models.bundle import Bundle, Metric, NetworkFile, Precision, load_bundle
 from training.atomic_file import replaced
+from training.bundling.precisions.candidates import MAKERS
+from training.bundling.precisions.evaluated_network import CachedNetwork, evaluate_network
+from training.bundling.precisions.pictures import PictureSets, picture_sets
 from training.dataset.manifest import Manifest
 from training.evaluation.predict import require_same_outputs
 from training.insight.studies.report import table
 from training.machine import Machine, this_machine
 from training.program import run_program
-from training.release.precisions.candidates import MAKERS
-from training.release.precisions.evaluated_network import CachedNetwork, evaluate_network
-from training.release.precisions.pictures import PictureSets, picture_sets
 
 _DEMONSTRATION: Final = Path(__file__).resolve().parents[1] / "models" / "releases" / "flowers17"
 _TOP1: Final = "top1_taxon"

@@ -22,18 +22,18 @@ from models.bundle import Bundle, Check, Metric, Precision, seal_bundle
 from models.errors import BundleError, RecipeError
 from models.golden import GOLDEN_FILE, GOLDEN_PART
 from models.ranking import Thresholds
+from training.bundling.bundle_description import describe
+from training.bundling.model_card import MODEL_CARD_FILE, model_card
+from training.bundling.precisions.candidates import MAKERS, Candidate, make_fp32
+from training.bundling.precisions.checks import describe_check
+from training.bundling.precisions.golden_picture import record_golden
+from training.bundling.precisions.pictures import PictureSets, picture_sets
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, read_checkpoint
 from training.evaluation.predict import require_same_outputs
 from training.loading.data import input_spec
 from training.program import run_program
 from training.recipe import Count, Pixels, WholeNumber, check_stored_recipe
-from training.release.bundle_description import describe
-from training.release.model_card import MODEL_CARD_FILE, model_card
-from training.release.precisions.candidates import MAKERS, Candidate, make_fp32
-from training.release.precisions.checks import describe_check
-from training.release.precisions.golden_picture import record_golden
-from training.release.precisions.pictures import PictureSets, picture_sets
 from training.toml_file import Section, check_section, section_to_plain
 
 PARITY_LIMIT: Final = 1e-3

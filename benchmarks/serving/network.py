@@ -22,9 +22,9 @@ from models.bundle import FORMAT_VERSION, Architecture, Bundle, BundleRecord, Ne
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from models.taxonomy import Output, Taxon, Taxonomy
+from training.bundling.onnx_file import fold_batch_norm, write_onnx
 from training.machine import current_commit
 from training.program import run_program
-from training.release.onnx_file import fold_batch_norm, write_onnx
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _FILE: Final = "model.fp32.onnx"

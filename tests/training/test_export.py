@@ -15,15 +15,15 @@ from models.golden import check_golden
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
 from tests.training.small import write_pictures
+from training.bundling import bundle_description
+from training.bundling.calibration import fit_temperature
+from training.bundling.onnx_file import fold_batch_norm, round_to_half
+from training.bundling.precisions.fp16 import write_rounded
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.export import Export, export
 from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare
-from training.release import bundle_description
-from training.release.calibration import fit_temperature
-from training.release.onnx_file import fold_batch_norm, round_to_half
-from training.release.precisions.fp16 import write_rounded
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(e
         fitted_on.append(labels.tolist())
         return fit_temperature(logits, labels, taxonomy)
 
-    monkeypatch.setattr("training.release.precisions.evaluated_network.fit_temperature", note_labels)
+    monkeypatch.setattr("training.bundling.precisions.evaluated_network.fit_temperature", note_labels)
     export(msgspec.structs.replace(exporting, data=restricted))
     manifest = Manifest(restricted)
     assert fitted_on == [manifest.labels[manifest.rows_of("calibration")].tolist()]
@@ -207,7 +207,7 @@ def all_three(finished_run, data, tmp_path_factory):
 def lenient(monkeypatch):
     """Checks that a tiny network can pass on three pictures."""
     for check, limit in {"MOST_LOSS": 1.1, "LEAST_SPEEDUP": 0.0}.items():
-        monkeypatch.setattr(f"training.release.precisions.checks.{check}", limit)
+        monkeypatch.setattr(f"training.bundling.precisions.checks.{check}", limit)
 
 
 def test_only_fp32_is_made_unless_more_is_asked_for(bundle):
@@ -342,7 +342,7 @@ def test_fp16_that_overflows_is_left_out_without_metrics(exporting, monkeypatch)
         weight.CopyFrom(onnx.numpy_helper.from_array(np.full(weight.dims, np.inf, np.float32), weight.name))
         onnx.save(model, target)
 
-    monkeypatch.setattr("training.release.precisions.candidates.write_rounded", overflow)
+    monkeypatch.setattr("training.bundling.precisions.candidates.write_rounded", overflow)
     sealed = export(msgspec.structs.replace(exporting, precision=("fp32", "fp16")))
     left_out = load_bundle(sealed.folder).record.left_out["fp16"]
     (check,) = left_out.checks

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from models.errors import BundleError
-from training.evaluation.predictions import Predictions
-from training.release.precisions.checks import (
+from training.bundling.precisions.checks import (
     agreement_check,
     describe_check,
     loss_checks,
@@ -17,8 +16,9 @@ from training.release.precisions.checks import (
     speed_check,
     top1_loss,
 )
-from training.release.precisions.paired import paired_loss, tango_interval
-from training.release.precisions.speed import Speedup
+from training.bundling.precisions.paired import paired_loss, tango_interval
+from training.bundling.precisions.speed import Speedup
+from training.evaluation.predictions import Predictions
 
 
 def predictions(named, labels=None):

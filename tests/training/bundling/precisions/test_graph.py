@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 
 from models.errors import BotanifyError
 from models.session import OnnxSession
-from tests.training.release.precisions.graphs import kinds, metadata, write_graph
-from training.release.precisions.graph import fold_constants, pool_means, restore_metadata
+from tests.training.bundling.precisions.graphs import kinds, metadata, write_graph
+from training.bundling.precisions.graph import fold_constants, pool_means, restore_metadata
 
 PIXELS = np.random.default_rng(1).normal(size=(3, 2, 4, 4)).astype(np.float32)
 

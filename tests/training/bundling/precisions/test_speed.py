@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.release.precisions import speed
-from training.release.precisions.speed import speedup
+from training.bundling.precisions import speed
+from training.bundling.precisions.speed import speedup
 
 PIXELS = np.zeros((1, 3, 8, 8), dtype=np.float32)
 SECONDS = {"fast": 0.002, "slow": 0.005}

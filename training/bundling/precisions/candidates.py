@@ -8,9 +8,7 @@ import msgspec
 
 from models.bundle import LeftOut, Metric, NetworkFile, Precision
 from models.ranking import Thresholds
-from training.engine.checkpoint import Checkpoint
-from training.machine import this_machine
-from training.release.precisions.checks import (
+from training.bundling.precisions.checks import (
     agreement_check,
     loss_checks,
     overflow_check,
@@ -21,18 +19,20 @@ from training.release.precisions.checks import (
     speed_check,
     top1_loss,
 )
-from training.release.precisions.evaluated_network import (
+from training.bundling.precisions.evaluated_network import (
     CachedNetwork,
     EvaluatedNetwork,
     evaluate_network,
     predictions_on,
 )
-from training.release.precisions.fp16 import write_fp16, write_rounded
-from training.release.precisions.fp32 import write_fp32
-from training.release.precisions.int8 import RANGE_SHARE, write_int8
-from training.release.precisions.paired import PairedLoss
-from training.release.precisions.pictures import PictureSets
-from training.release.precisions.speed import Speedup, speedup
+from training.bundling.precisions.fp16 import write_fp16, write_rounded
+from training.bundling.precisions.fp32 import write_fp32
+from training.bundling.precisions.int8 import RANGE_SHARE, write_int8
+from training.bundling.precisions.paired import PairedLoss
+from training.bundling.precisions.pictures import PictureSets
+from training.bundling.precisions.speed import Speedup, speedup
+from training.engine.checkpoint import Checkpoint
+from training.machine import this_machine
 
 _TIMED_PAIRS: Final = 40
 _FP16_NOTE: Final = (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, multinomial
 
-from training.release.precisions.paired import paired_loss, tango_interval
+from training.bundling.precisions.paired import paired_loss, tango_interval
 
 
 def chances(total, lost, won):

@@ -7,9 +7,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from models.session import OnnxSession
-from tests.training.release.precisions.graphs import metadata, write_graph
-from training.release.onnx_file import OPSET
-from training.release.precisions.fp16 import write_fp16, write_rounded
+from tests.training.bundling.precisions.graphs import metadata, write_graph
+from training.bundling.onnx_file import OPSET
+from training.bundling.precisions.fp16 import write_fp16, write_rounded
 
 
 @pytest.fixture(scope="module", params=[write_fp16, write_rounded])

@@ -5,12 +5,12 @@ from pathlib import Path
 import torch
 
 from models.network import PlantNetwork
+from training.bundling.onnx_file import fold_batch_norm, round_to_half, write_onnx
+from training.bundling.precisions.pictures import Pictures
 from training.engine.checkpoint import Checkpoint
 from training.evaluation.predict import Logits, predict, torch_runner
 from training.loading.data import evaluation_loader
 from training.recipe import DataRecipe
-from training.release.onnx_file import fold_batch_norm, round_to_half, write_onnx
-from training.release.precisions.pictures import Pictures
 
 
 def write_fp32(

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 
 from models.bundle import Metric
+from training.bundling.calibration import fit_temperature
+from training.bundling.precisions.pictures import Pictures, PictureSets
 from training.evaluation.metrics import Share
 from training.evaluation.predict import Logits
 from training.evaluation.predictions import Predictions, calibrated_predictions
 from training.evaluation.split_metrics import SplitMetrics, split_metrics
-from training.release.calibration import fit_temperature
-from training.release.precisions.pictures import Pictures, PictureSets
 
 
 class CachedNetwork:

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from models.errors import DataError
 from models.preprocess import InputSpec
 from models.session import OnnxSession
+from training.bundling.precisions.ranges import Pixels
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.evaluation.predict import Logits, predict
 from training.loading.data import evaluation_loader
 from training.recipe import DataRecipe
-from training.release.precisions.ranges import Pixels
 
 
 class Pictures(msgspec.Struct, frozen=True):

@@ -13,8 +13,8 @@ from models.golden import Golden
 from models.preprocess import InputSpec, picture_to_input
 from models.ranking import output_probabilities
 from models.session import OnnxSession
+from training.bundling.precisions.ranges import Pixels
 from training.evaluation.predict import Logits
-from training.release.precisions.ranges import Pixels
 
 _WIDTH_PX: Final = 112
 _HEIGHT_PX: Final = 84  # about 10 kB as PNG

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from training.release.precisions.graph import fold_constants, restore_metadata
+from training.bundling.precisions.graph import fold_constants, restore_metadata
 
 
 def write_fp16(fp32: Path, target: Path) -> None:

@@ -12,11 +12,11 @@ from onnxruntime.quantization.calibrate import load_tensors_data
 from models.bundle import load_bundle
 from models.preprocess import picture_to_input
 from models.session import OnnxSession
-from tests.training.release.precisions.graphs import kinds
-from training.release.precisions.golden_picture import draw_golden
-from training.release.precisions.graph import fold_constants, pool_means
-from training.release.precisions.int8 import write_int8
-from training.release.precisions.ranges import write_ranges
+from tests.training.bundling.precisions.graphs import kinds
+from training.bundling.precisions.golden_picture import draw_golden
+from training.bundling.precisions.graph import fold_constants, pool_means
+from training.bundling.precisions.int8 import write_int8
+from training.bundling.precisions.ranges import write_ranges
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.errors import BotanifyError
-from training.release.onnx_file import require_opset
+from training.bundling.onnx_file import require_opset
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # as in models/session.py: before ONNX Runtime is first imported
 

@@ -8,11 +8,11 @@ import numpy as np
 from models.bundle import Check
 from models.errors import BundleError
 from models.ranking import output_probabilities
+from training.bundling.precisions.paired import PairedLoss, paired_loss
+from training.bundling.precisions.speed import Speedup
 from training.evaluation.metrics import top_k_hits
 from training.evaluation.predict import Logits
 from training.evaluation.predictions import Predictions
-from training.release.precisions.paired import PairedLoss, paired_loss
-from training.release.precisions.speed import Speedup
 
 MOST_LOSS: Final = 0.005  # int8: half a point of top-1
 LEAST_SPEEDUP: Final = 1.25  # int8: a smaller gain is not worth a second file

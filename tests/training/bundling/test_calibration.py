@@ -4,8 +4,8 @@ import pytest
 from models.ranking import output_probabilities, taxon_probabilities
 from models.taxonomy import Output, Taxonomy
 from tests.training.small import make_taxonomy
+from training.bundling.calibration import LEAST, MOST, fit_temperature
 from training.evaluation.metrics import expected_calibration_error
-from training.release.calibration import LEAST, MOST, fit_temperature
 
 
 def planted(temperature, num_pictures=20_000, num_outputs=10):

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from models.session import NetworkSession, OnnxSession
-from training.release.precisions.ranges import Pixels
+from training.bundling.precisions.ranges import Pixels
 
 _WARM_UP: Final = 3  # runs before the measurement
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from training.release.precisions.graph import fold_constants, pool_means, restore_metadata
-from training.release.precisions.ranges import Pixels, picture_extremes, write_ranges
+from training.bundling.precisions.graph import fold_constants, pool_means, restore_metadata
+from training.bundling.precisions.ranges import Pixels, picture_extremes, write_ranges
 
 # Share of the calibration pictures whose extremes fit into the ranges. Of 1.0, 0.99, 0.95, 0.9 and 0.75 this changed
 # the predictions least for both networks that were measured (docs/experiments.md, 2026-11-22).

@@ -2,9 +2,9 @@
 
 import pytest
 
-from training.release.precisions.graph import fold_constants, pool_means
-from training.release.precisions.pictures import Pictures, pictures_of
-from training.release.precisions.ranges import picture_extremes, write_ranges
+from training.bundling.precisions.graph import fold_constants, pool_means
+from training.bundling.precisions.pictures import Pictures, pictures_of
+from training.bundling.precisions.ranges import picture_extremes, write_ranges
 
 
 @pytest.fixture(scope="session")
