@@ -166,9 +166,12 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
 def load_bundle(folder: Path) -> Bundle:
     """Reads a bundle and verifies its format, the hash of every file, the label hash and the number of outputs.
 
+    A symbolic link is followed only once, here: the pointer of a registry may move while the bundle is in use.
+
     Raises:
         BundleError: A file is missing or damaged, or two parts contradict each other; the message says which.
     """
+    folder = folder.resolve()
     record = _read_record(folder)
     _verify_files(folder, record)
     taxonomy = _read_json(folder / TAXA_FILE, Taxonomy)

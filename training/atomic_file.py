@@ -26,7 +26,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         if error.filename is None:  # for example if the disk is full
             raise OSError(error.errno, error.strerror, str(path)) from error
@@ -68,7 +68,7 @@ def remove_leftovers(path: Path, older_than_s: float = 0) -> None:
                 leftover.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Writes the folder to the disk, without which a power failure may undo a rename."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
