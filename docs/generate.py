@@ -250,10 +250,10 @@ def _answer(response: Mapping[str, Any]) -> str:
 
 
 def _record(name: str, schema: Mapping[str, Any]) -> Iterable[str]:
-    """The document has no help texts of fields, so they come from the record in `serving.schemas` of that name."""
-    from serving import schemas
+    """The document has no help texts of fields, so they come from the record of that name."""
+    from serving import schemas, species
 
-    record = getattr(schemas, name)
+    record = getattr(schemas, name, None) or getattr(species, name)
     meanings = [meaning for _, _, meaning in fields(record)]
     keys = dict(zip((field.encode_name for field in msgspec.structs.fields(record)), meanings, strict=True))
     yield f"### {name}"

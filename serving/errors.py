@@ -9,6 +9,7 @@
         ├── TooLarge             more bytes than allowed
         ├── TooManyImages        more pictures than allowed
         ├── BadParameter         a parameter out of range
+        ├── UnknownTaxon         no taxon of the model has this id
         ├── BadPicture           one picture is refused; `index` gives its position
         ├── ReloadRefused        the bundle on disk cannot be used; the current one stays
         ├── RunFailed            the network fails on these pictures only
@@ -92,6 +93,12 @@ class BadParameter(RequestError):
     """A parameter is out of range."""
 
     code = "bad_parameter"
+
+
+class UnknownTaxon(RequestError):
+    """No taxon of the model has this id."""
+
+    code = "unknown_taxon"
 
 
 class BadPicture(RequestError):

@@ -17,6 +17,7 @@ from models.golden import check_golden
 from models.preprocess import InputSpec
 from models.ranking import Ranking, combine_pictures, rank
 from models.session import NetworkSession, OnnxSession
+from models.taxon_names import TaxonNames
 from models.taxonomy import Taxonomy
 from serving.cores import available_cores
 from serving.decoding.pool import Decoded
@@ -75,6 +76,7 @@ class LoadedBundle:
         metrics: Metrics,
     ) -> None:
         self.bundle, self.precision, self.policy = bundle, precision, policy
+        self.names = TaxonNames(bundle.taxonomy)
         self.scheduler = Scheduler(networks, policy, metrics)
         first = networks["throughput"]
         self.providers = first.providers if isinstance(first, OnnxSession) else ()

@@ -20,6 +20,7 @@ _STATUS_AND_TITLE: Final[dict[str, tuple[int, str]]] = {
     "malformed_body": (400, "The body is malformed"),
     "unauthorized": (401, "An API key is needed"),
     "not_found": (404, "Not found"),
+    "unknown_taxon": (404, "The model does not know the taxon"),
     "method_not_allowed": (405, "The method is not allowed"),
     "slow_body": (408, "The upload took too long"),
     "reload_refused": (409, "The bundle cannot be used"),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
-from litestar.params import QueryParameter
+from litestar.params import PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from models.errors import InputError
@@ -16,7 +16,7 @@ from serving.access.control import AccessControl
 from serving.access.deadlines import preferred_deadline
 from serving.admission import Admission
 from serving.bodies import Body, BodyLimits, expected_bytes, read_body, unknown_warnings
-from serving.errors import BadParameter, ClientLeft, ReloadRefused
+from serving.errors import BadParameter, ClientLeft, ReloadRefused, UnknownTaxon
 from serving.identify import Identifier
 from serving.loaded_bundle import LiveBundle
 from serving.metrics import Metrics
@@ -35,17 +35,15 @@ from serving.schemas import (
     Health,
     Identification,
     ModelCard,
-    SpeciesList,
     identification,
     model_card,
-    species_entry,
 )
+from serving.species import MAX_NAME_LENGTH, SpeciesDetail, SpeciesList, species_detail, species_list
 
 AnyRequest = Request[Any, Any, Any]
 
 _DEFAULT_LIMIT: Final = 20
 _MAX_LIMIT: Final = 200
-_MAX_QUERY_LENGTH: Final = 200
 
 
 class IdentifyLimits(msgspec.Struct, frozen=True):
@@ -133,7 +131,7 @@ async def species(
         str,
         QueryParameter(
             description="Start of a word of a scientific name, synonym, common name or family; empty matches all taxa",
-            schema_extra={"maxLength": _MAX_QUERY_LENGTH},
+            schema_extra={"maxLength": MAX_NAME_LENGTH},
         ),
     ] = "",
     limit: Annotated[
@@ -143,24 +141,45 @@ async def species(
         ),
     ] = str(_DEFAULT_LIMIT),
 ) -> SpeciesList:
-    """Finds taxa by the first letters of a word in one of their names."""
+    """Finds taxa by the first letters of a word in one of their names, and says whether the model knows the name."""
     _authorize(deps.access, request)
     max_taxa = _parse_whole_number("limit", limit, _MAX_LIMIT)
-    if len(q) > _MAX_QUERY_LENGTH:
+    if len(q) > MAX_NAME_LENGTH:
         raise BadParameter(
             "the parameter `q` is too long",
             value=f"{len(q)} characters",
-            limit=f"at most {_MAX_QUERY_LENGTH}",
+            limit=f"at most {MAX_NAME_LENGTH}",
             remedy="search for the start of one name",
         )
-    taxonomy = deps.live_bundle.current.taxonomy
-    found = await asyncio.to_thread(taxonomy.search, q, max_taxa)  # compares every name, which is slow for many taxa
-    return SpeciesList(
-        request_id=_request_id(request),
-        species=[species_entry(taxon) for taxon in found],
-        total=len(taxonomy.taxa),
-        warnings=_unknown_parameters(request, {"q", "limit"}),
-    )
+    names, warnings = deps.live_bundle.current.names, _unknown_parameters(request, {"q", "limit"})
+    # In a thread, because it compares every name, which is slow for many taxa.
+    return await asyncio.to_thread(species_list, _request_id(request), q, max_taxa, names, warnings)
+
+
+@get(
+    "/species/{taxon_id:str}",
+    tags=["model"],
+    summary="One taxon that the model can name",
+    operation_id="taxon",
+    responses=problem_responses(400, 401, 404, 429, 500),
+    security=OPTIONAL_KEY,
+    sync_to_thread=False,
+)
+def taxon(
+    request: AnyRequest,
+    deps: NamedDependency[RouteDependencies],
+    taxon_id: Annotated[str, PathParameter(description="Identifier of the taxon, as in answers and in `/species`")],
+) -> SpeciesDetail:
+    """Describes one taxon: its accepted name with the author, its synonyms and its common names."""
+    _authorize(deps.access, request)
+    found = deps.live_bundle.current.taxonomy.by_id.get(taxon_id)
+    if found is None:
+        raise UnknownTaxon(
+            "the model has no taxon with this id",
+            value=repr(taxon_id[:40]),
+            remedy="look for its name with /species?q=",
+        )
+    return species_detail(_request_id(request), found)
 
 
 @get(
@@ -227,7 +246,7 @@ def metrics_text(deps: NamedDependency[RouteDependencies]) -> Response[bytes]:
 
 def route_handlers() -> list[ControllerRouterHandler]:
     """Returns every route of the service."""
-    return [identify, species, model, reload, live, ready, metrics_text, page, static_files()]
+    return [identify, species, taxon, model, reload, live, ready, metrics_text, page, static_files()]
 
 
 def _authorize(access: AccessControl, request: AnyRequest) -> None:

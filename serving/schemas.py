@@ -8,7 +8,7 @@ import msgspec
 from models.bundle import Architecture, Bundle, DataSource, Metric, Precision
 from models.preprocess import InputSpec
 from models.ranking import RankedGroup, RankedTaxon, Thresholds, VerdictRank
-from models.taxonomy import Rank, Taxon
+from models.taxonomy import Rank
 from serving.identify import Answer
 from serving.loaded_bundle import LoadedBundle
 
@@ -118,31 +118,6 @@ class Health(msgspec.Struct, frozen=True):
     status: str
 
 
-class SpeciesEntry(msgspec.Struct, frozen=True):
-    """A taxon that the model can name."""
-
-    taxon_id: str
-    rank: Rank
-    scientific_name: str
-    common_names: tuple[str, ...]
-    genus: str
-    family: str
-    """Empty if unknown."""
-    gbif_id: int | None
-    """Key in the GBIF backbone taxonomy, if known."""
-
-
-class SpeciesList(msgspec.Struct, frozen=True):
-    """Taxa found by name, sorted by scientific name."""
-
-    request_id: str
-    species: list[SpeciesEntry]
-    total: int
-    """How many taxa the model can name."""
-    warnings: list[str]
-    """A sentence for each part of the request that was ignored."""
-
-
 class ModelCard(msgspec.Struct, frozen=True):
     """What the bundle says about the model that answers."""
 
@@ -186,19 +161,6 @@ def identification(request_id: str, answer: Answer, warnings: list[str]) -> Iden
         families=_group_scores(ranking.families),
         images=[ImageView(index, size.width, size.height) for index, size in enumerate(answer.sizes)],
         warnings=warnings,
-    )
-
-
-def species_entry(taxon: Taxon) -> SpeciesEntry:
-    """Builds an entry of `/species`."""
-    return SpeciesEntry(
-        taxon_id=taxon.taxon_id,
-        rank=taxon.rank,
-        scientific_name=taxon.scientific_name,
-        common_names=taxon.common_names,
-        genus=taxon.genus,
-        family=taxon.family,
-        gbif_id=taxon.gbif_id,
     )
 
 

@@ -9,18 +9,6 @@ from models.errors import DataError
 from models.taxonomy import Groups, Output, Taxon, Taxonomy, fold, label_hash, taxon_id_from_name
 from tests.models.tiny import CROCUS, DAISY, ROSE, TAXONOMY, genus_only, species, taxonomy_of
 
-GARDEN = taxonomy_of(
-    species("Rosa rugosa", "Rosaceae", common_names=("Japanese rose", "Kartoffel-Rose")),
-    species("Isoëtes lacustris", "Isoetaceae", common_names=("lake quillwort",)),
-    species("Acer platanoides", "Sapindaceae", synonyms=("Acer laciniatum",), common_names=("Érable plane", "Straße")),
-    species("Primula veris"),
-)
-
-
-def found(query, **options):
-    return [taxon.scientific_name for taxon in GARDEN.search(query, **options)]
-
-
 # ---- valid and invalid taxonomies
 
 
@@ -111,46 +99,11 @@ def test_groups_have_the_names_they_were_made_from():
     assert groups.names == tuple(sorted(set(names)))
 
 
-# ---- search
-
-
-@pytest.mark.parametrize("query", ["rosa", "rug", "Rosa rug", "ROSA  RUGOSA ", "japanese", "rose", "Rosac"])
-def test_search_finds_the_start_of_any_word(query):
-    assert found(query) == ["Rosa rugosa"]
-
-
-@pytest.mark.parametrize("query", ["ugosa", "osa", "rosa x", "zzz"])
-def test_search_finds_nothing_inside_a_word(query):
-    assert found(query) == []
-
-
-@pytest.mark.parametrize(
-    ("query", "name"),
-    [
-        ("isoetes", "Isoëtes lacustris"),
-        ("ISOËTES", "Isoëtes lacustris"),
-        ("isoe\u0308t", "Isoëtes lacustris"),
-        ("erable", "Acer platanoides"),
-        ("strasse", "Acer platanoides"),
-        ("laciniatum", "Acer platanoides"),
-        ("quillwort", "Isoëtes lacustris"),
-    ],
-)
-def test_search_ignores_accents_and_case_and_includes_other_names(query, name):
-    assert found(query) == [name]
-
-
-def test_empty_search_returns_everything_by_name():
-    everything = ["Acer platanoides", "Isoëtes lacustris", "Primula veris", "Rosa rugosa"]
-    assert found("") == found("  ") == everything
-    assert found("", limit=2) == everything[:2]
+# ---- folding and taxon ids
 
 
 def test_fold_removes_accents_case_and_spaces():
     assert fold("  Érable\tÀ  sucre ") == "erable a sucre"
-
-
-# ---- taxon ids
 
 
 @pytest.mark.parametrize(

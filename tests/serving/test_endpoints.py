@@ -6,7 +6,7 @@ import re
 import pytest
 import structlog
 
-from tests.serving.tiny import TAXA, TAXONOMY, assert_problem, images, jpeg
+from tests.serving.tiny import TAXONOMY, assert_problem, images, jpeg
 
 ERROR_STATUSES = {"400", "401", "408", "413", "415", "422", "429", "500", "503", "504"}
 
@@ -67,42 +67,6 @@ def test_model_describes_the_bundle(client):
     assert card["sources"][0]["note"] == "for tests"
     assert card["thresholds"] == {"species": 0.5, "genus": 0.5, "family": 0.5}
     assert card["description"] == "Distinguishes colors."
-
-
-# ---- species
-
-
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [("ros", ["Rosa canina", "Rosa rugosa"]), ("DAISY", ["Bellis perennis"]), ("ferox", ["Rosa rugosa"]), ("zzz", [])],
-)
-def test_species_are_found_by_any_of_their_names(client, query, found):
-    body = client.get("/species", params={"q": query}).json()
-    assert [entry["scientific_name"] for entry in body["species"]] == found
-    assert body["total"] == len(TAXA)
-
-
-def test_species_entry_has_every_field(client):
-    (entry,) = client.get("/species", params={"q": "rosa c"}).json()["species"]
-    assert entry == {
-        "taxon_id": "rosa-canina",
-        "rank": "species",
-        "scientific_name": "Rosa canina",
-        "common_names": ["dog rose"],
-        "genus": "Rosa",
-        "family": "Rosaceae",
-        "gbif_id": 3003446,
-    }
-
-
-def test_species_without_a_query_lists_all_up_to_the_limit(client):
-    assert len(client.get("/species").json()["species"]) == len(TAXA)
-    assert len(client.get("/species?limit=2&page=3").json()["species"]) == 2
-
-
-@pytest.mark.parametrize("query", [{"limit": "0"}, {"limit": "201"}, {"limit": "x"}, {"q": "x" * 201}])
-def test_bad_species_parameters_are_problems(client, query):
-    assert_problem(client.get("/species", params=query), 422, "bad_parameter")
 
 
 # ---- metrics

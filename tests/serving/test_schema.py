@@ -65,6 +65,10 @@ def test_identify_conforms_to_the_schema(schema, mode):
     assert set(statuses) - {200}, statuses
 
 
+def test_generated_taxon_ids_conform_to_the_schema(schema):
+    assert try_operation(schema, "/species/{taxon_id}", "GET", GenerationMode.POSITIVE, 20)[404] > 0
+
+
 @pytest.mark.parametrize("path", ["/species", "/model", "/health/live", "/health/ready"])
 def test_other_routes_conform_to_the_schema(schema, path):
     statuses = try_operation(schema, path, "GET", GenerationMode.POSITIVE, 20)
