@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from models.answer import AnswerModel
 from models.bundle_record import (
     FILE_NAME,
     Architecture,
@@ -28,6 +29,7 @@ from models.bundle_record import (
     Precision,
     Sha256,
 )
+from models.calibration import CALIBRATION_PART, Calibration, read_calibration
 from models.errors import BotanifyError, BundleError
 from models.golden import GOLDEN_PART, Golden
 from models.session import OnnxSession
@@ -59,7 +61,7 @@ __all__ = [
 FORMAT_VERSION: Final = 1
 BUNDLE_FILE: Final = "bundle.json"
 TAXA_FILE: Final = "taxa.json"
-KNOWN_PARTS: Final[frozenset[str]] = frozenset({GOLDEN_PART})
+KNOWN_PARTS: Final[frozenset[str]] = frozenset({CALIBRATION_PART, GOLDEN_PART})
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -97,6 +99,27 @@ class Bundle(msgspec.Struct, frozen=True):
         """
         part = self.record.parts.get(GOLDEN_PART)
         return None if part is None else _read_json(self.folder / part, Golden)
+
+    def calibration(self, precision: Precision) -> Calibration:
+        """Returns the tables of one network; all are None if the bundle has none.
+
+        Raises:
+            BundleError: Their file cannot be read.
+        """
+        part = self.record.parts.get(CALIBRATION_PART)
+        tables = {} if part is None else read_calibration(self.folder / part)
+        return tables.get(precision, Calibration())
+
+    def answer_model(self, precision: Precision) -> AnswerModel:
+        """Returns what turns the outputs of one network into answers.
+
+        Raises:
+            BundleError: The bundle has no network of that precision, or its tables cannot be read.
+        """
+        network = self.network(precision)
+        return AnswerModel(
+            self.taxonomy, network.temperature, network.thresholds, network.promises, self.calibration(precision)
+        )
 
     def network_path(self, precision: Precision) -> Path:
         """Returns the path of a network file."""

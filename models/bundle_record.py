@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from models.preprocess import InputSpec
-from models.ranking import Thresholds
+from models.verdict import Promises, Thresholds
 
 Precision = Literal["fp32", "fp16", "int8"]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -57,6 +57,8 @@ class NetworkFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Divides the logits before the softmax; fitted on this file's logits for pictures that it was not trained on."""
     thresholds: Thresholds = Thresholds()
     """Smallest probability at which a verdict names a species, genus or family."""
+    promises: Promises = Promises()
+    """What calibration plants prove about the names of each rank at these thresholds."""
     stored_as: Literal["float32", "float16", "int8"] = "float32"
     """Number format of the stored weights; float16 weights of an fp32 network are cast to float32 on loading."""
     checks: tuple[Check, ...] = msgspec.field(name="gates", default=())

@@ -8,6 +8,7 @@ coverage contains every set of lower coverage.
 Letters in names: B pictures of one plant, T taxa, N calibration plants.
 """
 
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -18,7 +19,7 @@ Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 CoverageKind = Literal["marginal", "macro"]
 
 
-class ConformalTable(msgspec.Struct, frozen=True):
+class ConformalTable(msgspec.Struct, frozen=True, dict=True):
     """The calibration plants that p-values count."""
 
     prior_T: npt.NDArray[np.float64]
@@ -27,6 +28,14 @@ class ConformalTable(msgspec.Struct, frozen=True):
     """Conformity of the right taxon of each calibration plant, ascending."""
     macro_weight_N: npt.NDArray[np.float64]
     """Weight of each of these plants for macro coverage; the plants of a taxon share 1 / (taxa with such plants)."""
+    num_plants_T: npt.NDArray[np.int64]
+    """Number of calibration plants of each taxon. Marginal coverage says little about a taxon without any, and macro
+    coverage says nothing."""
+
+    @cached_property
+    def num_uncalibrated_taxa(self) -> int:
+        """Number of taxa without calibration plants."""
+        return int((self.num_plants_T == 0).sum())
 
     def p_values(self, taxa_BT: Floats, kind: CoverageKind) -> npt.NDArray[np.float64]:
         """Gives the p-value of each taxon being the right one.
@@ -68,6 +77,7 @@ def conformal_table(taxa_NT: Floats, labels_N: npt.NDArray[np.intp], prior_T: Fl
         prior_T=np.asarray(prior_T, dtype=np.float64),
         conformity_N=np.asarray(conformity_N[order], dtype=np.float64),
         macro_weight_N=1.0 / (len(counts) * counts[taxon_N[order]]),
+        num_plants_T=np.bincount(labels_N, minlength=taxa_NT.shape[1]),
     )
 
 

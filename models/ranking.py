@@ -1,10 +1,8 @@
-"""Logits -> calibrated probabilities -> taxa, genera, families -> verdict; several pictures -> one answer.
+"""Logits -> calibrated probabilities -> ranked taxa, genera and families.
 
 Pure functions over NumPy arrays. Letters in names: B pictures, O outputs, T taxa. The probability of a genus or family
 is summed over all its taxa, not over the five most likely: a genus may be spread over twenty species.
 """
-
-from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -13,22 +11,6 @@ import numpy.typing as npt
 from models.taxonomy import Groups, Taxon, Taxonomy
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-VerdictRank = Literal["species", "genus", "family", "uncertain", "not_a_plant"]
-
-
-class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The smallest calibrated probability at which a verdict names a species, genus or family.
-
-    A name that reaches the default of 0.5 has at least as much probability as all other names of its rank together.
-    """
-
-    species: Probability = 0.5
-    """Smallest probability of the most likely taxon."""
-    genus: Probability = 0.5
-    """Smallest summed probability of a genus."""
-    family: Probability = 0.5
-    """Smallest summed probability of a family."""
 
 
 class RankedTaxon(msgspec.Struct, frozen=True):
@@ -45,37 +27,27 @@ class RankedGroup(msgspec.Struct, frozen=True):
     score: float
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """The most precise rank that the scores support."""
-
-    rank: VerdictRank
-    name: str | None
-    """Scientific name; None if no rank reaches its threshold."""
-    score: float
-    """Probability of the name, or of the most likely taxon if there is no name."""
-    reason: str
-    """The reason, as a sentence."""
-
-
 class Ranking(msgspec.Struct, frozen=True):
-    """The answer about one plant: the verdict, and ranked lists."""
+    """Taxa, genera and families, most likely first."""
 
-    verdict: Verdict
     taxa: list[RankedTaxon]
     genera: list[RankedGroup]
     families: list[RankedGroup]
 
 
-def combine_pictures(logits_BO: Floats) -> npt.NDArray[np.float64]:
-    """Combines the pictures of one plant by the mean of their logits (the geometric mean of their probabilities).
+def combine_pictures(logits_BO: Floats, weight_B: Floats) -> npt.NDArray[np.float64]:
+    """Combines the pictures of one plant by the weighted mean of their logits.
+
+    With equal weights the result gives the geometric mean of their probabilities.
 
     Args:
         logits_BO: Raw outputs, shape (num_pictures, num_outputs), at least one picture.
+        weight_B: Weight of each picture, shape (num_pictures,); the weights sum to 1.
 
     Returns:
         Shape (num_outputs,).
     """
-    return np.asarray(np.asarray(logits_BO, dtype=np.float64).mean(axis=0))
+    return np.asarray(np.asarray(weight_B, dtype=np.float64) @ np.asarray(logits_BO, dtype=np.float64))
 
 
 def output_probabilities(logits: Floats, temperature: float) -> npt.NDArray[np.float64]:
@@ -113,46 +85,27 @@ def sum_groups(values: Floats, group_of: npt.NDArray[np.intp], num_groups: int) 
     return summed
 
 
-def rank(logits_O: Floats, taxonomy: Taxonomy, temperature: float, thresholds: Thresholds, top_k: int = 5) -> Ranking:
-    """Ranks taxa, genera and families for the (combined) logits of one plant.
+def rank(taxa_T: npt.NDArray[np.float64], taxonomy: Taxonomy, top_k: int = 5) -> Ranking:
+    """Ranks taxa, genera and families by the probabilities of all taxa.
+
+    A genus or family is at least as probable as each of its taxa: all sums run in the order of the taxa, and adding a
+    probability never lowers a sum.
 
     Args:
-        logits_O: Shape (num_outputs,).
-        taxonomy: Names and groups of the outputs.
-        temperature: Temperature of the network file.
-        thresholds: Smallest probability at which the verdict names a species, genus or family.
+        taxa_T: Calibrated probabilities, shape (num_taxa,).
+        taxonomy: Names and groups of the taxa.
         top_k: Maximum length of each list; equal scores keep the order of the taxonomy.
-
-    Returns:
-        The verdict and the lists, most likely first.
     """
-    taxa_T = taxon_probabilities(output_probabilities(logits_O, temperature), taxonomy)
-    taxa = [RankedTaxon(taxonomy.taxa[index], float(taxa_T[index])) for index in _best(taxa_T, top_k)]
-    genera = _rank_groups(taxa_T, taxonomy.genera, top_k)
-    families = _rank_groups(taxa_T, taxonomy.families, top_k)
-    return Ranking(decide(taxa[0], genera[0], families, thresholds), taxa, genera, families)
+    return Ranking(
+        best_taxa(taxa_T, taxonomy, top_k),
+        _rank_groups(taxa_T, taxonomy.genera, top_k),
+        _rank_groups(taxa_T, taxonomy.families, top_k),
+    )
 
 
-def decide(
-    best_taxon: RankedTaxon, best_genus: RankedGroup, families: list[RankedGroup], thresholds: Thresholds
-) -> Verdict:
-    """Names the most precise rank whose probability reaches its threshold.
-
-    A taxon of rank genus is never named as a species, whatever its score.
-    """
-    species_named = best_taxon.taxon.rank == "species"
-    if species_named and best_taxon.score >= thresholds.species:
-        return _verdict("species", best_taxon.taxon.scientific_name, best_taxon.score, thresholds.species)
-    if best_genus.score >= thresholds.genus:
-        return _verdict("genus", best_genus.name, best_genus.score, thresholds.genus)
-    if families and families[0].score >= thresholds.family:
-        return _verdict("family", families[0].name, families[0].score, thresholds.family)
-    reason = "No species, genus or family reaches its threshold; a closer or sharper picture may help."
-    return Verdict("uncertain", None, best_taxon.score, reason)
-
-
-def _verdict(rank: VerdictRank, name: str, score: float, threshold: float) -> Verdict:
-    return Verdict(rank, name, score, f"The {rank} reaches its threshold ({score:.2f} of at least {threshold:.2f}).")
+def best_taxa(taxa_T: npt.NDArray[np.float64], taxonomy: Taxonomy, top_k: int) -> list[RankedTaxon]:
+    """Returns the most likely taxa, most likely first."""
+    return [RankedTaxon(taxonomy.taxa[index], float(taxa_T[index])) for index in _best(taxa_T, top_k)]
 
 
 def _rank_groups(taxa_T: npt.NDArray[np.float64], groups: Groups, top_k: int) -> list[RankedGroup]:

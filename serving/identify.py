@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from models.answer import PlantAnswer
 from models.bundle import Bundle
 from models.errors import PictureError
-from models.ranking import Ranking
 from serving.admission import Admission, AdmittedRequest
 from serving.decoding.pool import Decoded
 from serving.errors import BadPicture, ClientLeft, TimedOut
@@ -29,7 +29,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     bundle: Bundle
     """The bundle that answered; a reload may have replaced it since."""
-    ranking: Ranking
+    plant: PlantAnswer
     sizes: tuple[PictureSize, ...]
     """One per picture, in the order of the request."""
 

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import structlog
 from PIL import Image
 
+from models.answer import PlantAnswer, Question, answer_plant
 from models.bundle import Bundle, Precision, load_bundle
 from models.errors import BundleError, InputError
 from models.golden import check_golden
 from models.preprocess import InputSpec
-from models.ranking import Ranking, combine_pictures, rank
 from models.session import NetworkSession, OnnxSession
 from models.taxon_names import TaxonNames
 from models.taxonomy import Taxonomy
@@ -81,6 +81,7 @@ class LoadedBundle:
         first = networks["throughput"]
         self.providers = first.providers if isinstance(first, OnnxSession) else ()
         self._network = bundle.network(precision)
+        self._answer_model = bundle.answer_model(precision)
         self._num_users = 0
         self._retired = False
 
@@ -94,7 +95,7 @@ class LoadedBundle:
         """The taxa that the network can name."""
         return self.bundle.taxonomy
 
-    def rank(self, logits: Logits, top_k: int) -> Ranking:
+    def rank(self, logits: Logits, top_k: int) -> PlantAnswer:
         """Ranks the taxa by the logits of all pictures of one plant, shape (num_pictures, num_outputs).
 
         Raises:
@@ -102,8 +103,8 @@ class LoadedBundle:
         """
         if not np.isfinite(logits).all():
             raise RunFailed("the network fails on the picture", remedy="send another picture of the plant")
-        network = self._network
-        return rank(combine_pictures(logits), self.taxonomy, network.temperature, network.thresholds, top_k)
+        without_features = np.zeros((len(logits), 0), dtype=np.float32)
+        return answer_plant(logits, without_features, self._answer_model, Question(top_k))
 
     async def warm_up(self, decoder: PictureDecoder) -> None:
         """Sends a picture through decoding, network and ranking, and checks the logits.

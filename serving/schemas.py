@@ -7,8 +7,9 @@ import msgspec
 
 from models.bundle import Architecture, Bundle, DataSource, Metric, Precision
 from models.preprocess import InputSpec
-from models.ranking import RankedGroup, RankedTaxon, Thresholds, VerdictRank
+from models.ranking import RankedGroup, RankedTaxon
 from models.taxonomy import Rank
+from models.verdict import Thresholds, VerdictRank
 from serving.identify import Answer
 from serving.loaded_bundle import LoadedBundle
 
@@ -150,7 +151,7 @@ class ModelCard(msgspec.Struct, frozen=True):
 
 def identification(request_id: str, answer: Answer, warnings: list[str]) -> Identification:
     """Builds the response to an identify request."""
-    ranking = answer.ranking
+    ranking = answer.plant
     verdict = ranking.verdict
     return Identification(
         request_id=request_id,

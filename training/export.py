@@ -21,7 +21,7 @@ import tyro
 from models.bundle import Bundle, Check, Metric, Precision, seal_bundle
 from models.errors import BundleError, RecipeError
 from models.golden import GOLDEN_FILE, GOLDEN_PART
-from models.ranking import Thresholds
+from models.verdict import Thresholds
 from training.bundling.bundle_description import describe
 from training.bundling.model_card import MODEL_CARD_FILE, model_card
 from training.bundling.precisions.candidates import MAKERS, Candidate, make_fp32

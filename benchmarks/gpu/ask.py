@@ -24,10 +24,10 @@ if not __package__:
 import msgspec
 import tyro
 
+from models.answer import Question, answer_plant
 from models.bundle import load_bundle
 from models.errors import BundleError
 from models.preprocess import picture_to_input
-from models.ranking import combine_pictures, rank
 from training.atomic_file import replaced
 from training.program import run_program
 
@@ -92,11 +92,11 @@ def _has_service() -> bool:
 
 def _in_process(folder: Path, picture: bytes) -> Reply:
     bundle = load_bundle(folder)
-    session, network, record = bundle.open_session("fp32"), bundle.network("fp32"), bundle.record
+    session, model, record = bundle.open_session("fp32"), bundle.answer_model("fp32"), bundle.record
     began = time.perf_counter()
     pixels, _ = picture_to_input(picture, record.input)
-    logits = combine_pictures(session.run(pixels[None]).logits)
-    found = rank(logits, bundle.taxonomy, network.temperature, network.thresholds)
+    output = session.run(pixels[None])
+    found = answer_plant(output.logits, output.features, model, Question())
     seconds, verdict = time.perf_counter() - began, msgspec.to_builtins(found.verdict)
     return Reply("the bundle in process", "litestar is not installed", seconds, verdict)
 

@@ -23,7 +23,7 @@ from models.bundle import (
 )
 from models.errors import BundleError, InputError
 from models.preprocess import InputSpec
-from models.ranking import Thresholds
+from models.verdict import Thresholds
 from tests.models.tiny import (
     DAISY,
     NETWORK,

@@ -1,10 +1,11 @@
-"""Logits become calibrated probabilities, taxa, genera, families, and a verdict."""
+"""Logits become calibrated probabilities, and probabilities become ranked taxa, genera and families."""
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from models.ranking import (
-    Thresholds,
     combine_pictures,
     output_probabilities,
     rank,
@@ -18,10 +19,18 @@ def logits_of(*probabilities):
     return np.log(np.array(probabilities))
 
 
-def ranked(taxonomy, *probabilities, top_k=5, **thresholds):
+def ranked(taxonomy, *probabilities, top_k=5):
     """The ranking for probabilities of the outputs, which sum to 1."""
     assert sum(probabilities) == pytest.approx(1)
-    return rank(logits_of(*probabilities), taxonomy, 1.0, Thresholds(**thresholds), top_k)
+    return rank(taxon_probabilities(np.array(probabilities), taxonomy), taxonomy, top_k)
+
+
+WOOD = taxonomy_of(
+    species("Quercus robur", "Fagaceae"),
+    species("Quercus petraea", "Fagaceae"),
+    species("Fagus sylvatica", "Fagaceae"),
+    species("Acer campestre", "Sapindaceae"),
+)
 
 
 # ---- probabilities
@@ -87,8 +96,8 @@ def test_no_score_ever_passes_one():
     taxonomy = taxonomy_of(*(species(f"Rosa {number:03d}", "Rosaceae") for number in range(150)))
     generator = np.random.default_rng(3)
     for _ in range(40):
-        answer = rank(generator.normal(0, 2, 150), taxonomy, 1.0, Thresholds(species=1.0, genus=1.0))
-        scores = [entry.score for entry in (*answer.taxa, *answer.genera, *answer.families, answer.verdict)]
+        answer = rank(output_probabilities(generator.normal(0, 2, 150), 1.0), taxonomy)
+        scores = [entry.score for entry in (*answer.taxa, *answer.genera, *answer.families)]
         assert all(0 <= score <= 1 for score in scores)
         assert answer.genera[0].score == pytest.approx(1, abs=1e-12)
 
@@ -96,83 +105,45 @@ def test_no_score_ever_passes_one():
 # ---- several pictures
 
 
-def test_pictures_of_one_plant_are_combined_by_the_mean_of_their_logits():
-    logits = np.array([[1.0, 3.0], [2.0, -1.0], [3.0, 4.0]], dtype=np.float32)
-    np.testing.assert_allclose(combine_pictures(logits), [2.0, 2.0])
-    assert combine_pictures(logits).dtype == np.float64
+def test_pictures_of_one_plant_are_combined_by_the_weighted_mean_of_their_logits():
+    logits = np.array([[1.0, 3.0], [2.0, -1.0], [4.0, 4.0]], dtype=np.float32)
+    np.testing.assert_allclose(combine_pictures(logits, np.array([0.5, 0.5, 0.0])), [1.5, 1.0])
+    np.testing.assert_allclose(combine_pictures(logits, np.full(3, 1 / 3)), [7 / 3, 2.0])
+    assert combine_pictures(logits, np.full(3, 1 / 3)).dtype == np.float64
 
 
 def test_one_picture_combines_to_itself():
-    np.testing.assert_array_equal(combine_pictures(np.array([[0.25, -7.0]])), [0.25, -7.0])
+    np.testing.assert_array_equal(combine_pictures(np.array([[0.25, -7.0]]), np.ones(1)), [0.25, -7.0])
 
 
 def test_combined_pictures_are_the_geometric_mean_of_their_probabilities():
     first, second = np.array([0.7, 0.2, 0.1]), np.array([0.3, 0.6, 0.1])
     geometric = np.sqrt(first * second)
-    combined = output_probabilities(combine_pictures(np.log([first, second])), 1.0)
+    combined = output_probabilities(combine_pictures(np.log([first, second]), np.array([0.5, 0.5])), 1.0)
     np.testing.assert_allclose(combined, geometric / geometric.sum())
 
 
-# ---- verdict
-
-WOOD = taxonomy_of(
-    species("Quercus robur", "Fagaceae"),
-    species("Quercus petraea", "Fagaceae"),
-    species("Fagus sylvatica", "Fagaceae"),
-    species("Acer campestre", "Sapindaceae"),
-)
+# ---- genera and families
 
 
-@pytest.mark.parametrize(
-    ("probabilities", "named"),
-    [
-        ((0.70, 0.10, 0.10, 0.10), ("species", "Quercus robur", 0.70)),
-        ((0.40, 0.40, 0.10, 0.10), ("genus", "Quercus", 0.80)),
-        ((0.30, 0.15, 0.40, 0.15), ("family", "Fagaceae", 0.85)),
-        ((0.20, 0.15, 0.10, 0.55), ("species", "Acer campestre", 0.55)),
-    ],
-)
-def test_verdict_is_the_most_precise_rank_that_reaches_its_threshold(probabilities, named):
-    verdict = ranked(WOOD, *probabilities).verdict
-    assert (verdict.rank, verdict.name) == named[:2]
-    assert verdict.score == pytest.approx(named[2])
-    assert named[0] in verdict.reason
-
-
-def test_nothing_is_named_when_no_rank_reaches_its_threshold():
-    verdict = ranked(WOOD, 0.30, 0.25, 0.25, 0.20, species=0.9, genus=0.9, family=0.9).verdict
-    assert (verdict.rank, verdict.name) == ("uncertain", None)
-    assert verdict.score == pytest.approx(0.30)
-    assert verdict.reason
-
-
-def test_each_rank_has_its_own_threshold():
-    probabilities = (0.45, 0.15, 0.20, 0.20)
-    assert ranked(WOOD, *probabilities, species=0.4).verdict.rank == "species"
-    assert ranked(WOOD, *probabilities, genus=0.6 - 1e-9).verdict.rank == "genus"
-    assert ranked(WOOD, *probabilities, genus=0.61).verdict.rank == "family"
-    assert ranked(WOOD, *probabilities, genus=0.61, family=0.81).verdict.rank == "uncertain"
-
-
-def test_threshold_that_is_just_reached_counts():
-    taxonomy = taxonomy_of(species("Rosa canina"), species("Malus alba"))
-    answer = rank(np.zeros(2), taxonomy, 1.0, Thresholds(species=0.5))
-    assert (answer.verdict.rank, answer.verdict.score) == ("species", 0.5)
-
-
-def test_taxon_of_rank_genus_is_never_named_a_species():
-    taxonomy = taxonomy_of(genus_only("Crocus", "Iridaceae"), species("Rosa canina", "Rosaceae"))
-    verdict = ranked(taxonomy, 0.999, 0.001).verdict
-    assert (verdict.rank, verdict.name) == ("genus", "Crocus")
-    verdict = ranked(taxonomy, 0.999, 0.001, genus=1.0).verdict
-    assert (verdict.rank, verdict.name) == ("family", "Iridaceae")
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), spread=st.floats(0.01, 30))
+def test_a_genus_or_family_is_at_least_as_probable_as_each_of_its_taxa(seed, spread):
+    generator = np.random.default_rng(seed)
+    names = [(f"Genus{number % 17} s{number}", f"Family{number % 17 % 4}") for number in generator.permutation(90)]
+    taxonomy = taxonomy_of(*(species(*name) for name in names))
+    taxa_T = taxon_probabilities(output_probabilities(generator.normal(0, spread, 90), 1.0), taxonomy)
+    answer = rank(taxa_T, taxonomy, top_k=90)
+    genus_of = {group.name: group.score for group in answer.genera}
+    family_of = {group.name: group.score for group in answer.families}
+    for entry in answer.taxa:
+        assert entry.score <= genus_of[entry.taxon.genus] <= family_of[entry.taxon.family]
 
 
 def test_taxon_of_rank_genus_counts_for_its_genus():
     taxonomy = taxonomy_of(genus_only("Crocus"), species("Crocus vernus"), species("Rosa canina"))
     answer = ranked(taxonomy, 0.30, 0.30, 0.40)
     assert [(group.name, pytest.approx(group.score)) for group in answer.genera] == [("Crocus", 0.6), ("Rosa", 0.4)]
-    assert (answer.verdict.rank, answer.verdict.name) == ("genus", "Crocus")
 
 
 def test_spread_genus_and_family_sum_the_full_distribution():
@@ -180,25 +151,16 @@ def test_spread_genus_and_family_sum_the_full_distribution():
     alone = [
         species(name, f"{name.split()[0]}aceae") for name in ("Rosa a", "Malus a", "Acer a", "Bellis a", "Fagus a")
     ]
-    taxonomy = taxonomy_of(*alone, *spread)
-    answer = ranked(taxonomy, *[0.08] * 5, *[0.03] * 20, top_k=5)
+    answer = ranked(taxonomy_of(*alone, *spread), *[0.08] * 5, *[0.03] * 20, top_k=5)
     assert "Salix" not in {entry.taxon.genus for entry in answer.taxa}, "a roll-up of the listed taxa would miss it"
     assert (answer.genera[0].name, answer.families[0].name) == ("Salix", "Salicaceae")
     assert answer.genera[0].score == answer.families[0].score == pytest.approx(0.6)
-    assert (answer.verdict.rank, answer.verdict.name) == ("genus", "Salix")
 
 
-def test_unknown_family_is_neither_listed_nor_named():
+def test_unknown_family_is_not_listed():
     taxonomy = taxonomy_of(species("Rosa canina"), species("Malus alba"), species("Acer campestre", "Sapindaceae"))
     answer = ranked(taxonomy, 0.45, 0.45, 0.10)
     assert [(group.name, pytest.approx(group.score)) for group in answer.families] == [("Sapindaceae", 0.10)]
-    assert answer.verdict.rank == "uncertain"
-
-
-def test_taxonomy_without_families_has_an_answer():
-    taxonomy = taxonomy_of(species("Rosa canina"), species("Malus alba"))
-    answer = ranked(taxonomy, 0.51, 0.49, species=0.9, genus=0.9)
-    assert (answer.families, answer.verdict.rank) == ([], "uncertain")
 
 
 # ---- lists
@@ -222,7 +184,7 @@ def test_lists_are_cut_at_the_wanted_length_and_run_from_the_best():
 def test_equal_scores_keep_the_order_of_the_taxonomy():
     names = ["Malus a", "Acer b", "Rosa c", "Bellis d", "Fagus e"]
     taxonomy = taxonomy_of(*(species(name) for name in names))
-    answer = rank(np.zeros(5), taxonomy, 1.0, Thresholds())
+    answer = rank(np.full(5, 0.2), taxonomy)
     assert [entry.taxon.scientific_name for entry in answer.taxa] == names
     assert [group.name for group in answer.genera] == sorted(name.split()[0] for name in names)
 
@@ -233,21 +195,9 @@ def test_lists_are_the_beginning_of_the_whole_ranking():
     names = [(f"Genus{number % 7} s{number}", ("", "Aceae", "Beae")[number % 3]) for number in range(60)]
     taxonomy = taxonomy_of(*(species(*name) for name in names))
     for _ in range(20):
-        logits = random.integers(0, 4, 60).astype(float)
-        whole, first = (rank(logits, taxonomy, 1.0, Thresholds(), top_k) for top_k in (60, 5))
+        scores = random.integers(0, 4, 60) / 240
+        whole, first = (rank(scores, taxonomy, top_k) for top_k in (60, 5))
         assert first.taxa == whole.taxa[:5]
         assert first.taxa == sorted(whole.taxa, key=lambda entry: -entry.score)[:5]
         assert (first.genera, first.families) == (whole.genera[:5], whole.families)
-        assert rank(logits, taxonomy, 1.0, Thresholds(), 1).families == whole.families[:1]
-
-
-def test_list_length_does_not_change_the_verdict():
-    for top_k in (1, 2, 50):
-        assert ranked(WOOD, 0.30, 0.15, 0.40, 0.15, top_k=top_k).verdict.name == "Fagaceae"
-
-
-def test_temperature_reaches_the_answer():
-    logits = logits_of(0.6, 0.2, 0.1, 0.1)
-    sharp, flat = (rank(logits, WOOD, temperature, Thresholds()) for temperature in (0.5, 3.0))
-    assert sharp.taxa[0].score > 0.6 > flat.taxa[0].score
-    assert (sharp.verdict.rank, flat.verdict.rank) == ("species", "genus")
+        assert rank(scores, taxonomy, 1).families == whole.families[:1]

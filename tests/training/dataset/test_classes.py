@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from models.answer import AnswerModel, Question, answer_plant
 from models.bundle import TAXA_FILE
 from models.errors import DataError
-from models.ranking import Thresholds, rank
 from models.taxonomy import Taxonomy
 from training.dataset.class_names import WrittenName, names_to_look_up
 from training.dataset.classes import TAXONOMY_VERSION, build_classes
@@ -110,7 +110,7 @@ def test_an_answer_never_lists_a_plant_twice_and_sums_its_outputs():
     sources = {"a": plants("Rosa canina L.", "Rosa alba"), "b": plants("Rosa canina", "Viola odorata")}
     taxonomy = build_classes(sources, "within_sources").taxonomy
     logits = np.log([0.25 if output.taxon_id == "rosa-canina" else 0.2 for output in taxonomy.outputs])
-    answer = rank(logits, taxonomy, 1.0, Thresholds())
+    answer = answer_plant(logits[None], np.zeros((1, 1)), AnswerModel(taxonomy, temperature=1.0), Question())
     assert [entry.taxon.taxon_id for entry in answer.taxa].count("rosa-canina") == 1
     assert answer.taxa[0].taxon.scientific_name == "Rosa canina"
     assert answer.taxa[0].score == pytest.approx(0.5 / 0.9)

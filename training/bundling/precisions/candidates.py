@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from models.bundle import LeftOut, Metric, NetworkFile, Precision
-from models.ranking import Thresholds
+from models.verdict import Thresholds
 from training.bundling.precisions.checks import (
     agreement_check,
     loss_checks,

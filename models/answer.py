@@ -1,0 +1,235 @@
+"""The answer about one plant, from the logits and features of its pictures: pure functions over NumPy arrays.
+
+Each step is a function of an earlier layer: plant score of each picture -> weight of each picture -> combined logits ->
+probabilities -> ranking -> verdict, and the candidate set.
+
+Letters in names: B pictures of one plant, F features, O outputs, T taxa.
+"""
+
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from models.calibration import Calibration
+from models.candidates import CoverageKind, candidate_set
+from models.ranking import (
+    Floats,
+    RankedGroup,
+    RankedTaxon,
+    best_taxa,
+    combine_pictures,
+    output_probabilities,
+    rank,
+    taxon_probabilities,
+)
+from models.taxonomy import Taxonomy
+from models.verdict import Promises, Thresholds, Verdict, decide, not_a_plant, unknown_plant
+
+_TAXA_PER_PICTURE: Final = 3
+_LISTED_CANDIDATES: Final = 100
+
+
+class AnswerModel(msgspec.Struct, frozen=True):
+    """What turns the outputs of one network file into answers."""
+
+    taxonomy: Taxonomy
+    temperature: float
+    """Divides the logits before the softmax."""
+    thresholds: Thresholds = Thresholds()
+    promises: Promises = Promises()
+    calibration: Calibration = Calibration()
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What a client wants to know about a plant."""
+
+    top_k: int = 5
+    """Maximum length of the lists."""
+    coverage: float | None = None
+    """How often the candidate set shall include the right taxon, in (0, 1); None for no candidate set."""
+    coverage_kind: CoverageKind = "marginal"
+    allowed_T: npt.NDArray[np.bool_] | None = None
+    """Whether each taxon can be the answer, at least one; None for all."""
+
+
+class Candidates(msgspec.Struct, frozen=True):
+    """A candidate set."""
+
+    taxa: list[RankedTaxon]
+    """The best candidate first; at most 100 are listed."""
+    num_taxa: int
+    """Number of taxa in the set."""
+    score: float
+    """Probability of the whole set."""
+    guarantee: CoverageKind | None
+    """The kind of coverage that is guaranteed; None if the client restricted the taxa."""
+    num_uncalibrated_taxa: int
+    """Number of taxa of the model without calibration plants."""
+
+
+class PictureAnswer(msgspec.Struct, frozen=True):
+    """What one picture says by itself."""
+
+    weight: float
+    """Share of this picture in the answer; the shares of all pictures sum to 1."""
+    plant_score: float | None
+    """Probability that it shows a plant, or None without a plant head."""
+    taxa: list[RankedTaxon]
+    """Its most likely taxa."""
+
+
+class PlantAnswer(msgspec.Struct, frozen=True):
+    """The answer about one plant."""
+
+    verdict: Verdict
+    taxa: list[RankedTaxon]
+    genera: list[RankedGroup]
+    families: list[RankedGroup]
+    pictures: list[PictureAnswer]
+    plant_score: float | None
+    """Weighted mean of the pictures' plant scores, or None without a plant head."""
+    candidates: Candidates | None
+    """None if the client asked for none or the model has no table for them."""
+    discarded_mass: float | None
+    """Probability of the taxa that the client ruled out; None if it ruled out none."""
+
+
+class _Pictures(msgspec.Struct, frozen=True):
+    """The pictures of one plant, after the scores that say how much each counts."""
+
+    logits_BO: npt.NDArray[np.float64]
+    weight_B: npt.NDArray[np.float64]
+    plant_B: npt.NDArray[np.float64] | None
+    familiar_B: npt.NDArray[np.float64] | None
+
+
+def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, question: Question) -> PlantAnswer:
+    """Answers a question about one plant. The order of its pictures does not matter.
+
+    Args:
+        logits_BO: Raw outputs of the network, shape (num_pictures, num_outputs), at least one picture, all finite.
+        features_BF: Pooled features of the same pictures, shape (num_pictures, num_features), all finite.
+        model: Taxonomy, temperature, thresholds and tables of the network file.
+        question: Length of the lists, coverage of the candidate set, and the allowed taxa.
+    """
+    pictures = _score_pictures(logits_BO, features_BF, model)
+    combined_O = combine_pictures(pictures.logits_BO, pictures.weight_B)
+    taxa_T = _taxon_probabilities(combined_O, model, question)
+    ranking = rank(taxa_T, model.taxonomy, question.top_k)
+    promises = model.promises if question.allowed_T is None else Promises()
+    alone_BT = _taxon_probabilities(pictures.logits_BO, model, question)
+    return PlantAnswer(
+        verdict=_rejection(pictures, ranking.taxa[0], model) or decide(ranking, model.thresholds, promises),
+        taxa=ranking.taxa,
+        genera=ranking.genera,
+        families=ranking.families,
+        pictures=_picture_answers(pictures, alone_BT, model.taxonomy),
+        plant_score=_weighted(pictures.plant_B, pictures.weight_B),
+        candidates=_candidates(alone_BT[pictures.weight_B > 0], taxa_T, model, question),
+        discarded_mass=_discarded_mass(combined_O, model, question),
+    )
+
+
+def picture_weights(plant_B: npt.NDArray[np.float64], cutoff: float) -> npt.NDArray[np.float64]:
+    """Gives each picture a weight in proportion to its plant score.
+
+    A picture below the cutoff has no weight while another picture reaches the cutoff, so a picture of something else
+    among good ones does not change the answer.
+
+    Args:
+        plant_B: Plant score of each picture, in [0, 1].
+        cutoff: Least plant score of a plant.
+
+    Returns:
+        Weights that sum to 1, shape (num_pictures,).
+    """
+    kept_B = plant_B >= cutoff
+    weight_B = np.where(kept_B, plant_B, 0.0) if kept_B.any() else plant_B
+    total = weight_B.sum()
+    return np.asarray(weight_B / total if total > 0 else np.full(len(plant_B), 1 / len(plant_B)))
+
+
+def _score_pictures(logits_BO: Floats, features_BF: Floats, model: AnswerModel) -> _Pictures:
+    logits_BO, tables = np.asarray(logits_BO, dtype=np.float64), model.calibration
+    equal_B = np.full(len(logits_BO), 1 / len(logits_BO))
+    if tables.features is None or tables.cutoffs is None:
+        return _Pictures(logits_BO, equal_B, None, None)
+    taxa_BT = taxon_probabilities(output_probabilities(logits_BO, model.temperature), model.taxonomy)
+    confidence_B, distance_B = taxa_BT.max(axis=1), tables.features.distances(features_BF)
+    head, known = tables.plant_head, tables.familiarity
+    plant_B = None if head is None else head.scores(features_BF, confidence_B, distance_B)
+    familiar_B = None if known is None else known.scores(confidence_B, distance_B)
+    weight_B = equal_B if plant_B is None else picture_weights(plant_B, tables.cutoffs.plant)
+    return _Pictures(logits_BO, weight_B, plant_B, familiar_B)
+
+
+def _taxon_probabilities(logits: Floats, model: AnswerModel, question: Question) -> npt.NDArray[np.float64]:
+    """Returns calibrated probabilities over the allowed taxa; they sum to 1. Other taxa have probability 0."""
+    if question.allowed_T is not None:
+        logits = np.where(question.allowed_T[model.taxonomy.taxon_of_output], logits, -np.inf)
+    return taxon_probabilities(output_probabilities(logits, model.temperature), model.taxonomy)
+
+
+def _rejection(pictures: _Pictures, best: RankedTaxon, model: AnswerModel) -> Verdict | None:
+    """Returns the verdict on pictures that show no plant, or a plant that the network does not know."""
+    cutoffs = model.calibration.cutoffs
+    if cutoffs is None:
+        return None
+    plant = _weighted(pictures.plant_B, pictures.weight_B)
+    if plant is not None and plant < cutoffs.plant:
+        return not_a_plant(best, plant, cutoffs.plant)
+    familiar = _weighted(pictures.familiar_B, pictures.weight_B)
+    if familiar is not None and familiar < cutoffs.familiar:
+        return unknown_plant(best, familiar, cutoffs.familiar)
+    return None
+
+
+def _picture_answers(pictures: _Pictures, alone_BT: npt.NDArray[np.float64], taxonomy: Taxonomy) -> list[PictureAnswer]:
+    return [
+        PictureAnswer(
+            weight=float(weight),
+            plant_score=None if pictures.plant_B is None else float(pictures.plant_B[index]),
+            taxa=best_taxa(alone_BT[index], taxonomy, _TAXA_PER_PICTURE),
+        )
+        for index, weight in enumerate(pictures.weight_B)
+    ]
+
+
+def _candidates(
+    used_BT: npt.NDArray[np.float64], taxa_T: npt.NDArray[np.float64], model: AnswerModel, question: Question
+) -> Candidates | None:
+    """Finds the candidate set.
+
+    Args:
+        used_BT: Probabilities of all taxa on each picture that has a weight.
+        taxa_T: Probabilities on all pictures together, which the answer shows.
+        model: Gives the table.
+        question: Gives the coverage.
+    """
+    table = model.calibration.conformal
+    if table is None or question.coverage is None:
+        return None
+    chosen = candidate_set(table, used_BT, question.coverage, question.coverage_kind)
+    if question.allowed_T is not None:
+        chosen = chosen[question.allowed_T[chosen]]
+    return Candidates(
+        taxa=[RankedTaxon(model.taxonomy.taxa[index], float(taxa_T[index])) for index in chosen[:_LISTED_CANDIDATES]],
+        num_taxa=len(chosen),
+        score=float(min(taxa_T[chosen].sum(), 1.0)),
+        guarantee=question.coverage_kind if question.allowed_T is None else None,
+        num_uncalibrated_taxa=table.num_uncalibrated_taxa,
+    )
+
+
+def _discarded_mass(combined_O: npt.NDArray[np.float64], model: AnswerModel, question: Question) -> float | None:
+    if question.allowed_T is None:
+        return None
+    everything = Question()
+    taxa_T = _taxon_probabilities(combined_O, model, everything)
+    return float(min(taxa_T[~question.allowed_T].sum(), 1.0))
+
+
+def _weighted(score_B: npt.NDArray[np.float64] | None, weight_B: npt.NDArray[np.float64]) -> float | None:
+    return None if score_B is None else float(weight_B @ score_B)

@@ -1,0 +1,118 @@
+"""The verdict: the most precise rank whose score reaches its threshold, with the promise and the reason in words.
+
+The thresholds are those of hierarchical selective classification (Goren et al. 2024, arXiv 2405.11533): a species that
+is too uncertain is answered with its genus, then with its family, then not at all.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from models.ranking import RankedGroup, RankedTaxon, Ranking
+
+Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+VerdictRank = Literal["species", "genus", "family", "uncertain", "not_a_plant"]
+
+
+class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The smallest calibrated probability at which a verdict names a species, genus or family.
+
+    A name that reaches the default of 0.5 has at least as much probability as all other names of its rank together.
+    """
+
+    species: Probability = 0.5
+    """Smallest probability of the most likely taxon."""
+    genus: Probability = 0.5
+    """Smallest summed probability of a genus."""
+    family: Probability = 0.5
+    """Smallest summed probability of a family."""
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """What calibration plants prove about the names of one rank.
+
+    With probability `confidence`, over the draw of the calibration plants, at most `max_risk` of the plants that get a
+    name of this rank get a wrong one. It holds for plants like those of the calibration split.
+    """
+
+    max_risk: Probability
+    confidence: Probability
+    num_named: int
+    """Number of calibration plants that got a name of this rank."""
+    num_wrong: int
+    """Number of those names that were wrong."""
+
+
+class Promises(msgspec.Struct, frozen=True):
+    """The promise of each rank, or None if too few calibration plants were named to prove one."""
+
+    species: Promise | None = None
+    genus: Promise | None = None
+    family: Promise | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The most precise rank that the scores support."""
+
+    rank: VerdictRank
+    name: str | None
+    """Scientific name; None if no rank reaches its threshold."""
+    score: float
+    """Probability of the name, or of the most likely taxon if there is no name."""
+    reason: str
+    """The reason, as a sentence."""
+    promise: Promise | None = None
+    """What is proved about names of this rank."""
+
+
+def decide(ranking: Ranking, thresholds: Thresholds, promises: Promises) -> Verdict:
+    """Names the most precise rank whose score reaches its threshold.
+
+    A taxon of rank genus is never named as a species, whatever its score.
+    """
+    taxon, genus = ranking.taxa[0], ranking.genera[0]
+    species_reason = _species_reason(taxon, thresholds.species)
+    if taxon.taxon.rank == "species" and taxon.score >= thresholds.species:
+        return Verdict("species", taxon.taxon.scientific_name, taxon.score, f"{species_reason}.", promises.species)
+    reasons = [species_reason, _group_reason("genus", genus, thresholds.genus)]
+    if genus.score >= thresholds.genus:
+        return Verdict("genus", genus.name, genus.score, _sentence(reasons), promises.genus)
+    if not ranking.families:
+        return Verdict("uncertain", None, taxon.score, _sentence([*reasons, "no family is known"]))
+    family = ranking.families[0]
+    reasons.append(_group_reason("family", family, thresholds.family))
+    if family.score >= thresholds.family:
+        return Verdict("family", family.name, family.score, _sentence(reasons), promises.family)
+    return Verdict("uncertain", None, taxon.score, _sentence(reasons))
+
+
+def not_a_plant(best: RankedTaxon, plant_score: float, cutoff: float) -> Verdict:
+    """Returns the verdict on pictures whose plant score is below its cutoff."""
+    return Verdict("not_a_plant", None, best.score, f"plant score {comparison(plant_score, cutoff)}.")
+
+
+def unknown_plant(best: RankedTaxon, familiarity: float, cutoff: float) -> Verdict:
+    """Returns the verdict on a plant that is unlike those that the network knows."""
+    reason = f"unlike the plants that this model knows: familiarity {comparison(familiarity, cutoff)}."
+    return Verdict("uncertain", None, best.score, reason)
+
+
+def comparison(score: float, threshold: float) -> str:
+    """Says whether a score reaches a threshold, with as many decimals as tell the two apart: "0.41 is below 0.70"."""
+    decimals = next((count for count in (2, 3, 4) if round(score, count) != round(threshold, count)), 2)
+    relation = "reaches" if score >= threshold else "is below"
+    return f"{score:.{decimals}f} {relation} {threshold:.{decimals}f}"
+
+
+def _species_reason(best: RankedTaxon, threshold: float) -> str:
+    if best.taxon.rank != "species":
+        return f"the most likely taxon, {best.taxon.scientific_name}, is a {best.taxon.rank} and not a species"
+    return f"species {comparison(best.score, threshold)}"
+
+
+def _group_reason(rank: str, group: RankedGroup, threshold: float) -> str:
+    return f"{rank} {group.name} {comparison(group.score, threshold)}"
+
+
+def _sentence(reasons: list[str]) -> str:
+    return f"{'; '.join(reasons)}."

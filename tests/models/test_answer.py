@@ -1,0 +1,198 @@
+"""The answer about one plant: weights of pictures, rejections, candidates, and allowed taxa."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.answer import AnswerModel, Question, answer_plant, picture_weights
+from models.calibration import Calibration, Cutoffs
+from models.candidates import conformal_table
+from models.rejection import FamiliarityTable, FeatureTable, PlantHead
+from models.verdict import Promise, Promises, Thresholds
+from tests.models.tiny import species, taxonomy_of
+
+TAXONOMY = taxonomy_of(*(species(f"Genus{number // 2} s{number}", f"Family{number // 4}") for number in range(8)))
+NUM_TAXA, NUM_FEATURES = 8, 5
+
+
+def some_tables(generator, num_taxa=NUM_TAXA, num_features=NUM_FEATURES, dimensions=3, num_plants=60):
+    def normal(*shape):
+        return generator.normal(size=shape).astype(np.float32)
+
+    taxa_NT = generator.dirichlet(np.full(num_taxa, 0.3), num_plants)
+    return Calibration(
+        conformal=conformal_table(
+            taxa_NT, generator.integers(0, num_taxa, num_plants), np.full(num_taxa, 1 / num_taxa)
+        ),
+        features=FeatureTable(
+            center_F=normal(num_features) * 0.1,
+            basis_FD=normal(num_features, dimensions),
+            whole_D=normal(dimensions),
+            within_DD=normal(dimensions, dimensions),
+            mean_TD=normal(num_taxa, dimensions),
+        ),
+        familiarity=FamiliarityTable(np.sort(generator.random(50)), np.sort(generator.normal(size=50))),
+        # The first feature says how much a picture looks like a plant.
+        plant_head=PlantHead(np.eye(num_features, dtype=np.float32)[0] * 12, 0.0, 0.0, -2.0),
+        cutoffs=Cutoffs(plant=0.5, familiar=0.0),
+    )
+
+
+def some_model(seed=0, **changes):
+    fields = {"taxonomy": TAXONOMY, "temperature": 1.3, "calibration": some_tables(np.random.default_rng(seed))}
+    return AnswerModel(**(fields | changes))
+
+
+def some_pictures(seed, num_pictures, plants=None):
+    """Logits and features; `plants` says which pictures look like plants, all by default."""
+    generator = np.random.default_rng(seed)
+    features = generator.normal(size=(num_pictures, NUM_FEATURES)) * 0.2
+    features[:, 0] = np.where(np.ones(num_pictures, bool) if plants is None else plants, 1.0, -1.0)
+    return generator.normal(0, 2, (num_pictures, NUM_TAXA)).astype(np.float32), features.astype(np.float32)
+
+
+def scores_of(answer):
+    return {entry.taxon.taxon_id: entry.score for entry in answer.taxa}
+
+
+EVERYTHING = Question(top_k=NUM_TAXA)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), num_pictures=st.integers(2, 5), things=st.integers(0, 31))
+def test_the_order_of_pictures_does_not_matter(seed, num_pictures, things):
+    plants = np.array([not things >> index & 1 for index in range(num_pictures)])
+    logits, features = some_pictures(seed, num_pictures, plants)
+    order = np.random.default_rng(seed).permutation(num_pictures)
+    question = Question(top_k=NUM_TAXA, coverage=0.9)
+    first = answer_plant(logits, features, some_model(), question)
+    second = answer_plant(logits[order], features[order], some_model(), question)
+    assert scores_of(first) == pytest.approx(scores_of(second), abs=1e-6)
+    assert first.plant_score == pytest.approx(second.plant_score, abs=1e-6)
+    assert (first.verdict.rank, first.verdict.name) == (second.verdict.rank, second.verdict.name)
+    assert {entry.taxon for entry in first.candidates.taxa} == {entry.taxon for entry in second.candidates.taxa}
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_picture_of_something_else_among_good_ones_changes_nothing(seed):
+    logits, features = some_pictures(seed, 3, [True, True, False])
+    good, mixed = (answer_plant(logits[:n], features[:n], some_model(), EVERYTHING) for n in (2, 3))
+    assert scores_of(mixed) == pytest.approx(scores_of(good), abs=1e-9)
+    assert mixed.verdict == good.verdict
+    assert mixed.pictures[2].weight == 0
+    assert sum(picture.weight for picture in mixed.pictures) == pytest.approx(1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(scores=st.lists(st.floats(0, 1), min_size=1, max_size=5), cutoff=st.floats(0, 1))
+def test_weights_sum_to_1_and_rise_with_the_plant_score(scores, cutoff):
+    weight_B = picture_weights(np.array(scores), cutoff)
+    assert weight_B.sum() == pytest.approx(1)
+    order = np.argsort(scores)
+    assert (np.diff(weight_B[order]) >= -1e-12).all()
+
+
+def test_pictures_without_any_plant_score_weigh_the_same():
+    np.testing.assert_array_equal(picture_weights(np.zeros(4), 0.5), [0.25] * 4)
+
+
+def test_pictures_that_show_no_plant_are_not_named():
+    logits, features = some_pictures(1, 2, [False, False])
+    answer = answer_plant(logits, features, some_model(), Question())
+    assert (answer.verdict.rank, answer.verdict.name) == ("not_a_plant", None)
+    assert answer.plant_score < 0.5
+    assert len(answer.taxa) == 5, "the list is still there"
+
+
+def test_a_plant_unlike_those_that_are_known_is_uncertain():
+    logits, features = some_pictures(1, 1)
+    tables = some_tables(np.random.default_rng(0))
+    changed = Calibration(**{name: getattr(tables, name) for name in ("features", "plant_head", "familiarity")},
+                          cutoffs=Cutoffs(plant=0.5, familiar=1.01))  # fmt: skip
+    verdict = answer_plant(logits * 9, features, some_model(calibration=changed), Question()).verdict
+    assert (verdict.rank, verdict.name) == ("uncertain", None)
+    assert "unlike the plants" in verdict.reason
+
+
+def test_a_model_without_tables_answers_with_equal_weights():
+    logits, features = some_pictures(3, 4, [True, False, True, False])
+    answer = answer_plant(logits, features, some_model(calibration=Calibration()), Question(coverage=0.9))
+    assert (answer.plant_score, answer.candidates) == (None, None)
+    assert [picture.weight for picture in answer.pictures] == [0.25] * 4
+    assert answer.pictures[0].plant_score is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), mask=st.integers(1, 2**NUM_TAXA - 1))
+def test_allowed_taxa_share_the_whole_probability(seed, mask):
+    allowed_T = np.array([bool(mask >> index & 1) for index in range(NUM_TAXA)])
+    logits, features = some_pictures(seed, 2)
+    free = scores_of(answer_plant(logits, features, some_model(), EVERYTHING))
+    question = Question(top_k=NUM_TAXA, allowed_T=allowed_T, coverage=0.8)
+    answer = answer_plant(logits, features, some_model(), question)
+    kept = {taxon.taxon_id for taxon, allowed in zip(TAXONOMY.taxa, allowed_T, strict=True) if allowed}
+    found = scores_of(answer)
+    assert sum(found.values()) == pytest.approx(1)
+    assert all(score == 0 for name, score in found.items() if name not in kept)
+    assert answer.discarded_mass == pytest.approx(1 - sum(free[name] for name in kept), abs=1e-9)
+    for name in kept:
+        assert found[name] == pytest.approx(free[name] / (1 - answer.discarded_mass), rel=1e-6)
+    assert {entry.taxon.taxon_id for entry in answer.candidates.taxa} <= kept
+    assert (answer.candidates.guarantee, answer.verdict.promise) == (None, None)
+
+
+def test_taxa_whose_probability_is_lost_to_rounding_can_still_be_asked_for():
+    logits, features = np.zeros((1, NUM_TAXA)), np.ones((1, NUM_FEATURES))
+    logits[0, 0] = 5000.0
+    allowed_T = np.arange(NUM_TAXA) >= 6
+    answer = answer_plant(logits, features, some_model(), Question(allowed_T=allowed_T))
+    assert [entry.score for entry in answer.taxa[:2]] == pytest.approx([0.5, 0.5])
+    assert answer.discarded_mass == pytest.approx(1)
+
+
+def test_a_restricted_answer_keeps_no_promise():
+    logits, features = some_pictures(5, 1)
+    promise = Promise(0.05, 0.95, 400, 3)
+    model = some_model(thresholds=Thresholds(species=0.0), promises=Promises(species=promise))
+    assert answer_plant(logits, features, model, Question()).verdict.promise == promise
+    restricted = Question(allowed_T=np.ones(NUM_TAXA, bool))
+    assert answer_plant(logits, features, model, restricted).verdict.promise is None
+
+
+def test_a_candidate_set_says_what_it_guarantees():
+    logits, features = some_pictures(6, 1)
+    for kind in ("marginal", "macro"):
+        candidates = answer_plant(logits, features, some_model(), Question(coverage=0.9, coverage_kind=kind)).candidates
+        assert (candidates.guarantee, bool(candidates.taxa)) == (kind, True)
+    assert answer_plant(logits, features, some_model(), Question()).candidates is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), num_pictures=st.integers(1, 4))
+def test_candidate_sets_nest(seed, num_pictures):
+    logits, features = some_pictures(seed, num_pictures)
+    answers = [
+        answer_plant(logits, features, some_model(), Question(coverage=coverage)) for coverage in (0.6, 0.8, 0.95)
+    ]
+    names = [{entry.taxon.taxon_id for entry in answer.candidates.taxa} for answer in answers]
+    assert names[0] <= names[1] <= names[2]
+
+
+@pytest.mark.untraced
+def test_an_answer_over_5337_taxa_takes_a_few_milliseconds():
+    """benchmarks/answer.py measures it; this only guards against an answer that is slower by far."""
+    taxa = [species(f"Genus{number // 4} s{number}", f"Family{number // 40}") for number in range(5337)]
+    generator = np.random.default_rng(0)
+    tables = some_tables(generator, num_taxa=5337, num_features=1792, dimensions=256, num_plants=5000)
+    model = AnswerModel(taxonomy_of(*taxa), 1.0, calibration=tables)
+    logits, features = generator.normal(0, 3, (1, 5337)).astype("f4"), generator.normal(size=(1, 1792)).astype("f4")
+    times = []
+    for _ in range(30):
+        start = time.process_time()
+        answer_plant(logits, features, model, Question(coverage=0.9))
+        times.append(time.process_time() - start)
+    assert min(times) < 0.01

@@ -1,0 +1,71 @@
+"""The tables of a bundle survive being written and read, and a damaged file gives one clear error."""
+
+import numpy as np
+import pytest
+
+from models.calibration import Calibration, Cutoffs, FittedOn, read_calibration, write_calibration
+from models.candidates import conformal_table
+from models.errors import BundleError
+from models.rejection import FamiliarityTable, FeatureTable, PlantHead
+
+FITTED = FittedOn("drawn, calibration split", "2026-11-22", num_plants=3, num_pictures=4)
+
+
+def full_calibration():
+    features = FeatureTable(np.zeros(2), np.eye(2), np.ones(2), np.eye(2), np.ones((3, 2)))
+    taxa_NT = np.array([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
+    return Calibration(
+        conformal=conformal_table(taxa_NT, np.array([0, 1]), np.array([0.5, 0.3, 0.2])),
+        features=features,
+        familiarity=FamiliarityTable(np.array([0.1, 0.2]), np.array([0.3, 0.4])),
+        plant_head=PlantHead(np.ones(2, "f4"), 0.1, -0.2, 0.3),
+        cutoffs=Cutoffs(plant=0.4, familiar=0.05),
+        fitted_on=FITTED,
+    )
+
+
+def test_tables_are_read_as_they_were_written(tmp_path):
+    path = tmp_path / "calibration.npz"
+    write_calibration(path, {"fp32": full_calibration(), "int8": Calibration(fitted_on=FITTED)})
+    found = read_calibration(path)
+    assert found.keys() == {"fp32", "int8"}
+    assert found["int8"] == Calibration(fitted_on=FITTED)
+    for table in ("conformal", "features", "familiarity", "plant_head"):
+        written, read = (getattr(each, table) for each in (full_calibration(), found["fp32"]))
+        for field in written.__struct_fields__:
+            np.testing.assert_array_equal(getattr(read, field), getattr(written, field))
+    assert (found["fp32"].cutoffs, found["fp32"].fitted_on) == (Cutoffs(plant=0.4, familiar=0.05), FITTED)
+
+
+def test_the_same_tables_give_the_same_bytes(tmp_path):
+    for name in ("a.npz", "b.npz"):
+        write_calibration(tmp_path / name, {"fp32": full_calibration()})
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_tables_and_fields_of_later_versions_are_ignored(tmp_path):
+    path = tmp_path / "calibration.npz"
+    np.savez(path, **{"fp32/later/field": np.ones(2), "fp32/cutoffs/plant": 0.5, "fp32/cutoffs/later": 1.0})
+    assert read_calibration(path) == {"fp32": Calibration(cutoffs=Cutoffs(plant=0.5))}
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 half"])
+def test_a_damaged_file_gives_one_clear_error(tmp_path, content):
+    path = tmp_path / "calibration.npz"
+    path.write_bytes(content)
+    with pytest.raises(BundleError, match="cannot be read"):
+        read_calibration(path)
+
+
+def test_a_table_without_a_field_gives_one_clear_error(tmp_path):
+    path = tmp_path / "calibration.npz"
+    np.savez(path, **{"fp32/plant_head/bias": 0.5})
+    with pytest.raises(BundleError, match="cannot be read"):
+        read_calibration(path)
+
+
+def test_pickled_objects_are_refused(tmp_path):
+    path = tmp_path / "calibration.npz"
+    np.savez(path, **{"fp32/conformal/prior_T": np.array([{"a": 1}], dtype=object)})
+    with pytest.raises(BundleError, match="cannot be read"):
+        read_calibration(path)
