@@ -30,6 +30,7 @@ from training.dataset.sources.record import Split
 from training.engine.checkpoint import read_checkpoint
 from training.engine.device import amp_dtype, choose_device
 from training.evaluation.metrics import Share
+from training.evaluation.plants import plants_of
 from training.evaluation.predict import RunBatch, predict, require_same_outputs, torch_runner
 from training.evaluation.predictions import Predictions, calibrated_predictions
 from training.evaluation.split_metrics import (
@@ -123,7 +124,8 @@ def measure(subject: Subject, manifest: Manifest, split: Split, workers: int) ->
     rows = manifest.rows_of(split)
     loader = evaluation_loader(manifest, rows, subject.input, DataRecipe(workers=workers))
     logits, labels = predict(loader, subject.run)
-    return calibrated_predictions(logits, labels, rows, manifest.taxonomy, subject.temperature)
+    plants = plants_of(manifest, rows)
+    return calibrated_predictions(logits, labels, rows, manifest.taxonomy, subject.temperature, plants=plants)
 
 
 def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:

@@ -111,8 +111,8 @@ def make_taxonomy(num_outputs):
     )
 
 
-def write_data(folder, root, pictures, taxonomy):
-    """Writes a manifest of (path below root, output key, split), without prepare."""
+def write_data(folder, root, pictures, taxonomy, groups=None):
+    """Writes a manifest of (path below root, output key, split), without prepare; every picture is its own group."""
     size = len(pictures)
     columns = {
         "picture_id": [f"{key.partition(':')[0]}:{path}" for path, key, _ in pictures],
@@ -123,7 +123,7 @@ def write_data(folder, root, pictures, taxonomy):
         "length": [1] * size,
         "label": [key for _, key, _ in pictures],
         "split": [split for _, _, split in pictures],
-        "group": [path for path, _, _ in pictures],
+        "group": groups or [path for path, _, _ in pictures],
         "licence": [""] * size,
         "author": [""] * size,
         "taken_on": [None] * size,

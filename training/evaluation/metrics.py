@@ -13,7 +13,6 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64] | npt.NDArray[np.intp]
 _Z_95: Final = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
-_ECE_BINS: Final = 15  # as Guo et al. 2017
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -55,19 +54,18 @@ def macro_top1(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> tuple[float, t
     return mean, (max(mean - _Z_95 * deviation, 0.0), min(mean + _Z_95 * deviation, 1.0))
 
 
-def expected_calibration_error(probabilities_NC: Floats, labels_N: Whole) -> float:
-    """Returns the mean gap of confidence and accuracy over 15 equal bins of confidence (Guo et al. 2017), in [0, 1]."""
-    confidence = probabilities_NC.max(axis=1)
-    hits = probabilities_NC.argmax(axis=1) == labels_N
-    bins = np.minimum((confidence * _ECE_BINS).astype(np.int64), _ECE_BINS - 1)
-    gaps = np.abs(np.bincount(bins, confidence, _ECE_BINS) - np.bincount(bins, hits, _ECE_BINS))
-    return float(gaps.sum() / len(labels_N))
+def negative_log_likelihood(
+    probabilities_NC: Floats, labels_N: Whole, weight_N: npt.NDArray[np.float64] | None = None
+) -> float:
+    """Returns the mean negative log of the right class's probability, in nats.
 
-
-def negative_log_likelihood(probabilities_NC: Floats, labels_N: Whole) -> float:
-    """Returns the mean negative log of the right class's probability, in nats."""
+    Args:
+        probabilities_NC: Probability of every class.
+        labels_N: Position of the right class.
+        weight_N: Weight of each picture in the mean; default: all the same.
+    """
     right = probabilities_NC[np.arange(len(labels_N)), labels_N]
-    return float(-np.log(np.maximum(right, 1e-12)).mean())
+    return float(-np.average(np.log(np.maximum(right, 1e-12)), weights=weight_N))
 
 
 def confusion_pairs(predicted_N: Whole, labels_N: Whole, most: int) -> list[tuple[int, int, int]]:

@@ -10,13 +10,13 @@ from training.dataset.manifest import Manifest
 from training.evaluation.metrics import (
     Share,
     confusion_pairs,
-    expected_calibration_error,
     macro_top1,
     negative_log_likelihood,
     share,
     top_k_hits,
 )
 from training.evaluation.predictions import Predictions
+from training.evaluation.reliability import ReliabilityBin, calibration_error, reliability_bins
 
 _MOST_CONFUSIONS = 20
 
@@ -32,8 +32,8 @@ class SplitMetrics(msgspec.Struct, frozen=True):
     """The labeled taxon is among the five most likely."""
     macro_top1_taxon: Share
     """Mean of the top-1 of every taxon, so that rare plants count as much as common ones."""
-    ece: float
-    """Expected calibration error of the most likely taxon's probability, in [0, 1]."""
+    ece: Share
+    """Expected calibration error of the most likely taxon's probability; its interval is from draws of plants."""
     nll: float
     """Mean negative log-likelihood of the labeled taxon, nats."""
 
@@ -64,6 +64,8 @@ class Evaluation(msgspec.Struct, frozen=True):
     temperature: float
     all: SplitMetrics
     by_source: dict[str, SplitMetrics]
+    reliability: dict[str, list[ReliabilityBin]]
+    """Reliability diagram of all pictures ("all") and of each source."""
     confusions: list[Confusion]
 
 
@@ -71,15 +73,28 @@ def evaluate_predictions(
     predictions: Predictions, manifest: Manifest, *, network: str, split: str, temperature: float
 ) -> Evaluation:
     """Computes the metrics of all pictures and of each source."""
-    sources = np.asarray(manifest.table["source"].take(predictions.rows).to_pylist())
+    by_source = predictions_by_source(predictions, manifest)
     return Evaluation(
         network=network,
         split=split,
         temperature=temperature,
         all=split_metrics(predictions),
-        by_source={str(source): split_metrics(predictions.subset(sources == source)) for source in np.unique(sources)},
+        by_source={source: split_metrics(each) for source, each in by_source.items()},
+        reliability=reliability_diagrams(predictions, manifest),
         confusions=_confusions(predictions, manifest.taxonomy),
     )
+
+
+def reliability_diagrams(predictions: Predictions, manifest: Manifest) -> dict[str, list[ReliabilityBin]]:
+    """Returns the reliability diagram of all pictures, named "all", and of each source."""
+    groups = {"all": predictions} | predictions_by_source(predictions, manifest)
+    return {name: reliability_bins(each.confidence, each.hits) for name, each in groups.items()}
+
+
+def predictions_by_source(predictions: Predictions, manifest: Manifest) -> dict[str, Predictions]:
+    """Returns the predictions for the pictures of each source, by its name."""
+    sources = np.asarray(manifest.table["source"].take(predictions.rows).to_pylist())
+    return {str(source): predictions.subset(sources == source) for source in np.unique(sources)}
 
 
 def split_metrics(predictions: Predictions) -> SplitMetrics:
@@ -93,7 +108,7 @@ def split_metrics(predictions: Predictions) -> SplitMetrics:
         top1_taxon=share(int(hits[1].sum()), num_pictures),
         top5_taxon=share(int(hits[5].sum()), num_pictures),
         macro_top1_taxon=Share(macro, num_pictures, interval),
-        ece=expected_calibration_error(predictions.taxa_NT, predictions.taxon_labels_N),
+        ece=calibration_error(predictions.confidence, predictions.hits, predictions.plants_N),
         nll=negative_log_likelihood(predictions.taxa_NT, predictions.taxon_labels_N),
     )
 

@@ -5,7 +5,7 @@ from models.ranking import output_probabilities, taxon_probabilities
 from models.taxonomy import Output, Taxonomy
 from tests.training.small import make_taxonomy
 from training.bundling.calibration import LEAST, MOST, fit_temperature
-from training.evaluation.metrics import expected_calibration_error
+from training.evaluation.reliability import calibration_error
 
 
 def planted(temperature, num_pictures=20_000, num_outputs=10):
@@ -19,16 +19,33 @@ def planted(temperature, num_pictures=20_000, num_outputs=10):
 @pytest.mark.parametrize("temperature", [0.3, 0.85, 1.0, 1.7, 6.0])
 def test_a_known_temperature_is_recovered(temperature):
     logits, labels = planted(temperature)
-    found = fit_temperature(logits, labels, make_taxonomy(10))
+    found = fit_temperature(logits, labels, make_taxonomy(10), np.arange(len(labels)))
     assert found == pytest.approx(temperature, rel=0.05)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 4.0])
 def test_calibrated_scores_match_the_accuracy(temperature):
     logits, labels = planted(temperature)
-    found = fit_temperature(logits, labels, make_taxonomy(10))
-    before, after = (expected_calibration_error(output_probabilities(logits, t), labels) for t in (1.0, found))
+    found = fit_temperature(logits, labels, make_taxonomy(10), np.arange(len(labels)))
+    before, after = (error_at(temperature, logits, labels) for temperature in (1.0, found))
     assert after < 0.02 < before
+
+
+def error_at(temperature, logits, labels):
+    probabilities = output_probabilities(logits, temperature)
+    hits = probabilities.argmax(axis=1) == labels
+    return calibration_error(probabilities.max(axis=1), hits, np.arange(len(labels))).value
+
+
+def test_a_plant_with_many_pictures_counts_as_one():
+    sure, unsure = planted(0.5, 400), planted(4.0, 400)
+    logits = np.concatenate([sure[0], *[unsure[0][:40]] * 10])
+    labels = np.concatenate([sure[1], *[unsure[1][:40]] * 10])
+    repeated = np.concatenate([np.arange(400), np.tile(np.arange(400, 440), 10)])
+    found = fit_temperature(logits, labels, make_taxonomy(10), repeated)
+    once = fit_temperature(logits[:440], labels[:440], make_taxonomy(10), np.arange(440))
+    assert found == pytest.approx(once, rel=1e-6)
+    assert found < 0.9 * fit_temperature(logits, labels, make_taxonomy(10), np.arange(800))
 
 
 def test_outputs_of_one_taxon_are_calibrated_as_one():
@@ -42,13 +59,14 @@ def test_outputs_of_one_taxon_are_calibrated_as_one():
     logits, labels = planted(2.0, num_outputs=5)
     # Both outputs are the same plant, so it must not matter which of them is the label.
     spread = np.concatenate([logits, logits], axis=1)
-    found = fit_temperature(spread, labels + 5 * (np.arange(len(labels)) % 2), doubled)
+    every = np.arange(len(labels))
+    found = fit_temperature(spread, labels + 5 * (every % 2), doubled, every)
     assert found == pytest.approx(2.0, rel=0.05)
     assert taxon_probabilities(output_probabilities(spread, found), doubled).shape == (len(labels), 5)
 
 
 def test_the_temperature_stays_within_its_bounds():
     certain = np.array([[0.3, 0.0]] * 5, dtype=np.float32)
-    taxonomy = make_taxonomy(2)
-    assert fit_temperature(certain, np.zeros(5, np.int64), taxonomy) == pytest.approx(LEAST, rel=1e-6)
-    assert fit_temperature(certain, np.ones(5, np.int64), taxonomy) == pytest.approx(MOST, rel=1e-6)
+    taxonomy, plants = make_taxonomy(2), np.arange(5)
+    assert fit_temperature(certain, np.zeros(5, np.int64), taxonomy, plants) == pytest.approx(LEAST, rel=1e-6)
+    assert fit_temperature(certain, np.ones(5, np.int64), taxonomy, plants) == pytest.approx(MOST, rel=1e-6)

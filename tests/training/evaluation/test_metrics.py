@@ -3,7 +3,6 @@ import pytest
 
 from training.evaluation.metrics import (
     confusion_pairs,
-    expected_calibration_error,
     macro_top1,
     negative_log_likelihood,
     share,
@@ -69,33 +68,16 @@ def test_the_macro_interval_covers_the_truth_at_least_as_often_as_it_says(rates,
     assert covered / 1000 > 0.93
 
 
-def planted(accuracy, confidence, num_pictures=20_000):
-    """Predictions with equal confidence; the share `accuracy` of them is right."""
-    random = np.random.default_rng(1)
-    probabilities = np.tile([confidence, 1 - confidence], (num_pictures, 1))
-    return probabilities, (random.random(num_pictures) >= accuracy).astype(np.int64)
-
-
-@pytest.mark.parametrize(("accuracy", "confidence"), [(0.7, 0.7), (0.6, 0.9), (0.95, 0.8)])
-def test_the_calibration_error_is_the_constructed_one(accuracy, confidence):
-    error = expected_calibration_error(*planted(accuracy, confidence))
-    assert error == pytest.approx(abs(accuracy - confidence), abs=0.01)
-
-
-def test_overconfident_and_underconfident_bins_do_not_cancel():
-    first, second = planted(0.6, 0.9), planted(0.8, 0.55)
-    mixed = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
-    assert expected_calibration_error(*mixed) == pytest.approx((0.3 + 0.25) / 2, abs=0.01)
-
-
-def test_a_certain_right_answer_has_no_calibration_error():
-    assert expected_calibration_error(np.array([[1.0, 0.0]]), np.array([0])) == 0
-
-
 def test_the_negative_log_likelihood_is_in_nats_and_finite():
     probabilities = np.array([[0.5, 0.5], [0.1, 0.9]])
     assert negative_log_likelihood(probabilities, np.array([0, 1])) == pytest.approx((np.log(2) - np.log(0.9)) / 2)
     assert np.isfinite(negative_log_likelihood(np.array([[0.0, 1.0]]), np.array([0])))
+
+
+def test_the_mean_follows_the_weights_of_the_pictures():
+    probabilities, labels = np.array([[0.5, 0.5], [0.1, 0.9]]), np.array([0, 1])
+    found = negative_log_likelihood(probabilities, labels, np.array([3.0, 1.0]))
+    assert found == pytest.approx((3 * np.log(2) - np.log(0.9)) / 4)
 
 
 def test_the_most_frequent_mistakes_come_first():

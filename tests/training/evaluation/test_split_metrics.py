@@ -37,7 +37,7 @@ def test_outputs_of_one_taxon_are_summed():
 
 def test_every_share_carries_its_number_and_interval():
     found = split_metrics(predictions([SPREAD, CERTAIN_IRIS, SPREAD], [1, 0, 0]))
-    for name in ("top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon"):
+    for name in ("top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon", "ece"):
         figure = getattr(found, name)
         assert figure.num_pictures == 3
         assert 0 <= figure.interval_95[0] <= figure.value <= figure.interval_95[1] <= 1
@@ -66,6 +66,11 @@ def test_metrics_are_computed_for_all_pictures_and_each_source(two_sources):
     assert {name: (f.top1_taxon.value, f.top1_taxon.num_pictures) for name, f in evaluation.by_source.items()} == {
         "a": (0.5, 2),
         "b": (1.0, 1),
+    }
+    assert {name: sum(each.num_pictures for each in bins) for name, bins in evaluation.reliability.items()} == {
+        "all": 3,
+        "a": 2,
+        "b": 1,
     }
     (confusion,) = evaluation.confusions
     assert (confusion.right, confusion.named, confusion.count) == ("Rosa alba", "Iris alba", 1)

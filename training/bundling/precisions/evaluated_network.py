@@ -46,8 +46,10 @@ class EvaluatedNetwork(msgspec.Struct, frozen=True):
 
 def evaluate_network(network: CachedNetwork, sets: PictureSets) -> EvaluatedNetwork:
     """Calibrates a network file and measures how accurate it is."""
-    taxonomy = sets.temperature.manifest.taxonomy
-    temperature = fit_temperature(network.logits(sets.temperature), sets.temperature.labels, taxonomy)
+    held_out = sets.temperature
+    temperature = fit_temperature(
+        network.logits(held_out), held_out.labels, held_out.manifest.taxonomy, held_out.plants
+    )
     predictions = tuple(predictions_on(network, pictures, temperature) for pictures in sets.tests)
     metrics = [
         metric
@@ -60,7 +62,8 @@ def evaluate_network(network: CachedNetwork, sets: PictureSets) -> EvaluatedNetw
 def predictions_on(network: CachedNetwork, pictures: Pictures, temperature: float) -> Predictions:
     """Returns the calibrated predictions for a set of pictures."""
     taxonomy = pictures.manifest.taxonomy
-    return calibrated_predictions(network.logits(pictures), pictures.labels, pictures.rows, taxonomy, temperature)
+    logits = network.logits(pictures)
+    return calibrated_predictions(logits, pictures.labels, pictures.rows, taxonomy, temperature, plants=pictures.plants)
 
 
 def _metrics(measured: SplitMetrics, data: str) -> list[Metric]:

@@ -14,6 +14,7 @@ from models.session import OnnxSession
 from training.bundling.precisions.ranges import Pixels
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
+from training.evaluation.plants import Plants, plants_of
 from training.evaluation.predict import Logits, predict
 from training.loading.data import evaluation_loader
 from training.recipe import DataRecipe
@@ -39,6 +40,11 @@ class Pictures(msgspec.Struct, frozen=True):
     def labels(self) -> npt.NDArray[np.int64]:
         """Position of each picture's output, shape (num_pictures,)."""
         return self.manifest.labels[self.rows]
+
+    @property
+    def plants(self) -> Plants:
+        """Plant of each picture, shape (num_pictures,)."""
+        return plants_of(self.manifest, self.rows)
 
     def logits(self, network: Path) -> Logits:
         """Runs a network file, one picture at a time as the service does on a CPU."""

@@ -26,7 +26,7 @@ def predictions(named, labels=None):
     taxa = np.full((len(named), 5), 0.1)
     taxa[np.arange(len(named)), named] = 0.6
     labels = np.zeros(len(named), dtype=np.int64) if labels is None else np.asarray(labels)
-    return Predictions(np.arange(len(named)), taxa, taxa, labels, labels)
+    return Predictions(np.arange(len(named)), taxa, taxa, labels, labels, np.arange(len(named)))
 
 
 def loss(total, lost, won):
