@@ -16,6 +16,7 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import msgspec
+import numpy as np
 import tyro
 
 from models.bundle import Bundle, Check, Metric, Precision, seal_bundle
@@ -23,14 +24,17 @@ from models.errors import BundleError, RecipeError
 from models.golden import GOLDEN_FILE, GOLDEN_PART
 from models.verdict import Thresholds
 from training.bundling.bundle_description import describe
+from training.bundling.calibration_section import calibration_section
 from training.bundling.model_card import MODEL_CARD_FILE, model_card
 from training.bundling.precisions.candidates import MAKERS, Candidate, make_fp32
 from training.bundling.precisions.checks import describe_check
+from training.bundling.precisions.evaluated_network import EvaluatedNetwork
 from training.bundling.precisions.golden_picture import record_golden
 from training.bundling.precisions.pictures import PictureSets, picture_sets
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, read_checkpoint
 from training.evaluation.predict import require_same_outputs
+from training.evaluation.split_metrics import reliability_diagrams
 from training.loading.data import input_spec
 from training.program import run_program
 from training.recipe import Count, Pixels, WholeNumber, check_stored_recipe
@@ -112,7 +116,7 @@ def export(command: Export) -> Bundle:
         candidates: dict[Precision, Candidate] = {"fp32": candidate}
         for precision in sorted(MAKERS.keys() & set(command.precision)):
             candidates[precision] = MAKERS[precision](fp32, sets, folder, command.thresholds)
-        bundle = _seal(command, checkpoint, sets, candidates, metrics=fp32.metrics, folder=folder)
+        bundle = _seal(command, checkpoint, sets, candidates, fp32=fp32, folder=folder)
     _print(bundle)
     return bundle
 
@@ -141,7 +145,7 @@ def _seal(
     sets: PictureSets,
     candidates: Mapping[Precision, Candidate],
     *,
-    metrics: tuple[Metric, ...],
+    fp32: EvaluatedNetwork,
     folder: Path,
 ) -> Bundle:
     """Seals the networks that passed their checks, with a golden picture, a model card, and the figures of the others.
@@ -151,7 +155,7 @@ def _seal(
         checkpoint: The trained network.
         sets: The pictures, which also give the input and the taxonomy.
         candidates: Precision -> network; fp32 has passed.
-        metrics: Metrics of fp32.
+        fp32: Gives the metrics and the reliability diagram.
         folder: For temporary files.
     """
     manifest, spec = sets.validation.manifest, sets.validation.spec
@@ -165,16 +169,21 @@ def _seal(
         note=command.note,
         networks={precision: made.entry for precision, made in released.items()},
         left_out={precision: made.left_out() for precision, made in candidates.items() if not made.passed},
-        metrics=metrics,
+        metrics=fp32.metrics,
         parts={GOLDEN_PART: GOLDEN_FILE},
     )
     golden, card = folder / GOLDEN_FILE, folder / MODEL_CARD_FILE
     paths = {precision: made.path for precision, made in released.items()}
     temperatures = {precision: made.entry.temperature for precision, made in released.items()}
     golden.write_bytes(msgspec.json.encode(record_golden(paths, temperatures, spec)))
-    card.write_text(model_card(record, manifest.taxonomy), encoding="utf-8")
+    card.write_text(model_card(record, manifest.taxonomy, _calibration_section(sets, fp32)), encoding="utf-8")
     files = {made.entry.file: made.path for made in released.values()}
     return seal_bundle(command.out, record, manifest.taxonomy, files | {path.name: path for path in (golden, card)})
+
+
+def _calibration_section(sets: PictureSets, fp32: EvaluatedNetwork) -> str:
+    fitted_on, diagrams = sets.temperature, reliability_diagrams(fp32.predictions[0], sets.tests[0].manifest)
+    return calibration_section(len(fitted_on), len(np.unique(fitted_on.plants)), fitted_on.name, diagrams)
 
 
 def _require_fp32(precisions: tuple[Precision, ...]) -> None:

@@ -113,6 +113,13 @@ def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(e
     assert len(fitted_on[0]) > len(manifest.rows_of("validation"))
 
 
+def test_the_card_says_what_calibrated_the_network_and_draws_its_reliability(bundle):
+    card = (bundle.folder / "MODEL_CARD.md").read_text()
+    assert "fitted on 3 pictures of 3 plants (data, validation split)" in card
+    assert "These are few" in card
+    assert "Reliability, all test pictures" in card
+
+
 def test_a_folder_that_exists_is_refused(exporting, tmp_path):
     (tmp_path / "there").mkdir()
     with pytest.raises(BundleError, match="already exists"):

@@ -22,12 +22,13 @@ _COMMERCIAL_USE: Final[dict[CommercialUse, str]] = {
 }
 
 
-def model_card(record: BundleRecord, taxonomy: Taxonomy) -> str:
-    """Writes the card from the bundle's record and taxonomy."""
+def model_card(record: BundleRecord, taxonomy: Taxonomy, *further_sections: str) -> str:
+    """Writes the card from the bundle's record and taxonomy; the further sections follow the metrics."""
     sections = [
         f"# {record.name} {record.version}\n\n{record.description}",
         _network(record),
         "## Metrics\n\n" + "\n".join(_metric(metric) for metric in record.metrics),
+        *further_sections,
         _data(record),
         _names(taxonomy),
     ]
