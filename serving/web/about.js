@@ -1,6 +1,7 @@
 // Describes the model in the footer, and searches the plants that it knows.
 
-import { count, element, scientificName } from "./elements.js";
+import { element, scientificName } from "./elements.js";
+import { count } from "./formats.js";
 import { keyForm } from "./key.js";
 import { describeModel, findSpecies } from "./service.js";
 

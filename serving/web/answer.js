@@ -1,7 +1,7 @@
-// Builds the content of the answer panel: progress, answer or problem. Pure functions from data to elements.
+// Builds the content of the answer panel while a request is answered, and the answer. Pure functions from data to elements.
 
-import { bar, count, element, percent, scientificName, seconds } from "./elements.js";
-import { keyForm } from "./key.js";
+import { bar, element, scientificName } from "./elements.js";
+import { count, percent, seconds } from "./formats.js";
 
 const HEADINGS = { species: "Species", genus: "Genus", family: "Family", uncertain: "No clear answer", not_a_plant: "No plant" };
 
@@ -32,32 +32,6 @@ export function announceAnswer(answer) {
   if (name === null) return `${verdictTitle(answer.verdict)}. ${reason}`;
   const [common] = commonNames(answer);
   return `${HEADINGS[rank]}: ${name}${common ? `, ${common}` : ""}, ${percent(score)}.`;
-}
-
-/** Shows a problem and its remedies: remove the refused picture, enter a key, or retry if that can help. */
-export function showProblem(problem, files, { onRetry, onRemove }) {
-  const refused = files[problem.index];
-  const button = (text, onclick) => element("button", { className: "button button--quiet", type: "button", onclick }, text);
-  return element("div", { className: "note note--error problem" },
-    element("h3", {}, problem.title),
-    refused && element("p", {}, "The problem is with ", element("strong", {}, `picture ${problem.index + 1} (${refused.name})`), "."),
-    problem.detail && element("p", {}, problem.detail),
-    waitSentence(problem) && element("p", {}, waitSentence(problem)),
-    problem.needsKey && keyForm(onRetry),
-    refused && button(`Remove picture ${problem.index + 1}`, () => onRemove(problem.index)),
-    !refused && problem.canRetry && button("Try again", onRetry),
-    problem.requestId && element("p", { className: "fineprint" }, "request ", element("code", {}, problem.requestId)));
-}
-
-/** Returns the sentence for screen readers when a request fails. */
-export function announceProblem(problem) {
-  const picture = problem.index !== null ? `Picture ${problem.index + 1}. ` : "";
-  return `${problem.title}. ${picture}${problem.detail} ${waitSentence(problem)}`.trimEnd();
-}
-
-function waitSentence({ retryAfterS, detail }) {
-  if (!retryAfterS || /\d seconds?\b/.test(detail)) return ""; // most details already name the time
-  return `Try again in ${count(retryAfterS, "second")}.`;
 }
 
 function verdictCard(answer) {

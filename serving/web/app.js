@@ -2,8 +2,9 @@
 // pictures cancels the request and sends a new one.
 
 import { setUpSpeciesSearch, showModel } from "./about.js";
-import { announceAnswer, announceProblem, showAnswer, showProblem, showProgress } from "./answer.js";
-import { count } from "./elements.js";
+import { announceAnswer, showAnswer, showProgress } from "./answer.js";
+import { count } from "./formats.js";
+import { announceProblem, showProblem } from "./problem.js";
 import { identify, ServiceProblem } from "./service.js";
 import { setUpTray } from "./tray.js";
 

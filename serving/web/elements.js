@@ -1,4 +1,4 @@
-// Builds page elements from data, and formats numbers and names.
+// Builds page elements from data.
 // Data enters the page only as text nodes and attributes, never as markup.
 
 /**
@@ -15,24 +15,7 @@ export function element(tag, properties = {}, ...children) {
   return created;
 }
 
-/** Formats a probability as a percentage that is never rounded to 0% or 100%: 0.9996 is ">99%", 0.0004 is "<0.1%". */
-export function percent(score) {
-  const value = score * 100;
-  if (value > 0 && value < 0.1) return "<0.1%";
-  if (value < 9.95) return `${value.toFixed(1)}%`;
-  if (value < 100 && value >= 99.5) return ">99%";
-  return `${Math.round(value)}%`;
-}
-
-export function seconds(milliseconds) {
-  return `${(milliseconds / 1000).toFixed(milliseconds < 995 ? 2 : 1)} s`;
-}
-
-export function count(number, singular, plural = `${singular}s`) {
-  return `${number.toLocaleString("en-US")} ${number === 1 ? singular : plural}`;
-}
-
-/** Formats a scientific name: Latin words in italics; "×" and abbreviations of ranks, such as "subsp.", upright. */
+/** Prints a scientific name: Latin words in italics; "×" and abbreviations of ranks, such as "subsp.", upright. */
 export function scientificName(name) {
   const parts = name.split(/(×|\b(?:subsp|var|f|sp|spp|sect|cv)\.|'[^']+')/).filter(Boolean);
   const upright = (part) => /^(×|\w+\.|')/.test(part);

@@ -1,6 +1,7 @@
 // The tray of chosen pictures: adds files that are chosen, dropped or pasted, shows them, and lets the user remove them.
 
-import { count, element } from "./elements.js";
+import { element } from "./elements.js";
+import { count } from "./formats.js";
 
 export const MAX_PICTURES = 5;
 
