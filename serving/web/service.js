@@ -2,6 +2,8 @@
 
 import { storeKey, readKey } from "./key.js";
 
+export const MAX_PICTURES = 5; // in one request
+
 const TEMPORARY = new Set([408, 429]); // client errors after which the same request may succeed later
 const UNAUTHORIZED = 401;
 

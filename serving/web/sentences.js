@@ -1,0 +1,151 @@
+// Turns an answer into sentences for people. No function needs a document.
+// A sentence is a string, or a list of strings and { name } for a scientific name, which is printed in italics.
+
+import { count, numberWord, percent, percentExact, points } from "./formats.js";
+
+const LABELS = {
+  species: "Species", genus: "Genus", family: "Family", uncertain: "No clear answer",
+  unknown_plant: "Unknown plant", not_a_plant: "No plant",
+};
+const TITLES = {
+  uncertain: "Not sure",
+  unknown_plant: "A plant that this model does not seem to know",
+  not_a_plant: "This does not look like a plant",
+};
+const UNLIKE_KNOWN_PLANTS = /\bunlike the plants\b/i; // how the service words this reason; the rank is then "uncertain"
+const MAX_ALTERNATIVES = 4; // names in one line; more are counted
+
+/** Returns what the answer says: the rank of the verdict, or "unknown_plant" for a plant unlike those of the model. */
+export function stateOf({ verdict }) {
+  return verdict.rank === "uncertain" && UNLIKE_KNOWN_PLANTS.test(verdict.reason) ? "unknown_plant" : verdict.rank;
+}
+
+/** Returns the words over the verdict: its kind, and a title where the verdict has no name. */
+export function verdictHeading(answer) {
+  const state = stateOf(answer);
+  return { label: LABELS[state] ?? state, title: TITLES[state] ?? "Not sure" };
+}
+
+/** Returns the sentence that says what the verdict means, or null if its name says it all. */
+export function verdictSentence(answer, model) {
+  const { verdict, predictions } = answer;
+  const best = predictions[0];
+  const closest = best ? [" The closest match is ", { name: best.scientific_name }, `, at ${percent(best.score)}.`] : [];
+  const known = model ? `the ${count(model.num_taxa, "plant")}` : "the plants";
+  const sentences = {
+    genus: () => ["A species of the genus ", { name: verdict.name }, "; the species is not certain."],
+    family: () => [`A species of the family ${verdict.name}; neither genus nor species is certain.`],
+    uncertain: () => ["The pictures do not show clearly which plant this is.", ...closest],
+    unknown_plant: () => [`It looks like a plant, but unlike ${known} that the model knows.`, ...closest],
+    not_a_plant: () => ["If it is one, fill the picture with a leaf or a flower and try again."],
+  };
+  return sentences[stateOf(answer)]?.() ?? null;
+}
+
+/** Returns the sentence that says how far a named verdict can be trusted, or null if nothing is known about that. */
+export function trustSentence({ verdict, discarded_mass: discarded = null }, model) {
+  if (verdict.name === null) return null;
+  if (verdict.promise) return promiseSentence(verdict);
+  if (discarded !== null) return "Only the plants of your choice were compared, so no test says how often such a name is right.";
+  return measuredSentence(model);
+}
+
+/** Words the test behind a promise: how many plants were named by this rank, how many wrongly, and what follows. */
+function promiseSentence({ rank, promise }) {
+  const { max_risk: risk, confidence, num_named: named, num_wrong: wrong } = promise;
+  return `In a test, ${count(named, "plant was", "plants were")} named by ${rank}, and ${wrong === 0 ? "none" : wrong.toLocaleString("en-US")} wrongly. `
+    + `So at most ${percentExact(risk)} of such names are wrong, with ${percentExact(confidence)} confidence.`;
+}
+
+/** Returns how good the scores were on the test pictures of the model, or null if the model does not say. */
+export function measuredSentence(model) {
+  const metric = (name) => model?.metrics?.find((candidate) => candidate.name === name);
+  const right = metric("top1_taxon") ?? metric("top1_output");
+  const error = metric("ece");
+  if (!right && !error) return null;
+  const { num_pictures: numPictures, data } = right ?? error;
+  const facts = [
+    right && `the first name was right for ${percent(right.value)}`,
+    error && `scores were ${points(error.value)} percentage points away from the share of right names on average${range(error)}`,
+  ].filter(Boolean);
+  return `On ${count(numPictures, "picture")} of ${data}, ${facts.join(", and ")}.`;
+}
+
+const range = ({ interval_95: interval }) => (interval ? ` (95% interval ${points(interval[0])} to ${points(interval[1])})` : "");
+
+/** Returns the heading and the explanation of a set of candidates, or null if the set says nothing about this answer. */
+export function candidateWords(answer) {
+  const { candidates = null } = answer;
+  const state = stateOf(answer);
+  if (!candidates?.taxa.length || ["species", "unknown_plant", "not_a_plant"].includes(state)) return null;
+  const number = candidates.taxa.length;
+  const heading = number === 1 ? "Only this plant is left" : `One of these ${numberWord(number)}`;
+  return { heading, explanation: `${coverageSentence(candidates)}${uncalibratedSentence(candidates)}` };
+}
+
+/** Returns the line below a species: which other plants the set of candidates holds, or null. */
+export function alternativesSentence(answer) {
+  const { candidates = null, verdict } = answer;
+  if (!candidates?.taxa.length || stateOf(answer) !== "species") return null;
+  const others = candidates.taxa.map((taxon) => taxon.scientific_name).filter((name) => name !== verdict.name);
+  const coverage = candidates.guarantee === null ? "" : ` ${coverageSentence(candidates)}`;
+  if (others.length) return ["Also possible: ", ...listedNames(others), `.${coverage}`];
+  return coverage ? `No other plant is on the list of candidates.${coverage}` : null;
+}
+
+function listedNames(names) {
+  const left = names.length - MAX_ALTERNATIVES;
+  const shown = (left > 0 ? names.slice(0, MAX_ALTERNATIVES) : names).map((name) => ({ name }));
+  const items = left > 0 ? [...shown, `${numberWord(left)} more`] : shown;
+  return items.flatMap((item, index) => {
+    if (index === 0) return [item];
+    return [index === items.length - 1 ? " and " : ", ", item];
+  });
+}
+
+function coverageSentence({ coverage, guarantee, score, taxa }) {
+  if (guarantee === null) {
+    const sum = taxa.length === 1 ? "It has" : "Together they have";
+    return `${sum} ${percent(score)} of the probability; no test says how often such a list is right.`;
+  }
+  const average = guarantee === "macro" ? ", as an average over these plants" : "";
+  return `Such a list holds the right plant in ${percentExact(coverage)} of cases, if the model knows the plant${average}.`;
+}
+
+function uncalibratedSentence({ guarantee, num_uncalibrated_taxa: number }) {
+  if (guarantee === null || !number) return "";
+  return ` ${count(number, "plant that the model knows was", "plants that the model knows were")} not among those tested.`;
+}
+
+/** Returns why a picture has no share, or null. */
+export function unusedSentence({ weight = null, plant_score: score = null }) {
+  return weight === 0 && score !== null ? "This picture was not used: it does not look like a plant." : null;
+}
+
+/** Returns how much of the probability a choice of plants left out, in words, or null if there was no choice. */
+export function discardedSentence({ discarded_mass: mass = null }) {
+  if (mass === null) return null;
+  if (mass < 0.05) return "Plants outside your choice played almost no part.";
+  if (mass < 0.5) return `Plants outside your choice had ${percent(mass)} of the probability, and were left out.`;
+  return `Plants outside your choice had most of the probability (${percent(mass)}), and were left out: this may well be one of them.`;
+}
+
+/** Returns what a screen reader says when the answer arrives. */
+export function announcement(answer, model) {
+  const { name, score } = answer.verdict;
+  const { label, title } = verdictHeading(answer);
+  if (name === null) return `${title}. ${plainText(verdictSentence(answer, model) ?? "")}`.trimEnd();
+  const [common] = commonNames(answer);
+  return `${label}: ${name}${common ? `, ${common}` : ""}, ${percent(score)}.`;
+}
+
+/** Returns the common names of a species that the verdict names. */
+export function commonNames({ verdict, predictions }) {
+  if (verdict.rank !== "species") return [];
+  return predictions.find((prediction) => prediction.scientific_name === verdict.name)?.common_names ?? [];
+}
+
+/** Returns a sentence as plain text. */
+export function plainText(sentence) {
+  return [sentence].flat().map((part) => part.name ?? part).join("");
+}

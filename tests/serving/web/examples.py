@@ -1,0 +1,120 @@
+"""Answers of `POST /identify` and a description of a model, as the page reads them."""
+
+import copy
+
+MODEL = {
+    "name": "flowers17",
+    "version": "2.0.0",
+    "label_hash": "77e4" * 16,
+    "description": "Names 17 flowers.",
+    "num_taxa": 17,
+    "metrics": [
+        {"name": "top1_taxon", "value": 0.8125, "data": "flowers17, test split", "num_pictures": 272,
+         "interval_95": [0.76, 0.86]},
+        {"name": "ece", "value": 0.034, "data": "flowers17, test split", "num_pictures": 272,
+         "interval_95": [0.021, 0.06]},
+    ],
+    "sources": [],
+}  # fmt: skip
+
+NAMES = (
+    ("Helianthus annuus", "Asteraceae", "common sunflower"),
+    ("Bellis perennis", "Asteraceae", "common daisy"),
+    ("Primula veris", "Primulaceae", "cowslip"),
+    ("Crocus vernus", "Iridaceae", "spring crocus"),
+    ("Tigridia pavonia", "Iridaceae", ""),
+)
+
+
+def prediction(position, score):
+    """Gives the prediction at a position from 1; positions beyond the known names give drawn names."""
+    known = NAMES[position - 1 : position]
+    name, family, common = known[0] if known else (f"Planta numero{position}", "Familiaceae", "")
+    return {
+        "position": position,
+        "rank": "species",
+        "taxon_id": name.lower().replace(" ", "-"),
+        "scientific_name": name,
+        "common_names": [common] if common else [],
+        "genus": name.split()[0],
+        "family": family,
+        "gbif_id": 3118771 if position == 1 else None,
+        "score": score,
+    }
+
+
+def predictions(*scores):
+    return [prediction(position, score) for position, score in enumerate(scores, start=1)]
+
+
+def picture(index, weight=None, plant_score=None, best=1, size=(519, 500)):
+    """Gives what an answer says about one picture; `best` is the position of its best prediction."""
+    return {
+        "index": index, "width": size[0], "height": size[1], "plant_score": plant_score, "weight": weight,
+        "predictions": [prediction(best, 0.8), prediction(best + 1, 0.1)],
+    }  # fmt: skip
+
+
+def candidates(num_taxa, guarantee="marginal", num_uncalibrated_taxa=0):
+    return {
+        "coverage": 0.9, "kind": guarantee or "marginal", "guarantee": guarantee, "score": 0.93,
+        "taxa": predictions(*(0.93 / num_taxa for _ in range(num_taxa))),
+        "num_uncalibrated_taxa": num_uncalibrated_taxa,
+    }  # fmt: skip
+
+
+PROMISE = {"max_risk": 0.05, "confidence": 0.95, "num_named": 812, "num_wrong": 21}
+
+
+def answer(rank="species", name="Helianthus annuus", score=0.98, reason="species 0.98 is above 0.70", **changes):
+    """Gives a whole answer; `promise` belongs to the verdict, the other changes replace fields of the answer."""
+    promise = changes.pop("promise", None)
+    whole = {
+        "request_id": "request-1",
+        "model": {"name": MODEL["name"], "version": MODEL["version"], "label_hash": MODEL["label_hash"]},
+        "verdict": {"rank": rank, "name": name, "score": score, "reason": reason, "promise": promise},
+        "plant_score": 0.97,
+        "predictions": predictions(score, 0.01, 0.005, 0.004, 0.001),
+        "genera": [{"name": "Helianthus", "score": score}, {"name": "Bellis", "score": 0.01}],
+        "families": [{"name": "Asteraceae", "score": score}],
+        "candidates": candidates(1),
+        "discarded_mass": None,
+        "images": [picture(0, 1.0, 0.97)],
+        "warnings": [],
+    }
+    return {**whole, **changes}
+
+
+SPECIES = answer(promise=PROMISE)
+GENUS = answer("genus", "Helianthus", 0.93, "species 0.41 is below 0.70; genus Helianthus 0.93 is above 0.85",
+               predictions=predictions(0.41, 0.38, 0.1, 0.03, 0.01), candidates=candidates(4))  # fmt: skip
+UNCERTAIN = answer("uncertain", None, 0.31, "species 0.31 is below 0.70; family Asteraceae 0.50 is below 0.90",
+                   predictions=predictions(0.31, 0.25, 0.2, 0.1, 0.1), candidates=candidates(57))  # fmt: skip
+UNKNOWN_PLANT = answer("uncertain", None, 0.55, "familiarity 0.12 is below 0.30: unlike the plants it knows",
+                       predictions=predictions(0.55, 0.2, 0.1, 0.1, 0.01), candidates=candidates(3))  # fmt: skip
+NOT_A_PLANT = answer("not_a_plant", None, 0.03, "plant score 0.03 is below 0.41", plant_score=0.03,
+                     predictions=predictions(0.75, 0.1, 0.05, 0.02, 0.01), images=[picture(0, 1.0, 0.03)])  # fmt: skip
+THREE_PICTURES = answer(
+    promise=PROMISE, images=[picture(0, 0.52, 0.97), picture(1, 0.0, 0.02, best=3), picture(2, 0.48, 0.9)]
+)
+CHOICE = answer(discarded_mass=0.31, candidates=candidates(2, guarantee=None))
+# Every new field is null, as a bundle of format 1 leaves them.
+NO_TABLES = answer("uncertain", None, 0.31, "No species, genus or family reaches its threshold.", plant_score=None,
+                   candidates=None, images=[picture(0), picture(1)],
+                   predictions=predictions(0.31, 0.25, 0.2, 0.1, 0.1))  # fmt: skip
+STATES = {
+    "species": SPECIES, "genus": GENUS, "uncertain": UNCERTAIN, "unknown_plant": UNKNOWN_PLANT,
+    "not_a_plant": NOT_A_PLANT, "three_pictures": THREE_PICTURES, "choice": CHOICE, "no_tables": NO_TABLES,
+}  # fmt: skip
+
+
+def before_issue(whole):
+    """Gives the answer without the fields that the first version of the interface lacks."""
+    old = copy.deepcopy(whole)
+    for field in ("plant_score", "candidates", "discarded_mass"):
+        del old[field]
+    del old["verdict"]["promise"]
+    for image in old["images"]:
+        for field in ("plant_score", "weight", "predictions"):
+            del image[field]
+    return old
