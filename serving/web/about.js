@@ -3,7 +3,9 @@
 import { element, scientificName } from "./elements.js";
 import { count } from "./formats.js";
 import { keyForm } from "./key.js";
-import { describeModel, findSpecies } from "./service.js";
+import { loadModel } from "./model.js";
+import { measuredSentence } from "./sentences.js";
+import { findSpecies } from "./service.js";
 
 const SPECIES_LIMIT = 20;
 const TYPING_PAUSE_MS = 200; // long enough for one request per typed word, short enough to feel immediate
@@ -13,7 +15,9 @@ const find = (id) => document.getElementById(id);
 
 export async function showModel() {
   try {
-    find("model-body").replaceChildren(...modelCard(await describeModel()));
+    const model = await loadModel();
+    find("model-body").replaceChildren(...modelCard(model));
+    find("scores-measured").textContent = measuredSentence(model) ?? "How good its scores are was not measured.";
   } catch (problem) {
     find("model-body").replaceChildren(element("p", {}, `The description of the model could not be loaded. ${problem.message}`));
   }

@@ -2,9 +2,11 @@
 // pictures cancels the request and sends a new one.
 
 import { setUpSpeciesSearch, showModel } from "./about.js";
-import { announceAnswer, showAnswer, showProgress } from "./answer.js";
+import { showAnswer, showProgress } from "./answer.js";
 import { count } from "./formats.js";
+import { modelOf } from "./model.js";
 import { announceProblem, showProblem } from "./problem.js";
+import { announcement } from "./sentences.js";
 import { identify, ServiceProblem } from "./service.js";
 import { setUpTray } from "./tray.js";
 
@@ -12,13 +14,14 @@ const DEBOUNCE_MS = 350; // pictures added or removed in quick succession make o
 const CLOCK_MS = 100;
 
 const find = (id) => document.getElementById(id);
-const tray = setUpTray(onPicturesChanged);
+const tray = setUpTray(ask);
 let request = new AbortController();
 
-/** Cancels the request in flight and sends the new pictures once they no longer change. */
-function onPicturesChanged(files) {
+/** Cancels the request in flight and sends the pictures once they no longer change. */
+function ask() {
   request.abort();
   request = new AbortController();
+  const files = tray.files();
   find("answer").hidden = files.length === 0;
   if (files.length) requestAnswer(files, request.signal);
   else find("status").textContent = "No pictures.";
@@ -33,7 +36,10 @@ async function requestAnswer(files, signal) {
     const startMs = performance.now();
     clock = setInterval(() => progress.tick(performance.now() - startMs), CLOCK_MS);
     const answer = await identify(files, signal);
-    render(showAnswer(answer, performance.now() - startMs), announceAnswer(answer));
+    const elapsedMs = performance.now() - startMs;
+    const model = await modelOf(answer);
+    signal.throwIfAborted();
+    render(showAnswer(answer, model, elapsedMs), announcement(answer, model));
   } catch (problem) {
     if (signal.aborted) return;
     showFailure(toServiceProblem(problem), files);
@@ -44,7 +50,7 @@ async function requestAnswer(files, signal) {
 
 function showFailure(problem, files) {
   if (problem.index !== null) tray.mark(problem.index);
-  const remedies = { onRetry: () => onPicturesChanged(files), onRemove: tray.remove };
+  const remedies = { onRetry: ask, onRemove: tray.remove };
   render([showProblem(problem, files, remedies)], announceProblem(problem));
   if (problem.needsKey) find("answer-body").querySelector("input").focus();
 }
@@ -67,9 +73,9 @@ function debounce(signal) {
   });
 }
 
-function render(nodes, announcement) {
+function render(nodes, sentence) {
   find("answer-body").replaceChildren(...nodes);
-  find("status").textContent = announcement;
+  find("status").textContent = sentence;
 }
 
 setUpSpeciesSearch();

@@ -23,9 +23,15 @@ export function scientificName(name) {
     parts.map((part) => (upright(part) ? part : element("i", {}, part))));
 }
 
+/** Prints a sentence of sentences.js: text, with its scientific names in italics. */
+export function printed(sentence) {
+  return [sentence].flat().map((part) => (part.name === undefined ? part : scientificName(part.name)));
+}
+
 /** A bar, hidden from screen readers, which read the number beside it. */
 export function bar(score) {
   const fill = element("span", { className: "bar__fill" });
   fill.style.setProperty("--score", String(score));
+  fill.hidden = score === 0; // a small score still has a visible bar
   return element("span", { className: "bar", "aria-hidden": "true" }, fill);
 }

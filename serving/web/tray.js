@@ -2,16 +2,16 @@
 
 import { element } from "./elements.js";
 import { count } from "./formats.js";
-
-export const MAX_PICTURES = 5;
+import { MAX_PICTURES } from "./service.js";
 
 const find = (id) => document.getElementById(id);
 
 /**
  * Sets up the tray.
  *
- * @param onChange Called with the list of files after each change.
- * @returns mark(index) outlines a picture that the service refused; remove(index) removes it.
+ * @param onChange Called after each change.
+ * @returns files() gives the files in the order of the request; mark(index) outlines a picture that the service refused;
+ *   remove(index) removes it.
  */
 export function setUpTray(onChange) {
   let pictures = []; // { file, tile }, in the order of the request
@@ -53,7 +53,7 @@ export function setUpTray(onChange) {
     find("tiles").append(...tiles.filter((tile) => !tile.isConnected));
     tiles.forEach(number);
     showCount(pictures.length);
-    onChange(pictures.map((picture) => picture.file));
+    onChange();
   }
 
   addFromInputs(add);
@@ -61,6 +61,7 @@ export function setUpTray(onChange) {
   addFromPaste(add);
   find("clear").addEventListener("click", clear);
   return {
+    files: () => pictures.map((picture) => picture.file),
     mark: (index) => pictures[index]?.tile.classList.add("tile--refused"),
     remove: (index) => remove(pictures[index]),
   };

@@ -1,0 +1,71 @@
+// Builds the lists of an answer: candidates, genera and families, and the pictures. Pure functions from data to elements.
+
+import { bar, element, scientificName } from "./elements.js";
+import { count, percent } from "./formats.js";
+import { unusedSentence } from "./sentences.js";
+
+const NUM_SHOWN = 10; // candidates of a set that are shown at once; the others are folded away
+
+export function candidateList(predictions) {
+  return element("ol", { className: "candidates" }, predictions.map(candidate));
+}
+
+/** Returns the elements for a set of candidates, which may hold hundreds. */
+export function candidateSet(taxa) {
+  const rest = taxa.slice(NUM_SHOWN);
+  return [candidateList(taxa.slice(0, NUM_SHOWN)), rest.length > 0 && folded(count(rest.length, "more candidate"), [candidateList(rest)])];
+}
+
+/** A list of genera or families, folded away, with the best one beside its title. */
+export function groupList(title, groups, print) {
+  if (!groups.length) return null;
+  const items = groups.map((group) => element("li", {},
+    element("span", {}, print(group.name)), bar(group.score), element("span", { className: "groups__score" }, percent(group.score))));
+  return folded(title, [element("ol", { className: "groups" }, items)], `${groups[0].name} ${percent(groups[0].score)}`);
+}
+
+export function folded(title, content, hint = "") {
+  return element("details", { className: "folded" },
+    element("summary", {}, `${title} `, hint && element("span", { className: "folded__hint" }, hint)), content);
+}
+
+/** Shows what each of several pictures contributed, or returns null if there is one, or if the service does not say. */
+export function pictureList(images) {
+  if (images.length < 2 || images.some(({ weight = null }) => weight === null)) return null;
+  return element("section", { className: "shares" },
+    element("h3", { className: "answer__heading" }, "What each picture contributed"),
+    element("ol", {}, images.map(picture)));
+}
+
+function picture({ index, weight, predictions = [], ...image }) {
+  const unused = unusedSentence({ weight, ...image });
+  return element("li", { className: unused ? "share share--unused" : "share" },
+    element("span", { className: "share__title" }, `Picture ${index + 1}`),
+    bar(weight),
+    element("span", { className: "share__value" }, percent(weight)),
+    element("p", { className: "share__note" }, unused ?? aloneWords(predictions)));
+}
+
+function aloneWords(predictions) {
+  if (!predictions.length) return null;
+  const [best] = predictions;
+  return ["On its own: ", scientificName(best.scientific_name), `, ${percent(best.score)}`];
+}
+
+function candidate(prediction) {
+  const names = prediction.common_names.join(", ");
+  return element("li", { className: "candidate" },
+    element("div", { className: "candidate__names" },
+      element("p", { className: "candidate__name" }, scientificName(prediction.scientific_name),
+        prediction.rank === "genus" && element("span", { className: "tag" }, "genus only")),
+      names && element("p", { className: "candidate__common" }, names),
+      element("p", { className: "candidate__family" }, prediction.family,
+        prediction.gbif_id !== null && [prediction.family && " · ", gbifLink(prediction)])),
+    element("p", { className: "candidate__score" }, percent(prediction.score)),
+    bar(prediction.score));
+}
+
+function gbifLink({ gbif_id: id, scientific_name: name }) {
+  return element("a", { href: `https://www.gbif.org/species/${encodeURIComponent(id)}`, rel: "noreferrer", target: "_blank",
+    "aria-label": `${name} at GBIF, opens a new tab` }, "GBIF");
+}
