@@ -25,10 +25,10 @@ from serving.loaded_bundle import LiveBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
 from serving.middleware import ObservabilityMiddleware
 from serving.openapi import openapi_config
+from serving.parameters import MAX_IMAGES
 from serving.problems import problem_response
 from serving.readiness import Readiness
 from serving.routes import IdentifyLimits, RouteDependencies, route_handlers
-from serving.schemas import MAX_IMAGES
 from serving.server import on_sighup
 from serving.settings import Settings
 

@@ -14,13 +14,12 @@ import msgspec
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header  # type: ignore[import-untyped]
 
 from serving.errors import BadParameter, ClientLeft, MalformedBody, NoImage, SlowBody, TooLarge, TooManyImages
+from serving.parameters import MAX_FIELD_BYTES
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 _IMAGE_FIELD: Final = "image"
-_K_FIELD: Final = "k"
 _MAX_PARTS: Final = 64
-_MAX_K_BYTES: Final = 64
 _MAX_BOUNDARY_LENGTH: Final = 70  # RFC 2046, section 5.1.1
 _MAX_WARNINGS: Final = 10
 # Boundaries, headers, preamble and epilogue of a form; 64 ordinary parts take a third of it. Without this limit a
@@ -58,8 +57,8 @@ class Body(msgspec.Struct, frozen=True):
 
     pictures: list[bytes]
     """At least one; none is empty."""
-    k: str | None
-    """The form field `k`, unparsed."""
+    fields: dict[str, list[str]]
+    """The parameters in the form: name -> values in order, unparsed."""
     warnings: list[str]
 
 
@@ -78,7 +77,7 @@ async def read_body(content_type: str, content_length: str | None, receive: Rece
         SlowBody: The body did not arrive in time, or not fast enough.
         TooLarge: More bytes than allowed, in total or in one picture.
         TooManyImages: More pictures than allowed.
-        BadParameter: The field `k` is longer than any valid number.
+        BadParameter: A field is longer than any valid value.
         ClientLeft: The client disconnected.
     """
     is_form, boundary = _parse_content_type(content_type)
@@ -118,7 +117,7 @@ async def _read_raw(chunks: AsyncIterator[bytes]) -> Body:
     picture = content.getvalue()
     if not picture:
         raise NoImage("the request has no body", remedy=_SEND_A_PICTURE)
-    return Body([picture], None, [])
+    return Body([picture], {}, [])
 
 
 async def _read_form(boundary: str, chunks: AsyncIterator[bytes], limits: BodyLimits) -> Body:
@@ -176,7 +175,7 @@ class _Form:
     def __init__(self, limits: BodyLimits) -> None:
         self._limits = limits
         self._pictures: list[bytes] = []
-        self._k: str | None = None
+        self._fields: dict[str, list[str]] = {}
         self._unknown: list[str] = []
         self._num_parts = self._num_overhead_bytes = 0
         self._name = ""
@@ -210,7 +209,7 @@ class _Form:
         for index, picture in enumerate(self._pictures):
             if not picture:
                 raise NoImage("the field `image` is empty", value="0 bytes", remedy=_SEND_A_PICTURE, index=index)
-        return Body(self._pictures, self._k, unknown_warnings("form field", self._unknown))
+        return Body(self._pictures, self._fields, unknown_warnings("form field", self._unknown))
 
     def _begin_part(self, name: str) -> None:
         self._name, self._content, self._num_bytes = name, _Content(), 0
@@ -225,7 +224,7 @@ class _Form:
                 limit=f"at most {self._limits.num_pictures}",
                 remedy="send the best ones of this plant",
             )
-        if name not in {_IMAGE_FIELD, _K_FIELD}:
+        if name != _IMAGE_FIELD and name not in MAX_FIELD_BYTES:
             self._unknown.append(name)
 
     def _add(self, chunk: bytes | bytearray) -> None:
@@ -235,17 +234,21 @@ class _Form:
             if self._num_bytes > self._limits.picture_bytes:
                 raise _too_large("picture", self._limits.picture_bytes, index=len(self._pictures))
             self._content.write(chunk)
-        elif self._name == _K_FIELD:
-            if self._num_bytes > _MAX_K_BYTES:
-                raise BadParameter("the form field `k` is not a number", remedy="send a whole number")
+        elif self._name in MAX_FIELD_BYTES:
+            if self._num_bytes > MAX_FIELD_BYTES[self._name]:
+                raise BadParameter(
+                    f"the form field `{self._name}` is too long",
+                    limit=f"at most {MAX_FIELD_BYTES[self._name]} bytes",
+                    remedy="send a valid value, see /schema",
+                )
             self._content.write(chunk)
 
     def _end_part(self) -> None:
         content = self._content.getvalue()
         if self._name == _IMAGE_FIELD:
             self._pictures.append(content)
-        elif self._name == _K_FIELD:
-            self._k = content.decode("utf-8", "replace")
+        elif self._name in MAX_FIELD_BYTES:
+            self._fields.setdefault(self._name, []).append(content.decode("utf-8", "replace"))
         self._content = _Content()
 
 

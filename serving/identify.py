@@ -15,6 +15,7 @@ from serving.decoding.pool import Decoded
 from serving.errors import BadPicture, ClientLeft, TimedOut
 from serving.loaded_bundle import LiveBundle, LoadedBundle, PictureDecoder
 from serving.metrics import CancelledStage, Metrics
+from serving.parameters import Asked
 
 
 class PictureSize(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ class Identifier:
         self,
         request: AdmittedRequest,
         pictures: Sequence[bytes],
-        top_k: int,
+        asked: Asked,
         *,
         deadline_s: float,
         client_left: Coroutine[Any, Any, None],
@@ -72,7 +73,7 @@ class Identifier:
         Args:
             request: The request, as `Admission.enter` gave it.
             pictures: The bytes of one or more picture files.
-            top_k: Maximum number of taxa, genera and families to list.
+            asked: What the client asks for.
             deadline_s: Longest time to the answer, seconds.
             client_left: Completes when the client disconnects; work that has not started is then cancelled.
 
@@ -86,7 +87,7 @@ class Identifier:
         disconnected = asyncio.ensure_future(client_left)
         try:
             self._admission.start_work(request, len(pictures), sum(map(len, pictures)), deadline_s)
-            pending = self._start(pictures, top_k)
+            pending = self._start(pictures, asked)
             try:
                 await asyncio.wait(
                     {pending.task, disconnected}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED
@@ -99,9 +100,9 @@ class Identifier:
         self._admission.record_answer(request)
         return answer
 
-    def _start(self, pictures: Sequence[bytes], top_k: int) -> _PendingAnswer:
+    def _start(self, pictures: Sequence[bytes], asked: Asked) -> _PendingAnswer:
         pending = _PendingAnswer()
-        pending.task = asyncio.create_task(self._answer(pending, pictures, top_k))
+        pending.task = asyncio.create_task(self._answer(pending, pictures, asked))
         self._tasks.add(pending.task)  # asyncio keeps only weak references, and the task may outlive its request
         pending.task.add_done_callback(self._tasks.discard)
         return pending
@@ -118,14 +119,14 @@ class Identifier:
             remedy="try again later, or with fewer or smaller pictures",
         )
 
-    async def _answer(self, pending: _PendingAnswer, pictures: Sequence[bytes], top_k: int) -> Answer:
+    async def _answer(self, pending: _PendingAnswer, pictures: Sequence[bytes], asked: Asked) -> Answer:
         with self._live_bundle.current.in_use() as loaded:
             decoded = await self._decode_all(pictures, loaded)
             pending.stage = "run"
             alone = self._admission.num_pictures == 1
             logits = await loaded.scheduler.run([picture.pixels for picture in decoded], alone=alone)
             with self._metrics.stage("rank"):
-                ranking = loaded.rank(np.asarray(logits), top_k)
+                ranking = loaded.rank(np.asarray(logits), asked.top_k)
             sizes = tuple(PictureSize(picture.width, picture.height) for picture in decoded)
             return Answer(loaded.bundle, ranking, sizes)
 

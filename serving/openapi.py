@@ -1,6 +1,7 @@
 """The OpenAPI document and its viewer, which loads nothing from other hosts."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from litestar import Request, Response, Router
@@ -25,8 +26,9 @@ from litestar.openapi.spec import (
 )
 
 from serving.pages import WEB
+from serving.parameters import DEFAULT_K, MAX_IMAGES, MAX_K
 from serving.problems import MEDIA_TYPE, codes_by_status
-from serving.schemas import DEFAULT_K, MAX_IMAGES, MAX_K, Problem
+from serving.schemas import Problem
 
 API_VERSION: Final = "1.0"
 ADMIN_KEY: Final[list[SecurityRequirement]] = [{"bearer": []}, {"api_key": []}]
@@ -41,6 +43,17 @@ _SCHEMES: Final[dict[str, SecurityScheme | Reference]] = {
     ),
 }
 _RAW_TYPES: Final = ("image/jpeg", "image/png", "image/webp", "image/heic", "image/avif", "application/octet-stream")
+
+# Parameters of an identify request, in the query or as form fields; `serving.parameters` parses them.
+_PARAMETERS: Final[dict[str, Schema]] = {
+    "k": Schema(
+        type=OpenAPIType.INTEGER,
+        minimum=1,
+        maximum=MAX_K,
+        default=DEFAULT_K,
+        description="Maximum number of taxa, genera and families to list",
+    ),
+}
 
 
 def whole_number_schema(maximum: int, default: int) -> dict[str, Any]:
@@ -77,12 +90,15 @@ _HEADERS: Final[dict[str, dict[str, OpenAPIHeader | Reference]]] = {
 
 @dataclass
 class IdentifyOperation(Operation):
-    """Declares what Litestar cannot infer from a handler that streams its body: body, security and headers."""
+    """Declares what Litestar cannot infer: parameters, body, security and headers.
+
+    The handler streams its body, and reads each parameter from the query or the form.
+    """
 
     def __post_init__(self) -> None:
-        """Adds the body, the security and the headers to what Litestar inferred."""
+        """Adds the parameters, the body, the security and the headers to what Litestar inferred."""
         self.request_body = _identify_body()
-        self.parameters = [*(self.parameters or []), _prefer()]
+        self.parameters = [*(self.parameters or []), *_query_parameters(), _prefer()]
         self.security = OPTIONAL_KEY
         for status, response in (self.responses or {}).items():
             if status in _HEADERS and isinstance(response, OpenAPIResponse):
@@ -98,11 +114,17 @@ def _identify_body() -> RequestBody:
         max_items=MAX_IMAGES,
         description="Photographs of one plant: JPEG, PNG, WebP, HEIC or AVIF",
     )
-    k = Schema(type=OpenAPIType.INTEGER, minimum=1, maximum=MAX_K, default=DEFAULT_K)
-    form = Schema(type=OpenAPIType.OBJECT, properties={"image": images, "k": k}, required=["image"])
+    form = Schema(type=OpenAPIType.OBJECT, properties={"image": images, **_PARAMETERS}, required=["image"])
     content = {"multipart/form-data": OpenAPIMediaType(schema=form)}
     content |= {kind: OpenAPIMediaType(schema=picture) for kind in _RAW_TYPES}
     return RequestBody(content=content, required=True, description="The photographs of one plant")
+
+
+def _query_parameters() -> Iterable[Parameter]:
+    for name, schema in _PARAMETERS.items():
+        yield Parameter(
+            name=name, param_in="query", schema=replace(schema, description=None), description=schema.description
+        )
 
 
 def _prefer() -> Parameter:

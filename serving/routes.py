@@ -1,7 +1,6 @@
 """The routes of the service. They read requests, call the components and write responses."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Any, Final
 
@@ -28,10 +27,9 @@ from serving.openapi import (
     whole_number_schema,
 )
 from serving.pages import page, static_files
+from serving.parameters import MAX_FIELD_BYTES, parse_parameters, parse_whole_number
 from serving.readiness import Readiness
 from serving.schemas import (
-    DEFAULT_K,
-    MAX_K,
     Health,
     Identification,
     ModelCard,
@@ -82,13 +80,6 @@ class RouteDependencies(msgspec.Struct, frozen=True):
 async def identify(
     request: AnyRequest,
     deps: NamedDependency[RouteDependencies],
-    k: Annotated[
-        str,
-        QueryParameter(
-            description="Maximum number of taxa, genera and families to list",
-            schema_extra=whole_number_schema(MAX_K, DEFAULT_K),
-        ),
-    ] = str(DEFAULT_K),
 ) -> Response[Identification]:
     """Identifies the plant on one to five photographs.
 
@@ -97,21 +88,22 @@ async def identify(
     # Everything up to admission runs before the body is read, so that a refusal is cheap.
     _authorize(deps.access, request)
     deps.readiness.require_warm()
-    top_k = _parse_whole_number("k", k, MAX_K)
+    query = request.query_params.dict()
+    asked = parse_parameters(query)
     longest_s = deps.limits.deadline_s
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), longest_s)
     with deps.admission.enter(expected_bytes(request.headers, deps.limits.body)) as admitted:
         body = await _read(request, deps.limits.body, deps.metrics)
-        if body.k is not None and "k" not in request.query_params:
-            top_k = _parse_whole_number("k", body.k, MAX_K)
+        if body.fields:
+            asked = parse_parameters(body.fields | query)
         answer = await deps.identifier.identify(
             admitted,
             body.pictures,
-            top_k,
+            asked,
             deadline_s=wanted_s or longest_s,
             client_left=_client_left(request.receive),
         )
-    warnings = [*_unknown_parameters(request, {"k"}), *body.warnings]
+    warnings = [*_unknown_parameters(request, MAX_FIELD_BYTES), *body.warnings]
     headers = {} if wanted_s is None else {"Preference-Applied": f"wait={wanted_s:g}"}
     return Response(identification(_request_id(request), answer, warnings), headers=headers)
 
@@ -143,7 +135,7 @@ async def species(
 ) -> SpeciesList:
     """Finds taxa by the first letters of a word in one of their names, and says whether the model knows the name."""
     _authorize(deps.access, request)
-    max_taxa = _parse_whole_number("limit", limit, _MAX_LIMIT)
+    max_taxa = parse_whole_number("limit", limit, _MAX_LIMIT)
     if len(q) > MAX_NAME_LENGTH:
         raise BadParameter(
             "the parameter `q` is too long",
@@ -275,17 +267,6 @@ async def _client_left(receive: Callable[[], Awaitable[Any]]) -> None:
     """Completes when the client disconnects. Call it once the body is read, when nothing else can be received."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _parse_whole_number(name: str, text: str, maximum: int) -> int:
-    if re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= maximum:
-        return int(text)
-    raise BadParameter(
-        f"the parameter `{name}` is out of range",
-        value=repr(text[:40]),
-        limit=f"a whole number from 1 to {maximum}",
-        remedy="send a number in this range, or leave the parameter out",
-    )
 
 
 def _unknown_parameters(request: AnyRequest, known: Iterable[str]) -> list[str]:

@@ -1,7 +1,6 @@
 """The JSON records of the HTTP API. Fields may be added, but never renamed or removed."""
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
@@ -12,13 +11,6 @@ from models.taxonomy import Rank
 from models.verdict import Thresholds, VerdictRank
 from serving.identify import Answer
 from serving.loaded_bundle import LoadedBundle
-
-MAX_IMAGES: Final = 5
-"""Maximum number of pictures in a request."""
-DEFAULT_K: Final = 5
-"""Number of taxa, genera and families that an answer lists by default."""
-MAX_K: Final = 50
-"""Maximum number of taxa, genera and families that a client can ask for."""
 
 
 class ModelName(msgspec.Struct, frozen=True):
