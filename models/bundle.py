@@ -8,13 +8,13 @@ import hashlib
 import re
 import shutil
 import tempfile
-import warnings
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from models.answer import AnswerModel
+from models.bundle_format import FORMAT_VERSION, read_json, read_record
 from models.bundle_record import (
     FILE_NAME,
     Architecture,
@@ -30,7 +30,7 @@ from models.bundle_record import (
     Sha256,
 )
 from models.calibration import CALIBRATION_PART, Calibration, read_calibration
-from models.errors import BotanifyError, BundleError
+from models.errors import BundleError
 from models.golden import GOLDEN_PART, Golden
 from models.session import OnnxSession
 from models.taxonomy import Taxonomy
@@ -58,12 +58,9 @@ __all__ = [
     "seal_bundle",
 ]
 
-FORMAT_VERSION: Final = 1
 BUNDLE_FILE: Final = "bundle.json"
 TAXA_FILE: Final = "taxa.json"
 KNOWN_PARTS: Final[frozenset[str]] = frozenset({CALIBRATION_PART, GOLDEN_PART})
-
-_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -72,6 +69,8 @@ class Bundle(msgspec.Struct, frozen=True):
     folder: Path
     record: BundleRecord
     taxonomy: Taxonomy
+    warnings: tuple[str, ...] = ()
+    """A sentence for each thing that the bundle lacks, or that this version ignores."""
 
     def network(self, precision: Precision) -> NetworkFile:
         """Returns the record of one network.
@@ -98,7 +97,7 @@ class Bundle(msgspec.Struct, frozen=True):
             BundleError: Its file cannot be read.
         """
         part = self.record.parts.get(GOLDEN_PART)
-        return None if part is None else _read_json(self.folder / part, Golden)
+        return None if part is None else read_json(self.folder / part, Golden)
 
     def calibration(self, precision: Precision) -> Calibration:
         """Returns the tables of one network; all are None if the bundle has none.
@@ -153,7 +152,7 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
 
     Args:
         folder: The folder to create; must not exist, since bundles are immutable.
-        record: The content of `bundle.json`; `files` is filled in here.
+        record: The content of `bundle.json`; `files` and `format_version` are filled in here.
         taxonomy: The content of `taxa.json`.
         files: Name inside the bundle -> file to copy.
 
@@ -179,7 +178,7 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
             shutil.copyfile(path, draft / name)
         (draft / TAXA_FILE).write_bytes(_pretty_json(taxonomy))
         hashes = {path.name: file_sha256(path) for path in sorted(draft.iterdir())}
-        sealed = msgspec.structs.replace(record, files=hashes)
+        sealed = msgspec.structs.replace(record, files=hashes, format_version=FORMAT_VERSION)
         (draft / BUNDLE_FILE).write_bytes(_pretty_json(sealed))
         load_bundle(draft)
         draft.rename(folder)
@@ -195,14 +194,14 @@ def load_bundle(folder: Path) -> Bundle:
         BundleError: A file is missing or damaged, or two parts contradict each other; the message says which.
     """
     folder = folder.resolve()
-    record = _read_record(folder)
+    record, warnings = _read_record(folder)
     _verify_files(folder, record)
-    taxonomy = _read_json(folder / TAXA_FILE, Taxonomy)
+    taxonomy = read_json(folder / TAXA_FILE, Taxonomy)
     _require_equal("label hash", f"{BUNDLE_FILE}", record.label_hash, TAXA_FILE, taxonomy.label_hash)
     _require_equal("number of outputs", BUNDLE_FILE, record.architecture.num_outputs, TAXA_FILE, len(taxonomy.outputs))
-    for part in sorted(set(record.parts) - KNOWN_PARTS):
-        warnings.warn(f"this version does not know the bundle part {part!r} and ignores it", stacklevel=2)
-    return Bundle(folder, record, taxonomy)
+    unknown = sorted(set(record.parts) - KNOWN_PARTS)
+    warnings += tuple(f"This version does not know the bundle part {part!r} and ignores it." for part in unknown)
+    return Bundle(folder, record, taxonomy, warnings)
 
 
 def file_sha256(path: Path) -> str:
@@ -222,7 +221,7 @@ def _require_plain_name(name: str) -> None:
         )
 
 
-def _read_record(folder: Path) -> BundleRecord:
+def _read_record(folder: Path) -> tuple[BundleRecord, tuple[str, ...]]:
     path = folder / BUNDLE_FILE
     if not path.is_file():
         raise BundleError(
@@ -231,27 +230,7 @@ def _read_record(folder: Path) -> BundleRecord:
             limit=f"a folder with {BUNDLE_FILE}",
             remedy="give the folder that training/export.py wrote",
         )
-    version = _format_version(path)
-    if version != FORMAT_VERSION:
-        raise BundleError(
-            f"{path} has another bundle format",
-            value=version,
-            limit=f"format {FORMAT_VERSION}",
-            remedy="export the bundle again, or use the version of botanify that wrote it",
-        )
-    return _read_json(path, BundleRecord)
-
-
-def _format_version(path: Path) -> object:
-    """Returns the format version, which is read before the record: another format may have other fields."""
-    try:
-        return msgspec.json.decode(path.read_bytes())["format_version"]
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise BundleError(
-            f"{path} is not a bundle record",
-            limit="a JSON object with format_version",
-            remedy="fetch or export the bundle again",
-        ) from error
+    return read_record(path)
 
 
 def _verify_files(folder: Path, record: BundleRecord) -> None:
@@ -276,13 +255,6 @@ def _require_equal(what: str, first: str, first_value: object, second: str, seco
             limit=str(first_value),
             remedy="the bundle was changed after it was sealed; fetch or export it again",
         )
-
-
-def _read_json(path: Path, kind: type[_Record]) -> _Record:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, BotanifyError) as error:
-        raise BundleError(f"{path} cannot be read", value=error, remedy="fetch or export the bundle again") from error
 
 
 def _pretty_json(record: msgspec.Struct) -> bytes:

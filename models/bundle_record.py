@@ -1,6 +1,9 @@
-"""The records of `bundle.json`, format 1. `models/bundle.py` reads and verifies the files.
+"""The records of `bundle.json`, format 2. `models/bundle_format.py` reads them, `models/bundle.py` verifies the files.
 
-Where an attribute and its JSON key differ, the key is that of format 1 and stays: `gates`, `licences`.
+The rule for changes: a field that an older reader cannot ignore, because answers would differ without it, raises the
+format version. A field that it can ignore is added with a default, and the version stays. Readers therefore ignore
+unknown fields of these records, and name them in `Bundle.warnings`. In `input`, `thresholds` and the other JSON files
+every field changes answers: any new field there raises the version, and an unknown one is an error.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -16,7 +19,7 @@ FILE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 FileName = Annotated[str, msgspec.Meta(pattern=FILE_NAME)]
 
 
-class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Check(msgspec.Struct, frozen=True):
     """A release check of a network file: a measured figure and its limit."""
 
     name: str
@@ -33,7 +36,7 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """True if `limit` is the smallest value that passes, False if it is the largest."""
 
 
-class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Metric(msgspec.Struct, frozen=True):
     """A measured figure of how accurate a network is."""
 
     name: str
@@ -48,7 +51,7 @@ class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """95 % confidence interval of a share (Wilson score) or of a difference of two shares (Tango 1998), else None."""
 
 
-class NetworkFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NetworkFile(msgspec.Struct, frozen=True):
     """One precision of the network."""
 
     file: FileName
@@ -61,7 +64,7 @@ class NetworkFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What calibration plants prove about the names of each rank at these thresholds."""
     stored_as: Literal["float32", "float16", "int8"] = "float32"
     """Number format of the stored weights; float16 weights of an fp32 network are cast to float32 on loading."""
-    checks: tuple[Check, ...] = msgspec.field(name="gates", default=())
+    checks: tuple[Check, ...] = ()
     """The checks that it passed before release."""
     metrics: tuple[Metric, ...] = ()
     """How accurate this file is; the figures of the fp32 network are in the record's own `metrics`."""
@@ -69,10 +72,10 @@ class NetworkFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the file was made, in words."""
 
 
-class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LeftOut(msgspec.Struct, frozen=True):
     """A precision that was made but not released, because it failed a check."""
 
-    checks: tuple[Check, ...] = msgspec.field(name="gates")
+    checks: tuple[Check, ...]
     """Its release checks; at least one failed."""
     metrics: tuple[Metric, ...] = ()
     """How accurate it was."""
@@ -83,13 +86,13 @@ class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 CommercialUse = Literal["allowed", "not_allowed", "unknown"]
 
 
-class DataSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DataSource(msgspec.Struct, frozen=True):
     """A data set that the network was trained on."""
 
     name: str
     num_pictures: int
     """Number of its pictures that the network was trained on."""
-    licenses: dict[str, int] = msgspec.field(name="licences")
+    licenses: dict[str, int]
     """License of those pictures -> number of pictures."""
     note: str = ""
     """What users of the weights must know about the data set."""
@@ -99,7 +102,7 @@ class DataSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the licenses of those pictures allow commercial use; one that forbids it is enough for "not_allowed"."""
 
 
-class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Architecture(msgspec.Struct, frozen=True):
     """The architecture of the network."""
 
     name: str
@@ -109,7 +112,7 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_parameters: Annotated[int, msgspec.Meta(ge=1)]
 
 
-class BundleRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BundleRecord(msgspec.Struct, frozen=True):
     """The content of `bundle.json`."""
 
     format_version: int
@@ -139,3 +142,9 @@ class BundleRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Role -> further file, such as the golden picture; an unknown role is ignored with a warning."""
     left_out: dict[Precision, LeftOut] = {}
     """Precisions that failed a check: the bundle holds their figures but not their files."""
+    manifest_sha256: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = ""
+    """SHA-256 of the manifest that the network was trained with; empty if unknown."""
+    trained_commit: str = "unknown"
+    """Commit of botanify that trained the network; "unknown" outside of a git checkout."""
+    other_data: bool = False
+    """Whether the metrics come from another manifest than the one that the network was trained with."""

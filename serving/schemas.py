@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from models.bundle import Architecture, Bundle, DataSource, Metric, Precision
+from models.bundle import Architecture, Bundle, CommercialUse, Metric, Precision
 from models.preprocess import InputSpec
 from models.ranking import RankedGroup, RankedTaxon
 from models.taxonomy import Rank
@@ -111,6 +111,24 @@ class Health(msgspec.Struct, frozen=True):
     status: str
 
 
+class SourceView(msgspec.Struct, frozen=True):
+    """A data set that the network was trained on."""
+
+    name: str
+    num_pictures: int
+    """Number of its pictures that the network was trained on."""
+    licenses: dict[str, int]
+    """License of those pictures, and the number of pictures."""
+    licences: dict[str, int]
+    """The same as `licenses`, for older clients."""
+    note: str
+    """What users of the weights must know about the data set."""
+    num_authors: int
+    """Number of distinct authors of those pictures."""
+    commercial_use: CommercialUse
+    """Whether the licenses of those pictures allow commercial use."""
+
+
 class ModelCard(msgspec.Struct, frozen=True):
     """What the bundle says about the model that answers."""
 
@@ -132,13 +150,20 @@ class ModelCard(msgspec.Struct, frozen=True):
     thresholds: Thresholds
     """For each rank, the least probability at which the verdict names it."""
     metrics: tuple[Metric, ...]
-    sources: tuple[DataSource, ...]
+    sources: list[SourceView]
     """The data sets that the network was trained on, with their licenses."""
     trained_on: str
     """The device that the network was trained on, in words."""
     created: str
     """When the bundle was sealed, UTC."""
     git_commit: str
+    """Commit of botanify that exported the bundle, or "unknown"."""
+    trained_commit: str
+    """Commit of botanify that trained the network, or "unknown"."""
+    manifest_sha256: str
+    """SHA-256 of the manifest that the network was trained with; empty if unknown."""
+    other_data: bool
+    """Whether the metrics come from another manifest than that one."""
 
 
 def identification(request_id: str, answer: Answer, warnings: list[str]) -> Identification:
@@ -175,10 +200,13 @@ def model_card(loaded: LoadedBundle) -> ModelCard:
         scheduling=loaded.policy.describe(),
         thresholds=bundle.network(precision).thresholds,
         metrics=record.metrics,
-        sources=record.sources,
+        sources=[SourceView(**msgspec.structs.asdict(each), licences=each.licenses) for each in record.sources],
         trained_on=record.trained_on,
         created=record.created,
         git_commit=record.git_commit,
+        trained_commit=record.trained_commit,
+        manifest_sha256=record.manifest_sha256,
+        other_data=record.other_data,
     )
 
 

@@ -89,8 +89,8 @@ function metricItem({ name, value, data, num_pictures: numPictures, interval_95:
 
 const percentOf = (value) => `${(value * 100).toFixed(1)}%`;
 
-function sourceItem({ name, num_pictures: numPictures, licences, note }) {
-  const licenseCounts = Object.entries(licences).map(([license, number]) => `${license} (${number.toLocaleString("en-US")})`).join(", ");
+function sourceItem({ name, num_pictures: numPictures, licenses, note }) {
+  const licenseCounts = Object.entries(licenses).map(([license, number]) => `${license} (${number.toLocaleString("en-US")})`).join(", ");
   const facts = [count(numPictures, "picture"), licenseCounts && `licenses: ${licenseCounts}`, note].filter(Boolean).join("; ");
   return element("li", {}, element("b", {}, name), ` ${facts}`);
 }

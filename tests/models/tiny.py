@@ -6,7 +6,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.bundle import Architecture, BundleRecord, Check, DataSource, Metric, NetworkFile, seal_bundle
+from models.bundle import (
+    FORMAT_VERSION,
+    Architecture,
+    BundleRecord,
+    Check,
+    DataSource,
+    Metric,
+    NetworkFile,
+    seal_bundle,
+)
 from models.preprocess import InputSpec
 from models.session import FEATURES_NAME, INPUT_NAME, LABEL_HASH_FIELD, LOGITS_NAME, OUTPUT_KEYS_FIELD
 from models.taxonomy import Output, Taxon, Taxonomy, label_hash
@@ -95,7 +104,7 @@ def write_network(
 def bundle_record(**changes):
     check = Check("parity", value=1e-6, limit=1e-3, passed=True, num_pictures=10)
     record = {
-        "format_version": 1,
+        "format_version": FORMAT_VERSION,
         "name": "tiny",
         "version": "0.0.1",
         "architecture": Architecture("tiny", num_outputs=4, num_features=3, num_parameters=12),

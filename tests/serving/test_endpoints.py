@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import structlog
@@ -63,10 +64,22 @@ def test_model_describes_the_bundle(client):
     assert card["precision"] == "fp32"
     assert card["providers"] == ["CPUExecutionProvider"]
     assert card["metrics"][0]["num_pictures"] == 10
-    assert card["sources"][0]["licences"] == {"CC0": 10}
+    assert card["sources"][0]["licenses"] == card["sources"][0]["licences"] == {"CC0": 10}
     assert card["sources"][0]["note"] == "for tests"
     assert card["thresholds"] == {"species": 0.5, "genus": 0.5, "family": 0.5}
     assert card["description"] == "Distinguishes colors."
+    assert (card["manifest_sha256"], card["trained_commit"], card["other_data"]) == ("", "unknown", False)
+
+
+def test_what_the_bundle_lacks_is_logged_at_the_start(start, bundle_folder, tmp_path):
+    older = shutil.copytree(bundle_folder, tmp_path / "older")
+    record = json.loads((older / "bundle.json").read_text()) | {"format_version": 1}
+    (older / "bundle.json").write_text(json.dumps(record))
+    with structlog.testing.capture_logs() as lines:
+        start(bundle=older)
+    warnings = [line for line in lines if line["event"] == "bundle_warning"]
+    assert [line["log_level"] for line in warnings] == ["warning", "warning"]
+    assert "format 1" in warnings[0]["warning"]
 
 
 # ---- metrics

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from models import session as names
-from models.bundle import Architecture, BundleRecord, DataSource, Metric, NetworkFile, seal_bundle
+from models.bundle import FORMAT_VERSION, Architecture, BundleRecord, DataSource, Metric, NetworkFile, seal_bundle
 from models.preprocess import InputSpec, picture_to_input
 from models.taxonomy import Output, Taxon, Taxonomy
 from serving.decoding.pool import Decoded
@@ -73,7 +73,7 @@ def seal_tiny_bundle(folder, scratch, version="0.0.1", weights=WEIGHTS):
     network = scratch / "model.fp32.onnx"
     write_network(network, weights=weights)
     record = BundleRecord(
-        format_version=1,
+        format_version=FORMAT_VERSION,
         name="tiny",
         version=version,
         architecture=Architecture("tiny", num_outputs=6, num_features=3, num_parameters=18),

@@ -1,0 +1,190 @@
+"""Formats 1 and 2 are read, another format is named, and an unknown field is ignored with a warning."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from models.bundle import BUNDLE_FILE, FORMAT_VERSION, LeftOut, load_bundle
+from models.errors import BundleError
+from tests.models.tiny import bundle_record, seal_tiny
+
+FLOWERS17 = Path(__file__).parents[2] / "models" / "releases" / "flowers17"
+
+
+def edit(folder, change):
+    """Changes the content of `bundle.json` in place."""
+    path = folder / BUNDLE_FILE
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def as_format_1(record):
+    """Writes the record as botanify 0.2.0 wrote it."""
+    record["format_version"] = 1
+    for name in ("manifest_sha256", "trained_commit", "other_data"):
+        del record[name]
+    for entry in (*record["networks"].values(), *record["left_out"].values()):
+        entry["gates"] = entry.pop("checks")
+    for source in record["sources"]:
+        source["licences"] = source.pop("licenses")
+
+
+def names_of(content, found=()):
+    """The keys of all objects at any depth."""
+    if isinstance(content, dict):
+        return {*found, *content, *(name for value in content.values() for name in names_of(value))}
+    return {name for value in content for name in names_of(value)} if isinstance(content, list) else set()
+
+
+# ---- format 2
+
+
+def test_provenance_is_sealed(tmp_path, network_file):
+    record = bundle_record(manifest_sha256="ab" * 32, trained_commit="3358866", other_data=True)
+    sealed = seal_tiny(tmp_path / "tiny", network_file, record=record).record
+    assert (sealed.manifest_sha256, sealed.trained_commit, sealed.other_data) == ("ab" * 32, "3358866", True)
+
+
+def test_keys_are_spelled_as_in_the_code(sealed):
+    content = json.loads((sealed / BUNDLE_FILE).read_text())
+    assert content["format_version"] == FORMAT_VERSION == 2
+    assert {"checks", "licenses"} <= names_of(content)
+    assert not {"gates", "licences"} & names_of(content)
+
+
+def test_sealing_again_gives_the_same_bytes(tmp_path, network_file):
+    first = seal_tiny(tmp_path / "first", network_file)
+    again = seal_tiny(tmp_path / "again", network_file, record=load_bundle(first.folder).record)
+    for path in first.folder.iterdir():
+        assert path.read_bytes() == (again.folder / path.name).read_bytes()
+
+
+# ---- format 1
+
+
+def test_format_1_holds_the_same_record_without_its_provenance(tmp_path, network_file):
+    given = bundle_record(left_out={"int8": LeftOut(bundle_record().networks["fp32"].checks)}, recipe={"gates": 1})
+    folder = seal_tiny(tmp_path / "tiny", network_file, record=given).folder
+    edit(folder, as_format_1)
+    bundle = load_bundle(folder)
+    assert bundle.record == replace(given, format_version=1, files=bundle.record.files)
+
+
+def test_format_1_says_what_it_lacks(sealed):
+    edit(sealed, as_format_1)
+    bundle = load_bundle(sealed)
+    assert [warning.startswith("The bundle has format 1") for warning in bundle.warnings] == [True, True]
+    assert "manifest" in bundle.warnings[0]
+    assert "calibration" in bundle.warnings[1]
+    assert (bundle.record.manifest_sha256, bundle.record.trained_commit) == ("", "unknown")
+
+
+def test_format_1_of_an_early_version_loads(sealed):
+    def forget(record):
+        as_format_1(record)
+        del record["left_out"], record["parts"]
+        for network in record["networks"].values():
+            del network["metrics"], network["note"], network["gates"][0]["at_least"]
+
+    edit(sealed, forget)
+    bundle = load_bundle(sealed)
+    assert bundle.record.left_out == {}
+    assert bundle.golden() is None
+    assert [check.at_least for check in bundle.network("fp32").checks] == [False]
+
+
+def test_sealing_what_was_read_from_format_1_writes_format_2(sealed, tmp_path, network_file):
+    edit(sealed, as_format_1)
+    again = seal_tiny(tmp_path / "again", network_file, record=load_bundle(sealed).record)
+    assert (again.record.format_version, again.warnings) == (FORMAT_VERSION, ())
+
+
+def test_demonstration_bundle_of_format_1_loads():
+    bundle = load_bundle(FLOWERS17)
+    if bundle.record.format_version > 1:
+        pytest.skip("the demonstration bundle has a newer format")
+    assert bundle.record.sources[0].licenses == {"unclear (research data set)": 986}
+    assert len(bundle.network("fp32").checks) == 2
+    assert len(bundle.warnings) == 2
+
+
+# ---- other formats
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [
+        (FORMAT_VERSION + 1, "update botanify"),
+        (99, "update botanify"),
+        (0, "export the bundle again"),
+        (-1, "export the bundle again"),
+        ("1", "export the bundle again"),
+        (None, "export the bundle again"),
+        ([], "export the bundle again"),
+    ],
+)
+def test_other_format_is_named_before_anything_in_it_is_read(sealed, version, remedy):
+    def change(record):
+        record.clear()
+        record.update(format_version=version, networks="of the future")
+
+    edit(sealed, change)
+    (sealed / "taxa.json").write_text("of the future")
+    with pytest.raises(BundleError, match="has another bundle format") as caught:
+        load_bundle(sealed)
+    message = str(caught.value)
+    assert "expected format 1 or 2" in message
+    assert message.rpartition(": ")[2].startswith(remedy)
+    assert "damage" not in message
+
+
+# ---- fields of a later version that this one can ignore
+
+
+@pytest.mark.parametrize(
+    ("place", "field"),
+    [
+        (lambda record: record, "colour"),
+        (lambda record: record["networks"]["fp32"], "networks.fp32.colour"),
+        (lambda record: record["networks"]["fp32"]["checks"][0], "networks.fp32.checks[].colour"),
+        (lambda record: record["architecture"], "architecture.colour"),
+        (lambda record: record["metrics"][0], "metrics[].colour"),
+        (lambda record: record["sources"][0], "sources[].colour"),
+    ],
+)
+@pytest.mark.parametrize("value", [1, None, {"metrics": [{"name": 2}]}])
+def test_unknown_field_is_ignored_with_one_warning(sealed, place, field, value):
+    before = load_bundle(sealed)
+    edit(sealed, lambda record: place(record).update(colour=value))
+    bundle = load_bundle(sealed)
+    assert bundle.warnings == (f"This version does not know the field {field} of bundle.json and ignores it.",)
+    assert bundle.record == before.record
+
+
+def test_one_unknown_field_of_many_metrics_is_named_once(sealed):
+    def change(record):
+        record["metrics"] = [{**record["metrics"][0], "unit": "share", "name": name} for name in "abc"]
+
+    edit(sealed, change)
+    assert len(load_bundle(sealed).warnings) == 1
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab", max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(recipe=st.dictionaries(st.text("abc", max_size=3), json_values, max_size=3))
+def test_no_key_of_a_recipe_is_unknown(sealed, recipe):
+    edit(sealed, lambda record: record.update(recipe=recipe))
+    bundle = load_bundle(sealed)
+    assert bundle.warnings == ()
+    assert bundle.record.recipe == recipe
