@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from training.dataset.report.schema import Report
 from training.dataset.sources.record import SPLITS, LeftOut
+from training.pages.rendering import render
 
 HTML_FILE: Final = "report.html"
 JSON_FILE: Final = "report.json"
@@ -32,19 +32,13 @@ def render_page(report: Report, sheets: Mapping[str, bytes]) -> str:
     """Renders the page. Long lists are cut, with a note; the JSON has them whole. Texts of data sets are escaped."""
     from training.dataset.report.plots import plots  # importing matplotlib takes a second
 
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATE.parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": _number, "file_size": _file_size, "share": _share}
     entries: dict[str, list[LeftOut]] = {reason.code: [] for reason in report.reasons}
     for entry in report.left_out:
         if len(entries[entry.code]) < _MOST_ROWS:
             entries[entry.code].append(entry)
-    return environment.get_template(_TEMPLATE.name).render(
+    return render(
+        _TEMPLATE,
+        {"file_size": _file_size, "share": _share},
         report=report,
         entries=entries,
         most_rows=_MOST_ROWS,
@@ -52,10 +46,6 @@ def render_page(report: Report, sheets: Mapping[str, bytes]) -> str:
         plots=plots(report) if report.num_pictures else {},
         sheets={source: base64.b64encode(jpeg).decode() for source, jpeg in sheets.items()},
     )
-
-
-def _number(value: int) -> str:
-    return f"{value:,}"
 
 
 def _file_size(num_bytes: int) -> str:

@@ -1,0 +1,1 @@
+"""What the HTML pages share: their style, their macros, and how a template is rendered."""
