@@ -39,7 +39,7 @@ def paired_loss(first_hits_N: npt.NDArray[np.bool_], second_hits_N: npt.NDArray[
     return PairedLoss((lost - won) / total, tango_interval(lost, won, total), total)
 
 
-def tango_interval(lost: int, won: int, total: int) -> tuple[float, float]:
+def tango_interval(lost: float, won: float, total: float) -> tuple[float, float]:
     """Returns the range of differences that a score test at the 5 % level does not reject.
 
     Args:
@@ -61,7 +61,7 @@ def tango_interval(lost: int, won: int, total: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _variance(loss: float, lost: int, won: int, total: int) -> float:
+def _variance(loss: float, lost: float, won: float, total: float) -> float:
     """Variance of `lost - won` for a true loss, by maximum likelihood (Tango 1998, equations 8 and 9)."""
     linear = (2 * total - lost + won) * loss - lost - won
     root = math.sqrt(max(linear**2 + 8 * total * won * loss * (1 - loss), 0.0))

@@ -25,7 +25,7 @@ class Speedup(msgspec.Struct, frozen=True):
     num_pairs: int
 
 
-def speedup(fast: Path, slow: Path, pixels: Pixels, *, num_pairs: int) -> Speedup:
+def speedup(fast: Path, slow: Path, pixels: Pixels, *, num_pairs: int, slow_pixels: Pixels | None = None) -> Speedup:
     """Runs both files in turns on one thread, with alternating order, so that other load slows both alike.
 
     A busy service runs one picture on each core, hence one thread.
@@ -35,14 +35,16 @@ def speedup(fast: Path, slow: Path, pixels: Pixels, *, num_pairs: int) -> Speedu
         slow: The file to compare with.
         pixels: One picture, shape (1, 3, height, width).
         num_pairs: Number of runs of each file.
+        slow_pixels: The picture for the other file, if its input has another size.
     """
     sessions = [OnnxSession(path, num_threads=1) for path in (fast, slow)]
-    for session in sessions * _WARM_UP:
-        session.run(pixels)
+    inputs = (pixels, pixels if slow_pixels is None else slow_pixels)
+    for session, picture in [*zip(sessions, inputs, strict=True)] * _WARM_UP:
+        session.run(picture)
     pairs = []
     for turn in range(num_pairs):
         order = (0, 1) if turn % 2 else (1, 0)
-        seconds = {index: _seconds(sessions[index], pixels) for index in order}
+        seconds = {index: _seconds(sessions[index], inputs[index]) for index in order}
         pairs.append((seconds[0], seconds[1]))
     return Speedup(
         ratio=statistics.median(slow / fast for fast, slow in pairs),
