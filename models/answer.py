@@ -100,6 +100,7 @@ class _Pictures(msgspec.Struct, frozen=True):
     """The pictures of one plant, after the scores that say how much each counts."""
 
     logits_BO: npt.NDArray[np.float64]
+    taxa_BT: npt.NDArray[np.float64]
     weight_B: npt.NDArray[np.float64]
     plant_B: npt.NDArray[np.float64] | None
     familiar_B: npt.NDArray[np.float64] | None
@@ -119,7 +120,8 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     taxa_T = _taxon_probabilities(combined_O, model, question)
     ranking = rank(taxa_T, model.taxonomy, question.top_k)
     promises = model.promises if question.allowed_T is None else Promises()
-    alone_BT = _taxon_probabilities(pictures.logits_BO, model, question)
+    restricted = question.allowed_T is not None
+    alone_BT = _taxon_probabilities(pictures.logits_BO, model, question) if restricted else pictures.taxa_BT
     return PlantAnswer(
         verdict=_rejection(pictures, ranking.taxa[0], model) or decide(ranking, model.thresholds, promises),
         taxa=ranking.taxa,
@@ -154,15 +156,15 @@ def picture_weights(plant_B: npt.NDArray[np.float64], cutoff: float) -> npt.NDAr
 def _score_pictures(logits_BO: Floats, features_BF: Floats, model: AnswerModel) -> _Pictures:
     logits_BO, tables = np.asarray(logits_BO, dtype=np.float64), model.calibration
     equal_B = np.full(len(logits_BO), 1 / len(logits_BO))
+    taxa_BT = _taxon_probabilities(logits_BO, model, Question())
     if tables.features is None or tables.cutoffs is None:
-        return _Pictures(logits_BO, equal_B, None, None)
-    taxa_BT = taxon_probabilities(output_probabilities(logits_BO, model.temperature), model.taxonomy)
+        return _Pictures(logits_BO, taxa_BT, equal_B, None, None)
     confidence_B, distance_B = taxa_BT.max(axis=1), tables.features.distances(features_BF)
     head, known = tables.plant_head, tables.familiarity
     plant_B = None if head is None else head.scores(features_BF, confidence_B, distance_B)
     familiar_B = None if known is None else known.scores(confidence_B, distance_B)
     weight_B = equal_B if plant_B is None else picture_weights(plant_B, tables.cutoffs.plant)
-    return _Pictures(logits_BO, weight_B, plant_B, familiar_B)
+    return _Pictures(logits_BO, taxa_BT, weight_B, plant_B, familiar_B)
 
 
 def _taxon_probabilities(logits: Floats, model: AnswerModel, question: Question) -> npt.NDArray[np.float64]:
@@ -226,8 +228,7 @@ def _candidates(
 def _discarded_mass(combined_O: npt.NDArray[np.float64], model: AnswerModel, question: Question) -> float | None:
     if question.allowed_T is None:
         return None
-    everything = Question()
-    taxa_T = _taxon_probabilities(combined_O, model, everything)
+    taxa_T = _taxon_probabilities(combined_O, model, Question())
     return float(min(taxa_T[~question.allowed_T].sum(), 1.0))
 
 

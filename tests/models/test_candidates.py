@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.answer import set_figures
+from benchmarks.long_tail import NUM_TAXA, LongTail
 from models.candidates import candidate_set, conformal_table
 
 KINDS = st.sampled_from(["marginal", "macro"])
-NUM_TAXA = 5337
 
 
 def some_table(generator, num_taxa=12, num_plants=40):
@@ -55,59 +56,30 @@ def test_macro_weights_of_every_taxon_sum_to_the_same():
     assert sorted(table.macro_weight_N) == pytest.approx([1 / 9, 1 / 9, 1 / 9, 1 / 3, 1 / 3])
 
 
-class LongTail:
-    """Generated answers over 5,337 taxa whose shares fall as 1 / rank, with eight rivals of each right taxon."""
-
-    def __init__(self):
-        generator = np.random.default_rng(0)
-        share_T = 1 / np.arange(1, NUM_TAXA + 1)
-        self.share_T = generator.permutation(share_T / share_T.sum())
-
-    def draw(self, num_plants, seed):
-        generator = np.random.default_rng(seed)
-        labels_N, rows = generator.choice(NUM_TAXA, num_plants, p=self.share_T), np.arange(num_plants)
-        logits_NT = generator.normal(0, 1, (num_plants, NUM_TAXA)).astype(np.float32)
-        logits_NT[rows, labels_N] += generator.gamma(3, 1.2, num_plants) + 1.5
-        for rival in range(1, 8):
-            logits_NT[rows, (labels_N + rival) % NUM_TAXA] += 0.8 * generator.gamma(2, 1.2, num_plants)
-        logits_NT += np.log(self.share_T)
-        logits_NT -= logits_NT.max(axis=1, keepdims=True)
-        exponentials_NT = np.exp(logits_NT)
-        return exponentials_NT / exponentials_NT.sum(axis=1, keepdims=True), labels_N
-
-
 @pytest.fixture(scope="module")
 def long_tail():
     tail = LongTail()
     return tail.share_T, tail.draw(4000, seed=1), tail.draw(4000, seed=2)
 
 
-def covered(table, taxa_NT, labels_N, coverage, kind):
-    """Coverage of the mean plant and of the mean taxon, and the mean size of the sets."""
-    held_NT = np.stack([table.p_values(taxa_NT[row : row + 1], kind) for row in range(len(taxa_NT))]) > 1 - coverage
-    hits_N = held_NT[np.arange(len(labels_N)), labels_N]
-    macro = np.mean([hits_N[labels_N == taxon].mean() for taxon in np.unique(labels_N)])
-    return hits_N.mean(), macro, held_NT.sum(axis=1).mean()
-
-
 @pytest.mark.parametrize("coverage", [0.80, 0.90, 0.95])
 def test_coverage_is_within_a_point_or_its_sampling_error(long_tail, coverage):
     prior_T, calibration, fresh = long_tail
-    marginal, _, _ = covered(conformal_table(*calibration, prior_T), *fresh, coverage, "marginal")
+    marginal, _, _ = set_figures(conformal_table(*calibration, prior_T), *fresh, "marginal", coverage)
     deviation = np.sqrt(2 * coverage * (1 - coverage) / 4000)  # both splits are samples
     assert abs(marginal - coverage) <= max(0.01, 3 * deviation)
 
 
 def test_macro_coverage_holds_for_the_mean_taxon(long_tail):
     prior_T, calibration, fresh = long_tail
-    _, macro, _ = covered(conformal_table(*calibration, prior_T), *fresh, 0.9, "macro")
+    _, macro, _ = set_figures(conformal_table(*calibration, prior_T), *fresh, "macro", 0.9)
     assert macro == pytest.approx(0.9, abs=0.03)
 
 
 def test_the_prior_covers_rare_taxa_at_hardly_larger_sets(long_tail):
     prior_T, calibration, fresh = long_tail
     uniform_T = np.full(NUM_TAXA, 1 / NUM_TAXA)
-    _, plain, plain_size = covered(conformal_table(*calibration, uniform_T), *fresh, 0.9, "marginal")
-    _, macro, size = covered(conformal_table(*calibration, prior_T), *fresh, 0.9, "marginal")
+    _, plain, plain_size = set_figures(conformal_table(*calibration, uniform_T), *fresh, "marginal", 0.9)
+    _, macro, size = set_figures(conformal_table(*calibration, prior_T), *fresh, "marginal", 0.9)
     assert macro >= plain + 0.10
     assert size <= 1.7 * plain_size
