@@ -1,0 +1,120 @@
+"""Fits the thresholds of a verdict so that its names keep a promise (hierarchical selective classification).
+
+With 95 % confidence, at most 5 % of the names of a rank are wrong. The thresholds of each rank are tested from the
+strictest in fixed order, with an exact binomial bound (Goren et al. 2024, arXiv 2405.11533; fixed-sequence testing).
+
+Letters in names: N calibration plants, one picture each, G thresholds.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+from scipy.stats import binom
+
+from models.verdict import Promise, Promises, Thresholds
+from training.evaluation.rank_scores import RANKS, Rank, RankScores
+
+MAX_RISK: Final = 0.05
+CONFIDENCE: Final = 0.95
+MIN_NAMED: Final = 300
+"""Named plants below which no promise is made; of 300, at most 8 (2.7 %) may be wrong."""
+GRID: Final = tuple(round(step / 1000, 3) for step in range(999, 0, -1))
+"""Thresholds, the strictest first."""
+
+
+class FittedThreshold(msgspec.Struct, frozen=True):
+    """The threshold of one rank."""
+
+    threshold: float
+    promise: Promise | None
+    """What the calibration plants prove of it; None if they prove nothing."""
+    num_named: int
+    """Number of calibration plants that reach it."""
+    num_wrong: int
+    """Number of these whose name is wrong."""
+
+
+class FittedThresholds(msgspec.Struct, frozen=True):
+    """The thresholds of all ranks."""
+
+    species: FittedThreshold
+    genus: FittedThreshold
+    family: FittedThreshold
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """The thresholds as the bundle holds them."""
+        return Thresholds(self.species.threshold, self.genus.threshold, self.family.threshold)
+
+    @property
+    def promises(self) -> Promises:
+        """The promises as the bundle holds them."""
+        return Promises(self.species.promise, self.genus.promise, self.family.promise)
+
+
+def fit_thresholds(scores: Mapping[Rank, RankScores], fixed: Mapping[Rank, float] | None = None) -> FittedThresholds:
+    """Fits the thresholds of all ranks, each on the plants that no finer rank names.
+
+    The species threshold was chosen with the same plants, so those left for the genus are not independent of it. The
+    choice depends on the names that were tested, from the highest score to the first failure. Below that failure no
+    label has been used; between it and the threshold lie the plants of one step of 0.001, among which wrong names are
+    more frequent, which makes the promise of the genus harder to keep, not easier. The same holds for the family. A
+    threshold without a promise uses all labels, but the names just below it are again those with more wrong ones. The
+    tests check by simulation that the promise of the genus holds in both cases.
+
+    Args:
+        scores: For each rank, the best name of every calibration plant that the cutoffs let through.
+        fixed: Thresholds of some ranks, which then get no promise.
+    """
+    left_N = np.ones(len(scores["species"].score_N), dtype=bool)
+    found: dict[str, FittedThreshold] = {}
+    for rank in RANKS:
+        chosen = (fixed or {}).get(rank)
+        own = scores[rank].subset(left_N)
+        found[rank] = fit_threshold(own) if chosen is None else _without_promise(own, chosen)
+        left_N &= scores[rank].score_N < found[rank].threshold
+    return FittedThresholds(**found)
+
+
+def fit_threshold(scores: RankScores) -> FittedThreshold:
+    """Finds the loosest threshold that keeps the promise, or else the empirical one.
+
+    The tests start at the first threshold that names at least 300 plants and end with the first that fails. No
+    correction for many tests is needed: an error means that the first threshold of the sequence whose risk is above
+    5 % passes, and one test does so in at most 5 % of all draws. For that the order must not depend on labels. The
+    grid is fixed, and the start depends on scores alone: given the scores, wrong names are independent with unequal
+    probabilities, and the chance of few of them is at most the binomial one with their mean (Hoeffding 1956). The test
+    therefore holds for the mean risk at the scores of the calibration plants.
+
+    Args:
+        scores: The best name of this rank, for each calibration plant that no finer rank names.
+
+    Returns:
+        The loosest threshold that passed. If none did, the loosest threshold that at least 95 % right names reach,
+        without a promise, or 1 if there is none.
+    """
+    named_G, wrong_G = _count(scores)
+    tested_G = named_G >= MIN_NAMED
+    failed_G = tested_G & (binom.cdf(wrong_G, named_G, MAX_RISK) > 1 - CONFIDENCE)
+    passed = np.flatnonzero(tested_G & (np.cumsum(failed_G) == 0))
+    if len(passed):
+        named, wrong = int(named_G[passed[-1]]), int(wrong_G[passed[-1]])
+        promise = Promise(max_risk=MAX_RISK, confidence=CONFIDENCE, num_named=named, num_wrong=wrong)
+        return FittedThreshold(GRID[passed[-1]], promise, named, wrong)
+    holding = np.flatnonzero((named_G > 0) & (wrong_G <= MAX_RISK * named_G))
+    return _without_promise(scores, GRID[holding[-1]] if len(holding) else 1.0)
+
+
+def _count(scores: RankScores) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], ...]:
+    """Returns for each threshold of the grid how many plants it names, and how many of these wrongly."""
+    ascending, thresholds = np.argsort(scores.score_N), np.asarray(GRID)
+    below_G = np.searchsorted(scores.score_N[ascending], thresholds, side="left")
+    wrong_below = np.concatenate(([0], np.cumsum(~scores.right_N[ascending])))
+    return len(ascending) - below_G, wrong_below[-1] - wrong_below[below_G]
+
+
+def _without_promise(scores: RankScores, threshold: float) -> FittedThreshold:
+    named_N = scores.score_N >= threshold
+    return FittedThreshold(threshold, None, int(named_N.sum()), int((named_N & ~scores.right_N).sum()))
