@@ -160,6 +160,18 @@ class LossRecipe(Section, frozen=True, kw_only=True):
     classes; 0: off, 1: as in Menon et al. 2021."""
 
 
+class NegativesRecipe(Section, frozen=True, kw_only=True):
+    """Pictures that show no plant. With them, an auxiliary output learns to tell plants; it is not exported."""
+
+    negatives: tuple[Path, ...] = ()
+    """Folders of pictures that show no plant, or CSV lists with the column path; of a list with the column split, the
+    rows whose split is fit or train. A folder with a file labels.csv is read as that list. Empty: none."""
+    negatives_share: Annotated[float, Meta(gt=0.0, le=1.0), KnobRole.FIXED_AT_RESUME] = 0.125
+    """Pictures without a plant that are added to each batch, as a share of batch_size; at least one."""
+    plant_weight: NotNegative = 0.5
+    """Factor of the auxiliary output's loss: the binary cross entropy of plants and of the rest, averaged."""
+
+
 class HardwareRecipe(Section, frozen=True, kw_only=True):
     """Device, precision and kernels."""
 
@@ -213,6 +225,7 @@ class Recipe(Section, frozen=True, kw_only=True):
     pictures: PictureRecipe = PictureRecipe()
     augment: AugmentRecipe = AugmentRecipe()
     loss: LossRecipe = LossRecipe()
+    negatives: NegativesRecipe = NegativesRecipe()
     hardware: HardwareRecipe = HardwareRecipe()
     run: RunRecipe = RunRecipe()
 

@@ -49,6 +49,17 @@ def write_pictures(root, per_class=12, flowers=FLOWERS):
     return root
 
 
+def write_things(root, count=12, first=0):
+    """Writes pictures without a plant, noise in stripes, and returns their folder."""
+    root.mkdir(parents=True, exist_ok=True)
+    for number in range(first, first + count):
+        random = np.random.default_rng(number)
+        lines = np.repeat(random.integers(0, 256, (16, 1, 1)), 4, axis=0)
+        noise = np.clip(lines + random.integers(-40, 40, (64, 80, 3)), 0, 255)
+        Image.fromarray(noise.astype(np.uint8)).save(root / f"{number:03}.png")
+    return root
+
+
 def command(data, run, *flags, recipe=RECIPE):
     """The parsed command line of a training run."""
     return parse([str(recipe), "--data", str(data), "--run", str(run), *map(str, flags)])

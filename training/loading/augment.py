@@ -129,11 +129,12 @@ class BatchMixer:
 
         Args:
             pixels: Shape (batch, 3, height, width).
-            labels: Shape (batch,), integers.
+            labels: Shape (plants,), integers. Pictures beyond them show no plant; they are mixed among themselves, so
+                that mixing does not tell plants from the rest.
             step: Batches since the run began.
 
         Returns:
-            Pixels of the same shape, and the targets: probabilities of shape (batch, num_outputs), or the labels
+            Pixels of the same shape, and the targets: probabilities of shape (plants, num_outputs), or the labels
             unchanged if the recipe has neither mixup nor CutMix.
         """
         if not self._kinds:
@@ -141,8 +142,12 @@ class BatchMixer:
         with seeded(self._seed, step):
             if _uniform(0.0, 1.0) < self._share:
                 kind = self._kinds[int(torch.randint(len(self._kinds), ()))]
-                mixed: tuple[Tensor, Tensor] = kind(pixels, labels)
-                return mixed
+                mixed: tuple[Tensor, Tensor] = kind(pixels[: len(labels)], labels)
+                others = pixels[len(labels) :]
+                if len(others) == 0:
+                    return mixed
+                others, _ = kind(others, labels.new_zeros(len(others)))
+                return torch.cat([mixed[0], others]), mixed[1]
         return pixels, torch.nn.functional.one_hot(labels, self._num_outputs).to(pixels.dtype)
 
 

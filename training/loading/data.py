@@ -1,7 +1,8 @@
 """Manifest rows -> batches of network input, through PyTorch's DataLoader."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, picture_to_input
 from training.dataset.manifest import Manifest
 from training.loading.augment import random_input, seeded
+from training.loading.negatives import NOT_A_PLANT, list_negatives
 from training.loading.sampler import EpochBatches, SampleIndex, labels_for_sampling
 from training.loading.storage import PictureStore, unreadable
 from training.processes import clean_context, init_loader_worker
@@ -28,19 +30,43 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
         augment: Which augmentations, and how strong.
         spec: Mean and standard deviation.
         seed: Seed of the augmentation, together with epoch, row and repeat.
+        negatives: Pictures that show no plant; their label is `NOT_A_PLANT`.
     """
 
-    def __init__(self, store: PictureStore, augment: AugmentRecipe, spec: InputSpec, seed: int) -> None:
+    def __init__(
+        self,
+        store: PictureStore,
+        augment: AugmentRecipe,
+        spec: InputSpec,
+        seed: int,
+        negatives: Sequence[Path] = (),
+    ) -> None:
         self._store, self._augment, self._spec, self._seed = store, augment, spec, seed
+        self._negatives = negatives
 
     def __getitem__(self, index: SampleIndex) -> tuple[Tensor, int]:
         """Returns pixels of shape (3, side, side), uint8, and the position of the picture's output."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indexes: Sequence[SampleIndex]) -> list[tuple[Tensor, int]]:
-        """Returns a batch; its files are read in one round."""
-        files = self._store.read_many([index.row for index in indexes])
-        return [self._augmented(index, data) for index, data in zip(indexes, files, strict=True)]
+        """Returns a batch; the files of its plants are read in one round."""
+        plants = [index for index in indexes if index.row >= 0]
+        files = self._store.read_many([index.row for index in plants])
+        augmented = [self._augmented(index, data) for index, data in zip(plants, files, strict=True)]
+        return augmented + [self._negative(index) for index in indexes if index.row < 0]
+
+    def _negative(self, index: SampleIndex) -> tuple[Tensor, int]:
+        """A picture without a plant, augmented as plants are; the next one takes the place of one that is damaged."""
+        num_negatives = len(self._negatives)
+        for offset in range(num_negatives):
+            path = self._negatives[(-1 - index.row + offset) % num_negatives]
+            with suppress(OSError, PictureError), seeded(self._seed, index.epoch, index.row, index.repeat):
+                return random_input(path.read_bytes(), self._augment, self._spec, index.side_px), NOT_A_PLANT
+        raise DataError(
+            "none of the pictures without a plant can be read",
+            value=f"{num_negatives} pictures, first {self._negatives[0]}",
+            remedy="restore them, or correct --negatives",
+        )
 
     def _augmented(self, index: SampleIndex, data: bytes) -> tuple[Tensor, int]:
         manifest = self._store.manifest
@@ -140,6 +166,7 @@ def training_loader(
 ) -> tuple[PictureLoader, EpochBatches]:
     """The loader of one rank's training batches, and its batch sampler, which sets the epoch and the start in it."""
     rows = manifest.rows_of("train")
+    negatives = list_negatives(recipe.negatives.negatives)
     batches = EpochBatches(
         rows,
         recipe.schedule.batch_size,
@@ -149,8 +176,12 @@ def training_loader(
         order=recipe.data.order,
         sampling=recipe.data.sampling,
         labels=labels_for_sampling(manifest, rows, recipe.loss.target),
+        num_negatives=len(negatives.paths),
+        negatives_per_batch=negatives.of_batch(recipe.negatives.negatives_share, recipe.schedule.batch_size),
     )
-    pictures = TrainingPictures(PictureStore(manifest), recipe.augment, input_spec(recipe), recipe.run.seed)
+    pictures = TrainingPictures(
+        PictureStore(manifest), recipe.augment, input_spec(recipe), recipe.run.seed, negatives.paths
+    )
     loader = PictureLoader(
         pictures,
         batch_sampler=batches,

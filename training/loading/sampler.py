@@ -29,7 +29,7 @@ WINDOW_BLOCKS: Final = 64
 """Blocks that the order "blocks" shuffles together: 4,096 pictures from 64 places."""
 _POWER: Final[dict[Sampling, float]] = {"every_picture": 1.0, "square_root": 0.5, "class_balanced": 0.0}
 # Independent random streams. None may be 0: to NumPy the seeds (5, 2) and (5, 2, 0) are the same.
-_QUOTAS, _RINGS = 1, 2
+_QUOTAS, _RINGS, _NEGATIVES = 1, 2, 3
 
 
 class SampleIndex(NamedTuple):
@@ -37,7 +37,7 @@ class SampleIndex(NamedTuple):
 
     epoch: int
     row: int
-    """Row of the manifest."""
+    """Row of the manifest; -1 - n for picture n of those that show no plant."""
     side_px: int
     """Side of the network input to make, px."""
     repeat: int = 0
@@ -163,6 +163,8 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         order: Rule for the order of an epoch.
         sampling: Rule for how often each class is sampled.
         labels: Class of each row; needed unless sampling is "every_picture".
+        num_negatives: Number of pictures that show no plant.
+        negatives_per_batch: How many of them follow the plants in each batch of one rank.
     """
 
     def __init__(
@@ -176,6 +178,8 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         order: Order = "shuffled",
         sampling: Sampling = "every_picture",
         labels: npt.NDArray[np.integer] | None = None,
+        num_negatives: int = 0,
+        negatives_per_batch: int = 0,
     ) -> None:
         if not 0 <= rank < num_ranks:
             raise ValueError(f"rank {rank} of {num_ranks}")
@@ -185,11 +189,12 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         self._labels = None if sampling == "every_picture" or labels is None else labels.astype(np.int32)
         self._batch_size, self._seed, self._rank, self._num_ranks = batch_size, seed, rank, num_ranks
         self._order, self._sampling = order, sampling
+        self._num_negatives, self._negatives_per_batch = num_negatives, negatives_per_batch
         self.epoch, self.first_picture, self.side_px = 0, 0, 0
 
     @property
     def global_batch(self) -> int:
-        """Pictures in a batch on all ranks together."""
+        """Pictures in a batch on all ranks together, not counting those that show no plant."""
         return self._batch_size * self._num_ranks
 
     def __len__(self) -> int:
@@ -205,7 +210,18 @@ class EpochBatches(Sampler[list[SampleIndex]]):
             start = first + batch * self.global_batch + self._rank * share
             positions = np.arange(start, start + share) % len(rows)  # wraps if there are more ranks than pictures
             chosen = zip(rows[positions].tolist(), repeats[positions].tolist(), strict=True)
-            yield [SampleIndex(epoch, row, side_px, repeat) for row, repeat in chosen]
+            plants = [SampleIndex(epoch, row, side_px, repeat) for row, repeat in chosen]
+            yield plants + self._negatives(epoch, first // self.global_batch + batch, side_px)
+
+    def _negatives(self, epoch: int, batch: int, side_px: int) -> list[SampleIndex]:
+        """The pictures without a plant of a batch of the epoch; all of them take turns, in an order of the epoch."""
+        if self._negatives_per_batch == 0:
+            return []
+        order = np.random.default_rng([self._seed, epoch, _NEGATIVES]).permutation(self._num_negatives)
+        start = (batch * self._num_ranks + self._rank) * self._negatives_per_batch
+        turns, places = np.divmod(np.arange(start, start + self._negatives_per_batch), self._num_negatives)
+        chosen = zip(order[places].tolist(), turns.tolist(), strict=True)
+        return [SampleIndex(epoch, -1 - number, side_px, turn) for number, turn in chosen]
 
     def _samples(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Row and repeat of every sample of the epoch, in order; each of shape (number of rows,)."""

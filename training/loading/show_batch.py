@@ -14,6 +14,7 @@ from training.atomic_file import replaced
 from training.dataset.manifest import Manifest
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.data import input_spec, label_names, training_loader
+from training.loading.negatives import num_plants
 from training.loading.sampler import side_at_epoch
 from training.recipe import Recipe
 
@@ -29,16 +30,17 @@ def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
     loader, batches = training_loader(manifest, recipe, pin=False)
     batches.side_px = side_at_epoch(recipe.pictures.progressive, recipe.pictures.picture_px, epoch=0)
     pixels, labels = next(iter(loader))
+    plants = num_plants(labels)
     spec = input_spec(recipe)
     num_outputs = len(manifest.taxonomy.outputs)
     mixed, targets = BatchMixer(recipe.augment, num_outputs, recipe.run.seed)(
-        Normalizer(spec, pixels.device)(pixels), labels, step=0
+        Normalizer(spec, pixels.device)(pixels), labels[:plants], step=0
     )
     shares = targets if targets.ndim == 2 else one_hot(targets, num_outputs)
-    captions = [caption(manifest, row) for row in shares[:_MOST_PICTURES]]
+    captions = [caption(manifest, row) for row in shares] + ["not a plant"] * (len(labels) - plants)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as stream:
-        _grid(to_pictures(mixed[:_MOST_PICTURES], spec), captions).save(stream, "PNG")
+        _grid(to_pictures(mixed[:_MOST_PICTURES], spec), captions[:_MOST_PICTURES]).save(stream, "PNG")
 
 
 def caption(manifest: Manifest, shares: Tensor) -> str:

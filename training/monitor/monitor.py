@@ -6,6 +6,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from training.loading.negatives import num_plants
 from training.monitor.bottleneck import Bottleneck, EpochTiming, find_bottleneck
 from training.monitor.clock import DEVICE_STAGES, StepClock
 from training.monitor.memory import suppress_out_of_memory
@@ -68,7 +69,7 @@ class Monitor:
             self._has_batch, self._batch = True, (pixels, labels)
             self._ceiling = self._ceilings.get((pixels.shape[-1], self._head_only))
             self._restart()
-        self._pictures += len(labels)
+        self._pictures += num_plants(labels)
 
     def so_far(self) -> EpochTiming:
         """The epoch until now. Call it right after a reading of the losses, which waits for the device."""

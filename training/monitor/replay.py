@@ -22,6 +22,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from training.loading.negatives import num_plants
 from training.monitor.clock import DEVICE_STAGES, StepClock
 from training.monitor.counters import queued_s
 from training.monitor.memory import suppress_out_of_memory
@@ -140,7 +141,7 @@ def _measure(engine: Replayable, pixels: Tensor, labels: Tensor, budget_s: float
         groups.append(sum(stages[name] for name in DEVICE_STAGES) / per_group)
         engine.read()
     slept_s = max(clock.slept_s / len(groups), 0.0) if isinstance(clock, _SleepClock) else 0.0
-    return Replayed(len(labels), max(statistics.median(groups) - slept_s, 0.0), slept_s)
+    return Replayed(num_plants(labels), max(statistics.median(groups) - slept_s, 0.0), slept_s)
 
 
 def _step(engine: Replayable, pixels: Tensor, labels: Tensor) -> None:
@@ -148,9 +149,12 @@ def _step(engine: Replayable, pixels: Tensor, labels: Tensor) -> None:
 
 
 def _repeated(pixels: Tensor, labels: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """A batch of several copies, in pinned memory if the original is."""
-    pair = torch.cat([pixels] * factor), torch.cat([labels] * factor)
-    return (pair[0].pin_memory(), pair[1].pin_memory()) if pixels.is_pinned() else pair
+    """A batch of several copies, the plants first, in pinned memory if the original is."""
+    plants = num_plants(labels)
+    more_pixels, more_labels = (
+        torch.cat([part[:plants]] * factor + [part[plants:]] * factor) for part in (pixels, labels)
+    )
+    return (more_pixels.pin_memory(), more_labels.pin_memory()) if pixels.is_pinned() else (more_pixels, more_labels)
 
 
 def _fits(device: torch.device, factor: int, memory_bytes: float | None) -> bool:

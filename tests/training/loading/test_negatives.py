@@ -1,0 +1,163 @@
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.errors import DataError
+from tests.training.small import command, write_things
+from training.dataset.manifest import Manifest
+from training.loading.data import training_loader
+from training.loading.negatives import NOT_A_PLANT, list_negatives, num_plants
+from training.loading.sampler import EpochBatches
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory):
+    return write_things(tmp_path_factory.mktemp("negatives") / "things", count=9)
+
+
+def names(*folders, **options):
+    return [path.name for path in list_negatives(folders, **options).paths]
+
+
+def write_list(folder, *lines):
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_a_folder_is_read_with_the_folders_below_it(tmp_path):
+    write_things(tmp_path / "cars", 2)
+    write_things(tmp_path / "dogs" / "small", 1, first=5)
+    write_things(tmp_path / ".cache", 1, first=7)
+    (tmp_path / "README.md").write_text("what they are")
+    assert names(tmp_path) == ["000.png", "001.png", "005.png"]
+    assert list_negatives((tmp_path,)).num_broken == 0
+
+
+def test_of_a_list_the_rows_to_fit_on_are_taken(tmp_path):
+    write_things(tmp_path, 4)
+    write_list(tmp_path, "path,split", "000.png,fit", "001.png,test", "002.png,train", "003.png,")
+    assert names(tmp_path) == names(tmp_path / "labels.csv") == ["000.png", "002.png"]
+    assert names(tmp_path, splits=("test",)) == ["001.png"]
+
+
+def test_of_a_list_without_splits_all_rows_are_taken(tmp_path):
+    write_things(tmp_path, 3)
+    write_list(tmp_path, "what,path", "a dog,002.png", "a car,000.png")
+    assert names(tmp_path) == ["002.png", "000.png"]
+
+
+def test_broken_and_missing_pictures_are_left_out_and_counted(tmp_path):
+    write_things(tmp_path, 2)
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    write_list(tmp_path, "path", "000.png", "broken.jpg", "missing.png", "001.png")
+    found = list_negatives((tmp_path,))
+    assert ([path.name for path in found.paths], found.num_broken) == (["000.png", "001.png"], 2)
+
+
+def test_the_hash_is_that_of_the_list_wherever_the_folder_is(things, tmp_path):
+    moved = shutil.copytree(things, tmp_path / "moved")
+    assert list_negatives((things,)).sha256 == list_negatives((moved,)).sha256
+    fewer = shutil.copytree(things, tmp_path / "fewer")
+    (fewer / "003.png").unlink()
+    assert list_negatives((things,)).sha256 != list_negatives((fewer,)).sha256
+    assert list_negatives(()).sha256 == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (["file,split", "000.png,fit"], "lacks the column path"),
+        (["path,split", "000.png,test"], "no picture without a plant"),
+        ([], "lacks the column path"),
+    ],
+)
+def test_a_list_that_gives_nothing_is_one_clear_error(lines, problem, tmp_path):
+    write_things(tmp_path, 1)
+    write_list(tmp_path, *lines)
+    with pytest.raises(DataError, match=problem):
+        list_negatives((tmp_path,))
+
+
+def test_a_missing_or_empty_folder_is_one_clear_error(tmp_path):
+    with pytest.raises(DataError, match="no such folder"):
+        list_negatives((tmp_path / "none",))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no picture without a plant"):
+        list_negatives((tmp_path / "empty",))
+
+
+def loaded(data, folder, things, *flags, epoch=1, first_picture=0, workers=0):
+    recipe = command(data, folder, "--negatives", things, "--workers", workers, *flags).recipe
+    loader, batches = training_loader(Manifest(data), recipe, pin=False)
+    batches.epoch, batches.first_picture, batches.side_px = epoch, first_picture, 40
+    return list(loader)
+
+
+def test_negatives_follow_the_plants_of_each_batch_which_stay_the_same(data, things, tmp_path):
+    recipe = command(data, tmp_path).recipe
+    loader, batches = training_loader(Manifest(data), recipe, pin=False)
+    batches.epoch, batches.side_px = 1, 40
+    plain = list(loader)
+    mixed = loaded(data, tmp_path, things, "--negatives-share", 0.5)
+    assert len(plain) == len(mixed)
+    for (pixels, labels), (more_pixels, more_labels) in zip(plain, mixed, strict=True):
+        assert num_plants(more_labels) == len(labels) == 4
+        assert more_labels[4:].tolist() == [NOT_A_PLANT] * 2
+        assert torch.equal(more_pixels[:4], pixels)
+        assert torch.equal(more_labels[:4], labels)
+        assert more_pixels.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_negatives_depend_on_seed_epoch_and_position_alone(data, things, tmp_path):
+    def negatives(**options):
+        return [pixels[4:] for pixels, _ in loaded(data, tmp_path, things, **options)]
+
+    whole = negatives()
+    assert all(map(torch.equal, whole, negatives(workers=1)))
+    assert all(map(torch.equal, whole[3:], negatives(first_picture=12)))
+    assert not all(map(torch.equal, whole, negatives(epoch=2)))
+
+
+def test_the_next_picture_takes_the_place_of_one_that_does_not_decode(data, things, tmp_path):
+    folder = shutil.copytree(things, tmp_path / "things")
+    for path in sorted(folder.iterdir())[1:]:
+        path.write_bytes(path.read_bytes()[:200])
+    batches = loaded(data, tmp_path, folder)
+    assert all(labels[-1] == NOT_A_PLANT for _, labels in batches)
+    (folder / "000.png").unlink()
+    with pytest.raises(DataError, match="none of the pictures without a plant"):
+        loaded(data, tmp_path, folder)
+
+
+@settings(deadline=None)
+@given(
+    num_negatives=st.integers(1, 30),
+    per_batch=st.integers(1, 5),
+    num_ranks=st.integers(1, 3),
+    epoch=st.integers(0, 3),
+)
+def test_in_an_epoch_all_negatives_take_turns_over_all_ranks(num_negatives, per_batch, num_ranks, epoch):
+    chosen = Counter()
+    for rank in range(num_ranks):
+        batches = EpochBatches(
+            np.arange(12 * num_ranks),
+            2,
+            seed=5,
+            rank=rank,
+            num_ranks=num_ranks,
+            num_negatives=num_negatives,
+            negatives_per_batch=per_batch,
+        )
+        batches.epoch = epoch
+        for indexes in batches:
+            assert [index.row < 0 for index in indexes] == [False] * 2 + [True] * per_batch
+            chosen.update((index.row, index.repeat) for index in indexes if index.row < 0)
+    assert set(chosen.values()) == {1}  # a repeat of a picture is augmented in its own way
+    counts = Counter(row for row, _ in chosen)
+    total = 6 * per_batch * num_ranks
+    assert sum(counts.values()) == total
+    assert all(total // num_negatives <= counts[-1 - n] <= -(-total // num_negatives) for n in range(num_negatives))

@@ -1,0 +1,120 @@
+"""Lists pictures that show no plant: folders of pictures, or CSV lists. Training and export read them alike."""
+
+import csv
+import hashlib
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from PIL import Image
+from torch import Tensor
+
+from models.errors import DataError
+from models.preprocess import PIXEL_LIMITS
+
+NOT_A_PLANT: Final = -1
+"""The label of a picture without a plant, which has no output. In a batch these pictures come after the plants."""
+FIT_SPLITS: Final = ("fit", "train")
+"""Rows of a list that may be trained on and fitted on; the other rows judge the result."""
+_LIST: Final = "labels.csv"
+_NO_PICTURES: Final = frozenset({".txt", ".csv", ".json", ".md", ".toml", ".html"})
+
+
+class Negatives(msgspec.Struct, frozen=True):
+    """Pictures that show no plant."""
+
+    paths: tuple[Path, ...] = ()
+    """In the order of the folders, then sorted, or as the list has them."""
+    num_broken: int = 0
+    """Files that were left out, since they are missing or have no readable header."""
+    sha256: str = ""
+    """Hash of the paths below their folders, so that a folder may be moved; empty without folders."""
+
+    def of_batch(self, share: float, batch_size: int) -> int:
+        """How many of them are added to a batch of plants: a share of its size, but at least one."""
+        return max(round(share * batch_size), 1) if self.paths else 0
+
+
+@lru_cache(maxsize=8)  # so that a run, which makes several loaders, keeps the same pictures
+def list_negatives(folders: tuple[Path, ...], splits: tuple[str, ...] = FIT_SPLITS) -> Negatives:
+    """Lists the pictures of folders.
+
+    Only headers are read. Whether a picture decodes is seen when it is loaded.
+
+    Args:
+        folders: Folders, read with all folders below them, or CSV lists with the column `path` (absolute, or relative
+            to the list). A folder with a file `labels.csv` is read as that list.
+        splits: Of a list with the column `split`, the rows to take.
+
+    Raises:
+        DataError: A folder or list is missing, cannot be read, or has no picture.
+    """
+    found, digest, num_broken = list[Path](), hashlib.sha256(), 0
+    for given in folders:
+        names = _names(given, splits)
+        root = given if given.is_dir() else given.parent
+        readable = [name for name in names if _has_header(root / name)]
+        if not readable:
+            raise DataError(
+                "no picture without a plant can be read",
+                value=given,
+                limit=f"a folder of pictures, or a list with rows of split {' or '.join(splits)}",
+                remedy="correct --negatives",
+            )
+        num_broken += len(names) - len(readable)
+        found += [root / name for name in readable]
+        digest.update("\n".join([*readable, ""]).encode(errors="surrogateescape"))
+    return Negatives(tuple(found), num_broken, digest.hexdigest() if folders else "")
+
+
+def num_plants(labels: Tensor) -> int:
+    """How many pictures of a batch are plants; waits for the device of the labels, so give those of the loader."""
+    return int((labels != NOT_A_PLANT).sum())
+
+
+def _names(given: Path, splits: tuple[str, ...]) -> list[str]:
+    """Paths of the pictures, as they are below the folder or in the list."""
+    if given.is_dir():
+        if (given / _LIST).is_file():
+            return list(_listed(given / _LIST, splits))
+        return sorted(_below(given))
+    if given.is_file():
+        return list(_listed(given, splits))
+    raise DataError("no such folder of pictures without plants", value=given, remedy="correct --negatives")
+
+
+def _below(root: Path) -> Iterator[str]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            if not name.startswith(".") and Path(name).suffix.lower() not in _NO_PICTURES:
+                yield (Path(folder) / name).relative_to(root).as_posix()
+
+
+def _listed(table: Path, splits: tuple[str, ...]) -> Iterator[str]:
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as stream:
+            reader: csv.DictReader[str] = csv.DictReader(stream)
+            columns = reader.fieldnames or []
+            if "path" not in columns:
+                raise DataError(
+                    f"{table} lacks the column path",
+                    value=", ".join(columns) or "an empty file",
+                    remedy="add the column to its first line",
+                )
+            for row in reader:
+                if row["path"] and ("split" not in columns or row["split"] in splits):
+                    yield row["path"]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{table} is not a UTF-8 CSV file", value=error, remedy="save it as CSV in UTF-8") from error
+
+
+def _has_header(path: Path) -> bool:
+    try:
+        with Image.open(path, formats=list(PIXEL_LIMITS)):
+            return True
+    except Exception:  # Pillow's plugins raise OSError, SyntaxError, ValueError and others
+        return False
