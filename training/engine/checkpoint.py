@@ -57,6 +57,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     git_commit: str
     trained_on: str
     """Name of the device, for the model card."""
+    plant_output: dict[str, Any] | None = None
+    """With pictures that show no plant: the auxiliary output's `weights` and `averaged` weights, and the hash of
+    the list of those pictures, `negatives_sha256`. Other runs have no such field in the file."""
 
     @property
     def eval_weights(self) -> dict[str, Any]:
@@ -67,8 +70,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint. If that fails, a previous file is unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    content = msgspec.structs.asdict(checkpoint)
+    if checkpoint.plant_output is None:
+        del content["plant_output"]  # files of other runs stay readable for earlier versions
     with replaced(path) as stream:
-        torch.save(msgspec.structs.asdict(checkpoint), stream)
+        torch.save(content, stream)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -1,6 +1,7 @@
 """Decides when a run saves, makes its checkpoints, and restores a run from one."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -11,6 +12,7 @@ from training.engine.device import describe_device
 from training.engine.optim import fast_forward, load_moments, match_memory_format
 from training.engine.resume_check import require_resumable
 from training.engine.step import Engine
+from training.loading.negatives import Negatives
 from training.machine import current_commit
 from training.recipe import recipe_to_plain
 
@@ -31,10 +33,14 @@ class Checkpointer:
         engine: Holds the recipe, the weights and the optimizer.
         manifest: The data.
         global_batch: Pictures of a batch on all ranks together.
+        negatives: The pictures that show no plant.
     """
 
-    def __init__(self, engine: Engine, manifest: Manifest, global_batch: int) -> None:
+    def __init__(
+        self, engine: Engine, manifest: Manifest, global_batch: int, negatives: Negatives | None = None
+    ) -> None:
         self._engine, self._manifest, self._global_batch = engine, manifest, global_batch
+        self._negatives_sha256 = negatives.sha256 if negatives is not None else ""
         self._recipe, self._ranks = engine.recipe, engine.ranks
         self._folder = CheckpointFolder(self._recipe.run.run, self._recipe.run.keep)
         if self._ranks.is_main:
@@ -67,7 +73,7 @@ class Checkpointer:
         return Checkpoint(
             architecture=engine.network.architecture,
             network=engine.network.state_dict(),
-            ema=engine.ema.module.state_dict() if engine.ema is not None else None,
+            ema=engine.eval_model.state_dict() if engine.ema is not None else None,
             optimizer=engine.optimizer.state_dict(),
             scheduler=engine.scheduler.state_dict(),
             scaler=engine.scaler_state(),
@@ -78,6 +84,7 @@ class Checkpointer:
             global_batch=self._global_batch,
             git_commit=current_commit(),
             trained_on=describe_device(engine.device),
+            plant_output=self._plant_output(),
         )
 
     def restore(self) -> Restored:
@@ -88,10 +95,15 @@ class Checkpointer:
         """
         path, checkpoint, damaged = self._newest()
         require_resumable(
-            checkpoint, self._recipe, manifest_sha256=self._manifest.sha256, num_ranks=self._ranks.num_ranks
+            checkpoint,
+            self._recipe,
+            manifest_sha256=self._manifest.sha256,
+            negatives_sha256=self._negatives_sha256,
+            num_ranks=self._ranks.num_ranks,
         )
         engine, position = self._engine, msgspec.convert(checkpoint.position, Position)
         engine.load(checkpoint.network, checkpoint.eval_weights, checkpoint.scaler)
+        engine.load_plant_output(checkpoint.plant_output)
         if recipe_to_plain(self._recipe)["schedule"] == checkpoint.recipe["schedule"]:
             engine.optimizer.load_state_dict(checkpoint.optimizer)
             engine.scheduler.load_state_dict(checkpoint.scheduler)
@@ -100,6 +112,10 @@ class Checkpointer:
             fast_forward(engine.scheduler, position.step)
         match_memory_format(engine.optimizer)
         return Restored(path, position, damaged)
+
+    def _plant_output(self) -> dict[str, Any] | None:
+        state = self._engine.plant_output_state()
+        return None if state is None else state | {"negatives_sha256": self._negatives_sha256}
 
     def _newest(self) -> tuple[Path, Checkpoint, list[DamagedCheckpoint]]:
         """The main rank chooses the file, since a shared disk may not look the same to all ranks yet."""

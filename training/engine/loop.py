@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,7 @@ from training.engine.step import Engine
 from training.engine.stop_signal import Requeue, StopSignal
 from training.engine.validation import validate
 from training.loading.data import training_loader
+from training.loading.negatives import Negatives, list_negatives, num_plants
 from training.loading.sampler import side_at_epoch
 from training.monitor.memory import (
     OutOfMemory,
@@ -66,6 +68,7 @@ class Trainer:
         self.loader, self._batches = training_loader(
             manifest, recipe, pin=device.type == "cuda", rank=self.ranks.rank, num_ranks=self.ranks.num_ranks
         )
+        negatives = list_negatives(recipe.negatives.negatives)
         self._num_batches = len(self._batches)  # of a whole epoch
         manifest.rows_of("validation")  # raises now if there are none, not after the first epoch
         packed = not manifest.place(int(manifest.rows_of("train")[0])).whole
@@ -79,11 +82,13 @@ class Trainer:
             ranks=self.ranks,
             clock=self.monitor.clock,
         )
-        self.checkpoints = Checkpointer(self.engine, manifest, self._batches.global_batch)
+        self.checkpoints = Checkpointer(self.engine, manifest, self._batches.global_batch, negatives)
         self.reporter = Reporter(recipe, is_main=self.ranks.is_main)
         self.position = Position()
         self._last_batch: Tensor | None = None
         self.reporter.note(self.engine.norms.explanation)
+        if negatives.paths:
+            self.reporter.note(_about(negatives, recipe))
         if recipe.hardware.cudnn_benchmark and len(_sides_px(recipe)) > 1 and device.type == "cuda":
             self.reporter.note("cuDNN times its kernels for each picture size: the first steps at a new size are slow")
 
@@ -139,7 +144,7 @@ class Trainer:
         reason, is_complete = StopReason.NONE, True
         for batch, (pixels, labels) in enumerate(self._load(), start=num_done):
             stepped = self._micro_step(batch, pixels, labels)
-            pictures += len(labels) * self.ranks.num_ranks
+            pictures += num_plants(labels) * self.ranks.num_ranks
             self.reporter.advance()
             if not stepped:
                 continue
@@ -219,11 +224,13 @@ class Trainer:
         def dry_run(size: int) -> None:
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-            self.engine.dry_run(pixels[:size], labels[:size])
+            kept = [*range(size), *range(batch_size, len(labels))]  # all pictures without a plant
+            self.engine.dry_run(pixels[kept], labels[kept])
 
+        batch_size = num_plants(labels)
         # The other ranks take no dry run, and synchronized norms would wait for them.
-        fits = None if self.ranks.is_distributed else largest_fitting_batch(dry_run, len(labels))
-        return out_of_memory(len(labels), pixels.shape[-1], self.recipe.schedule.accumulate, fits)
+        fits = None if self.ranks.is_distributed else largest_fitting_batch(dry_run, batch_size)
+        return out_of_memory(batch_size, pixels.shape[-1], self.recipe.schedule.accumulate, fits)
 
     def _read_and_save_if_due(self, *, is_complete: bool) -> None:
         saves = self.checkpoints.is_due(self.position.step) and not is_complete  # the end of the epoch saves anyway
@@ -282,6 +289,8 @@ class Trainer:
         step, timing = self.position.step, self.monitor.so_far()
         rates = [float(rate) for rate in self.engine.scheduler.get_last_lr()]
         self.reporter.losses(step, losses, rates, readings)
+        if readings.plant_figures:
+            self.reporter.plant_output(step, self.ranks.mean(np.mean(readings.plant_figures, axis=0).tolist()))
         if self.monitor.report_is_due():
             self.reporter.bottleneck(step, timing, self.monitor.bottleneck(timing))
         self.reporter.show_losses(losses, timing.waiting)
@@ -308,6 +317,12 @@ class Trainer:
             f"{problem} at step {self.position.step} (epoch {self.position.epoch + 1}); {diagnosis}; lower the "
             "learning rates, warm up longer, set --clip-norm or train with --amp bf16, then --resume."
         )
+
+
+def _about(negatives: Negatives, recipe: Recipe) -> str:
+    added = negatives.of_batch(recipe.negatives.negatives_share, recipe.schedule.batch_size)
+    broken = f" ({negatives.num_broken} files cannot be read)" if negatives.num_broken else ""
+    return f"{len(negatives.paths)} pictures without a plant{broken}: {added} are added to each batch of plants"
 
 
 def _sides_px(recipe: Recipe) -> set[int]:

@@ -9,13 +9,16 @@ from torch import nn
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR, StepLR
 
 from models.network import PlantNetwork
+from training.engine.plant_output import WithPlantOutput
 from training.recipe import ScheduleRecipe
 
 _WARMUP_START = 0.01  # share of the peak learning rate at the first step
 
 
-def build_optimizer(network: PlantNetwork, schedule: ScheduleRecipe) -> torch.optim.AdamW:
+def build_optimizer(network: PlantNetwork | WithPlantOutput, schedule: ScheduleRecipe) -> torch.optim.AdamW:
     """Makes AdamW (Loshchilov and Hutter 2017) over backbone and head, each at its own rate.
+
+    A plant output learns at the rate of the head, in its groups.
 
     Norms and biases (one-dimensional parameters) have no weight decay. With the fused kernels, neither the step nor the
     gradient scaler waits for the device.

@@ -1,6 +1,6 @@
 """What a run writes to its log and shows on the console."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -106,6 +106,16 @@ class Reporter:
             scale=readings.scale,
         )
 
+    def plant_output(self, step: int, figures: Sequence[float]) -> None:
+        """Logs the mean loss of the plant output since the last reading, and what it told right.
+
+        Args:
+            step: Optimizer steps since the run began.
+            figures: The loss, the share of plants and the share of other pictures told right, of training batches.
+        """
+        loss, plants_told, others_told = figures
+        self._log.write("plant_output", step=step, loss=loss, plants_told=plants_told, others_told=others_told)
+
     def bottleneck(self, step: int, timing: EpochTiming, bottleneck: Bottleneck) -> None:
         """Logs what limits the run, in the middle of an epoch."""
         self._log.write("monitor", step=step, use=msgspec.to_builtins(timing), verdict=msgspec.to_builtins(bottleneck))
@@ -125,6 +135,8 @@ class Reporter:
         )
         if validation is not None:
             line += f", validation top-1 {validation.top1.value:.1%}, top-5 {validation.top5.value:.1%}"
+            if validation.plants_told is not None:
+                line += f", {validation.plants_told.value:.1%} told to be plants"
         self._print(f"{line}; {summary.verdict}" if summary.seconds >= _MIN_ADVICE_S else line)
 
     def checkpoint(self, position: Position, *, is_best: bool) -> None:

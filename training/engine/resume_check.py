@@ -5,7 +5,9 @@ from training.engine.checkpoint import Checkpoint
 from training.recipe import KnobRole, Recipe, knobs_with, recipe_to_plain
 
 
-def require_resumable(checkpoint: Checkpoint, recipe: Recipe, *, manifest_sha256: str, num_ranks: int) -> None:
+def require_resumable(
+    checkpoint: Checkpoint, recipe: Recipe, *, manifest_sha256: str, num_ranks: int, negatives_sha256: str = ""
+) -> None:
     """Raises unless the next step would train on the same pictures as in an uninterrupted run.
 
     Args:
@@ -13,6 +15,7 @@ def require_resumable(checkpoint: Checkpoint, recipe: Recipe, *, manifest_sha256
         recipe: The recipe of the resumed run.
         manifest_sha256: Hash of the resumed run's data.
         num_ranks: Number of ranks of the resumed run.
+        negatives_sha256: Hash of its list of pictures without plants; empty if it has none.
 
     Raises:
         CheckpointError: The data, the network, the order of pictures or the batches differ.
@@ -31,6 +34,7 @@ def require_resumable(checkpoint: Checkpoint, recipe: Recipe, *, manifest_sha256
             limit=recipe.network.architecture,
             remedy="resume with the recipe that the run was started with",
         )
+    _require_same_negatives(checkpoint, negatives_sha256)
     _require_same_order(checkpoint, recipe)
     _require_same_batches(checkpoint, recipe, num_ranks)
 
@@ -52,8 +56,20 @@ def _require_same_batches(checkpoint: Checkpoint, recipe: Recipe, num_ranks: int
         raise _changed_setting("accumulate", schedule.accumulate, checkpoint.recipe["schedule"]["accumulate"])
 
 
+def _require_same_negatives(checkpoint: Checkpoint, negatives_sha256: str) -> None:
+    then = checkpoint.plant_output["negatives_sha256"] if checkpoint.plant_output is not None else ""
+    if then != negatives_sha256:
+        raise CheckpointError(
+            "the run was started with other pictures without plants (--negatives)",
+            value=f"list {negatives_sha256[:12]}" if negatives_sha256 else "none",
+            limit=f"list {then[:12]}" if then else "none",
+            remedy="resume with the same folders, or start a new run with --weights and another --run",
+        )
+
+
 def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
-    now, then = recipe_to_plain(recipe), checkpoint.recipe
+    then = recipe_to_plain(Recipe(name="")) | checkpoint.recipe  # sections that it lacks had their defaults
+    now = recipe_to_plain(recipe)
     for section, knob in knobs_with(KnobRole.FIXED_AT_RESUME):
         if now[section][knob] != then[section][knob]:
             raise _changed_setting(knob, now[section][knob], then[section][knob])

@@ -22,8 +22,10 @@ from training.engine.distributed import Ranks
 from training.engine.losses import TrainingClasses, TrainingLoss
 from training.engine.norms import NormChoice, apply_norms, choose_norms, freeze_norms
 from training.engine.optim import build_optimizer, build_scheduler
+from training.engine.plant_output import WithPlantOutput, plant_figures, plant_loss
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.data import input_spec
+from training.loading.negatives import num_plants
 from training.monitor.clock import StepClock
 from training.recipe import Recipe
 
@@ -43,6 +45,9 @@ class Readings(msgspec.Struct, frozen=True):
     """Of those, the ones since the last step that was not skipped."""
     scale: float
     """Factor of the loss in fp16; 1 otherwise."""
+    plant_figures: list[list[float]] = []
+    """Of each micro-batch since the last reading: the plant output's loss, and the shares of plants and of other
+    pictures that it tells right; empty if there is no plant output."""
 
 
 class Engine:
@@ -78,12 +83,14 @@ class Engine:
         self.norms: NormChoice = choose_norms(recipe, self.ranks.num_ranks, device)
         apply_norms(network, self.norms, recipe.network.ghost_size)
         self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
+        self.with_plant_output = _with_plant_output(self.network, recipe)
+        self._trained = self.with_plant_output or self.network
         self.head_only = False
         self.train_mode()
-        self.ema = _moving_average(self.network, schedule.ema_decay)
-        compiled = torch.compile(self.network, dynamic=False) if hardware.compile else self.network
+        self.ema = _moving_average(self._trained, schedule.ema_decay)
+        compiled = torch.compile(self._trained, dynamic=False) if hardware.compile else self._trained
         self._forward = self._wrap_ddp(compiled)  # DDP goes around the compiled network, not the other way
-        self.optimizer = build_optimizer(self.network, schedule)
+        self.optimizer = build_optimizer(self._trained, schedule)
         self.optimizer.register_step_pre_hook(self._count_bad_step)
         self.scheduler = build_scheduler(self.optimizer, schedule, steps_per_epoch)
         self.amp_dtype = amp_dtype(hardware, device)
@@ -94,6 +101,7 @@ class Engine:
         self._normalize = Normalizer(input_spec(recipe), device)
         self._mix = BatchMixer(recipe.augment, len(classes.taxon_of_output), recipe.run.seed)
         self._losses: list[Tensor] = []
+        self._plant_figures: list[Tensor] = []
         self._gradient_norms: list[Tensor] = []
         self._bad_steps = torch.zeros(2, device=device)  # skipped steps: in all, in a row
         self._bad_steps_read = 0
@@ -102,7 +110,13 @@ class Engine:
     @property
     def eval_model(self) -> PlantNetwork:
         """The network that is validated and exported: the moving average if there is one."""
-        return self.network if self.ema is None else cast(PlantNetwork, self.ema.module)
+        model = self.scoring_model
+        return model.network if isinstance(model, WithPlantOutput) else model
+
+    @property
+    def scoring_model(self) -> PlantNetwork | WithPlantOutput:
+        """The network that is validated, with its plant output if there is one."""
+        return self._trained if self.ema is None else cast(PlantNetwork | WithPlantOutput, self.ema.module)
 
     def train_mode(self) -> None:
         """Puts every module into its training mode; frozen norms, and a backbone that does not learn, stay in eval."""
@@ -115,10 +129,23 @@ class Engine:
         """Loads saved weights. A moving average starts at `eval_weights`, also if the saved run had none."""
         self.network.load_state_dict(network)
         if self.ema is not None:
-            self.ema.module.load_state_dict(eval_weights)
+            self.eval_model.load_state_dict(eval_weights)
         if self._scales_loss and scaler:  # both runs are in fp16
             self.scaler.load_state_dict(scaler)
         self._finite_statistics = self._copy_of_statistics()
+
+    def plant_output_state(self) -> dict[str, Any] | None:
+        """The weights of the plant output and their moving average, which may be the same; None without one."""
+        if self.with_plant_output is None:
+            return None
+        models = {"weights": self.with_plant_output, "averaged": self.scoring_model}
+        return {name: model.get_submodule("plant_output").state_dict() for name, model in models.items()}
+
+    def load_plant_output(self, state: dict[str, Any] | None) -> None:
+        """Loads what `plant_output_state` returned."""
+        if self.with_plant_output is not None and state is not None:
+            self.scoring_model.get_submodule("plant_output").load_state_dict(state["averaged"])
+            self.with_plant_output.plant_output.load_state_dict(state["weights"])
 
     def scaler_state(self) -> dict[str, Any]:
         """The state of the loss scale; empty if the loss is not scaled."""
@@ -129,7 +156,8 @@ class Engine:
 
         Args:
             pixels: Shape (B, 3, side, side), uint8.
-            labels: Indices of the outputs, shape (B,).
+            labels: Indices of the outputs, shape (B,), on the CPU; `NOT_A_PLANT` for the pictures at the end that show
+                no plant.
             step: Optimizer steps before this one. All randomness follows from step, index and rank.
             index: Index of the micro-batch in its accumulation window.
             window: Micro-batches in the window, over which gradients are averaged.
@@ -141,9 +169,9 @@ class Engine:
         is_last = index + 1 == window
         with nullcontext() if is_last else self._no_sync():
             with self.clock.stage("forward"):
-                loss = self.loss(self._logits(pixels), targets)
+                loss, total = self._losses_of(self._scores(pixels), targets)
             with self.clock.stage("backward"):
-                torch.autograd.backward(self.scaler.scale(loss / window))
+                torch.autograd.backward(self.scaler.scale(total / window))
         self._losses.append(loss.detach())
         if is_last:
             with self.clock.stage("optimizer"):
@@ -161,14 +189,20 @@ class Engine:
             pixels, targets = self._prepare(pixels, labels, number=0)
             for _ in range(2):
                 with self.precision():
-                    logits = self.network(pixels)
-                torch.autograd.backward(self.loss(logits, targets))
+                    scores = self._trained(pixels)
+                torch.autograd.backward(self._losses_of(scores, targets)[1])
+        self._plant_figures.clear()
         moments.clear()
         self.optimizer.zero_grad(set_to_none=True)
 
     def _prepare(self, pixels: Tensor, labels: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """Copies a micro-batch to the device, normalizes and mixes it; `number` seeds the mixing."""
-        mixed, targets = self._mix(self.normalized(pixels), labels.to(self.device, non_blocking=True), number)
+        """Copies a micro-batch to the device, normalizes and mixes it; `number` seeds the mixing.
+
+        Returns:
+            The network input of all pictures, and the targets of the plants, which come first.
+        """
+        of_plants = labels[: num_plants(labels)].to(self.device, non_blocking=True)
+        mixed, targets = self._mix(self.normalized(pixels), of_plants, number)
         return mixed.contiguous(memory_format=self._memory_format), targets  # mixup on CUDA loses the layout
 
     def normalized(self, pixels: Tensor) -> Tensor:
@@ -176,13 +210,26 @@ class Engine:
         on_device = pixels.to(self.device, non_blocking=True)
         return self._normalize(on_device).contiguous(memory_format=self._memory_format)
 
-    def _logits(self, pixels: Tensor) -> Any:
+    def _scores(self, pixels: Tensor) -> Any:
         with self.precision():
             if not self.head_only:
                 return self._forward(pixels)
             with torch.no_grad():
                 features = self.network.features(pixels)  # in eval mode, so dropout is applied below
-            return self.network.head(dropout(features, self.recipe.network.dropout))
+            features = dropout(features, self.recipe.network.dropout)
+            if self.with_plant_output is not None:
+                return self.with_plant_output.scores(features)
+            return self.network.head(features)
+
+    def _losses_of(self, scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss over the outputs, of the plants alone, and the sum that is minimized."""
+        if self.with_plant_output is None:
+            loss = self.loss(scores, targets)
+            return loss, loss
+        plants = len(targets)
+        self._plant_figures.append(plant_figures(scores[:, -1], plants))
+        loss = self.loss(scores[:plants, :-1], targets)
+        return loss, loss + self.recipe.negatives.plant_weight * plant_loss(scores[:, -1], plants)
 
     def precision(self) -> AbstractContextManager[Any]:
         """The autocast context of the forward pass."""
@@ -193,17 +240,17 @@ class Engine:
     def _optimizer_step(self, step: int) -> None:
         clip_norm = self.recipe.schedule.clip_norm
         if self.head_only:  # the forward pass went around DDP
-            self.ranks.mean_([value.grad for value in self.network.head_parameters() if value.grad is not None])
+            self.ranks.mean_([value.grad for value in self._trained.head_parameters() if value.grad is not None])
         if clip_norm > 0:
             self.scaler.unscale_(self.optimizer)
-            norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), clip_norm)
+            norm = torch.nn.utils.clip_grad_norm_(self._trained.parameters(), clip_norm)
             self._gradient_norms.append(norm.detach())
         self.scaler.step(self.optimizer)
         self.scaler.update(None if self._scales_loss else 1.0)
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
         if self.ema is not None:
-            self.ema.update(self.network, step=step)
+            self.ema.update(self._trained, step=step)
 
     def _count_bad_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         """Counts a skipped step: the scaler sets `found_inf` to 1 or 0 on the device before the optimizer steps."""
@@ -215,11 +262,13 @@ class Engine:
         """Reads losses, gradient norms and counts from the device, and waits for it."""
         values = torch.stack([*self._losses, *self._gradient_norms, *self._bad_steps]).tolist()
         losses, norms = values[: len(self._losses)], values[len(self._losses) : -2]
+        figures = torch.stack(self._plant_figures).tolist() if self._plant_figures else []
         self._losses.clear()
+        self._plant_figures.clear()
         self._gradient_norms.clear()
         bad_steps, bad_in_a_row = (int(count) for count in values[-2:])
         self._repair_statistics(bad_steps)
-        return Readings(losses, norms, bad_steps, bad_in_a_row, float(self.scaler.get_scale()))
+        return Readings(losses, norms, bad_steps, bad_in_a_row, float(self.scaler.get_scale()), figures)
 
     def _repair_statistics(self, bad_steps: int) -> None:
         """Restores running statistics of BatchNorm that a forward pass with an overflow has set to NaN or infinity.
@@ -237,7 +286,7 @@ class Engine:
         return [value.clone() for value in self._statistics()]
 
     def _statistics(self) -> list[Tensor]:
-        modules = [self.network] if self.ema is None else [self.network, self.ema.module]
+        modules = [self.network] if self.ema is None else [self.network, self.eval_model]
         return [value for module in modules for value in module.buffers() if value.is_floating_point()]
 
     def _wrap_ddp(self, module: Any) -> Any:
@@ -268,7 +317,14 @@ def _allow_tf32(device: torch.device, allowed: bool) -> None:
         torch.backends.cudnn.allow_tf32 = allowed
 
 
-def _moving_average(network: PlantNetwork, decay: float) -> ModelEmaV3 | None:
+def _with_plant_output(network: PlantNetwork, recipe: Recipe) -> WithPlantOutput | None:
+    """The network with a plant output on its device, if the recipe names pictures without plants."""
+    if not recipe.negatives.negatives:
+        return None
+    return WithPlantOutput(network, recipe.run.seed).to(next(network.parameters()).device)
+
+
+def _moving_average(network: nn.Module, decay: float) -> ModelEmaV3 | None:
     if decay == 0:
         return None
     return ModelEmaV3(network, decay=decay, use_warmup=True, warmup_power=_EMA_WARMUP_POWER)

@@ -20,13 +20,15 @@ from training.loading.data import evaluation_loader, input_spec, training_loader
 _REESTIMATION_PICTURES: Final = 2000  # on each rank; Wu and Johnson 2021 recommend 1,000 or more
 
 
-class Validation(msgspec.Struct, frozen=True):
+class Validation(msgspec.Struct, frozen=True, omit_defaults=True):
     """The figures of a validation."""
 
     top1: Share
     top5: Share
     loss: float
     """Mean cross entropy, nats."""
+    plants_told: Share | None = None
+    """Share of the pictures that the plant output takes for plants; None without one."""
 
 
 def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Validation:
@@ -47,16 +49,20 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     ranks.mean_statistics(engine.eval_model)
     rows = manifest.rows_of("validation")[ranks.rank :: ranks.num_ranks]
     loader = evaluation_loader(manifest, rows, input_spec(engine.recipe), engine.recipe.data)
-    run = torch_runner(engine.eval_model, engine.device, engine.amp_dtype)
-    hits1 = hits5 = loss = 0.0
+    run = torch_runner(engine.scoring_model, engine.device, engine.amp_dtype)
+    hits1 = hits5 = loss = told = 0.0
+    num_outputs = engine.network.num_outputs
     for pixels, labels in loader:
-        logits = torch.from_numpy(run(pixels)).to(engine.device)
+        found = torch.from_numpy(run(pixels)).to(engine.device)
+        logits, plant_logits = found[:, :num_outputs], found[:, num_outputs:]
+        told += float((plant_logits > 0).sum())
         scores, targets = (part.cpu() for part in engine.loss.class_logits(logits, labels.to(engine.device)))
         hits1 += float(top_k_hits(scores.numpy(), targets.numpy(), 1).sum())
         hits5 += float(top_k_hits(scores.numpy(), targets.numpy(), 5).sum())
         loss += float(cross_entropy(scores, targets, reduction="sum"))
-    total, hits1, hits5, loss = ranks.sum([len(rows), hits1, hits5, loss])
-    return Validation(share(round(hits1), round(total)), share(round(hits5), round(total)), loss / total)
+    total, hits1, hits5, loss, told = ranks.sum([len(rows), hits1, hits5, loss, told])
+    plants_told = share(round(told), round(total)) if engine.with_plant_output is not None else None
+    return Validation(share(round(hits1), round(total)), share(round(hits5), round(total)), loss / total, plants_told)
 
 
 def _training_pictures(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Iterator[Tensor]:

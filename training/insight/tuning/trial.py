@@ -24,6 +24,7 @@ from training.engine.step import Engine
 from training.evaluation.predict import torch_runner
 from training.insight.tuning.launch import TrialRequest
 from training.insight.tuning.setting import Trial, TrialSetting, setting_of
+from training.loading.negatives import NOT_A_PLANT, list_negatives
 from training.monitor.memory import is_out_of_memory, limit_memory
 from training.recipe import Recipe, check_recipe
 
@@ -89,7 +90,10 @@ def _measure(recipe: Recipe, request: TrialRequest, device: torch.device) -> Tri
 def _steps(engine: Engine, setting: TrialSetting, side_px: int) -> Callable[[int], float]:
     """Returns a function that takes a number of steps and returns their duration, s."""
     on_cuda, taken = engine.device.type == "cuda", 0
-    batches = [_random_batch(setting.batch_size, side_px, engine.network.num_outputs, pin=on_cuda) for _ in range(2)]
+    negatives = list_negatives(engine.recipe.negatives.negatives)
+    added = negatives.of_batch(engine.recipe.negatives.negatives_share, setting.batch_size)
+    sizes = setting.batch_size, added
+    batches = [_random_batch(sizes, side_px, engine.network.num_outputs, pin=on_cuda) for _ in range(2)]
 
     def take(num_steps: int) -> float:
         nonlocal taken
@@ -104,10 +108,11 @@ def _steps(engine: Engine, setting: TrialSetting, side_px: int) -> Callable[[int
     return take
 
 
-def _random_batch(batch_size: int, side_px: int, num_outputs: int, *, pin: bool) -> tuple[Tensor, Tensor]:
-    """A batch as the loader returns it: uint8, channels last in memory."""
-    pixels_BHW3 = torch.randint(0, 256, (batch_size, side_px, side_px, 3), dtype=torch.uint8)
-    labels_B = torch.randint(0, num_outputs, (batch_size,))
+def _random_batch(sizes: tuple[int, int], side_px: int, num_outputs: int, *, pin: bool) -> tuple[Tensor, Tensor]:
+    """A batch of plants and pictures without plants as the loader returns it: uint8, channels last in memory."""
+    pixels_BHW3 = torch.randint(0, 256, (sum(sizes), side_px, side_px, 3), dtype=torch.uint8)
+    labels_B = torch.randint(0, num_outputs, (sum(sizes),))
+    labels_B[sizes[0] :] = NOT_A_PLANT
     if pin:
         pixels_BHW3, labels_B = pixels_BHW3.pin_memory(), labels_B.pin_memory()
     return pixels_BHW3.permute(0, 3, 1, 2), labels_B

@@ -1,0 +1,167 @@
+"""Training with pictures that show no plant: an auxiliary output learns to tell plants, and a run resumes exactly."""
+
+import shutil
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from models.errors import CheckpointError
+from models.network import PlantNetwork
+from tests.training.small import command, events, losses_by_step, make_trainer, run_training, write_things
+from training.dataset.manifest import Manifest
+from training.engine.checkpoint import read_checkpoint
+from training.engine.plant_output import WithPlantOutput, plant_figures, plant_loss
+from training.evaluate import Evaluate, evaluate
+from training.evaluation.predict import torch_runner
+from training.export import Export, export
+from training.loading.data import training_loader
+
+LONG = ("--batch-size", 2, "--checkpoint-every-steps", 2)
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory):
+    return write_things(tmp_path_factory.mktemp("negatives") / "things", count=24)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data, things, tmp_path_factory):
+    return run_training(data, tmp_path_factory.mktemp("whole") / "run", *LONG, "--negatives", things)
+
+
+def tensors(run):
+    """All weights and averages of the last checkpoint."""
+    last = read_checkpoint(run / "last.pt")
+    parts = [last.network, last.ema, *(last.plant_output[name] for name in ("weights", "averaged"))]
+    return [tensor for part in parts for tensor in part.values()]
+
+
+@given(
+    plants=st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=6),
+    others=st.lists(st.floats(-20, 20, width=32), max_size=6),
+)
+def test_both_halves_of_the_loss_have_equal_weights(plants, others):
+    logits = torch.tensor(plants + others)
+    halves = [(plants, 1.0), (others, 0.0)]
+    parts = [
+        binary_cross_entropy_with_logits(torch.tensor(half), torch.full((len(half),), target))
+        for half, target in halves
+        if half
+    ]
+    expected = float(sum(parts) / len(parts))
+    assert float(plant_loss(logits, len(plants))) == pytest.approx(expected, abs=1e-5)
+    loss, plants_told, others_told = plant_figures(logits, len(plants)).tolist()
+    assert loss == pytest.approx(expected, abs=1e-5)
+    assert plants_told == pytest.approx(sum(value > 0 for value in plants) / len(plants))
+    assert others_told == pytest.approx(sum(value <= 0 for value in others) / len(others) if others else 1)
+
+
+def test_the_output_is_one_more_score_beside_an_unchanged_network():
+    torch.manual_seed(0)
+    network = PlantNetwork("test_efficientnet", 3).eval()
+    before = torch.random.get_rng_state()
+    wrapped = WithPlantOutput(network, seed=0).eval()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    pixels = torch.rand(2, 3, 32, 32)
+    assert wrapped(pixels).shape == (2, 4)
+    torch.testing.assert_close(wrapped(pixels)[:, :3], network(pixels))
+    added = sum(p.numel() for p in wrapped.parameters()) - network.num_parameters()
+    assert added == network.num_features + 1
+
+
+def test_a_run_with_negatives_resumes_bit_for_bit(data, things, uninterrupted, tmp_path):
+    moved = shutil.copytree(things, tmp_path / "moved")
+    run = run_training(data, tmp_path / "run", *LONG, "--negatives", things, "--max-steps", 5)
+    run_training(data, run, *LONG, "--negatives", moved, "--resume")
+    assert [event["step"] for event in events(run, "resume")] == [5]
+    assert losses_by_step(run) == losses_by_step(uninterrupted)
+    assert events(run, "plant_output")[-1]["loss"] == events(uninterrupted, "plant_output")[-1]["loss"]
+    assert all(map(torch.equal, tensors(run), tensors(uninterrupted)))
+
+
+def test_a_run_that_was_killed_between_two_checkpoints_resumes_bit_for_bit(
+    data, things, uninterrupted, tmp_path, monkeypatch
+):
+    steps, original = [], torch.optim.AdamW.step
+
+    def crash(self, *_, **__):
+        steps.append(1)
+        if len(steps) == 8:
+            raise KeyboardInterrupt
+        return original(self)
+
+    flags = (*LONG, "--negatives", things, "--workers", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.optim.AdamW, "step", crash)
+        with pytest.raises(KeyboardInterrupt):
+            run_training(data, tmp_path / "run", *flags)
+    run_training(data, tmp_path / "run", *flags, "--resume")
+    assert [event["step"] for event in events(tmp_path / "run", "resume")] == [6]
+    assert losses_by_step(tmp_path / "run") == losses_by_step(uninterrupted)
+    assert all(map(torch.equal, tensors(tmp_path / "run"), tensors(uninterrupted)))
+
+
+@pytest.mark.parametrize("flags", [("--accumulate", 2), ("--head-only-epochs", 1, "--ema-decay", 0)])
+def test_other_schedules_train_the_output_too(flags, data, things, tmp_path):
+    trainer = make_trainer(data, tmp_path, PlantNetwork("test_efficientnet", 3), *flags, "--negatives", things)
+    before = trainer.engine.with_plant_output.plant_output.weight.clone()
+    trainer.run(max_steps=1)
+    trainer.close()
+    assert not torch.equal(trainer.engine.with_plant_output.plant_output.weight, before)
+
+
+def test_a_run_without_negatives_has_neither_output_nor_field(finished_run):
+    content = torch.load(finished_run / "last.pt", weights_only=True)
+    assert "plant_output" not in content
+    assert not events(finished_run, "plant_output")
+    assert "plants_told" not in events(finished_run, "epoch")[-1]["validation"]
+
+
+def test_a_checkpoint_of_a_version_without_negatives_resumes(finished_run, data, tmp_path):
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    for path in run.glob("*.pt"):
+        content = torch.load(path, weights_only=True)
+        del content["recipe"]["negatives"]
+        torch.save(content, path)
+    run_training(data, run, "--resume", "--epochs", 3)
+    assert read_checkpoint(run / "last.pt").position["epoch"] == 3
+
+
+def test_a_resume_with_other_negatives_is_refused(finished_run, uninterrupted, data, things, tmp_path):
+    others = write_things(tmp_path / "others", count=3)
+    for run, flags in [
+        (finished_run, ("--negatives", things)),
+        (uninterrupted, LONG),
+        (uninterrupted, (*LONG, "--negatives", others)),
+    ]:
+        with pytest.raises(CheckpointError, match="--negatives"):
+            run_training(data, run, *flags, "--resume")
+    with pytest.raises(CheckpointError, match="negatives_share"):
+        run_training(data, uninterrupted, *LONG, "--negatives", things, "--negatives-share", 0.3, "--resume")
+
+
+def test_the_output_learns_to_tell_plants_from_things_that_it_has_not_seen(data, things, tmp_path):
+    flags = ("--epochs", 12, "--negatives-share", 0.5, "--ema-decay", 0, "--cutmix", 0, "--validate-every-epochs", 12)
+    trainer = make_trainer(data, tmp_path, PlantNetwork("test_efficientnet", 3), *flags, "--negatives", things)
+    trainer.run()
+    trainer.close()
+    found = [event["loss"] for event in events(tmp_path, "plant_output")]
+    assert sum(found[-10:]) < 0.5 * sum(found[:10])
+    unseen = write_things(tmp_path / "unseen", count=12, first=100)
+    recipe = command(data, tmp_path, "--negatives", unseen, "--negatives-share", 1.0, "--crop-scale-min", 1).recipe
+    loader, batches = training_loader(Manifest(data), recipe, pin=False)
+    batches.side_px = 32
+    run = torch_runner(trainer.engine.scoring_model, trainer.device)
+    scores = [(run(trainer.engine.normalized(pixels))[:, -1] > 0) == (labels >= 0).numpy() for pixels, labels in loader]
+    right = [value for batch in scores for value in batch]
+    assert sum(right) > 0.8 * len(right)
+    assert events(tmp_path, "epoch")[-1]["validation"]["plants_told"]["num_pictures"] == 3
+
+
+def test_evaluation_and_export_know_only_the_network(uninterrupted, data, tmp_path):
+    evaluate(Evaluate(checkpoint=uninterrupted / "last.pt", data=data, workers=0))
+    export(Export(checkpoint=uninterrupted / "last.pt", data=data, out=tmp_path / "bundle", workers=0, note="Drawn."))
+    assert (tmp_path / "bundle" / "bundle.json").is_file()
