@@ -25,3 +25,40 @@ def test_only_whole_numbers_in_range_are_accepted(text, maximum):
     else:
         with pytest.raises(BadParameter, match=f"from 1 to {maximum}"):
             parse_whole_number("k", text, maximum)
+
+
+@pytest.mark.parametrize("text", ["0.5", "0.9", ".95", "0.999", "0.900000001"])
+def test_coverage_in_range_is_accepted(text):
+    assert parse_parameters({"coverage": [text]}).coverage == float(text)
+
+
+@given(st.text() | st.floats().map(str))
+def test_only_coverage_in_range_is_accepted(text):
+    try:
+        coverage = parse_parameters({"coverage": [text]}).coverage
+    except BadParameter:
+        coverage = 0.5
+    assert 0.5 <= coverage <= 0.999
+
+
+@pytest.mark.parametrize("text", ["", "0.49", "0.9991", "1", "90%", "nan", "inf", "-0.9", "9e-1", "0,9", " 0.9", "٠.٩"])
+def test_coverage_out_of_range_is_refused(text):
+    with pytest.raises(BadParameter, match=r"from 0\.5 to 0\.999"):
+        parse_parameters({"coverage": [text]})
+
+
+def test_coverage_kind_is_marginal_or_macro():
+    assert parse_parameters({}).coverage_kind == "marginal"
+    assert parse_parameters({"coverage_kind": ["macro"]}).coverage_kind == "macro"
+    with pytest.raises(BadParameter, match="marginal or macro"):
+        parse_parameters({"coverage_kind": ["micro"]})
+
+
+def test_taxa_keep_all_their_values():
+    assert parse_parameters({"taxa": ["Rosa", "daisy"]}).taxa == ("Rosa", "daisy")
+
+
+@pytest.mark.parametrize("values", [["x"] * 51, ["x" * 201], ["Rosa", "x" * 5000]])
+def test_too_many_or_too_long_taxa_are_refused(values):
+    with pytest.raises(BadParameter, match="at most"):
+        parse_parameters({"taxa": values})

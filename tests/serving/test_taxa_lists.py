@@ -1,0 +1,104 @@
+"""The choice of taxa: names, and lists in a folder."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.errors import InputError
+from models.taxon_names import TaxonNames
+from serving.errors import BadParameter
+from serving.taxa_lists import TaxaSelector, read_taxa_lists
+from tests.serving.tiny import TAXA, TAXONOMY
+
+NAMES = TaxonNames(TAXONOMY)
+LISTS = {"garden": ("Bellis perennis", "Rosa", "Quercus robur"), "sea": ("Zostera marina",)}
+SELECTOR = TaxaSelector(NAMES, LISTS)
+
+
+def selected(*values):
+    allowed_T = SELECTOR.select(values).allowed_T
+    return {TAXA[position].taxon_id for position in np.flatnonzero(allowed_T)}
+
+
+# ---- files
+
+
+def test_list_is_a_text_file_with_one_name_per_line_and_comments(tmp_path):
+    (tmp_path / "my garden.txt").write_text("# roses\n\n Rosa canina # by the gate\nCrocus\r\n", encoding="utf-8-sig")
+    (tmp_path / "notes.md").write_text("not a list")
+    (tmp_path / "folder").mkdir()
+    assert read_taxa_lists(tmp_path) == {"my garden": ("Rosa canina", "Crocus")}
+    assert read_taxa_lists(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"# nothing\n\n", "has no names"), (b"", "has no names"), (b"\xff\xfe", "cannot be read")],
+)
+def test_unusable_list_is_an_error_that_names_the_file(tmp_path, content, message):
+    (tmp_path / "bad.txt").write_bytes(content)
+    with pytest.raises(InputError, match=rf"bad\.txt {message}"):
+        read_taxa_lists(tmp_path)
+
+
+def test_list_that_is_a_folder_is_an_error(tmp_path):
+    (tmp_path / "bad.txt").mkdir()
+    with pytest.raises(InputError, match="cannot be read"):
+        read_taxa_lists(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["missing", "file"])
+def test_folder_that_does_not_exist_is_an_error(tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="--taxa-lists"):
+        read_taxa_lists(tmp_path / name)
+
+
+# ---- choices
+
+
+def test_without_values_all_taxa_are_allowed():
+    allowed = SELECTOR.select([])
+    assert (allowed.allowed_T, allowed.warnings) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["rosa"], {"rosa-canina", "rosa-rugosa"}),
+        (["daisy", "Rosa ferox"], {"bellis-perennis", "rosa-rugosa"}),
+        (["Iridaceae"], {"crocus", "crocus-vernus"}),
+        (["list:garden"], {"bellis-perennis", "rosa-canina", "rosa-rugosa"}),
+        (["list:garden", "crocus"], {"bellis-perennis", "rosa-canina", "rosa-rugosa", "crocus", "crocus-vernus"}),
+    ],
+)
+def test_values_add_up(values, expected):
+    assert selected(*values) == expected
+
+
+def test_names_that_are_not_understood_are_counted_per_source():
+    values = ["Rosa", *(f"oak {number}" for number in range(1, 6)), "list:garden"]
+    assert SELECTOR.select(values).warnings == (
+        "Not known to this model and ignored, in the parameter `taxa`: 'oak 1', 'oak 2', 'oak 3' and 2 more.",
+        "Not known to this model and ignored, in the list 'garden': 'Quercus robur'.",
+    )
+
+
+@pytest.mark.parametrize("values", [["oak"], [""], ["list:sea"], ["oak", "list:sea"], ["Ros"]])
+def test_choice_of_nothing_is_a_bad_parameter(values):
+    with pytest.raises(BadParameter, match="knows none of the names"):
+        SELECTOR.select(values)
+
+
+@pytest.mark.parametrize("name", ["", "Garden", "../secret", "garden.txt", "/etc/passwd", "garden\0", "x" * 200])
+def test_list_that_does_not_exist_is_a_bad_parameter_that_names_the_lists(name):
+    with pytest.raises(BadParameter, match="expected garden, sea"):
+        SELECTOR.select(["Rosa", f"list:{name}"])
+    with pytest.raises(BadParameter, match="this service has none"):
+        TaxaSelector(NAMES, {}).select([f"list:{name}"])
+
+
+@given(st.lists(st.sampled_from(["Rosa", "daisy", "Iridaceae", "crocus", "oak", "list:garden", "list:sea"])))
+def test_more_values_never_allow_fewer_taxa(values):
+    assert selected("Rosa", *values) == selected("Rosa").union(*(selected("Rosa", value) for value in values))
