@@ -251,9 +251,9 @@ def _answer(response: Mapping[str, Any]) -> str:
 
 def _record(name: str, schema: Mapping[str, Any]) -> Iterable[str]:
     """The document has no help texts of fields, so they come from the record of that name."""
-    from serving import schemas, species
+    from serving import model_card, schemas, species
 
-    record = getattr(schemas, name, None) or getattr(species, name)
+    record = next(vars(module)[name] for module in (schemas, species, model_card) if name in vars(module))
     meanings = [meaning for _, _, meaning in fields(record)]
     keys = dict(zip((field.encode_name for field in msgspec.structs.fields(record)), meanings, strict=True))
     yield f"### {name}"

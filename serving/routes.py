@@ -19,6 +19,7 @@ from serving.errors import BadParameter, ClientLeft, ReloadRefused, UnknownTaxon
 from serving.identify import Identifier
 from serving.loaded_bundle import LiveBundle
 from serving.metrics import Metrics
+from serving.model_card import ModelCard, model_card
 from serving.openapi import (
     ADMIN_KEY,
     OPTIONAL_KEY,
@@ -29,13 +30,7 @@ from serving.openapi import (
 from serving.pages import page, static_files
 from serving.parameters import MAX_FIELD_BYTES, parse_parameters, parse_whole_number
 from serving.readiness import Readiness
-from serving.schemas import (
-    Health,
-    Identification,
-    ModelCard,
-    identification,
-    model_card,
-)
+from serving.schemas import Health, Identification, identification
 from serving.species import MAX_NAME_LENGTH, SpeciesDetail, SpeciesList, species_detail, species_list
 
 AnyRequest = Request[Any, Any, Any]

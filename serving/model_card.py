@@ -1,0 +1,91 @@
+"""The JSON record of `/model`. Fields may be added, but never renamed or removed."""
+
+import msgspec
+
+from models.bundle import Architecture, CommercialUse, Metric, Precision
+from models.preprocess import InputSpec
+from models.verdict import Thresholds
+from serving.loaded_bundle import LoadedBundle
+
+
+class SourceView(msgspec.Struct, frozen=True):
+    """A data set that the network was trained on."""
+
+    name: str
+    num_pictures: int
+    """Number of its pictures that the network was trained on."""
+    licenses: dict[str, int]
+    """License of those pictures, and the number of pictures."""
+    licences: dict[str, int]
+    """The same as `licenses`, for older clients."""
+    note: str
+    """What users of the weights must know about the data set."""
+    num_authors: int
+    """Number of distinct authors of those pictures."""
+    commercial_use: CommercialUse
+    """Whether the licenses of those pictures allow commercial use."""
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """What the bundle says about the model that answers."""
+
+    name: str
+    version: str
+    label_hash: str
+    description: str
+    """What the model can name, how it was trained, and its limits."""
+    taxonomy_version: str
+    num_taxa: int
+    architecture: Architecture
+    input: InputSpec
+    precision: Precision
+    """Precision of the network that runs."""
+    providers: tuple[str, ...]
+    """Execution providers of ONNX Runtime, in order of preference."""
+    scheduling: str
+    """How network runs share the device, in words."""
+    thresholds: Thresholds
+    """For each rank, the least probability at which the verdict names it."""
+    metrics: tuple[Metric, ...]
+    sources: list[SourceView]
+    """The data sets that the network was trained on, with their licenses."""
+    trained_on: str
+    """The device that the network was trained on, in words."""
+    created: str
+    """When the bundle was sealed, UTC."""
+    git_commit: str
+    """Commit of botanify that exported the bundle, or "unknown"."""
+    trained_commit: str
+    """Commit of botanify that trained the network, or "unknown"."""
+    manifest_sha256: str
+    """SHA-256 of the manifest that the network was trained with; empty if unknown."""
+    other_data: bool
+    """Whether the metrics come from another manifest than that one."""
+
+
+def model_card(loaded: LoadedBundle) -> ModelCard:
+    """Builds the response of `/model`."""
+    bundle, precision = loaded.bundle, loaded.precision
+    record = bundle.record
+    return ModelCard(
+        name=record.name,
+        version=record.version,
+        label_hash=record.label_hash,
+        description=record.description,
+        taxonomy_version=bundle.taxonomy.taxonomy_version,
+        num_taxa=len(bundle.taxonomy.taxa),
+        architecture=record.architecture,
+        input=record.input,
+        precision=precision,
+        providers=loaded.providers,
+        scheduling=loaded.policy.describe(),
+        thresholds=bundle.network(precision).thresholds,
+        metrics=record.metrics,
+        sources=[SourceView(**msgspec.structs.asdict(each), licences=each.licenses) for each in record.sources],
+        trained_on=record.trained_on,
+        created=record.created,
+        git_commit=record.git_commit,
+        trained_commit=record.trained_commit,
+        manifest_sha256=record.manifest_sha256,
+        other_data=record.other_data,
+    )
