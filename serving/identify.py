@@ -5,9 +5,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from models.answer import PlantAnswer
+from models.answer import PlantAnswer, Question
 from models.bundle import Bundle
 from models.errors import PictureError
 from serving.admission import Admission, AdmittedRequest
@@ -31,8 +30,11 @@ class Answer(msgspec.Struct, frozen=True):
     bundle: Bundle
     """The bundle that answered; a reload may have replaced it since."""
     plant: PlantAnswer
+    question: Question
     sizes: tuple[PictureSize, ...]
     """One per picture, in the order of the request."""
+    warnings: tuple[str, ...]
+    """A sentence for each part of the question that was ignored."""
 
 
 class _PendingAnswer:
@@ -80,6 +82,7 @@ class Identifier:
         Raises:
             Overloaded: The pictures ahead leave too little time before the deadline.
             BadPicture: A picture was refused.
+            BadParameter: The bundle knows none of the taxa that the client asks for.
             RunFailed: The network fails on these pictures.
             TimedOut: The deadline passed.
             ClientLeft: The client disconnected.
@@ -98,6 +101,7 @@ class Identifier:
         finally:
             disconnected.cancel()
         self._admission.record_answer(request)
+        self._metrics.verdict(answer.plant.verdict.rank)
         return answer
 
     def _start(self, pictures: Sequence[bytes], asked: Asked) -> _PendingAnswer:
@@ -121,14 +125,15 @@ class Identifier:
 
     async def _answer(self, pending: _PendingAnswer, pictures: Sequence[bytes], asked: Asked) -> Answer:
         with self._live_bundle.current.in_use() as loaded:
+            question, warnings = loaded.question(asked)
             decoded = await self._decode_all(pictures, loaded)
             pending.stage = "run"
             alone = self._admission.num_pictures == 1
-            logits = await loaded.scheduler.run([picture.pixels for picture in decoded], alone=alone)
+            output = await loaded.scheduler.run([picture.pixels for picture in decoded], alone=alone)
             with self._metrics.stage("rank"):
-                ranking = loaded.rank(np.asarray(logits), asked.top_k)
+                plant = loaded.answer(output, question)
             sizes = tuple(PictureSize(picture.width, picture.height) for picture in decoded)
-            return Answer(loaded.bundle, ranking, sizes)
+            return Answer(loaded.bundle, plant, question, sizes, warnings)
 
     async def _decode_all(self, pictures: Sequence[bytes], loaded: LoadedBundle) -> list[Decoded]:
         """Decodes every picture before any network run, so that a request with a bad picture needs no run."""

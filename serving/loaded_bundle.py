@@ -7,30 +7,32 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import structlog
 from PIL import Image
 
 from models.answer import PlantAnswer, Question, answer_plant
 from models.bundle import Bundle, Precision, load_bundle
+from models.calibration import Calibration
 from models.errors import BundleError, InputError
 from models.golden import check_golden
 from models.preprocess import InputSpec
-from models.session import NetworkSession, OnnxSession
+from models.session import NetworkOutput, NetworkSession, OnnxSession
 from models.taxon_names import TaxonNames
-from models.taxonomy import Taxonomy
+from models.taxonomy import Taxon, Taxonomy
 from serving.cores import available_cores
 from serving.decoding.pool import Decoded
 from serving.errors import RunFailed
 from serving.metrics import Metrics
+from serving.parameters import Asked
 from serving.scheduling.networks import choose_policy, choose_precision, open_networks
 from serving.scheduling.policies import RunMode, SchedulingPolicy
 from serving.scheduling.scheduler import Scheduler
 from serving.scheduling.workers import run_in_daemon_thread
 from serving.settings import Settings, find_bundle
+from serving.taxa_lists import TaxaLists, TaxaSelector, read_taxa_lists
 
-Logits = npt.NDArray[np.float32]
 _GRADIENT_PX: Final = 96
+_WARM_UP_COVERAGE: Final = 0.9
 
 _log = structlog.get_logger(__name__)
 
@@ -65,6 +67,7 @@ class LoadedBundle:
         networks: An open session of that network for each mode of the policy.
         policy: Schedules the network runs.
         metrics: Records the time of each run.
+        taxa_lists: The lists of taxa that requests can name.
     """
 
     def __init__(
@@ -74,14 +77,16 @@ class LoadedBundle:
         networks: Mapping[RunMode, NetworkSession],
         policy: SchedulingPolicy,
         metrics: Metrics,
+        *,
+        taxa_lists: TaxaLists,
     ) -> None:
         self.bundle, self.precision, self.policy = bundle, precision, policy
         self.names = TaxonNames(bundle.taxonomy)
+        self._selector = TaxaSelector(self.names, taxa_lists)
         self.scheduler = Scheduler(networks, policy, metrics)
         first = networks["throughput"]
         self.providers = first.providers if isinstance(first, OnnxSession) else ()
-        self._network = bundle.network(precision)
-        self._answer_model = bundle.answer_model(precision)
+        self.answer_model = bundle.answer_model(precision)
         self._num_users = 0
         self._retired = False
 
@@ -95,31 +100,61 @@ class LoadedBundle:
         """The taxa that the network can name."""
         return self.bundle.taxonomy
 
-    def rank(self, logits: Logits, top_k: int) -> PlantAnswer:
-        """Ranks the taxa by the logits of all pictures of one plant, shape (num_pictures, num_outputs).
+    @property
+    def calibration(self) -> Calibration:
+        """The tables of the network that is open."""
+        return self.answer_model.calibration
+
+    def num_calibration_plants(self, taxon: Taxon) -> int | None:
+        """Returns how many plants of a taxon calibrated the candidate sets, or None without a table."""
+        table = self.calibration.conformal
+        return None if table is None else int(table.num_plants_T[self.taxonomy.taxa.index(taxon)])
+
+    def question(self, asked: Asked) -> tuple[Question, tuple[str, ...]]:
+        """Translates what a client asks for into a question about this bundle.
+
+        Returns:
+            The question, and a sentence for each part that is ignored.
 
         Raises:
-            RunFailed: A logit is not finite, for example because half precision overflowed on one picture.
+            BadParameter: The bundle knows none of the names in `taxa`, or a list does not exist.
         """
-        if not np.isfinite(logits).all():
+        allowed = self._selector.select(asked.taxa)
+        warnings = list(allowed.warnings)
+        if asked.coverage is not None and self.calibration.conformal is None:
+            warnings.append("The parameter 'coverage' was ignored: this model has no table for candidate sets.")
+        return Question(asked.top_k, asked.coverage, asked.coverage_kind, allowed.allowed_T), tuple(warnings)
+
+    def answer(self, output: NetworkOutput, question: Question) -> PlantAnswer:
+        """Answers a question about the plant that all pictures show.
+
+        Args:
+            output: Logits and features, a row for each picture.
+            question: What the client wants to know.
+
+        Raises:
+            RunFailed: A value is not finite, for example because half precision overflowed on one picture.
+        """
+        if not _is_finite(output):
             raise RunFailed("the network fails on the picture", remedy="send another picture of the plant")
-        without_features = np.zeros((len(logits), 0), dtype=np.float32)
-        return answer_plant(logits, without_features, self._answer_model, Question(top_k))
+        return answer_plant(output.logits, output.features, self.answer_model, question)
 
     async def warm_up(self, decoder: PictureDecoder) -> None:
-        """Sends a picture through decoding, network and ranking, and checks the logits.
+        """Sends a picture through decoding, network and answer, and checks the logits.
 
         Raises:
-            BundleError: The logits are not finite, or differ from those that were sealed with the bundle.
+            BundleError: Logits or features are not finite, or the logits differ from those that were sealed with the
+                bundle.
         """
         golden = self.bundle.golden()
         picture = await decoder.decode(golden.picture if golden else _gradient_picture(), self.spec)
         runs = await self.scheduler.warm_up(picture.pixels)
-        for logits in runs:
-            _require_finite(logits)
-            if golden is not None:
-                check_golden(golden, self.precision, logits, self._network.temperature)
-        self.rank(runs[:1], top_k=1)
+        _require_finite(runs)
+        if golden is not None:
+            for logits in runs.logits:
+                check_golden(golden, self.precision, logits, self.answer_model.temperature)
+        first = NetworkOutput(runs.logits[:1], runs.features[:1])
+        self.answer(first, Question(coverage=_WARM_UP_COVERAGE))  # uses every table, and fails if one has a wrong shape
 
     @contextmanager
     def in_use(self) -> Iterator["LoadedBundle"]:
@@ -219,14 +254,15 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
     """Verifies and opens the bundle that the settings name, without warming it up.
 
     Args:
-        settings: Give the bundle, the precision, the device, and how network runs share the device.
+        settings: Give the bundle, the precision, the device, how network runs share the device, and the lists of taxa.
         metrics: Records the time of each run.
         session: Replaces the bundle's network; for tests.
 
     Raises:
-        InputError: The bundle, the precision or the provider cannot be used.
+        InputError: The bundle, the precision, the provider or the lists of taxa cannot be used.
     """
     cuda = settings.provider == "cuda"
+    taxa_lists = read_taxa_lists(settings.taxa_lists)
     bundle = load_bundle(find_bundle(settings))
     for warning in bundle.warnings:
         _log.warning("bundle_warning", warning=warning)
@@ -239,7 +275,7 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
         if session is None
         else dict.fromkeys(policy.num_threads_by_mode, session)
     )
-    return LoadedBundle(bundle, precision, networks, policy, metrics)
+    return LoadedBundle(bundle, precision, networks, policy, metrics, taxa_lists=taxa_lists)
 
 
 def _not_running(error: Exception) -> BundleError:
@@ -247,13 +283,18 @@ def _not_running(error: Exception) -> BundleError:
     return BundleError("the network does not run", value=reason, remedy="export the bundle again")
 
 
-def _require_finite(logits: Logits) -> None:
-    if not np.isfinite(logits).all():
-        raise BundleError(
-            "the network's logits are not finite",
-            value=f"{np.count_nonzero(~np.isfinite(logits))} of {logits.size} NaN or infinite",
-            remedy="export the bundle again, or choose another precision",
-        )
+def _is_finite(output: NetworkOutput) -> bool:
+    return all(bool(np.isfinite(values).all()) for values in output)
+
+
+def _require_finite(output: NetworkOutput) -> None:
+    for name, values in zip(("logits", "features"), output, strict=True):
+        if not np.isfinite(values).all():
+            raise BundleError(
+                f"the network's {name} are not finite",
+                value=f"{np.count_nonzero(~np.isfinite(values))} of {values.size} NaN or infinite",
+                remedy="export the bundle again, or choose another precision",
+            )
 
 
 def _gradient_picture() -> bytes:

@@ -7,6 +7,8 @@ from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
+from models.verdict import VerdictRank
+
 Stage = Literal["read", "wait", "decode", "queue", "run", "rank"]
 """Stages of an identify request: upload, wait for a decoder, decode, wait for a network run, run, rank."""
 CancelledStage = Literal["read", "decode", "run"]
@@ -43,6 +45,7 @@ class Metrics:
             "botanify_decode_failures", "Pictures refused, by problem code.", ["code", "format"]
         )
         self._refusals = counter("botanify_refusals", "Requests refused, by problem code.", ["code"])
+        self._verdicts = counter("botanify_verdicts", "Answers, by the rank of their verdict.", ["rank"])
         self._cancellations = counter("botanify_cancellations", "Clients that disconnected, by stage.", ["stage"])
         self._restarts = counter(
             "botanify_restarts", "Decoder processes and network workers that failed and were replaced.", ["part"]
@@ -67,6 +70,10 @@ class Metrics:
     def refusal(self, code: str) -> None:
         """Counts one refused request."""
         self._refusals.labels(code).inc()
+
+    def verdict(self, rank: VerdictRank) -> None:
+        """Counts one answer."""
+        self._verdicts.labels(rank).inc()
 
     def cancellation(self, stage: CancelledStage) -> None:
         """Counts one client that disconnected before its answer was ready."""

@@ -1,11 +1,37 @@
 """The JSON record of `/model`. Fields may be added, but never renamed or removed."""
 
+from typing import Final
+
 import msgspec
+import numpy as np
 
 from models.bundle import Architecture, CommercialUse, Metric, Precision
 from models.preprocess import InputSpec
-from models.verdict import Thresholds
+from models.verdict import Promises, Thresholds
 from serving.loaded_bundle import LoadedBundle
+
+_LISTED_UNCALIBRATED: Final = 100
+
+
+class CalibrationFacts(msgspec.Struct, frozen=True):
+    """What the scores, the verdict and the candidate sets of the model were fitted on."""
+
+    data: str
+    """Data and split, in words."""
+    fitted: str
+    """Day of the fit, UTC."""
+    num_plants: int
+    """Number of calibration plants; pictures of one plant count once."""
+    num_pictures: int
+    """Number of calibration pictures."""
+    num_negatives: int
+    """Number of pictures without a plant that the plant score was fitted on."""
+    num_uncalibrated_taxa: int | None
+    """Number of taxa without calibration plants; null if the model gives no candidate sets."""
+    uncalibrated_taxa: tuple[str, ...]
+    """Ids of these taxa, at most 100."""
+    ece: Metric | None
+    """Expected calibration error on the test split, with its interval if that was measured; null if not measured."""
 
 
 class SourceView(msgspec.Struct, frozen=True):
@@ -46,6 +72,10 @@ class ModelCard(msgspec.Struct, frozen=True):
     """How network runs share the device, in words."""
     thresholds: Thresholds
     """For each rank, the least probability at which the verdict names it."""
+    promises: Promises
+    """For each rank, what calibration plants prove about the names given; null if there were too few to prove one."""
+    calibration: CalibrationFacts | None
+    """What the tables of the model were fitted on; null if it has none."""
     metrics: tuple[Metric, ...]
     sources: list[SourceView]
     """The data sets that the network was trained on, with their licenses."""
@@ -79,7 +109,9 @@ def model_card(loaded: LoadedBundle) -> ModelCard:
         precision=precision,
         providers=loaded.providers,
         scheduling=loaded.policy.describe(),
-        thresholds=bundle.network(precision).thresholds,
+        thresholds=loaded.answer_model.thresholds,
+        promises=loaded.answer_model.promises,
+        calibration=_calibration_facts(loaded),
         metrics=record.metrics,
         sources=[SourceView(**msgspec.structs.asdict(each), licences=each.licenses) for each in record.sources],
         trained_on=record.trained_on,
@@ -88,4 +120,22 @@ def model_card(loaded: LoadedBundle) -> ModelCard:
         trained_commit=record.trained_commit,
         manifest_sha256=record.manifest_sha256,
         other_data=record.other_data,
+    )
+
+
+def _calibration_facts(loaded: LoadedBundle) -> CalibrationFacts | None:
+    fitted_on, table = loaded.calibration.fitted_on, loaded.calibration.conformal
+    if fitted_on is None:
+        return None
+    uncalibrated = () if table is None else np.flatnonzero(table.num_plants_T == 0)[:_LISTED_UNCALIBRATED]
+    metrics = (*loaded.bundle.network(loaded.precision).metrics, *loaded.bundle.record.metrics)
+    return CalibrationFacts(
+        data=fitted_on.data,
+        fitted=fitted_on.date,
+        num_plants=fitted_on.num_plants,
+        num_pictures=fitted_on.num_pictures,
+        num_negatives=fitted_on.num_negatives,
+        num_uncalibrated_taxa=None if table is None else table.num_uncalibrated_taxa,
+        uncalibrated_taxa=tuple(loaded.taxonomy.taxa[position].taxon_id for position in uncalibrated),
+        ece=next((metric for metric in metrics if metric.name == "ece"), None),
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from litestar import Request, Response, Router
 from litestar.enums import MediaType
@@ -25,8 +25,9 @@ from litestar.openapi.spec import (
     SecurityScheme,
 )
 
+from models.candidates import CoverageKind
 from serving.pages import WEB
-from serving.parameters import DEFAULT_K, MAX_IMAGES, MAX_K
+from serving.parameters import DEFAULT_K, MAX_COVERAGE, MAX_IMAGES, MAX_K, MAX_NAME_LENGTH, MAX_TAXA, MIN_COVERAGE
 from serving.problems import MEDIA_TYPE, codes_by_status
 from serving.schemas import Problem
 
@@ -52,6 +53,25 @@ _PARAMETERS: Final[dict[str, Schema]] = {
         maximum=MAX_K,
         default=DEFAULT_K,
         description="Maximum number of taxa, genera and families to list",
+    ),
+    "coverage": Schema(
+        type=OpenAPIType.NUMBER,
+        minimum=MIN_COVERAGE,
+        maximum=MAX_COVERAGE,
+        description="How often the candidate set shall include the right taxon; without it there is no candidate set",
+    ),
+    "coverage_kind": Schema(
+        type=OpenAPIType.STRING,
+        enum=list(get_args(CoverageKind)),
+        default="marginal",
+        description="Whether the coverage holds for the mean plant (marginal) or for the mean taxon (macro)",
+    ),
+    "taxa": Schema(
+        type=OpenAPIType.ARRAY,
+        items=Schema(type=OpenAPIType.STRING, max_length=MAX_NAME_LENGTH),
+        max_items=MAX_TAXA,
+        description="The taxa that can be the answer, repeated: names of genera, families and species, synonyms, "
+        "common names, or `list:NAME` for a list that the operator keeps",
     ),
 }
 

@@ -15,7 +15,7 @@ from serving.access.control import AccessControl
 from serving.access.deadlines import preferred_deadline
 from serving.admission import Admission
 from serving.bodies import Body, BodyLimits, expected_bytes, read_body, unknown_warnings
-from serving.errors import BadParameter, ClientLeft, ReloadRefused, UnknownTaxon
+from serving.errors import ClientLeft, ReloadRefused, UnknownTaxon
 from serving.identify import Identifier
 from serving.loaded_bundle import LiveBundle
 from serving.metrics import Metrics
@@ -28,10 +28,16 @@ from serving.openapi import (
     whole_number_schema,
 )
 from serving.pages import page, static_files
-from serving.parameters import MAX_FIELD_BYTES, parse_parameters, parse_whole_number
+from serving.parameters import (
+    MAX_FIELD_BYTES,
+    MAX_NAME_LENGTH,
+    check_name_length,
+    parse_parameters,
+    parse_whole_number,
+)
 from serving.readiness import Readiness
 from serving.schemas import Health, Identification, identification
-from serving.species import MAX_NAME_LENGTH, SpeciesDetail, SpeciesList, species_detail, species_list
+from serving.species import SpeciesDetail, SpeciesList, species_detail, species_list
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -85,6 +91,7 @@ async def identify(
     deps.readiness.require_warm()
     query = request.query_params.dict()
     asked = parse_parameters(query)
+    deps.live_bundle.current.question(asked)  # refuses names that it does not know
     longest_s = deps.limits.deadline_s
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), longest_s)
     with deps.admission.enter(expected_bytes(request.headers, deps.limits.body)) as admitted:
@@ -98,7 +105,7 @@ async def identify(
             deadline_s=wanted_s or longest_s,
             client_left=_client_left(request.receive),
         )
-    warnings = [*_unknown_parameters(request, MAX_FIELD_BYTES), *body.warnings]
+    warnings = [*_unknown_parameters(request, MAX_FIELD_BYTES), *body.warnings, *answer.warnings]
     headers = {} if wanted_s is None else {"Preference-Applied": f"wait={wanted_s:g}"}
     return Response(identification(_request_id(request), answer, warnings), headers=headers)
 
@@ -131,13 +138,7 @@ async def species(
     """Finds taxa by the first letters of a word in one of their names, and says whether the model knows the name."""
     _authorize(deps.access, request)
     max_taxa = parse_whole_number("limit", limit, _MAX_LIMIT)
-    if len(q) > MAX_NAME_LENGTH:
-        raise BadParameter(
-            "the parameter `q` is too long",
-            value=f"{len(q)} characters",
-            limit=f"at most {MAX_NAME_LENGTH}",
-            remedy="search for the start of one name",
-        )
+    check_name_length("q", q)
     names, warnings = deps.live_bundle.current.names, _unknown_parameters(request, {"q", "limit"})
     # In a thread, because it compares every name, which is slow for many taxa.
     return await asyncio.to_thread(species_list, _request_id(request), q, max_taxa, names, warnings)
@@ -159,14 +160,15 @@ def taxon(
 ) -> SpeciesDetail:
     """Describes one taxon: its accepted name with the author, its synonyms and its common names."""
     _authorize(deps.access, request)
-    found = deps.live_bundle.current.taxonomy.by_id.get(taxon_id)
+    loaded = deps.live_bundle.current
+    found = loaded.taxonomy.by_id.get(taxon_id)
     if found is None:
         raise UnknownTaxon(
             "the model has no taxon with this id",
             value=repr(taxon_id[:40]),
             remedy="look for its name with /species?q=",
         )
-    return species_detail(_request_id(request), found)
+    return species_detail(_request_id(request), found, loaded.num_calibration_plants(found))
 
 
 @get(

@@ -1,14 +1,18 @@
 """The JSON records of the HTTP API. Fields may be added, but never renamed or removed."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
 from models.bundle import Bundle
+from models.candidates import CoverageKind
 from models.ranking import RankedGroup, RankedTaxon
 from models.taxonomy import Rank
-from models.verdict import VerdictRank
+from models.verdict import Promise, VerdictRank
 from serving.identify import Answer
+
+_Ranked = TypeVar("_Ranked", RankedTaxon, RankedGroup)
 
 
 class ModelName(msgspec.Struct, frozen=True):
@@ -30,6 +34,9 @@ class VerdictView(msgspec.Struct, frozen=True):
     """Probability in [0, 1]."""
     reason: str
     """The reason, as a sentence."""
+    promise: Promise | None
+    """What calibration plants prove about names of this rank; null if nothing is proved, no name is given, or the
+    request chose the taxa."""
 
 
 class Prediction(msgspec.Struct, frozen=True):
@@ -59,6 +66,25 @@ class GroupScore(msgspec.Struct, frozen=True):
     """Probability in [0, 1]."""
 
 
+class CandidatesView(msgspec.Struct, frozen=True):
+    """The smallest set of taxa that includes the right one as often as the request asked for."""
+
+    coverage: float
+    """How often the set includes the right taxon, as the request asked."""
+    kind: CoverageKind
+    """Whether the coverage holds for the mean plant (marginal) or for the mean taxon (macro)."""
+    guarantee: CoverageKind | None
+    """The kind of coverage that is guaranteed; null if the request chose the taxa."""
+    num_taxa: int
+    """Number of taxa in the set."""
+    score: float
+    """Probability of the whole set."""
+    taxa: list[Prediction]
+    """The taxa of the set, the best candidate first; at most 100."""
+    num_uncalibrated_taxa: int
+    """Number of taxa of the model without calibration plants, about which the coverage says little."""
+
+
 class ImageView(msgspec.Struct, frozen=True):
     """A picture of the request."""
 
@@ -68,6 +94,12 @@ class ImageView(msgspec.Struct, frozen=True):
     """Width after the EXIF rotation, px."""
     height: int
     """Height after the EXIF rotation, px."""
+    plant_score: float | None
+    """Probability that it shows a plant; null if the model has no table for it."""
+    weight: float
+    """Share of this picture in the answer; the shares of all pictures sum to 1."""
+    predictions: list[Prediction]
+    """The three most likely taxa on this picture alone."""
 
 
 class Identification(msgspec.Struct, frozen=True):
@@ -79,6 +111,12 @@ class Identification(msgspec.Struct, frozen=True):
     predictions: list[Prediction]
     genera: list[GroupScore]
     families: list[GroupScore]
+    plant_score: float | None
+    """Probability that the pictures show a plant; null if the model has no table for it."""
+    candidates: CandidatesView | None
+    """The candidate set; null without the parameter `coverage`, or if the model has no table for it."""
+    discarded_mass: float | None
+    """Probability of the taxa outside of the parameter `taxa`; null without it."""
     images: list[ImageView]
     warnings: list[str]
     """A sentence for each part of the request that was ignored."""
@@ -111,18 +149,62 @@ class Health(msgspec.Struct, frozen=True):
 
 def identification(request_id: str, answer: Answer, warnings: list[str]) -> Identification:
     """Builds the response to an identify request."""
-    ranking = answer.plant
-    verdict = ranking.verdict
+    plant = answer.plant
     return Identification(
         request_id=request_id,
         model=_model_name(answer.bundle),
-        verdict=VerdictView(verdict.rank, verdict.name, verdict.score, verdict.reason),
-        predictions=[_prediction(position, ranked) for position, ranked in enumerate(ranking.taxa, start=1)],
-        genera=_group_scores(ranking.genera),
-        families=_group_scores(ranking.families),
-        images=[ImageView(index, size.width, size.height) for index, size in enumerate(answer.sizes)],
+        verdict=VerdictView(**msgspec.structs.asdict(plant.verdict)),
+        predictions=_predictions(plant.taxa, answer),
+        genera=_group_scores(plant.genera, answer),
+        families=_group_scores(plant.families, answer),
+        plant_score=plant.plant_score,
+        candidates=_candidates(answer),
+        discarded_mass=plant.discarded_mass,
+        images=_images(answer),
         warnings=warnings,
     )
+
+
+def _candidates(answer: Answer) -> CandidatesView | None:
+    found, question = answer.plant.candidates, answer.question
+    if found is None or question.coverage is None:
+        return None
+    return CandidatesView(
+        coverage=question.coverage,
+        kind=question.coverage_kind,
+        guarantee=found.guarantee,
+        num_taxa=found.num_taxa,
+        score=found.score,
+        taxa=_predictions(found.taxa, answer),
+        num_uncalibrated_taxa=found.num_uncalibrated_taxa,
+    )
+
+
+def _images(answer: Answer) -> list[ImageView]:
+    return [
+        ImageView(
+            index=index,
+            width=size.width,
+            height=size.height,
+            plant_score=picture.plant_score,
+            weight=picture.weight,
+            predictions=_predictions(picture.taxa, answer),
+        )
+        for index, (size, picture) in enumerate(zip(answer.sizes, answer.plant.pictures, strict=True))
+    ]
+
+
+def _predictions(ranked: Sequence[RankedTaxon], answer: Answer) -> list[Prediction]:
+    return [_prediction(position, each) for position, each in enumerate(_possible(ranked, answer), start=1)]
+
+
+def _group_scores(groups: Sequence[RankedGroup], answer: Answer) -> list[GroupScore]:
+    return [GroupScore(group.name, group.score) for group in _possible(groups, answer)]
+
+
+def _possible(ranked: Sequence[_Ranked], answer: Answer) -> Sequence[_Ranked]:
+    """Leaves out what the request ruled out, which has the probability 0."""
+    return ranked if answer.question.allowed_T is None else [each for each in ranked if each.score > 0]
 
 
 def _prediction(position: int, ranked: RankedTaxon) -> Prediction:
@@ -138,10 +220,6 @@ def _prediction(position: int, ranked: RankedTaxon) -> Prediction:
         gbif_id=taxon.gbif_id,
         score=ranked.score,
     )
-
-
-def _group_scores(groups: Sequence[RankedGroup]) -> list[GroupScore]:
-    return [GroupScore(group.name, group.score) for group in groups]
 
 
 def _model_name(bundle: Bundle) -> ModelName:

@@ -11,8 +11,6 @@ import msgspec
 from models.taxon_names import FoundTaxon, KnownName, MatchKind, TaxonNames
 from models.taxonomy import Rank, Taxon
 
-MAX_NAME_LENGTH: Final = 200
-"""Maximum number of characters of a name that a client sends."""
 SpeciesStatus = Literal["known", "synonym", "not_in_model"]
 _NUM_NAMED: Final = 3  # taxa that a message names
 
@@ -76,8 +74,8 @@ class SpeciesDetail(msgspec.Struct, frozen=True):
     """Empty if unknown."""
     gbif_id: int | None
     """Key in the GBIF backbone taxonomy, if known."""
-    num_calibration_pictures: int | None
-    """Number of pictures of this taxon that its scores were calibrated on; null if the bundle does not say."""
+    num_calibration_plants: int | None
+    """Number of plants of this taxon on which candidate sets were calibrated; null if the bundle has none."""
 
 
 def species_list(request_id: str, query: str, limit: int, names: TaxonNames, warnings: list[str]) -> SpeciesList:
@@ -102,7 +100,7 @@ def species_list(request_id: str, query: str, limit: int, names: TaxonNames, war
     )
 
 
-def species_detail(request_id: str, taxon: Taxon) -> SpeciesDetail:
+def species_detail(request_id: str, taxon: Taxon, num_calibration_plants: int | None) -> SpeciesDetail:
     """Builds the response about one taxon."""
     return SpeciesDetail(
         request_id=request_id,
@@ -115,7 +113,7 @@ def species_detail(request_id: str, taxon: Taxon) -> SpeciesDetail:
         genus=taxon.genus,
         family=taxon.family,
         gbif_id=taxon.gbif_id,
-        num_calibration_pictures=None,
+        num_calibration_plants=num_calibration_plants,
     )
 
 

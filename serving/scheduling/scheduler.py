@@ -4,9 +4,10 @@ All of its code except the runs themselves executes on the event loop, so no loc
 """
 
 import asyncio
+import itertools
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -14,13 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from models.session import NetworkSession
+from models.session import NetworkOutput, NetworkSession
 from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
 from serving.scheduling.policies import NextRun, RunMode, SchedulingPolicy, padded_batch_size
 from serving.scheduling.workers import Worker
 
 Array = npt.NDArray[np.float32]
+Row = tuple[Array, Array]
+"""Logits and features of one picture."""
 
 _RUN_TIMEOUT_S: Final = 15.0  # a picture takes 0.15 s on one core; a run that takes 100 times as long has hung
 _WARM_UP_TIMEOUT_S: Final = 300.0  # for every batch size in every mode and worker; a GPU also loads its kernels
@@ -31,10 +34,10 @@ _log = structlog.get_logger(__name__)
 
 
 class _QueuedPicture:
-    """One picture and the future of its logits."""
+    """One picture and the future of its logits and features."""
 
-    def __init__(self, pixels: Array, *, alone: bool, logits: "asyncio.Future[Array]") -> None:
-        self.pixels, self.alone, self.logits = pixels, alone, logits
+    def __init__(self, pixels: Array, *, alone: bool, output: "asyncio.Future[Row]") -> None:
+        self.pixels, self.alone, self.output = pixels, alone, output
         self.queued_at = time.perf_counter()
         self.has_failed = False
         """Whether a run with this picture failed; the picture is then retried in a run of its own."""
@@ -96,14 +99,14 @@ class Scheduler:
         """
         return self._is_healthy and not self._is_closed
 
-    async def warm_up(self, pixels: Array) -> Array:
+    async def warm_up(self, pixels: Array) -> NetworkOutput:
         """Runs a picture in every mode and batch size that the policy uses; `run` may be called afterwards.
 
         Args:
             pixels: Shape (3, height, width), normalized; kept as the input of later health checks.
 
         Returns:
-            The logits of each run, shape (num_runs, num_outputs).
+            A row for each run.
         """
         for _ in range(self.policy.num_workers):
             self._add_worker()
@@ -112,10 +115,10 @@ class Scheduler:
             rows = await asyncio.gather(*(self._warm_up_worker(worker, pixels) for worker in self._idle))
         self._warm_up_pixels, self._is_healthy = pixels, True
         self._monitor = asyncio.create_task(self._monitor_workers())
-        return np.concatenate(rows)
+        return _stack(itertools.chain.from_iterable(rows))
 
-    async def run(self, inputs: Sequence[Array], *, alone: bool = False) -> Array:
-        """Returns the logits of some pictures.
+    async def run(self, inputs: Sequence[Array], *, alone: bool = False) -> NetworkOutput:
+        """Returns the logits and features of some pictures.
 
         If the caller is cancelled, pictures whose run has not started are dropped.
 
@@ -124,7 +127,7 @@ class Scheduler:
             alone: Whether the service works on no other pictures.
 
         Returns:
-            Shape (num_pictures, num_outputs).
+            A row for each picture.
 
         Raises:
             RunFailed: The network fails on one of these pictures, but not on others.
@@ -136,14 +139,14 @@ class Scheduler:
             raise _network_failed()
         loop = asyncio.get_running_loop()
         alone = alone and len(inputs) == 1
-        pictures = [_QueuedPicture(pixels, alone=alone, logits=loop.create_future()) for pixels in inputs]
+        pictures = [_QueuedPicture(pixels, alone=alone, output=loop.create_future()) for pixels in inputs]
         self._queue.extend(pictures)
         self._start_runs()
         try:
-            return np.stack(await asyncio.gather(*(picture.logits for picture in pictures)))
+            return _stack(await asyncio.gather(*(picture.output for picture in pictures)))
         finally:
-            for picture in pictures:  # after a failure or a cancellation the other logits are not needed
-                picture.logits.cancel()
+            for picture in pictures:  # after a failure or a cancellation the other outputs are not needed
+                picture.output.cancel()
             self._drop_cancelled()
 
     def close(self) -> None:
@@ -153,18 +156,19 @@ class Scheduler:
             if task is not None:
                 task.cancel()
         for picture in self._queue:
-            picture.logits.cancel()
+            picture.output.cancel()
         self._drop_cancelled()
         for worker in [*self._idle, *self._running]:
             worker.stop()
 
-    async def _warm_up_worker(self, worker: Worker, pixels: Array) -> Array:
-        runs = [
+    async def _warm_up_worker(self, worker: Worker, pixels: Array) -> list[Row]:
+        """Returns the logits and features of the first picture of each run."""
+        runs: list[list[Row]] = [
             await worker.run(partial(_run_batch, network, [pixels] * size, size))
             for network in self._networks.values()
             for size in self.policy.batch_sizes
         ]
-        return np.stack([logits[0] for logits in runs])
+        return [rows[0] for rows in runs]
 
     # ---- the queue
 
@@ -182,7 +186,7 @@ class Scheduler:
         self._metrics.queued.set(len(self._queue))
 
     def _next_run(self) -> _Run | None:
-        while self._queue and self._queue[0].logits.done():
+        while self._queue and self._queue[0].output.done():
             self._queue.popleft()
         if not self._queue:
             return None
@@ -196,7 +200,7 @@ class Scheduler:
         taken: list[_QueuedPicture] = []
         while self._queue and len(taken) < chosen.num_pictures:
             picture = self._queue[0]
-            if not picture.logits.done():
+            if not picture.output.done():
                 if picture.has_failed and taken:
                     break
                 taken.append(picture)
@@ -207,22 +211,22 @@ class Scheduler:
 
     def _drop_cancelled(self) -> None:
         """Removes pictures whose caller no longer waits."""
-        self._queue = deque(picture for picture in self._queue if not picture.logits.done())
+        self._queue = deque(picture for picture in self._queue if not picture.output.done())
         self._metrics.queued.set(len(self._queue))
 
     # ---- results and retries
 
-    def _on_run_done(self, worker: Worker, logits: Array | None, error: BaseException | None) -> None:
+    def _on_run_done(self, worker: Worker, rows: list[Row] | None, error: BaseException | None) -> None:
         run = self._running.pop(worker)
         self._idle.append(worker)
         self._metrics.observe_stage("run", time.perf_counter() - run.started_at)
-        if logits is None:
+        if rows is None:
             self._retry(run, error)
         else:
             self._is_healthy = True
-            for picture, row in zip(run.pictures, logits, strict=False):  # padding rows come last
-                if not picture.logits.done():
-                    picture.logits.set_result(row)
+            for picture, row in zip(run.pictures, rows, strict=False):  # padding rows come last
+                if not picture.output.done():
+                    picture.output.set_result(row)
         self._start_runs()
 
     def _retry(self, run: _Run, error: BaseException | None) -> None:
@@ -245,13 +249,13 @@ class Scheduler:
     async def _fail(self, picture: _QueuedPicture) -> None:
         """Fails a picture, with an error that names the picture or the network as the cause."""
         is_healthy = await self._check_network()
-        if picture.logits.done():
+        if picture.output.done():
             return
         if is_healthy:
             error = RunFailed("the network fails on the picture", remedy="send another picture of the plant")
-            picture.logits.set_exception(error)
+            picture.output.set_exception(error)
         else:
-            picture.logits.set_exception(_network_failed())
+            picture.output.set_exception(_network_failed())
 
     # ---- health
 
@@ -307,9 +311,13 @@ def _network_failed() -> NotReady:
     return NotReady("the network does not run", retry_after_s=5, remedy="try again later")
 
 
-def _run_batch(network: NetworkSession, pixels: Sequence[Array], size: int) -> Array:
+def _run_batch(network: NetworkSession, pixels: Sequence[Array], size: int) -> list[Row]:
     """Runs pictures as a batch of `size`, padded with zeros; a single picture is not copied."""
-    if size == 1:
-        return network.run(pixels[0][np.newaxis]).logits
     padding = [np.zeros_like(pixels[0])] * (size - len(pixels))
-    return network.run(np.stack([*pixels, *padding])).logits
+    output = network.run(pixels[0][np.newaxis] if size == 1 else np.stack([*pixels, *padding]))
+    return list(zip(output.logits, output.features, strict=True))
+
+
+def _stack(rows: Iterable[Row]) -> NetworkOutput:
+    logits, features = zip(*rows, strict=True)
+    return NetworkOutput(np.stack(logits), np.stack(features))

@@ -52,11 +52,14 @@ def expected_scores(*pictures):
 def test_answer_has_every_field(client):
     answer = identify(client, jpeg(RED, (64, 48)))
     assert set(answer) == {
-        "request_id", "model", "verdict", "predictions", "genera", "families", "images", "warnings"
+        "request_id", "model", "verdict", "predictions", "genera", "families", "images", "warnings",
+        "plant_score", "candidates", "discarded_mass",
     }  # fmt: skip
     assert answer["model"] == {"name": "tiny", "version": "0.0.1", "label_hash": TAXONOMY.label_hash}
-    assert set(answer["verdict"]) == {"rank", "name", "score", "reason"}
-    assert answer["images"] == [{"index": 0, "width": 64, "height": 48}]
+    assert set(answer["verdict"]) == {"rank", "name", "score", "reason", "promise"}
+    (image,) = answer["images"]
+    assert image.pop("predictions") == answer["predictions"][:3]
+    assert image == {"index": 0, "width": 64, "height": 48, "plant_score": None, "weight": 1.0}
     assert answer["warnings"] == []
     first = answer["predictions"][0]
     assert first == {
@@ -83,7 +86,7 @@ def test_several_pictures_are_averaged_in_logits(client):
     answer = identify(client, *pictures)
     assert scores(answer) == pytest.approx(expected_scores(*pictures), abs=1e-5)
     assert [image["index"] for image in answer["images"]] == [0, 1, 2]
-    assert answer["images"][2] == {"index": 2, "width": 20, "height": 90}
+    assert (answer["images"][2]["width"], answer["images"][2]["height"]) == (20, 90)
 
 
 def test_genera_and_families_sum_their_taxa(client):
@@ -173,7 +176,7 @@ def test_rotated_phone_photo_is_answered_like_the_upright_one(client):
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees clockwise for display
     answer = identify(client, encode(rotated, "PNG", exif=exif))
-    assert answer["images"] == [{"index": 0, "width": 60, "height": 180}]
+    assert (answer["images"][0]["width"], answer["images"][0]["height"]) == (60, 180)
     assert scores(answer) == pytest.approx(scores(identify(client, encode(upright, "PNG"))), abs=1e-6)
 
 

@@ -220,7 +220,7 @@ def test_content_length_that_is_not_a_number_is_malformed(client):
 def test_internal_error_is_a_problem_document_without_its_cause(start, monkeypatch):
     client = start()
     with monkeypatch.context() as patch:
-        patch.setattr(LoadedBundle, "rank", fail)
+        patch.setattr(LoadedBundle, "answer", fail)
         with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
             response = post(client, jpeg())
     problem = assert_problem(response, 500, "internal")
@@ -261,7 +261,8 @@ def test_picture_on_which_the_network_fails_is_unreadable(start):
 def test_picture_on_which_the_network_overflows_is_unreadable(start, overflow):
     session = FakeNetwork()
     client = start(session=session)
-    session.logit = overflow
-    assert_problem(post(client, jpeg()), 422, "unreadable_image")
-    session.logit = 0.0
+    for name in ("logit", "feature"):
+        setattr(session, name, overflow)
+        assert_problem(post(client, jpeg()), 422, "unreadable_image")
+        setattr(session, name, 0.0)
     assert post(client, jpeg()).status_code == 200

@@ -130,7 +130,7 @@ def test_taxon_has_every_field(client):
         "genus": "Rosa",
         "family": "Rosaceae",
         "gbif_id": None,
-        "num_calibration_pictures": None,
+        "num_calibration_plants": None,
     }
 
 

@@ -11,12 +11,23 @@ from PIL import Image
 
 from models import session as names
 from models.bundle import FORMAT_VERSION, Architecture, BundleRecord, DataSource, Metric, NetworkFile, seal_bundle
+from models.calibration import (
+    CALIBRATION_FILE,
+    CALIBRATION_PART,
+    Calibration,
+    Cutoffs,
+    FittedOn,
+    write_calibration,
+)
+from models.candidates import conformal_table
 from models.preprocess import InputSpec, picture_to_input
+from models.rejection import FamiliarityTable, FeatureTable, PlantHead
 from models.taxonomy import Output, Taxon, Taxonomy
 from serving.decoding.pool import Decoded
 
 SIDE_PX = 32
 RED, GREEN, BLUE = (230, 20, 20), (20, 230, 20), (20, 20, 230)
+WHITE = (250, 250, 250)  # no plant, says the plant head of `tables`
 
 TAXA = (
     Taxon("rosa-canina", "species", "Rosa canina", "Rosa", "Rosaceae", common_names=("dog rose",), gbif_id=3003446),
@@ -69,9 +80,40 @@ def write_network(path, output_keys=TAXONOMY.output_keys, weights=WEIGHTS, sides
     onnx.save(model, path)
 
 
-def seal_tiny_bundle(folder, scratch, version="0.0.1", weights=WEIGHTS):
+def tables(**changes):
+    """Calibration tables: red, green and blue pictures are plants, white ones are not."""
+    directions = np.eye(3, dtype=np.float32) - np.float32(0.5)  # of the features of red, green and blue pictures
+    generator = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2, 4], 10)  # no plant of the taxon crocus
+    taxa = generator.dirichlet(np.full(len(TAXA), 0.5), len(labels))
+    found = {
+        "conformal": conformal_table(taxa, labels, np.array([0.3, 0.1, 0.3, 0.1, 0.2])),
+        "features": FeatureTable(
+            center_F=np.zeros(3, np.float32),
+            basis_FD=np.eye(3, dtype=np.float32),
+            whole_D=np.ones(3, np.float32),
+            within_DD=np.eye(3, dtype=np.float32),
+            mean_TD=directions,
+        ),
+        "familiarity": FamiliarityTable(np.linspace(0.2, 0.9, 20), np.linspace(-2, 2, 20)),
+        "plant_head": PlantHead(np.full(3, -8, np.float32), 0.0, 0.0, 4.0),
+        "cutoffs": Cutoffs(plant=0.5, familiar=0.0),
+        "fitted_on": FittedOn(
+            "drawn, calibration split", "2026-11-22", num_plants=40, num_pictures=50, num_negatives=7
+        ),
+    }
+    return Calibration(**(found | changes))
+
+
+def seal_tiny_bundle(folder, scratch, version="0.0.1", weights=WEIGHTS, calibration=None, **network_fields):
+    """Seals the bundle; `calibration` are its tables, if any, and `network_fields` further fields of its network."""
     network = scratch / "model.fp32.onnx"
     write_network(network, weights=weights)
+    files, parts = {network.name: network}, {}
+    if calibration is not None:
+        parts[CALIBRATION_PART] = CALIBRATION_FILE
+        files[CALIBRATION_FILE] = scratch / CALIBRATION_FILE
+        write_calibration(files[CALIBRATION_FILE], {"fp32": calibration})
     record = BundleRecord(
         format_version=FORMAT_VERSION,
         name="tiny",
@@ -79,7 +121,7 @@ def seal_tiny_bundle(folder, scratch, version="0.0.1", weights=WEIGHTS):
         architecture=Architecture("tiny", num_outputs=6, num_features=3, num_parameters=18),
         input=InputSpec(height=SIDE_PX, width=SIDE_PX, train_px=SIDE_PX),
         label_hash=TAXONOMY.label_hash,
-        networks={"fp32": NetworkFile("model.fp32.onnx", temperature=1.0)},
+        networks={"fp32": NetworkFile(network.name, temperature=1.0, **network_fields)},
         metrics=(Metric("top1_taxon", 0.5, "drawn", 10),),
         recipe={},
         trained_on="nothing",
@@ -87,8 +129,9 @@ def seal_tiny_bundle(folder, scratch, version="0.0.1", weights=WEIGHTS):
         git_commit="unknown",
         created="2026-11-20T00:00:00Z",
         description="Distinguishes colors.",
+        parts=parts,
     )
-    return seal_bundle(folder, record, TAXONOMY, {"model.fp32.onnx": network})
+    return seal_bundle(folder, record, TAXONOMY, files)
 
 
 def draw(color=RED, size=(64, 48), mode="RGB"):
@@ -143,7 +186,7 @@ class FakeNetwork:
     def __init__(self):
         self.free, self.entered = threading.Event(), threading.Event()
         self.free.set()
-        self.fails, self.logit, self.num_runs = False, 0.0, 0
+        self.fails, self.logit, self.feature, self.num_runs = False, 0.0, 0.0, 0
 
     def hold(self):
         self.entered.clear()
@@ -156,7 +199,7 @@ class FakeNetwork:
         if self.fails:
             raise RuntimeError("secret words")
         logits = np.full((len(pixels), 6), self.logit, np.float32)
-        return names.NetworkOutput(logits, np.zeros((len(pixels), 3), np.float32))
+        return names.NetworkOutput(logits, np.full((len(pixels), 3), self.feature, np.float32))
 
 
 BOUNDARY = "botanify-test"

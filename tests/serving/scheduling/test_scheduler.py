@@ -21,7 +21,10 @@ def picture(value):
 
 
 class Network:
-    """Returns the mean of each picture and records the batches; can block, fail, hang or end its thread."""
+    """Returns the mean of each picture as logits and ten times the mean as feature, and records the batches.
+
+    It can block, fail, hang or end its thread.
+    """
 
     def __init__(self):
         self.batches, self.broken, self.concurrent, self.max_concurrent = [], False, 0, 0
@@ -51,7 +54,7 @@ class Network:
         finally:
             with self._lock:
                 self.concurrent -= 1
-        return NetworkOutput(np.stack([values, values], axis=1), np.zeros((len(values), 1), np.float32))
+        return NetworkOutput(np.stack([values, values], axis=1), 10 * values[:, np.newaxis])
 
 
 class WarmScheduler:
@@ -66,7 +69,10 @@ class WarmScheduler:
         self.scheduler = Scheduler(networks, policy, self.metrics, check_interval_s=0.02, **options)
 
     async def __aenter__(self):
-        assert np.all(await self.scheduler.warm_up(picture(7.0)) == 7.0)
+        output = await self.scheduler.warm_up(picture(7.0))
+        assert np.all(output.logits == 7.0)
+        assert np.all(output.features == 70.0)
+        assert len(output.logits) == len(output.features)
         for network in (self.throughput, self.latency):
             network.batches.clear()
         return self
@@ -85,7 +91,7 @@ class WarmScheduler:
         return first, others
 
     async def one(self, value, **options):
-        return float((await self.scheduler.run([picture(value)], **options))[0, 0])
+        return float((await self.scheduler.run([picture(value)], **options)).logits[0, 0])
 
     def counted(self, name):
         lines = self.metrics.text().decode().splitlines()
@@ -108,8 +114,9 @@ def run(test):
 def test_results_are_in_the_order_of_the_pictures():
     async def test():
         async with WarmScheduler(CpuPolicy(2)) as warm:
-            logits = await warm.scheduler.run([picture(value) for value in (3.0, 1.0, 2.0)])
-            assert logits[:, 0].tolist() == [3.0, 1.0, 2.0]
+            output = await warm.scheduler.run([picture(value) for value in (3.0, 1.0, 2.0)])
+            assert output.logits[:, 0].tolist() == [3.0, 1.0, 2.0]
+            assert output.features[:, 0].tolist() == [30.0, 10.0, 20.0]
 
     run(test())
 
