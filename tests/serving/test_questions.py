@@ -1,0 +1,288 @@
+"""Answers of a bundle with calibration tables: weights of pictures, rejection, candidate sets, chosen taxa."""
+
+import itertools
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from litestar.testing import TestClient
+
+from models.errors import InputError
+from models.verdict import Promise, Promises
+from serving.access.keys import make_key
+from serving.app import create_app
+from serving.settings import Settings
+from tests.serving.conftest import wait_until_ready
+from tests.serving.tiny import (
+    BLUE,
+    FORM,
+    GREEN,
+    RED,
+    TAXA,
+    WHITE,
+    InProcessDecoder,
+    assert_problem,
+    form,
+    images,
+    jpeg,
+    part,
+    seal_tiny_bundle,
+    tables,
+)
+
+PROMISE = Promise(max_risk=0.05, confidence=0.95, num_named=812, num_wrong=21)
+PLANTS = [jpeg(RED), jpeg((200, 60, 40)), jpeg(GREEN), jpeg(BLUE)]
+SHOE = jpeg(WHITE)
+
+
+def sealed(tmp_path_factory, **fields):
+    scratch = tmp_path_factory.mktemp("calibrated")
+    return seal_tiny_bundle(scratch / "tiny", scratch, **fields).folder
+
+
+@pytest.fixture(scope="module")
+def calibrated_folder(tmp_path_factory):
+    return sealed(tmp_path_factory, calibration=tables(), promises=Promises(genus=PROMISE))
+
+
+@pytest.fixture(scope="module")
+def lists_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lists")
+    (folder / "roses.txt").write_text("Rosa\nQuercus robur\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def calibrated(calibrated_folder, lists_folder):
+    """The service with a bundle that has tables."""
+    chosen = Settings(bundle=calibrated_folder, taxa_lists=lists_folder, num_threads=1, num_runs=1)
+    with TestClient(create_app(chosen, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
+        yield wait_until_ready(client)
+
+
+def ask(client, *pictures, **parameters):
+    response = client.post("/identify", files=images(*pictures), params={"k": 50, **parameters})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def scores(answer):
+    return {entry["taxon_id"]: entry["score"] for entry in answer["predictions"]}
+
+
+def ids(predictions):
+    return [entry["taxon_id"] for entry in predictions]
+
+
+# ---- pictures
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pictures=st.lists(st.sampled_from([*PLANTS, SHOE]), min_size=2, max_size=4), random=st.randoms())
+def test_order_of_pictures_does_not_matter(calibrated, pictures, random):
+    shuffled = random.sample(pictures, len(pictures))
+    first, second = (ask(calibrated, *each, coverage=0.9) for each in (pictures, shuffled))
+    assert scores(first) == pytest.approx(scores(second), abs=1e-6)
+    assert first["plant_score"] == pytest.approx(second["plant_score"], abs=1e-6)
+    assert first["verdict"]["rank"] == second["verdict"]["rank"]
+    assert set(ids(first["candidates"]["taxa"])) == set(ids(second["candidates"]["taxa"]))
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(PLANTS, 2)))
+def test_shoe_among_two_good_pictures_changes_no_score_by_5_percent(calibrated, one, other):
+    good, mixed = ask(calibrated, one, other), ask(calibrated, one, SHOE, other)
+    assert scores(mixed) == pytest.approx(scores(good), abs=0.05)
+    assert mixed["verdict"]["name"] == good["verdict"]["name"]
+    assert mixed["images"][1]["weight"] == 0
+    assert mixed["images"][1]["plant_score"] < 0.05 < 0.95 < mixed["plant_score"]
+
+
+def test_each_picture_has_its_share_and_its_own_predictions(calibrated):
+    answer = ask(calibrated, jpeg(RED), SHOE, jpeg(BLUE))
+    assert sum(image["weight"] for image in answer["images"]) == pytest.approx(1)
+    for image, picture in zip(answer["images"], (jpeg(RED), SHOE, jpeg(BLUE)), strict=True):
+        alone = ask(calibrated, picture)
+        assert image["predictions"] == alone["predictions"][:3]
+        assert image["plant_score"] == pytest.approx(alone["plant_score"])
+
+
+def test_pictures_of_a_shoe_are_not_a_plant_and_the_list_is_still_there(calibrated):
+    answer = ask(calibrated, SHOE, SHOE)
+    assert (answer["verdict"]["rank"], answer["verdict"]["name"]) == ("not_a_plant", None)
+    assert answer["plant_score"] < 0.05
+    assert len(answer["predictions"]) == len(TAXA)
+
+
+def test_plant_that_is_unlike_the_known_ones_is_uncertain(start, tmp_path_factory):
+    cutoffs = tables().cutoffs
+    strict = tables(cutoffs=type(cutoffs)(plant=cutoffs.plant, familiar=1.01))
+    answer = ask(start(bundle=sealed(tmp_path_factory, calibration=strict)), jpeg(RED))
+    assert (answer["verdict"]["rank"], answer["verdict"]["name"]) == ("uncertain", None)
+    assert "unlike the plants" in answer["verdict"]["reason"]
+
+
+def test_verdicts_are_counted_by_rank(start, calibrated_folder):
+    client = start(bundle=calibrated_folder)
+    for picture in (SHOE, jpeg(BLUE), SHOE):
+        ask(client, picture)
+    lines = client.get("/metrics").text.splitlines()
+    assert 'botanify_verdicts_total{rank="not_a_plant"} 2.0' in lines
+    assert 'botanify_verdicts_total{rank="genus"} 1.0' in lines
+
+
+# ---- promises and candidate sets
+
+
+def test_verdict_has_the_promise_of_its_rank(calibrated):
+    promise = {"max_risk": 0.05, "confidence": 0.95, "num_named": 812, "num_wrong": 21}
+    assert ask(calibrated, jpeg(BLUE))["verdict"]["promise"] == promise
+    assert ask(calibrated, jpeg(GREEN))["verdict"]["promise"] is None  # a species, for which nothing is proved
+
+
+def test_candidate_set_has_every_field(calibrated):
+    answer = ask(calibrated, jpeg(RED), coverage=0.8, coverage_kind="macro")
+    found = answer["candidates"]
+    by_id = scores(answer)
+    assert (found["coverage"], found["kind"], found["guarantee"]) == (0.8, "macro", "macro")
+    assert found["num_uncalibrated_taxa"] == 1
+    assert found["num_taxa"] == len(found["taxa"]) > 0
+    assert found["score"] == pytest.approx(sum(by_id[each] for each in ids(found["taxa"])))
+    assert [entry["position"] for entry in found["taxa"]] == list(range(1, len(found["taxa"]) + 1))
+    assert ask(calibrated, jpeg(RED))["candidates"] is None
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pictures=st.lists(st.sampled_from(PLANTS), min_size=1, max_size=2),
+    coverages=st.lists(st.integers(500, 999), min_size=2, max_size=2, unique=True),
+    kind=st.sampled_from(["marginal", "macro"]),
+)
+def test_higher_coverage_includes_the_set_of_lower_coverage(calibrated, pictures, coverages, kind):
+    small, large = (
+        ask(calibrated, *pictures, coverage=f"0.{coverage}", coverage_kind=kind)["candidates"]
+        for coverage in sorted(coverages)
+    )
+    assert set(ids(small["taxa"])) <= set(ids(large["taxa"]))
+    assert small["score"] <= large["score"] + 1e-9
+
+
+def test_form_fields_equal_query_parameters(calibrated):
+    taxa = ["Rosa", "Gänseblümchen", "daisy"]
+    fields = [("k", "3"), ("coverage", "0.9"), ("coverage_kind", "macro"), *(("taxa", name) for name in taxa)]
+    body = form(part("image", jpeg(RED)), *(part(name, value.encode()) for name, value in fields))
+    by_form = calibrated.post("/identify", content=body, headers=FORM).json()
+    query = {"k": 3, "coverage": 0.9, "coverage_kind": "macro", "taxa": taxa}
+    by_query = calibrated.post("/identify", content=jpeg(RED), params=query).json()
+    assert by_form | {"request_id": ""} == by_query | {"request_id": ""}
+    assert len(by_form["warnings"]) == 1
+
+
+# ---- chosen taxa
+
+
+@pytest.mark.parametrize("coverage", [{}, {"coverage": 0.9}])
+@pytest.mark.parametrize(
+    ("taxa", "allowed"),
+    [
+        (["Rosa"], {"rosa-canina", "rosa-rugosa"}),
+        (["Asteraceae", "spring crocus"], {"bellis-perennis", "crocus-vernus"}),
+        (["Rosa ferox"], {"rosa-rugosa"}),
+        (["list:roses", "daisy"], {"rosa-canina", "rosa-rugosa", "bellis-perennis"}),
+    ],
+)
+def test_chosen_taxa_share_the_whole_probability(calibrated, taxa, allowed, coverage):
+    free, answer = ask(calibrated, jpeg(BLUE), jpeg(RED)), ask(calibrated, jpeg(BLUE), jpeg(RED), taxa=taxa, **coverage)
+    kept = {name: score for name, score in scores(free).items() if name in allowed}
+    assert scores(answer) == pytest.approx({name: score / sum(kept.values()) for name, score in kept.items()})
+    assert answer["discarded_mass"] == pytest.approx(1 - sum(kept.values()))
+    assert free["discarded_mass"] is None
+    assert {entry["taxon_id"] for image in answer["images"] for entry in image["predictions"]} == allowed
+    assert {group["name"] for group in answer["genera"]} == {taxon.genus for taxon in TAXA if taxon.taxon_id in allowed}
+    assert answer["verdict"]["promise"] is None
+    if coverage:
+        assert answer["candidates"]["guarantee"] is None
+        assert set(ids(answer["candidates"]["taxa"])) <= allowed
+    assert len(answer["warnings"]) == taxa.count("list:roses")
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"taxa": "Quercus robur"},
+        {"taxa": ""},
+        {"taxa": ["list:nothing", "Rosa"]},
+        {"taxa": "list:../lists/roses"},
+        {"taxa": ["x"] * 51},
+        {"taxa": "x" * 201},
+        {"coverage": "0.4"},
+        {"coverage": "1"},
+        {"coverage_kind": "both"},
+    ],
+)
+def test_bad_parameters_are_problems_in_the_query_and_in_the_form(calibrated, parameters):
+    assert_problem(calibrated.post("/identify", content=SHOE, params=parameters), 422, "bad_parameter")
+    ((name, values),) = parameters.items()
+    values = [values] if isinstance(values, str) else values
+    body = form(part("image", SHOE), *(part(name, value.encode()) for value in values))
+    assert_problem(calibrated.post("/identify", content=body, headers=FORM), 422, "bad_parameter")
+
+
+def test_unknown_list_names_the_lists(calibrated):
+    response = calibrated.post("/identify", content=SHOE, params={"taxa": "list:trees"})
+    assert "expected roses" in assert_problem(response, 422, "bad_parameter")["detail"]
+
+
+def test_reload_reads_the_lists_again(start, tmp_path):
+    (tmp_path / "mine.txt").write_text("Rosa")
+    secret, key = make_key("operator", is_admin=True)
+    client = start(taxa_lists=tmp_path, api_keys=key.line)
+    client.headers["X-API-Key"] = secret
+    assert set(scores(ask(client, SHOE, taxa="list:mine"))) == {"rosa-canina", "rosa-rugosa"}
+    (tmp_path / "mine.txt").write_text("daisy")
+    assert client.post("/admin/reload").status_code == 200
+    assert set(scores(ask(client, SHOE, taxa="list:mine"))) == {"bellis-perennis"}
+    (tmp_path / "mine.txt").write_text("")
+    assert_problem(client.post("/admin/reload"), 409, "reload_refused")
+    assert set(scores(ask(client, SHOE, taxa="list:mine"))) == {"bellis-perennis"}
+
+
+def test_bad_folder_of_lists_is_an_error_at_the_start(bundle_folder, tmp_path):
+    with pytest.raises(InputError, match="--taxa-lists"):
+        create_app(Settings(bundle=bundle_folder, taxa_lists=tmp_path / "missing"), decoder=InProcessDecoder())
+
+
+# ---- bundles without tables
+
+
+def test_bundle_without_tables_answers_without_them_and_says_so(client):
+    answer = ask(client, jpeg(RED), SHOE, coverage=0.9)
+    assert (answer["plant_score"], answer["candidates"]) == (None, None)
+    assert [(image["plant_score"], image["weight"]) for image in answer["images"]] == [(None, 0.5)] * 2
+    assert answer["warnings"] == ["The parameter 'coverage' was ignored: this model has no table for candidate sets."]
+    assert set(scores(ask(client, jpeg(RED), taxa="Rosa"))) == {"rosa-canina", "rosa-rugosa"}
+
+
+# ---- the model
+
+
+def test_model_says_what_calibrated_it(calibrated, client):
+    card = calibrated.get("/model").json()
+    assert card["calibration"] == {
+        "data": "drawn, calibration split",
+        "fitted": "2026-11-22",
+        "num_plants": 40,
+        "num_pictures": 50,
+        "num_negatives": 7,
+        "num_uncalibrated_taxa": 1,
+        "uncalibrated_taxa": ["crocus"],
+        "ece": None,
+    }
+    assert card["promises"]["genus"]["num_named"] == 812
+    assert card["promises"]["species"] is None
+    assert client.get("/model").json()["calibration"] is None
+
+
+def test_taxon_says_how_many_plants_calibrated_it(calibrated, client):
+    numbers = [calibrated.get(f"/species/{taxon.taxon_id}").json()["num_calibration_plants"] for taxon in TAXA]
+    assert numbers == [10, 10, 10, 0, 10]
+    assert client.get("/species/crocus").json()["num_calibration_plants"] is None
