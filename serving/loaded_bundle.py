@@ -82,7 +82,7 @@ class LoadedBundle:
     ) -> None:
         self.bundle, self.precision, self.policy = bundle, precision, policy
         self.names = TaxonNames(bundle.taxonomy)
-        self._selector = TaxaSelector(self.names, taxa_lists)
+        self.selector = TaxaSelector(self.names, taxa_lists)
         self.scheduler = Scheduler(networks, policy, metrics)
         first = networks["throughput"]
         self.providers = first.providers if isinstance(first, OnnxSession) else ()
@@ -119,7 +119,7 @@ class LoadedBundle:
         Raises:
             BadParameter: The bundle knows none of the names in `taxa`, or a list does not exist.
         """
-        allowed = self._selector.select(asked.taxa)
+        allowed = self.selector.select(asked.taxa)
         warnings = list(allowed.warnings)
         if asked.coverage is not None and self.calibration.conformal is None:
             warnings.append("The parameter 'coverage' was ignored: this model has no table for candidate sets.")
@@ -275,7 +275,11 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
         if session is None
         else dict.fromkeys(policy.num_threads_by_mode, session)
     )
-    return LoadedBundle(bundle, precision, networks, policy, metrics, taxa_lists=taxa_lists)
+    loaded = LoadedBundle(bundle, precision, networks, policy, metrics, taxa_lists=taxa_lists)
+    for name, choice in loaded.selector.lists.items():
+        num_taxa, num_unknown = int(choice.chosen_T.sum()), len(choice.unknown)
+        _log.info("taxa_list", list=name, num_taxa=num_taxa, num_unknown_names=num_unknown)
+    return loaded
 
 
 def _not_running(error: Exception) -> BundleError:

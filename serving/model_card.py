@@ -91,6 +91,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """SHA-256 of the manifest that the network was trained with; empty if unknown."""
     other_data: bool
     """Whether the metrics come from another manifest than that one."""
+    warnings: tuple[str, ...]
+    """A sentence for each thing that the bundle lacks, or that this version of the service ignores."""
 
 
 def model_card(loaded: LoadedBundle) -> ModelCard:
@@ -120,6 +122,7 @@ def model_card(loaded: LoadedBundle) -> ModelCard:
         trained_commit=record.trained_commit,
         manifest_sha256=record.manifest_sha256,
         other_data=record.other_data,
+        warnings=bundle.warnings,
     )
 
 

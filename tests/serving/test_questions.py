@@ -12,6 +12,7 @@ from models.verdict import Promise, Promises
 from serving.access.keys import make_key
 from serving.app import create_app
 from serving.settings import Settings
+from tests.models.test_bundle_format import as_format_1, edit
 from tests.serving.conftest import wait_until_ready
 from tests.serving.tiny import (
     BLUE,
@@ -279,7 +280,18 @@ def test_model_says_what_calibrated_it(calibrated, client):
     }
     assert card["promises"]["genus"]["num_named"] == 812
     assert card["promises"]["species"] is None
+    assert card["warnings"] == []
     assert client.get("/model").json()["calibration"] is None
+
+
+def test_bundle_of_format_1_answers_and_says_what_it_lacks(start, tmp_path_factory):
+    folder = sealed(tmp_path_factory)
+    edit(folder, as_format_1)
+    client = start(bundle=folder)
+    answer = ask(client, jpeg(RED), coverage=0.9)
+    assert answer["verdict"]["name"] == "Rosa canina"
+    assert (answer["plant_score"], answer["candidates"], answer["verdict"]["promise"]) == (None, None, None)
+    assert any("calibration tables" in warning for warning in client.get("/model").json()["warnings"])
 
 
 def test_taxon_says_how_many_plants_calibrated_it(calibrated, client):
