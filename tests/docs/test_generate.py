@@ -58,7 +58,7 @@ def test_http_page_describes_every_operation_and_record(document, monkeypatch):
         assert all(f"| `{field}` |" in page for field in schema.get("properties", {}))
     assert "| 503 | `overloaded` |" in page
     assert "| `position` | integer | Place in the ranking; 1 is the most probable. |" in page
-    assert "| `licences` | object | License of those pictures" in page
+    assert "| `licenses` | object | License of those pictures" in page
 
 
 def test_help_of_a_program_is_what_it_prints():
