@@ -129,7 +129,7 @@ def _networks(bundle: Bundle, sets: PictureSets, folder: Path) -> list[Made]:
     entry = msgspec.structs.replace(entry, temperature=fp32.temperature, metrics=fp32.metrics)
     networks = [Made("fp32", entry, fp32.network.path.stat().st_size, passed=True)]
     for precision, make in MAKERS.items():
-        made = make(fp32, sets, folder, entry.thresholds)
+        made = make(fp32, sets, folder, {})
         networks.append(Made(precision, made.entry, made.path.stat().st_size, made.passed))
     return networks
 

@@ -22,9 +22,9 @@ import tyro
 from models.bundle import Bundle, Check, Metric, Precision, seal_bundle
 from models.errors import BundleError, RecipeError
 from models.golden import GOLDEN_FILE, GOLDEN_PART
-from models.verdict import Thresholds
+from models.verdict import Probability
 from training.bundling.bundle_description import describe
-from training.bundling.calibration_section import calibration_section
+from training.bundling.calibration_section import calibration_section, describe_fit, describe_threshold
 from training.bundling.model_card import MODEL_CARD_FILE, model_card
 from training.bundling.precisions.candidates import MAKERS, Candidate, make_fp32
 from training.bundling.precisions.checks import describe_check
@@ -34,6 +34,8 @@ from training.bundling.precisions.pictures import PictureSets, picture_sets
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, read_checkpoint
 from training.evaluation.predict import require_same_outputs
+from training.evaluation.rank_scores import RANKS, Rank, rank_scores
+from training.evaluation.risk_coverage import risk_coverage
 from training.evaluation.split_metrics import reliability_diagrams
 from training.loading.data import input_spec
 from training.program import run_program
@@ -41,6 +43,22 @@ from training.recipe import Count, Pixels, WholeNumber, check_stored_recipe
 from training.toml_file import Section, check_section, section_to_plain
 
 PARITY_LIMIT: Final = 1e-3
+
+
+class GivenThresholds(Section, frozen=True, kw_only=True):
+    """Thresholds to use in place of the fitted ones; a rank whose threshold is given makes no promise."""
+
+    species: Probability | None = None
+    """Smallest probability of a species that the verdict names; default: fitted."""
+    genus: Probability | None = None
+    """Smallest summed probability of a genus; default: fitted."""
+    family: Probability | None = None
+    """Smallest summed probability of a family; default: fitted."""
+
+    def by_rank(self) -> dict[Rank, float]:
+        """Returns those that are given."""
+        values = {rank: getattr(self, rank) for rank in RANKS}
+        return {rank: value for rank, value in values.items() if value is not None}
 
 
 class Export(Section, frozen=True, kw_only=True):
@@ -75,7 +93,7 @@ class Export(Section, frozen=True, kw_only=True):
     speed."""
     note: str = ""
     """What users must know about the training pictures; written to the bundle and its model card."""
-    thresholds: Thresholds = Thresholds()
+    thresholds: GivenThresholds = GivenThresholds()
     parity_limit: Annotated[float, msgspec.Meta(gt=0)] = PARITY_LIMIT
     """Largest accepted difference in probability from PyTorch."""
     workers: WholeNumber = 2
@@ -109,13 +127,13 @@ def export(command: Export) -> Bundle:
             checkpoint,
             sets,
             folder,
-            command.thresholds,
+            command.thresholds.by_rank(),
             half_storage=command.half_storage,
             parity_limit=command.parity_limit,
         )
         candidates: dict[Precision, Candidate] = {"fp32": candidate}
         for precision in sorted(MAKERS.keys() & set(command.precision)):
-            candidates[precision] = MAKERS[precision](fp32, sets, folder, command.thresholds)
+            candidates[precision] = MAKERS[precision](fp32, sets, folder, command.thresholds.by_rank())
         bundle = _seal(command, checkpoint, sets, candidates, fp32=fp32, folder=folder)
     _print(bundle)
     return bundle
@@ -182,8 +200,14 @@ def _seal(
 
 
 def _calibration_section(sets: PictureSets, fp32: EvaluatedNetwork) -> str:
-    fitted_on, diagrams = sets.temperature, reliability_diagrams(fp32.predictions[0], sets.tests[0].manifest)
-    return calibration_section(len(fitted_on), len(np.unique(fitted_on.plants)), fitted_on.name, diagrams)
+    fitted_on, manifest, found = sets.temperature, sets.tests[0].manifest, fp32.predictions[0]
+    scores = rank_scores(found.taxa_NT, found.taxon_labels_N, manifest.taxonomy)
+    return calibration_section(
+        describe_fit(len(fitted_on), len(np.unique(fitted_on.plants)), fitted_on.name),
+        fp32.fitted,
+        {rank: risk_coverage(each).area for rank, each in scores.items()},
+        reliability_diagrams(found, manifest),
+    )
 
 
 def _require_fp32(precisions: tuple[Precision, ...]) -> None:
@@ -200,6 +224,9 @@ def _print(bundle: Bundle) -> None:
     print(f"Sealed: {bundle.folder} ({sum(path.stat().st_size for path in bundle.folder.iterdir()) / 1e6:.1f} MB)")
     for precision, network in bundle.record.networks.items():
         print(f"{precision}: temperature {network.temperature:.3f}. {network.note}".rstrip())
+        for rank in RANKS:
+            threshold, promise = getattr(network.thresholds, rank), getattr(network.promises, rank)
+            print(f"  {describe_threshold(rank, threshold, promise)}")
         _print_figures(network.checks, bundle.record.metrics if precision == "fp32" else network.metrics)
     for precision, left_out in bundle.record.left_out.items():
         print(f"{precision} was LEFT OUT, because a check failed. {left_out.note}")

@@ -14,6 +14,7 @@ from models.errors import BundleError, DataError, RecipeError
 from models.golden import check_golden
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
+from models.verdict import Promises
 from tests.training.small import write_pictures
 from training.bundling import bundle_description
 from training.bundling.calibration import fit_temperature
@@ -21,7 +22,7 @@ from training.bundling.onnx_file import fold_batch_norm, round_to_half
 from training.bundling.precisions.fp16 import write_rounded
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
-from training.export import Export, export
+from training.export import Export, GivenThresholds, export
 from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare
 
@@ -118,6 +119,15 @@ def test_the_card_says_what_calibrated_the_network_and_draws_its_reliability(bun
     assert "fitted on 3 pictures of 3 plants (data, validation split)" in card
     assert "These are few" in card
     assert "Reliability, all test pictures" in card
+    assert "genus: named from a score of" in card
+    assert "Area under the risk-coverage curve" in card
+
+
+def test_thresholds_are_fitted_and_can_be_given(exporting, bundle):
+    assert bundle.network("fp32").promises == Promises()  # 3 calibration pictures prove nothing
+    given = export(msgspec.structs.replace(exporting, thresholds=GivenThresholds(genus=0.875)))
+    fitted, found = (each.network("fp32").thresholds for each in (bundle, given))
+    assert (found.species, found.genus) == (fitted.species, 0.875)
 
 
 def test_a_folder_that_exists_is_refused(exporting, tmp_path):

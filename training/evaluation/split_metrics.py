@@ -16,7 +16,9 @@ from training.evaluation.metrics import (
     top_k_hits,
 )
 from training.evaluation.predictions import Predictions
+from training.evaluation.rank_scores import Rank, rank_scores
 from training.evaluation.reliability import ReliabilityBin, calibration_error, reliability_bins
+from training.evaluation.risk_coverage import RiskCoverage, risk_coverage
 
 _MOST_CONFUSIONS = 20
 
@@ -66,6 +68,8 @@ class Evaluation(msgspec.Struct, frozen=True):
     by_source: dict[str, SplitMetrics]
     reliability: dict[str, list[ReliabilityBin]]
     """Reliability diagram of all pictures ("all") and of each source."""
+    risk_coverage: dict[Rank, RiskCoverage]
+    """Risk against coverage at each rank."""
     confusions: list[Confusion]
 
 
@@ -81,6 +85,7 @@ def evaluate_predictions(
         all=split_metrics(predictions),
         by_source={source: split_metrics(each) for source, each in by_source.items()},
         reliability=reliability_diagrams(predictions, manifest),
+        risk_coverage=_risk_coverage(predictions, manifest.taxonomy),
         confusions=_confusions(predictions, manifest.taxonomy),
     )
 
@@ -123,6 +128,11 @@ def class_metrics(predictions: Predictions, taxonomy: Taxonomy) -> Iterator[Clas
         tops = [float(hits[k][own].mean()) for k in (1, 5)]
         rows.append(ClassMetrics(taxon.taxon_id, taxon.scientific_name, int(own.sum()), *tops))
     yield from sorted(rows, key=lambda row: (row.top1, row.top5, row.scientific_name))
+
+
+def _risk_coverage(predictions: Predictions, taxonomy: Taxonomy) -> dict[Rank, RiskCoverage]:
+    scores = rank_scores(predictions.taxa_NT, predictions.taxon_labels_N, taxonomy)
+    return {rank: risk_coverage(each) for rank, each in scores.items()}
 
 
 def _confusions(predictions: Predictions, taxonomy: Taxonomy) -> list[Confusion]:

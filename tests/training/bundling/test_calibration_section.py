@@ -1,22 +1,50 @@
-from training.bundling.calibration_section import calibration_section
+import numpy as np
+import pytest
+
+from training.bundling.calibration_section import calibration_section, describe_fit, describe_threshold
+from training.bundling.thresholds import fit_thresholds
+from training.evaluation.rank_scores import RANKS, RankScores
 from training.evaluation.reliability import ReliabilityBin
 
 SURE = ReliabilityBin(low=14 / 15, num_pictures=40, confidence=0.97, accuracy=0.5)
 
 
-def test_few_pictures_are_said_to_be_few():
-    few = calibration_section(999, 900, "flowers, calibration split", {"all": [SURE]})
-    many = calibration_section(1000, 900, "flowers, calibration split", {"all": [SURE]})
-    assert "fitted on 999 pictures of 900 plants (flowers, calibration split)" in few
-    assert "These are few" in few
-    assert "These are few" not in many
+def section(diagrams, num_plants=400):
+    """All plants reach 0.8; none is wrong. The species takes them all."""
+    scores = {rank: RankScores(np.full(num_plants, 0.8), np.ones(num_plants, dtype=bool)) for rank in RANKS}
+    return calibration_section("Fit.", fit_thresholds(scores), {"species": 0.25, "genus": 0.125}, diagrams)
+
+
+@pytest.mark.parametrize(("num_pictures", "few"), [(999, True), (1000, False)])
+def test_few_pictures_are_said_to_be_few(num_pictures, few):
+    text = describe_fit(num_pictures, 900, "flowers, calibration split")
+    assert f"fitted on {num_pictures:,} pictures of 900 plants (flowers, calibration split)" in text
+    assert ("These are few" in text) == few
 
 
 def test_a_bar_shows_accuracy_and_confidence():
-    section = calibration_section(5, 5, "data", {"all": [SURE]})
-    assert "| 0.93 to 1.00 | 40 | 0.970 | 0.500 | `##########.........!` |" in section
+    assert "| 0.93 to 1.00 | 40 | 0.970 | 0.500 | `##########.........!` |" in section({"all": [SURE]})
 
 
 def test_sources_are_drawn_where_there_are_several():
-    assert calibration_section(5, 5, "data", {"all": [SURE], "a": [SURE]}).count("Reliability") == 1
-    assert calibration_section(5, 5, "data", {"all": [SURE], "a": [SURE], "b": [SURE]}).count("Reliability") == 3
+    assert section({"all": [SURE], "a": [SURE]}).count("Reliability") == 1
+    assert section({"all": [SURE], "a": [SURE], "b": [SURE]}).count("Reliability") == 3
+
+
+def test_every_rank_says_what_it_promises():
+    lines = section({"all": [SURE]}).splitlines()
+    assert (
+        "* species: named from a score of 0.001; with 95% confidence at most 5% of the names are wrong "
+        "(0 of 400 calibration plants)"
+    ) in lines
+    assert "* genus: named from a score of 1.000, without a promise (0 wrong of 0 calibration plants)" in lines
+    assert any("under 300" in line for line in lines)
+    assert "(0 wrong of 40 calibration plants)" in section({"all": [SURE]}, num_plants=40)
+
+
+def test_the_area_under_the_risk_coverage_curve_is_one_line():
+    assert "curve of the test pictures (0 is best): species 0.250, genus 0.125." in section({"all": [SURE]})
+
+
+def test_a_threshold_without_a_promise_says_so():
+    assert describe_threshold("genus", 0.5, None) == "genus: named from a score of 0.500, without a promise"

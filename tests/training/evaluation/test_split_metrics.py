@@ -72,6 +72,7 @@ def test_metrics_are_computed_for_all_pictures_and_each_source(two_sources):
         "a": 2,
         "b": 1,
     }
+    assert evaluation.risk_coverage["species"].risk[-1] == pytest.approx(1 / 3)
     (confusion,) = evaluation.confusions
     assert (confusion.right, confusion.named, confusion.count) == ("Rosa alba", "Iris alba", 1)
 

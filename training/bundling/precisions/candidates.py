@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from models.bundle import LeftOut, Metric, NetworkFile, Precision
-from models.verdict import Thresholds
 from training.bundling.precisions.checks import (
     agreement_check,
     loss_checks,
@@ -32,6 +31,7 @@ from training.bundling.precisions.paired import PairedLoss
 from training.bundling.precisions.pictures import PictureSets
 from training.bundling.precisions.speed import Speedup, speedup
 from training.engine.checkpoint import Checkpoint
+from training.evaluation.rank_scores import Rank
 from training.machine import this_machine
 
 _TIMED_PAIRS: Final = 40
@@ -62,7 +62,7 @@ def make_fp32(
     checkpoint: Checkpoint,
     sets: PictureSets,
     folder: Path,
-    thresholds: Thresholds,
+    thresholds: Mapping[Rank, float],
     *,
     half_storage: bool,
     parity_limit: float,
@@ -73,7 +73,7 @@ def make_fp32(
         checkpoint: Gives the weights.
         sets: The pictures to evaluate with.
         folder: Where to write the file.
-        thresholds: Smallest probability at which a verdict names a species, genus or family.
+        thresholds: Thresholds of some ranks, to be used in place of fitted ones.
         half_storage: Store the weights in half precision and compute in single precision.
         parity_limit: Largest accepted difference in probability from PyTorch.
 
@@ -86,18 +86,19 @@ def make_fp32(
     if half_storage:
         checks.append(rounding_check(same_weights, exact))
     require_parity(checks)
-    evaluated = evaluate_network(network, sets)
+    evaluated = evaluate_network(network, sets, thresholds)
     entry = NetworkFile(
         file=network.path.name,
         temperature=evaluated.temperature,
-        thresholds=thresholds,
+        thresholds=evaluated.fitted.thresholds,
+        promises=evaluated.fitted.promises,
         stored_as="float16" if half_storage else "float32",
         checks=tuple(checks),
     )
     return Candidate(network.path, entry), evaluated
 
 
-def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Thresholds) -> Candidate:
+def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
     """Makes the network for GPUs.
 
     Its temperature and figures come from a network that computes on a CPU what a GPU computes: see `write_rounded`.
@@ -106,7 +107,7 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
         fp32: The fp32 network.
         sets: The pictures to evaluate with.
         folder: Where to write the file.
-        thresholds: Smallest probability at which a verdict names a species, genus or family.
+        thresholds: Thresholds of some ranks, to be used in place of fitted ones.
     """
     path = folder / "model.fp16.onnx"
     write_fp16(fp32.network.path, path)
@@ -116,14 +117,13 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
     entry = NetworkFile(
         file=path.name,
         temperature=1.0,
-        thresholds=thresholds,
         stored_as="float16",
         checks=(overflow,),
         note=_FP16_NOTE,
     )
     if not overflow.passed:  # no metrics can be computed from NaN
         return Candidate(path, entry)
-    evaluated = evaluate_network(network, sets)
+    evaluated = evaluate_network(network, sets, thresholds)
     predictions = [
         (*each.predictions, predictions_on(each.network, sets.validation, each.temperature))
         for each in (evaluated, fp32)
@@ -131,24 +131,26 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
     entry = msgspec.structs.replace(
         entry,
         temperature=evaluated.temperature,
+        thresholds=evaluated.fitted.thresholds,
+        promises=evaluated.fitted.promises,
         checks=(overflow, agreement_check(*predictions)),
         metrics=(*evaluated.metrics, *_loss_metrics(_losses(evaluated, fp32, sets))),
     )
     return Candidate(path, entry)
 
 
-def make_int8(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Thresholds) -> Candidate:
+def make_int8(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
     """Makes the network for CPUs.
 
     Args:
         fp32: The fp32 network.
         sets: The pictures to calibrate and evaluate with.
         folder: Where to write the file.
-        thresholds: Smallest probability at which a verdict names a species, genus or family.
+        thresholds: Thresholds of some ranks, to be used in place of fitted ones.
     """
     path = folder / "model.int8.onnx"
     write_int8(fp32.network.path, path, sets.ranges.pixels())
-    evaluated = evaluate_network(CachedNetwork(path), sets)
+    evaluated = evaluate_network(CachedNetwork(path), sets, thresholds)
     pixels = next(sets.tests[0].sample(1).pixels())
     measured = speedup(path, fp32.network.path, pixels, num_pairs=_TIMED_PAIRS)
     losses = _losses(evaluated, fp32, sets)
@@ -156,7 +158,8 @@ def make_int8(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
     entry = NetworkFile(
         file=path.name,
         temperature=evaluated.temperature,
-        thresholds=thresholds,
+        thresholds=evaluated.fitted.thresholds,
+        promises=evaluated.fitted.promises,
         stored_as="int8",
         checks=(*loss_checks(losses), speed_check(measured), size),
         metrics=(*evaluated.metrics, *_loss_metrics(losses)),
@@ -165,7 +168,7 @@ def make_int8(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
     return Candidate(path, entry)
 
 
-MAKERS: Final[Mapping[Precision, Callable[[EvaluatedNetwork, PictureSets, Path, Thresholds], Candidate]]] = {
+MAKERS: Final[Mapping[Precision, Callable[[EvaluatedNetwork, PictureSets, Path, Mapping[Rank, float]], Candidate]]] = {
     "fp16": make_fp16,
     "int8": make_int8,
 }
