@@ -1,8 +1,9 @@
-// The page: sends the chosen pictures in one request and shows the answer. A change of the
-// pictures cancels the request and sends a new one.
+// The page: sends the pictures and the choice of plants in one request and shows the answer. A change of
+// either cancels the request and sends a new one.
 
 import { setUpSpeciesSearch, showModel } from "./about.js";
 import { showAnswer, showProgress } from "./answer.js";
+import { setUpChoice } from "./choice.js";
 import { count } from "./formats.js";
 import { modelOf } from "./model.js";
 import { announceProblem, showProblem } from "./problem.js";
@@ -15,9 +16,10 @@ const CLOCK_MS = 100;
 
 const find = (id) => document.getElementById(id);
 const tray = setUpTray(ask);
+const choice = setUpChoice(ask);
 let request = new AbortController();
 
-/** Cancels the request in flight and sends the pictures once they no longer change. */
+/** Cancels the request in flight and sends the pictures once neither they nor the choice of plants change. */
 function ask() {
   request.abort();
   request = new AbortController();
@@ -35,7 +37,7 @@ async function requestAnswer(files, signal) {
     await debounce(signal);
     const startMs = performance.now();
     clock = setInterval(() => progress.tick(performance.now() - startMs), CLOCK_MS);
-    const answer = await identify(files, signal);
+    const answer = await identify(files, choice.names(), signal);
     const elapsedMs = performance.now() - startMs;
     const model = await modelOf(answer);
     signal.throwIfAborted();

@@ -1,7 +1,7 @@
 // Turns an answer into sentences for people. No function needs a document.
 // A sentence is a string, or a list of strings and { name } for a scientific name, which is printed in italics.
 
-import { count, numberWord, percent, percentExact, points } from "./formats.js";
+import { count, joined, numberWord, percent, percentExact, points } from "./formats.js";
 
 const LABELS = {
   species: "Species", genus: "Genus", family: "Family", uncertain: "No clear answer",
@@ -148,4 +148,9 @@ export function commonNames({ verdict, predictions }) {
 /** Returns a sentence as plain text. */
 export function plainText(sentence) {
   return [sentence].flat().map((part) => part.name ?? part).join("");
+}
+
+/** Returns the label of the control that restricts the answer to a choice of plants. */
+export function choiceLabel(names) {
+  return names.length ? `Only ${joined(names, "or")}` : "Only some plants (optional)";
 }

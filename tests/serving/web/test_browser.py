@@ -152,3 +152,40 @@ def test_bundle_without_tables_is_shown_as_before(open_tab):
     assert "Closest candidates" in shown
     assert "One of these" not in shown
     assert "contributed" not in shown
+
+
+def type_choice(page, text):
+    page.focus("#choice-name")
+    page.keyboard.type(text)
+    page.keyboard.press("Enter")
+
+
+def test_choice_of_plants_is_made_by_keyboard_and_sent(open_tab):
+    tab = open_tab("narrow")
+    tab.show(SPECIES)
+    assert b'name="coverage"' in tab.asked[0]
+    assert b'name="taxa"' not in tab.asked[0]
+    tab.page.focus("#choice-label")
+    tab.page.keyboard.press("Enter")
+    with tab.page.expect_response("**/identify"):
+        type_choice(tab.page, "Asteraceae")
+        type_choice(tab.page, "asteraceae")
+        type_choice(tab.page, "daisy")
+    assert tab.page.inner_text("#choice-label") == "Only Asteraceae or daisy"
+    assert tab.asked[-1].count(b'name="taxa"') == 2
+    assert accessibility_faults(tab.page) == []
+    screenshot(tab.page, "choice-open-narrow")
+    with tab.page.expect_response("**/identify"):
+        tab.page.click("text=daisy >> button")
+    assert tab.asked[-1].count(b'name="taxa"') == 1
+    assert tab.page.evaluate("document.activeElement.ariaLabel") == "Remove Asteraceae from your choice"
+    assert tab.faults == []
+
+
+def test_choice_suggests_what_the_model_knows(open_tab):
+    page = open_tab().page
+    page.click("#choice-label")
+    page.fill("#choice-name", "ros")
+    page.wait_for_selector("#choice-suggestions option", state="attached")
+    names = page.eval_on_selector_all("#choice-suggestions option", "options => options.map((option) => option.value)")
+    assert names == ["Rosaceae", "Rosa", "Rosa canina", "Rosa rugosa"]

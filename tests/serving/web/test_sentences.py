@@ -189,6 +189,11 @@ def test_choice_of_plants_has_no_tested_score(say):
     assert "no test says how often" in say("trustSentence", CHOICE, MODEL)
 
 
+def test_choice_is_named_by_its_control(say):
+    assert say("choiceLabel", []) == "Only some plants (optional)"
+    assert say("choiceLabel", ["Rosa", "Asteraceae", "daisy"]) == "Only Rosa, Asteraceae or daisy"
+
+
 # ---- any answer
 
 

@@ -1,0 +1,107 @@
+// The choice of plants: an optional control that restricts the answer to some genera, families or species.
+
+import { element } from "./elements.js";
+import { choiceLabel } from "./sentences.js";
+import { findSpecies } from "./service.js";
+
+const TYPING_PAUSE_MS = 200; // as in the species search
+const MAX_SUGGESTIONS = 8;
+const NUM_SEARCHED = 50; // entries that suggestions are made of; a genus of many species fills the first ones
+
+const find = (id) => document.getElementById(id);
+
+/**
+ * Sets up the control.
+ *
+ * @param onChange Called after each change.
+ * @returns names() gives the chosen names, in the order in which they were chosen.
+ */
+export function setUpChoice(onChange) {
+  let names = [];
+
+  function add(name) {
+    const isNew = name && !names.some((chosen) => chosen.toLowerCase() === name.toLowerCase());
+    find("choice-name").value = "";
+    showSuggestions([]);
+    if (!isNew) return;
+    names = [...names, name];
+    update();
+  }
+
+  function remove(name) {
+    const position = names.indexOf(name);
+    names = names.filter((chosen) => chosen !== name);
+    update();
+    (find("choice-names").querySelectorAll("button")[Math.min(position, names.length - 1)] ?? find("choice-name")).focus();
+  }
+
+  function update() {
+    find("choice-label").textContent = choiceLabel(names);
+    find("choice-names").replaceChildren(...names.map((name) => chip(name, () => remove(name))));
+    onChange();
+  }
+
+  find("choice-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    add(find("choice-name").value.trim());
+  });
+  suggestWhileTyping(add);
+  return { names: () => names };
+}
+
+function chip(name, onRemove) {
+  return element("li", { className: "chip" }, name,
+    element("button", { className: "chip__remove", type: "button", "aria-label": `Remove ${name} from your choice`, onclick: onRemove }, "×"));
+}
+
+function suggestWhileTyping(onPicked) {
+  let timer = 0;
+  let request = new AbortController();
+  find("choice-name").addEventListener("input", (event) => {
+    clearTimeout(timer);
+    request.abort();
+    request = new AbortController();
+    const { signal } = request;
+    const text = event.target.value.trim();
+    if (isPicked(event)) onPicked(text);
+    else if (text) timer = setTimeout(() => suggest(text, signal), TYPING_PAUSE_MS);
+    else showSuggestions([]);
+  });
+}
+
+/** Browsers replace the whole text when a suggestion is picked; Chromium then gives no type of input. */
+function isPicked({ inputType, target }) {
+  const isReplaced = inputType === undefined || inputType === "insertReplacementText";
+  return isReplaced && [...find("choice-suggestions").children].some((option) => option.value === target.value);
+}
+
+/** Shows suggestions; without them, after a failure, names can still be typed. */
+async function suggest(text, signal) {
+  try {
+    const { species } = await findSpecies(text, NUM_SEARCHED, signal);
+    showSuggestions(suggestionsFor(text, species));
+  } catch {
+    if (!signal.aborted) showSuggestions([]);
+  }
+}
+
+function showSuggestions(suggestions) {
+  find("choice-suggestions").replaceChildren(...suggestions.map(({ name, hint }) => element("option", { value: name }, hint)));
+}
+
+/**
+ * Makes suggestions of the plants that a search found: first the families and genera whose names start with the text,
+ * then the plants.
+ *
+ * @returns A list of { name, hint }: the name to send, and what it is.
+ */
+export function suggestionsFor(text, species) {
+  const start = text.toLowerCase();
+  const groups = (field) => [...new Set(species.map((taxon) => taxon[field]))]
+    .filter((name) => name?.toLowerCase().startsWith(start))
+    .map((name) => ({ name, hint: field }));
+  const plants = species.map((taxon) => ({ name: taxon.scientific_name, hint: taxon.common_names.join(", ") || taxon.rank }));
+  const all = [...groups("family"), ...groups("genus"), ...plants];
+  const firsts = all.filter(({ name }, index) => all.findIndex((other) => other.name === name) === index);
+  return firsts.slice(0, MAX_SUGGESTIONS);
+}
