@@ -4,7 +4,7 @@ import { element, scientificName } from "./elements.js";
 import { count } from "./formats.js";
 import { keyForm } from "./key.js";
 import { loadModel } from "./model.js";
-import { measuredSentence } from "./sentences.js";
+import { foundByWords, measuredSentence, searchSentence } from "./sentences.js";
 import { findSpecies } from "./service.js";
 
 const SPECIES_LIMIT = 20;
@@ -46,8 +46,8 @@ export function setUpSpeciesSearch() {
 
 async function listSpecies(query, signal) {
   try {
-    const { species, total } = await findSpecies(query, SPECIES_LIMIT, signal);
-    showSpecies(species, speciesCount(species.length, total));
+    const found = await findSpecies(query, SPECIES_LIMIT, signal);
+    showSpecies(found.species, searchSentence(found, SPECIES_LIMIT));
   } catch (problem) {
     if (problem.name === "AbortError") return;
     showSpecies([], `${problem.title ?? "The search failed"}. ${problem.message}`);
@@ -55,17 +55,11 @@ async function listSpecies(query, signal) {
   }
 }
 
-function speciesCount(number, total) {
-  if (number === 0) return `None of the ${count(total, "plant")} that the model knows has this name.`;
-  if (number === SPECIES_LIMIT) return `The first ${SPECIES_LIMIT} matches; type more to narrow the search.`;
-  return `${count(number, "plant")}.`;
-}
-
 function showSpecies(taxa, message) {
   find("species-count").textContent = message;
   find("species-list").replaceChildren(...taxa.map((taxon) => element("li", {},
     scientificName(taxon.scientific_name),
-    element("span", { className: "species__more" }, [taxon.common_names.join(", "), taxon.family].filter(Boolean).join(" · ")))));
+    element("span", { className: "species__more" }, [taxon.common_names.join(", "), taxon.family, foundByWords(taxon)].filter(Boolean).join(" · ")))));
 }
 
 function modelCard(model) {

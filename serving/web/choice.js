@@ -1,7 +1,7 @@
 // The choice of plants: an optional control that restricts the answer to some genera, families or species.
 
 import { element } from "./elements.js";
-import { choiceLabel } from "./sentences.js";
+import { choiceLabel, foundByWords } from "./sentences.js";
 import { findSpecies } from "./service.js";
 
 const TYPING_PAUSE_MS = 200; // as in the species search
@@ -100,7 +100,7 @@ export function suggestionsFor(text, species) {
   const groups = (field) => [...new Set(species.map((taxon) => taxon[field]))]
     .filter((name) => name?.toLowerCase().startsWith(start))
     .map((name) => ({ name, hint: field }));
-  const plants = species.map((taxon) => ({ name: taxon.scientific_name, hint: taxon.common_names.join(", ") || taxon.rank }));
+  const plants = species.map((taxon) => ({ name: taxon.scientific_name, hint: foundByWords(taxon) || taxon.common_names.join(", ") || taxon.rank }));
   const all = [...groups("family"), ...groups("genus"), ...plants];
   const firsts = all.filter(({ name }, index) => all.findIndex((other) => other.name === name) === index);
   return firsts.slice(0, MAX_SUGGESTIONS);

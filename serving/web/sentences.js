@@ -154,3 +154,17 @@ export function plainText(sentence) {
 export function choiceLabel(names) {
   return names.length ? `Only ${joined(names, "or")}` : "Only some plants (optional)";
 }
+
+/** Returns what a search for a name found: how many plants, and what the name is if the service says so. */
+export function searchSentence({ species, total, status = null, message = null }, limit) {
+  if (status !== null && message) return message;
+  if (species.length === 0) return `None of the ${count(total, "plant")} that the model knows has this name.`;
+  if (species.length === limit) return `The first ${limit} matches; type more to narrow the search.`;
+  return `${count(species.length, "plant")}.`;
+}
+
+/** Returns the name by which a search found a plant, such as a synonym, or "" if it stands among its other names. */
+export function foundByWords({ match = null, scientific_name: scientific, common_names: common, genus, family }) {
+  if (match === null || [scientific, genus, family, ...common].includes(match.name)) return "";
+  return `also named ${match.name}`;
+}
