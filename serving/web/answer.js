@@ -45,7 +45,7 @@ function verdictCard(answer, model) {
     paragraph("verdict__trust", trustSentence(answer, model)),
     paragraph("verdict__trust", alternativesSentence(answer)),
     paragraph("verdict__trust", discardedSentence(answer)),
-    paragraph("verdict__reason", reason));
+    paragraph("verdict__reason", `Why: ${reason}`));
 }
 
 function paragraph(className, sentence) {

@@ -7,7 +7,7 @@ import { setUpChoice } from "./choice.js";
 import { count } from "./formats.js";
 import { modelOf } from "./model.js";
 import { announceProblem, showProblem } from "./problem.js";
-import { announcement } from "./sentences.js";
+import { announcement, choiceLabel } from "./sentences.js";
 import { identify, ServiceProblem } from "./service.js";
 import { setUpTray } from "./tray.js";
 
@@ -16,7 +16,7 @@ const CLOCK_MS = 100;
 
 const find = (id) => document.getElementById(id);
 const tray = setUpTray(ask);
-const choice = setUpChoice(ask);
+const choice = setUpChoice(onChoiceChanged);
 let request = new AbortController();
 
 /** Cancels the request in flight and sends the pictures once neither they nor the choice of plants change. */
@@ -27,6 +27,11 @@ function ask() {
   find("answer").hidden = files.length === 0;
   if (files.length) requestAnswer(files, request.signal);
   else find("status").textContent = "No pictures.";
+}
+
+function onChoiceChanged() {
+  if (tray.files().length) ask();
+  else find("status").textContent = `${choiceLabel(choice.names())}.`;
 }
 
 async function requestAnswer(files, signal) {

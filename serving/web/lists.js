@@ -10,7 +10,7 @@ export function candidateList(predictions) {
   return element("ol", { className: "candidates" }, predictions.map(candidate));
 }
 
-/** Returns the elements for a set of candidates, which may hold hundreds. */
+/** Returns the elements for a set of candidates; the service lists at most 100 of them. */
 export function candidateSet(taxa) {
   const rest = taxa.slice(NUM_SHOWN);
   return [candidateList(taxa.slice(0, NUM_SHOWN)), rest.length > 0 && folded(count(rest.length, "more candidate"), [candidateList(rest)])];

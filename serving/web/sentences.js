@@ -78,7 +78,7 @@ export function candidateWords(answer) {
   const { candidates = null } = answer;
   const state = stateOf(answer);
   if (!candidates?.taxa.length || ["species", "unknown_plant", "not_a_plant"].includes(state)) return null;
-  const number = candidates.taxa.length;
+  const number = setSize(candidates);
   const heading = number === 1 ? "Only this plant is left" : `One of these ${numberWord(number)}`;
   return { heading, explanation: `${coverageSentence(candidates)}${uncalibratedSentence(candidates)}` };
 }
@@ -89,12 +89,15 @@ export function alternativesSentence(answer) {
   if (!candidates?.taxa.length || stateOf(answer) !== "species") return null;
   const others = candidates.taxa.map((taxon) => taxon.scientific_name).filter((name) => name !== verdict.name);
   const coverage = candidates.guarantee === null ? "" : ` ${coverageSentence(candidates)}`;
-  if (others.length) return ["Also possible: ", ...listedNames(others), `.${coverage}`];
+  if (others.length) return ["Also possible: ", ...listedNames(others, setSize(candidates) - candidates.taxa.length + others.length), `.${coverage}`];
   return coverage ? `No other plant is on the list of candidates.${coverage}` : null;
 }
 
-function listedNames(names) {
-  const left = names.length - MAX_ALTERNATIVES;
+/** Returns the number of plants in a set of candidates, of which the service lists only the best. */
+const setSize = ({ taxa, num_taxa: number = taxa.length }) => number;
+
+function listedNames(names, number) {
+  const left = number - MAX_ALTERNATIVES;
   const shown = (left > 0 ? names.slice(0, MAX_ALTERNATIVES) : names).map((name) => ({ name }));
   const items = left > 0 ? [...shown, `${numberWord(left)} more`] : shown;
   return items.flatMap((item, index) => {
@@ -103,9 +106,10 @@ function listedNames(names) {
   });
 }
 
-function coverageSentence({ coverage, guarantee, score, taxa }) {
+function coverageSentence(candidates) {
+  const { coverage, guarantee, score } = candidates;
   if (guarantee === null) {
-    const sum = taxa.length === 1 ? "It has" : "Together they have";
+    const sum = setSize(candidates) === 1 ? "It has" : "Together they have";
     return `${sum} ${percent(score)} of the probability; no test says how often such a list is right.`;
   }
   const average = guarantee === "macro" ? ", as an average over these plants" : "";

@@ -66,7 +66,7 @@ def candidates(num_taxa, guarantee="marginal", num_uncalibrated_taxa=0):
 PROMISE = {"max_risk": 0.05, "confidence": 0.95, "num_named": 812, "num_wrong": 21}
 
 
-def answer(rank="species", name="Helianthus annuus", score=0.98, reason="species 0.98 is above 0.70", **changes):
+def answer(rank="species", name="Helianthus annuus", score=0.98, reason="species 0.98 reaches 0.70.", **changes):
     """Gives a whole answer; `promise` belongs to the verdict, the other changes replace fields of the answer."""
     promise = changes.pop("promise", None)
     whole = {
@@ -86,13 +86,14 @@ def answer(rank="species", name="Helianthus annuus", score=0.98, reason="species
 
 
 SPECIES = answer(promise=PROMISE)
-GENUS = answer("genus", "Helianthus", 0.93, "species 0.41 is below 0.70; genus Helianthus 0.93 is above 0.85",
+GENUS = answer("genus", "Helianthus", 0.93, "species 0.41 is below 0.70; genus Helianthus 0.93 reaches 0.85.",
                predictions=predictions(0.41, 0.38, 0.1, 0.03, 0.01), candidates=candidates(4))  # fmt: skip
-UNCERTAIN = answer("uncertain", None, 0.31, "species 0.31 is below 0.70; family Asteraceae 0.50 is below 0.90",
+UNCERTAIN = answer("uncertain", None, 0.31, "species 0.31 is below 0.70; family Asteraceae 0.50 is below 0.90.",
                    predictions=predictions(0.31, 0.25, 0.2, 0.1, 0.1), candidates=candidates(57))  # fmt: skip
-UNKNOWN_PLANT = answer("uncertain", None, 0.55, "familiarity 0.12 is below 0.30: unlike the plants it knows",
+UNKNOWN_PLANT = answer("uncertain", None, 0.55,
+                       "unlike the plants that this model knows: familiarity 0.12 is below 0.30.",
                        predictions=predictions(0.55, 0.2, 0.1, 0.1, 0.01), candidates=candidates(3))  # fmt: skip
-NOT_A_PLANT = answer("not_a_plant", None, 0.03, "plant score 0.03 is below 0.41", plant_score=0.03,
+NOT_A_PLANT = answer("not_a_plant", None, 0.03, "plant score 0.03 is below 0.41.", plant_score=0.03,
                      predictions=predictions(0.75, 0.1, 0.05, 0.02, 0.01), images=[picture(0, 1.0, 0.03)])  # fmt: skip
 THREE_PICTURES = answer(
     promise=PROMISE, images=[picture(0, 0.52, 0.97), picture(1, 0.0, 0.02, best=3), picture(2, 0.48, 0.9)]

@@ -2,10 +2,14 @@
 
 import re
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from models import verdict as verdicts
+from models.ranking import RankedGroup, RankedTaxon, Ranking
+from models.taxonomy import Taxon
 from tests.serving.web.examples import (
     CHOICE,
     GENUS,
@@ -101,6 +105,15 @@ def test_unknown_plant_is_not_called_uncertain(page, say):
     assert "unlike the 17 plants that the model knows" in say("verdictSentence", UNKNOWN_PLANT, MODEL)
 
 
+def test_reason_of_the_service_for_an_unknown_plant_is_recognized(page):
+    taxon = Taxon("bellis-perennis", "species", "Bellis perennis", "Bellis", "Asteraceae")
+    verdict = msgspec.to_builtins(verdicts.unknown_plant(RankedTaxon(taxon, 0.4), familiarity=0.1, cutoff=0.3))
+    assert page("sentences.js", "stateOf", {**UNCERTAIN, "verdict": verdict}) == "unknown_plant"
+    ranking = Ranking([RankedTaxon(taxon, 0.4)], [RankedGroup("Bellis", 0.4)], [RankedGroup("Asteraceae", 0.4)])
+    verdict = msgspec.to_builtins(verdicts.decide(ranking, verdicts.Thresholds(), verdicts.Promises()))
+    assert page("sentences.js", "stateOf", {**UNCERTAIN, "verdict": verdict}) == "uncertain"
+
+
 def test_not_a_plant_says_what_to_do(page, say):
     assert page("sentences.js", "verdictHeading", NOT_A_PLANT)["title"] == "This does not look like a plant"
     assert "fill the picture with a leaf or a flower" in say("verdictSentence", NOT_A_PLANT, MODEL)
@@ -122,6 +135,12 @@ def test_candidate_set_is_one_of_these_four(page):
 
 def test_large_candidate_set_is_counted(page):
     assert page("sentences.js", "candidateWords", UNCERTAIN)["heading"] == "One of these 57"
+
+
+def test_set_is_counted_although_the_service_lists_only_its_best(page, say):
+    some = {**candidates(100), "num_taxa": 412}
+    assert page("sentences.js", "candidateWords", {**UNCERTAIN, "candidates": some})["heading"] == "One of these 412"
+    assert ", Tigridia pavonia and 407 more." in say("alternativesSentence", {**SPECIES, "candidates": some})
 
 
 def test_set_of_one_is_said_so(page):
