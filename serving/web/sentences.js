@@ -13,6 +13,7 @@ const TITLES = {
   not_a_plant: "This does not look like a plant",
 };
 const UNLIKE_KNOWN_PLANTS = /\bunlike the plants\b/i; // how the service words this reason; the rank is then "uncertain"
+const FEW_PICTURES = 1000; // fewer do not calibrate scores to within a few percentage points
 const MAX_ALTERNATIVES = 4; // names in one line; more are counted
 
 /** Returns what the answer says: the rank of the verdict, or "unknown_plant" for a plant unlike those of the model. */
@@ -61,14 +62,21 @@ function promiseSentence({ rank, promise }) {
 export function measuredSentence(model) {
   const metric = (name) => model?.metrics?.find((candidate) => candidate.name === name);
   const right = metric("top1_taxon") ?? metric("top1_output");
-  const error = metric("ece");
+  const error = model?.calibration?.ece ?? metric("ece"); // the figure of the network that runs comes first
   if (!right && !error) return null;
   const { num_pictures: numPictures, data } = right ?? error;
   const facts = [
     right && `the first name was right for ${percent(right.value)}`,
     error && `scores were ${points(error.value)} percentage points away from the share of right names on average${range(error)}`,
   ].filter(Boolean);
-  return `On ${count(numPictures, "picture")} of ${data}, ${facts.join(", and ")}.`;
+  return `On ${count(numPictures, "picture")} of ${data}, ${facts.join(", and ")}.${cautions(model)}`;
+}
+
+function cautions({ other_data: isOtherData = false, calibration = null }) {
+  const few = calibration !== null && calibration.num_pictures < FEW_PICTURES
+    && ` Only ${count(calibration.num_pictures, "picture")} calibrated the scores, so this figure is uncertain itself.`;
+  const other = isOtherData && " The model may have been trained on some of these pictures; then the figures are too good.";
+  return [few, other].filter(Boolean).join("");
 }
 
 const range = ({ interval_95: interval }) => (interval ? ` (95% interval ${points(interval[0])} to ${points(interval[1])})` : "");

@@ -14,7 +14,11 @@ MODEL = {
         {"name": "ece", "value": 0.034, "data": "flowers17, test split", "num_pictures": 272,
          "interval_95": [0.021, 0.06]},
     ],
-    "sources": [],
+    "other_data": False,
+    "calibration": {"data": "flowers17, calibration split", "fitted": "2026-11-22", "num_plants": 150,
+                    "num_pictures": 153, "num_negatives": 297, "num_uncalibrated_taxa": 0, "uncalibrated_taxa": [],
+                    "ece": None},
+    "sources": [{"name": "flowers17", "num_pictures": 1088, "licenses": {"unknown": 1088}, "note": ""}],
 }  # fmt: skip
 
 NAMES = (

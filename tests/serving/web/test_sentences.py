@@ -83,7 +83,24 @@ def test_measured_error_is_the_one_of_the_model(say, error):
     assert shown == pytest.approx(error * 100, abs=0.5)
 
 
-@pytest.mark.parametrize("model", [None, {**MODEL, "metrics": []}])
+def test_calibration_error_of_the_running_network_comes_first(say):
+    ece = {"name": "ece", "value": 0.08, "data": "flowers17, test split", "num_pictures": 272, "interval_95": None}
+    told = say("measuredSentence", {**MODEL, "calibration": {**MODEL["calibration"], "ece": ece}})
+    assert "8 percentage points" in told
+
+
+@pytest.mark.parametrize(("num_pictures", "is_few"), [(153, True), (999, True), (1000, False)])
+def test_few_calibration_pictures_are_said_to_be_few(say, num_pictures, is_few):
+    told = say("measuredSentence", {**MODEL, "calibration": {**MODEL["calibration"], "num_pictures": num_pictures}})
+    assert (f"Only {num_pictures} pictures calibrated the scores" in told) == is_few
+
+
+def test_figures_of_other_data_carry_a_caution(say):
+    assert "may have been trained on" in say("measuredSentence", {**MODEL, "other_data": True})
+    assert "may have been trained on" not in say("measuredSentence", MODEL)
+
+
+@pytest.mark.parametrize("model", [None, {**MODEL, "metrics": [], "calibration": None}])
 def test_nothing_is_claimed_of_a_model_without_figures(say, model):
     assert say("trustSentence", answer(), model) is None
 
