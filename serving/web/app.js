@@ -5,7 +5,7 @@ import { setUpSpeciesSearch, showModel } from "./about.js";
 import { showAnswer, showProgress } from "./answer.js";
 import { setUpChoice } from "./choice.js";
 import { count } from "./formats.js";
-import { modelOf } from "./model.js";
+import { modelOf, wantedCoverage } from "./model.js";
 import { announceProblem, showProblem } from "./problem.js";
 import { announcement, choiceLabel } from "./sentences.js";
 import { identify, ServiceProblem } from "./service.js";
@@ -42,7 +42,7 @@ async function requestAnswer(files, signal) {
     await debounce(signal);
     const startMs = performance.now();
     clock = setInterval(() => progress.tick(performance.now() - startMs), CLOCK_MS);
-    const answer = await identify(files, choice.names(), signal);
+    const answer = await identify(files, { coverage: await wantedCoverage(), taxa: choice.names() }, signal);
     const elapsedMs = performance.now() - startMs;
     const model = await modelOf(answer);
     signal.throwIfAborted();

@@ -3,7 +3,6 @@
 import { storeKey, readKey } from "./key.js";
 
 export const MAX_PICTURES = 5; // in one request
-const COVERAGE = 0.9; // how often the set of candidates shall hold the right plant
 
 const TEMPORARY = new Set([408, 429]); // client errors after which the same request may succeed later
 const UNAUTHORIZED = 401;
@@ -16,10 +15,15 @@ export class ServiceProblem extends Error {
   }
 }
 
-/** Identifies the plant on the pictures; `taxa` restricts the answer to these names, unless it is empty. */
-export function identify(files, taxa, signal) {
+/**
+ * Identifies the plant on the pictures.
+ *
+ * @param coverage How often the set of candidates shall hold the right plant, or null for no set.
+ * @param taxa Names that restrict the answer, unless there are none.
+ */
+export function identify(files, { coverage, taxa }, signal) {
   const form = new FormData();
-  form.append("coverage", COVERAGE);
+  if (coverage !== null) form.append("coverage", coverage);
   for (const name of taxa) form.append("taxa", name);
   for (const file of files) form.append("image", file, file.name || "picture");
   return request("/identify", { method: "POST", body: form, signal });

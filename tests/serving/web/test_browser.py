@@ -54,7 +54,7 @@ class Tab:
     """A tab that shows the page, whose `/identify` and `/model` give hand-made answers."""
 
     def __init__(self, page, client):
-        self.page, self.answer, self.asked, self.faults = page, SPECIES, [], []
+        self.page, self.model, self.answer, self.asked, self.faults = page, MODEL, SPECIES, [], []
         page.on("console", lambda message: message.type == "error" and self.faults.append(message.text))
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.route("**/*", lambda route: self._respond(route, client))
@@ -64,7 +64,7 @@ class Tab:
         path = route.request.url.removeprefix(ADDRESS)
         assert path.startswith("/"), f"the page asks another host: {route.request.url}"
         if path == "/model":
-            route.fulfill(json=MODEL)
+            route.fulfill(json=self.model)
         elif path.startswith("/identify"):
             self.asked.append(route.request.post_data_buffer or b"")
             route.fulfill(json=self.answer)
@@ -182,6 +182,14 @@ def test_choice_of_plants_is_made_by_keyboard_and_sent(open_tab):
     assert tab.asked[-1].count(b'name="taxa"') == 1
     assert tab.page.evaluate("document.activeElement.ariaLabel") == "Remove Asteraceae from your choice"
     assert tab.faults == []
+
+
+def test_candidate_set_is_not_asked_of_a_model_without_its_table(open_tab):
+    tab = open_tab()
+    tab.model = {**MODEL, "calibration": None}
+    tab.page.reload()
+    tab.show(STATES["no_tables"])
+    assert b'name="coverage"' not in tab.asked[0]
 
 
 def test_choice_suggests_what_the_model_knows(open_tab):
