@@ -29,9 +29,9 @@ export function folded(title, content, hint = "") {
     element("summary", {}, `${title} `, hint && element("span", { className: "folded__hint" }, hint)), content);
 }
 
-/** Shows what each of several pictures contributed, or returns null if there is one, or if the service does not say. */
+/** Shows what each of several pictures contributed; returns null for one, and if the model cannot tell how much each shows a plant. */
 export function pictureList(images) {
-  if (images.length < 2 || images.some(({ weight = null }) => weight === null)) return null;
+  if (images.length < 2 || images.some(({ plant_score: score = null }) => score === null)) return null;
   return element("section", { className: "shares" },
     element("h3", { className: "answer__heading" }, "What each picture contributed"),
     element("ol", {}, images.map(picture)));

@@ -86,7 +86,7 @@ export function candidateWords(answer) {
   const { candidates = null } = answer;
   const state = stateOf(answer);
   if (!candidates?.taxa.length || ["species", "unknown_plant", "not_a_plant"].includes(state)) return null;
-  const number = setSize(candidates);
+  const number = candidates.num_taxa;
   const heading = number === 1 ? "Only this plant is left" : `One of these ${numberWord(number)}`;
   return { heading, explanation: `${coverageSentence(candidates)}${uncalibratedSentence(candidates)}` };
 }
@@ -97,12 +97,9 @@ export function alternativesSentence(answer) {
   if (!candidates?.taxa.length || stateOf(answer) !== "species") return null;
   const others = candidates.taxa.map((taxon) => taxon.scientific_name).filter((name) => name !== verdict.name);
   const coverage = candidates.guarantee === null ? "" : ` ${coverageSentence(candidates)}`;
-  if (others.length) return ["Also possible: ", ...listedNames(others, setSize(candidates) - candidates.taxa.length + others.length), `.${coverage}`];
+  if (others.length) return ["Also possible: ", ...listedNames(others, candidates.num_taxa - candidates.taxa.length + others.length), `.${coverage}`];
   return coverage ? `No other plant is on the list of candidates.${coverage}` : null;
 }
-
-/** Returns the number of plants in a set of candidates, of which the service lists only the best. */
-const setSize = ({ taxa, num_taxa: number = taxa.length }) => number;
 
 function listedNames(names, number) {
   const left = number - MAX_ALTERNATIVES;
@@ -114,10 +111,9 @@ function listedNames(names, number) {
   });
 }
 
-function coverageSentence(candidates) {
-  const { coverage, guarantee, score } = candidates;
+function coverageSentence({ coverage, guarantee, score, num_taxa: number }) {
   if (guarantee === null) {
-    const sum = setSize(candidates) === 1 ? "It has" : "Together they have";
+    const sum = number === 1 ? "It has" : "Together they have";
     return `${sum} ${percent(score)} of the probability; no test says how often such a list is right.`;
   }
   const average = guarantee === "macro" ? ", as an average over these plants" : "";

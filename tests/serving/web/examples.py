@@ -51,7 +51,7 @@ def predictions(*scores):
     return [prediction(position, score) for position, score in enumerate(scores, start=1)]
 
 
-def picture(index, weight=None, plant_score=None, best=1, size=(519, 500)):
+def picture(index, weight, plant_score=None, best=1, size=(519, 500)):
     """Gives what an answer says about one picture; `best` is the position of its best prediction."""
     return {
         "index": index, "width": size[0], "height": size[1], "plant_score": plant_score, "weight": weight,
@@ -62,7 +62,7 @@ def picture(index, weight=None, plant_score=None, best=1, size=(519, 500)):
 def candidates(num_taxa, guarantee="marginal", num_uncalibrated_taxa=0):
     return {
         "coverage": 0.9, "kind": guarantee or "marginal", "guarantee": guarantee, "score": 0.93,
-        "taxa": predictions(*(0.93 / num_taxa for _ in range(num_taxa))),
+        "num_taxa": num_taxa, "taxa": predictions(*(0.93 / num_taxa for _ in range(num_taxa))),
         "num_uncalibrated_taxa": num_uncalibrated_taxa,
     }  # fmt: skip
 
@@ -105,7 +105,7 @@ THREE_PICTURES = answer(
 CHOICE = answer(discarded_mass=0.31, candidates=candidates(2, guarantee=None))
 # Every new field is null, as a bundle of format 1 leaves them.
 NO_TABLES = answer("uncertain", None, 0.31, "No species, genus or family reaches its threshold.", plant_score=None,
-                   candidates=None, images=[picture(0), picture(1)],
+                   candidates=None, images=[picture(0, 0.5), picture(1, 0.5)],
                    predictions=predictions(0.31, 0.25, 0.2, 0.1, 0.1))  # fmt: skip
 STATES = {
     "species": SPECIES, "genus": GENUS, "uncertain": UNCERTAIN, "unknown_plant": UNKNOWN_PLANT,

@@ -162,6 +162,10 @@ def type_choice(page, text):
     page.keyboard.press("Enter")
 
 
+def num_chosen(response):
+    return (response.request.post_data_buffer or b"").count(b'name="taxa"')
+
+
 def test_choice_of_plants_is_made_by_keyboard_and_sent(open_tab):
     tab = open_tab("narrow")
     tab.show(SPECIES)
@@ -169,17 +173,15 @@ def test_choice_of_plants_is_made_by_keyboard_and_sent(open_tab):
     assert b'name="taxa"' not in tab.asked[0]
     tab.page.focus("#choice-label")
     tab.page.keyboard.press("Enter")
-    with tab.page.expect_response("**/identify"):
+    with tab.page.expect_response(lambda response: num_chosen(response) == 2):
         type_choice(tab.page, "Asteraceae")
         type_choice(tab.page, "asteraceae")
         type_choice(tab.page, "daisy")
     assert tab.page.inner_text("#choice-label") == "Only Asteraceae or daisy"
-    assert tab.asked[-1].count(b'name="taxa"') == 2
     assert accessibility_faults(tab.page) == []
     screenshot(tab.page, "choice-open-narrow")
-    with tab.page.expect_response("**/identify"):
+    with tab.page.expect_response(lambda response: num_chosen(response) == 1):
         tab.page.click("text=daisy >> button")
-    assert tab.asked[-1].count(b'name="taxa"') == 1
     assert tab.page.evaluate("document.activeElement.ariaLabel") == "Remove Asteraceae from your choice"
     assert tab.faults == []
 

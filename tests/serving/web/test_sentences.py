@@ -262,7 +262,7 @@ def answers(draw):
         candidates=draw(st.sampled_from([None, some])),
         discarded_mass=draw(st.none() | share),
         images=[
-            picture(index, draw(st.none() | share), draw(st.none() | share), draw(st.integers(1, 4)),
+            picture(index, draw(share), draw(st.none() | share), draw(st.integers(1, 4)),
                     (draw(sides), draw(sides)))
             for index in range(num_pictures)
         ],
