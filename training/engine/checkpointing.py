@@ -10,6 +10,7 @@ from training.engine.checkpoint import Checkpoint, DamagedCheckpoint, Position, 
 from training.engine.checkpoint_folder import CheckpointFolder
 from training.engine.device import describe_device
 from training.engine.optim import fast_forward, load_moments, match_memory_format
+from training.engine.plant_output import load_plant_output, plant_output_state
 from training.engine.resume_check import require_resumable
 from training.engine.step import Engine
 from training.loading.negatives import Negatives
@@ -103,7 +104,8 @@ class Checkpointer:
         )
         engine, position = self._engine, msgspec.convert(checkpoint.position, Position)
         engine.load(checkpoint.network, checkpoint.eval_weights, checkpoint.scaler)
-        engine.load_plant_output(checkpoint.plant_output)
+        if engine.with_plant_output is not None and checkpoint.plant_output is not None:
+            load_plant_output(engine.with_plant_output, engine.scoring_model, checkpoint.plant_output)
         if recipe_to_plain(self._recipe)["schedule"] == checkpoint.recipe["schedule"]:
             engine.optimizer.load_state_dict(checkpoint.optimizer)
             engine.scheduler.load_state_dict(checkpoint.scheduler)
@@ -114,8 +116,11 @@ class Checkpointer:
         return Restored(path, position, damaged)
 
     def _plant_output(self) -> dict[str, Any] | None:
-        state = self._engine.plant_output_state()
-        return None if state is None else state | {"negatives_sha256": self._negatives_sha256}
+        trained = self._engine.with_plant_output
+        if trained is None:
+            return None
+        state = plant_output_state(trained, self._engine.scoring_model)
+        return state | {"negatives_sha256": self._negatives_sha256}
 
     def _newest(self) -> tuple[Path, Checkpoint, list[DamagedCheckpoint]]:
         """The main rank chooses the file, since a shared disk may not look the same to all ranks yet."""

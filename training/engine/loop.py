@@ -27,7 +27,7 @@ from training.engine.step import Engine
 from training.engine.stop_signal import Requeue, StopSignal
 from training.engine.validation import validate
 from training.loading.data import training_loader
-from training.loading.negatives import Negatives, list_negatives, num_plants
+from training.loading.negatives import list_negatives, num_plants
 from training.loading.sampler import side_at_epoch
 from training.monitor.memory import (
     OutOfMemory,
@@ -88,7 +88,8 @@ class Trainer:
         self._last_batch: Tensor | None = None
         self.reporter.note(self.engine.norms.explanation)
         if negatives.paths:
-            self.reporter.note(_about(negatives, recipe))
+            added = negatives.of_batch(recipe.negatives.negatives_share, recipe.schedule.batch_size)
+            self.reporter.note(f"{negatives.description}: {added} are added to each batch of plants")
         if recipe.hardware.cudnn_benchmark and len(_sides_px(recipe)) > 1 and device.type == "cuda":
             self.reporter.note("cuDNN times its kernels for each picture size: the first steps at a new size are slow")
 
@@ -317,12 +318,6 @@ class Trainer:
             f"{problem} at step {self.position.step} (epoch {self.position.epoch + 1}); {diagnosis}; lower the "
             "learning rates, warm up longer, set --clip-norm or train with --amp bf16, then --resume."
         )
-
-
-def _about(negatives: Negatives, recipe: Recipe) -> str:
-    added = negatives.of_batch(recipe.negatives.negatives_share, recipe.schedule.batch_size)
-    broken = f" ({negatives.num_broken} files cannot be read)" if negatives.num_broken else ""
-    return f"{len(negatives.paths)} pictures without a plant{broken}: {added} are added to each batch of plants"
 
 
 def _sides_px(recipe: Recipe) -> set[int]:

@@ -5,7 +5,7 @@ B pictures, the plants first; O outputs; S scores, which are the outputs and the
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from models.network import PlantNetwork
 from training.loading.augment import seeded
+from training.recipe import Recipe
 
 _STD: Final = 0.01  # as the classifier's
 _STREAM: Final = 1  # its random numbers are not the network's, which is made from the seed alone
@@ -50,6 +51,27 @@ class WithPlantOutput(nn.Module):
     def backbone_parameters(self) -> Iterator[nn.Parameter]:
         """Yields the parameters outside of both."""
         yield from self.network.backbone_parameters()
+
+
+def with_plant_output(network: PlantNetwork, recipe: Recipe) -> WithPlantOutput | None:
+    """The network with a plant output on its device, if the recipe names pictures without plants; else None."""
+    if not recipe.negatives.negatives:
+        return None
+    return WithPlantOutput(network, recipe.run.seed).to(next(network.parameters()).device)
+
+
+def plant_output_state(trained: WithPlantOutput, validated: nn.Module) -> dict[str, Any]:
+    """The weights of the plant output, and those of the model that is validated, which may be a moving average."""
+    return {
+        "weights": trained.plant_output.state_dict(),
+        "averaged": validated.get_submodule("plant_output").state_dict(),
+    }
+
+
+def load_plant_output(trained: WithPlantOutput, validated: nn.Module, state: dict[str, Any]) -> None:
+    """Loads what `plant_output_state` returned."""
+    validated.get_submodule("plant_output").load_state_dict(state["averaged"])
+    trained.plant_output.load_state_dict(state["weights"])  # last, as both may be one model
 
 
 def plant_loss(logits_B: Tensor, num_plants: int) -> Tensor:

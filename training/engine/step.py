@@ -22,7 +22,7 @@ from training.engine.distributed import Ranks
 from training.engine.losses import TrainingClasses, TrainingLoss
 from training.engine.norms import NormChoice, apply_norms, choose_norms, freeze_norms
 from training.engine.optim import build_optimizer, build_scheduler
-from training.engine.plant_output import WithPlantOutput, plant_figures, plant_loss
+from training.engine.plant_output import WithPlantOutput, plant_figures, plant_loss, with_plant_output
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.data import input_spec
 from training.loading.negatives import num_plants
@@ -83,7 +83,7 @@ class Engine:
         self.norms: NormChoice = choose_norms(recipe, self.ranks.num_ranks, device)
         apply_norms(network, self.norms, recipe.network.ghost_size)
         self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
-        self.with_plant_output = _with_plant_output(self.network, recipe)
+        self.with_plant_output = with_plant_output(self.network, recipe)
         self._trained = self.with_plant_output or self.network
         self.head_only = False
         self.train_mode()
@@ -133,19 +133,6 @@ class Engine:
         if self._scales_loss and scaler:  # both runs are in fp16
             self.scaler.load_state_dict(scaler)
         self._finite_statistics = self._copy_of_statistics()
-
-    def plant_output_state(self) -> dict[str, Any] | None:
-        """The weights of the plant output and their moving average, which may be the same; None without one."""
-        if self.with_plant_output is None:
-            return None
-        models = {"weights": self.with_plant_output, "averaged": self.scoring_model}
-        return {name: model.get_submodule("plant_output").state_dict() for name, model in models.items()}
-
-    def load_plant_output(self, state: dict[str, Any] | None) -> None:
-        """Loads what `plant_output_state` returned."""
-        if self.with_plant_output is not None and state is not None:
-            self.scoring_model.get_submodule("plant_output").load_state_dict(state["averaged"])
-            self.with_plant_output.plant_output.load_state_dict(state["weights"])
 
     def scaler_state(self) -> dict[str, Any]:
         """The state of the loss scale; empty if the loss is not scaled."""
@@ -315,13 +302,6 @@ def _allow_tf32(device: torch.device, allowed: bool) -> None:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if allowed else "highest")
         torch.backends.cudnn.allow_tf32 = allowed
-
-
-def _with_plant_output(network: PlantNetwork, recipe: Recipe) -> WithPlantOutput | None:
-    """The network with a plant output on its device, if the recipe names pictures without plants."""
-    if not recipe.negatives.negatives:
-        return None
-    return WithPlantOutput(network, recipe.run.seed).to(next(network.parameters()).device)
 
 
 def _moving_average(network: nn.Module, decay: float) -> ModelEmaV3 | None:

@@ -33,6 +33,12 @@ class Negatives(msgspec.Struct, frozen=True):
     sha256: str = ""
     """Hash of the paths below their folders, so that a folder may be moved; empty without folders."""
 
+    @property
+    def description(self) -> str:
+        """How many there are, in words."""
+        broken = f" ({self.num_broken:,} files cannot be read)" if self.num_broken else ""
+        return f"{len(self.paths):,} pictures without a plant{broken}"
+
     def of_batch(self, share: float, batch_size: int) -> int:
         """How many of them are added to a batch of plants: a share of its size, but at least one."""
         return max(round(share * batch_size), 1) if self.paths else 0

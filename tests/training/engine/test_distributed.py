@@ -10,7 +10,7 @@ import torch
 
 from models.errors import BotanifyError, CheckpointError
 from models.network import PlantNetwork
-from tests.training.small import command, events, losses_by_step, run_training
+from tests.training.small import command, events, losses_by_step, run_training, write_things
 from training.engine.checkpoint import read_checkpoint
 from training.engine.distributed import Ranks, join, leave, restart_count
 from training.processes import clean_context
@@ -81,6 +81,19 @@ def first_weights(tmp_path_factory):
 
 def all_losses(run):
     return list(chain.from_iterable(losses for _, losses in sorted(losses_by_step(run).items())))
+
+
+def test_two_ranks_train_the_plant_output_as_one_rank_does(data, first_weights, tmp_path):
+    things = write_things(tmp_path / "things", count=7)
+    flags = (*STILL, "--weights", first_weights, "--epochs", 3, "--negatives", things, "--negatives-share", 0.25)
+    alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 8)
+    both = train_on(2, data, tmp_path / "both", *flags, "--batch-size", 4)
+    assert all_losses(both) == pytest.approx(all_losses(alone), abs=1e-5)
+    losses = [[event["loss"] for event in events(run, "plant_output")] for run in (alone, both)]
+    assert len(losses[0]) == 9
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    weights = [read_checkpoint(run / "last.pt").plant_output["weights"]["weight"] for run in (alone, both)]
+    assert torch.allclose(*weights, atol=1e-6)
 
 
 def test_twenty_steps_of_two_ranks_have_the_losses_of_one_rank_with_the_same_global_batch(

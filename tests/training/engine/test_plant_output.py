@@ -18,6 +18,7 @@ from training.evaluate import Evaluate, evaluate
 from training.evaluation.predict import torch_runner
 from training.export import Export, export
 from training.loading.data import training_loader
+from training.monitor.memory import OutOfMemory
 
 LONG = ("--batch-size", 2, "--checkpoint-every-steps", 2)
 
@@ -159,6 +160,23 @@ def test_the_output_learns_to_tell_plants_from_things_that_it_has_not_seen(data,
     right = [value for batch in scores for value in batch]
     assert sum(right) > 0.8 * len(right)
     assert events(tmp_path, "epoch")[-1]["validation"]["plants_told"]["num_pictures"] == 3
+
+
+def test_a_batch_that_does_not_fit_is_tried_with_all_its_negatives(data, things, tmp_path):
+    network = PlantNetwork("test_efficientnet", 3)
+    flags = ("--batch-size", 12, "--negatives", things, "--negatives-share", 0.25)
+    trainer = make_trainer(data, tmp_path / "run", network, *flags)
+    original = network.features
+
+    def full(pixels):
+        if len(pixels) > 6:
+            raise torch.OutOfMemoryError
+        return original(pixels)
+
+    network.features = full
+    with pytest.raises(OutOfMemory, match=r"12 pictures of 32 px; 3 fit"):
+        trainer.run()
+    trainer.close()
 
 
 def test_evaluation_and_export_know_only_the_network(uninterrupted, data, tmp_path):

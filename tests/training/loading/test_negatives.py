@@ -6,13 +6,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from models.errors import DataError
 from tests.training.small import command, write_things
 from training.dataset.manifest import Manifest
+from training.loading.augment import BatchMixer
 from training.loading.data import training_loader
 from training.loading.negatives import NOT_A_PLANT, list_negatives, num_plants
 from training.loading.sampler import EpochBatches
+from training.loading.show_batch import show_batch
+from training.recipe import AugmentRecipe
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +60,7 @@ def test_broken_and_missing_pictures_are_left_out_and_counted(tmp_path):
     write_list(tmp_path, "path", "000.png", "broken.jpg", "missing.png", "001.png")
     found = list_negatives((tmp_path,))
     assert ([path.name for path in found.paths], found.num_broken) == (["000.png", "001.png"], 2)
+    assert found.description == "2 pictures without a plant (2 files cannot be read)"
 
 
 def test_the_hash_is_that_of_the_list_wherever_the_folder_is(things, tmp_path):
@@ -131,6 +136,29 @@ def test_the_next_picture_takes_the_place_of_one_that_does_not_decode(data, thin
     (folder / "000.png").unlink()
     with pytest.raises(DataError, match="none of the pictures without a plant"):
         loaded(data, tmp_path, folder)
+
+
+def test_a_sheet_of_a_batch_shows_them_too(data, things, tmp_path):
+    flags = ("--batch-size", 7, "--negatives", things, "--negatives-share", 0.3, "--mix-share", 1)
+    show_batch(Manifest(data), command(data, tmp_path, *flags).recipe, tmp_path / "batch.png")
+    tiles = (
+        np.asarray(Image.open(tmp_path / "batch.png")).reshape(3, 60, 3, 180, 3).swapaxes(1, 2).reshape(9, 60, 180, 3)
+    )
+    assert np.array_equal(tiles[7, :28], tiles[8, :28])  # the caption of both
+    assert all(tile[28:, :32].std() > 10 for tile in tiles)
+
+
+@given(plants=st.integers(1, 5), others=st.integers(0, 4), kind=st.sampled_from(["mixup", "cutmix"]))
+def test_negatives_are_mixed_among_themselves_and_change_nothing_for_the_plants(plants, others, kind):
+    mix = BatchMixer(AugmentRecipe(**{kind: 1.0}), num_outputs=3, seed=0)
+    pixels, labels = torch.rand(plants + others, 3, 8, 8), torch.arange(plants) % 3
+    pixels[plants:] += 2  # brighter than any plant
+    mixed, targets = mix(pixels, labels, step=4)
+    alone, alone_targets = mix(pixels[:plants], labels, step=4)
+    assert torch.equal(mixed[:plants], alone)
+    assert torch.equal(targets, alone_targets)
+    assert mixed.shape == pixels.shape
+    assert (mixed[plants:] >= 1.99).all()
 
 
 @settings(deadline=None)
