@@ -1,0 +1,107 @@
+"""Runs a bundle on pictures, one at a time as in the service, and keeps of each answer what the comparison counts.
+
+Letters in names: N pictures, T taxa.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from models.answer import AnswerModel, Question, answer_plant
+from models.bundle import Bundle, Precision
+from models.candidates import candidate_set
+from models.ranking import output_probabilities, taxon_probabilities
+from models.session import NetworkOutput
+from models.taxonomy import Taxon
+from models.verdict import Verdict, VerdictRank
+from training.bundling.precisions.ranges import Pixels
+from training.evaluation.metrics import top_k_hits
+
+COVERAGES: Final = (0.8, 0.9, 0.95)
+"""The candidate sets that are compared."""
+NAMED: Final[frozenset[VerdictRank]] = frozenset({"species", "genus", "family"})
+"""Ranks of verdicts with a name."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer to a picture of a known plant."""
+
+    verdict: Verdict
+    verdict_right: bool
+    """Whether the verdict names the plant, its genus or its family."""
+    top1: bool
+    """The most likely taxon is the right one."""
+    top5: bool
+    """The right taxon is among the five most likely."""
+    confidence: float
+    """Probability of the most likely taxon."""
+    right_score: float
+    """Probability of the right taxon."""
+    set_sizes: tuple[int, ...] = ()
+    """Size of the candidate set for each coverage; empty without a table."""
+    set_hits: tuple[bool, ...] = ()
+    """Whether it holds the right taxon."""
+
+    @property
+    def named(self) -> bool:
+        """Whether the verdict names a species, genus or family."""
+        return self.verdict.rank in NAMED
+
+
+def answer_plants(
+    bundle: Bundle, precision: Precision, pixels: Iterable[Pixels], taxon_ids: Sequence[str]
+) -> list[Answer]:
+    """Answers pictures of known plants.
+
+    Args:
+        bundle: The bundle.
+        precision: Which of its networks.
+        pixels: Network input of each picture, shape (1, 3, height, width).
+        taxon_ids: Right taxon of each picture; the bundle knows all of them.
+    """
+    model, session = bundle.answer_model(precision), bundle.open_session(precision)
+    position = {taxon.taxon_id: index for index, taxon in enumerate(bundle.taxonomy.taxa)}
+    return [
+        _answer(session.run(picture), model, position[taxon_id])
+        for picture, taxon_id in zip(pixels, taxon_ids, strict=True)
+    ]
+
+
+def answer_things(bundle: Bundle, precision: Precision, pixels: Iterable[Pixels]) -> list[Verdict]:
+    """Answers pictures that show no plant, of shape (1, 3, height, width) each."""
+    model, session = bundle.answer_model(precision), bundle.open_session(precision)
+    return [_verdict(session.run(picture), model) for picture in pixels]
+
+
+def _answer(output: NetworkOutput, model: AnswerModel, right: int) -> Answer:
+    taxa_1T = taxon_probabilities(output_probabilities(output.logits, model.temperature), model.taxonomy)
+    verdict, label_1 = _verdict(output, model), np.array([right])
+    sets = _candidate_sets(taxa_1T, model)
+    return Answer(
+        verdict=verdict,
+        verdict_right=_is_right(verdict, model.taxonomy.taxa[right]),
+        top1=bool(top_k_hits(taxa_1T, label_1, 1)[0]),
+        top5=bool(top_k_hits(taxa_1T, label_1, 5)[0]),
+        confidence=float(taxa_1T.max()),
+        right_score=float(taxa_1T[0, right]),
+        set_sizes=tuple(len(each) for each in sets),
+        set_hits=tuple(right in each for each in sets),
+    )
+
+
+def _verdict(output: NetworkOutput, model: AnswerModel) -> Verdict:
+    return answer_plant(output.logits, output.features, model, Question(top_k=1)).verdict
+
+
+def _candidate_sets(taxa_1T: npt.NDArray[np.float64], model: AnswerModel) -> list[npt.NDArray[np.intp]]:
+    table = model.calibration.conformal
+    return [] if table is None else [candidate_set(table, taxa_1T, coverage) for coverage in COVERAGES]
+
+
+def _is_right(verdict: Verdict, plant: Taxon) -> bool:
+    """Returns whether a verdict names the plant, its genus or its family; a verdict without a name is not right."""
+    names = {"species": plant.scientific_name, "genus": plant.genus, "family": plant.family}
+    return verdict.name is not None and verdict.name == names.get(verdict.rank)
