@@ -32,6 +32,7 @@ PROGRAMS: Final = {
     "python training/train.py": "training.train",
     "python training/evaluate.py": "training.evaluate",
     "python training/export.py": "training.export",
+    "python training/release.py": "training.release",
     "python training/benchmark.py": "training.benchmark",
     "python -m serving": "serving.__main__",
     "python -m serving.access.keys": "serving.access.keys",

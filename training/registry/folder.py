@@ -59,6 +59,15 @@ class Registry:
             raise _bad_pointer(pointer, target)
         return target.name
 
+    def require_exists(self) -> None:
+        """Refuses a folder that is missing.
+
+        Raises:
+            DataError: There is no such folder.
+        """
+        if not self.folder.is_dir():
+            raise DataError("there is no registry", value=self.folder, remedy="promote a bundle first")
+
     def entries(self) -> list[str]:
         """Returns the names of all bundles, sorted."""
         return sorted(
@@ -109,7 +118,7 @@ class Registry:
             BundleError: The earlier bundle is missing or damaged; the pointer stays.
             DataError: There is no earlier entry, or another process is at work.
         """
-        _require_registry(self.folder)
+        self.require_exists()
         with self._locked():
             in_use = entries_in_use(read_history(self.folder), self.current)
             if len(in_use) < 2:
@@ -186,11 +195,6 @@ def _copy(bundle: Bundle, target: Path) -> None:
             copy.flush()
             os.fsync(copy.fileno())
     sync_folder(target)
-
-
-def _require_registry(folder: Path) -> None:
-    if not folder.is_dir():
-        raise DataError("there is no registry", value=folder, remedy="promote a bundle first")
 
 
 def _bad_pointer(pointer: Path, value: object) -> DataError:
