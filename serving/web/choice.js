@@ -5,6 +5,7 @@ import { choiceLabel, foundByWords } from "./sentences.js";
 import { findSpecies } from "./service.js";
 
 const TYPING_PAUSE_MS = 200; // as in the species search
+const LIST_PREFIX = "list:";
 const MAX_SUGGESTIONS = 8;
 const NUM_SEARCHED = 50; // entries that suggestions are made of; a genus of many species fills the first ones
 
@@ -19,11 +20,14 @@ const find = (id) => document.getElementById(id);
 export function setUpChoice(onChange) {
   let names = [];
 
-  function add(name) {
-    const isNew = name && !names.some((chosen) => chosen.toLowerCase() === name.toLowerCase());
+  const isNew = (name) => name && !names.some((chosen) => chosen.toLowerCase() === name.toLowerCase());
+
+  async function add(name) {
     find("choice-name").value = "";
     showSuggestions([]);
-    if (!isNew) return;
+    const fault = isNew(name) ? await faultOf(name) : "";
+    find("choice-message").textContent = fault;
+    if (fault || !isNew(name)) return; // the same name may have been added while this one was looked up
     names = [...names, name];
     update();
   }
@@ -47,6 +51,17 @@ export function setUpChoice(onChange) {
   });
   suggestWhileTyping(add);
   return { names: () => names };
+}
+
+/** Returns why a name cannot restrict the answer, or "" if it can; the operator's lists are not among the plants. */
+async function faultOf(name) {
+  if (name.startsWith(LIST_PREFIX)) return "";
+  try {
+    const { status, message } = await findSpecies(name, 1);
+    return ["known", "synonym"].includes(status) ? "" : message;
+  } catch {
+    return ""; // the service judges the name when pictures are sent
+  }
 }
 
 function chip(name, onRemove) {

@@ -69,12 +69,12 @@ export function measuredSentence(model) {
     right && `the first name was right for ${percent(right.value)}`,
     error && `scores were ${points(error.value)} percentage points away from the share of right names on average${range(error)}`,
   ].filter(Boolean);
-  return `On ${count(numPictures, "picture")} of ${data}, ${facts.join(", and ")}.${cautions(model)}`;
+  return `On ${count(numPictures, "picture")} of ${data}, ${facts.join(", and ")}.${cautions(model, error)}`;
 }
 
-function cautions({ other_data: isOtherData = false, calibration = null }) {
-  const few = calibration !== null && calibration.num_pictures < FEW_PICTURES
-    && ` Only ${count(calibration.num_pictures, "picture")} calibrated the scores, so this figure is uncertain itself.`;
+function cautions({ other_data: isOtherData = false, calibration = null }, error) {
+  const few = error && calibration !== null && calibration.num_pictures < FEW_PICTURES
+    && ` Only ${count(calibration.num_pictures, "picture")} calibrated the scores, so that distance is itself uncertain.`;
   const other = isOtherData && " The model may have been trained on some of these pictures; then the figures are too good.";
   return [few, other].filter(Boolean).join("");
 }
@@ -91,11 +91,19 @@ export function candidateWords(answer) {
   return { heading, explanation: `${coverageSentence(candidates)}${uncalibratedSentence(candidates)}` };
 }
 
+/**
+ * Sorts candidates by score. The service lists them in the order of a test that favors rare plants, which looks like a
+ * mistake beside the scores.
+ */
+export function byScore(taxa) {
+  return [...taxa].sort((one, other) => other.score - one.score);
+}
+
 /** Returns the line below a species: which other plants the set of candidates holds, or null. */
 export function alternativesSentence(answer) {
   const { candidates = null, verdict } = answer;
   if (!candidates?.taxa.length || stateOf(answer) !== "species") return null;
-  const others = candidates.taxa.map((taxon) => taxon.scientific_name).filter((name) => name !== verdict.name);
+  const others = byScore(candidates.taxa).map((taxon) => taxon.scientific_name).filter((name) => name !== verdict.name);
   const coverage = candidates.guarantee === null ? "" : ` ${coverageSentence(candidates)}`;
   if (others.length) return ["Also possible: ", ...listedNames(others, candidates.num_taxa - candidates.taxa.length + others.length), `.${coverage}`];
   return coverage ? `No other plant is on the list of candidates.${coverage}` : null;

@@ -162,6 +162,10 @@ def type_choice(page, text):
     page.keyboard.press("Enter")
 
 
+def wait_for_choice(page, label):
+    page.wait_for_selector(f"#choice-label:text-is('{label}')")
+
+
 def num_chosen(response):
     return (response.request.post_data_buffer or b"").count(b'name="taxa"')
 
@@ -176,14 +180,25 @@ def test_choice_of_plants_is_made_by_keyboard_and_sent(open_tab):
     with tab.page.expect_response(lambda response: num_chosen(response) == 2):
         type_choice(tab.page, "Asteraceae")
         type_choice(tab.page, "asteraceae")
+        wait_for_choice(tab.page, "Only Asteraceae")
         type_choice(tab.page, "daisy")
-    assert tab.page.inner_text("#choice-label") == "Only Asteraceae or daisy"
+    wait_for_choice(tab.page, "Only Asteraceae or daisy")
     assert accessibility_faults(tab.page) == []
     screenshot(tab.page, "choice-open-narrow")
     with tab.page.expect_response(lambda response: num_chosen(response) == 1):
         tab.page.click("text=daisy >> button")
     assert tab.page.evaluate("document.activeElement.ariaLabel") == "Remove Asteraceae from your choice"
     assert tab.faults == []
+
+
+def test_name_that_the_model_does_not_know_is_no_choice(open_tab):
+    page = open_tab().page
+    page.click("#choice-label")
+    type_choice(page, "oak")
+    page.wait_for_selector("text=This model cannot name 'oak'")
+    type_choice(page, "list:garden")
+    wait_for_choice(page, "Only list:garden")
+    assert page.inner_text("#choice-message") == ""
 
 
 def test_candidate_set_is_not_asked_of_a_model_without_its_table(open_tab):

@@ -95,6 +95,10 @@ def test_few_calibration_pictures_are_said_to_be_few(say, num_pictures, is_few):
     assert (f"Only {num_pictures} pictures calibrated the scores" in told) == is_few
 
 
+def test_calibration_is_not_mentioned_without_its_error(say):
+    assert "calibrated" not in say("measuredSentence", {**MODEL, "metrics": MODEL["metrics"][:1]})
+
+
 def test_figures_of_other_data_carry_a_caution(say):
     assert "may have been trained on" in say("measuredSentence", {**MODEL, "other_data": True})
     assert "may have been trained on" not in say("measuredSentence", MODEL)
@@ -198,6 +202,12 @@ def test_species_has_one_line_about_the_other_candidates(say):
 def test_line_without_a_guarantee_only_names_the_candidates(say):
     assert say("alternativesSentence", CHOICE) == "Also possible: Bellis perennis."
     assert say("alternativesSentence", {**CHOICE, "candidates": candidates(1, None)}) is None
+
+
+def test_candidates_stand_by_score(page, say):
+    some = {**candidates(3), "taxa": predictions(0.1, 0.2, 0.6)}
+    assert [taxon["score"] for taxon in page("sentences.js", "byScore", some["taxa"])] == [0.6, 0.2, 0.1]
+    assert "Primula veris and Bellis perennis" in say("alternativesSentence", {**SPECIES, "candidates": some})
 
 
 def test_long_line_of_candidates_is_cut(say):
