@@ -27,6 +27,7 @@ from training.dataset.sources.record import Split
 MANIFEST_FILE: Final = "manifest.parquet"
 INDEX_FILE: Final = "manifest.arrow"
 _SHA256_KEY: Final = b"manifest_sha256"
+_PACKED_FROM_KEY: Final = "packed_from"
 _TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 SCHEMA: Final = pa.schema(
     [
@@ -111,6 +112,11 @@ class Manifest:
         return str((self.table.schema.metadata or {})[_SHA256_KEY].decode())
 
     @property
+    def packed_from(self) -> str:
+        """SHA-256 of the manifest that packed data was made from; empty if the data is not packed."""
+        return str((self.table.schema.metadata or {}).get(_PACKED_FROM_KEY.encode(), b"").decode())
+
+    @property
     def labels(self) -> npt.NDArray[np.int64]:
         """Position of each picture's output; shape (len(self),). Copies the column; use `label` for single pictures."""
         return np.asarray(self._output_of_code[self._codes("label")])
@@ -179,6 +185,7 @@ def write_manifest(
     sources: Mapping[str, SourceNote],
     *,
     plan: str = "",
+    packed_from: str = "",
     further_files: Mapping[str, bytes] | None = None,
 ) -> None:
     """Writes manifest and taxa: all files are replaced, or none.
@@ -189,11 +196,12 @@ def write_manifest(
         taxonomy: The outputs that the labels name.
         sources: Root and note of each source.
         plan: For packed data, the identity of the plan that its shards follow.
+        packed_from: For packed data, the hash of the manifest that it was made from.
         further_files: Name -> content of other files to replace together with these.
     """
     metadata = {"sources": msgspec.json.encode(dict(sources)), "label_hash": taxonomy.label_hash}
-    if plan:
-        metadata["plan"] = plan
+    metadata |= {"plan": plan} if plan else {}
+    metadata |= {_PACKED_FROM_KEY: packed_from} if packed_from else {}
     table = pa.table(dict(columns), schema=SCHEMA.with_metadata(metadata))
     taxa = msgspec.json.format(msgspec.json.encode(taxonomy), indent=2) + b"\n"
     parquet = io.BytesIO()

@@ -52,14 +52,23 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     output_keys: list[str]
     """Key of each classifier row."""
     manifest_sha256: str
+    """Hash of the manifest that the run reads: a run resumes with the same manifest only."""
     global_batch: int
     """Pictures of a batch on all ranks together."""
     git_commit: str
+    """Commit of botanify that trained the network, or "unknown"."""
     trained_on: str
     """Name of the device, for the model card."""
     plant_output: dict[str, Any] | None = None
     """With pictures that show no plant: the auxiliary output's `weights` and `averaged` weights, and the hash of
     the list of those pictures, `negatives_sha256`. Other runs have no such field in the file."""
+    packed_from: str = ""
+    """With packed data: hash of the manifest that it was made from. Other runs have no such field in the file."""
+
+    @property
+    def trained_with(self) -> str:
+        """Hash of the manifest that the network was trained with, before packing; empty if unknown."""
+        return self.packed_from or self.manifest_sha256
 
     @property
     def eval_weights(self) -> dict[str, Any]:
@@ -71,8 +80,9 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint. If that fails, a previous file is unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = msgspec.structs.asdict(checkpoint)
-    if checkpoint.plant_output is None:
-        del content["plant_output"]  # files of other runs stay readable for earlier versions
+    for name in ("plant_output", "packed_from"):
+        if not content[name]:
+            del content[name]  # files of other runs stay readable for earlier versions
     with replaced(path) as stream:
         torch.save(content, stream)
 

@@ -82,6 +82,7 @@ class Checkpointer:
             recipe=recipe_to_plain(self._recipe),
             output_keys=list(self._manifest.taxonomy.output_keys),
             manifest_sha256=self._manifest.sha256,
+            packed_from=self._manifest.packed_from,
             global_batch=self._global_batch,
             git_commit=current_commit(),
             trained_on=describe_device(engine.device),

@@ -118,6 +118,15 @@ def test_a_checkpoint_that_counts_batches_is_refused_as_an_older_format(tmp_path
         read_checkpoint(tmp_path / "last.pt")
 
 
+@pytest.mark.parametrize(("packed_from", "expected"), [("", "0" * 64), ("1" * 64, "1" * 64)])
+def test_a_checkpoint_knows_the_manifest_before_packing(packed_from, expected, tmp_path):
+    write_checkpoint(tmp_path / "last.pt", msgspec.structs.replace(TINY, packed_from=packed_from))
+    assert ("packed_from" in load_tensors(tmp_path / "last.pt")) == bool(
+        packed_from
+    )  # older readers know no such field
+    assert read_checkpoint(tmp_path / "last.pt").trained_with == expected
+
+
 def test_code_in_a_checkpoint_is_never_executed(tmp_path):
     content = {**msgspec.structs.asdict(TINY), "position": Bomb(tmp_path / "executed")}
     torch.save(content, tmp_path / "new.pt")

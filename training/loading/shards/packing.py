@@ -166,7 +166,14 @@ def _write_joint_manifest(folder: Path, manifest: Manifest, plan: ShardPlan) -> 
     names = pa.array([shard.name for shard in plan.shards])
     codes = pa.array([shard.number for shard in plan.shards for _ in shard.rows], pa.int32())
     packed["shard"] = pa.DictionaryArray.from_arrays(codes, names)
-    write_manifest(folder, packed, manifest.taxonomy, manifest.sources, plan=plan.identity)
+    write_manifest(
+        folder,
+        packed,
+        manifest.taxonomy,
+        manifest.sources,
+        plan=plan.identity,
+        packed_from=manifest.sha256,
+    )
 
 
 def _parse_part(text: str) -> tuple[int, int]:

@@ -61,6 +61,11 @@ def test_packed_rows_describe_the_same_pictures(prepared, packed):
     assert Manifest(packed).sources == Manifest(prepared).sources
 
 
+def test_packed_data_knows_the_manifest_that_it_was_made_from(prepared, packed):
+    before, after = Manifest(prepared), Manifest(packed)
+    assert (before.packed_from, after.packed_from) == ("", before.sha256)
+
+
 def test_the_manifest_describes_the_stored_bytes(packed):
     manifest = Manifest(packed)
     store = PictureStore(manifest)
