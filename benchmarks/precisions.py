@@ -25,6 +25,7 @@ from training.bundling.precisions.evaluated_network import CachedNetwork, evalua
 from training.bundling.precisions.pictures import PictureSets, picture_sets
 from training.dataset.manifest import Manifest
 from training.evaluation.predict import require_same_outputs
+from training.evaluation.provenance import is_other_data
 from training.insight.studies.report import table
 from training.machine import Machine, this_machine
 from training.program import run_program
@@ -46,6 +47,8 @@ class Precisions(msgspec.Struct, frozen=True, kw_only=True):
     """Further prepared data with the same outputs, whose test split is measured too."""
     calibration_pictures: int = 256
     """Number of training pictures that set the ranges of int8."""
+    other_data: bool = False
+    """Measure with data that the network was not trained with; then every figure says so."""
     workers: int = 2
     """Loader processes; 0 loads in the main process."""
     out: Path | None = None
@@ -119,8 +122,13 @@ def _picture_sets(command: Precisions, bundle: Bundle) -> PictureSets:
     manifests = [Manifest(folder) for folder in (command.data, *command.judge_on)]
     for manifest in manifests:
         require_same_outputs(manifest, bundle.taxonomy.output_keys, "bundle")
-    pictures = command.calibration_pictures
-    return picture_sets(manifests, bundle.record.input, calibration_pictures=pictures, workers=command.workers)
+    return picture_sets(
+        manifests,
+        bundle.record.input,
+        calibration_pictures=command.calibration_pictures,
+        workers=command.workers,
+        other_data=is_other_data(manifests[0], bundle.record.manifest_sha256, "bundle", allowed=command.other_data),
+    )
 
 
 def _networks(bundle: Bundle, sets: PictureSets, folder: Path) -> list[Made]:

@@ -33,6 +33,7 @@ from training.evaluation.metrics import Share
 from training.evaluation.plants import plants_of
 from training.evaluation.predict import RunBatch, predict, require_same_outputs, torch_runner
 from training.evaluation.predictions import Predictions, calibrated_predictions
+from training.evaluation.provenance import OTHER_DATA, is_other_data
 from training.evaluation.split_metrics import (
     ClassMetrics,
     Evaluation,
@@ -68,6 +69,9 @@ class Evaluate(Section, frozen=True, kw_only=True):
     """Precision of the bundle's network."""
     split: Split = "test"
     """Split whose pictures are used."""
+    other_data: bool = False
+    """Measure with data that the network was not trained with, such as another split. Its test pictures may be training
+    pictures, so every figure and file name says that it is other data."""
     out: Path | None = None
     """Folder for the report (JSON), the per-class table and the predictions (CSV), pictures of mistakes, and the
     learning curves of the checkpoint's run."""
@@ -83,6 +87,8 @@ class Subject(msgspec.Struct, frozen=True):
     input: InputSpec
     output_keys: tuple[str, ...]
     temperature: float
+    trained_with: str
+    """SHA-256 of the manifest of its training; empty if unknown."""
 
 
 def main() -> None:
@@ -94,16 +100,24 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
     """Measures the checkpoint, the bundle or both, prints the metrics, and writes them if `out` is given.
 
     Raises:
-        DataError: Neither checkpoint nor bundle is given, or its outputs are not those of the data.
+        DataError: Neither checkpoint nor bundle is given, its outputs are not those of the data, or it was trained with
+            other data and `other_data` is not set.
         RecipeError: A flag is out of range.
     """
     command = check_section(section_to_plain(command), Evaluate, origin="of the flags")
     manifest = Manifest(command.data, command.shards)
     results: list[tuple[Evaluation, Predictions]] = []
     for subject in _subjects(command):
+        require_same_outputs(manifest, subject.output_keys, subject.name)
+        other_data = is_other_data(manifest, subject.trained_with, subject.name, allowed=command.other_data)
         predictions = measure(subject, manifest, command.split, command.workers)
         evaluation = evaluate_predictions(
-            predictions, manifest, network=subject.name, split=command.split, temperature=subject.temperature
+            predictions,
+            manifest,
+            network=subject.name,
+            split=command.split,
+            temperature=subject.temperature,
+            other_data=other_data,
         )
         results.append((evaluation, predictions))
         if command.out is not None:
@@ -115,12 +129,7 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
 
 
 def measure(subject: Subject, manifest: Manifest, split: Split, workers: int) -> Predictions:
-    """Runs every picture of a split through a network, as it would be served.
-
-    Raises:
-        DataError: The outputs of the network are not those of the data.
-    """
-    require_same_outputs(manifest, subject.output_keys, subject.name)
+    """Runs every picture of a split through a network with the outputs of the data, as it would be served."""
     rows = manifest.rows_of(split)
     loader = evaluation_loader(manifest, rows, subject.input, DataRecipe(workers=workers))
     logits, labels = predict(loader, subject.run)
@@ -136,7 +145,8 @@ def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:
         return np.concatenate([session.run(picture[None].numpy()).logits for picture in pixels])
 
     temperature = bundle.network(precision).temperature
-    return Subject("bundle", run, bundle.record.input, bundle.taxonomy.output_keys, temperature)
+    record, output_keys = bundle.record, bundle.taxonomy.output_keys
+    return Subject("bundle", run, record.input, output_keys, temperature, record.manifest_sha256)
 
 
 def _checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
@@ -153,7 +163,8 @@ def _checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
     hardware = HardwareRecipe(amp="off")
     device = choose_device(hardware)
     run = torch_runner(network.to(device), device, amp_dtype(hardware, device))
-    return Subject("checkpoint", run, served or input_spec(recipe), tuple(checkpoint.output_keys), temperature=1.0)
+    spec, output_keys = served or input_spec(recipe), tuple(checkpoint.output_keys)
+    return Subject("checkpoint", run, spec, output_keys, temperature=1.0, trained_with=checkpoint.trained_with)
 
 
 def _subjects(command: Evaluate) -> list[Subject]:
@@ -179,7 +190,8 @@ def _print(results: list[tuple[Evaluation, Predictions]]) -> None:
 
 
 def _table(evaluation: Evaluation) -> Table:
-    table = Table("", "all", *evaluation.by_source, title=f"{evaluation.network}, {evaluation.split} split")
+    other = f" ({OTHER_DATA})" if evaluation.other_data else ""
+    table = Table("", "all", *evaluation.by_source, title=f"{evaluation.network}, {evaluation.split} split{other}")
     columns = [evaluation.all, *evaluation.by_source.values()]
     for name in SplitMetrics.__struct_fields__:
         table.add_row(name, *(_cell(getattr(column, name)) for column in columns))
@@ -204,7 +216,7 @@ def _write(folder: Path, evaluation: Evaluation, predictions: Predictions, manif
     }
     sheets = draw_mistakes(predictions, manifest)
     files |= {f"-{name}": content for name, content in sheets.items()}
-    stem = f"{evaluation.network}-{evaluation.split}"
+    stem = f"{evaluation.network}-{evaluation.split}{'-other-data' if evaluation.other_data else ''}"
     replace_together(folder, {f"{stem}{ending}": content for ending, content in files.items()})
     for name in SHEETS:
         if name not in sheets:

@@ -34,6 +34,7 @@ from training.bundling.precisions.pictures import PictureSets, picture_sets
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, read_checkpoint
 from training.evaluation.predict import require_same_outputs
+from training.evaluation.provenance import is_other_data
 from training.evaluation.rank_scores import RANKS, Rank, rank_scores
 from training.evaluation.risk_coverage import risk_coverage
 from training.evaluation.split_metrics import reliability_diagrams
@@ -83,6 +84,9 @@ class Export(Section, frozen=True, kw_only=True):
     judge_on: Path | None = None
     """Further prepared data with the same outputs, whose test split is measured too. int8 must lose less than half a
     point of top-1. Showing that takes at least 765 test pictures, and thousands if some predictions change."""
+    other_data: bool = False
+    """Calibrate and measure with data that the network was not trained with, such as another split. Its pictures may be
+    among the training pictures, so every figure of the bundle says that it is other data."""
     calibration_pictures: Count = 256
     """Number of training pictures that set the ranges of int8."""
     serve_px: Pixels | None = None
@@ -110,7 +114,8 @@ def export(command: Export) -> Bundle:
 
     Raises:
         BundleError: The folder exists, or the probabilities differ from PyTorch's. No bundle is written.
-        DataError: The outputs of the data are not those of the checkpoint.
+        DataError: The outputs of the data are not those of the checkpoint, or it was trained with other data and
+            `other_data` is not set.
         RecipeError: A flag is out of range.
     """
     command = check_section(section_to_plain(command), Export, origin="of the flags")
@@ -143,8 +148,8 @@ def _picture_sets(command: Export, checkpoint: Checkpoint) -> PictureSets:
     """Chooses the pictures that the networks are calibrated and measured with, at the size of the service.
 
     Raises:
-        DataError: The outputs of the data are not those of the checkpoint, or the further data holds pictures of the
-            first.
+        DataError: The outputs of the data are not those of the checkpoint, the checkpoint was trained with other data
+            and that is not allowed, or the further data holds pictures of the first.
     """
     spec = input_spec(check_stored_recipe(checkpoint.recipe, origin=str(command.checkpoint)))
     if command.serve_px is not None:
@@ -154,7 +159,13 @@ def _picture_sets(command: Export, checkpoint: Checkpoint) -> PictureSets:
         manifests.append(Manifest(command.judge_on))
     for manifest in manifests:
         require_same_outputs(manifest, tuple(checkpoint.output_keys), "checkpoint")
-    return picture_sets(manifests, spec, calibration_pictures=command.calibration_pictures, workers=command.workers)
+    return picture_sets(
+        manifests,
+        spec,
+        calibration_pictures=command.calibration_pictures,
+        workers=command.workers,
+        other_data=is_other_data(manifests[0], checkpoint.trained_with, "checkpoint", allowed=command.other_data),
+    )
 
 
 def _seal(
@@ -188,6 +199,7 @@ def _seal(
         networks={precision: made.entry for precision, made in released.items()},
         left_out={precision: made.left_out() for precision, made in candidates.items() if not made.passed},
         metrics=fp32.metrics,
+        other_data=sets.other_data,
         parts={GOLDEN_PART: GOLDEN_FILE},
     )
     golden, card = folder / GOLDEN_FILE, folder / MODEL_CARD_FILE

@@ -93,7 +93,7 @@ def restricted(pictures, tmp_path_factory):
 
 
 def test_a_ban_on_commercial_use_reaches_bundle_and_card(exporting, restricted):
-    bundle = export(msgspec.structs.replace(exporting, data=restricted))
+    bundle = export(msgspec.structs.replace(exporting, data=restricted, other_data=True))
     (source,) = load_bundle(bundle.folder).record.sources
     assert source.commercial_use == "not_allowed"
     assert set(source.licenses) == {"CC-BY-NC-4.0"}
@@ -108,7 +108,7 @@ def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(e
         return fit_temperature(logits, labels, taxonomy, plants)
 
     monkeypatch.setattr("training.bundling.precisions.evaluated_network.fit_temperature", note_labels)
-    export(msgspec.structs.replace(exporting, data=restricted))
+    export(msgspec.structs.replace(exporting, data=restricted, other_data=True))
     manifest = Manifest(restricted)
     assert fitted_on == [manifest.labels[manifest.rows_of("calibration")].tolist()]
     assert len(fitted_on[0]) > len(manifest.rows_of("validation"))

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, Final
 
 from models.bundle import (
     FORMAT_VERSION,
@@ -22,8 +22,11 @@ from models.preprocess import InputSpec
 from training.dataset.audit.licenses import joint_commercial_use
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint
+from training.evaluation.provenance import OTHER_DATA
 from training.machine import current_commit
 from training.recipe import check_stored_recipe
+
+_OTHER_SOURCES: Final = f"These are pictures of {OTHER_DATA}."
 
 
 def describe(
@@ -37,13 +40,14 @@ def describe(
     networks: Mapping[Precision, NetworkFile],
     left_out: Mapping[Precision, LeftOut],
     metrics: tuple[Metric, ...],
+    other_data: bool,
     parts: Mapping[str, FileName],
 ) -> BundleRecord:
     """Builds the record of a bundle; `seal_bundle` adds the hashes.
 
     Args:
         checkpoint: The trained network.
-        manifest: The data that it was trained on.
+        manifest: The data that it was trained on, or other data with the same outputs.
         spec: Input of the networks.
         name: Name of the model; if empty, that of the recipe.
         version: Version of the model.
@@ -51,6 +55,7 @@ def describe(
         networks: The released networks.
         left_out: The networks that failed a check.
         metrics: Metrics of the fp32 network.
+        other_data: Whether the manifest is of other data than the network was trained with.
         parts: Role -> further file.
     """
     recipe = check_stored_recipe(checkpoint.recipe, origin="checkpoint")
@@ -70,14 +75,22 @@ def describe(
         networks=dict(networks),
         left_out=dict(left_out),
         metrics=metrics,
-        recipe=_without_folders(checkpoint.recipe),
+        recipe=_as_served(_without_folders(checkpoint.recipe), spec),
         trained_on=checkpoint.trained_on,
-        sources=_sources(manifest, note),
+        sources=_sources(manifest, " ".join(filter(None, (_OTHER_SOURCES if other_data else "", note)))),
         git_commit=current_commit(),
+        trained_commit=checkpoint.git_commit or "unknown",
+        manifest_sha256=checkpoint.trained_with,
+        other_data=other_data,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         description=recipe.description,
         parts=dict(parts),
     )
+
+
+def _as_served(recipe: dict[str, Any], spec: InputSpec) -> dict[str, Any]:
+    """Gives the recipe the input size of the service, so that the bundle names one size only."""
+    return recipe | {"pictures": recipe["pictures"] | {"serve_px": spec.height}}
 
 
 def _without_folders(value: Any) -> Any:

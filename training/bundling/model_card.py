@@ -4,6 +4,7 @@ from typing import Final
 
 from models.bundle import BundleRecord, CommercialUse, Metric
 from models.taxonomy import Taxonomy
+from training.evaluation.provenance import OTHER_DATA
 
 MODEL_CARD_FILE: Final = "MODEL_CARD.md"
 _MOST_NAMES: Final = 50
@@ -28,6 +29,7 @@ def model_card(record: BundleRecord, taxonomy: Taxonomy, *further_sections: str)
         f"# {record.name} {record.version}\n\n{record.description}",
         _network(record),
         "## Metrics\n\n" + "\n".join(_metric(metric) for metric in record.metrics),
+        _provenance(record),
         *further_sections,
         _data(record),
         _names(taxonomy),
@@ -39,9 +41,22 @@ def _network(record: BundleRecord) -> str:
     network, spec = record.architecture, record.input
     return (
         f"## The network\n\n{network.name}, {network.num_parameters:,} parameters, {network.num_outputs:,} outputs. "
-        f"Input: {spec.width} x {spec.height} px; last epoch of training: {spec.train_px} px. "
+        f"Served with pictures of {spec.width} x {spec.height} px; last epoch of training: {spec.train_px} px. "
         f"Initial weights: {record.recipe.get('network', {}).get('weights', 'unknown')}. "
         f"Trained on: {record.trained_on}."
+    )
+
+
+def _provenance(record: BundleRecord) -> str:
+    if record.other_data:
+        metrics = f"The metrics come from {OTHER_DATA}: pictures that it was trained on may be among them."
+    elif record.manifest_sha256:
+        metrics = "The metrics come from the same manifest."
+    else:
+        metrics = "It is not known whether the metrics come from the same manifest."
+    return (
+        f"## Provenance\n\nTrained with the manifest {record.manifest_sha256 or 'unknown'} (SHA-256) at commit "
+        f"{record.trained_commit}, exported at commit {record.git_commit}. {metrics}"
     )
 
 

@@ -39,7 +39,7 @@ def held_out(record: BundleRecord, pictures: FrozenSet, trained_on: Sequence[Man
         trained_on: Prepared data that bundles were trained on; that of the set itself needs no mention.
     """
     sha256 = record.manifest_sha256
-    known = [each for each in (pictures.manifest, *trained_on) if each.sha256 == sha256]
+    known = [each for each in (pictures.manifest, *trained_on) if each.has_sha256(sha256)]
     if sha256 and not known:
         return HeldOut("unknown", f"It was trained with the manifest {sha256[:12]}…, which was not given.")
     if not sha256 and not trained_on:

@@ -116,6 +116,10 @@ class Manifest:
         """SHA-256 of the manifest that packed data was made from; empty if the data is not packed."""
         return str((self.table.schema.metadata or {}).get(_PACKED_FROM_KEY.encode(), b"").decode())
 
+    def has_sha256(self, sha256: str) -> bool:
+        """Returns whether this manifest, or the one that its packed data was made from, has that hash."""
+        return bool(sha256) and sha256 in (self.sha256, self.packed_from)
+
     @property
     def labels(self) -> npt.NDArray[np.int64]:
         """Position of each picture's output; shape (len(self),). Copies the column; use `label` for single pictures."""

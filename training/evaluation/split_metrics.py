@@ -71,10 +71,18 @@ class Evaluation(msgspec.Struct, frozen=True):
     risk_coverage: dict[Rank, RiskCoverage]
     """Risk against coverage at each rank."""
     confusions: list[Confusion]
+    other_data: bool = False
+    """Whether the pictures are of other data than the network was trained with."""
 
 
 def evaluate_predictions(
-    predictions: Predictions, manifest: Manifest, *, network: str, split: str, temperature: float
+    predictions: Predictions,
+    manifest: Manifest,
+    *,
+    network: str,
+    split: str,
+    temperature: float,
+    other_data: bool = False,
 ) -> Evaluation:
     """Computes the metrics of all pictures and of each source."""
     by_source = predictions_by_source(predictions, manifest)
@@ -87,6 +95,7 @@ def evaluate_predictions(
         reliability=reliability_diagrams(predictions, manifest),
         risk_coverage=_risk_coverage(predictions, manifest.taxonomy),
         confusions=_confusions(predictions, manifest.taxonomy),
+        other_data=other_data,
     )
 
 

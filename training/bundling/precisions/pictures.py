@@ -16,6 +16,7 @@ from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.evaluation.plants import Plants, plants_of
 from training.evaluation.predict import Logits, predict
+from training.evaluation.provenance import OTHER_DATA
 from training.loading.data import evaluation_loader
 from training.recipe import DataRecipe
 
@@ -77,10 +78,17 @@ class PictureSets(msgspec.Struct, frozen=True):
     """For the temperature: the calibration split, or validation if the data has none."""
     tests: tuple[Pictures, ...]
     """For the metrics: the test split, then that of further data."""
+    other_data: bool = False
+    """Whether the pictures are of other data than the network was trained with; then each name says so."""
 
 
 def picture_sets(
-    manifests: Sequence[Manifest], spec: InputSpec, *, calibration_pictures: int, workers: int
+    manifests: Sequence[Manifest],
+    spec: InputSpec,
+    *,
+    calibration_pictures: int,
+    workers: int,
+    other_data: bool = False,
 ) -> PictureSets:
     """Chooses the pictures from prepared data.
 
@@ -89,6 +97,7 @@ def picture_sets(
         spec: Input of the networks.
         calibration_pictures: Maximum number of training pictures that set the ranges of int8.
         workers: Loader processes; 0 loads in this process.
+        other_data: Whether the network was trained with other data than the first.
 
     Raises:
         DataError: A test picture of the further data is in the data that the network was trained on.
@@ -96,17 +105,25 @@ def picture_sets(
     trained, *others = manifests
     for further in others:
         _require_unseen(further, trained)
+
+    def split(manifest: Manifest, name: Split) -> Pictures:
+        return pictures_of(manifest, name, spec, workers, other_data=other_data)
+
     return PictureSets(
-        ranges=pictures_of(trained, "train", spec, workers).sample(calibration_pictures),
-        validation=pictures_of(trained, "validation", spec, workers),
-        temperature=pictures_of(trained, "calibration" if trained.has("calibration") else "validation", spec, workers),
-        tests=tuple(pictures_of(each, "test", spec, workers) for each in manifests),
+        ranges=split(trained, "train").sample(calibration_pictures),
+        validation=split(trained, "validation"),
+        temperature=split(trained, "calibration" if trained.has("calibration") else "validation"),
+        tests=tuple(split(each, "test") for each in manifests),
+        other_data=other_data,
     )
 
 
-def pictures_of(manifest: Manifest, split: Split, spec: InputSpec, workers: int) -> Pictures:
+def pictures_of(
+    manifest: Manifest, split: Split, spec: InputSpec, workers: int, *, other_data: bool = False
+) -> Pictures:
     """Returns all pictures of a split."""
-    return Pictures(manifest, manifest.rows_of(split), spec, f"{manifest.folder.name}, {split} split", workers)
+    note = f" ({OTHER_DATA})" if other_data else ""
+    return Pictures(manifest, manifest.rows_of(split), spec, f"{manifest.folder.name}, {split} split{note}", workers)
 
 
 def _require_unseen(further: Manifest, trained: Manifest) -> None:
