@@ -313,8 +313,11 @@ def _network_failed() -> NotReady:
 
 def _run_batch(network: NetworkSession, pixels: Sequence[Array], size: int) -> list[Row]:
     """Runs pictures as a batch of `size`, padded with zeros; a single picture is not copied."""
-    padding = [np.zeros_like(pixels[0])] * (size - len(pixels))
-    output = network.run(pixels[0][np.newaxis] if size == 1 else np.stack([*pixels, *padding]))
+    if size == 1:
+        batch = pixels[0][np.newaxis]
+    else:
+        batch = np.stack([*pixels, *([np.zeros_like(pixels[0])] * (size - len(pixels)))])
+    output = network.run(batch)
     return list(zip(output.logits, output.features, strict=True))
 
 
