@@ -78,6 +78,24 @@ def test_sealed_bundle_is_what_was_given(tmp_path, network_file):
     assert (bundle.folder / NETWORK).read_bytes() == network_file.read_bytes()
 
 
+def test_link_that_moves_while_the_bundle_is_read_is_followed_once(tmp_path, network_file, monkeypatch):
+    folders = [seal_tiny(tmp_path / name, network_file, record=bundle_record(version=name)).folder for name in "12"]
+    link = tmp_path / "current"
+    link.symlink_to("1")
+
+    def move_the_link(path):
+        link.unlink()
+        link.symlink_to("2")
+        monkeypatch.undo()
+        return file_sha256(path)
+
+    monkeypatch.setattr("models.bundle.file_sha256", move_the_link)
+    bundle = load_bundle(link)
+    assert (bundle.record.version, bundle.folder) == ("1", folders[0])
+    assert bundle.network_path("fp32").parent == folders[0]
+    assert load_bundle(link).folder == folders[1]
+
+
 def test_sealing_leaves_nothing_beside_the_bundle(tmp_path, network_file):
     seal_tiny(tmp_path / "tiny", network_file)
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]

@@ -10,8 +10,10 @@ import httpx
 import psutil
 import pytest
 
+from models.bundle import load_bundle
 from tests.serving.program import service
 from tests.serving.tiny import RED, WEIGHTS, images, jpeg, seal_tiny_bundle
+from training.registry.folder import CURRENT, Registry
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +138,24 @@ def best(response):
 
 def best_of(found, version):
     return next(name for of, name in found if of == version)
+
+
+def test_service_follows_the_pointer_of_a_registry(versions, tmp_path):
+    registry = Registry(tmp_path / "registry")
+    first = registry.promote(load_bundle(versions["1.0.0"]), expected=None)
+    with service(registry.folder / CURRENT) as running:
+        url = running.event("serving")["url"]
+        registry.promote(load_bundle(versions["2.0.0"]), expected=first)
+        assert httpx.get(f"{url}/model").json()["version"] == "1.0.0"
+        running.process.send_signal(signal.SIGHUP)
+        running.event("reloaded", version="2.0.0")
+        answer = httpx.post(f"{url}/identify", files=images(jpeg(RED)))
+        assert (answer.status_code, answer.json()["model"]["version"]) == (200, "2.0.0")
+        registry.roll_back()
+        running.process.send_signal(signal.SIGHUP)
+        running.event("reloaded", version="1.0.0")
+        assert best(httpx.post(f"{url}/identify", files=images(jpeg(RED)))) == "Rosa canina"
+        assert running.stop() == 0
 
 
 def test_corrupt_bundle_is_refused_at_reload_and_the_old_one_stays(live, versions):
