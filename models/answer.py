@@ -58,7 +58,7 @@ class Candidates(msgspec.Struct, frozen=True):
     """A candidate set."""
 
     taxa: list[RankedTaxon]
-    """The best candidate first; at most 100 are listed."""
+    """The most likely candidate first; at most 100 are listed."""
     num_taxa: int
     """Number of taxa in the set."""
     score: float
@@ -216,6 +216,7 @@ def _candidates(
     chosen = candidate_set(table, used_BT, question.coverage, question.coverage_kind)
     if question.allowed_T is not None:
         chosen = chosen[question.allowed_T[chosen]]
+    chosen = chosen[np.argsort(-taxa_T[chosen], kind="stable")]
     return Candidates(
         taxa=[RankedTaxon(model.taxonomy.taxa[index], float(taxa_T[index])) for index in chosen[:_LISTED_CANDIDATES]],
         num_taxa=len(chosen),

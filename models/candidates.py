@@ -93,12 +93,11 @@ def candidate_set(
         kind: Whether that holds for the mean plant ("marginal") or for the mean taxon ("macro").
 
     Returns:
-        Positions of taxa, the best p-value first and at equal p-values the best conformity. If no p-value is high
-        enough, the set holds the best taxon only.
+        Positions of taxa, ascending. If no p-value is high enough, the set holds the taxon that conforms best.
     """
     p_values_T, limit = table.p_values(taxa_BT, kind), 1.0 - coverage
-    is_empty = bool(p_values_T.max() <= limit)
-    chosen = np.flatnonzero(p_values_T == p_values_T.max() if is_empty else p_values_T > limit)
-    conformity = (taxa_BT[:, chosen] / table.prior_T[chosen]).mean(axis=0)
-    ordered = chosen[np.lexsort((-conformity, -p_values_T[chosen]))]
-    return ordered[:1] if is_empty else ordered
+    chosen = np.flatnonzero(p_values_T > limit)
+    if chosen.size:
+        return chosen
+    conformity_T = (taxa_BT / table.prior_T).mean(axis=0)
+    return np.array([np.lexsort((-conformity_T, -p_values_T))[0]])

@@ -168,6 +168,7 @@ def test_a_candidate_set_says_what_it_guarantees():
     for kind in ("marginal", "macro"):
         candidates = answer_plant(logits, features, some_model(), Question(coverage=0.9, coverage_kind=kind)).candidates
         assert (candidates.guarantee, bool(candidates.taxa)) == (kind, True)
+        assert candidates.taxa == sorted(candidates.taxa, key=lambda entry: -entry.score)
     assert answer_plant(logits, features, some_model(), Question()).candidates is None
 
 

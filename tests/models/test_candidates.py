@@ -38,9 +38,12 @@ def test_the_order_of_pictures_does_not_matter(seed, kind):
     np.testing.assert_allclose(table.p_values(taxa_BT, kind), table.p_values(taxa_BT[::-1], kind), atol=1e-12)
 
 
-def test_the_best_conformity_stands_first():
+def test_an_empty_set_is_filled_with_the_taxon_that_conforms_best():
     table = conformal_table(np.array([[0.6, 0.3, 0.1]] * 4), np.array([0, 0, 1, 2]), np.array([0.8, 0.1, 0.1]))
-    assert candidate_set(table, np.array([[0.5, 0.3, 0.2]]), 0.9).tolist() == [1, 2, 0]
+    taxa_BT = np.array([[0.9, 0.06, 0.04]])  # conformities 1.125, 0.6 and 0.4, against 0.75, 0.75, 1 and 3
+    assert table.p_values(taxa_BT, "marginal") == pytest.approx([0.8, 0.2, 0.2])
+    assert candidate_set(table, taxa_BT, 0.9).tolist() == [0, 1, 2]
+    assert candidate_set(table, taxa_BT, 0.1).tolist() == [0]
 
 
 def test_a_single_picture_counts_itself_among_the_plants():
