@@ -23,7 +23,7 @@ from models.network import PlantNetwork
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import LAST
 from training.engine.checkpoint_folder import CheckpointFolder
-from training.engine.device import choose_device
+from training.engine.device import choose_device, keep_freed_memory
 from training.engine.distributed import Ranks, exit_now, has_joined, is_lost_rank, join, launch_id, leave, restart_count
 from training.engine.loop import Trainer
 from training.engine.stop_signal import EXIT_REQUEUE, Requeue
@@ -65,7 +65,7 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> None:
     """Runs the program with the arguments of the command line."""
     try:
-        run_program(lambda: train(parse(sys.argv[1:])))
+        run_program(lambda: _run(parse(sys.argv[1:])))
     except SystemExit as ended:
         if ended.code not in (None, 0, EXIT_REQUEUE):
             exit_now(int(ended.code))
@@ -100,6 +100,12 @@ def parse(arguments: list[str]) -> Train:
         raise RecipeError("too little time", value=f"--max-seconds {command.max_seconds}", limit="more than 0")
     checked = check_recipe(recipe_to_plain(command.recipe), origin="with these flags")
     return msgspec.structs.replace(command, recipe=checked)
+
+
+def _run(command: Train) -> None:
+    if command.recipe.hardware.device == "cpu" or not torch.cuda.is_available():
+        keep_freed_memory()  # here and not in `train`, which other programs call in their own process
+    train(command)
 
 
 def train(command: Train) -> None:

@@ -1,9 +1,17 @@
 """Chooses the device and the precision of training."""
 
+import ctypes
+from typing import Final
+
 import torch
 
 from models.errors import BotanifyError, RecipeError
 from training.recipe import HardwareRecipe
+
+# Of malloc.h. Without mapped blocks and trimming, a step of EfficientNet-B4 with 16 pictures of 96 px on one thread
+# took 1.47 s of CPU time instead of 1.92 and 1.97 (two runs each, in turns, on a busy Xeon with glibc 2.36).
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_MAX: Final = -4
 
 
 def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device:
@@ -26,6 +34,16 @@ def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device
             "torchrun with --nproc-per-node of at most that."
         )
     return torch.device("cuda", local_rank)
+
+
+def keep_freed_memory() -> bool:
+    """Makes glibc keep freed memory in the process, for training on a CPU; returns False without glibc.
+
+    By default glibc gives each large block back to the kernel, which must clear its pages for the next step. Call it
+    before the first large allocation.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, -1))
 
 
 def amp_dtype(hardware: HardwareRecipe, device: torch.device) -> torch.dtype | None:
