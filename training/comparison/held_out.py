@@ -48,7 +48,8 @@ def held_out(record: BundleRecord, pictures: FrozenSet, trained_on: Sequence[Man
     if num_seen:
         return HeldOut("seen", f"It was trained, chosen or calibrated on {num_seen:,} of the pictures.", num_seen)
     if sha256:
-        return HeldOut("verified", f"None of the pictures is among those of its manifest {sha256[:12]}….")
+        note = " Its tables were fitted on other data, which it does not record." if record.other_data else ""
+        return HeldOut("verified", f"None of the pictures is among those of its manifest {sha256[:12]}….{note}")
     return HeldOut("stated", "None of the pictures is in the data that it is said to be trained on.")
 
 

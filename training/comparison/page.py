@@ -37,7 +37,8 @@ def render_page(comparison: Comparison) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.1%}".replace("%", " %")
+    """Formats a share; the space does not break the line."""
+    return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
 def _points(share: float) -> str:

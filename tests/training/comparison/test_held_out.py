@@ -38,6 +38,11 @@ def test_test_split_of_the_bundles_own_manifest_is_held_out(manifest):
     assert held_out(trained_with(manifest.sha256), pictures_of(manifest), ()).state == "verified"
 
 
+def test_tables_of_other_data_are_named(manifest):
+    record = bundle_record(manifest_sha256=manifest.sha256, other_data=True)
+    assert "other data" in held_out(record, pictures_of(manifest), ()).explanation
+
+
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_other_splits_of_the_bundles_own_manifest_are_not(manifest, split):
     found = held_out(trained_with(manifest.sha256), pictures_of(manifest, split), ())

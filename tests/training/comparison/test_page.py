@@ -102,6 +102,13 @@ def test_names_are_text_and_never_markup(full):
     assert not page.all("b")
 
 
+def test_shares_and_calibration_error_are_shown_with_their_intervals(full):
+    page = Page(render_page(full))
+    assert "90.0\xa0% (59.6\xa0% to 98.2\xa0%)" in page.text
+    ece = full.calibration[0].ece
+    assert f"{ece.value:.3f} ({ece.interval_95[0]:.3f} to {ece.interval_95[1]:.3f})" in page.text
+
+
 def test_long_lists_are_cut_with_a_note(full):
     assert "The first 200 of 201 pictures" in Page(render_page(full)).text
 
