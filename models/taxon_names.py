@@ -62,13 +62,13 @@ class TaxonNames:
 
     def __init__(self, taxonomy: Taxonomy) -> None:
         self.taxonomy = taxonomy
-        # Folded name -> kind -> the name as written first, and the positions of its taxa.
-        self._known: dict[str, dict[NameKind, tuple[str, list[int]]]] = {}
+        # Folded name -> kind, name as written, and position of each taxon that has it.
+        self._meanings: dict[str, list[tuple[NameKind, str, int]]] = {}
         words: list[tuple[Taxon, str]] = []
         for position, taxon in enumerate(taxonomy.taxa):
             folded = [(kind, name, fold_name(name)) for kind, name in _names(taxon)]
             for kind, name, key in folded:
-                self._known.setdefault(key, {}).setdefault(kind, (name, []))[1].append(position)
+                self._meanings.setdefault(key, []).append((kind, name, position))
             # A space precedes every word.
             words.append((taxon, "".join(f" {key}\n" for _, _, key in folded)))
         self._words = sorted(words, key=lambda each: each[0].scientific_name)
@@ -82,12 +82,12 @@ class TaxonNames:
         Returns:
             None if no taxon has exactly this name.
         """
-        by_kind = self._known.get(fold_name(text), {})
-        for kind in _KINDS:
-            if kind in by_kind:
-                name, positions = by_kind[kind]
-                return KnownName(NameMatch(kind, name), np.unique(np.array(positions, dtype=np.intp)))
-        return None
+        meanings = self._meanings.get(fold_name(text))
+        if meanings is None:
+            return None
+        first, name, _ = min(meanings, key=lambda each: _KINDS.index(each[0]))
+        positions = [position for kind, _, position in meanings if kind == first]
+        return KnownName(NameMatch(first, name), np.unique(np.array(positions, dtype=np.intp)))
 
     def choose(self, names: Iterable[str]) -> TaxaChoice:
         """Chooses all taxa that any of the names means."""
