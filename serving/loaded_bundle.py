@@ -143,8 +143,8 @@ class LoadedBundle:
         """Sends a picture through decoding, network and answer, and checks the logits.
 
         Raises:
-            BundleError: Logits or features are not finite, or the logits differ from those that were sealed with the
-                bundle.
+            BundleError: Logits or features are not finite, the logits differ from those that were sealed with the
+                bundle, or a calibration table has the wrong shape.
         """
         golden = self.bundle.golden()
         picture = await decoder.decode(golden.picture if golden else _gradient_picture(), self.spec)
@@ -153,8 +153,16 @@ class LoadedBundle:
         if golden is not None:
             for logits in runs.logits:
                 check_golden(golden, self.precision, logits, self.answer_model.temperature)
-        first = NetworkOutput(runs.logits[:1], runs.features[:1])
-        self.answer(first, Question(coverage=_WARM_UP_COVERAGE))  # uses every table, and fails if one has a wrong shape
+        self._check_tables(NetworkOutput(runs.logits[:1], runs.features[:1]))
+
+    def _check_tables(self, output: NetworkOutput) -> None:
+        """Uses every table of the bundle once."""
+        try:
+            self.answer(output, Question(coverage=_WARM_UP_COVERAGE))
+        except (ValueError, IndexError) as error:  # from NumPy, if a table has another shape
+            raise BundleError(
+                "the calibration tables do not fit the network", value=error, remedy="export the bundle again"
+            ) from error
 
     @contextmanager
     def in_use(self) -> Iterator["LoadedBundle"]:

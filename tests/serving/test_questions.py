@@ -1,13 +1,16 @@
 """Answers of a bundle with calibration tables: weights of pictures, rejection, candidate sets, chosen taxa."""
 
 import itertools
+import time
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from litestar.testing import TestClient
 
 from models.errors import InputError
+from models.rejection import PlantHead
 from models.verdict import Promise, Promises
 from serving.access.keys import make_key
 from serving.app import create_app
@@ -261,6 +264,18 @@ def test_bundle_without_tables_answers_without_them_and_says_so(client):
     assert [(image["plant_score"], image["weight"]) for image in answer["images"]] == [(None, 0.5)] * 2
     assert answer["warnings"] == ["The parameter 'coverage' was ignored: this model has no table for candidate sets."]
     assert set(scores(ask(client, jpeg(RED), taxa="Rosa"))) == {"rosa-canina", "rosa-rugosa"}
+
+
+def test_bundle_whose_tables_do_not_fit_the_network_is_refused(tmp_path_factory):
+    head = PlantHead(np.zeros(4, np.float32), 0.0, 0.0, 0.0)
+    folder = sealed(tmp_path_factory, calibration=tables(plant_head=head))
+    failures = []
+    service = create_app(Settings(bundle=folder), decoder=InProcessDecoder(), on_failure=failures.append)
+    with TestClient(service.app):
+        deadline = time.monotonic() + 10
+        while not failures and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "calibration tables do not fit" in str(failures[0])
 
 
 # ---- the model
