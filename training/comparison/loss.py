@@ -65,15 +65,20 @@ def _weighted_share(old_hits_N: Hits, new_hits_N: Hits, plants_N: Whole, weights
     """
     lost_N, won_N = old_hits_N & ~new_hits_N, new_hits_N & ~old_hits_N
     num_effective = _effective_number(plants_N, weights_N, lost_N | won_N)
-    lost, won = float(weights_N[lost_N].sum()), float(weights_N[won_N].sum())
+    old, new, lost, won = (_sum(weights_N[hits_N]) for hits_N in (old_hits_N, new_hits_N, lost_N, won_N))
     return PairedShare(
-        old=float(weights_N[old_hits_N].sum()),
-        new=float(weights_N[new_hits_N].sum()),
+        old=old,
+        new=new,
         loss=lost - won,
         loss_interval_95=tango_interval(lost * num_effective, won * num_effective, num_effective),
         num_pictures=len(plants_N),
         num_plants=len(np.unique(plants_N)),
     )
+
+
+def _sum(weights: Weights) -> float:
+    """Sums weights, whose sum rounding errors can raise 1e-16 above 1."""
+    return min(float(weights.sum()), 1.0)
 
 
 def _effective_number(plants_N: Whole, weights_N: Weights, changed_N: Hits) -> float:

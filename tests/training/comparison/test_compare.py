@@ -92,7 +92,7 @@ def test_bundles_with_other_outputs_are_compared_on_the_shared_taxa(good, flower
     assert found.num_pictures + found.num_left_out == len(manifest.rows_of("test"))
     assert (found.num_left_out, found.num_taxa) == (10, 2)
     assert (found.names.added, len(found.names.removed), len(found.names.renamed)) == ((), 1, 1)
-    assert found.accuracy.micro_top1.new == 1.0
+    assert found.accuracy.micro_top1.new == pytest.approx(1)
 
 
 def test_things_are_named_by_a_bundle_without_a_table(bad, good, comparing, manifest, tmp_path):
@@ -101,7 +101,7 @@ def test_things_are_named_by_a_bundle_without_a_table(bad, good, comparing, mani
     found = compare(bad, good, msgspec.structs.replace(comparing, things=(thing,)))
     assert found.num_things == 1
     assert [each.has_table for each in found.rejection] == [False, False]
-    assert found.rejection[1].plants_kept.value == 1.0
+    assert found.rejection[1].plants_kept.value == pytest.approx(1)
     thing.write_bytes(b"\xff\xd8\xff broken")
     with pytest.raises(DataError, match=r"shoe\.jpg"):
         compare(bad, good, msgspec.structs.replace(comparing, things=(thing,)))

@@ -32,6 +32,7 @@ def test_interval_holds_the_loss_and_loss_is_the_difference(pictures):
         assert -1 <= low <= share.loss + 1e-9
         assert share.loss - 1e-9 <= high <= 1
         assert share.loss == pytest.approx(share.old - share.new)
+        assert 0 <= min(share.old, share.new) <= max(share.old, share.new) <= 1
 
 
 @given(PICTURES)
