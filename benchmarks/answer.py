@@ -6,7 +6,6 @@ Everything is generated: the measurement needs no network and no pictures. Set
 OPENBLAS_NUM_THREADS=1, so that an answer takes one core.
 """
 
-import os
 import statistics
 import sys
 import time
@@ -110,7 +109,7 @@ def measure(command: AnswerTime) -> Result:
             for coverage in _COVERAGES
         ],
     )
-    _print(result)
+    print(markdown(result))
     if command.out is not None:
         with replaced(command.out) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
@@ -188,16 +187,22 @@ def _taxonomy() -> Taxonomy:
     return Taxonomy("generated", tuple(taxa), tuple(Output(f"g:{each.taxon_id}", "g", each.taxon_id) for each in taxa))
 
 
-def _print(result: Result) -> None:
-    threads = os.environ.get("OPENBLAS_NUM_THREADS", "not set")
-    print(f"{result.num_taxa:,} taxa, {_NUM_FEATURES:,} features; OPENBLAS_NUM_THREADS {threads}")
-    for timing in result.times:
-        print(f"{timing.num_pictures} pictures: median {timing.median_ms:.2f} ms, shortest {timing.shortest_ms:.2f} ms")
-    print(set_table(result.sets))
+def markdown(result: Result) -> str:
+    """Returns the result as Markdown: a sentence for the times, and a table for the candidate sets."""
+    times = "; ".join(
+        f"{timing.num_pictures} {'picture' if timing.num_pictures == 1 else 'pictures'}: "
+        f"{timing.median_ms:.2f} ms (shortest {timing.shortest_ms:.2f})"
+        for timing in result.times
+    )
+    return (
+        f"{result.machine}; {result.num_taxa:,} taxa, {_NUM_FEATURES:,} features. Median CPU time of "
+        f"{result.num_answers} answers. {times}.\n\nCandidate sets of {result.num_plants:,} fresh plants, calibrated "
+        f"on as many:\n\n{set_table(result.sets)}"
+    )
 
 
 def set_table(figures: list[SetFigures]) -> str:
-    """Writes the figures of the candidate sets as a Markdown table."""
+    """Returns the figures of the candidate sets as a Markdown table."""
     return table(
         ("score", "coverage", "asked", "marginal", "macro", "mean size"),
         [

@@ -20,7 +20,7 @@ if not __package__:
 import msgspec
 import tyro
 
-from benchmarks import loader, precisions, scale, train_speed
+from benchmarks import answer, loader, precisions, scale, train_speed
 from benchmarks.loader_variants import Variant
 from benchmarks.serving.tables import SERVING_TABLES
 from models.errors import DataError
@@ -139,7 +139,13 @@ def precisions_table(path: Path, link: str) -> str:
     return f"[Result]({link}). {precisions.markdown(_read(path, precisions.Result))}"
 
 
+def answer_table(path: Path, link: str) -> str:
+    """Returns the time of an answer over 5,337 taxa, and the coverage of its candidate sets."""
+    return f"[Result]({link}). {answer.markdown(_read(path, answer.Result))}"
+
+
 TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
+    "answer": answer_table,
     "loader": loader_table,
     "scale": scale_table,
     "train_speed": train_speed_table,
