@@ -1,0 +1,70 @@
+"""Fits what needs pictures of plants alone: the table of relative Mahalanobis++ distances, and that of familiarity.
+
+Letters in names: N pictures, F features, D dimensions after PCA, T taxa.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from models.rejection import FamiliarityTable, FeatureTable, Floats, unit_length
+
+MOST_DIMENSIONS: Final = 256
+_SHRINKAGE: Final = 0.05
+"""Share of the mean variance that is added to each variance within taxa, so that few pictures give no zeros."""
+_LEAST_VARIANCE: Final = 1e-6
+"""Smaller variances, of features of length 1, are raised to this: equal pictures must not give infinite scales."""
+
+
+def fit_features(features_NF: Floats, labels_N: npt.NDArray[np.intp]) -> FeatureTable:
+    """Fits the relative Mahalanobis++ distance (arXiv 2505.18032) to training pictures.
+
+    PCA keeps one dimension less than there are taxa, at most 256. Late in training the features of training pictures
+    lie almost entirely in that subspace (neural collapse, Papyan et al. 2020), and those of other pictures do not: in
+    any further dimension every unseen picture, of a plant or not, is many deviations away from the whole, and the
+    relative distance orders them wrongly. Of the bundle flowers17 1.0.0, things had an AUROC of 0.80 against unseen
+    plants with 16 dimensions, of 0.70 with 32 and of 0.30 with 256.
+
+    Args:
+        features_NF: Pooled features of training pictures, preprocessed as in the service.
+        labels_N: Position of each picture's taxon.
+    """
+    unit_NF = unit_length(features_NF).astype(np.float64)
+    center_F = unit_NF.mean(axis=0)
+    classes, index_N = np.unique(labels_N, return_inverse=True)
+    basis_FD, variance_D = _principal(unit_NF - center_F, min(max(len(classes) - 1, 1), MOST_DIMENSIONS))
+    reduced_ND = (unit_NF - center_F) @ basis_FD
+    means_TD = np.stack([reduced_ND[index_N == index].mean(axis=0) for index in range(len(classes))])
+    whitening_DD = _whitening(reduced_ND - means_TD[index_N])
+    return FeatureTable(
+        center_F=center_F.astype(np.float32),
+        basis_FD=basis_FD.astype(np.float32),
+        whole_D=(1 / np.sqrt(variance_D)).astype(np.float32),
+        within_DD=whitening_DD.astype(np.float32),
+        mean_TD=(means_TD @ whitening_DD).astype(np.float32),
+    )
+
+
+def fit_familiarity(confidence_N: Floats, distance_N: Floats) -> FamiliarityTable:
+    """Keeps the sorted scores of calibration plants."""
+    return FamiliarityTable(
+        confidence_N=np.sort(np.asarray(confidence_N, dtype=np.float64)),
+        distance_N=np.sort(np.asarray(distance_N, dtype=np.float64)),
+    )
+
+
+def _principal(
+    centered_NF: npt.NDArray[np.float64], most: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Returns the directions of largest variance, shape (F, D), and these variances."""
+    variances, vectors_FF = np.linalg.eigh(centered_NF.T @ centered_NF / len(centered_NF))
+    num_kept = min(most, len(variances))
+    return vectors_FF[:, -num_kept:], np.maximum(variances[-num_kept:], _LEAST_VARIANCE)
+
+
+def _whitening(residual_ND: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns the matrix after which the covariance of the residuals, slightly enlarged, is the identity."""
+    variances, vectors_DD = np.linalg.eigh(residual_ND.T @ residual_ND / len(residual_ND))
+    floor = max(_SHRINKAGE * variances.mean(), _LEAST_VARIANCE)
+    return np.asarray(vectors_DD / np.sqrt(variances.clip(0) + floor))

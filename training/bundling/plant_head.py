@@ -1,0 +1,144 @@
+"""Fits the logistic regression that tells plants from other things (`PlantHead` in `models/rejection.py`).
+
+It is fitted on training pictures and pictures without a plant. Its cutoff is set on calibration plants, which it was
+not fitted on, so that it keeps 95 % of plants that it has not seen. How strongly its weights are penalized, and how
+well it separates, comes from cross-validation: of each fifth of the pictures without a plant, the scores are those of a
+regression fitted without it.
+
+Letters in names: N plants, M pictures without a plant, I inputs of the regression.
+"""
+
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+
+from models.rejection import Floats, PlantHead, log_odds, unit_length
+from training.evaluation.separation import auroc, cutoff
+
+_STRENGTHS: Final = (0.1, 1.0, 10.0, 100.0)
+"""Weights of the data against the squared weights to choose from, named C in scikit-learn."""
+_NUM_FOLDS: Final = 5
+_MOST_PLANTS: Final = 5000
+"""Training pictures that are used at most; more take minutes and hardly change the weights."""
+
+
+class HeadInputs(msgspec.Struct, frozen=True):
+    """What the regression knows of some pictures."""
+
+    features: Floats
+    """Pooled features, shape (num_pictures, num_features)."""
+    confidence: Floats
+    """Calibrated probability of the most likely taxon."""
+    distance: Floats
+    """Relative Mahalanobis++ distance."""
+
+    def __len__(self) -> int:
+        return len(self.confidence)
+
+    def subset(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "HeadInputs":
+        """Returns some of the pictures."""
+        return HeadInputs(self.features[chosen], self.confidence[chosen], self.distance[chosen])
+
+    def scores(self, head: PlantHead) -> npt.NDArray[np.float64]:
+        """Returns the plant score of each picture."""
+        return head.scores(self.features, self.confidence, self.distance)
+
+
+class FittedHead(msgspec.Struct, frozen=True):
+    """The regression, and what cross-validation says of it."""
+
+    head: PlantHead
+    cutoff: float
+    """Least score of a plant; 95 % of the calibration plants reach it."""
+    auroc: float
+    """Chance that a calibration plant scores higher than a picture without a plant that was left out of the fit."""
+    accepted_M: npt.NDArray[np.bool_]
+    """Whether each picture without a plant, left out of the fit, scores as high as 95 % of the calibration plants."""
+
+
+def fit_plant_head(
+    training: HeadInputs, calibration: HeadInputs, negatives: HeadInputs, groups_M: npt.NDArray[np.intp]
+) -> FittedHead:
+    """Fits the regression with the penalty that separates best.
+
+    Args:
+        training: Training pictures of plants.
+        calibration: One picture of each calibration plant.
+        negatives: Pictures without a plant.
+        groups_M: Group of each of these; a group is left out as a whole. At least two groups.
+    """
+    random = np.random.default_rng(0)
+    training = training.subset(random.permutation(len(training))[:_MOST_PLANTS])
+    fold_M = _folds(groups_M)
+    tried = [_cross_validate(training, calibration, negatives, fold_M, strength) for strength in _STRENGTHS]
+    separation, accepted_M, strength = max(tried, key=lambda each: each[0])
+    head = fit_logistic(training, negatives, strength)
+    return FittedHead(head, cutoff(calibration.scores(head)), separation, accepted_M)
+
+
+def fit_logistic(plants: HeadInputs, negatives: HeadInputs, strength: float) -> PlantHead:
+    """Fits a logistic regression with a squared penalty; all plants together weigh as much as all other pictures."""
+    inputs_NI = np.concatenate([_inputs(plants), _inputs(negatives)])
+    is_plant_N = np.repeat([1.0, 0.0], [len(plants), len(negatives)])
+    offset_I = inputs_NI.mean(axis=0)
+    scale_I = np.ones_like(offset_I)
+    scale_I[-2:] = 2 * inputs_NI[:, -2:].std(axis=0) + 1e-9  # brings the two scores to the scale of the features
+    scaled_I, bias = _minimize((inputs_NI - offset_I) / scale_I, is_plant_N, strength)
+    weight_I = scaled_I / scale_I
+    return PlantHead(
+        weight_F=weight_I[:-2].astype(np.float32),
+        weight_confidence=float(weight_I[-2]),
+        weight_distance=float(weight_I[-1]),
+        bias=float(bias - weight_I @ offset_I),
+    )
+
+
+def _cross_validate(
+    training: HeadInputs,
+    calibration: HeadInputs,
+    negatives: HeadInputs,
+    fold_M: npt.NDArray[np.intp],
+    strength: float,
+) -> tuple[float, npt.NDArray[np.bool_], float]:
+    """Returns the AUROC, whether each negative is accepted although it was left out, and the strength."""
+    accepted_M, separation = np.zeros(len(negatives), dtype=bool), 0.0
+    for fold in np.unique(fold_M):
+        out_M = fold_M == fold
+        head = fit_logistic(training, negatives.subset(~out_M), strength)
+        plants_N, others = calibration.scores(head), negatives.subset(out_M).scores(head)
+        separation += auroc(plants_N, others) * out_M.mean()
+        accepted_M[out_M] = others >= cutoff(plants_N)
+    return float(separation), accepted_M, strength
+
+
+def _folds(groups_M: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Deals the groups to at most five folds, in random order with a fixed seed."""
+    groups, index_M = np.unique(groups_M, return_inverse=True)
+    fold_of_group = np.random.default_rng(0).permutation(len(groups)) % _NUM_FOLDS
+    return np.asarray(fold_of_group[index_M], dtype=np.intp)
+
+
+def _inputs(pictures: HeadInputs) -> npt.NDArray[np.float64]:
+    return np.column_stack([unit_length(pictures.features), log_odds(pictures.confidence), pictures.distance])
+
+
+def _minimize(
+    inputs_NI: npt.NDArray[np.float64], is_plant_N: npt.NDArray[np.float64], strength: float
+) -> tuple[npt.NDArray[np.float64], float]:
+    """Minimizes the penalized log loss with L-BFGS; returns the weights and the bias, which is not penalized."""
+    weight_N = np.where(is_plant_N == 1, 0.5 / is_plant_N.mean(), 0.5 / (1 - is_plant_N).mean())
+    sign_N = 2 * is_plant_N - 1
+
+    def loss(parameters: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        weights_I, bias = parameters[:-1], parameters[-1]
+        margin_N = sign_N * (inputs_NI @ weights_I + bias)
+        pull_N = -weight_N * sign_N / (1 + np.exp(np.clip(margin_N, -500, 500)))
+        value = weights_I @ weights_I / 2 + strength * (weight_N * np.logaddexp(0, -margin_N)).sum()
+        gradient_I = weights_I + strength * (inputs_NI.T @ pull_N)
+        return float(value), np.append(gradient_I, strength * pull_N.sum())
+
+    found = minimize(loss, np.zeros(inputs_NI.shape[1] + 1), jac=True, method="L-BFGS-B")
+    return found.x[:-1], float(found.x[-1])
