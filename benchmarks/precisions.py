@@ -126,6 +126,7 @@ def _picture_sets(command: Precisions, bundle: Bundle) -> PictureSets:
         manifests,
         bundle.record.input,
         calibration_pictures=command.calibration_pictures,
+        feature_pictures=command.calibration_pictures,
         workers=command.workers,
         other_data=is_other_data(manifests[0], bundle.record.manifest_sha256, "bundle", allowed=command.other_data),
     )

@@ -16,10 +16,10 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import msgspec
-import numpy as np
 import tyro
 
 from models.bundle import Bundle, Check, Metric, Precision, seal_bundle
+from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, write_calibration
 from models.errors import BundleError, RecipeError
 from models.golden import GOLDEN_FILE, GOLDEN_PART
 from models.verdict import Probability
@@ -39,6 +39,7 @@ from training.evaluation.rank_scores import RANKS, Rank, rank_scores
 from training.evaluation.risk_coverage import risk_coverage
 from training.evaluation.split_metrics import reliability_diagrams
 from training.loading.data import input_spec
+from training.loading.negatives import list_negatives
 from training.program import run_program
 from training.recipe import Count, Pixels, WholeNumber, check_stored_recipe
 from training.toml_file import Section, check_section, section_to_plain
@@ -97,6 +98,12 @@ class Export(Section, frozen=True, kw_only=True):
     speed."""
     note: str = ""
     """What users must know about the training pictures; written to the bundle and its model card."""
+    negatives: tuple[Path, ...] = ()
+    """Pictures that show no plant: folders, or CSV lists as for training/train.py. The bundle can then tell plants from
+    other things; a few hundred pictures of many kinds are enough."""
+    feature_pictures: Count = 20_000
+    """Number of training pictures, of all taxa alike, from which the bundle learns where plants lie among the features.
+    Each precision runs them one at a time."""
     thresholds: GivenThresholds = GivenThresholds()
     parity_limit: Annotated[float, msgspec.Meta(gt=0)] = PARITY_LIMIT
     """Largest accepted difference in probability from PyTorch."""
@@ -163,6 +170,8 @@ def _picture_sets(command: Export, checkpoint: Checkpoint) -> PictureSets:
         manifests,
         spec,
         calibration_pictures=command.calibration_pictures,
+        feature_pictures=command.feature_pictures,
+        negatives=list_negatives(command.negatives).paths,
         workers=command.workers,
         other_data=is_other_data(manifests[0], checkpoint.trained_with, "checkpoint", allowed=command.other_data),
     )
@@ -200,23 +209,25 @@ def _seal(
         left_out={precision: made.left_out() for precision, made in candidates.items() if not made.passed},
         metrics=fp32.metrics,
         other_data=sets.other_data,
-        parts={GOLDEN_PART: GOLDEN_FILE},
+        parts={GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE},
     )
-    golden, card = folder / GOLDEN_FILE, folder / MODEL_CARD_FILE
+    golden, card, tables = (folder / name for name in (GOLDEN_FILE, MODEL_CARD_FILE, CALIBRATION_FILE))
     paths = {precision: made.path for precision, made in released.items()}
     temperatures = {precision: made.entry.temperature for precision, made in released.items()}
     golden.write_bytes(msgspec.json.encode(record_golden(paths, temperatures, spec)))
     card.write_text(model_card(record, manifest.taxonomy, _calibration_section(sets, fp32)), encoding="utf-8")
+    write_calibration(tables, {precision: made.calibration for precision, made in released.items()})
     files = {made.entry.file: made.path for made in released.values()}
-    return seal_bundle(command.out, record, manifest.taxonomy, files | {path.name: path for path in (golden, card)})
+    files |= {path.name: path for path in (golden, card, tables)}
+    return seal_bundle(command.out, record, manifest.taxonomy, files)
 
 
 def _calibration_section(sets: PictureSets, fp32: EvaluatedNetwork) -> str:
-    fitted_on, manifest, found = sets.temperature, sets.tests[0].manifest, fp32.predictions[0]
+    manifest, found = sets.tests[0].manifest, fp32.predictions[0]
     scores = rank_scores(found.taxa_NT, found.taxon_labels_N, manifest.taxonomy)
     return calibration_section(
-        describe_fit(len(fitted_on), len(np.unique(fitted_on.plants)), fitted_on.name),
         fp32.fitted,
+        manifest.taxonomy,
         {rank: risk_coverage(each).area for rank, each in scores.items()},
         reliability_diagrams(found, manifest),
     )
@@ -236,6 +247,7 @@ def _print(bundle: Bundle) -> None:
     print(f"Sealed: {bundle.folder} ({sum(path.stat().st_size for path in bundle.folder.iterdir()) / 1e6:.1f} MB)")
     for precision, network in bundle.record.networks.items():
         print(f"{precision}: temperature {network.temperature:.3f}. {network.note}".rstrip())
+        print(f"  {describe_fit(bundle.calibration(precision))}")
         for rank in RANKS:
             threshold, promise = getattr(network.thresholds, rank), getattr(network.promises, rank)
             print(f"  {describe_threshold(rank, threshold, promise)}")

@@ -3,44 +3,59 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
+from models.calibration import Calibration
+from models.taxonomy import Taxonomy
 from models.verdict import Promise
+from training.bundling.tables import FittedTables
 from training.bundling.thresholds import MIN_NAMED, FittedThreshold, FittedThresholds
 from training.evaluation.rank_scores import RANKS, Rank
 from training.evaluation.reliability import NUM_BINS, ReliabilityBin
 
 ENOUGH_PICTURES: Final = 1000
 """With fewer calibration pictures the card warns: their calibration error varies by several points by chance."""
+_MOST_NAMES: Final = 50
 _BAR: Final = 20  # characters of a full bar
 
 
 def calibration_section(
-    fit: str,
-    thresholds: FittedThresholds,
+    fitted: FittedTables,
+    taxonomy: Taxonomy,
     areas: Mapping[Rank, float],
     diagrams: Mapping[str, Sequence[ReliabilityBin]],
 ) -> str:
     """Writes the section.
 
     Args:
-        fit: What the tables were fitted on, from `describe_fit`.
-        thresholds: The thresholds and their promises.
+        fitted: The tables and thresholds.
+        taxonomy: Names the taxa.
         areas: Area under the risk-coverage curve of test pictures, for each rank.
         diagrams: Reliability diagrams of test pictures: "all", and each source.
     """
     of_sources = {name: bins for name, bins in diagrams.items() if name != "all"}
     named = {"all": diagrams["all"]} | (of_sources if len(of_sources) > 1 else {})
     tables = [f"Reliability, {name} test pictures:\n\n{_table(bins)}" for name, bins in named.items()]
-    parts = ["## Calibration", fit, _verdicts(thresholds), _risk_coverage(areas)]
+    parts = [
+        "## Calibration",
+        describe_fit(fitted.calibration),
+        _verdicts(fitted.thresholds),
+        _risk_coverage(areas),
+        _rejection(fitted),
+        _candidates(fitted.calibration, taxonomy),
+    ]
     return "\n\n".join([*parts, *tables])
 
 
-def describe_fit(num_pictures: int, num_plants: int, data: str) -> str:
-    """Says what was fitted on which pictures, and warns if they are few."""
-    few = num_pictures < ENOUGH_PICTURES
+def describe_fit(calibration: Calibration) -> str:
+    """Says which pictures the tables were fitted on, and warns if they are few."""
+    fitted_on = calibration.fitted_on
+    assert fitted_on is not None
+    few = fitted_on.num_pictures < ENOUGH_PICTURES
     warning = " These are few: trust the interval of `ece` above more than the figure." if few else ""
     return (
-        f"The temperature was fitted on {num_pictures:,} pictures of {num_plants:,} plants ({data}), every plant with "
-        f"the same weight.{warning}"
+        f"Temperature, thresholds and tables were fitted on {fitted_on.num_pictures:,} pictures of "
+        f"{fitted_on.num_plants:,} plants ({fitted_on.data}; {fitted_on.date}), all plants alike.{warning}"
     )
 
 
@@ -71,6 +86,38 @@ def _verdicts(fitted: FittedThresholds) -> str:
 def _risk_coverage(areas: Mapping[Rank, float]) -> str:
     figures = ", ".join(f"{rank} {area:.3f}" for rank, area in areas.items())
     return f"Area under the risk-coverage curve of the test pictures (0 is best): {figures}."
+
+
+def _rejection(fitted: FittedTables) -> str:
+    """Says what is answered with no name although the network has one."""
+    unknown = (
+        "A plant that is unlike the calibration plants gets no name; the cutoff keeps 95 % of these. How many plants "
+        "of other species it finds is not promised."
+    )
+    if fitted.rejection is None:
+        return f"{unknown} The bundle cannot tell plants from other things: it was exported without pictures of these."
+    found = fitted.rejection
+    return (
+        f"{unknown}\n\nThe plant head was fitted on {found.accepted.num_pictures:,} pictures that show no plant and on "
+        f"training pictures; its cutoff keeps 95 % of the calibration plants. Of these other things, each judged by a "
+        f"fit that left it out, {found.accepted.value:.1%} are taken for plants and {found.named.value:.1%} are named "
+        f"(AUROC {found.auroc:.3f})."
+    )
+
+
+def _candidates(calibration: Calibration, taxonomy: Taxonomy) -> str:
+    """Says for which taxa the candidate sets were calibrated, and names the others."""
+    table = calibration.conformal
+    assert table is not None
+    without = [taxonomy.taxa[index].scientific_name for index in np.flatnonzero(table.num_plants_T == 0)]
+    start = f"Candidate sets were calibrated on {len(table.conformity_N):,} plants"
+    if not without:
+        return f"{start} of all {len(taxonomy.taxa):,} taxa."
+    more = f" and {len(without) - _MOST_NAMES:,} more" if len(without) > _MOST_NAMES else ""
+    return (
+        f"{start}. {len(without):,} of {len(taxonomy.taxa):,} taxa have none of these plants, and macro coverage says "
+        f"nothing of them: {', '.join(sorted(without)[:_MOST_NAMES])}{more}."
+    )
 
 
 def _table(bins: Sequence[ReliabilityBin]) -> str:

@@ -14,6 +14,9 @@ _METRICS: Final = {
     "top5_taxon": "the right plant is among the five most likely",
     "macro_top1_taxon": "mean over the plants of their top1_taxon",
     "ece": "expected calibration error",
+    "things_auroc": "chance that a plant has a higher plant score than a picture of something else",
+    "things_accepted": "pictures of something else whose plant score reaches the cutoff",
+    "things_named": "pictures of something else that get the name of a plant, at any rank",
     "nll": "mean negative log-likelihood, nats",
 }
 _COMMERCIAL_USE: Final[dict[CommercialUse, str]] = {

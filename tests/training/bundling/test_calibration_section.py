@@ -1,25 +1,51 @@
 import numpy as np
 import pytest
 
+from models.calibration import Calibration, FittedOn
+from models.candidates import conformal_table
+from tests.training.small import make_taxonomy
 from training.bundling.calibration_section import calibration_section, describe_fit, describe_threshold
+from training.bundling.tables import FittedTables, Rejection
 from training.bundling.thresholds import fit_thresholds
+from training.evaluation.metrics import share
 from training.evaluation.rank_scores import RANKS, RankScores
 from training.evaluation.reliability import ReliabilityBin
 
 SURE = ReliabilityBin(low=14 / 15, num_pictures=40, confidence=0.97, accuracy=0.5)
 
 
-def section(diagrams, num_plants=400):
-    """All plants reach 0.8; none is wrong. The species takes them all."""
+def section(diagrams, num_plants=400, rejection=None):
+    """All plants reach 0.8; none is wrong. The species takes them all. One of two taxa has calibration plants."""
     scores = {rank: RankScores(np.full(num_plants, 0.8), np.ones(num_plants, dtype=bool)) for rank in RANKS}
-    return calibration_section("Fit.", fit_thresholds(scores), {"species": 0.25, "genus": 0.125}, diagrams)
+    table = conformal_table(np.full((num_plants, 2), 0.5), np.zeros(num_plants, dtype=np.intp), np.array([0.5, 0.5]))
+    calibration = Calibration(conformal=table, fitted_on=fitted_on(num_plants))
+    fitted = FittedTables(calibration, fit_thresholds(scores), rejection)
+    return calibration_section(fitted, make_taxonomy(2), {"species": 0.25, "genus": 0.125}, diagrams)
+
+
+def fitted_on(num_pictures):
+    return FittedOn("flowers, calibration split", "2026-11-22", num_plants=90, num_pictures=num_pictures)
 
 
 @pytest.mark.parametrize(("num_pictures", "few"), [(999, True), (1000, False)])
 def test_few_pictures_are_said_to_be_few(num_pictures, few):
-    text = describe_fit(num_pictures, 900, "flowers, calibration split")
-    assert f"fitted on {num_pictures:,} pictures of 900 plants (flowers, calibration split)" in text
+    text = describe_fit(Calibration(fitted_on=fitted_on(num_pictures)))
+    assert f"fitted on {num_pictures:,} pictures of 90 plants (flowers, calibration split; 2026-11-22)" in text
     assert ("These are few" in text) == few
+
+
+def test_taxa_without_calibration_plants_are_counted_and_named():
+    assert "on 400 plants. 1 of 2 taxa have none of these plants, and macro coverage says nothing" in section(
+        {"all": [SURE]}
+    )
+    assert "Genus0000 species00001." in section({"all": [SURE]})
+
+
+def test_what_is_known_of_other_things_is_said_with_its_number():
+    assert "cannot tell plants from other things" in section({"all": [SURE]})
+    text = section({"all": [SURE]}, rejection=Rejection(0.93, share(30, 100), share(20, 100)))
+    assert "fitted on 100 pictures that show no plant" in text
+    assert "30.0% are taken for plants and 20.0% are named (AUROC 0.930)" in text
 
 
 def test_a_bar_shows_accuracy_and_confidence():

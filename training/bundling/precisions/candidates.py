@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from models.bundle import LeftOut, Metric, NetworkFile, Precision
+from models.calibration import Calibration
 from training.bundling.precisions.checks import (
     agreement_check,
     loss_checks,
@@ -47,6 +48,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """The file."""
     entry: NetworkFile
     """Its entry in `bundle.json`."""
+    calibration: Calibration = Calibration()
+    """Its tables."""
 
     @property
     def passed(self) -> bool:
@@ -90,12 +93,12 @@ def make_fp32(
     entry = NetworkFile(
         file=network.path.name,
         temperature=evaluated.temperature,
-        thresholds=evaluated.fitted.thresholds,
-        promises=evaluated.fitted.promises,
+        thresholds=evaluated.fitted.thresholds.thresholds,
+        promises=evaluated.fitted.thresholds.promises,
         stored_as="float16" if half_storage else "float32",
         checks=tuple(checks),
     )
-    return Candidate(network.path, entry), evaluated
+    return Candidate(network.path, entry, evaluated.fitted.calibration), evaluated
 
 
 def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
@@ -113,7 +116,8 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
     write_fp16(fp32.network.path, path)
     network = CachedNetwork(folder / "fp16_rounded.onnx")
     write_rounded(fp32.network.path, network.path)
-    overflow = overflow_check([network.logits(pictures) for pictures in (*sets.tests, sets.validation)])
+    every = (*sets.tests, sets.validation, sets.temperature, sets.features)
+    overflow = overflow_check([network.logits(pictures) for pictures in every])
     entry = NetworkFile(
         file=path.name,
         temperature=1.0,
@@ -131,12 +135,12 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
     entry = msgspec.structs.replace(
         entry,
         temperature=evaluated.temperature,
-        thresholds=evaluated.fitted.thresholds,
-        promises=evaluated.fitted.promises,
+        thresholds=evaluated.fitted.thresholds.thresholds,
+        promises=evaluated.fitted.thresholds.promises,
         checks=(overflow, agreement_check(*predictions)),
         metrics=(*evaluated.metrics, *_loss_metrics(_losses(evaluated, fp32, sets))),
     )
-    return Candidate(path, entry)
+    return Candidate(path, entry, evaluated.fitted.calibration)
 
 
 def make_int8(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
@@ -158,14 +162,14 @@ def make_int8(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
     entry = NetworkFile(
         file=path.name,
         temperature=evaluated.temperature,
-        thresholds=evaluated.fitted.thresholds,
-        promises=evaluated.fitted.promises,
+        thresholds=evaluated.fitted.thresholds.thresholds,
+        promises=evaluated.fitted.thresholds.promises,
         stored_as="int8",
         checks=(*loss_checks(losses), speed_check(measured), size),
         metrics=(*evaluated.metrics, *_loss_metrics(losses)),
         note=_int8_note(measured, len(sets.ranges)),
     )
-    return Candidate(path, entry)
+    return Candidate(path, entry, evaluated.fitted.calibration)
 
 
 MAKERS: Final[Mapping[Precision, Callable[[EvaluatedNetwork, PictureSets, Path, Mapping[Rank, float]], Candidate]]] = {

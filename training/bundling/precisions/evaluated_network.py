@@ -5,16 +5,18 @@ from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
+import numpy as np
 
 from models.bundle import Metric
+from models.session import NetworkOutput
 from training.bundling.calibration import fit_temperature
 from training.bundling.precisions.pictures import Pictures, PictureSets
-from training.bundling.thresholds import FittedThresholds, fit_thresholds
+from training.bundling.tables import FittedTables, LabeledOutputs, TableData, fit_tables, training_prior
 from training.evaluation.metrics import Share
 from training.evaluation.plants import one_picture_each
 from training.evaluation.predict import Logits
 from training.evaluation.predictions import Predictions, calibrated_predictions
-from training.evaluation.rank_scores import Rank, rank_scores
+from training.evaluation.rank_scores import Rank
 from training.evaluation.split_metrics import SplitMetrics, split_metrics
 
 
@@ -27,14 +29,18 @@ class CachedNetwork:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._logits: dict[tuple[Path, str], Logits] = {}
+        self._outputs: dict[tuple[Path, bytes], NetworkOutput] = {}
+
+    def outputs(self, pictures: Pictures) -> NetworkOutput:
+        """Returns the logits and features of these pictures."""
+        key = (pictures.manifest.folder, pictures.rows.tobytes())
+        if key not in self._outputs:
+            self._outputs[key] = pictures.outputs(self.path)
+        return self._outputs[key]
 
     def logits(self, pictures: Pictures) -> Logits:
         """Returns the logits for these pictures, shape (num_pictures, num_outputs)."""
-        key = (pictures.manifest.folder, pictures.name)
-        if key not in self._logits:
-            self._logits[key] = pictures.logits(self.path)
-        return self._logits[key]
+        return self.outputs(pictures).logits
 
 
 class EvaluatedNetwork(msgspec.Struct, frozen=True):
@@ -43,8 +49,8 @@ class EvaluatedNetwork(msgspec.Struct, frozen=True):
     network: CachedNetwork
     temperature: float
     """Fitted on its own logits."""
-    fitted: FittedThresholds
-    """Fitted on its own calibrated probabilities."""
+    fitted: FittedTables
+    """Its tables and thresholds, fitted on its own outputs."""
     predictions: tuple[Predictions, ...]
     """On each test set."""
     metrics: tuple[Metric, ...]
@@ -54,7 +60,7 @@ class EvaluatedNetwork(msgspec.Struct, frozen=True):
 def evaluate_network(
     network: CachedNetwork, sets: PictureSets, thresholds: Mapping[Rank, float] = MappingProxyType({})
 ) -> EvaluatedNetwork:
-    """Calibrates a network file, fits its thresholds, and measures how accurate it is.
+    """Calibrates a network file, fits its tables and thresholds, and measures how accurate it is.
 
     Args:
         network: The file.
@@ -71,15 +77,41 @@ def evaluate_network(
         for pictures, found in zip(sets.tests, predictions, strict=True)
         for metric in _metrics(split_metrics(found), pictures.name)
     ]
-    fitted = _fit_thresholds(predictions_on(network, held_out, temperature), held_out, thresholds)
-    return EvaluatedNetwork(network, temperature, fitted, predictions, tuple(metrics))
+    fitted = fit_tables(_table_data(network, sets), temperature, thresholds)
+    return EvaluatedNetwork(network, temperature, fitted, predictions, (*metrics, *_rejection_metrics(fitted)))
 
 
-def _fit_thresholds(found: Predictions, held_out: Pictures, fixed: Mapping[Rank, float]) -> FittedThresholds:
-    """Fits the thresholds on one picture of each plant, as if each were sent to the service."""
-    chosen = one_picture_each(found.plants_N)
-    taxonomy = held_out.manifest.taxonomy
-    return fit_thresholds(rank_scores(found.taxa_NT[chosen], found.taxon_labels_N[chosen], taxonomy), fixed)
+def _table_data(network: CachedNetwork, sets: PictureSets) -> TableData:
+    """Runs the network on what the tables are fitted on; of each calibration plant one picture is used."""
+    held_out, taxonomy = sets.temperature, sets.temperature.manifest.taxonomy
+    outputs, chosen = network.outputs(held_out), one_picture_each(held_out.plants)
+    negatives, groups = (None, np.array([])) if sets.negatives is None else sets.negatives.outputs(network.path)
+    trained_on = sets.features.manifest
+    return TableData(
+        taxonomy=taxonomy,
+        calibration=LabeledOutputs(NetworkOutput(*(each[chosen] for each in outputs)), held_out.taxa[chosen]),
+        training=LabeledOutputs(network.outputs(sets.features), sets.features.taxa),
+        negatives=negatives,
+        negative_groups=groups.astype(np.intp),
+        prior_T=training_prior(trained_on.labels[trained_on.rows_of("train")], taxonomy),
+        data=held_out.name,
+        num_pictures=len(held_out),
+    )
+
+
+def _rejection_metrics(fitted: FittedTables) -> list[Metric]:
+    found = fitted.rejection
+    if found is None:
+        return []
+    data, num_pictures = (
+        "pictures without a plant, each left out of the fit that judges it",
+        found.accepted.num_pictures,
+    )
+    shares = {"things_accepted": found.accepted, "things_named": found.named}
+    return [
+        Metric("things_auroc", found.auroc, data, num_pictures),
+        *(Metric(name, each.value, data, num_pictures, each.interval_95) for name, each in shares.items()),
+    ]
 
 
 def predictions_on(network: CachedNetwork, pictures: Pictures, temperature: float) -> Predictions:

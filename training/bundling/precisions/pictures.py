@@ -1,24 +1,28 @@
 """The pictures with which network files are calibrated and evaluated, preprocessed as in the service."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from models.errors import DataError
-from models.preprocess import InputSpec
-from models.session import OnnxSession
+from models.errors import DataError, PictureError
+from models.preprocess import InputSpec, picture_to_input
+from models.session import NetworkOutput, OnnxSession
 from training.bundling.precisions.ranges import Pixels
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.evaluation.plants import Plants, plants_of
-from training.evaluation.predict import Logits, predict
 from training.evaluation.provenance import OTHER_DATA
 from training.loading.data import evaluation_loader
 from training.recipe import DataRecipe
+
+LEAST_NEGATIVES: Final = 20
+"""Pictures without a plant that a plant head needs; with fewer, cross-validation says nothing."""
+_LEAST_FOLDERS: Final = 5  # as many as folds
 
 
 class Pictures(msgspec.Struct, frozen=True):
@@ -47,11 +51,14 @@ class Pictures(msgspec.Struct, frozen=True):
         """Plant of each picture, shape (num_pictures,)."""
         return plants_of(self.manifest, self.rows)
 
-    def logits(self, network: Path) -> Logits:
+    @property
+    def taxa(self) -> npt.NDArray[np.intp]:
+        """Position of each picture's taxon, shape (num_pictures,)."""
+        return self.manifest.taxonomy.taxon_of_output[self.labels]
+
+    def outputs(self, network: Path) -> NetworkOutput:
         """Runs a network file, one picture at a time as the service does on a CPU."""
-        session = OnnxSession(network)
-        loader = evaluation_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), batch_size=1)
-        return predict(loader, lambda pixels: session.run(pixels.numpy()).logits)[0]
+        return run_network(network, self.pixels())
 
     def pixels(self) -> Iterator[Pixels]:
         """Yields the network input of one picture at a time, shape (1, 3, height, width)."""
@@ -66,6 +73,61 @@ class Pictures(msgspec.Struct, frozen=True):
         chosen = np.random.default_rng(seed).choice(self.rows, most, replace=False)
         return msgspec.structs.replace(self, rows=np.sort(chosen))
 
+    def sample_evenly(self, most: int, seed: int = 0) -> "Pictures":
+        """Returns at most this many of the pictures, from every taxon as equally many as it has."""
+        if len(self.rows) <= most:
+            return self
+        order = np.random.default_rng(seed).permutation(len(self.rows))
+        by_taxon = order[np.argsort(self.taxa[order], kind="stable")]
+        _, start, counts = np.unique(self.taxa[by_taxon], return_index=True, return_counts=True)
+        place_in_taxon = np.arange(len(by_taxon)) - np.repeat(start, counts)
+        chosen = by_taxon[np.argsort(place_in_taxon, kind="stable")[:most]]
+        return msgspec.structs.replace(self, rows=np.sort(self.rows[chosen]))
+
+
+class NegativePictures(msgspec.Struct, frozen=True):
+    """Pictures that show no plant."""
+
+    paths: tuple[Path, ...]
+    spec: InputSpec
+    """Input of the network."""
+
+    def outputs(self, network: Path) -> tuple[NetworkOutput, npt.NDArray[np.intp]]:
+        """Runs a network file; pictures that cannot be read are left out.
+
+        Returns:
+            The outputs, and the group of each picture: its folder if there are five or more, else the picture itself.
+        """
+        readable: list[Path] = []
+        outputs = run_network(network, self._pixels(readable))
+        folders, group_of_picture = np.unique([str(path.parent) for path in readable], return_inverse=True)
+        own_groups = np.arange(len(readable))
+        return outputs, group_of_picture if len(folders) >= _LEAST_FOLDERS else own_groups
+
+    def _pixels(self, readable: list[Path]) -> Iterator[Pixels]:
+        """Yields the network input of each picture that can be read, and appends its path to a list."""
+        for path in self.paths:
+            try:
+                pixels, _ = picture_to_input(path.read_bytes(), self.spec)
+            except (OSError, PictureError):
+                continue
+            readable.append(path)
+            yield pixels[None]
+        if len(readable) < LEAST_NEGATIVES:
+            raise DataError(
+                "too few pictures without a plant can be read",
+                value=f"{len(readable)} of {len(self.paths)}",
+                limit=f"at least {LEAST_NEGATIVES}, better several hundred of many kinds",
+                remedy="add pictures to the folders of --negatives",
+            )
+
+
+def run_network(network: Path, pixels: Iterable[Pixels]) -> NetworkOutput:
+    """Runs a network file on pictures of shape (1, 3, height, width) each, at least one."""
+    session = OnnxSession(network)
+    found = [session.run(picture) for picture in pixels]
+    return NetworkOutput(*(np.concatenate(each) for each in zip(*found, strict=True)))
+
 
 class PictureSets(msgspec.Struct, frozen=True):
     """The pictures for each step of a release."""
@@ -76,8 +138,12 @@ class PictureSets(msgspec.Struct, frozen=True):
     """For parity with PyTorch, and for the agreement of fp16 with fp32."""
     temperature: Pictures
     """For the temperature: the calibration split, or validation if the data has none."""
+    features: Pictures
+    """Training pictures for the table of distances and for the plant head."""
     tests: tuple[Pictures, ...]
     """For the metrics: the test split, then that of further data."""
+    negatives: NegativePictures | None = None
+    """Pictures without a plant, for the plant head."""
     other_data: bool = False
     """Whether the pictures are of other data than the network was trained with; then each name says so."""
 
@@ -87,7 +153,9 @@ def picture_sets(
     spec: InputSpec,
     *,
     calibration_pictures: int,
+    feature_pictures: int,
     workers: int,
+    negatives: Sequence[Path] = (),
     other_data: bool = False,
 ) -> PictureSets:
     """Chooses the pictures from prepared data.
@@ -96,7 +164,9 @@ def picture_sets(
         manifests: The data that the network was trained on, then further data whose test split is measured too.
         spec: Input of the networks.
         calibration_pictures: Maximum number of training pictures that set the ranges of int8.
+        feature_pictures: Maximum number of training pictures for the table of distances and the plant head.
         workers: Loader processes; 0 loads in this process.
+        negatives: Pictures without a plant; none for no plant head.
         other_data: Whether the network was trained with other data than the first.
 
     Raises:
@@ -113,6 +183,8 @@ def picture_sets(
         ranges=split(trained, "train").sample(calibration_pictures),
         validation=split(trained, "validation"),
         temperature=split(trained, "calibration" if trained.has("calibration") else "validation"),
+        features=split(trained, "train").sample_evenly(feature_pictures),
+        negatives=NegativePictures(tuple(negatives), spec) if negatives else None,
         tests=tuple(split(each, "test") for each in manifests),
         other_data=other_data,
     )

@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+
+from models.answer import AnswerModel, Question, answer_plant
+from models.session import NetworkOutput
+from tests.training.small import make_taxonomy
+from training.bundling.tables import LabeledOutputs, TableData, fit_tables, training_prior
+
+NUM_TAXA, NUM_FEATURES, NOISE = 20, 60, 2.5
+TAXONOMY = make_taxonomy(NUM_TAXA)
+DIRECTIONS = np.random.default_rng(7).normal(size=(NUM_TAXA, NUM_FEATURES))
+NO_NEGATIVES = np.zeros(0, dtype=np.intp)
+
+
+def draw_outputs(features):
+    logits = features @ DIRECTIONS.T / NOISE**2
+    return NetworkOutput(logits.astype(np.float32), features.astype(np.float32))
+
+
+def draw_plants(per_taxon, seed):
+    labels = np.repeat(np.arange(NUM_TAXA), per_taxon)
+    noises = np.random.default_rng(seed).normal(0, NOISE, (len(labels), NUM_FEATURES))
+    return LabeledOutputs(draw_outputs(DIRECTIONS[labels] + noises), labels)
+
+
+def draw_things(num_pictures, seed):
+    return draw_outputs(np.random.default_rng(seed).normal(0.7, NOISE, (num_pictures, NUM_FEATURES)))
+
+
+def table_data(*, with_negatives=True):
+    return TableData(
+        taxonomy=TAXONOMY,
+        calibration=draw_plants(40, seed=1),
+        training=draw_plants(30, seed=0),
+        negatives=draw_things(300, seed=3) if with_negatives else None,
+        negative_groups=np.arange(300) if with_negatives else NO_NEGATIVES,
+        prior_T=np.full(NUM_TAXA, 1 / NUM_TAXA),
+        data="drawn",
+        num_pictures=900,
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit_tables(table_data(), 1.0, {})
+
+
+def answers(fitted, outputs, question=None):
+    limits = fitted.thresholds
+    model = AnswerModel(TAXONOMY, 1.0, limits.thresholds, limits.promises, fitted.calibration)
+    return [
+        answer_plant(logits[None], features[None], model, question or Question())
+        for logits, features in zip(*outputs, strict=True)
+    ]
+
+
+def test_95_percent_of_new_plants_are_kept_and_named_as_promised(fitted):
+    plants = draw_plants(40, seed=11)
+    found = answers(fitted, plants.outputs)
+    rejected = np.mean([each.verdict.rank == "not_a_plant" for each in found])
+    assert rejected < 0.08
+    named = [
+        each.verdict.name == TAXONOMY.taxa[label].scientific_name
+        for each, label in zip(found, plants.taxa, strict=True)
+        if each.verdict.rank == "species"
+    ]
+    assert fitted.thresholds.species.promise is not None
+    assert len(named) > 300
+    assert np.mean(named) > 0.94
+
+
+def test_new_things_are_named_as_often_as_cross_validation_says(fitted):
+    found = answers(fitted, draw_things(400, seed=12))
+    named = np.mean([each.verdict.name is not None for each in found])
+    low, high = fitted.rejection.named.interval_95
+    assert low - 0.05 <= named <= high + 0.05
+    assert fitted.rejection.named.value <= fitted.rejection.accepted.value
+
+
+def test_candidate_sets_hold_the_right_taxon_as_often_as_asked(fitted):
+    plants = draw_plants(40, seed=13)
+    found = answers(fitted, plants.outputs, Question(coverage=0.9))
+    held = [
+        TAXONOMY.taxa[label] in [each.taxon for each in answer.candidates.taxa]
+        for answer, label in zip(found, plants.taxa, strict=True)
+    ]
+    assert np.mean(held) == pytest.approx(0.9, abs=0.04)
+
+
+def test_without_pictures_of_other_things_nothing_is_said_about_them():
+    fitted = fit_tables(table_data(with_negatives=False), 1.0, {})
+    assert fitted.rejection is None
+    assert fitted.calibration.plant_head is None
+    assert fitted.calibration.cutoffs.plant == 0
+    assert fitted.calibration.fitted_on.num_negatives == 0
+    assert answers(fitted, draw_things(3, seed=1))[0].plant_score is None
+
+
+def test_the_fit_says_when_and_on_what(fitted):
+    facts = fitted.calibration.fitted_on
+    assert (facts.data, facts.num_plants, facts.num_pictures, facts.num_negatives) == ("drawn", 800, 900, 300)
+    assert len(facts.date) == len("2026-11-22")
+
+
+def test_a_taxon_without_training_pictures_has_a_prior():
+    prior = training_prior(np.array([0, 0, 0, 1]), make_taxonomy(3))
+    assert prior.tolist() == pytest.approx([3 / 5, 1 / 5, 1 / 5])
