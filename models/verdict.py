@@ -63,6 +63,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """The reason, as a sentence."""
     promise: Promise | None = None
     """What is proved about names of this rank."""
+    unknown_plant: bool = False
+    """Whether nothing is named because the pictures show a plant unlike those that the network knows."""
 
 
 def decide(ranking: Ranking, thresholds: Thresholds, promises: Promises) -> Verdict:
@@ -94,7 +96,7 @@ def not_a_plant(best: RankedTaxon, plant_score: float, cutoff: float) -> Verdict
 def unknown_plant(best: RankedTaxon, familiarity: float, cutoff: float) -> Verdict:
     """Returns the verdict on a plant that is unlike those that the network knows."""
     reason = f"unlike the plants that this model knows: familiarity {comparison(familiarity, cutoff)}."
-    return Verdict("uncertain", None, best.score, reason)
+    return Verdict("uncertain", None, best.score, reason, unknown_plant=True)
 
 
 def comparison(score: float, threshold: float) -> str:

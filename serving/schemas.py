@@ -37,6 +37,8 @@ class VerdictView(msgspec.Struct, frozen=True):
     promise: Promise | None
     """What calibration plants prove about names of this rank; null if nothing is proved, no name is given, or the
     request chose the taxa."""
+    unknown_plant: bool
+    """Whether the rank is uncertain because the pictures show a plant unlike those that the model knows."""
 
 
 class Prediction(msgspec.Struct, frozen=True):

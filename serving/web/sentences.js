@@ -12,13 +12,12 @@ const TITLES = {
   unknown_plant: "A plant that this model does not seem to know",
   not_a_plant: "This does not look like a plant",
 };
-const UNLIKE_KNOWN_PLANTS = /\bunlike the plants\b/i; // how the service words this reason; the rank is then "uncertain"
 const FEW_PICTURES = 1000; // fewer do not calibrate scores to within a few percentage points
 const MAX_ALTERNATIVES = 4; // names in one line; more are counted
 
 /** Returns what the answer says: the rank of the verdict, or "unknown_plant" for a plant unlike those of the model. */
 export function stateOf({ verdict }) {
-  return verdict.rank === "uncertain" && UNLIKE_KNOWN_PLANTS.test(verdict.reason) ? "unknown_plant" : verdict.rank;
+  return verdict.unknown_plant ? "unknown_plant" : verdict.rank;
 }
 
 /** Returns the words over the verdict: its kind, and a title where the verdict has no name. */

@@ -98,6 +98,7 @@ def test_rejections_say_what_is_below_what():
     assert (shoe.rank, shoe.name, shoe.score, shoe.promise) == ("not_a_plant", None, 0.9, None)
     assert shoe.reason == "plant score 0.04 is below 0.31."
     assert (stranger.rank, stranger.name) == ("uncertain", None)
+    assert (shoe.unknown_plant, stranger.unknown_plant) == (False, True)
     assert "familiarity 0.01 is below 0.05" in stranger.reason
 
 

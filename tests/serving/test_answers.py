@@ -56,7 +56,7 @@ def test_answer_has_every_field(client):
         "plant_score", "candidates", "discarded_mass",
     }  # fmt: skip
     assert answer["model"] == {"name": "tiny", "version": "0.0.1", "label_hash": TAXONOMY.label_hash}
-    assert set(answer["verdict"]) == {"rank", "name", "score", "reason", "promise"}
+    assert set(answer["verdict"]) == {"rank", "name", "score", "reason", "promise", "unknown_plant"}
     (image,) = answer["images"]
     assert image.pop("predictions") == answer["predictions"][:3]
     assert image == {"index": 0, "width": 64, "height": 48, "plant_score": None, "weight": 1.0}

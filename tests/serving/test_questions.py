@@ -122,7 +122,7 @@ def test_plant_that_is_unlike_the_known_ones_is_uncertain(start, tmp_path_factor
     strict = tables(cutoffs=type(cutoffs)(plant=cutoffs.plant, familiar=1.01))
     answer = ask(start(bundle=sealed(tmp_path_factory, calibration=strict)), jpeg(RED))
     assert (answer["verdict"]["rank"], answer["verdict"]["name"]) == ("uncertain", None)
-    assert "unlike the plants" in answer["verdict"]["reason"]
+    assert answer["verdict"]["unknown_plant"]
 
 
 def test_verdicts_are_counted_by_rank(start, calibrated_folder):

@@ -71,12 +71,12 @@ PROMISE = {"max_risk": 0.05, "confidence": 0.95, "num_named": 812, "num_wrong": 
 
 
 def answer(rank="species", name="Helianthus annuus", score=0.98, reason="species 0.98 reaches 0.70.", **changes):
-    """Gives a whole answer; `promise` belongs to the verdict, the other changes replace fields of the answer."""
-    promise = changes.pop("promise", None)
+    """Gives a whole answer; `promise` and `unknown_plant` belong to the verdict, other changes to the answer."""
+    verdict = {"promise": changes.pop("promise", None), "unknown_plant": changes.pop("unknown_plant", False)}
     whole = {
         "request_id": "request-1",
         "model": {"name": MODEL["name"], "version": MODEL["version"], "label_hash": MODEL["label_hash"]},
-        "verdict": {"rank": rank, "name": name, "score": score, "reason": reason, "promise": promise},
+        "verdict": {"rank": rank, "name": name, "score": score, "reason": reason, **verdict},
         "plant_score": 0.97,
         "predictions": predictions(score, 0.01, 0.005, 0.004, 0.001),
         "genera": [{"name": "Helianthus", "score": score}, {"name": "Bellis", "score": 0.01}],
@@ -95,7 +95,7 @@ GENUS = answer("genus", "Helianthus", 0.93, "species 0.41 is below 0.70; genus H
 UNCERTAIN = answer("uncertain", None, 0.31, "species 0.31 is below 0.70; family Asteraceae 0.50 is below 0.90.",
                    predictions=predictions(0.31, 0.25, 0.2, 0.1, 0.1), candidates=candidates(57))  # fmt: skip
 UNKNOWN_PLANT = answer("uncertain", None, 0.55,
-                       "unlike the plants that this model knows: familiarity 0.12 is below 0.30.",
+                       "unlike the plants that this model knows: familiarity 0.12 is below 0.30.", unknown_plant=True,
                        predictions=predictions(0.55, 0.2, 0.1, 0.1, 0.01), candidates=candidates(3))  # fmt: skip
 NOT_A_PLANT = answer("not_a_plant", None, 0.03, "plant score 0.03 is below 0.41.", plant_score=0.03,
                      predictions=predictions(0.75, 0.1, 0.05, 0.02, 0.01), images=[picture(0, 1.0, 0.03)])  # fmt: skip

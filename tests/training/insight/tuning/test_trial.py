@@ -18,7 +18,7 @@ from training.recipe import recipe_to_plain
 PROGRAM = """
 from tests.training.insight.tuning.stand_in import THREE, TINY, setting
 from training.insight.tuning.launch import TimeLimits, TrialLauncher
-TrialLauncher(TINY, THREE, 0, TimeLimits(budget_s=1000.0, most_s=1000.0))(setting(4096))
+TrialLauncher(TINY, THREE, 0, TimeLimits(budget_s=1000.0, max_s=1000.0))(setting(4096))
 """
 
 
