@@ -1,0 +1,40 @@
+"""Drawn outputs of a network: features around the direction of each taxon, and those of other things."""
+
+import numpy as np
+
+from models.session import NetworkOutput
+from tests.training.small import make_taxonomy
+from training.bundling.tables import LabeledOutputs, TableData
+
+NUM_TAXA, NUM_FEATURES, NOISE = 20, 60, 2.5
+TAXONOMY = make_taxonomy(NUM_TAXA)
+DIRECTIONS = np.random.default_rng(7).normal(size=(NUM_TAXA, NUM_FEATURES))
+NO_NEGATIVES = np.zeros(0, dtype=np.intp)
+
+
+def draw_outputs(features):
+    logits = features @ DIRECTIONS.T / NOISE**2
+    return NetworkOutput(logits.astype(np.float32), features.astype(np.float32))
+
+
+def draw_plants(per_taxon, seed):
+    labels = np.repeat(np.arange(NUM_TAXA), per_taxon)
+    noises = np.random.default_rng(seed).normal(0, NOISE, (len(labels), NUM_FEATURES))
+    return LabeledOutputs(draw_outputs(DIRECTIONS[labels] + noises), labels)
+
+
+def draw_things(num_pictures, seed):
+    return draw_outputs(np.random.default_rng(seed).normal(0.7, NOISE, (num_pictures, NUM_FEATURES)))
+
+
+def table_data(*, with_negatives=True):
+    return TableData(
+        taxonomy=TAXONOMY,
+        calibration=draw_plants(40, seed=1),
+        training=draw_plants(30, seed=0),
+        negatives=draw_things(300, seed=3) if with_negatives else None,
+        negative_groups=np.arange(300) if with_negatives else NO_NEGATIVES,
+        prior_T=np.full(NUM_TAXA, 1 / NUM_TAXA),
+        data="drawn",
+        num_pictures=900,
+    )
