@@ -1,6 +1,6 @@
 """Program: measures the accuracy of a checkpoint or a bundle on a split, and how often the two agree.
 
-python training/evaluate.py --data DATA --bundle DIR [--checkpoint FILE] [--out DIR]
+python training/evaluate.py --data DATA --bundle DIR [--checkpoint FILE] [--negatives DIR] [--unknown DIR] [--out DIR]
 """
 
 import csv
@@ -14,8 +14,6 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import msgspec
-import numpy as np
-import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -25,6 +23,7 @@ from models.errors import DataError
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from training.atomic_file import replace_together
+from training.bundling.served import BundleNetwork, describe_answers, served_answers
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.engine.checkpoint import read_checkpoint
@@ -44,6 +43,7 @@ from training.evaluation.split_metrics import (
 from training.insight.curves import learning_curves
 from training.insight.mistakes import SHEETS, draw_mistakes
 from training.loading.data import evaluation_loader, input_spec
+from training.loading.negatives import list_negatives
 from training.monitor.log import LOG_FILE
 from training.program import run_program
 from training.recipe import DataRecipe, HardwareRecipe, WholeNumber, check_stored_recipe
@@ -72,6 +72,12 @@ class Evaluate(Section, frozen=True, kw_only=True):
     other_data: bool = False
     """Measure with data that the network was not trained with, such as another split. Its test pictures may be training
     pictures, so every figure and file name says that it is other data."""
+    negatives: Path | None = None
+    """Pictures that show no plant, a folder or a CSV list: measures how many of them the bundle names as a plant."""
+    negatives_split: str = "test"
+    """Of a list with the column `split`, the rows that are used; export fits on the rows of split fit or train."""
+    unknown: Path | None = None
+    """Pictures of plants whose species the bundle does not know: measures how many of them it names as a species."""
     out: Path | None = None
     """Folder for the report (JSON), the per-class table and the predictions (CSV), pictures of mistakes, and the
     learning curves of the checkpoint's run."""
@@ -122,6 +128,8 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         results.append((evaluation, predictions))
         if command.out is not None:
             _write(command.out, evaluation, predictions, manifest)
+        if isinstance(subject.run, BundleNetwork):
+            _judge_answers(command, subject.run, predictions, _stem(evaluation))
     if command.out is not None and command.checkpoint is not None:
         _write_curves(command.out, command.checkpoint.parent)
     _print(results)
@@ -139,14 +147,9 @@ def measure(subject: Subject, manifest: Manifest, split: Split, workers: int) ->
 
 def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:
     """Returns a bundle's network, run one picture at a time as the service does on a CPU."""
-    session = bundle.open_session(precision)
-
-    def run(pixels: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-        return np.concatenate([session.run(picture[None].numpy()).logits for picture in pixels])
-
-    temperature = bundle.network(precision).temperature
+    network, temperature = BundleNetwork(bundle, precision), bundle.network(precision).temperature
     record, output_keys = bundle.record, bundle.taxonomy.output_keys
-    return Subject("bundle", run, record.input, output_keys, temperature, record.manifest_sha256)
+    return Subject("bundle", network, record.input, output_keys, temperature, record.manifest_sha256)
 
 
 def _checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
@@ -216,11 +219,32 @@ def _write(folder: Path, evaluation: Evaluation, predictions: Predictions, manif
     }
     sheets = draw_mistakes(predictions, manifest)
     files |= {f"-{name}": content for name, content in sheets.items()}
-    stem = f"{evaluation.network}-{evaluation.split}{'-other-data' if evaluation.other_data else ''}"
+    stem = _stem(evaluation)
     replace_together(folder, {f"{stem}{ending}": content for ending, content in files.items()})
     for name in SHEETS:
         if name not in sheets:
             (folder / f"{stem}-{name}").unlink(missing_ok=True)
+
+
+def _stem(evaluation: Evaluation) -> str:
+    """Returns the start of the file names of an evaluation."""
+    return f"{evaluation.network}-{evaluation.split}{'-other-data' if evaluation.other_data else ''}"
+
+
+def _judge_answers(command: Evaluate, network: BundleNetwork, predictions: Predictions, stem: str) -> None:
+    """Measures the answers of a bundle, prints the figures, and writes them if `out` is given."""
+    splits = (command.negatives_split,)
+    found = served_answers(
+        network,
+        predictions.taxon_labels_N,
+        things=list_negatives((command.negatives,), splits).paths if command.negatives else (),
+        unknown=list_negatives((command.unknown,), splits).paths if command.unknown else (),
+    )
+    for line in describe_answers(found):
+        print(line)
+    if command.out is not None:
+        content = msgspec.json.format(msgspec.json.encode(found)) + b"\n"
+        replace_together(command.out, {f"{stem}-served.json": content})
 
 
 def _prediction_rows(predictions: Predictions, manifest: Manifest) -> Iterable[tuple[str, ...]]:

@@ -46,6 +46,23 @@ def test_every_share_in_the_report_carries_its_number_and_interval(both):
                 assert figures[figure]["num_pictures"] == 3
 
 
+def test_the_answers_of_a_bundle_are_measured_on_things_and_unknown_plants_too(bundle, data, tmp_path, capsys):
+    for number in range(6):
+        Image.new("RGB", (40, 40), (40 * number, 90, 90)).save(tmp_path / f"{number}.png")
+    rows = [f"{number}.png,{split}" for number, split in enumerate(["fit"] * 2 + ["test"] * 4)]
+    (tmp_path / "labels.csv").write_text("\n".join(["path,split", *rows]))
+    folders = {"negatives": tmp_path, "unknown": tmp_path}
+    evaluate(Evaluate(data=data, bundle=bundle.folder, out=tmp_path / "report", workers=0, **folders))
+    report = json.loads((tmp_path / "report" / "bundle-test-served.json").read_text())
+    assert report["verdicts"]["num_pictures"] == 3
+    assert len(report["candidates"]) == 6
+    assert report["things"]["named"]["num_pictures"] == report["unknown"]["named"]["num_pictures"] == 4
+    assert report["unknown"]["score"] == "familiarity"
+    printed = capsys.readouterr().out
+    for text in ("candidate sets, macro coverage 0.95", "other things: AUROC", "plants of unknown species: AUROC"):
+        assert text in printed
+
+
 def test_the_tables_have_a_row_for_each_class_and_each_picture(both, manifest):
     classes, answers = (
         list(csv.DictReader((both[1] / f"bundle-test-{kind}.csv").read_text(encoding="utf-8").splitlines()))
@@ -62,7 +79,8 @@ def test_the_tables_have_a_row_for_each_class_and_each_picture(both, manifest):
 def test_mistakes_and_learning_curves_are_written_with_the_report(both, manifest):
     evaluations, out = both
     wrong = [evaluation.network for evaluation in evaluations if evaluation.all.top1_taxon.value < 1]
-    expected = {f"{network}-test-{sheet}" for network in wrong for sheet in SHEETS} | {"curves.png"}
+    expected = {f"{network}-test-{sheet}" for network in wrong for sheet in SHEETS}
+    expected |= {"curves.png"}
     pictures = {path.name for path in out.iterdir()} - {
         f"{network}-test{ending}"
         for network in ("checkpoint", "bundle")

@@ -183,7 +183,7 @@ def test_too_few_pictures_of_other_things_are_refused(exporting, things, tmp_pat
     few.mkdir()
     for number in range(3):
         (few / f"{number}.png").write_bytes((things / f"{number}.png").read_bytes())
-    with pytest.raises(DataError, match=r"3 of 3.*at least 20"):
+    with pytest.raises(DataError, match=r"too few pictures.*3 of 3.*at least 20"):
         export(msgspec.structs.replace(exporting, negatives=(few,)))
 
 

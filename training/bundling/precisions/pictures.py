@@ -85,12 +85,14 @@ class Pictures(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, rows=np.sort(self.rows[chosen]))
 
 
-class NegativePictures(msgspec.Struct, frozen=True):
-    """Pictures that show no plant."""
+class PictureFiles(msgspec.Struct, frozen=True):
+    """Pictures without a label, such as those that show no plant."""
 
     paths: tuple[Path, ...]
     spec: InputSpec
     """Input of the network."""
+    least: int = 1
+    """Number of pictures that must be readable."""
 
     def outputs(self, network: Path) -> tuple[NetworkOutput, npt.NDArray[np.intp]]:
         """Runs a network file; pictures that cannot be read are left out.
@@ -113,12 +115,12 @@ class NegativePictures(msgspec.Struct, frozen=True):
                 continue
             readable.append(path)
             yield pixels[None]
-        if len(readable) < LEAST_NEGATIVES:
+        if len(readable) < self.least:
             raise DataError(
-                "too few pictures without a plant can be read",
-                value=f"{len(readable)} of {len(self.paths)}",
-                limit=f"at least {LEAST_NEGATIVES}, better several hundred of many kinds",
-                remedy="add pictures to the folders of --negatives",
+                "too few pictures can be read",
+                value=f"{len(readable)} of {len(self.paths)}, the first {self.paths[0]}",
+                limit=f"at least {self.least}",
+                remedy="add pictures to the folder, or correct its name",
             )
 
 
@@ -142,7 +144,7 @@ class PictureSets(msgspec.Struct, frozen=True):
     """Training pictures for the table of distances and for the plant head."""
     tests: tuple[Pictures, ...]
     """For the metrics: the test split, then that of further data."""
-    negatives: NegativePictures | None = None
+    negatives: PictureFiles | None = None
     """Pictures without a plant, for the plant head."""
     other_data: bool = False
     """Whether the pictures are of other data than the network was trained with; then each name says so."""
@@ -184,7 +186,7 @@ def picture_sets(
         validation=split(trained, "validation"),
         temperature=split(trained, "calibration" if trained.has("calibration") else "validation"),
         features=split(trained, "train").sample_evenly(feature_pictures),
-        negatives=NegativePictures(tuple(negatives), spec) if negatives else None,
+        negatives=PictureFiles(tuple(negatives), spec, LEAST_NEGATIVES) if negatives else None,
         tests=tuple(split(each, "test") for each in manifests),
         other_data=other_data,
     )

@@ -1,0 +1,87 @@
+import pytest
+
+from models.answer import AnswerModel
+from models.session import NetworkOutput
+from models.verdict import Thresholds, Verdict
+from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
+from training.bundling.tables import fit_tables
+from training.evaluation.answer_metrics import (
+    coverage_figures,
+    is_right,
+    thing_figures,
+    unknown_plant_figures,
+    verdict_figures,
+    verdicts_of,
+)
+
+ROSE = TAXONOMY.taxa[0]
+
+
+@pytest.fixture(scope="module")
+def model():
+    fitted = fit_tables(table_data(), 1.0, {})
+    limits = fitted.thresholds
+    return AnswerModel(TAXONOMY, 1.0, limits.thresholds, limits.promises, fitted.calibration)
+
+
+@pytest.fixture(scope="module")
+def plants():
+    return draw_plants(20, seed=21)
+
+
+def test_a_name_is_right_at_its_own_rank_only():
+    assert is_right(Verdict("species", ROSE.scientific_name, 0.9, ""), ROSE)
+    assert is_right(Verdict("genus", ROSE.genus, 0.9, ""), ROSE)
+    assert not is_right(Verdict("species", ROSE.genus, 0.9, ""), ROSE)
+    assert not is_right(Verdict("family", ROSE.family or None, 0.9, ""), ROSE)
+    assert not is_right(Verdict("uncertain", None, 0.9, ""), ROSE)
+
+
+def test_verdicts_are_counted_by_rank():
+    verdicts = [
+        Verdict("species", ROSE.scientific_name, 0.9, ""),
+        Verdict("species", "Other", 0.9, ""),
+        Verdict("genus", ROSE.genus, 0.9, ""),
+        Verdict("not_a_plant", None, 0.9, ""),
+    ]
+    found = verdict_figures(verdicts, [ROSE] * 4)
+    assert (found.num_pictures, found.num_uncertain, found.num_not_a_plant) == (4, 0, 1)
+    assert (found.by_rank["species"].num_named, found.by_rank["species"].right.value) == (2, 0.5)
+    assert found.by_rank["genus"].right.value == 1
+    assert found.by_rank["family"].right is None
+
+
+def test_candidate_sets_cover_what_was_asked_and_nest(model, plants):
+    found = coverage_figures(plants.outputs, plants.taxa, model)
+    assert [(each.kind, each.coverage) for each in found] == [
+        (kind, coverage) for kind in ("marginal", "macro") for coverage in (0.8, 0.9, 0.95)
+    ]
+    for three in (found[:3], found[3:]):
+        assert sorted(each.mean_size for each in three) == [each.mean_size for each in three]
+    for each in found:
+        assert each.covered.value == pytest.approx(each.coverage, abs=0.06)
+        assert each.macro_covered == pytest.approx(each.covered.value, abs=1e-9)  # equally many pictures of each taxon
+
+
+def test_other_things_and_unknown_plants_are_told_by_their_scores(model, plants):
+    strange = draw_things(200, seed=22)
+    things, unknown = (measure(plants.outputs, strange, model) for measure in (thing_figures, unknown_plant_figures))
+    assert (things.score, unknown.score) == ("plant score", "familiarity")
+    for found in (things, unknown):
+        assert found.auroc > 0.75
+        assert found.named_species.value <= found.named.value <= 1
+        assert found.fpr95.num_pictures == 200
+    assert things.fpr95.value < 0.4
+
+
+def test_a_bundle_without_tables_is_measured_by_its_largest_softmax(plants):
+    bare = AnswerModel(TAXONOMY, 1.0, Thresholds())
+    strange = draw_things(50, seed=23)
+    for measure in (thing_figures, unknown_plant_figures):
+        assert measure(plants.outputs, strange, bare).score == "largest softmax"
+    assert coverage_figures(plants.outputs, plants.taxa, bare) == []
+
+
+def test_every_picture_is_asked_alone(model, plants):
+    few = NetworkOutput(*(each[:5] for each in plants.outputs))
+    assert verdicts_of(few, model) == verdicts_of(plants.outputs, model)[:5]
