@@ -80,11 +80,11 @@ def test_mistakes_and_learning_curves_are_written_with_the_report(both, manifest
     evaluations, out = both
     wrong = [evaluation.network for evaluation in evaluations if evaluation.all.top1_taxon.value < 1]
     expected = {f"{network}-test-{sheet}" for network in wrong for sheet in SHEETS}
-    expected |= {"curves.png"}
+    expected.add("curves.png")
     pictures = {path.name for path in out.iterdir()} - {
         f"{network}-test{ending}"
         for network in ("checkpoint", "bundle")
-        for ending in (".json", "-classes.csv", "-answers.csv")
+        for ending in (".json", "-classes.csv", "-answers.csv", "-served.json")
     }
     assert pictures == expected
     for name in expected:
