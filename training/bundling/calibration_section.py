@@ -52,7 +52,7 @@ def describe_fit(calibration: Calibration) -> str:
     fitted_on = calibration.fitted_on
     assert fitted_on is not None
     few = fitted_on.num_pictures < ENOUGH_PICTURES
-    warning = " These are few: trust the interval of `ece` above more than the figure." if few else ""
+    warning = " These are few: trust the interval of `ece` more than the figure." if few else ""
     return (
         f"Temperature, thresholds and tables were fitted on {fitted_on.num_pictures:,} pictures of "
         f"{fitted_on.num_plants:,} plants ({fitted_on.data}; {fitted_on.date}), all plants alike.{warning}"
