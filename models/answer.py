@@ -64,7 +64,7 @@ class Candidates(msgspec.Struct, frozen=True):
     score: float
     """Probability of the whole set."""
     guarantee: CoverageKind | None
-    """The kind of coverage that is guaranteed; None if the client restricted the taxa."""
+    """The kind of coverage that is guaranteed; None if the client restricted the taxa, or a picture was left out."""
     num_uncalibrated_taxa: int
     """Number of taxa of the model without calibration plants."""
 
@@ -119,8 +119,8 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     combined_O = combine_pictures(pictures.logits_BO, pictures.weight_B)
     taxa_T = _taxon_probabilities(combined_O, model, question)
     ranking = rank(taxa_T, model.taxonomy, question.top_k)
-    promises = model.promises if question.allowed_T is None else Promises()
     restricted = question.allowed_T is not None
+    promises = Promises() if restricted else model.promises
     alone_BT = _taxon_probabilities(pictures.logits_BO, model, question) if restricted else pictures.taxa_BT
     return PlantAnswer(
         verdict=_rejection(pictures, ranking.taxa[0], model) or decide(ranking, model.thresholds, promises),
@@ -129,7 +129,7 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         families=ranking.families,
         pictures=_picture_answers(pictures, alone_BT, model.taxonomy),
         plant_score=_weighted(pictures.plant_B, pictures.weight_B),
-        candidates=_candidates(alone_BT[pictures.weight_B > 0], taxa_T, model, question),
+        candidates=_candidates(alone_BT, pictures.weight_B > 0, taxa_T, model, question),
         discarded_mass=_discarded_mass(combined_O, model, question),
     )
 
@@ -200,12 +200,19 @@ def _picture_answers(pictures: _Pictures, alone_BT: npt.NDArray[np.float64], tax
 
 
 def _candidates(
-    used_BT: npt.NDArray[np.float64], taxa_T: npt.NDArray[np.float64], model: AnswerModel, question: Question
+    alone_BT: npt.NDArray[np.float64],
+    used_B: npt.NDArray[np.bool_],
+    taxa_T: npt.NDArray[np.float64],
+    model: AnswerModel,
+    question: Question,
 ) -> Candidates | None:
     """Finds the candidate set.
 
+    Nothing is guaranteed if a picture was left out: the pictures of the calibration plants were not chosen by score.
+
     Args:
-        used_BT: Probabilities of all taxa on each picture that has a weight.
+        alone_BT: Probabilities of all taxa on each picture alone.
+        used_B: Whether each picture has a weight; the set rests on these.
         taxa_T: Probabilities on all pictures together, which the answer shows.
         model: Gives the table.
         question: Gives the coverage.
@@ -213,7 +220,7 @@ def _candidates(
     table = model.calibration.conformal
     if table is None or question.coverage is None:
         return None
-    chosen = candidate_set(table, used_BT, question.coverage, question.coverage_kind)
+    chosen = candidate_set(table, alone_BT[used_B], question.coverage, question.coverage_kind)
     if question.allowed_T is not None:
         chosen = chosen[question.allowed_T[chosen]]
     chosen = chosen[np.argsort(-taxa_T[chosen], kind="stable")]
@@ -221,7 +228,7 @@ def _candidates(
         taxa=[RankedTaxon(model.taxonomy.taxa[index], float(taxa_T[index])) for index in chosen[:_LISTED_CANDIDATES]],
         num_taxa=len(chosen),
         score=float(min(taxa_T[chosen].sum(), 1.0)),
-        guarantee=question.coverage_kind if question.allowed_T is None else None,
+        guarantee=question.coverage_kind if question.allowed_T is None and used_B.all() else None,
         num_uncalibrated_taxa=table.num_uncalibrated_taxa,
     )
 

@@ -172,6 +172,13 @@ def test_a_candidate_set_says_what_it_guarantees():
     assert answer_plant(logits, features, some_model(), Question()).candidates is None
 
 
+@pytest.mark.parametrize(("plants", "guarantee"), [((1, 1), "marginal"), ((0, 0), "marginal"), ((1, 0), None)])
+def test_a_candidate_set_guarantees_nothing_if_a_picture_was_left_out(plants, guarantee):
+    logits, features = some_pictures(6, 2, np.array(plants, bool))
+    candidates = answer_plant(logits, features, some_model(), Question(coverage=0.9)).candidates
+    assert candidates.guarantee == guarantee
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), num_pictures=st.integers(1, 4))
 def test_candidate_sets_nest(seed, num_pictures):
