@@ -26,6 +26,8 @@ _LIST_FORM: Final = "a folder with text files NAME.txt in UTF-8, one name a line
 def read_taxa_lists(folder: Path | None) -> TaxaLists:
     """Reads the lists of a folder: one file NAME.txt per list, one name per line; # starts a comment.
 
+    Hidden files are left out.
+
     Args:
         folder: The folder; None for no lists.
 
@@ -38,7 +40,8 @@ def read_taxa_lists(folder: Path | None) -> TaxaLists:
         raise InputError(
             "the folder of --taxa-lists does not exist", value=folder, limit=_LIST_FORM, remedy="correct the path"
         )
-    return {path.stem: _read(path) for path in sorted(folder.glob(f"*{_SUFFIX}"))}
+    paths = sorted(folder.glob(f"*{_SUFFIX}"))
+    return {path.stem: _read(path) for path in paths if not path.name.startswith(".")}  # editors keep hidden files
 
 
 def _read(path: Path) -> tuple[str, ...]:
@@ -73,6 +76,8 @@ class TaxaSelector:
 
     def __init__(self, names: TaxonNames, lists: TaxaLists) -> None:
         self._names = names
+        taxonomy = names.taxonomy
+        self._has_output_T = np.bincount(taxonomy.taxon_of_output, minlength=len(taxonomy.taxa)) > 0
         self.lists = {name: names.choose(content) for name, content in lists.items()}
 
     def select(self, values: Sequence[str]) -> AllowedTaxa:
@@ -91,6 +96,7 @@ class TaxaSelector:
         by_name = self._names.choose(value for value in values if not value.startswith(_LIST_PREFIX))
         by_list = {name: self._find(name) for name in dict.fromkeys(lists)}
         allowed_T = np.any([by_name.chosen_T, *(choice.chosen_T for choice in by_list.values())], axis=0)
+        allowed_T &= self._has_output_T  # without any output no probability would be left to share
         if not allowed_T.any():
             raise BadParameter(
                 "the model knows none of the names in the parameter `taxa`",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from models.errors import InputError
 from models.taxon_names import TaxonNames
@@ -28,6 +29,8 @@ def test_list_is_a_text_file_with_one_name_per_line_and_comments(tmp_path):
     (tmp_path / "my garden.txt").write_text("# roses\n\n Rosa canina # by the gate\nCrocus\r\n", encoding="utf-8-sig")
     (tmp_path / "notes.md").write_text("not a list")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "._my garden.txt").write_bytes(b"\xff")
+    (tmp_path / ".#open.txt").symlink_to("nowhere")
     assert read_taxa_lists(tmp_path) == {"my garden": ("Rosa canina", "Crocus")}
     assert read_taxa_lists(None) == {}
 
@@ -89,6 +92,14 @@ def test_names_that_are_not_understood_are_counted_per_source():
 def test_choice_of_nothing_is_a_bad_parameter(values):
     with pytest.raises(BadParameter, match="knows none of the names"):
         SELECTOR.select(values)
+
+
+def test_taxa_without_outputs_cannot_be_the_answer():
+    without_roses = replace(TAXONOMY, outputs=TAXONOMY.outputs[2:])
+    selector = TaxaSelector(TaxonNames(without_roses), {})
+    assert selector.select(["Rosa", "daisy"]).allowed_T.tolist() == [False, False, True, False, False]
+    with pytest.raises(BadParameter, match="knows none of the names"):
+        selector.select(["Rosa"])
 
 
 @pytest.mark.parametrize("name", ["", "Garden", "../secret", "garden.txt", "/etc/passwd", "garden\0", "x" * 200])
