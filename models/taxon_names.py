@@ -93,7 +93,7 @@ class TaxonNames:
         """Chooses all taxa that any of the names means."""
         chosen_T = np.zeros(len(self.taxonomy.taxa), dtype=np.bool_)
         unknown = []
-        for name in names:
+        for name in dict.fromkeys(names):
             known = self.find(name)
             if known is None:
                 unknown.append(name)
