@@ -101,7 +101,7 @@ def unknown_plant(best: RankedTaxon, familiarity: float, cutoff: float) -> Verdi
 
 def comparison(score: float, threshold: float) -> str:
     """Says whether a score reaches a threshold, with as many decimals as tell the two apart: "0.41 is below 0.70"."""
-    decimals = next((count for count in (2, 3, 4) if round(score, count) != round(threshold, count)), 2)
+    decimals = next((count for count in range(2, 18) if round(score, count) != round(threshold, count)), 2)
     relation = "reaches" if score >= threshold else "is below"
     return f"{score:.{decimals}f} {relation} {threshold:.{decimals}f}"
 

@@ -110,7 +110,7 @@ def test_rejections_say_what_is_below_what():
 def test_a_comparison_never_shows_equal_figures_as_below(score, threshold):
     words = comparison(score, threshold).split()
     assert ("reaches" in words) == (score >= threshold)
-    if abs(score - threshold) > 1e-3:
+    if abs(score - threshold) > 1e-15:
         assert (float(words[0]) >= float(words[-1])) == (score >= threshold)
 
 
