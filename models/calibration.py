@@ -81,7 +81,7 @@ def read_calibration(path: Path) -> dict[str, Calibration]:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:  # TypeError: a single array
         raise _unreadable(path, error) from error
     found: dict[Any, dict[str, dict[str, Any]]] = {}
     for name, array in arrays.items():

@@ -57,6 +57,14 @@ def test_a_damaged_file_gives_one_clear_error(tmp_path, content):
         read_calibration(path)
 
 
+def test_a_single_array_gives_one_clear_error(tmp_path):
+    path = tmp_path / "calibration.npz"
+    with path.open("wb") as stream:
+        np.save(stream, np.ones(3))
+    with pytest.raises(BundleError, match="cannot be read"):
+        read_calibration(path)
+
+
 def test_a_table_without_a_field_gives_one_clear_error(tmp_path):
     path = tmp_path / "calibration.npz"
     np.savez(path, **{"fp32/plant_head/bias": 0.5})
