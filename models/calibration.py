@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from models.candidates import ConformalTable
-from models.errors import BundleError
+from models.errors import BundleError, DataError
 from models.rejection import FamiliarityTable, FeatureTable, PlantHead
 
 CALIBRATION_PART: Final = "calibration"
@@ -76,7 +76,8 @@ def read_calibration(path: Path) -> dict[str, Calibration]:
     """Reads the tables of all network files of a bundle.
 
     Raises:
-        BundleError: The file cannot be read, or a table lacks a field. Unknown tables and fields are ignored.
+        BundleError: The file cannot be read, or a table lacks a field or contradicts itself. Unknown tables and fields
+            are ignored.
     """
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
@@ -89,7 +90,7 @@ def read_calibration(path: Path) -> dict[str, Calibration]:
         found.setdefault(precision, {}).setdefault(table, {})[field] = array if array.ndim else array.item()
     try:
         return {precision: _calibration(tables) for precision, tables in found.items()}
-    except TypeError as error:
+    except (TypeError, DataError) as error:
         raise _unreadable(path, error) from error
 
 

@@ -72,6 +72,16 @@ def test_a_table_without_a_field_gives_one_clear_error(tmp_path):
         read_calibration(path)
 
 
+@pytest.mark.parametrize("field", ["conformity_N", "macro_weight_N", "prior_T", "num_plants_T"])
+def test_a_table_of_candidate_sets_that_contradicts_itself_gives_one_clear_error(tmp_path, field):
+    path = tmp_path / "calibration.npz"
+    write_calibration(path, {"fp32": full_calibration()})
+    arrays = dict(np.load(path))
+    np.savez(path, **arrays | {f"fp32/conformal/{field}": arrays[f"fp32/conformal/{field}"][1:]})
+    with pytest.raises(BundleError, match="candidate sets contradicts itself"):
+        read_calibration(path)
+
+
 def test_pickled_objects_are_refused(tmp_path):
     path = tmp_path / "calibration.npz"
     np.savez(path, **{"fp32/conformal/prior_T": np.array([{"a": 1}], dtype=object)})
