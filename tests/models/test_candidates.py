@@ -59,6 +59,22 @@ def test_macro_weights_of_every_taxon_sum_to_the_same():
     assert sorted(table.macro_weight_N) == pytest.approx([1 / 9, 1 / 9, 1 / 9, 1 / 3, 1 / 3])
 
 
+@pytest.mark.parametrize("num_plants", [(1, 1, 1), (1, 2, 6), (5, 1, 1)])
+@pytest.mark.parametrize("spread", [0.0, 0.5, 2.0])
+def test_macro_coverage_holds_with_few_plants_of_each_taxon(num_plants, spread):
+    """The taxa lie apart by `spread`, so the mean over plants and the mean over taxa differ."""
+    generator, labels, num_draws = np.random.default_rng(0), np.repeat(np.arange(3), num_plants), 1000
+    p_values = np.empty((num_draws, 3))
+    for draw in range(num_draws):
+        table = conformal_table(
+            np.tile((generator.random(len(labels)) + spread * labels)[:, None], 3), labels, np.ones(3)
+        )
+        p_values[draw] = table.p_values((generator.random(3) + spread * np.arange(3))[None], "macro")
+    for coverage in (0.5, 0.6, 0.8):
+        covered = (p_values > 1 - coverage).mean()
+        assert covered >= coverage - 4 * np.sqrt(coverage * (1 - coverage) / (3 * num_draws))
+
+
 @pytest.fixture(scope="module")
 def long_tail():
     tail = LongTail()
