@@ -2,7 +2,7 @@
 
 import { bar, element, scientificName } from "./elements.js";
 import { count, percent } from "./formats.js";
-import { byScore, unusedSentence } from "./sentences.js";
+import { unusedSentence } from "./sentences.js";
 
 const NUM_SHOWN = 10; // candidates of a set that are shown at once; the others are folded away
 
@@ -12,9 +12,8 @@ export function candidateList(predictions) {
 
 /** Returns the elements for a set of candidates; the service lists at most 100 of them. */
 export function candidateSet(taxa) {
-  const sorted = byScore(taxa);
-  const rest = sorted.slice(NUM_SHOWN);
-  return [candidateList(sorted.slice(0, NUM_SHOWN)), rest.length > 0 && folded(count(rest.length, "more candidate"), [candidateList(rest)])];
+  const rest = taxa.slice(NUM_SHOWN);
+  return [candidateList(taxa.slice(0, NUM_SHOWN)), rest.length > 0 && folded(count(rest.length, "more candidate"), [candidateList(rest)])];
 }
 
 /** A list of genera or families, folded away, with the best one beside its title. */

@@ -90,19 +90,11 @@ export function candidateWords(answer) {
   return { heading, explanation: `${coverageSentence(candidates)}${uncalibratedSentence(candidates)}` };
 }
 
-/**
- * Sorts candidates by score. The service lists them in the order of a test that favors rare plants, which looks like a
- * mistake beside the scores.
- */
-export function byScore(taxa) {
-  return [...taxa].sort((one, other) => other.score - one.score);
-}
-
 /** Returns the line below a species: which other plants the set of candidates holds, or null. */
 export function alternativesSentence(answer) {
   const { candidates = null, verdict } = answer;
   if (!candidates?.taxa.length || stateOf(answer) !== "species") return null;
-  const others = byScore(candidates.taxa).map((taxon) => taxon.scientific_name).filter((name) => name !== verdict.name);
+  const others = candidates.taxa.map((taxon) => taxon.scientific_name).filter((name) => name !== verdict.name);
   const coverage = candidates.guarantee === null ? "" : ` ${coverageSentence(candidates)}`;
   if (others.length) return ["Also possible: ", ...listedNames(others, candidates.num_taxa - candidates.taxa.length + others.length), `.${coverage}`];
   return coverage ? `No other plant is on the list of candidates.${coverage}` : null;

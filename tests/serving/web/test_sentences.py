@@ -204,12 +204,6 @@ def test_line_without_a_guarantee_only_names_the_candidates(say):
     assert say("alternativesSentence", {**CHOICE, "candidates": candidates(1, None)}) is None
 
 
-def test_candidates_stand_by_score(page, say):
-    some = {**candidates(3), "taxa": predictions(0.1, 0.2, 0.6)}
-    assert [taxon["score"] for taxon in page("sentences.js", "byScore", some["taxa"])] == [0.6, 0.2, 0.1]
-    assert "Primula veris and Bellis perennis" in say("alternativesSentence", {**SPECIES, "candidates": some})
-
-
 def test_long_line_of_candidates_is_cut(say):
     told = say("alternativesSentence", {**SPECIES, "candidates": candidates(12)})
     assert "Planta numero6" not in told
