@@ -68,8 +68,10 @@ class Result(msgspec.Struct, frozen=True):
     """Pictures of each split, and of unknown species."""
     thresholds: Thresholds
     promises: Promises
-    evaluation: dict[str, Any]
-    """The report of `evaluate.py` on the test split, without the lists of single taxa."""
+    split_metrics: dict[str, Any]
+    """The report of `evaluate.py` on the test split, without curves and lists of taxa."""
+    served: dict[str, Any]
+    """Its figures of the answers as they are served."""
 
 
 def main() -> None:
@@ -135,7 +137,9 @@ def _program(name: str, *arguments: str) -> None:
 
 def _result(pictures: Path, bundle: Path, report: Path) -> Result:
     network = load_bundle(bundle).network("fp32")
-    evaluation: dict[str, Any] = msgspec.json.decode((report / "bundle-test.json").read_bytes())
+    evaluation, served = (
+        msgspec.json.decode((report / f"bundle-test{end}.json").read_bytes()) for end in ("", "-served")
+    )
     folders = sorted(path for path in pictures.iterdir() if path.is_dir())
     return Result(
         machine=this_machine(),
@@ -143,7 +147,8 @@ def _result(pictures: Path, bundle: Path, report: Path) -> Result:
         num_pictures={folder.name: len(list(folder.glob("*.jpg"))) for folder in folders},
         thresholds=network.thresholds,
         promises=network.promises,
-        evaluation={key: value for key, value in evaluation.items() if key not in {"confusions", "confused"}},
+        split_metrics={key: evaluation[key] for key in ("temperature", "all", "reliability")},
+        served=served,
     )
 
 

@@ -15,13 +15,11 @@ from models.bundle import Bundle, Precision
 from models.candidates import candidate_set
 from models.ranking import output_probabilities, taxon_probabilities
 from models.session import NetworkOutput
-from models.taxonomy import Taxon
 from models.verdict import Verdict, VerdictRank
 from training.bundling.precisions.ranges import Pixels
+from training.evaluation.answer_metrics import COVERAGES, is_right
 from training.evaluation.metrics import top_k_hits
 
-COVERAGES: Final = (0.8, 0.9, 0.95)
-"""The candidate sets that are compared."""
 NAMED: Final[frozenset[VerdictRank]] = frozenset({"species", "genus", "family"})
 """Ranks of verdicts with a name."""
 
@@ -82,7 +80,7 @@ def _answer(output: NetworkOutput, model: AnswerModel, right: int) -> Answer:
     sets = _candidate_sets(taxa_1T, model)
     return Answer(
         verdict=verdict,
-        verdict_right=_is_right(verdict, model.taxonomy.taxa[right]),
+        verdict_right=is_right(verdict, model.taxonomy.taxa[right]),
         top1=bool(top_k_hits(taxa_1T, label_1, 1)[0]),
         top5=bool(top_k_hits(taxa_1T, label_1, 5)[0]),
         confidence=float(taxa_1T.max()),
@@ -99,9 +97,3 @@ def _verdict(output: NetworkOutput, model: AnswerModel) -> Verdict:
 def _candidate_sets(taxa_1T: npt.NDArray[np.float64], model: AnswerModel) -> list[npt.NDArray[np.intp]]:
     table = model.calibration.conformal
     return [] if table is None else [candidate_set(table, taxa_1T, coverage) for coverage in COVERAGES]
-
-
-def _is_right(verdict: Verdict, plant: Taxon) -> bool:
-    """Returns whether a verdict names the plant, its genus or its family; a verdict without a name is not right."""
-    names = {"species": plant.scientific_name, "genus": plant.genus, "family": plant.family}
-    return verdict.name is not None and verdict.name == names.get(verdict.rank)

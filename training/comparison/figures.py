@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from models.taxonomy import Taxon
 from models.verdict import Verdict, VerdictRank
-from training.comparison.answers import COVERAGES, NAMED, Answer
+from training.comparison.answers import NAMED, Answer
 from training.comparison.loss import Hits, PairedShare, Whole, macro_share, micro_share
 from training.comparison.schema import (
     Accuracy,
@@ -25,6 +25,7 @@ from training.comparison.schema import (
     Rejection,
     Verdicts,
 )
+from training.evaluation.answer_metrics import COVERAGES
 from training.evaluation.metrics import share
 from training.evaluation.reliability import calibration_error
 
