@@ -1,6 +1,7 @@
 """The difference in accuracy of two networks on the same pictures, with its 95 % interval."""
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -56,9 +57,19 @@ def tango_interval(lost: float, won: float, total: float) -> tuple[float, float]
         """Above 0 where the test rejects a true loss; squared, so that a variance of 0 causes no division by 0."""
         return (total * (observed - loss)) ** 2 - _Z_95**2 * _variance(loss, lost, won, total)
 
-    low = brentq(excess, -1, observed - _EDGE) if excess(-1) > 0 and observed > -1 else -1.0
-    high = brentq(excess, observed + _EDGE, 1) if excess(1) > 0 and observed < 1 else 1.0
-    return float(low), float(high)
+    return (
+        _first_rejected(excess, max(observed - _EDGE, -1.0), -1.0),
+        _first_rejected(excess, min(observed + _EDGE, 1.0), 1.0),
+    )
+
+
+def _first_rejected(excess: Callable[[float], float], observed: float, extreme: float) -> float:
+    """Returns where the test begins to reject on the way from the observed difference to the extreme one."""
+    if excess(extreme) <= 0:
+        return extreme
+    if excess(observed) >= 0:  # the variance is 0 but for rounding, as when all pictures changed alike
+        return observed
+    return float(brentq(excess, extreme, observed))
 
 
 def _variance(loss: float, lost: float, won: float, total: float) -> float:
