@@ -10,7 +10,7 @@ import tyro
 
 from tests.docs.pages import PAGES, ROOT, shell_blocks
 
-PROGRAM = re.compile(r"(?:torchrun .* -- |python )(?P<start>-m [\w.]+|[\w/]+\.py)(?P<arguments>.*)")
+PROGRAM = re.compile(r"(?:[A-Z_]+=\S+ )*(?:torchrun .* -- |python )(?P<start>-m [\w.]+|[\w/]+\.py)(?P<arguments>.*)")
 LINES = sorted({(page.name, line) for page in PAGES for block in shell_blocks(page) for line in block})
 COMMANDS = [line for line in LINES if PROGRAM.match(line[1])]
 
