@@ -48,7 +48,7 @@ def read_record(path: Path) -> tuple[BundleRecord, tuple[str, ...]]:
     try:
         record = msgspec.convert(content, BundleRecord)
     except (msgspec.ValidationError, BotanifyError) as error:
-        raise _unreadable(path, error) from error
+        raise BundleError.unreadable(path, error) from error
     fields = dict.fromkeys(_unknown_fields(content, record))
     ignored = tuple(f"This version does not know the field {field} of {path.name} and ignores it." for field in fields)
     return record, (*(_FORMAT_1_LACKS if version == 1 else ()), *ignored)
@@ -63,7 +63,7 @@ def read_json(path: Path, kind: type[_Record]) -> _Record:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, BotanifyError) as error:
-        raise _unreadable(path, error) from error
+        raise BundleError.unreadable(path, error) from error
 
 
 def _read_content(path: Path) -> dict[str, Any]:
@@ -105,7 +105,3 @@ def _unknown_fields(content: Any, record: Any, place: str = "") -> Iterator[str]
     elif isinstance(record, tuple):
         for given, value in zip(content, record, strict=True):
             yield from _unknown_fields(given, value, f"{place}[]")
-
-
-def _unreadable(path: Path, error: Exception) -> BundleError:
-    return BundleError(f"{path} cannot be read", value=error, remedy="fetch or export the bundle again")

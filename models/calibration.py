@@ -83,7 +83,7 @@ def read_calibration(path: Path) -> dict[str, Calibration]:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:  # TypeError: a single array
-        raise _unreadable(path, error) from error
+        raise BundleError.unreadable(path, error) from error
     found: dict[Any, dict[str, dict[str, Any]]] = {}
     for name, array in arrays.items():
         precision, table, field = name.split("/", 2) if name.count("/") == 2 else (name, "", "")
@@ -91,7 +91,7 @@ def read_calibration(path: Path) -> dict[str, Calibration]:
     try:
         return {precision: _calibration(tables) for precision, tables in found.items()}
     except (TypeError, DataError) as error:
-        raise _unreadable(path, error) from error
+        raise BundleError.unreadable(path, error) from error
 
 
 def _calibration(tables: dict[str, dict[str, Any]]) -> Calibration:
@@ -101,7 +101,3 @@ def _calibration(tables: dict[str, dict[str, Any]]) -> Calibration:
 
 def _table(kind: type[_Table], fields: dict[str, Any]) -> _Table:
     return kind(**{field: fields[field] for field in kind.__struct_fields__ if field in fields})
-
-
-def _unreadable(path: Path, error: Exception) -> BundleError:
-    return BundleError(f"{path} cannot be read", value=error, remedy="fetch or export the bundle again")

@@ -14,6 +14,7 @@
 Every class has a `code` for the HTTP contract and the logs. Messages may be reworded; codes never change.
 """
 
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -70,6 +71,11 @@ class BundleError(InputError):
     """A bundle that is missing, damaged, or whose parts contradict each other."""
 
     code = "bad_bundle"
+
+    @classmethod
+    def unreadable(cls, path: Path, error: Exception) -> "BundleError":
+        """Returns the error for a file of a bundle that cannot be read."""
+        return cls(f"{path} cannot be read", value=error, remedy="fetch or export the bundle again")
 
 
 class PictureError(InputError):
