@@ -241,4 +241,8 @@ def _discarded_mass(combined_O: npt.NDArray[np.float64], model: AnswerModel, que
 
 
 def _weighted(score_B: npt.NDArray[np.float64] | None, weight_B: npt.NDArray[np.float64]) -> float | None:
-    return None if score_B is None else float(weight_B @ score_B)
+    """Returns the weighted mean; rounding cannot carry it past the scores, one of which may equal a cutoff."""
+    if score_B is None:
+        return None
+    used_B = score_B[weight_B > 0]
+    return float(np.clip(weight_B @ score_B, used_B.min(), used_B.max()))

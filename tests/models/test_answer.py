@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from models.answer import AnswerModel, Question, answer_plant, picture_weights
 from models.calibration import Calibration, Cutoffs
@@ -106,6 +107,18 @@ def test_pictures_that_show_no_plant_are_not_named():
     assert (answer.verdict.rank, answer.verdict.name) == ("not_a_plant", None)
     assert answer.plant_score < 0.5
     assert len(answer.taxa) == 5, "the list is still there"
+
+
+@settings(max_examples=200, deadline=None)
+@given(bias=st.floats(-4, 4), num_pictures=st.integers(1, 5))
+def test_pictures_whose_plant_score_is_the_cutoff_are_named(bias, num_pictures):
+    logits, features = some_pictures(1, num_pictures)
+    head = PlantHead(np.zeros(NUM_FEATURES, np.float32), 0.0, 0.0, bias)
+    cutoff = float(head.scores(features[:1], np.ones(1), np.zeros(1))[0])
+    changed = replace(some_model().calibration, plant_head=head, cutoffs=Cutoffs(plant=cutoff))
+    answer = answer_plant(logits, features, some_model(calibration=changed), Question())
+    assert answer.plant_score == cutoff
+    assert answer.verdict.rank != "not_a_plant"
 
 
 def test_a_plant_unlike_those_that_are_known_is_uncertain():
