@@ -15,7 +15,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -25,13 +25,18 @@ import tyro
 
 from models.bundle import load_bundle
 from models.errors import DataError
-from models.verdict import Promises, Thresholds
+from models.verdict import Promise, Promises, Thresholds
 from training.atomic_file import replaced
+from training.bundling.served import ServedAnswers
 from training.dataset.manifest import MANIFEST_FILE
 from training.dataset.sources.record import Split
+from training.evaluation.metrics import Share
+from training.evaluation.rank_scores import Rank
+from training.evaluation.split_metrics import Evaluation, SplitMetrics
 from training.herbarium.drawings import Drawing, draw_files
 from training.herbarium.names import species_name
 from training.herbarium.photo_styles import INATURALIST_STYLE
+from training.insight.studies.report import table
 from training.machine import Machine, this_machine
 from training.program import run_program
 
@@ -68,9 +73,9 @@ class Result(msgspec.Struct, frozen=True):
     """Pictures of each split, and of unknown species."""
     thresholds: Thresholds
     promises: Promises
-    split_metrics: dict[str, Any]
-    """The report of `evaluate.py` on the test split, without curves and lists of taxa."""
-    served: dict[str, Any]
+    metrics: SplitMetrics
+    """The figures of `evaluate.py` on the test split."""
+    served: ServedAnswers
     """Its figures of the answers as they are served."""
 
 
@@ -93,10 +98,51 @@ def measure(command: DrawnAnswers) -> Result:
     unknown = str(pictures / "unknown")
     _program("evaluate", "--data", str(data), "--bundle", str(bundle), "--unknown", unknown, "--out", str(report))
     result = _result(pictures, bundle, report)
+    print(markdown(result))
     if command.out is not None:
         with replaced(command.out) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
     return result
+
+
+def markdown(result: Result) -> str:
+    """Returns the result as Markdown tables."""
+    metrics, served, num = result.metrics, result.served, result.num_pictures
+    rows = [
+        ("top-1", percent(metrics.top1_taxon)),
+        ("calibration error (ECE, 15 bins)", f"{metrics.ece.value:.4f}"),
+        *(
+            (f"right names of rank {rank}", f"{percent(names.right)}; promised: {_promise(result.promises, rank)}")
+            for rank, names in served.verdicts.by_rank.items()
+            if names.right
+        ),
+        *((f"top-1 of {each.num_pictures} pictures", percent(each.top1)) for each in served.several_pictures),
+    ]
+    if served.unknown:
+        rows.append(("unknown plants: AUROC of familiarity", f"{served.unknown.auroc:.3f}"))
+        rows.append(("unknown plants named a species", percent(served.unknown.named_species)))
+    sets = [
+        (each.kind, f"{each.coverage:.2f}", percent(each.covered), f"{each.macro_covered:.3f}", f"{each.mean_size:.2f}")
+        for each in served.candidates
+    ]
+    return (
+        f"{result.machine}; {num['train']:,} training, {num['calibration']:,} calibration and {num['test']:,} test "
+        f"pictures of {_NUM_KNOWN} species, {num['unknown']:,} pictures of {_NUM_UNKNOWN} others:\n\n"
+        f"{table(('figure', 'measured'), rows)}\n\n"
+        f"{table(('candidate sets', 'asked', 'plants covered', 'mean of the taxa', 'mean size'), sets)}"
+    )
+
+
+def percent(measured: Share) -> str:
+    """Returns a share with its number: "61.2 % of 25,200"."""
+    return f"{measured.value:.1%} of {measured.num_pictures:,}".replace("%", " %")
+
+
+def _promise(promises: Promises, rank: Rank) -> str:
+    promise: Promise | None = getattr(promises, rank)
+    if promise is None:
+        return "nothing"
+    return f"at least {1 - promise.max_risk:.0%} with {promise.confidence:.0%} confidence".replace("%", " %")
 
 
 def draw(folder: Path, workers: int) -> int:
@@ -137,9 +183,7 @@ def _program(name: str, *arguments: str) -> None:
 
 def _result(pictures: Path, bundle: Path, report: Path) -> Result:
     network = load_bundle(bundle).network("fp32")
-    evaluation, served = (
-        msgspec.json.decode((report / f"bundle-test{end}.json").read_bytes()) for end in ("", "-served")
-    )
+    evaluation, served = ((report / f"bundle-test{end}.json").read_bytes() for end in ("", "-served"))
     folders = sorted(path for path in pictures.iterdir() if path.is_dir())
     return Result(
         machine=this_machine(),
@@ -147,8 +191,8 @@ def _result(pictures: Path, bundle: Path, report: Path) -> Result:
         num_pictures={folder.name: len(list(folder.glob("*.jpg"))) for folder in folders},
         thresholds=network.thresholds,
         promises=network.promises,
-        split_metrics={key: evaluation[key] for key in ("temperature", "all", "reliability")},
-        served=served,
+        metrics=msgspec.json.decode(evaluation, type=Evaluation).all,
+        served=msgspec.json.decode(served, type=ServedAnswers),
     )
 
 

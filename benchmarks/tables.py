@@ -20,7 +20,7 @@ if not __package__:
 import msgspec
 import tyro
 
-from benchmarks import answer, loader, precisions, scale, train_speed
+from benchmarks import answer, drawn_answers, loader, precisions, scale, train_speed
 from benchmarks.loader_variants import Variant
 from benchmarks.serving.tables import SERVING_TABLES
 from models.errors import DataError
@@ -144,8 +144,14 @@ def answer_table(path: Path, link: str) -> str:
     return f"[Result]({link}). {answer.markdown(_read(path, answer.Result))}"
 
 
+def drawn_answers_table(path: Path, link: str) -> str:
+    """Returns how far the answers of a network over drawn plants can be believed."""
+    return f"[Result]({link}). {drawn_answers.markdown(_read(path, drawn_answers.Result))}"
+
+
 TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
     "answer": answer_table,
+    "drawn_answers": drawn_answers_table,
     "loader": loader_table,
     "scale": scale_table,
     "train_speed": train_speed_table,
