@@ -34,6 +34,8 @@ from training.program import run_program
 
 _NUM_FEATURES: Final = 1792
 _DIMENSIONS: Final = 256
+_TIMED_PLANTS: Final = 5000
+"""Calibration plants of the timed answers."""
 _COVERAGES: Final = (0.80, 0.90, 0.95)
 _KINDS: Final[tuple[tuple[str, CoverageKind], ...]] = (("softmax", "marginal"), ("PAS", "marginal"), ("PAS", "macro"))
 
@@ -43,7 +45,7 @@ class AnswerTime(msgspec.Struct, frozen=True, kw_only=True):
 
     num_answers: int = 300
     """Number of timed answers for each number of pictures."""
-    num_plants: int = 10_000
+    num_plants: int = 30_000
     """Number of generated plants that calibrate the candidate sets, and of those that they are judged on."""
     out: Path | None = None
     """File for the result (JSON)."""
@@ -93,27 +95,32 @@ def main() -> None:
 def measure(command: AnswerTime) -> Result:
     """Measures, prints the figures, and writes them if `out` is given."""
     tail = LongTail()
-    calibration, fresh = (tail.draw(command.num_plants, seed) for seed in (1, 2))
-    tables = {"softmax": np.full(NUM_TAXA, 1 / NUM_TAXA), "PAS": tail.share_T}
-    conformal = {score: conformal_table(*calibration, prior_T) for score, prior_T in tables.items()}
+    times = _times(tail, command.num_answers)  # first, while little memory is in use
     result = Result(
         machine=this_machine(),
         measured_on=datetime.now(UTC).date().isoformat(),
         num_taxa=NUM_TAXA,
         num_answers=command.num_answers,
         num_plants=command.num_plants,
-        times=_times(conformal["PAS"], fresh[0], command.num_answers),
-        sets=[
-            SetFigures(score, kind, coverage, *set_figures(conformal[score], *fresh, kind, coverage))
-            for score, kind in _KINDS
-            for coverage in _COVERAGES
-        ],
+        times=times,
+        sets=_sets(tail, command.num_plants),
     )
     print(markdown(result))
     if command.out is not None:
         with replaced(command.out) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
     return result
+
+
+def _sets(tail: LongTail, num_plants: int) -> list[SetFigures]:
+    calibration, fresh = (tail.draw(num_plants, seed) for seed in (1, 2))
+    prior_of = {"softmax": np.full(NUM_TAXA, 1 / NUM_TAXA), "PAS": tail.share_T}
+    tables = {score: conformal_table(*calibration, prior_T) for score, prior_T in prior_of.items()}
+    return [
+        SetFigures(score, kind, coverage, *set_figures(tables[score], *fresh, kind, coverage))
+        for score, kind in _KINDS
+        for coverage in _COVERAGES
+    ]
 
 
 def set_figures(
@@ -143,8 +150,9 @@ def set_figures(
     return float(hits_N.mean()), float(macro), float(sizes_N.mean())
 
 
-def _times(conformal: ConformalTable, taxa_NT: npt.NDArray[np.float64], num_answers: int) -> list[Timing]:
-    model, question = _model(conformal), Question(coverage=0.9)
+def _times(tail: LongTail, num_answers: int) -> list[Timing]:
+    model, question = _model(conformal_table(*tail.draw(_TIMED_PLANTS, 1), tail.share_T)), Question(coverage=0.9)
+    taxa_NT, _ = tail.draw(num_answers + 2, 2)
     generator = np.random.default_rng(0)
     timings = []
     for num_pictures in (1, 3):
