@@ -4,12 +4,15 @@ Pure functions over NumPy arrays. Letters in names: B pictures, O outputs, T tax
 is summed over all its taxa, not over the five most likely: a genus may be spread over twenty species.
 """
 
+from typing import Final
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from models.taxonomy import Groups, Taxon, Taxonomy
 
+_VALUES_AT_ONCE: Final = 2**18
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
@@ -81,12 +84,17 @@ def taxon_probabilities(probabilities: Floats, taxonomy: Taxonomy) -> npt.NDArra
 def sum_groups(values: Floats, group_of: npt.NDArray[np.intp], num_groups: int) -> npt.NDArray[np.float64]:
     """Sums values by group over the last axis; shapes (..., n) and (n,) -> (..., num_groups).
 
-    `bincount` adds in the order of the values, and takes a fifth of the time of `np.add.at`.
+    `bincount` adds in the order of the values, and takes a fifth of the time of `np.add.at`. It takes many rows at once
+    but not so many that the groups of all values fill the memory.
     """
     rows = np.asarray(values, dtype=np.float64).reshape(-1, values.shape[-1])
     summed = np.empty((len(rows), num_groups), dtype=np.float64)
-    for index in range(len(rows)):
-        summed[index] = np.bincount(group_of, rows[index], num_groups)
+    step = max(_VALUES_AT_ONCE // values.shape[-1], 1)
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        group = np.arange(len(some))[:, None] * num_groups + group_of
+        sums = np.bincount(group.ravel(), some.ravel(), len(some) * num_groups)
+        summed[start : start + step] = sums.reshape(-1, num_groups)
     return summed.reshape(*values.shape[:-1], num_groups)
 
 
