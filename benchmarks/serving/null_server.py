@@ -18,7 +18,7 @@ if not __package__:
 
 import httptools
 
-from benchmarks.serving.process_tree import free_port
+from benchmarks.serving.process_tree import end_watcher, free_port, watcher_of
 
 _ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -46,6 +46,7 @@ def null_server() -> Iterator[int]:
     """Runs the program on a free port during the block; yields the port."""
     port = free_port()
     process = subprocess.Popen([sys.executable, __file__, str(port)])
+    watcher = watcher_of(process.pid)
     try:
         while process.poll() is None and not _listens(port):
             time.sleep(0.02)
@@ -53,6 +54,7 @@ def null_server() -> Iterator[int]:
     finally:
         process.kill()
         process.wait()
+        end_watcher(watcher)
 
 
 async def serve(port: int) -> None:

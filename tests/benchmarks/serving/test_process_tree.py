@@ -1,6 +1,7 @@
 """Processes that are started, weighed and ended together."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -62,21 +63,24 @@ import os, sys, time
 from pathlib import Path
 from benchmarks.serving.process_tree import ProcessTree
 folder = Path(sys.argv[1])
-command = [sys.executable, "-c", "import time; time.sleep(60)"]
+command = [sys.executable, "-c", sys.argv[2]]
 with ProcessTree(command, environment=dict(os.environ), log=folder / "log", folder=folder) as tree:
-    print(tree.members()[0].pid, flush=True)
+    while len(pids := [process.pid for process in tree.members()]) < 2:
+        time.sleep(0.02)
+    print(*pids, flush=True)
     time.sleep(60)
 """
 
 
-def test_a_measurement_that_is_terminated_leaves_no_server(tmp_path):
-    command = [sys.executable, "-c", MEASUREMENT, str(tmp_path)]
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("server", [PARENT, APART])
+def test_no_server_outlives_a_measurement_that_is_ended(tmp_path, server, number):
+    command = [sys.executable, "-c", MEASUREMENT, str(tmp_path), server]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as measurement:
-        pid = int(measurement.stdout.readline())
-        assert psutil.pid_exists(pid)
-        measurement.terminate()
-        assert measurement.wait(10) != 0
-    assert not psutil.pid_exists(pid)
+        processes = [psutil.Process(int(pid)) for pid in measurement.stdout.readline().split()]
+        measurement.send_signal(number)
+        assert measurement.wait(30) != 0
+    wait_for(lambda: not any(process.is_running() and process.status() != "zombie" for process in processes), 30)
 
 
 def test_memory_and_its_peak_are_measured(start):
