@@ -25,7 +25,7 @@ from models.ranking import (
     taxon_probabilities,
 )
 from models.taxonomy import Taxonomy
-from models.verdict import Promises, Thresholds, Verdict, decide, not_a_plant, unknown_plant
+from models.verdict import NamedRank, Promises, Thresholds, Verdict, decide, not_a_plant, unknown_plant
 
 _TAXA_PER_PICTURE: Final = 3
 _LISTED_CANDIDATES: Final = 100
@@ -122,8 +122,9 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     restricted = question.allowed_T is not None
     promises = Promises() if restricted else model.promises
     alone_BT = _taxon_probabilities(pictures.logits_BO, model, question) if restricted else pictures.taxa_BT
+    shared = _shared_ranks(question.allowed_T, model.taxonomy)
     return PlantAnswer(
-        verdict=_rejection(pictures, ranking.taxa[0], model) or decide(ranking, model.thresholds, promises),
+        verdict=_rejection(pictures, ranking.taxa[0], model) or decide(ranking, model.thresholds, promises, shared),
         taxa=ranking.taxa,
         genera=ranking.genera,
         families=ranking.families,
@@ -186,6 +187,18 @@ def _rejection(pictures: _Pictures, best: RankedTaxon, model: AnswerModel) -> Ve
     if familiar is not None and familiar < cutoffs.familiar:
         return unknown_plant(best, familiar, cutoffs.familiar)
     return None
+
+
+def _shared_ranks(allowed_T: npt.NDArray[np.bool_] | None, taxonomy: Taxonomy) -> frozenset[NamedRank]:
+    """Returns the ranks at which all taxa that the client allowed have the same name; none if it allowed all."""
+    if allowed_T is None:
+        return frozenset()
+    names: dict[NamedRank, npt.NDArray[np.intp]] = {
+        "species": np.arange(len(taxonomy.taxa)),
+        "genus": taxonomy.genera.of_taxon,
+        "family": taxonomy.families.of_taxon,
+    }
+    return frozenset(rank for rank, name_T in names.items() if len(np.unique(name_T[allowed_T])) == 1)
 
 
 def _picture_answers(pictures: _Pictures, alone_BT: npt.NDArray[np.float64], taxonomy: Taxonomy) -> list[PictureAnswer]:

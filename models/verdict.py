@@ -4,14 +4,16 @@ The thresholds are those of hierarchical selective classification (Goren et al. 
 is too uncertain is answered with its genus, then with its family, then not at all.
 """
 
+from collections.abc import Collection, Iterator
 from typing import Annotated, Literal
 
 import msgspec
 
-from models.ranking import RankedGroup, RankedTaxon, Ranking
+from models.ranking import RankedTaxon, Ranking
 
 Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-VerdictRank = Literal["species", "genus", "family", "uncertain", "not_a_plant"]
+NamedRank = Literal["species", "genus", "family"]
+VerdictRank = Literal[NamedRank, "uncertain", "not_a_plant"]
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,25 +70,31 @@ class Verdict(msgspec.Struct, frozen=True):
     """Whether nothing is named because the pictures show a plant unlike those that the network knows."""
 
 
-def decide(ranking: Ranking, thresholds: Thresholds, promises: Promises) -> Verdict:
+def decide(
+    ranking: Ranking, thresholds: Thresholds, promises: Promises, shared: Collection[NamedRank] = frozenset()
+) -> Verdict:
     """Names the most precise rank whose score reaches its threshold.
 
     A taxon of rank genus is never named as a species, whatever its score.
+
+    Args:
+        ranking: Taxa, genera and families, most likely first.
+        thresholds: The smallest score of a name, for each rank.
+        promises: What is proved about names of each rank.
+        shared: Ranks at which all taxa that the client allowed have the same name. That name has the score 1 whatever
+            the pictures show, so it is not a verdict.
     """
-    taxon, genus = ranking.taxa[0], ranking.genera[0]
-    species_reason = _species_reason(taxon, thresholds.species)
-    if taxon.taxon.rank == "species" and taxon.score >= thresholds.species:
-        return Verdict("species", taxon.taxon.scientific_name, taxon.score, f"{species_reason}.", promises.species)
-    reasons = [species_reason, _group_reason("genus", genus, thresholds.genus)]
-    if genus.score >= thresholds.genus:
-        return Verdict("genus", genus.name, genus.score, _sentence(reasons), promises.genus)
-    if not ranking.families:
-        return Verdict("uncertain", None, taxon.score, _sentence([*reasons, "no family is known"]))
-    family = ranking.families[0]
-    reasons.append(_group_reason("family", family, thresholds.family))
-    if family.score >= thresholds.family:
-        return Verdict("family", family.name, family.score, _sentence(reasons), promises.family)
-    return Verdict("uncertain", None, taxon.score, _sentence(reasons))
+    reasons = []
+    for rank, name, score in _best_names(ranking):
+        if name is None:
+            reasons.append(_no_name(rank, ranking.taxa[0]))
+        elif rank in shared:
+            reasons.append(f"every allowed taxon is of the {rank} {name}")
+        else:
+            reasons.append(_compared(rank, name, score, getattr(thresholds, rank)))
+            if score >= getattr(thresholds, rank):
+                return Verdict(rank, name, score, _sentence(reasons), getattr(promises, rank))
+    return Verdict("uncertain", None, ranking.taxa[0].score, _sentence(reasons))
 
 
 def not_a_plant(best: RankedTaxon, plant_score: float, cutoff: float) -> Verdict:
@@ -107,14 +115,23 @@ def comparison(score: float, threshold: float) -> str:
     return f"{score:.{decimals}f} {relation} {threshold:.{decimals}f}"
 
 
-def _species_reason(best: RankedTaxon, threshold: float) -> str:
-    if best.taxon.rank != "species":
+def _best_names(ranking: Ranking) -> Iterator[tuple[NamedRank, str | None, float]]:
+    """Yields the most likely name of each rank with its score; None if the rank has no name."""
+    best, genus = ranking.taxa[0], ranking.genera[0]
+    yield "species", best.taxon.scientific_name if best.taxon.rank == "species" else None, best.score
+    yield "genus", genus.name, genus.score
+    possible = [family for family in ranking.families if family.score > 0]  # all allowed families may be unknown
+    yield ("family", possible[0].name, possible[0].score) if possible else ("family", None, 0.0)
+
+
+def _no_name(rank: NamedRank, best: RankedTaxon) -> str:
+    if rank == "species":
         return f"the most likely taxon, {best.taxon.scientific_name}, is a {best.taxon.rank} and not a species"
-    return f"species {comparison(best.score, threshold)}"
+    return f"no {rank} is known"
 
 
-def _group_reason(rank: str, group: RankedGroup, threshold: float) -> str:
-    return f"{rank} {group.name} {comparison(group.score, threshold)}"
+def _compared(rank: NamedRank, name: str, score: float, threshold: float) -> str:
+    return f"{rank if rank == 'species' else f'{rank} {name}'} {comparison(score, threshold)}"
 
 
 def _sentence(reasons: list[str]) -> str:

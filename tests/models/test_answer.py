@@ -158,6 +158,25 @@ def test_allowed_taxa_share_the_whole_probability(seed, mask):
     assert (answer.candidates.guarantee, answer.verdict.promise) == (None, None)
 
 
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), mask=st.integers(1, 2**NUM_TAXA - 1), threshold=st.floats(0, 1))
+def test_no_verdict_names_what_all_allowed_taxa_share(seed, mask, threshold):
+    allowed_T = np.array([bool(mask >> index & 1) for index in range(NUM_TAXA)])
+    logits, features = some_pictures(seed, 1)
+    model = some_model(thresholds=Thresholds(threshold, threshold, threshold))
+    verdict = answer_plant(logits, features, model, Question(allowed_T=allowed_T)).verdict
+    allowed = [taxon for taxon, kept in zip(TAXONOMY.taxa, allowed_T, strict=True) if kept]
+    names = {
+        "species": {taxon.scientific_name for taxon in allowed},
+        "genus": {taxon.genus for taxon in allowed},
+        "family": {taxon.family for taxon in allowed},
+    }
+    assert verdict.name is None or len(names[verdict.rank]) > 1
+    for rank, found in names.items():
+        shared = len(found) == 1 and verdict.rank not in tuple(names)[: tuple(names).index(rank)]
+        assert (f"every allowed taxon is of the {rank} {min(found)}" in verdict.reason) == shared
+
+
 def test_taxa_whose_probability_is_lost_to_rounding_can_still_be_asked_for():
     logits, features = np.zeros((1, NUM_TAXA)), np.ones((1, NUM_FEATURES))
     logits[0, 0] = 5000.0

@@ -17,10 +17,10 @@ WOOD = taxonomy_of(
 )
 
 
-def verdict_of(taxonomy, *probabilities, promises=None, top_k=5, **thresholds):
+def verdict_of(taxonomy, *probabilities, promises=None, top_k=5, shared=(), **thresholds):
     """The verdict for probabilities of the taxa."""
     ranking = rank(np.array(probabilities), taxonomy, top_k)
-    return decide(ranking, Thresholds(**thresholds), promises or Promises())
+    return decide(ranking, Thresholds(**thresholds), promises or Promises(), shared)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,23 @@ def test_rejections_say_what_is_below_what():
     assert (stranger.rank, stranger.name) == ("uncertain", None)
     assert (shoe.unknown_plant, stranger.unknown_plant) == (False, True)
     assert "familiarity 0.01 is below 0.05" in stranger.reason
+
+
+def test_a_name_that_all_allowed_taxa_share_is_no_verdict():
+    verdict = verdict_of(WOOD, 0.4, 0.6, 0, 0, species=0.7, shared={"genus", "family"})
+    assert (verdict.rank, verdict.name, verdict.score) == ("uncertain", None, 0.6)
+    assert verdict.reason == (
+        "species 0.60 is below 0.70; every allowed taxon is of the genus Quercus; "
+        "every allowed taxon is of the family Fagaceae."
+    )
+    assert verdict_of(WOOD, 0.2, 0.8, 0, 0, species=0.7, shared={"genus", "family"}).name == "Quercus petraea"
+    assert verdict_of(WOOD, 0.4, 0.4, 0.2, 0, species=0.7, shared={"family"}).name == "Quercus"
+
+
+def test_a_family_without_any_probability_is_not_named():
+    taxonomy = taxonomy_of(species("Rosa canina"), species("Malus alba"), species("Acer campestre", "Sapindaceae"))
+    verdict = verdict_of(taxonomy, 0.5, 0.5, 0, species=0.9, genus=0.9, family=0)
+    assert (verdict.rank, verdict.reason.rpartition("; ")[2]) == ("uncertain", "no family is known.")
 
 
 @settings(max_examples=200, deadline=None)

@@ -209,6 +209,17 @@ def test_chosen_taxa_share_the_whole_probability(calibrated, taxa, allowed, cove
     assert len(answer["warnings"]) == taxa.count("list:roses")
 
 
+@pytest.mark.parametrize("taxa", ["Asteraceae", "daisy", "Bellis perennis"])
+def test_a_choice_that_leaves_one_name_is_not_confirmed_by_a_verdict(calibrated, taxa):
+    answer = ask(calibrated, jpeg(BLUE), taxa=taxa)
+    assert (answer["verdict"]["rank"], answer["verdict"]["name"]) == ("uncertain", None)
+    assert answer["verdict"]["reason"] == (
+        "every allowed taxon is of the species Bellis perennis; every allowed taxon is of the genus Bellis; "
+        "every allowed taxon is of the family Asteraceae."
+    )
+    assert answer["genera"][0]["score"] == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     "parameters",
     [
