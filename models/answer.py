@@ -25,7 +25,7 @@ from models.ranking import (
     taxon_probabilities,
 )
 from models.taxonomy import Taxonomy
-from models.verdict import NamedRank, Promises, Thresholds, Verdict, decide, not_a_plant, unknown_plant
+from models.verdict import Promises, Rank, Thresholds, Verdict, decide, not_a_plant, unknown_plant
 
 _TAXA_PER_PICTURE: Final = 3
 _LISTED_CANDIDATES: Final = 100
@@ -189,11 +189,11 @@ def _rejection(pictures: _Pictures, best: RankedTaxon, model: AnswerModel) -> Ve
     return None
 
 
-def _shared_ranks(allowed_T: npt.NDArray[np.bool_] | None, taxonomy: Taxonomy) -> frozenset[NamedRank]:
+def _shared_ranks(allowed_T: npt.NDArray[np.bool_] | None, taxonomy: Taxonomy) -> frozenset[Rank]:
     """Returns the ranks at which all taxa that the client allowed have the same name; none if it allowed all."""
     if allowed_T is None:
         return frozenset()
-    names: dict[NamedRank, npt.NDArray[np.intp]] = {
+    names: dict[Rank, npt.NDArray[np.intp]] = {
         "species": np.arange(len(taxonomy.taxa)),
         "genus": taxonomy.genera.of_taxon,
         "family": taxonomy.families.of_taxon,

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import DataError
+from models.ranking import Floats
 
-Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 CoverageKind = Literal["marginal", "macro"]
 
 

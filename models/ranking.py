@@ -14,6 +14,7 @@ from models.taxonomy import Groups, Taxon, Taxonomy
 
 _VALUES_AT_ONCE: Final = 2**18
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+"""Floats of the network (single precision), or what is computed from them (double precision)."""
 
 
 class RankedTaxon(msgspec.Struct, frozen=True):

@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+from models.ranking import Floats
+
 _LEAST_LENGTH = 1e-12
 
 

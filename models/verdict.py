@@ -5,15 +5,17 @@ is too uncertain is answered with its genus, then with its family, then not at a
 """
 
 from collections.abc import Collection, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from models.ranking import RankedTaxon, Ranking
 
 Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-NamedRank = Literal["species", "genus", "family"]
-VerdictRank = Literal[NamedRank, "uncertain", "not_a_plant"]
+Rank = Literal["species", "genus", "family"]
+RANKS: Final[tuple[Rank, ...]] = ("species", "genus", "family")
+"""The ranks of names, the most precise one first."""
+VerdictRank = Literal[Rank, "uncertain", "not_a_plant"]
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +73,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def decide(
-    ranking: Ranking, thresholds: Thresholds, promises: Promises, shared: Collection[NamedRank] = frozenset()
+    ranking: Ranking, thresholds: Thresholds, promises: Promises, shared: Collection[Rank] = frozenset()
 ) -> Verdict:
     """Names the most precise rank whose score reaches its threshold.
 
@@ -115,7 +117,7 @@ def comparison(score: float, threshold: float) -> str:
     return f"{score:.{decimals}f} {relation} {threshold:.{decimals}f}"
 
 
-def _best_names(ranking: Ranking) -> Iterator[tuple[NamedRank, str | None, float]]:
+def _best_names(ranking: Ranking) -> Iterator[tuple[Rank, str | None, float]]:
     """Yields the most likely name of each rank with its score; None if the rank has no name."""
     best, genus = ranking.taxa[0], ranking.genera[0]
     yield "species", best.taxon.scientific_name if best.taxon.rank == "species" else None, best.score
@@ -124,13 +126,13 @@ def _best_names(ranking: Ranking) -> Iterator[tuple[NamedRank, str | None, float
     yield ("family", possible[0].name, possible[0].score) if possible else ("family", None, 0.0)
 
 
-def _no_name(rank: NamedRank, best: RankedTaxon) -> str:
+def _no_name(rank: Rank, best: RankedTaxon) -> str:
     if rank == "species":
         return f"the most likely taxon, {best.taxon.scientific_name}, is a {best.taxon.rank} and not a species"
     return f"no {rank} is known"
 
 
-def _compared(rank: NamedRank, name: str, score: float, threshold: float) -> str:
+def _compared(rank: Rank, name: str, score: float, threshold: float) -> str:
     return f"{rank if rank == 'species' else f'{rank} {name}'} {comparison(score, threshold)}"
 
 

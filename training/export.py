@@ -22,7 +22,7 @@ from models.bundle import Bundle, Check, Metric, Precision, seal_bundle
 from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, write_calibration
 from models.errors import BundleError, RecipeError
 from models.golden import GOLDEN_FILE, GOLDEN_PART
-from models.verdict import Probability
+from models.verdict import RANKS, Probability, Rank
 from training.bundling.bundle_description import describe
 from training.bundling.calibration_section import calibration_section, describe_fit, describe_threshold
 from training.bundling.model_card import MODEL_CARD_FILE, model_card
@@ -35,7 +35,7 @@ from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, read_checkpoint
 from training.evaluation.predict import require_same_outputs
 from training.evaluation.provenance import is_other_data
-from training.evaluation.rank_scores import RANKS, Rank, rank_scores
+from training.evaluation.rank_scores import rank_scores
 from training.evaluation.risk_coverage import risk_coverage
 from training.evaluation.split_metrics import reliability_diagrams
 from training.loading.data import input_spec

@@ -7,10 +7,9 @@ import numpy as np
 
 from models.calibration import Calibration
 from models.taxonomy import Taxonomy
-from models.verdict import Promise
+from models.verdict import RANKS, Promise, Rank
 from training.bundling.tables import FittedTables
 from training.bundling.thresholds import MIN_NAMED, FittedThreshold, FittedThresholds
-from training.evaluation.rank_scores import RANKS, Rank
 from training.evaluation.reliability import NUM_BINS, ReliabilityBin
 
 ENOUGH_PICTURES: Final = 1000

@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from models.rejection import FamiliarityTable, FeatureTable, Floats, unit_length
+from models.ranking import Floats
+from models.rejection import FamiliarityTable, FeatureTable, unit_length
 
 MOST_DIMENSIONS: Final = 256
 _SHRINKAGE: Final = 0.05

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
-from models.rejection import Floats, PlantHead, log_odds, unit_length
+from models.ranking import Floats
+from models.rejection import PlantHead, log_odds, unit_length
 from training.evaluation.separation import auroc, cutoff
 
 _STRENGTHS: Final = (0.1, 1.0, 10.0, 100.0)

@@ -16,11 +16,12 @@ from models.ranking import output_probabilities, taxon_probabilities
 from models.rejection import FeatureTable
 from models.session import NetworkOutput
 from models.taxonomy import Taxonomy
+from models.verdict import RANKS, Rank
 from training.bundling.features import fit_familiarity, fit_features
 from training.bundling.plant_head import FittedHead, HeadInputs, fit_plant_head
 from training.bundling.thresholds import FittedThresholds, fit_thresholds
 from training.evaluation.metrics import Share, share
-from training.evaluation.rank_scores import RANKS, Rank, rank_scores
+from training.evaluation.rank_scores import rank_scores
 from training.evaluation.separation import cutoff
 
 

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 from scipy.stats import binom
 
-from models.verdict import Promise, Promises, Thresholds
-from training.evaluation.rank_scores import RANKS, Rank, RankScores
+from models.verdict import RANKS, Promise, Promises, Rank, Thresholds
+from training.evaluation.rank_scores import RankScores
 
 MAX_RISK: Final = 0.05
 CONFIDENCE: Final = 0.95

@@ -4,7 +4,6 @@ Letters in names: N pictures, T taxa.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -15,13 +14,10 @@ from models.bundle import Bundle, Precision
 from models.candidates import candidate_set
 from models.ranking import output_probabilities, taxon_probabilities
 from models.session import NetworkOutput
-from models.verdict import Verdict, VerdictRank
+from models.verdict import Verdict
 from training.bundling.precisions.ranges import Pixels
 from training.evaluation.answer_metrics import COVERAGES, is_right
 from training.evaluation.metrics import top_k_hits
-
-NAMED: Final[frozenset[VerdictRank]] = frozenset({"species", "genus", "family"})
-"""Ranks of verdicts with a name."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -46,7 +42,7 @@ class Answer(msgspec.Struct, frozen=True):
     @property
     def named(self) -> bool:
         """Whether the verdict names a species, genus or family."""
-        return self.verdict.rank in NAMED
+        return self.verdict.name is not None
 
 
 def answer_plants(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from models.taxonomy import Taxon
 from models.verdict import Verdict, VerdictRank
-from training.comparison.answers import NAMED, Answer
+from training.comparison.answers import Answer
 from training.comparison.loss import Hits, PairedShare, Whole, macro_share, micro_share
 from training.comparison.schema import (
     Accuracy,
@@ -21,12 +21,11 @@ from training.comparison.schema import (
     Crossings,
     FewShot,
     GenusAccuracy,
-    NamesOfRank,
     Rejection,
     Verdicts,
 )
-from training.evaluation.answer_metrics import COVERAGES
-from training.evaluation.metrics import share
+from training.evaluation.answer_metrics import COVERAGES, NamesOfRank
+from training.evaluation.metrics import macro_mean, share
 from training.evaluation.reliability import calibration_error
 
 
@@ -115,12 +114,11 @@ def candidate_sets(answers: Sequence[Answer], taxa_N: Whole) -> tuple[CandidateS
         return ()
     hits_NC = np.array([answer.set_hits for answer in answers])
     sizes_NC = np.array([answer.set_sizes for answer in answers])
-    _, taxon_N = np.unique(taxa_N, return_inverse=True)
     return tuple(
         CandidateSets(
             coverage=coverage,
             covered=share(int(hits_NC[:, column].sum()), len(answers)),
-            macro_covered=float((np.bincount(taxon_N, hits_NC[:, column]) / np.bincount(taxon_N)).mean()),
+            macro_covered=macro_mean(hits_NC[:, column], taxa_N),
             mean_size=float(sizes_NC[:, column].mean()),
         )
         for column, coverage in enumerate(COVERAGES)
@@ -179,7 +177,7 @@ def rejection(things: Sequence[Verdict], answers: Sequence[Answer], *, has_table
         has_table: Whether the bundle has a table for it.
     """
     return Rejection(
-        things_named=share(sum(verdict.rank in NAMED for verdict in things), len(things)),
+        things_named=share(sum(verdict.name is not None for verdict in things), len(things)),
         plants_kept=share(sum(answer.verdict.rank != "not_a_plant" for answer in answers), len(answers)),
         has_table=has_table,
     )

@@ -6,6 +6,7 @@ import msgspec
 
 from training.comparison.held_out import HeldOut
 from training.comparison.loss import PairedShare
+from training.evaluation.answer_metrics import NamesOfRank
 from training.evaluation.metrics import Share
 
 FORMAT: Final = 1
@@ -77,14 +78,6 @@ class CandidateSets(msgspec.Struct, frozen=True, kw_only=True):
     macro_covered: float
     """Mean of the taxa's shares."""
     mean_size: float
-
-
-class NamesOfRank(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdicts that name a taxon of one rank."""
-
-    num_named: int
-    right: Share | None
-    """Share of right names; None if there are none."""
 
 
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,9 +16,8 @@ from models.candidates import CoverageKind, candidate_set
 from models.ranking import output_probabilities, taxon_probabilities
 from models.session import NetworkOutput
 from models.taxonomy import Taxon
-from models.verdict import Verdict
-from training.evaluation.metrics import Share, share
-from training.evaluation.rank_scores import RANKS, Rank
+from models.verdict import RANKS, Rank, Verdict
+from training.evaluation.metrics import Share, macro_mean, share
 from training.evaluation.separation import Scores, auroc, cutoff
 
 COVERAGES: Final = (0.8, 0.9, 0.95)
@@ -114,13 +113,12 @@ def coverage_figures(
     if table is None:
         return []
     taxa_NT = taxon_probabilities(output_probabilities(outputs.logits, model.temperature), model.taxonomy)
-    _, taxon_N = np.unique(labels_N, return_inverse=True)
     found = []
     for kind in KINDS:
         for coverage in COVERAGES:
             sets = [candidate_set(table, taxa_T[None], coverage, kind) for taxa_T in taxa_NT]
             hit_N = np.array([label in chosen for label, chosen in zip(labels_N, sets, strict=True)])
-            macro = float((np.bincount(taxon_N, hit_N) / np.bincount(taxon_N)).mean())
+            macro = macro_mean(hit_N, labels_N)
             size = float(np.mean([len(chosen) for chosen in sets]))
             found.append(CoverageFigures(kind, coverage, share(int(hit_N.sum()), len(hit_N)), macro, size))
     return found

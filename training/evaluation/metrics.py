@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+from models.ranking import Floats
+
 Whole = npt.NDArray[np.int64] | npt.NDArray[np.intp]
 _Z_95: Final = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
@@ -39,6 +40,12 @@ def top_k_hits(scores_NC: Floats, labels_N: Whole, k: int) -> npt.NDArray[np.boo
     return np.asarray(rivals < k)
 
 
+def macro_mean(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> float:
+    """Returns the mean over the classes of each class's share of hits."""
+    _, index = np.unique(labels_N, return_inverse=True)
+    return float((np.bincount(index, weights=hits_N) / np.bincount(index)).mean())
+
+
 def macro_top1(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> tuple[float, tuple[float, float]]:
     """Returns the mean over the classes of each class's share of hits, and its 95 % interval.
 
@@ -48,7 +55,7 @@ def macro_top1(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> tuple[float, t
     classes, index = np.unique(labels_N, return_inverse=True)
     counts = np.bincount(index)
     hits = np.bincount(index, weights=hits_N)
-    mean = float((hits / counts).mean())
+    mean = macro_mean(hits_N, labels_N)
     smoothed = (hits + 2) / (counts + 4)
     deviation = math.sqrt(float((smoothed * (1 - smoothed) / counts).sum())) / len(classes)
     return mean, (max(mean - _Z_95 * deviation, 0.0), min(mean + _Z_95 * deviation, 1.0))

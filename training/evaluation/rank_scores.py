@@ -3,7 +3,7 @@
 Letters in names: N pictures, T taxa.
 """
 
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from models.ranking import sum_groups
 from models.taxonomy import Groups, Taxonomy
+from models.verdict import Rank
 
-Rank = Literal["species", "genus", "family"]
-RANKS: Final[tuple[Rank, ...]] = ("species", "genus", "family")
 NO_NAME: Final = -1.0
 """Score of a picture without a name of the rank, below every threshold."""
 

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from models.taxonomy import Taxonomy
+from models.verdict import Rank
 from training.dataset.manifest import Manifest
 from training.evaluation.metrics import (
     Share,
@@ -16,7 +17,7 @@ from training.evaluation.metrics import (
     top_k_hits,
 )
 from training.evaluation.predictions import Predictions
-from training.evaluation.rank_scores import Rank, rank_scores
+from training.evaluation.rank_scores import rank_scores
 from training.evaluation.reliability import ReliabilityBin, calibration_error, reliability_bins
 from training.evaluation.risk_coverage import RiskCoverage, risk_coverage
 

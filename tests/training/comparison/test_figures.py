@@ -5,19 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.verdict import Verdict
+from models.verdict import RANKS, Verdict
 from tests.models.tiny import species
 from training.comparison import figures
-from training.comparison.answers import COVERAGES, NAMED, Answer
+from training.comparison.answers import COVERAGES, Answer
 
 ROSE, DOG_ROSE, DAISY = species("Rosa rubra", "Rosaceae"), species("Rosa canina", "Rosaceae"), species("Bellis alba")
 
 
 def answer(top1=True, *, rank="species", right=None, confidence=0.8, right_score=0.8, sizes=(), hits=()):
-    name = "a name" if rank in NAMED else None
+    name = "a name" if rank in RANKS else None
     return Answer(
         verdict=Verdict(rank, name, confidence, "a reason"),
-        verdict_right=(top1 if right is None else right) and rank in NAMED,
+        verdict_right=(top1 if right is None else right) and rank in RANKS,
         top1=top1,
         top5=True,
         confidence=confidence,
@@ -85,7 +85,7 @@ def test_every_verdict_is_counted_once(pairs):
     crossed = figures.crossings(old, new, [ROSE] * len(pairs), [f"{at}.jpg" for at in range(len(pairs))])
     assert sum(sum(row.values()) for row in crossed.old_to_new.values()) == len(pairs)
     assert crossed.only_old.num_named + crossed.only_new.num_named == len(crossed.pictures)
-    expected = [f"{at}.jpg" for at, (before, after, _) in enumerate(pairs) if (before in NAMED) != (after in NAMED)]
+    expected = [f"{at}.jpg" for at, (before, after, _) in enumerate(pairs) if (before in RANKS) != (after in RANKS)]
     assert [row.picture for row in crossed.pictures] == expected
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from models.bundle import LeftOut, Metric, NetworkFile, Precision
 from models.calibration import Calibration
+from models.verdict import Rank
 from training.bundling.precisions.checks import (
     agreement_check,
     loss_checks,
@@ -32,7 +33,6 @@ from training.bundling.precisions.paired import PairedLoss
 from training.bundling.precisions.pictures import PictureSets
 from training.bundling.precisions.speed import Speedup, speedup
 from training.engine.checkpoint import Checkpoint
-from training.evaluation.rank_scores import Rank
 from training.machine import this_machine
 
 _TIMED_PAIRS: Final = 40

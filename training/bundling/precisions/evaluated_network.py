@@ -9,6 +9,7 @@ import numpy as np
 
 from models.bundle import Metric
 from models.session import NetworkOutput
+from models.verdict import Rank
 from training.bundling.calibration import fit_temperature
 from training.bundling.precisions.pictures import Pictures, PictureSets
 from training.bundling.tables import FittedTables, LabeledOutputs, TableData, fit_tables, training_prior
@@ -16,7 +17,6 @@ from training.evaluation.metrics import Share
 from training.evaluation.plants import one_picture_each
 from training.evaluation.predict import Logits
 from training.evaluation.predictions import Predictions, calibrated_predictions
-from training.evaluation.rank_scores import Rank
 from training.evaluation.split_metrics import SplitMetrics, split_metrics
 
 
