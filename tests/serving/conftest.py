@@ -1,7 +1,8 @@
-"""The service in this process, with a tiny bundle."""
+"""The service in this process, with a tiny bundle; and an application behind a real socket."""
 
+import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from litestar.testing import TestClient
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from serving.app import create_app
 from serving.settings import Settings
+from tests.serving.raw_http import SOON_S, App, serve
 from tests.serving.tiny import InProcessDecoder, seal_tiny_bundle
 
 
@@ -53,3 +55,31 @@ def start(settings):
             return wait_until_ready(client) if ready else client
 
         yield start_one
+
+
+@pytest.fixture(scope="module")
+def echo_server():
+    """An application that echoes requests, and its address."""
+    app = App()
+    with serve(app) as address:
+        yield app, address
+
+
+@pytest.fixture
+def echo_app(echo_server):
+    echo_server[0].disconnected.clear()
+    return echo_server[0]
+
+
+@pytest.fixture
+def dial(echo_server):
+    """Opens a connection to the application and sends the pieces."""
+
+    @contextmanager
+    def connected(*pieces):
+        with socket.create_connection(echo_server[1], timeout=SOON_S) as connection:
+            for piece in pieces:
+                connection.sendall(piece)
+            yield connection
+
+    return connected

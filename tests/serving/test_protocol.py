@@ -1,168 +1,25 @@
-"""HTTP/1.1 through a real socket: slow heads, unread bodies, malformed bytes."""
+"""HTTP/1.1 through a real socket: slow heads, unread bodies, trailers, upgrades, pipelining."""
 
-import asyncio
 import json
-import socket
-import threading
 import time
-from contextlib import contextmanager
 
 import pytest
-import uvicorn
 
-from serving.protocol import make_protocol
-
-HEADER_S, DRAIN_S, KEEP_ALIVE_S = 0.4, 0.6, 0.9
-SOON_S = 3.0  # longest time for a connection to end when it should
-GET = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
-LAST = b"GET /last HTTP/1.1\r\nConnection: close\r\n\r\n"
-POST = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
-
-
-class App:
-    """Reads the body and echoes the request as JSON; some paths behave differently."""
-
-    def __init__(self):
-        self.disconnected = threading.Event()
-
-    async def __call__(self, scope, receive, send):
-        path = scope["path"]
-        content = b"" if path == "/early" else await self.read(scope, receive)
-        if path == "/late":
-            await asyncio.sleep(0.3)
-        if path == "/large":
-            content = bytes(30_000_000)
-        if content is not None:
-            headers = [(b"content-length", str(len(content)).encode())]
-            await send({"type": "http.response.start", "status": 413 if path == "/early" else 200, "headers": headers})
-            await send({"type": "http.response.body", "body": content})
-
-    async def read(self, scope, receive):
-        num_bytes, more = 0, True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                self.disconnected.set()
-                return None
-            num_bytes += len(message["body"])
-            more = message["more_body"]
-        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
-        return json.dumps({"path": scope["path"], "num_bytes": num_bytes, "headers": headers}).encode()
-
-
-@pytest.fixture(scope="module")
-def served():
-    app = App()
-    config = uvicorn.Config(
-        app,
-        http=make_protocol(HEADER_S, DRAIN_S),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield app, listening.getsockname()
-        finally:
-            server.should_exit = True
-            thread.join(10)
-    assert not thread.is_alive()
-
-
-@pytest.fixture
-def app(served):
-    served[0].disconnected.clear()
-    return served[0]
-
-
-@pytest.fixture
-def dial(served):
-    @contextmanager
-    def connected(*pieces):
-        with socket.create_connection(served[1], timeout=SOON_S) as connection:
-            for piece in pieces:
-                connection.sendall(piece)
-            yield connection
-
-    return connected
-
-
-def receive_all(connection):
-    """Receives until the connection ends."""
-    received = b""
-    try:
-        while piece := connection.recv(65536):
-            received += piece
-    except ConnectionResetError:
-        pass
-    return received
-
-
-def receive_one(connection):
-    """Receives one response; returns its status and content."""
-    received = b""
-    while b"\r\n\r\n" not in received or not response_is_complete(received):
-        piece = connection.recv(65536)
-        assert piece, received
-        received += piece
-    [response] = responses(received)
-    return response
-
-
-def drip(connection, piece, *, every_s=0.05, seconds=SOON_S):
-    """Sends a piece repeatedly until the server closes the connection; returns the seconds until then."""
-    start = time.monotonic()
-    connection.settimeout(every_s)
-    while time.monotonic() - start < seconds:
-        try:
-            connection.sendall(piece)
-            if not connection.recv(65536):
-                return time.monotonic() - start
-        except TimeoutError:
-            continue
-        except (ConnectionResetError, BrokenPipeError):
-            return time.monotonic() - start
-    raise AssertionError(f"the connection was still open after {seconds} s")
-
-
-def responses(received):
-    """Returns the status and content of each response, in order."""
-    found = []
-    while received:
-        head, _, rest = received.partition(b"\r\n\r\n")
-        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-        found.append((int(head.split()[1]), rest[:length]))
-        received = rest[length:]
-    return found
-
-
-def response_is_complete(received):
-    head, _, content = received.partition(b"\r\n\r\n")
-    return f"content-length: {len(content)}\r\n".encode() in head.lower() + b"\r\n"
-
-
-def ask(dial, *pieces):
-    """Returns the responses to the pieces; one more request closes the connection."""
-    with dial(*pieces, LAST) as connection:
-        *echoes, _ = responses(receive_all(connection))
-    return echoes
-
-
-def assert_refused(received):
-    head, _, document = received.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 ")
-    assert b"content-type: application/problem+json" in head
-    assert b"connection: close" in head
-    problem = json.loads(document)
-    assert (problem["status"], problem["code"]) == (400, "bad_request")
-    assert f"x-request-id: {problem['request_id']}".encode() in head
-    return problem["detail"]
-
+from tests.serving.raw_http import (
+    DRAIN_S,
+    GET,
+    HEADER_S,
+    KEEP_ALIVE_S,
+    LAST,
+    POST,
+    SOON_S,
+    ask,
+    assert_refused,
+    drip,
+    receive_all,
+    receive_one,
+    responses,
+)
 
 # ---- heads
 
@@ -237,70 +94,6 @@ def test_head_of_sixty_kilobytes_is_accepted(dial):
 def test_large_head_is_refused(dial, head):
     with dial(head) as connection:
         assert "64 kB" in assert_refused(receive_all(connection))
-
-
-# ---- malformed HTTP
-
-
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
-        b"hello\r\n\r\n",
-        b"get /echo HTTP/1.1\r\n\r\n",
-        b"GET /echo HTTP/9.1\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\n\r\n",
-        b"CONNECT elsewhere:80 HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /echo HTTP/1.1\nHost: x\n\n",
-        b"GET /echo HTTP/1.1\r\nHost : x\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nX: a\r\n folded\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nX: a\0b\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nX y: a\r\n\r\n",
-        POST + b"Content-Length: -1\r\n\r\n",
-        POST + b"Content-Length: +1\r\n\r\na",
-        POST + b"Content-Length: 0x1\r\n\r\na",
-        POST + b"Content-Length: 1, 1\r\n\r\na",
-        POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-        POST + b"Content-Length: 99999999999999999999999\r\n\r\n",
-        POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        POST + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
-        POST + b"Transfer-Encoding: gzip\r\n\r\nhello",
-        POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-        POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-        POST + b"Transfer-Encoding: chunked\r\n\r\nnone\r\n",
-        POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
-        POST + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\na",
-        POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
-        POST + b"Transfer-Encoding: chunked\r\n\r\n1\na\n0\n\n",
-    ],
-)  # fmt: skip
-def test_malformed_http_gets_a_problem_document_and_ends_the_connection(dial, request_bytes):
-    with dial(request_bytes) as connection:
-        assert_refused(receive_all(connection))
-
-
-def test_application_sees_a_disconnect_after_malformed_chunks(app, dial):
-    with dial(POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n") as connection:
-        time.sleep(0.1)
-        connection.sendall(b"no chunk\r\n")
-        assert_refused(receive_all(connection))
-    assert app.disconnected.wait(SOON_S)
-
-
-def test_malformed_request_does_not_overtake_the_response_before_it(dial):
-    with dial(b"POST /late HTTP/1.1\r\nContent-Length: 1\r\n\r\n") as connection:
-        time.sleep(0.05)
-        connection.sendall(b"agarbage\r\n\r\n")
-        [(status, echo)] = responses(receive_all(connection))
-    assert (status, json.loads(echo)["path"]) == (200, "/late")
-
-
-def test_malformed_request_after_a_response_is_refused(dial):
-    with dial(GET) as connection:
-        receive_one(connection)
-        connection.sendall(b"garbage\r\n\r\n")
-        assert_refused(receive_all(connection))
 
 
 # ---- unread bodies
