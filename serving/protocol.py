@@ -13,19 +13,23 @@ uvicorn does not limit these, so an attacker could use them:
 * Pipelined requests, each of which takes memory before the first one is answered. Their number is limited.
 
 Malformed HTTP is answered with a problem document.
+
+A client may close its side after a complete request and still read the response. A client that has left looks the same
+until something is sent to it. Therefore such a client gets an interim response (100 Continue) every half second: if it
+has left, sending fails, and the application is told.
 """
 
 import asyncio
 import uuid
+from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 import httptools
-import msgspec
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from serving.problems import MEDIA_TYPE, problem_document
+from serving.malformed import CODE, HEAD_TOO_LARGE, NOT_HTTP, TOO_MANY_PIPELINED, refusal, refusal_of_head
 
 _MAX_HEAD_BYTES: Final = 65_536  # browsers and proxies stay under 16 kB
 _MAX_PIPELINED: Final = 8  # requests that wait for the response to an earlier one of their connection
@@ -33,11 +37,8 @@ _MAX_PIPELINED: Final = 8  # requests that wait for the response to an earlier o
 # be lost.
 _LINGER_S: Final = 2.0
 _HEADER_EXTRA_BYTES: Final = 4  # colon, space and line end
-
-_CODE: Final = "bad_request"  # problem code of every refusal below
-_NOT_HTTP: Final = "The bytes are not valid HTTP/1.1: use an HTTP library."
-_HEAD_TOO_LARGE: Final = "The head of the request is larger than 64 kB: send fewer or shorter headers."
-_TOO_MANY_PIPELINED: Final = "The connection has too many pipelined requests: wait for their responses."
+_PROBE_S: Final = 0.5  # between two interim responses to a client that has closed its side
+_INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _log = structlog.get_logger(__name__)
 
@@ -60,7 +61,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_ending = False  # further bytes are ignored
         self._num_head_bytes = 0
         self._num_idle_bytes = 0  # received since the last complete head, body chunk or request
-        self._refusal = _NOT_HTTP
+        self._refusal = NOT_HTTP
+        self._open: deque[RequestResponseCycle] = deque()  # requests whose response is not complete, oldest first
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -71,11 +73,21 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._start_head_timer()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keeps the connection open for the responses to complete requests; returns whether there are any."""
+        if not (self._in_head and self._is_responding()):
+            return False
+        self._end_after_responses()
+        self._probe()
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancels the timers."""
+        """Cancels the timers, and tells the application of every request; uvicorn would only tell that of the last."""
         self._stop_timer()
         self.resume_writing()
         super().connection_lost(exc)
+        for cycle in self._open:
+            _disconnect(cycle)
 
     def data_received(self, data: bytes) -> None:
         """Parses the received bytes, unless the connection is ending."""
@@ -87,7 +99,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._num_idle_bytes += len(data)
         self._feed(data)
         if self._num_idle_bytes > _MAX_HEAD_BYTES and not self._is_ending:
-            self._refuse(_HEAD_TOO_LARGE)
+            self._refuse(HEAD_TOO_LARGE)
 
     def timeout_keep_alive_handler(self) -> None:
         """Closes an idle connection, even if the client does not read its last response."""
@@ -128,12 +140,16 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Starts the application. An upgrade request is parsed again first, without its header Upgrade."""
+        fault = refusal_of_head(self.parser.get_method(), self.parser.get_http_version(), self.headers)
+        if fault is not None:
+            self._fail(fault)
         self._wants_upgrade = self.parser.should_upgrade()
-        if self._wants_upgrade and self.parser.get_method() != b"CONNECT":
+        if self._wants_upgrade:
             return
         if len(self.pipeline) >= _MAX_PIPELINED:
-            self._fail(_TOO_MANY_PIPELINED)
+            self._fail(TOO_MANY_PIPELINED)
         super().on_headers_complete()
+        self._open.append(self.cycle)
         self._in_head = False
         self._num_idle_bytes = 0
         self._stop_timer()
@@ -164,6 +180,7 @@ class LimitedProtocol(HttpToolsProtocol):
         be either that body or a new request, so the connection is closed.
         """
         super().on_response_complete()
+        self._open.popleft()
         if self._in_head or not self.cycle.response_complete:
             return
         if self.expect_100_continue and not self._has_body:
@@ -194,7 +211,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _count_head(self, num_bytes: int) -> None:
         self._num_head_bytes += num_bytes
         if self._num_head_bytes > _MAX_HEAD_BYTES:
-            self._fail(_HEAD_TOO_LARGE)
+            self._fail(HEAD_TOO_LARGE)
 
     def _fail(self, refusal: str) -> None:
         """Makes the parser raise an error."""
@@ -221,9 +238,16 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    def _probe(self) -> None:
+        """Sends an interim response now and then, but not within a response and not to HTTP/1.0, which has none."""
+        if not self._open:
+            return
+        if not self._open[0].response_started and self.scope["http_version"] != "1.0":
+            self.transport.write(_INTERIM)
+        self._start_timer(_PROBE_S, self._probe)
+
     def _is_responding(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
-        return cycle is not None and not cycle.response_complete
+        return bool(self._open)
 
     def _end_after_responses(self) -> None:
         self._is_ending = True
@@ -242,13 +266,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self._write_refusal(detail)
 
     def _write_refusal(self, detail: str) -> None:
-        if self._is_responding():  # a disconnect tells the application to write nothing more
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        if self._is_responding():
+            _disconnect(self.cycle)
         request_id = uuid.uuid4().hex
         _log.info("no_http", request_id=request_id, detail=detail)
-        type(self).count_refusal(_CODE)
-        self.transport.write(_problem(detail, request_id, self.server_state.default_headers))
+        type(self).count_refusal(CODE)
+        self.transport.write(refusal(detail, request_id, self.server_state.default_headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self._start_timer(_LINGER_S, self.transport.close)
@@ -278,15 +301,7 @@ def _new_parser(protocol: LimitedProtocol) -> httptools.HttpRequestParser:
     return parser
 
 
-def _problem(detail: str, request_id: str, default_headers: list[tuple[bytes, bytes]]) -> bytes:
-    document = msgspec.json.encode(problem_document(_CODE, detail, request_id))
-    headers = [
-        *default_headers,
-        (b"content-type", MEDIA_TYPE.encode()),
-        (b"content-length", str(len(document)).encode()),
-        (b"x-request-id", request_id.encode()),
-        (b"x-content-type-options", b"nosniff"),
-        (b"connection", b"close"),
-    ]
-    lines = [b"HTTP/1.1 400 Bad Request", *(b"%s: %s" % header for header in headers), b"", document]
-    return b"\r\n".join(lines)
+def _disconnect(cycle: RequestResponseCycle) -> None:
+    """Tells the application that the client has left, so that it writes nothing more."""
+    cycle.disconnected = True
+    cycle.message_event.set()

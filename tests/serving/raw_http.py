@@ -14,7 +14,7 @@ from serving.protocol import make_protocol
 HEADER_S, DRAIN_S, KEEP_ALIVE_S = 0.4, 0.6, 0.9
 SOON_S = 3.0  # longest time for a connection to end when it should
 GET = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
-LAST = b"GET /last HTTP/1.1\r\nConnection: close\r\n\r\n"
+LAST = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 POST = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
 
 
@@ -29,6 +29,8 @@ class App:
         content = b"" if path == "/early" else await self.read(scope, receive)
         if path == "/late":
             await asyncio.sleep(0.3)
+        if path == "/wait":
+            content = await self.read(scope, receive)  # ends when the client leaves
         if path == "/large":
             content = bytes(30_000_000)
         if content is not None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.serving.raw_http import GET, POST, SOON_S, assert_refused, receive_all, receive_one, responses
+from tests.serving.raw_http import GET, POST, SOON_S, ask, assert_refused, receive_all, receive_one, responses
 
 # ---- malformed HTTP
 
@@ -22,9 +22,17 @@ from tests.serving.raw_http import GET, POST, SOON_S, assert_refused, receive_al
         b"CONNECT elsewhere:80 HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET /echo HTTP/1.1\nHost: x\n\n",
         b"GET /echo HTTP/1.1\r\nHost : x\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nX: a\r\n folded\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nX: a\0b\r\n\r\n",
-        b"GET /echo HTTP/1.1\r\nX y: a\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nHost: x\r\nX: a\r\n folded\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nHost: x\r\nX: a\0b\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nHost: x\r\nX y: a\r\n\r\n",
+        b"CONNECT / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: a\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nhost: x\r\nX: a\r\nHOST: y\r\n\r\n",
+        b"GET /echo HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n",
+        b"GET http://x/echo HTTP/1.1\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: a\r\n\r\n",
         POST + b"Content-Length: -1\r\n\r\n",
         POST + b"Content-Length: +1\r\n\r\na",
         POST + b"Content-Length: 0x1\r\n\r\na",
@@ -35,6 +43,9 @@ from tests.serving.raw_http import GET, POST, SOON_S, assert_refused, receive_al
         POST + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
         POST + b"Transfer-Encoding: gzip\r\n\r\nhello",
         POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
         POST + b"Transfer-Encoding: chunked\r\n\r\nnone\r\n",
         POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
@@ -48,6 +59,18 @@ def test_malformed_http_gets_a_problem_document_and_ends_the_connection(dial, re
         assert_refused(receive_all(connection))
 
 
+@pytest.mark.parametrize("head", [b"GET /echo HTTP/1.0\r\n", b"GET /echo HTTP/1.0\r\nHost: x\r\n"])
+def test_http_1_0_needs_no_host(dial, head):
+    with dial(head + b"\r\n") as connection:
+        assert [status for status, _ in responses(receive_all(connection))] == [200]
+
+
+@pytest.mark.parametrize("coding", [b"chunked", b"Chunked", b" chunked "])
+def test_chunked_is_the_transfer_coding_that_is_read(dial, coding):
+    [(status, echo)] = ask(dial, POST + b"Transfer-Encoding: " + coding + b"\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+    assert (status, json.loads(echo)["num_bytes"]) == (200, 5)
+
+
 def test_application_sees_a_disconnect_after_malformed_chunks(echo_app, dial):
     with dial(POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n") as connection:
         time.sleep(0.1)
@@ -57,7 +80,7 @@ def test_application_sees_a_disconnect_after_malformed_chunks(echo_app, dial):
 
 
 def test_malformed_request_does_not_overtake_the_response_before_it(dial):
-    with dial(b"POST /late HTTP/1.1\r\nContent-Length: 1\r\n\r\n") as connection:
+    with dial(b"POST /late HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n") as connection:
         time.sleep(0.05)
         connection.sendall(b"agarbage\r\n\r\n")
         [(status, echo)] = responses(receive_all(connection))

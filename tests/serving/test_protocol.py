@@ -1,6 +1,8 @@
 """HTTP/1.1 through a real socket: slow heads, unread bodies, trailers, upgrades, pipelining."""
 
 import json
+import socket
+import struct
 import time
 
 import pytest
@@ -32,7 +34,7 @@ def test_connection_without_a_byte_is_closed(dial):
 
 
 def test_connection_with_a_trickling_head_is_closed(dial):
-    with dial(b"GET /echo HTTP/1.1\r\nX: ") as connection:
+    with dial(b"GET /echo HTTP/1.1\r\nHost: x\r\nX: ") as connection:
         assert drip(connection, b"a") > HEADER_S * 0.8
 
 
@@ -40,7 +42,7 @@ def test_head_of_a_later_request_has_the_same_time_limit(dial):
     with dial(GET) as connection:
         receive_one(connection)
         time.sleep(HEADER_S * 0.8)  # idle between two requests: the keep-alive timeout applies
-        connection.sendall(b"GET /echo HTTP/1.1\r\nX: ")
+        connection.sendall(b"GET /echo HTTP/1.1\r\nHost: x\r\nX: ")
         assert drip(connection, b"a") > HEADER_S * 0.8
 
 
@@ -67,14 +69,14 @@ def test_body_may_take_longer_than_the_head(dial):
 
 
 def test_half_of_the_next_head_does_not_cut_off_a_response(dial):
-    with dial(b"POST /echo HTTP/1.1\r\nContent-Length: 1\r\n\r\n") as connection:
+    with dial(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n") as connection:
         time.sleep(0.1)
         connection.sendall(b"aGET /echo HT")
         assert [status for status, _ in responses(receive_all(connection))] == [200]
 
 
 def test_head_of_sixty_kilobytes_is_accepted(dial):
-    [(status, echo)] = ask(dial, b"GET /echo HTTP/1.1\r\nX: " + b"a" * 60_000 + b"\r\n\r\n")
+    [(status, echo)] = ask(dial, b"GET /echo HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 60_000 + b"\r\n\r\n")
     assert status == 200
     assert len(json.loads(echo)["headers"]["x"]) == 60_000
 
@@ -83,10 +85,10 @@ def test_head_of_sixty_kilobytes_is_accepted(dial):
     "head",
     [
         b"GET /" + b"a" * 66_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nX: " + b"a" * 66_000 + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 11_000 + b"\r\n",
-        b"GET / HTTP/1.1\r\nX: " + b"a" * 3_000_000,
-        b"GET / HTTP/1.1\r\n" + b"X" * 3_000_000,
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 66_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: a\r\n" * 11_000 + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 3_000_000,
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X" * 3_000_000,
         b"\r\n" * 40_000,
     ],
     ids=["address", "one header", "many headers", "header without end", "name without end", "line feeds"],
@@ -100,34 +102,34 @@ def test_large_head_is_refused(dial, head):
 
 
 def test_rest_of_a_refused_body_is_read_and_the_connection_stays_open(dial):
-    with dial(b"POST /early HTTP/1.1\r\nContent-Length: 3000000\r\n\r\n") as connection:
+    with dial(b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n") as connection:
         assert receive_one(connection)[0] == 413
         connection.sendall(bytes(3_000_000) + GET)
         assert receive_one(connection)[0] == 200
 
 
 def test_rest_of_a_refused_body_has_a_time_limit(dial):
-    with dial(b"POST /early HTTP/1.1\r\nContent-Length: 30000000\r\n\r\n") as connection:
+    with dial(b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 30000000\r\n\r\n") as connection:
         assert receive_one(connection)[0] == 413
         assert DRAIN_S * 0.8 < drip(connection, b"a" * 100) < DRAIN_S + 1
 
 
 def test_idle_connection_after_a_refused_body_is_closed(dial):
-    with dial(b"POST /early HTTP/1.1\r\nContent-Length: 10\r\n\r\n") as connection:
+    with dial(b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n") as connection:
         assert receive_one(connection)[0] == 413
         connection.sendall(bytes(10))
         assert receive_all(connection) == b""
 
 
 def test_malformed_rest_of_a_refused_body_ends_the_connection_without_a_second_response(dial):
-    with dial(b"POST /early HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n") as connection:
+    with dial(b"POST /early HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n") as connection:
         assert receive_one(connection)[0] == 413
         connection.sendall(b"no chunk\r\n")
         assert receive_all(connection) == b""
 
 
 def test_refusal_closes_a_connection_whose_client_waits_for_100_continue(dial):
-    with dial(b"POST /early HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n") as connection:
+    with dial(b"POST /early HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n") as connection:
         start = time.monotonic()
         [(status, _)] = responses(receive_all(connection))
         assert time.monotonic() - start < KEEP_ALIVE_S / 2
@@ -142,7 +144,7 @@ def test_100_continue_is_sent_when_the_application_reads_the_body(dial):
 
 
 def test_response_that_is_not_read_is_aborted(dial):
-    with dial(b"GET /large HTTP/1.1\r\n\r\n") as connection:
+    with dial(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
         time.sleep(3 * DRAIN_S)
         assert len(receive_all(connection)) < 30_000_000  # only what the kernel had buffered
 
@@ -188,12 +190,13 @@ def test_body_of_an_upgrade_request_is_not_parsed_as_a_request(dial):
 
 
 def test_pipelined_requests_are_answered_in_order(dial):
-    echoes = ask(dial, b"".join(b"GET /%d HTTP/1.1\r\n\r\n" % number for number in range(8)))
+    echoes = ask(dial, b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(8)))
     assert [json.loads(text)["path"] for _, text in echoes] == [f"/{number}" for number in range(8)]
 
 
 @pytest.mark.parametrize(
-    "head", [b"GET /echo HTTP/1.1\r\n", b"GET /echo HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: a\r\n"]
+    "head",
+    [b"GET /echo HTTP/1.1\r\nHost: x\r\n", b"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: a\r\n"],
 )
 def test_number_of_pipelined_requests_is_limited(dial, head):
     start = time.monotonic()
@@ -202,3 +205,48 @@ def test_number_of_pipelined_requests_is_limited(dial, head):
     assert 1 <= len(echoes) < 20
     assert all(status == 200 for status, _ in echoes)
     assert time.monotonic() - start < SOON_S
+
+
+# ---- clients that stop sending, or leave
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_client_that_has_closed_its_side_gets_its_answer(dial, version):
+    with dial(b"POST /late HTTP/" + version + b"\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello") as connection:
+        connection.shutdown(socket.SHUT_WR)
+        received = receive_all(connection)
+    interim, final, rest = received.partition(b"HTTP/1.1 200 OK")
+    assert interim.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"") == b""
+    assert bool(interim) == (version == b"1.1")  # HTTP/1.0 has no interim responses
+    [(status, echo)] = responses(final + rest)
+    assert (status, json.loads(echo)["num_bytes"]) == (200, 5)
+
+
+def test_client_that_has_closed_its_side_gets_all_pipelined_answers(dial):
+    with dial(b"GET /late HTTP/1.1\r\nHost: x\r\n\r\n" + GET * 2) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        _, _, received = receive_all(connection).rpartition(b"100 Continue\r\n\r\n")
+    assert [json.loads(echo)["path"] for _, echo in responses(received)] == ["/late", "/echo", "/echo"]
+
+
+@pytest.mark.parametrize("part", [POST[:30], POST + b"Content-Length: 5\r\n\r\nhe"], ids=["head", "body"])
+def test_connection_whose_client_ends_in_the_middle_of_a_request_is_closed(dial, part):
+    with dial(part) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        assert receive_all(connection) == b""
+
+
+@pytest.mark.parametrize("num_requests", [1, 3])
+def test_application_learns_that_a_client_has_left(echo_app, dial, num_requests):
+    with dial(b"POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\na" * num_requests):
+        pass
+    assert echo_app.disconnected.wait(30)
+
+
+@pytest.mark.parametrize("linger", [(0, 0), (1, 0)], ids=["closed", "reset"])
+def test_pipelined_downloads_may_be_abandoned(dial, caplog, linger):
+    with dial(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 3) as connection:
+        connection.recv(1000)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", *linger))
+    assert ask(dial, GET)  # the server has handled the end of the first connection
+    assert not caplog.records
