@@ -26,7 +26,7 @@ def settings(bundle_folder):
 
 
 def wait_until_ready(client):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if client.get("/health/ready").status_code == 200:
             return client

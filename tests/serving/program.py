@@ -41,7 +41,7 @@ class RunningService:
     def stop(self, number=signal.SIGTERM):
         """Sends a signal and returns the exit code."""
         self.process.send_signal(number)
-        code = self.process.wait(20)
+        code = self.process.wait(60)
         self.reader.join(5)
         return code
 
@@ -88,5 +88,5 @@ def assert_one_clear_line(process, *words):
 
 
 def receive_all(connection):
-    connection.settimeout(10)
+    connection.settimeout(60)
     return b"".join(iter(lambda: connection.recv(65536), b""))

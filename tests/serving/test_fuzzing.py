@@ -2,7 +2,6 @@
 
 import random
 import socket
-import time
 from collections import Counter
 
 import httpx
@@ -17,7 +16,7 @@ _ANSWERS = {200, 400, 401, 404, 405, 408, 413, 415, 422, 431, 503}
 
 @pytest.fixture(scope="module")
 def running(bundle_folder):
-    with service(bundle_folder, "--header-s", "1", "--upload-s", "2", "--drain-s", "0") as running:
+    with service(bundle_folder) as running:
         yield running
         assert running.process.poll() is None
         assert running.stop() == 0
@@ -45,15 +44,12 @@ def mutated(data, rng):
     return bytes(data)
 
 
-def fuzz(running, seed, seconds):
-    """Sends mutated requests for some seconds; returns how often each status came back."""
+def fuzz(running, seed, num_requests):
+    """Sends mutated requests; returns how often each status came back."""
     rng = random.Random(seed)
     pictures = [encode(draw(BLUE, (40, 30)), name) for name in _FORMATS]
-    statuses, deadline = Counter(), time.monotonic() + seconds
-    with httpx.Client(base_url=running.event("serving")["url"], timeout=20) as client:
-        while time.monotonic() < deadline:
-            statuses[send_mutated(client, running.address(), rng, rng.choice(pictures))] += 1
-    return statuses
+    with httpx.Client(base_url=running.event("serving")["url"], timeout=60) as client:
+        return Counter(send_mutated(client, running.address(), rng, rng.choice(pictures)) for _ in range(num_requests))
 
 
 def send_mutated(client, address, rng, picture):
@@ -94,12 +90,12 @@ def assert_works(running, statuses):
     assert httpx.post(f"{url}/identify", files=images(jpeg())).status_code == 200
 
 
-def test_service_survives_a_few_seconds_of_fuzzing(running):
-    assert_works(running, fuzz(running, seed=1, seconds=3))
+def test_service_survives_a_hundred_mutated_requests(running):
+    assert_works(running, fuzz(running, seed=1, num_requests=100))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [2, 3, 4])
-def test_service_survives_a_minute_of_fuzzing(running, seed):
-    assert_works(running, fuzz(running, seed, seconds=20))
+def test_service_survives_thousands_of_mutated_requests(running, seed):
+    assert_works(running, fuzz(running, seed, num_requests=2_000))
