@@ -91,7 +91,7 @@ run_tests = $(python) -m pytest -m '$(tests)' -n 2 --dist loadfile --no-loadscop
 define install
 	@rm -f .venv/.ready-serve-* .venv/.ready-train-* .venv/.ready-docs-*
 	$(uv) pip install --python $(python) --constraints requirements.lock --build-constraints requirements.lock \
-	    --verify-hashes --editable '.[$(1)]'
+	    --verify-hashes --compile-bytecode --editable '.[$(1)]'
 endef
 
 .venv/.ready-serve-$(key): .venv/.ready-uv-$(key)
