@@ -137,7 +137,8 @@ class Identifier:
 
     async def _decode_all(self, pictures: Sequence[bytes], loaded: LoadedBundle) -> list[Decoded]:
         """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
-        calls = (self._decoder.decode(data, loaded.spec) for data in pictures)
+        time = self._decoder.decode_time()
+        calls = (self._decoder.decode(data, loaded.spec, time) for data in pictures)
         return _all_decoded(await asyncio.gather(*calls, return_exceptions=True))
 
 

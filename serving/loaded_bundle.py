@@ -20,6 +20,7 @@ from models.session import NetworkOutput, NetworkSession, OnnxSession
 from models.taxon_names import TaxonNames
 from models.taxonomy import Taxon, Taxonomy
 from serving.cores import available_cores
+from serving.decoding.decode_time import DecodeTime
 from serving.decoding.pool import Decoded
 from serving.errors import RunFailed
 from serving.metrics import Metrics
@@ -49,8 +50,12 @@ class PictureDecoder(Protocol):
         """Starts the decoder."""
         ...
 
-    async def decode(self, data: bytes, spec: InputSpec) -> Decoded:
-        """Decodes one picture."""
+    def decode_time(self) -> DecodeTime:
+        """Returns the processor time for the pictures of one request."""
+        ...
+
+    async def decode(self, data: bytes, spec: InputSpec, time: DecodeTime | None = None) -> Decoded:
+        """Decodes one picture; `time` counts for all pictures of a request."""
         ...
 
     async def close(self) -> None:

@@ -68,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     header_s: Seconds = 10.0
     """Longest time for the request line and headers, seconds."""
     decode_s: Seconds = 5.0
-    """Longest time for decoding one picture, seconds; then its decoder process is killed and replaced."""
+    """Processor time for decoding all pictures of a request, seconds; a request that needs more is refused."""
     decode_child_bytes: Count = 768_000_000
     """Memory that decoding one picture may take, bytes."""
     decode_budget_bytes: Count = 512_000_000

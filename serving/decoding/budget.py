@@ -21,6 +21,11 @@ class ByteBudget:
         self._granted = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for memory."""
+        return len(self._waiting)
+
     @asynccontextmanager
     async def grant(self, num_bytes: int) -> AsyncIterator[None]:
         """Waits for memory, and returns it when the context ends."""

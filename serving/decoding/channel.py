@@ -20,7 +20,7 @@ class Channel(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.lost = asyncio.Event()
-        """Set once the child has ended, or has been disconnected because of an invalid message."""
+        """Set once the child has ended or is disconnected."""
         self._received = bytearray()
         self._replies: asyncio.Queue[Reply | None] = asyncio.Queue()
         self._transport: asyncio.Transport | None = None
@@ -57,9 +57,14 @@ class Channel(asyncio.Protocol):
         return reply
 
     def send(self, command: Command) -> None:
-        """Sends a command; does nothing if the connection has ended."""
-        if self._transport is not None:
-            self._transport.write(pack(command))
+        """Sends a command.
+
+        Raises:
+            ChildLost: The connection has ended.
+        """
+        if self.lost.is_set() or self._transport is None or self._transport.is_closing():
+            raise ChildLost("the child has ended")  # uvloop raises RuntimeError for a write to a closed transport
+        self._transport.write(pack(command))
 
     def close(self) -> None:
         """Closes the connection after pending data is sent; the child then exits."""
@@ -68,6 +73,7 @@ class Channel(asyncio.Protocol):
 
     def abort(self) -> None:
         """Closes the connection at once, without sending pending data."""
+        self.lost.set()  # asyncio calls `connection_lost` only later, and nobody may use the child until then
         if self._transport is not None:
             self._transport.abort()
 

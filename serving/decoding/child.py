@@ -24,7 +24,7 @@ from models.decode_cost import decode_cost
 from models.errors import PictureError, UnreadableImage
 from models.preprocess import InputSpec, picture_to_input
 from serving.cores import lower_priority
-from serving.decoding.messages import Command, Cost, Decode, Done, Failed, ReadHeader, Ready, Reply, pack, read_command
+from serving.decoding.messages import Command, Cost, Done, Failed, Ping, ReadHeader, Ready, Reply, pack, read_command
 from serving.decoding.shared_area import SharedArea
 
 _STATUS: Final = Path("/proc/self/status")
@@ -50,42 +50,34 @@ def _serve(service: socket.socket, decoder: "_Decoder") -> None:
     service.sendall(pack(Ready()))
     commands = service.makefile("rb")
     while (command := read_command(commands)) is not None:
-        reply = decoder.handle(command)
-        if reply is not None:
-            service.sendall(pack(reply))
+        service.sendall(pack(decoder.handle(command)))
         decoder.trim_memory()
 
 
 class _Decoder:
-    """Executes commands; holds at most one picture."""
+    """Executes commands; keeps nothing between them."""
 
     def __init__(self, area: SharedArea, child_bytes: int, seconds: float) -> None:
         self._area, self._child_bytes, self._seconds = area, child_bytes, seconds
-        self._held: tuple[bytes, InputSpec] | None = None
         self._used_bytes = 0
         self._malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
 
-    def handle(self, command: Command) -> Reply | None:
-        """Executes a command and returns its reply, if it has one."""
+    def handle(self, command: Command) -> Reply:
+        """Executes a command and returns its reply."""
+        if isinstance(command, Ping):
+            return Ready()
+        self._area.reserve(command.num_bytes)
+        data = self._area.read(command.num_bytes)
         if isinstance(command, ReadHeader):
-            return self._with_limits(lambda: self._read_header(command))
-        held, self._held = self._held, None
-        if isinstance(command, Decode) and held is not None:
-            return self._with_limits(lambda: self._decode(*held))
-        return None
+            return self._with_limits(lambda: Cost(decode_cost(data, command.spec).num_bytes))
+        self._used_bytes = command.memory_bytes
+        return self._with_limits(lambda: self._decode(data, command.spec))
 
     def trim_memory(self) -> None:
         """Returns memory to the system after a large picture; malloc kept up to 150 MB in measurements."""
-        if self._held is None and self._used_bytes > _TRIM_BYTES and self._malloc_trim is not None:
+        if self._used_bytes > _TRIM_BYTES and self._malloc_trim is not None:
             self._used_bytes = 0
             self._malloc_trim(0)
-
-    def _read_header(self, command: ReadHeader) -> Cost:
-        self._area.reserve(command.num_bytes)
-        data = self._area.read(command.num_bytes)
-        cost = decode_cost(data, command.spec)
-        self._held, self._used_bytes = (data, command.spec), cost.num_bytes
-        return Cost(cost.num_bytes)
 
     def _decode(self, data: bytes, spec: InputSpec) -> Done:
         pixels, picture = picture_to_input(data, spec)

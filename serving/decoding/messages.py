@@ -1,7 +1,7 @@
 """The messages between the service and a decoding child: MessagePack with a length prefix of four bytes.
 
-The service sends `ReadHeader` and receives the `Cost`. Once that much memory is granted it sends `Decode`, or `Discard`
-if the picture is no longer needed. The bytes and pixels of the picture are passed through a `SharedArea`.
+The service sends `ReadHeader` and receives the `Cost`. Once that much memory is granted it sends `Decode`. The child
+keeps nothing between commands. The bytes and pixels of the picture are passed through a `SharedArea`.
 """
 
 from typing import Annotated, BinaryIO, Final
@@ -18,7 +18,7 @@ _ERRORS: Final = {kind.code: kind for kind in (PictureError, UnsupportedFormat, 
 
 
 class ReadHeader(msgspec.Struct, frozen=True, tag=True):
-    """Command: copy the picture from the shared area and read its header."""
+    """Command: read the header of the picture in the shared area."""
 
     num_bytes: Natural
     """Size of the picture."""
@@ -26,15 +26,21 @@ class ReadHeader(msgspec.Struct, frozen=True, tag=True):
 
 
 class Decode(msgspec.Struct, frozen=True, tag=True):
-    """Command: decode the picture whose header was read, and write its pixels to the shared area."""
+    """Command: decode the picture in the shared area, and replace it there by its pixels."""
+
+    num_bytes: Natural
+    """Size of the picture."""
+    spec: InputSpec
+    memory_bytes: Natural
+    """Memory that is granted for the decode."""
 
 
-class Discard(msgspec.Struct, frozen=True, tag=True):
-    """Command without a reply: drop the picture whose header was read."""
+class Ping(msgspec.Struct, frozen=True, tag=True):
+    """Command: reply `Ready`."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The first message of a child, sent once it has started."""
+    """The first message of a child, sent once it has started; also the reply to `Ping`."""
 
 
 class Cost(msgspec.Struct, frozen=True, tag=True):
@@ -74,7 +80,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
         return kind(self.problem, value=self.value, limit=self.limit, remedy=self.remedy)
 
 
-Command = ReadHeader | Decode | Discard
+Command = ReadHeader | Decode | Ping
 Reply = Ready | Cost | Done | Failed
 _encoder: Final = msgspec.msgpack.Encoder()
 _command_decoder: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)

@@ -1,8 +1,9 @@
-"""A pool of decoding children: one picture per child, and a child that dies is replaced."""
+"""A pool of decoding children: one picture per child. A child that dies is replaced, and its picture is tried again."""
 
 import asyncio
-import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -14,12 +15,18 @@ from models.errors import InputError, PictureError, UnreadableImage
 from models.preprocess import InputSpec, sniff_format
 from serving.decoding.budget import ByteBudget
 from serving.decoding.channel import ChildLost
-from serving.decoding.process import ChildHangs, ChildProcess
+from serving.decoding.decode_time import DecodeTime
+from serving.decoding.process import ChildCrashed, ChildProcess, OutOfTime
 from serving.errors import NotReady, Overloaded, TooLarge
 from serving.metrics import Metrics
 
 _EXIT_GRACE_S: Final = 2.0  # an idle child exits within 0.1 s; a child that decodes takes longer
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 30.0  # between attempts to start a child
+_ATTEMPTS: Final = 2  # to decode a picture whose child is lost
+_PING_INTERVAL_S: Final = 1.0
+# How long a child may go on with a picture that nobody waits for. Its replacement takes 0.5 s of processor time to
+# start, so that it often costs less to let it finish than to kill it at once.
+_CANCEL_GRACE_S: Final = 1.0
 _Result = TypeVar("_Result")
 _log = structlog.get_logger(__name__)
 
@@ -34,7 +41,7 @@ class DecodeLimits(msgspec.Struct, frozen=True):
     child_bytes: int
     """Memory that a child may use in addition to what it uses when it has started, bytes."""
     seconds: float
-    """Time limit of each of the two steps, header and pixels; a child that exceeds it is killed."""
+    """Processor time for all pictures of a request."""
 
 
 class Decoded(NamedTuple):
@@ -93,23 +100,32 @@ class DecoderPool:
                 remedy="see the messages above, and free memory or processes",
             )
 
-    async def decode(self, data: bytes, spec: InputSpec) -> Decoded:
+    def decode_time(self, on_spent: Callable[[float], None] | None = None) -> DecodeTime:
+        """Returns the processor time for the pictures of one request; see `DecodeTime` for `on_spent`."""
+        return DecodeTime(self._limits.seconds, on_spent)
+
+    async def decode(self, data: bytes, spec: InputSpec, time: DecodeTime | None = None) -> Decoded:
         """Decodes a picture once a child and the memory are available.
 
-        If the caller is cancelled, a waiting decode is dropped; a running one finishes before the cancellation takes
-        effect.
+        If the child is lost, another one tries the picture once more. If the caller is cancelled, a waiting decode is
+        dropped; a running one has a second to finish before its child is killed.
+
+        Args:
+            data: The bytes of the picture.
+            spec: What the network expects.
+            time: The processor time for all pictures of the request; by default this is the only one.
 
         Raises:
-            PictureError: As in `models.preprocess.picture_to_input`; also if the child crashes, hangs or exceeds its
-                memory.
+            PictureError: As in `models.preprocess.picture_to_input`; also if the picture crashes two children, or
+                exceeds the memory or the time.
             Overloaded: The system has no memory for the picture.
             TooLarge: The picture has more bytes than the limits allow.
-            NotReady: `close` was called.
+            NotReady: `close` was called, or two children were lost for reasons outside the picture.
         """
         picture_format = "unknown"
         try:
             picture_format = sniff_format(data)
-            decoded = await self._decode_in_child(data, spec, picture_format)
+            decoded = await self._decode_or_retry(data, spec, picture_format, time or self.decode_time())
         except PictureError as error:
             self._metrics.decode_failure(error.code, picture_format)
             raise
@@ -125,19 +141,34 @@ class DecoderPool:
         await asyncio.gather(*self._supervisors, return_exceptions=True)
         self._supervisors.clear()
 
-    async def _decode_in_child(self, data: bytes, spec: InputSpec, picture_format: str) -> Decoded:
+    async def _decode_or_retry(self, data: bytes, spec: InputSpec, picture_format: str, time: DecodeTime) -> Decoded:
         if len(data) > self._limits.picture_bytes:
             limit = f"at most {self._limits.picture_bytes} bytes"
             raise TooLarge("the picture is too large", value=f"{len(data)} bytes", limit=limit)
-        started_at = time.perf_counter()
+        num_crashes = 0
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._decode_in_child(data, spec, time)
+            except OutOfTime:
+                raise _too_slow(picture_format, time.seconds) from None
+            except ChildLost as error:
+                num_crashes += isinstance(error, ChildCrashed)
+                _log.warning("decoder_lost", reason=error.code, detail=str(error), format=picture_format)
+            if self._is_closed:
+                raise _closed()
+        if num_crashes == _ATTEMPTS:
+            limit, remedy = "a complete, undamaged file", "send the original photograph again"
+            raise UnreadableImage(f"the {picture_format} picture crashes its decoder", limit=limit, remedy=remedy)
+        raise NotReady.with_retry("two processes that decoded the picture have ended", 1)
+
+    async def _decode_in_child(self, data: bytes, spec: InputSpec, time: DecodeTime) -> Decoded:
+        started_at = perf_counter()
         child = await self._acquire()
-        self._metrics.observe_stage("wait", time.perf_counter() - started_at)
+        self._metrics.observe_stage("wait", perf_counter() - started_at)
         try:
-            cost = await _finish_before_cancelling(child.read_header(data, spec))
+            cost = await _finish_before_cancelling(child.read_header(data, spec, time))
             async with self._budget.grant(cost.num_bytes):
-                done, pixels = await _finish_before_cancelling(child.decode(spec))
-        except ChildLost as error:
-            raise self._error_of(error, picture_format) from error
+                done, pixels = await _finish_before_cancelling(child.decode(data, spec, cost.num_bytes, time))
         except (MemoryError, OSError) as error:
             raise Overloaded("not enough memory for the picture", retry_after_s=1, remedy="try again later") from error
         finally:
@@ -152,22 +183,25 @@ class DecoderPool:
             if self._is_closed:
                 self._num_idle.release()  # wakes the next waiting decode
                 raise _closed()
-            if self._idle and (child := self._idle.pop()).is_alive:
-                return child
+            if self._idle:
+                child = self._idle.pop()
+                if await self._is_ready(child):
+                    return child
+
+    async def _is_ready(self, child: ChildProcess) -> bool:
+        """Whether a child that was idle can have a picture; one that was idle for long may be suspended."""
+        try:
+            if child.is_alive and perf_counter() - child.replied_at > _PING_INTERVAL_S / 2:
+                await child.ping()
+        except asyncio.CancelledError:
+            self._release(child)
+            raise
+        return child.is_alive
 
     def _release(self, child: ChildProcess) -> None:
         if child.is_alive:
             self._idle.append(child)  # last in, first out: the pages of this child are already mapped
             self._num_idle.release()
-
-    def _error_of(self, error: ChildLost, picture_format: str) -> UnreadableImage | NotReady:
-        if self._is_closed:
-            return _closed()
-        if isinstance(error, ChildHangs):
-            limit, remedy = f"at most {self._limits.seconds:g} seconds", "send a smaller version"
-            return UnreadableImage(f"the {picture_format} picture takes too long to decode", limit=limit, remedy=remedy)
-        limit, remedy = "a complete, undamaged file", "send the original photograph again"
-        return UnreadableImage(f"the {picture_format} picture crashed its decoder", limit=limit, remedy=remedy)
 
     async def _supervise(self, first_outcome: asyncio.Future[Exception | None]) -> None:
         """Keeps one child running until cancelled.
@@ -189,7 +223,7 @@ class DecoderPool:
         while True:
             try:
                 return await ChildProcess.start(limits.picture_bytes, limits.child_bytes, limits.seconds)
-            except (OSError, ChildLost) as error:
+            except (OSError, MemoryError, ChildLost) as error:
                 _log.warning("decoder_does_not_start", reason=str(error), next_attempt_s=retry_s)
                 _set_once(first_outcome, error)
             await asyncio.sleep(retry_s)
@@ -201,7 +235,12 @@ class DecoderPool:
         self._release(child)
         _set_once(first_outcome, None)
         try:
-            await child.wait()
+            while child.is_alive:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_PING_INTERVAL_S):
+                        await child.wait()
+                if not child.is_busy:
+                    await child.ping()
         finally:
             self._children.discard(child)
             self._idle = [other for other in self._idle if other is not child]
@@ -217,18 +256,28 @@ def _closed() -> NotReady:
     return NotReady.with_retry("the decoder processes are stopped", 1)
 
 
-async def _finish_before_cancelling(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-    """Awaits a coroutine; a cancellation takes effect only once the coroutine has finished.
+def _too_slow(picture_format: str, seconds: float) -> UnreadableImage:
+    return UnreadableImage(
+        f"the {picture_format} picture takes too long to decode",
+        limit=f"at most {seconds:g} seconds for all pictures of a request",
+        remedy="send a smaller version, or fewer pictures",
+    )
 
-    So a cancelled decode keeps its share of the budget until its memory is free, and no command is interrupted.
+
+async def _finish_before_cancelling(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    """Awaits a coroutine; a cancellation takes effect once the coroutine has finished, or after `_CANCEL_GRACE_S`.
+
+    So a cancelled decode keeps its share of the budget until its memory is free, and few commands are interrupted.
     """
-    task, cancelled = asyncio.create_task(coroutine), False
+    task, patience_s, cancelled = asyncio.create_task(coroutine), None, False
     try:
         while not task.done():
             try:
-                await asyncio.wait({task})
+                await asyncio.wait({task}, timeout=patience_s)
+                if cancelled:
+                    task.cancel()
             except asyncio.CancelledError:
-                cancelled = True
+                patience_s, cancelled = _CANCEL_GRACE_S, True
         if cancelled:
             if not task.cancelled():
                 task.exception()  # asyncio logs an exception that is never retrieved

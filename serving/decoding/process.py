@@ -3,20 +3,23 @@
 import asyncio
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from models.errors import PictureError
+from models.errors import BotanifyError
 from models.preprocess import InputSpec
 from serving.decoding.channel import Channel, ChildLost
-from serving.decoding.messages import Command, Cost, Decode, Discard, Done, Failed, ReadHeader, Ready
+from serving.decoding.decode_time import DecodeTime, processor_clock
+from serving.decoding.messages import Command, Cost, Decode, Done, Failed, Ping, ReadHeader, Ready, Reply
 from serving.decoding.shared_area import SharedArea
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -39,6 +42,21 @@ _KEEP_PAGES: Final = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHO
 _START_TIMEOUT_S: Final = 60.0  # 0.5 s in measurements; longer with a cold disk or on a busy machine
 _EXIT_GRACE_S: Final = 1.0  # how long a child that has closed its connection may take to exit
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.001, 0.05
+# A child with work that gets no processor time for this long is suspended or blocked. Even on a machine with a hundred
+# busy processes per core it gets some.
+_FROZEN_S: Final = 3.0
+_SHORTEST_WAIT_S: Final = 0.05  # between two looks at the processor time of a child
+# Signals that end a process because of what it did itself. Others, such as SIGKILL, are sent by people or by the kernel
+# when the memory of the machine is exhausted.
+_OWN_FAULTS: Final = {
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+}
 # Smaller pictures are copied on the event loop, in 0.3 ms at most. Larger ones take longer, because they touch new
 # pages.
 _LARGE_BYTES: Final = 8_000_000
@@ -48,9 +66,21 @@ _Reply = TypeVar("_Reply", Ready, Cost, Done)
 
 
 class ChildHangs(ChildLost):
-    """The child exceeds its time limit; `reset` kills it."""
+    """The child gets no processor time; `reset` kills it."""
 
     code = "child_hangs"
+
+
+class ChildCrashed(ChildLost):
+    """The child has ended because of what it did itself."""
+
+    code = "child_crashed"
+
+
+class OutOfTime(BotanifyError):
+    """The request has used up its `DecodeTime`; `reset` kills the child."""
+
+    code = "out_of_time"
 
 
 class ChildProcess:
@@ -60,12 +90,15 @@ class ChildProcess:
         process: The child.
         channel: The connection to it.
         area: The memory shared with it.
-        seconds: Time limit of one command.
     """
 
-    def __init__(self, process: "subprocess.Popen[bytes]", channel: Channel, area: SharedArea, seconds: float) -> None:
-        self._process, self._channel, self._area, self._seconds = process, channel, area, seconds
-        self._is_busy = self._holds_picture = False
+    def __init__(self, process: "subprocess.Popen[bytes]", channel: Channel, area: SharedArea) -> None:
+        self._process, self._channel, self._area = process, channel, area
+        self._clock = processor_clock(process.pid)
+        self._turn = asyncio.Lock()  # one command at a time: a ping, or a step of a picture
+        self._is_interrupted = False
+        self.replied_at = perf_counter()
+        """When the child last replied, on the clock of `time.perf_counter`."""
         self.decode_s = 0.0
         """Time that the child has worked on the current picture, seconds."""
 
@@ -87,10 +120,11 @@ class ChildProcess:
                 service_end.close()
                 area.close()
                 raise
-        child = cls(process, channel, area, seconds)
+        child = cls(process, channel, area)
         try:
-            await child._receive(Ready, _START_TIMEOUT_S)
-        except ChildLost:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                _expected(await channel.receive(), Ready)
+        except (ChildLost, TimeoutError):
             await child.stop(_EXIT_GRACE_S)
             raise ChildLost(f"exit status {child.exit_status}") from None
         except BaseException:
@@ -110,46 +144,55 @@ class ChildProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the child accepts commands."""
+        """Whether the child accepts commands; a suspended one does until a `ping`."""
         return not self._channel.lost.is_set()
 
-    async def read_header(self, data: bytes, spec: InputSpec) -> Cost:
-        """Passes a picture to the child and returns the memory that its decode needs.
+    @property
+    def is_busy(self) -> bool:
+        """Whether the child executes a command."""
+        return self._turn.locked()
+
+    async def read_header(self, data: bytes, spec: InputSpec, time: DecodeTime) -> Cost:
+        """Returns the memory that the decode of a picture needs.
 
         Raises:
             PictureError: The picture is refused.
-            ChildLost: The child has ended or exceeds its time limit.
+            ChildCrashed: The child has ended because of what it did itself.
+            ChildLost: The child has ended for another reason, or is suspended.
+            OutOfTime: The request has no time left.
         """
-        self.decode_s = 0.0
-        self._reserve(len(data))
-        if len(data) < _LARGE_BYTES:
-            self._area.write(data)
-        else:
-            await asyncio.to_thread(self._area.write, data)
-        cost = await self._request(ReadHeader(len(data), spec), Cost)
-        self._holds_picture = True
-        return cost
+        return await self._step(data, ReadHeader(len(data), spec), Cost, time)
 
-    async def decode(self, spec: InputSpec) -> tuple[Done, Pixels]:
-        """Decodes the picture whose header was read.
+    async def decode(self, data: bytes, spec: InputSpec, memory_bytes: int, time: DecodeTime) -> tuple[Done, Pixels]:
+        """Decodes a picture with the memory that is granted.
 
         Raises:
-            PictureError: The picture is refused.
-            ChildLost: The child has ended or exceeds its time limit.
+            As `read_header`.
         """
         shape = (3, spec.height, spec.width)
         self._reserve(4 * math.prod(shape))
-        self._holds_picture = False
-        done = await self._request(Decode(), Done)
+        done = await self._step(data, Decode(len(data), spec, memory_bytes), Done, time)
         return done, self._area.read_pixels(shape)
+
+    async def ping(self) -> None:
+        """Kills the child if it does not reply."""
+        async with self._turn:
+            try:
+                async with asyncio.timeout(_FROZEN_S):
+                    self._channel.send(Ping())
+                    _expected(await self._channel.receive(), Ready)
+                self.replied_at = perf_counter()
+            except (ChildLost, TimeoutError):
+                self.kill()
+            except asyncio.CancelledError:
+                self.kill()  # its reply would be taken for that to the next command
+                raise
 
     def reset(self) -> None:
         """Prepares the child for the next picture, or kills it if a command was interrupted."""
-        if self._is_busy:
+        if self._is_interrupted:
             self.kill()
-        elif self._holds_picture:
-            self._holds_picture = False
-            self._channel.send(Discard())
+        self.decode_s = 0.0
         self._area.release()
 
     async def wait(self) -> None:
@@ -168,7 +211,8 @@ class ChildProcess:
             async with asyncio.timeout(grace_s):
                 await self._wait_for_exit()
         except TimeoutError:
-            pass
+            self._process.kill()
+            await self._wait_for_exit()  # the kernel frees hundreds of megabytes; `wait` would block the event loop
         finally:
             self._process.kill()  # does nothing if it has exited
             self._process.wait()
@@ -185,30 +229,72 @@ class ChildProcess:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
-    async def _request(self, command: Command, kind: type[_Reply]) -> _Reply:
-        started, self._is_busy = time.perf_counter(), True
-        self._channel.send(command)
-        try:
-            reply = await self._receive(kind, self._seconds)
-        except PictureError:
-            self._is_busy = False
-            raise
-        finally:
-            self.decode_s += time.perf_counter() - started
-        self._is_busy = False
-        return reply
+    async def _step(self, data: bytes, command: Command, kind: type[_Reply], time: DecodeTime) -> _Reply:
+        """Passes a picture to the child, sends a command about it, and returns the reply."""
+        started = perf_counter()
+        async with self._turn:
+            try:
+                await self._write(data)
+                _require_time(time)
+                self._is_interrupted = True
+                with time.step(self._clock):
+                    self._channel.send(command)
+                    reply = await self._watch(time)
+                self._is_interrupted = not isinstance(reply, kind | Failed)
+                return _expected(reply, kind)
+            except (ChildHangs, ChildCrashed):
+                raise
+            except ChildLost as error:
+                if await self._has_crashed():
+                    raise ChildCrashed(f"exit status {self.exit_status}") from error
+                raise
+            finally:
+                self.replied_at = perf_counter()
+                self.decode_s += self.replied_at - started
 
-    async def _receive(self, kind: type[_Reply], seconds: float) -> _Reply:
-        try:
-            async with asyncio.timeout(seconds):
-                reply = await self._channel.receive()
-        except TimeoutError:
-            raise ChildHangs(f"no reply within {seconds:g} s") from None
-        if isinstance(reply, Failed):
-            raise reply.error()
-        if isinstance(reply, kind):
-            return reply
-        raise ChildLost(f"the child sent {type(reply).__name__} instead of {kind.__name__}")
+    async def _write(self, data: bytes) -> None:
+        self._reserve(len(data))
+        if len(data) < _LARGE_BYTES:
+            self._area.write(data)
+        else:
+            await asyncio.to_thread(self._area.write, data)
+
+    async def _watch(self, time: DecodeTime) -> Reply:
+        """Waits for the reply as long as the request has time and the child makes progress."""
+        clock_s, progress_at = self._clock(), perf_counter()
+        while True:
+            try:
+                async with asyncio.timeout(max(_SHORTEST_WAIT_S, min(time.lasts_s, _FROZEN_S))):
+                    return await self._channel.receive()
+            except TimeoutError:
+                last_s, clock_s, now = clock_s, self._clock(), perf_counter()
+            _require_time(time)
+            if clock_s > last_s:
+                progress_at = now
+            elif now - progress_at >= _FROZEN_S:
+                raise ChildHangs(f"no processor time for {_FROZEN_S:g} s")
+
+    async def _has_crashed(self) -> bool:
+        """Whether the child, which is lost, has ended because of what it did itself."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EXIT_GRACE_S):
+                await self._wait_for_exit()
+        status = self.exit_status
+        return status is not None and (status >= 0 or -status in _OWN_FAULTS)
+
+
+def _require_time(time: DecodeTime) -> None:
+    if time.left_s <= 0.0:
+        raise OutOfTime(f"more than {time.seconds:g} s of processor time")
+
+
+def _expected(reply: Reply, kind: type[_Reply]) -> _Reply:
+    """Returns a reply of the kind that was expected, or raises the error that it carries."""
+    if isinstance(reply, Failed):
+        raise reply.error()
+    if isinstance(reply, kind):
+        return reply
+    raise ChildCrashed(f"the child sent {type(reply).__name__} instead of {kind.__name__}")
 
 
 def _launch(stdin: socket.socket, descriptor: int, *arguments: str) -> "subprocess.Popen[bytes]":

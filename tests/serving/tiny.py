@@ -23,6 +23,7 @@ from models.candidates import conformal_table
 from models.preprocess import InputSpec, picture_to_input
 from models.rejection import FamiliarityTable, FeatureTable, PlantHead
 from models.taxonomy import Output, Taxon, Taxonomy
+from serving.decoding.decode_time import DecodeTime
 from serving.decoding.pool import Decoded
 
 SIDE_PX = 32
@@ -175,7 +176,10 @@ class InProcessDecoder:
     async def close(self):
         pass
 
-    async def decode(self, data, spec):
+    def decode_time(self):
+        return DecodeTime(5.0)
+
+    async def decode(self, data, spec, time=None):
         pixels, picture = await asyncio.to_thread(picture_to_input, data, spec)
         return Decoded(pixels, picture.width, picture.height, picture.format)
 

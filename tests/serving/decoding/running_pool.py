@@ -1,12 +1,14 @@
 """A decoder pool on an event loop of its own, for synchronous tests."""
 
 import asyncio
+import functools
 import os
 import signal
 import time
 from pathlib import Path
 
 import msgspec
+from PIL import Image
 
 from models.preprocess import InputSpec
 from serving.decoding.pool import DecodeLimits, DecoderPool
@@ -17,6 +19,12 @@ SPEC = InputSpec(height=32, width=32, train_px=32)
 SMALL = encode(scene(), "PNG")
 RESTARTS = 'botanify_restarts_total{part="decoder"}'
 LIMITS = DecodeLimits(picture_bytes=20_000_000, budget_bytes=512_000_000, child_bytes=512_000_000, seconds=20.0)
+
+
+@functools.cache
+def slow_picture():
+    """A picture that takes about a tenth of a second to decode."""
+    return encode(Image.new("L", (6_000, 6_000), 90), "PNG", compress_level=1)
 
 
 class RunningPool:

@@ -2,30 +2,60 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from models.errors import TooManyPixels, UnreadableImage
+from serving.decoding.decode_time import DecodeTime
 from tests.models.pictures import claiming_size, encode, foliage
-from tests.serving.decoding.running_pool import RESTARTS, SMALL, SPEC, RunningPool, memory, stop, value
+from tests.serving.decoding.running_pool import RESTARTS, SMALL, SPEC, RunningPool, memory, slow_picture, stop, value
 
 
-def test_hanging_child_is_killed_at_the_time_limit():
-    with RunningPool(1, seconds=0.3) as running:
+def test_picture_over_the_time_limit_is_refused_and_its_child_killed():
+    with RunningPool(1, seconds=0.02) as running:
         (pid,) = running.pids()
-        stop(pid)
-        started = time.monotonic()
-        with pytest.raises(UnreadableImage, match=r"takes too long to decode \(expected at most 0.3 seconds\)"):
-            running.decode(SMALL)
-        assert 0.3 <= time.monotonic() - started < 2
+        with pytest.raises(UnreadableImage) as refused:
+            running.decode(slow_picture())
+        assert str(refused.value) == (
+            "the PNG picture takes too long to decode (expected at most 0.02 seconds for all pictures of a request): "
+            "send a smaller version, or fewer pictures."
+        )
         running.wait_for_all(1)
         assert pid not in running.pids()
         assert value(running.metrics, RESTARTS) == 1
+
+
+def test_pictures_of_a_request_share_its_time():
+    with RunningPool(2) as running:
+        spent = []
+        whole = running.pool.decode_time(spent.append)
+        running.run(running.pool.decode(slow_picture(), SPEC, whole))
+        of_one = sum(spent)
+        assert 0 < of_one == pytest.approx(whole.seconds - whole.left_s)
+        shared = DecodeTime(2.5 * of_one)
+
+        async def five():
+            decodes = [running.pool.decode(slow_picture(), SPEC, shared) for _ in range(5)]
+            return await asyncio.gather(*decodes, return_exceptions=True)
+
+        outcomes = running.run(five())
+        assert UnreadableImage in {type(outcome) for outcome in outcomes}
+        assert shared.seconds - shared.left_s < 1.5 * shared.seconds
+
+
+def test_time_counts_only_while_a_child_works():
+    with RunningPool(1, seconds=0.3) as running:
+        (pid,) = running.pids()
+        stop(pid)
+        threading.Timer(1.0, os.kill, (pid, signal.SIGCONT)).start()
+        assert running.decode(SMALL).format == "PNG"
+        assert running.pids() == {pid}
 
 
 def test_picture_over_the_memory_limit_is_refused():
