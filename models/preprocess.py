@@ -8,7 +8,6 @@ Shapes: `hw3` is (height, width, RGB) uint8; `chw` is (RGB, height, width) float
 
 import io
 import math
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final, Literal
@@ -118,11 +117,19 @@ def sniff_format(data: bytes) -> str:
         if brands & _HEIF_BRANDS:
             return "HEIF"
     raise UnsupportedFormat(
-        "the bytes are not a picture in an accepted format",
-        value="nothing" if not data else f"bytes starting {data[:8]!r}",
+        "the file is not a picture in an accepted format",
+        value=_described(data[:32]),
         limit=SUPPORTED_FORMATS,
         remedy="send the original photograph",
     )
+
+
+def _described(start: bytes) -> str:
+    """Says for people what a file starts with that is no picture: text, or the first bytes in hexadecimal."""
+    if not start:
+        return "nothing"
+    is_text = all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in start)
+    return "text" if is_text else f"bytes starting {start[:8].hex(' ')}"
 
 
 @contextmanager
@@ -259,8 +266,7 @@ def _readable(name: str) -> Iterator[None]:
     except Exception as error:  # Pillow's plugins raise SyntaxError, ValueError, struct.error and others
         raise UnreadableImage(
             f"the {name} picture does not decode",
-            # Pillow's message names the stream by its address in memory, which does not help a user.
-            value=re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the bytes", str(error))[:120] or type(error).__name__,
+            # Without Pillow's message, which has addresses in memory and bytes as Python writes them.
             limit="a complete, undamaged file",
             remedy="send the original photograph again",
         ) from error

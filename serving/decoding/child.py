@@ -94,9 +94,9 @@ class _Decoder:
             return Failed.of(error)
         except MemoryError:
             return Failed.of(self._too_large())
-        except Exception as error:  # decoders raise many kinds of errors for damaged or hostile files
-            value, remedy = type(error).__name__, "send the original photograph again"
-            return Failed.of(UnreadableImage("the picture cannot be decoded", value=value, remedy=remedy))
+        except Exception:  # decoders raise many kinds of errors for damaged or hostile files
+            remedy = "send the original photograph again"
+            return Failed.of(UnreadableImage("the picture cannot be decoded", remedy=remedy))
 
     def _too_large(self) -> UnreadableImage:
         return UnreadableImage(
