@@ -52,6 +52,16 @@ class SourceView(msgspec.Struct, frozen=True):
     """Whether the licenses of those pictures allow commercial use."""
 
 
+class UploadLimits(msgspec.Struct, frozen=True):
+    """The most that one identify request may hold."""
+
+    num_pictures: int
+    picture_bytes: int
+    """Largest picture, bytes."""
+    request_bytes: int
+    """Largest request, bytes: all pictures, fields and headers of the form."""
+
+
 class ModelCard(msgspec.Struct, frozen=True):
     """What the bundle says about the model that answers."""
 
@@ -93,9 +103,11 @@ class ModelCard(msgspec.Struct, frozen=True):
     """Whether the metrics come from another manifest than that one."""
     warnings: tuple[str, ...]
     """A sentence for each thing that the bundle lacks, or that this version of the service ignores."""
+    limits: UploadLimits
+    """What the service accepts, so that a client can refuse a picture before it sends it."""
 
 
-def model_card(loaded: LoadedBundle) -> ModelCard:
+def model_card(loaded: LoadedBundle, limits: UploadLimits) -> ModelCard:
     """Builds the response of `/model`."""
     bundle, precision = loaded.bundle, loaded.precision
     record = bundle.record
@@ -123,6 +135,7 @@ def model_card(loaded: LoadedBundle) -> ModelCard:
         manifest_sha256=record.manifest_sha256,
         other_data=record.other_data,
         warnings=bundle.warnings,
+        limits=limits,
     )
 
 

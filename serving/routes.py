@@ -19,7 +19,7 @@ from serving.errors import ClientLeft, ReloadRefused, UnknownTaxon
 from serving.identify import Identifier
 from serving.loaded_bundle import LiveBundle
 from serving.metrics import Metrics
-from serving.model_card import ModelCard, model_card
+from serving.model_card import ModelCard, UploadLimits, model_card
 from serving.openapi import (
     ADMIN_KEY,
     OPTIONAL_KEY,
@@ -51,6 +51,11 @@ class IdentifyLimits(msgspec.Struct, frozen=True):
     body: BodyLimits
     deadline_s: float
     """Longest time from the complete upload to the answer, seconds."""
+
+    @property
+    def upload(self) -> UploadLimits:
+        """What `/model` says of them."""
+        return UploadLimits(self.body.num_pictures, self.body.picture_bytes, self.body.request_bytes)
 
 
 class RouteDependencies(msgspec.Struct, frozen=True):
@@ -181,7 +186,7 @@ def taxon(
 )
 def model(deps: NamedDependency[RouteDependencies]) -> ModelCard:
     """Describes the model that answers: its input, thresholds, figures, data sets and licenses."""
-    return model_card(deps.live_bundle.current)
+    return model_card(deps.live_bundle.current, deps.limits.upload)
 
 
 @post(
@@ -202,7 +207,7 @@ async def reload(request: AnyRequest, deps: NamedDependency[RouteDependencies]) 
     deps.access.authorize_admin(request.headers, _address(request))
     deps.readiness.require_warm()
     try:
-        return model_card(await deps.live_bundle.reload())
+        return model_card(await deps.live_bundle.reload(), deps.limits.upload)
     except InputError as error:
         raise ReloadRefused(error.problem, value=error.value, limit=error.limit, remedy=error.remedy) from error
 

@@ -10,14 +10,6 @@ import {
 
 const LIST_TITLES = { species: "All candidates", unknown_plant: "What it resembles most" };
 
-export function showProgress(numPictures) {
-  const clock = element("span", { className: "wait__clock", "aria-hidden": "true" });
-  const node = element("div", { className: "wait" },
-    element("span", { className: "wait__leaf", "aria-hidden": "true" }),
-    element("p", {}, `Looking at ${count(numPictures, "picture")} … `, clock));
-  return { node, tick: (milliseconds) => { clock.textContent = seconds(milliseconds); } };
-}
-
 /** Shows an answer; `model` describes the model that gave it, or is null if that is not known. */
 export function showAnswer(answer, model, elapsedMs) {
   const advice = adviceFor(answer);

@@ -2,13 +2,17 @@
 // either cancels the request and sends a new one.
 
 import { setUpSpeciesSearch, showModel } from "./about.js";
-import { showAnswer, showProgress } from "./answer.js";
+import { showAnswer } from "./answer.js";
 import { setUpChoice } from "./choice.js";
 import { count } from "./formats.js";
-import { modelOf, wantedCoverage } from "./model.js";
+import { refusal } from "./limits.js";
+import { currentModel, modelOf, wantedCoverage } from "./model.js";
 import { announceProblem, showProblem } from "./problem.js";
+import { showBusy, showProgress } from "./progress.js";
+import { retrySentence, waitBeforeRetry } from "./retry.js";
 import { announcement, choiceLabel } from "./sentences.js";
 import { identify, ServiceProblem } from "./service.js";
+import { shrunk } from "./shrink.js";
 import { setUpTray } from "./tray.js";
 
 const DEBOUNCE_MS = 350; // pictures added or removed in quick succession make one request
@@ -36,23 +40,62 @@ function onChoiceChanged() {
 
 async function requestAnswer(files, signal) {
   const progress = showProgress(files.length);
-  let clock = 0;
   render([progress.node], `Looking at ${count(files.length, "picture")}.`);
   try {
-    await debounce(signal);
-    const startMs = performance.now();
-    clock = setInterval(() => progress.tick(performance.now() - startMs), CLOCK_MS);
-    const answer = await identify(files, { coverage: await wantedCoverage(), taxa: choice.names() }, signal);
-    const elapsedMs = performance.now() - startMs;
+    await pause(DEBOUNCE_MS, signal);
+    const { answer, elapsedMs } = await answerTo(files, progress, signal);
     const model = await modelOf(answer);
     signal.throwIfAborted();
     render(showAnswer(answer, model, elapsedMs), announcement(answer, model));
   } catch (problem) {
-    if (signal.aborted) return;
-    showFailure(toServiceProblem(problem), files);
+    if (!signal.aborted) showFailure(toServiceProblem(problem), files);
+  }
+}
+
+/** Sends the pictures, and sends them again after a while if the service has no time for them. */
+async function answerTo(files, progress, signal) {
+  const pictures = await shrunk(files, signal);
+  const model = await currentModel();
+  const refused = refusal(pictures, model?.limits ?? null);
+  if (refused) throw new ServiceProblem(refused);
+  const wish = { coverage: wantedCoverage(model), taxa: choice.names() };
+  for (let numRetries = 0; ; numRetries += 1) {
+    try {
+      return await send(pictures, wish, progress, signal);
+    } catch (problem) {
+      const waitS = waitBeforeRetry(problem, numRetries);
+      if (signal.aborted || waitS === null) throw problem;
+      await countDown(problem, waitS, numRetries, signal);
+      render([progress.node], "The pictures are sent again.");
+    }
+  }
+}
+
+async function send(pictures, wish, progress, signal) {
+  const startMs = performance.now();
+  let clock = 0;
+  const onSent = (share) => {
+    progress.sent(share);
+    if (share === 1 && !clock) clock = setInterval(() => progress.looking(performance.now() - startMs), CLOCK_MS);
+  };
+  try {
+    onSent(0);
+    return { answer: await identify(pictures, wish, { signal, onSent }), elapsedMs: performance.now() - startMs };
   } finally {
     clearInterval(clock);
   }
+}
+
+/** Counts the seconds down until the pictures are sent again, or until the user wants that at once. */
+async function countDown(problem, waitS, numRetries, signal) {
+  const untilMs = performance.now() + waitS * 1000;
+  let busy;
+  const wanted = new Promise((resolve) => { busy = showBusy(problem, numRetries, resolve); });
+  const tick = () => busy.tick(Math.max(0, Math.ceil((untilMs - performance.now()) / 1000)));
+  tick();
+  render([busy.node], `${problem.title}. ${retrySentence(waitS, numRetries)}`);
+  const clock = setInterval(tick, CLOCK_MS);
+  await Promise.race([pause(waitS * 1000, signal), wanted]).finally(() => clearInterval(clock));
 }
 
 function showFailure(problem, files) {
@@ -70,9 +113,9 @@ function toServiceProblem(problem) {
   return new ServiceProblem({ title: "The answer could not be shown", detail, canRetry: false });
 }
 
-function debounce(signal) {
+function pause(milliseconds, signal) {
   return new Promise((resolve, reject) => {
-    const timer = setTimeout(resolve, DEBOUNCE_MS);
+    const timer = setTimeout(resolve, milliseconds);
     signal.addEventListener("abort", () => {
       clearTimeout(timer);
       reject(signal.reason);
@@ -80,9 +123,12 @@ function debounce(signal) {
   });
 }
 
+/** Shows elements in the answer panel; the focus stays in the panel if one of those that it replaces had it. */
 function render(nodes, sentence) {
+  const hadFocus = find("answer-body").contains(document.activeElement);
   find("answer-body").replaceChildren(...nodes);
   find("status").textContent = sentence;
+  if (hadFocus) find("answer").focus({ preventScroll: true });
 }
 
 setUpSpeciesSearch();

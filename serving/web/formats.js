@@ -27,6 +27,11 @@ export function seconds(milliseconds) {
   return `${(milliseconds / 1000).toFixed(milliseconds < 995 ? 2 : 1)} s`;
 }
 
+/** Formats a number of bytes: "20 MB", "1.3 MB", "640 kB"; `round` is how the last digit is rounded. */
+export function fileSize(numBytes, round = Math.round) {
+  return numBytes < 1e6 ? `${round(numBytes / 1e3)} kB` : `${round(numBytes / 1e5) / 10} MB`;
+}
+
 export function count(number, singular, plural = `${singular}s`) {
   return `${number.toLocaleString("en-US")} ${number === 1 ? singular : plural}`;
 }

@@ -19,9 +19,13 @@ export async function modelOf({ model }) {
   return isSame() ? known : null;
 }
 
+/** Returns the description of the model that runs, as it was when the page last looked, or null if there is none. */
+export async function currentModel() {
+  return known ?? loadModel().catch(() => null);
+}
+
 /** Returns the coverage to ask for, or null if the model has no table for sets of candidates. */
-export async function wantedCoverage() {
-  const model = known ?? await loadModel().catch(() => null);
+export function wantedCoverage(model) {
   const hasTable = Number.isInteger(model?.calibration?.num_uncalibrated_taxa);
   return hasTable ? COVERAGE : null;
 }

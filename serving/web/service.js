@@ -1,6 +1,8 @@
 // The service's HTTP API. Every failure becomes a ServiceProblem, with a title and a detail for people.
 
 import { storeKey, readKey } from "./key.js";
+import { secondsToWait } from "./retry.js";
+import { upload } from "./upload.js";
 
 export const MAX_PICTURES = 5; // in one request
 
@@ -9,9 +11,9 @@ const UNAUTHORIZED = 401;
 
 /** A failure with a title and a detail for people; `index` is the position of the refused picture, from 0. */
 export class ServiceProblem extends Error {
-  constructor({ title, detail = "", index = null, requestId = null, retryAfterS = null, canRetry = true, needsKey = false }) {
+  constructor({ title, detail = "", status = null, index = null, requestId = null, retryAfterS = null, canRetry = true, needsKey = false }) {
     super(detail || title);
-    Object.assign(this, { title, detail, index, requestId, retryAfterS, canRetry, needsKey });
+    Object.assign(this, { title, detail, status, index, requestId, retryAfterS, canRetry, needsKey });
   }
 }
 
@@ -20,13 +22,14 @@ export class ServiceProblem extends Error {
  *
  * @param coverage How often the set of candidates shall hold the right plant, or null for no set.
  * @param taxa Names that restrict the answer, unless there are none.
+ * @param onSent Called with the share of the pictures that has been sent, from 0 to 1.
  */
-export function identify(files, { coverage, taxa }, signal) {
+export function identify(files, { coverage, taxa }, { signal, onSent }) {
   const form = new FormData();
   if (coverage !== null) form.append("coverage", coverage);
   for (const name of taxa) form.append("taxa", name);
   for (const file of files) form.append("image", file, file.name || "picture");
-  return request("/identify", { method: "POST", body: form, signal });
+  return request("/identify", { body: form, signal, onSent }, upload);
 }
 
 export const describeModel = () => request("/model");
@@ -35,12 +38,12 @@ export function findSpecies(query, limit, signal) {
   return request(`/species?${new URLSearchParams({ q: query, limit })}`, { signal });
 }
 
-async function request(url, options = {}) {
+async function request(url, options = {}, send = fetch) {
   const key = readKey();
   const headers = { Accept: "application/json, application/problem+json", ...(key && { Authorization: `Bearer ${key}` }) };
   let response, body;
   try {
-    response = await fetch(url, { headers, ...options });
+    response = await send(url, { headers, ...options });
     body = await response.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -72,13 +75,13 @@ function unreachableProblem() {
 
 function problemOf(response, body) {
   const known = body !== null && typeof body === "object" ? body : {};
-  const retryAfterS = Number.parseInt(response.headers.get("Retry-After") ?? "", 10);
   return new ServiceProblem({
     title: known.title || `The service answered with status ${response.status}`,
     detail: known.detail || (known.title ? "" : "The response gives no reason. The log of the service may have more information."),
+    status: response.status,
     index: Number.isInteger(known.index) ? known.index : null,
     requestId: known.request_id ?? null,
-    retryAfterS: Number.isNaN(retryAfterS) ? null : retryAfterS,
+    retryAfterS: secondsToWait(response.headers.get("Retry-After"), Date.now()),
     canRetry: response.status >= 500 || TEMPORARY.has(response.status),
   });
 }

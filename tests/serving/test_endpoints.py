@@ -71,6 +71,11 @@ def test_model_describes_the_bundle(client):
     assert (card["manifest_sha256"], card["trained_commit"], card["other_data"]) == ("", "unknown", False)
 
 
+def test_model_says_what_the_service_accepts(start):
+    limits = start(max_picture_bytes=5_000, max_request_bytes=9_000).get("/model").json()["limits"]
+    assert limits == {"num_pictures": 5, "picture_bytes": 5_000, "request_bytes": 9_000}
+
+
 def test_what_the_bundle_lacks_is_logged_at_the_start(start, bundle_folder, tmp_path):
     older = shutil.copytree(bundle_folder, tmp_path / "older")
     record = json.loads((older / "bundle.json").read_text()) | {"format_version": 1}

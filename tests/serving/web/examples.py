@@ -18,6 +18,7 @@ MODEL = {
     "calibration": {"data": "flowers17, calibration split", "fitted": "2026-11-22", "num_plants": 150,
                     "num_pictures": 153, "num_negatives": 297, "num_uncalibrated_taxa": 0, "uncalibrated_taxa": [],
                     "ece": None},
+    "limits": {"num_pictures": 5, "picture_bytes": 20_000_000, "request_bytes": 60_000_000},
     "sources": [{"name": "flowers17", "num_pictures": 1088, "licenses": {"unknown": 1088}, "note": ""}],
 }  # fmt: skip
 

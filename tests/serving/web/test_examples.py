@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from serving.model_card import CalibrationFacts, ModelCard
+from serving.model_card import CalibrationFacts, ModelCard, UploadLimits
 from serving.schemas import Identification
 from tests.serving.web.examples import MODEL, STATES
 
@@ -17,3 +17,4 @@ def test_answer_has_exactly_the_fields_of_the_interface(state):
 def test_description_of_the_model_has_fields_of_the_interface():
     assert MODEL.keys() <= set(ModelCard.__struct_fields__)
     assert MODEL["calibration"].keys() == set(CalibrationFacts.__struct_fields__)
+    assert MODEL["limits"].keys() == set(UploadLimits.__struct_fields__)

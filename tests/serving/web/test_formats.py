@@ -37,3 +37,10 @@ def test_small_numbers_are_words(page, number, text):
 )
 def test_words_are_joined(page, words, text):
     assert page("formats.js", "joined", words) == text
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(640, "1 kB"), (640_000, "640 kB"), (1_250_000, "1.3 MB"), (20_000_000, "20 MB")]
+)
+def test_bytes_have_a_unit(page, num_bytes, text):
+    assert page("formats.js", "fileSize", num_bytes) == text

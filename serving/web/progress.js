@@ -1,0 +1,38 @@
+// Builds the answer panel while a request is on its way: pictures are made smaller and sent, the service answers or is busy.
+
+import { element } from "./elements.js";
+import { count, seconds } from "./formats.js";
+import { retrySentence } from "./retry.js";
+
+/**
+ * Shows how far a request is.
+ *
+ * @returns The element; sent(share) shows how much of the pictures has been sent, from 0 to 1; looking(milliseconds) how
+ *   long the service has had them.
+ */
+export function showProgress(numPictures) {
+  const pictures = count(numPictures, "picture");
+  const text = element("p", {}, `Preparing ${pictures} …`);
+  const clock = element("span", { className: "wait__clock", "aria-hidden": "true" });
+  const meter = element("progress", { className: "wait__sent", max: 1, value: 0, "aria-label": "Share of the pictures that has been sent" });
+  const show = (words, share, time) => {
+    text.textContent = words;
+    meter.value = share;
+    clock.textContent = time;
+  };
+  return {
+    node: element("div", { className: "wait" }, element("span", { className: "wait__leaf", "aria-hidden": "true" }), text, meter, clock),
+    sent: (share) => show(`Sending ${pictures} …`, share, `${Math.floor(share * 100)}%`),
+    looking: (milliseconds) => show(`Looking at ${pictures} …`, 1, seconds(milliseconds)),
+  };
+}
+
+/** Shows that the service is busy and when the pictures are sent again; tick(secondsLeft) counts down. */
+export function showBusy(problem, numRetries, onNow) {
+  const sentence = element("p", {});
+  const now = element("button", { className: "button button--quiet", type: "button", onclick: onNow }, "Try now");
+  return {
+    node: element("div", { className: "note problem" }, element("h3", {}, problem.title), sentence, now),
+    tick: (secondsLeft) => { sentence.textContent = retrySentence(secondsLeft, numRetries); },
+  };
+}

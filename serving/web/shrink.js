@@ -1,0 +1,56 @@
+// Makes large pictures smaller before they are sent: upright, in sRGB, and without EXIF, which may tell the place.
+
+const LARGE_BYTES = 2_000_000;
+const LONGEST_PX = 1600; // over three times the side that networks look at, at most 480 px
+const JPEG_QUALITY = 0.9;
+
+const isLarge = (file) => file.size > LARGE_BYTES;
+const shrunkFiles = new WeakMap(); // so that a picture is made smaller once, however often it is sent
+
+/** Returns the files to send; those that this browser cannot read stay as they are, since the service may read them. */
+export async function shrunk(files, signal) {
+  const sent = [];
+  for (const file of files) { // one at a time: 50 decoded megapixels take 200 MB
+    signal.throwIfAborted();
+    sent.push(isLarge(file) ? await smaller(file) : file);
+  }
+  return sent;
+}
+
+async function smaller(file) {
+  if (!shrunkFiles.has(file)) shrunkFiles.set(file, await redrawn(file).catch(() => file));
+  return shrunkFiles.get(file);
+}
+
+async function redrawn(file) {
+  const picture = await createImageBitmap(file, { imageOrientation: "from-image" });
+  try {
+    const blob = await jpegOf(drawn(picture));
+    return new File([blob], file.name, { type: blob.type });
+  } finally {
+    picture.close();
+  }
+}
+
+function drawn(picture) {
+  const canvas = document.createElement("canvas");
+  Object.assign(canvas, fitted(picture));
+  const context = canvas.getContext("2d");
+  context.imageSmoothingQuality = "high";
+  context.fillStyle = "white"; // the service, too, lays transparent pictures on white
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  return canvas;
+}
+
+function jpegOf(canvas) {
+  return new Promise((resolve, reject) => {
+    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("no memory for the picture"))), "image/jpeg", JPEG_QUALITY);
+  });
+}
+
+/** Returns a size of the same proportions whose longest side has at most 1,600 px; no picture becomes larger. */
+export function fitted({ width, height }) {
+  const scale = Math.min(1, LONGEST_PX / Math.max(width, height));
+  return { width: Math.max(1, Math.round(width * scale)), height: Math.max(1, Math.round(height * scale)) };
+}

@@ -1,0 +1,54 @@
+"""The page sends a request again that the service had no time for: twice, after the time that the service names."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+many = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+NOW_MS = 1_800_000_000_000  # 2027-01-15 08:00:00 UTC
+
+
+@pytest.fixture
+def wait(page):
+    return lambda status, retry_after_s=3, num_retries=0: page(
+        "retry.js", "waitBeforeRetry", {"status": status, "retryAfterS": retry_after_s}, num_retries
+    )
+
+
+@many
+@given(status=st.integers(400, 599), retry_after_s=st.none() | st.integers(0, 500), num_retries=st.integers(0, 4))
+def test_only_a_busy_service_is_asked_again_and_only_twice(wait, status, retry_after_s, num_retries):
+    seconds = wait(status, retry_after_s, num_retries)
+    is_asked_again = status in {429, 503} and num_retries < 2 and (retry_after_s or 0) <= 60
+    assert (seconds is not None) == is_asked_again
+    if seconds is not None and retry_after_s is not None:
+        assert seconds == max(1, retry_after_s)
+
+
+def test_response_without_a_time_has_a_short_one(wait):
+    assert wait(503, None) == 5
+
+
+def test_failure_that_is_no_response_is_not_repeated(wait):
+    assert wait(None) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("3", 3),
+        (" 120 ", 120),
+        ("Fri, 15 Jan 2027 08:00:30 GMT", 30),
+        ("Fri, 15 Jan 2027 07:00:00 GMT", 0),
+        (None, None),
+        ("", None),
+        ("soon", None),
+    ],
+)
+def test_time_to_wait_is_a_number_or_a_date(page, header, seconds):
+    assert page("retry.js", "secondsToWait", header, NOW_MS) == seconds
+
+
+def test_countdown_says_when_and_how_often(page):
+    assert page("retry.js", "retrySentence", 3, 0) == "The pictures are sent again in 3 s (attempt 2 of 3)."
+    assert page("retry.js", "retrySentence", 1, 1) == "The pictures are sent again in 1 s (attempt 3 of 3)."
