@@ -1,4 +1,4 @@
-"""Calls the functions of the page that need no document, in Node.js."""
+"""The page in Node.js, for its functions that need no document, and in a browser."""
 
 import json
 import shutil
@@ -6,6 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.serving.program import service
+from tests.serving.web.tab import VIEWS, StagedTab, Tab, chromium
 
 WEB = Path(__file__).resolve().parents[3] / "serving" / "web"
 
@@ -55,3 +58,46 @@ def page(tmp_path_factory):
     command = [node, folder / "driver.mjs"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield Page(process)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def running(browser, bundle_folder):  # `browser` comes first, so that no service is started in vain
+    """A service in a process of its own."""
+    with service(bundle_folder) as started:
+        yield started
+
+
+@pytest.fixture
+def new_page(browser):
+    """Opens empty pages."""
+    contexts = []
+
+    def open_one(view="wide"):
+        contexts.append(browser.new_context(**VIEWS[view], reduced_motion="reduce"))
+        return contexts[-1].new_page()
+
+    yield open_one
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def open_tab(new_page, client):
+    """Opens the page with answers that are made by hand."""
+    return lambda view="wide": StagedTab(new_page(view), client)
+
+
+@pytest.fixture
+def open_real_tab(new_page, running):
+    """Opens the page of the running service."""
+    return lambda view="wide": Tab(new_page(view), address_of(running))
+
+
+def address_of(running):
+    return "http://{}:{}".format(*running.address())

@@ -1,111 +1,11 @@
-"""The page in a real browser: every state of an answer, narrow and wide, light and dark, by keyboard, without faults.
-
-Run with Chromium and `pip install playwright axe-playwright-python`; `BOTANIFY_SCREENSHOTS=FOLDER` keeps pictures.
-"""
-
-import io
-import os
-import shutil
-from pathlib import Path
+"""The page in a real browser: every state of an answer, narrow and wide, light and dark, without faults."""
 
 import pytest
-from PIL import Image
 
 from tests.serving.web.examples import MODEL, SPECIES, STATES
+from tests.serving.web.tab import VIEWS, accessibility_faults, screenshot, scrolls_sideways
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
-
-ADDRESS = "http://botanify.test"
-SCREENSHOTS = os.environ.get("BOTANIFY_SCREENSHOTS")
-VIEWS = {
-    "wide": {"viewport": {"width": 1200, "height": 900}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1200, "height": 900}, "color_scheme": "dark"},
-    "narrow": {"viewport": {"width": 320, "height": 700}, "color_scheme": "light"},
-}
-
-
-def photograph(color):
-    stream = io.BytesIO()
-    Image.new("RGB", (400, 300), color).save(stream, "JPEG")
-    return stream.getvalue()
-
-
-PHOTOGRAPHS = [
-    {"name": f"{color}.jpg", "mimeType": "image/jpeg", "buffer": photograph(color)}
-    for color in ("green", "red", "blue")
-]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("needs Chromium; install it, on Debian with `apt-get install chromium`")
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="needs Playwright; `pip install playwright axe-playwright-python`"
-    )
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-class Tab:
-    """A tab that shows the page, whose `/identify` and `/model` give hand-made answers."""
-
-    def __init__(self, page, client):
-        self.page, self.model, self.answer, self.asked, self.faults = page, MODEL, SPECIES, [], []
-        page.on("console", lambda message: message.type == "error" and self.faults.append(message.text))
-        page.on("pageerror", lambda error: self.faults.append(str(error)))
-        page.route("**/*", lambda route: self._respond(route, client))
-        page.goto(ADDRESS)
-
-    def _respond(self, route, client):
-        path = route.request.url.removeprefix(ADDRESS)
-        assert path.startswith("/"), f"the page asks another host: {route.request.url}"
-        if path == "/model":
-            route.fulfill(json=self.model)
-        elif path.startswith("/identify"):
-            self.asked.append(route.request.post_data_buffer or b"")
-            route.fulfill(json=self.answer)
-        else:
-            response = client.get(path)
-            route.fulfill(status=response.status_code, headers=dict(response.headers), body=response.content)
-
-    def show(self, answer):
-        """Sends as many pictures as the answer tells of, and waits for the answer."""
-        self.answer = answer
-        self.page.set_input_files("#choose", PHOTOGRAPHS[: len(answer["images"])])
-        self.page.wait_for_selector(".verdict")
-        return self.page.inner_text("#answer")
-
-
-@pytest.fixture
-def open_tab(browser, client):
-    contexts = []
-
-    def open_one(view="wide"):
-        contexts.append(browser.new_context(**VIEWS[view], reduced_motion="reduce"))
-        return Tab(contexts[-1].new_page(), client)
-
-    yield open_one
-    for context in contexts:
-        context.close()
-
-
-def accessibility_faults(page):
-    package = pytest.importorskip("axe_playwright_python", reason="needs axe; `pip install axe-playwright-python`")
-    page.evaluate(next(Path(package.__file__).parent.glob("axe*.js")).read_text())
-    # axe measures no contrast over a gradient; the card's gradient is only the stripe at its top.
-    page.eval_on_selector_all(".verdict", "cards => cards.forEach((card) => { card.style.backgroundImage = 'none'; })")
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
-    return [(fault["id"], [node["html"] for node in fault["nodes"]]) for fault in found["violations"]]
-
-
-def screenshot(page, name):
-    if SCREENSHOTS:
-        Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=True)
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -116,7 +16,7 @@ def test_every_state_is_shown_without_faults(open_tab, state, view):
     screenshot(tab.page, f"{state}-{view}")
     for folded in tab.page.query_selector_all("#answer details"):
         folded.evaluate("details => { details.open = true; }")
-    assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "the page scrolls sideways"
+    assert not scrolls_sideways(tab.page)
     assert accessibility_faults(tab.page) == []
     assert tab.faults == []
 
