@@ -1,7 +1,6 @@
 """Builds the application from the settings. Only this module knows every component."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -139,31 +138,21 @@ def _lifespan(
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        tasks = {asyncio.create_task(_warm_up(live_bundle, decoder, on_failure))}
-
-        def reload() -> None:
-            task = asyncio.create_task(_reload(live_bundle))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-        on_sighup(asyncio.get_running_loop(), reload)
+        warm_up = asyncio.create_task(_warm_up(live_bundle, on_failure))
+        on_sighup(asyncio.get_running_loop(), live_bundle.request_reload)
         try:
             yield
         finally:
-            for task in tuple(tasks):
-                task.cancel()
-            await asyncio.gather(*tuple(tasks), return_exceptions=True)
-            live_bundle.close()
+            warm_up.cancel()
+            await asyncio.gather(warm_up, return_exceptions=True)
+            await live_bundle.close()
             await decoder.close()
 
     return lifespan
 
 
-async def _warm_up(
-    live_bundle: LiveBundle, decoder: PictureDecoder, on_failure: Callable[[Exception], None] | None
-) -> None:
+async def _warm_up(live_bundle: LiveBundle, on_failure: Callable[[Exception], None] | None) -> None:
     try:
-        await decoder.start()
         await live_bundle.warm_up()
     except Exception as error:  # ONNX Runtime raises errors of many types
         _log.error("warm_up_failed", error=str(error))
@@ -171,8 +160,3 @@ async def _warm_up(
             on_failure(error)
     else:
         _log.info("ready", scheduling=live_bundle.current.policy.describe())
-
-
-async def _reload(live_bundle: LiveBundle) -> None:
-    with contextlib.suppress(Exception):  # LiveBundle logs and counts the error and keeps the current bundle
-        await live_bundle.reload()

@@ -23,6 +23,7 @@ from serving.cores import available_cores
 from serving.decoding.decode_time import DecodeTime
 from serving.decoding.pool import Decoded
 from serving.errors import RunFailed
+from serving.memory import return_freed_memory
 from serving.metrics import Metrics
 from serving.parameters import Asked
 from serving.scheduling.networks import choose_policy, choose_precision, open_networks
@@ -204,41 +205,68 @@ class LiveBundle:
     ) -> None:
         self.current = first
         self._open_next, self._decoder, self._metrics = open_next, decoder, metrics
-        self._reload_lock = asyncio.Lock()
+        self._lock = asyncio.Lock()  # of the warm-up and of each reload
+        self._running: asyncio.Task[LoadedBundle] | None = None
+        self._pending: asyncio.Task[LoadedBundle] | None = None
         self.is_warm = False
 
     async def warm_up(self) -> None:
-        """Warms up the first bundle; from then on requests are accepted."""
-        await self.current.warm_up(self._decoder)
-        self._publish()
-        self.is_warm = True
+        """Starts the decoder and warms up the first bundle; from then on requests are accepted."""
+        async with self._lock:
+            await self._decoder.start()
+            await self.current.warm_up(self._decoder)
+            await run_in_daemon_thread(return_freed_memory)
+            self._publish()
+            self.is_warm = True
 
     async def reload(self) -> LoadedBundle:
         """Verifies, opens and warms up the bundle on disk, then replaces the current one with it.
 
-        Requests in progress finish with the bundle that they started with, which closes after the last of them.
+        One reload runs at a time, and at most one waits: all that are requested during a reload are one. Requests in
+        progress finish with the bundle that they started with, which closes after the last of them.
 
         Raises:
             InputError: The bundle on disk cannot be used; the current one stays.
         """
-        async with self._reload_lock:
+        return await asyncio.shield(self.request_reload())  # the others wait for it even if this caller leaves
+
+    def request_reload(self) -> "asyncio.Task[LoadedBundle]":
+        """Returns the task of the next reload, see `reload`; nobody has to await it, as its error is logged."""
+        if self._pending is None:
+            self._pending = asyncio.create_task(self._reload_next())
+            self._pending.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._pending
+
+    async def close(self) -> None:
+        """Ends the reloads and stops the workers; no further pictures are accepted."""
+        self.is_warm = False
+        reloads = [task for task in (self._running, self._pending) if task is not None]
+        for task in reloads:
+            task.cancel()
+        await asyncio.gather(*reloads, return_exceptions=True)
+        self.current.scheduler.close()
+
+    async def _reload_next(self) -> LoadedBundle:
+        async with self._lock:
+            # From now on a request needs another reload, because the files may change after this one has read them.
+            self._running, self._pending = self._pending, None
             try:
-                new = await self._load_next()
+                return await self._reload()
             except Exception as error:
                 self._metrics.reload("refused")
                 _log.error("reload_refused", error=" ".join(str(error).split())[:500])
                 raise
-            old, self.current = self.current, new
-            old.retire()
-            self._metrics.reload("swapped")
-            self._publish()
-            _log.info("reloaded", version=new.bundle.record.version, before=old.bundle.record.version)
-            return new
+            finally:
+                self._running = None
 
-    def close(self) -> None:
-        """Stops the workers; no further pictures are accepted."""
-        self.is_warm = False
-        self.current.scheduler.close()
+    async def _reload(self) -> LoadedBundle:
+        new = await self._load_next()
+        old, self.current = self.current, new
+        old.retire()
+        self._metrics.reload("swapped")
+        self._publish()
+        _log.info("reloaded", version=new.bundle.record.version, before=old.bundle.record.version)
+        return new
 
     async def _load_next(self) -> LoadedBundle:
         new: LoadedBundle = await run_in_daemon_thread(self._open_next)

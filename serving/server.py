@@ -93,7 +93,7 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(_FIRST_REQUEST_S / _FIRST_REQUEST_CHECKS)
 
 
-def on_sighup(loop: asyncio.AbstractEventLoop, reload: Callable[[], None]) -> None:
+def on_sighup(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> None:
     """Calls `reload` on SIGHUP, if the platform has that signal and this is the main thread."""
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         loop.add_signal_handler(signal.SIGHUP, reload)

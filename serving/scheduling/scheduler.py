@@ -5,6 +5,7 @@ All of its code except the runs themselves executes on the event loop, so no loc
 
 import asyncio
 import itertools
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ import structlog
 
 from models.session import NetworkOutput, NetworkSession
 from serving.errors import NotReady, RunFailed
+from serving.memory import return_freed_memory
 from serving.metrics import Metrics
 from serving.scheduling.policies import NextRun, RunMode, SchedulingPolicy, padded_batch_size
 from serving.scheduling.workers import Worker
@@ -77,7 +79,7 @@ class Scheduler:
         check_interval_s: float = _CHECK_INTERVAL_S,
     ) -> None:
         self.policy = policy
-        self._networks, self._metrics = networks, metrics
+        self._networks, self._metrics = dict(networks), metrics
         self._run_timeout_s, self._check_interval_s = run_timeout_s, check_interval_s
         self._queue: deque[_QueuedPicture] = deque()
         self._running: dict[Worker, _Run] = {}
@@ -148,18 +150,23 @@ class Scheduler:
             for picture in pictures:  # after a failure or a cancellation the other outputs are not needed
                 picture.output.cancel()
             self._drop_cancelled()
+            del pictures, picture  # an output holds its exception, whose traceback holds this frame
 
     def close(self) -> None:
-        """Drops the queued pictures; runs in flight finish."""
+        """Drops the queued pictures; the networks are freed when the runs in flight have finished."""
         self._is_closed = True
         for task in (self._monitor, self._check):
             if task is not None:
                 task.cancel()
+        self._monitor = self._check = None  # a cancelled task holds a traceback, whose frames hold this object
         for picture in self._queue:
             picture.output.cancel()
         self._drop_cancelled()
-        for worker in [*self._idle, *self._running]:
+        workers = [*self._idle, *self._running]
+        for worker in workers:
             worker.stop()
+        threading.Thread(target=_free, args=(self._networks, workers), name="free-networks", daemon=True).start()
+        self._networks = {}
 
     async def _warm_up_worker(self, worker: Worker, pixels: Array) -> list[Row]:
         """Returns the logits and features of the first picture of each run."""
@@ -262,7 +269,7 @@ class Scheduler:
     async def _check_network(self) -> bool:
         """Runs the warm-up picture in a thread of its own and returns whether the network is healthy."""
         assert self._warm_up_pixels is not None, "warm_up must be called first"
-        if self._has_hung_checks():
+        if self._is_closed or self._has_hung_checks():
             return False
         worker = Worker(asyncio.get_running_loop(), "health-check")
         self._check_workers.append(worker)
@@ -305,6 +312,14 @@ class Scheduler:
     def _add_worker(self) -> None:
         self._num_started += 1
         self._idle.append(Worker(asyncio.get_running_loop(), f"run-{self._num_started}"))
+
+
+def _free(networks: dict[RunMode, NetworkSession], workers: Iterable[Worker]) -> None:
+    """Frees the networks when the workers have ended; runs in a thread of its own."""
+    for worker in workers:
+        worker.join()
+    networks.clear()
+    return_freed_memory()
 
 
 def _network_failed() -> NotReady:

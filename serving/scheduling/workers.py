@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from serving.cores import lower_priority
@@ -56,23 +57,21 @@ class Worker:
 
     async def run(self, call: Callable[[], Any]) -> Any:
         """Runs a call in the thread and returns its result or raises its exception."""
-        future = self._loop.create_future()
-
-        def on_done(_worker: "Worker", result: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        self.submit(call, on_done)
-        return await future
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.submit(call, partial(_complete, future))
+        try:
+            return await future
+        finally:
+            del future  # it holds the exception, whose traceback holds this frame and thereby the call
 
     def stop(self) -> None:
         """Ends the thread after its current call. The callback of that call is no longer called."""
         self._is_stopped = True
         self._calls.put(None)
+
+    def join(self) -> None:
+        """Waits until the thread has ended; blocks the caller."""
+        self._thread.join()
 
     def _process_calls(self) -> None:
         lower_priority()
@@ -88,11 +87,21 @@ class Worker:
                 self._loop.call_soon_threadsafe(self._report, callback, result, error)
             except RuntimeError:  # the loop is closed
                 return
+            del result, error  # the traceback of the error holds this frame
 
     def _report(self, callback: Callback, result: Any, error: BaseException | None) -> None:
         self._started_at = None
         if not self._is_stopped:
             callback(self, result, error)
+
+
+def _complete(future: asyncio.Future[Any], _worker: Worker, result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 async def run_in_daemon_thread(call: Callable[[], Any]) -> Any:
