@@ -87,7 +87,7 @@ class Worker:
                 self._loop.call_soon_threadsafe(self._report, callback, result, error)
             except RuntimeError:  # the loop is closed
                 return
-            del result, error  # the traceback of the error holds this frame
+            del callback, result, error  # the traceback of the error holds this frame
 
     def _report(self, callback: Callback, result: Any, error: BaseException | None) -> None:
         self._started_at = None

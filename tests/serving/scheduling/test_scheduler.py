@@ -1,7 +1,9 @@
 """The scheduler, with a stand-in network that blocks, fails or kills its thread on request."""
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -266,6 +268,24 @@ def test_closed_scheduler_refuses_pictures():
             warm.scheduler.close()
             with pytest.raises(NotReady):
                 await warm.one(1.0)
+
+    run(test())
+
+
+def test_network_that_failed_is_freed_at_the_close_without_the_garbage_collector():
+    async def test():
+        gc.disable()
+        try:
+            async with WarmScheduler(DynamicBatchPolicy()) as warm:
+                warm.throughput.broken = True
+                for _ in range(3):
+                    with pytest.raises(NotReady):
+                        await warm.one(1.0)
+            freed = weakref.ref(warm.throughput)
+            del warm.throughput
+            await until(lambda: freed() is None)
+        finally:
+            gc.enable()
 
     run(test())
 

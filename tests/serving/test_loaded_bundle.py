@@ -1,0 +1,159 @@
+"""Reloads: one runs and one waits, and the network that was replaced is freed at once."""
+
+import asyncio
+import gc
+import weakref
+from contextlib import asynccontextmanager
+
+import pytest
+
+from models.errors import BundleError
+from serving.loaded_bundle import LiveBundle, open_bundle
+from serving.metrics import Metrics
+from tests.serving.tiny import FakeNetwork, InProcessDecoder
+
+
+class Opener:
+    """Opens the tiny bundle with a new fake network each time, and keeps weak references to the networks."""
+
+    def __init__(self, settings):
+        self.settings, self.metrics = settings, Metrics()
+        self.networks, self.error, self.hold, self.fails = [], None, False, False
+
+    def __call__(self):
+        if self.error is not None:
+            raise self.error
+        network = FakeNetwork()
+        network.fails = self.fails
+        if self.hold:
+            network.hold()
+        self.networks.append(weakref.ref(network))
+        return open_bundle(self.settings, self.metrics, network)
+
+    @property
+    def num_alive(self):
+        return sum(network() is not None for network in self.networks)
+
+
+@asynccontextmanager
+async def warm(opener):
+    live = LiveBundle(opener(), opener, InProcessDecoder(), opener.metrics)
+    try:
+        await live.warm_up()
+        yield live
+    finally:
+        await live.close()
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110  # the condition changes in another thread
+        await asyncio.sleep(0.001)
+
+
+def run(test):
+    asyncio.run(asyncio.wait_for(test, 60))
+
+
+def test_reloads_that_are_requested_during_one_become_one(settings):
+    async def test():
+        async with warm(opener := Opener(settings)) as live:
+            opener.hold = True
+            first = live.request_reload()
+            await until(lambda: len(opener.networks) == 2 and opener.networks[1]().entered.is_set())
+            others = [asyncio.create_task(live.reload()) for _ in range(60)]
+            await asyncio.sleep(0)
+            opener.hold = False
+            opener.networks[1]().free.set()
+            last = await asyncio.gather(*others)
+            assert len(opener.networks) == 3
+            assert set(last) == {live.current}
+            assert (await first) is not live.current
+
+    run(test())
+
+
+def test_client_that_leaves_does_not_end_the_reload_of_the_others(settings):
+    async def test():
+        async with warm(opener := Opener(settings)) as live:
+            opener.hold = True
+            leaving, staying = [asyncio.create_task(live.reload()) for _ in range(2)]
+            await until(lambda: len(opener.networks) == 2 and opener.networks[1]().entered.is_set())
+            leaving.cancel()
+            opener.networks[1]().free.set()
+            assert (await staying) is live.current
+
+    run(test())
+
+
+def test_refused_reload_is_told_to_each_that_waits_and_the_next_one_succeeds(settings):
+    async def test():
+        async with warm(opener := Opener(settings)) as live:
+            before, opener.error = live.current, BundleError("the bundle is damaged")
+            found = await asyncio.gather(live.reload(), live.reload(), return_exceptions=True)
+            assert [str(error) for error in found] == ["the bundle is damaged."] * 2
+            assert live.current is before
+            opener.error = None
+            assert (await live.reload()) is live.current is not before
+
+    run(test())
+
+
+def test_close_ends_a_reload_in_progress_and_the_one_that_waits(settings):
+    async def test():
+        async with warm(opener := Opener(settings)) as live:
+            opener.hold = True
+            running = live.request_reload()
+            await until(lambda: len(opener.networks) == 2 and opener.networks[1]().entered.is_set())
+            waiting = live.request_reload()
+            await live.close()
+            assert running.cancelled()
+            assert waiting.cancelled()
+            opener.networks[1]().free.set()
+
+    run(test())
+
+
+@pytest.fixture
+def no_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_replaced_network_is_freed_without_the_garbage_collector(settings):
+    async def test():
+        async with warm(opener := Opener(settings)) as live:
+            for _ in range(3):
+                await live.reload()
+            await until(lambda: opener.num_alive == 1)
+
+    run(test())
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_network_of_a_refused_reload_is_freed_without_the_garbage_collector(settings):
+    async def test():
+        async with warm(opener := Opener(settings)) as live:
+            opener.fails = True
+            before = live.current
+            await asyncio.wait([live.request_reload()])  # a caught exception would hold the network in its traceback
+            assert live.current is before
+            assert len(opener.networks) == 2
+            await until(lambda: opener.num_alive == 1)
+
+    run(test())
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_replaced_network_is_freed_when_its_last_request_has_ended(settings):
+    async def test():
+        async with warm(opener := Opener(settings)) as live:
+            with live.current.in_use():
+                await live.reload()
+                await asyncio.sleep(0.05)
+                assert opener.num_alive == 2
+            await until(lambda: opener.num_alive == 1)
+
+    run(test())
