@@ -193,7 +193,21 @@ def load_bundle(folder: Path) -> Bundle:
     Raises:
         BundleError: A file is missing or damaged, or two parts contradict each other; the message says which.
     """
-    folder = folder.resolve()
+    try:
+        return _load_bundle(folder.resolve())
+    except RecursionError as error:
+        raise BundleError.unreadable(folder / BUNDLE_FILE, "values that are nested too deeply") from error
+    except (OSError, RuntimeError) as error:  # RuntimeError: symbolic links in a circle
+        raise BundleError.unreadable(folder, error) from error
+
+
+def file_sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _load_bundle(folder: Path) -> Bundle:
     record, warnings = _read_record(folder)
     _verify_files(folder, record)
     taxonomy = read_json(folder / TAXA_FILE, Taxonomy)
@@ -202,12 +216,6 @@ def load_bundle(folder: Path) -> Bundle:
     unknown = sorted(set(record.parts) - KNOWN_PARTS)
     warnings += tuple(f"This version does not know the bundle part {part!r} and ignores it." for part in unknown)
     return Bundle(folder, record, taxonomy, warnings)
-
-
-def file_sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file in hex."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _require_plain_name(name: str) -> None:

@@ -58,11 +58,11 @@ def read_json(path: Path, kind: type[_Record]) -> _Record:
     """Reads another JSON file of a bundle.
 
     Raises:
-        BundleError: The file is damaged.
+        BundleError: The file cannot be read or is damaged.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, BotanifyError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, BotanifyError) as error:
         raise BundleError.unreadable(path, error) from error
 
 

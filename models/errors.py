@@ -73,7 +73,7 @@ class BundleError(InputError):
     code = "bad_bundle"
 
     @classmethod
-    def unreadable(cls, path: Path, error: Exception) -> "BundleError":
+    def unreadable(cls, path: Path, error: Exception | str) -> "BundleError":
         """Returns the error for a file of a bundle that cannot be read."""
         return cls(f"{path} cannot be read", value=error, remedy="fetch or export the bundle again")
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -185,6 +186,33 @@ def test_damaged_record_raises_nothing_but_bundle_errors(sealed):
 def test_file_that_is_not_a_record_is_refused(sealed, content):
     (sealed / BUNDLE_FILE).write_bytes(content)
     assert f"{BUNDLE_FILE} is not a bundle record" in refusal(sealed)
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs /proc/self/mem, which not even root can read")
+@pytest.mark.parametrize("name", [NETWORK, TAXA_FILE, BUNDLE_FILE])
+def test_file_that_cannot_be_read_is_refused(sealed, name):
+    (sealed / name).unlink()
+    (sealed / name).symlink_to("/proc/self/mem")
+    assert "cannot be read (got [Errno 5] Input/output error)" in refusal(sealed)
+
+
+def test_links_in_a_circle_are_refused(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    assert "cannot be read" in refusal(tmp_path / "a")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("depth", [100, 2_000, 100_000])
+def test_record_that_is_nested_too_deeply_is_refused(sealed, version, depth):
+    path, key = sealed / BUNDLE_FILE, '"deep": ' + "[" * depth + "]" * depth
+    path.write_text(
+        path.read_text().replace("{", f"{{{key},", 1).replace('"format_version": 2', f'"format_version": {version}')
+    )
+    if depth > 1_000:
+        assert "nested too deeply" in refusal(sealed)
+    else:
+        load_bundle(sealed)
 
 
 def test_missing_folder_is_named(tmp_path):
