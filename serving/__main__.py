@@ -11,11 +11,12 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import math
+import os
 import signal
 import socket
 from collections.abc import Sequence
 from types import FrameType
-from typing import Final
+from typing import Final, NoReturn
 
 import structlog
 import uvicorn
@@ -48,8 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         configure_logging()
         _serve(settings)
     except InputError as error:
-        print(f"botanify: {error}", file=sys.stderr)
-        sys.exit(1)
+        print(f"botanify: {error}", file=sys.stderr, flush=True)
+        _end_process(1)
+    _end_process(0)
 
 
 def _serve(settings: Settings) -> None:
@@ -105,7 +107,16 @@ def _url(listening: socket.socket) -> str:
 
 
 def _exit(_signal: int, _frame: FrameType | None) -> None:
-    sys.exit(0)
+    _end_process(0)
+
+
+def _end_process(code: int) -> NoReturn:
+    """Ends the process without the interpreter's own exit, which aborts it (code -6) during a reload.
+
+    The interpreter ends each daemon thread that comes back from a call, here from opening or running a network, and C++
+    code on the stack of that thread does not allow it.
+    """
+    os._exit(code)
 
 
 if __name__ == "__main__":

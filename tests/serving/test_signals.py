@@ -11,9 +11,11 @@ import psutil
 import pytest
 
 from models.bundle import load_bundle
-from tests.serving.program import service
+from tests.serving.program import ROOT, service
 from tests.serving.tiny import RED, WEIGHTS, images, jpeg, seal_tiny_bundle
 from training.registry.folder import CURRENT, Registry
+
+DEMONSTRATION = ROOT / "models" / "releases" / "flowers17"
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,21 @@ def test_second_sigterm_ends_the_process_at_once(live):
         running.process.send_signal(signal.SIGTERM)
         running.process.wait(20)
         assert time.monotonic() - start < 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+def test_sigterm_during_a_reload_exits_with_code_0(share):
+    """A thread that is inside ONNX Runtime must not abort the process when it ends."""
+    with service(DEMONSTRATION, "--num-decoders", "1") as running:
+        start = time.monotonic()
+        running.process.send_signal(signal.SIGHUP)
+        running.event("reloaded")
+        reload_s = time.monotonic() - start
+        running.process.send_signal(signal.SIGHUP)
+        time.sleep(share * reload_s)
+        assert running.stop() == 0, running.lines[-5:]
 
 
 def test_sighup_under_load_switches_the_bundle_without_mixing_answers(live, versions):
