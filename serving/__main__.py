@@ -1,7 +1,8 @@
 """The program `python -m serving`.
 
 On SIGTERM the service reports that it is not ready, keeps accepting requests for `--drain-s` seconds, finishes those in
-progress and exits with code 0. SIGINT does the same without the wait. SIGHUP reloads the bundle.
+progress and exits with code 0, `--shutdown-s` seconds after the signal at the latest. SIGINT does the same without the
+wait. SIGHUP reloads the bundle.
 """
 
 import sys
@@ -10,7 +11,6 @@ from pathlib import Path
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import math
 import os
 import signal
 import socket
@@ -62,7 +62,7 @@ def _serve(settings: Settings) -> None:
         server.should_exit = True
 
     service = create_app(settings, on_failure=stop)
-    server = DrainingServer(_server_config(service, settings), service.readiness, settings.drain_s)
+    server = DrainingServer(_server_config(service, settings), service.readiness, settings.drain_s, settings.shutdown_s)
     with _listen(settings.host, settings.port) as listening:
         _log.info("serving", url=_url(listening))
         server.run(sockets=[listening])
@@ -84,7 +84,8 @@ def _server_config(service: Service, settings: Settings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=forwarded_allow_ips(settings.trusted_proxies),
-        timeout_graceful_shutdown=math.ceil(settings.upload_s + settings.deadline_s) + 5,
+        timeout_graceful_shutdown=1,  # for requests that do not end even when DrainingServer cancels them
+        timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # asyncio's timers take fractions
     )
 
 

@@ -3,6 +3,7 @@
 It wraps Litestar's router, because Litestar's own middleware does not see requests that match no route.
 """
 
+import asyncio
 import re
 import time
 import uuid
@@ -13,8 +14,9 @@ import structlog
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.errors import ClientLeft
+from serving.errors import ClientLeft, NotReady
 from serving.metrics import Metrics
+from serving.problems import send_problem
 
 _VALID_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
@@ -52,7 +54,10 @@ class ObservabilityMiddleware:
             try:
                 with self._metrics.in_flight.track_inprogress():
                     await self._app(exchange.scope, receive, exchange.send)
-            finally:  # also if the server cancels the task at shutdown
+            except asyncio.CancelledError:  # the time for the shutdown is over
+                if not exchange.status:
+                    await send_problem(exchange.scope, receive, exchange.send, _cut_off())
+            finally:
                 self._record(exchange)
 
     def _record(self, exchange: "_Exchange") -> None:
@@ -121,6 +126,10 @@ class _Exchange:
         if not self._is_draining() or any(name.lower() == b"connection" for name, _ in headers):
             return []
         return [(b"connection", b"close")]
+
+
+def _cut_off() -> NotReady:
+    return NotReady("the service is shutting down", retry_after_s=1, remedy="send the request to another instance")
 
 
 def _request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Final
 import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
+from litestar.types import Receive, Scope, Send
 
 from models.errors import InputError
 from serving.errors import BadPicture, ClientLeft, RequestError, SlowBody, Unauthorized, Unavailable
@@ -59,6 +60,13 @@ def problem_response(request: Request[Any, Any, Any], error: Exception) -> Respo
         return _document(request, code, _FRAMEWORK_DETAILS[code], headers=_title_case_headers(error))
     _log.error("internal", exc_info=error)
     return _document(request, "internal", _FRAMEWORK_DETAILS["internal"])
+
+
+async def send_problem(scope: Scope, receive: Receive, send: Send, error: Exception) -> None:
+    """Answers a request with the problem document of an error, without a route."""
+    request = Request[Any, Any, Any](scope, receive, send)
+    response = problem_response(request, error).to_asgi_response(app=None, request=request)
+    await response(scope, receive, send)
 
 
 def problem_document(code: str, detail: str, request_id: str, index: int | None = None) -> Problem:

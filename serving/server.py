@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
@@ -14,7 +15,9 @@ import uvicorn
 from serving.readiness import Readiness
 
 _FIRST_REQUEST_S: Final = 1.0  # how long shutdown waits for the request of a connection that has just been opened
-_FIRST_REQUEST_CHECKS: Final = 20
+_CHECK_S: Final = 0.05
+_CUT_BEFORE_S: Final = 2.0  # how long before its end the shutdown cancels requests
+_LINGER_S: Final = 1.0  # time for clients to read the response to a canceled request; the rest is for closing
 
 _log = structlog.get_logger(__name__)
 
@@ -25,15 +28,20 @@ class DrainingServer(uvicorn.Server):
     A load balancer needs this time to notice. uvicorn alone would refuse connections at once. SIGINT, which comes from
     a keyboard, skips the wait. A second signal ends the process at once.
 
+    Then it finishes the requests in progress. Those that slow clients would stretch beyond `shutdown_s` are canceled;
+    `serving.middleware` answers them with 503.
+
     Args:
         config: uvicorn's configuration.
         readiness: Set to draining at the first signal.
         drain_s: How long to keep accepting connections, seconds.
+        shutdown_s: How long the shutdown may take in all, seconds from the first signal.
     """
 
-    def __init__(self, config: uvicorn.Config, readiness: Readiness, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, readiness: Readiness, drain_s: float, shutdown_s: float) -> None:
         super().__init__(config)
-        self._readiness, self._drain_s = readiness, drain_s
+        self._readiness, self._drain_s, self._shutdown_s = readiness, drain_s, shutdown_s
+        self._end_at: float | None = None  # on the clock of `time.monotonic`
         self._listening: list[socket.socket] = []
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
@@ -42,6 +50,7 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = self.force_exit = True
             return
         self._readiness.is_draining = True
+        self._end_at = time.monotonic() + self._shutdown_s
         _log.info("draining", signal=signal.Signals(sig).name)
         if sig == signal.SIGINT or self._drain_s == 0:
             self.should_exit = True
@@ -56,13 +65,14 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accepts the connections that clients have already opened, then shuts uvicorn down."""
+        """Accepts the connections that clients have already opened, finishes requests, then shuts uvicorn down."""
         for server in self.servers:
             server.close()
         for listening in self._listening:
             await self._accept_queued(listening)
             listening.close()
         await self._wait_for_first_requests()
+        await self._finish_requests()
         await super().shutdown(sockets)
 
     def _stop_accepting(self) -> None:
@@ -87,10 +97,37 @@ class DrainingServer(uvicorn.Server):
 
     async def _wait_for_first_requests(self) -> None:
         """Waits until each connection has begun its first request; uvicorn would close it as idle."""
-        for _ in range(_FIRST_REQUEST_CHECKS):
-            if all(connection.cycle is not None for connection in self.server_state.connections):  # type: ignore[union-attr]
-                return
-            await asyncio.sleep(_FIRST_REQUEST_S / _FIRST_REQUEST_CHECKS)
+
+        def have_begun() -> bool:
+            return all(connection.cycle is not None for connection in self.server_state.connections)  # type: ignore[union-attr]
+
+        await self._wait_until(have_begun, time.monotonic() + _FIRST_REQUEST_S)
+
+    async def _finish_requests(self) -> None:
+        """Waits until all connections have ended; cancels the requests that are left when the time is over."""
+        end_at = self._end_at or time.monotonic() + self._shutdown_s
+        for connection in tuple(self.server_state.connections):
+            connection.shutdown()
+        if await self._wait_until(self._has_no_connections, end_at - _CUT_BEFORE_S):
+            return
+        tasks = tuple(self.server_state.tasks)
+        _log.warning("shutdown_cut", num_requests=len(tasks), num_connections=len(self.server_state.connections))
+        for task in tasks:
+            task.cancel()
+        await self._wait_until(self._has_no_connections, time.monotonic() + _LINGER_S)
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()
+
+    def _has_no_connections(self) -> bool:
+        return not self.server_state.connections
+
+    async def _wait_until(self, is_done: Callable[[], bool], end_at: float) -> bool:
+        """Waits until a condition holds, a second signal arrives or the time is over; returns whether it held."""
+        while not is_done():
+            if self.force_exit or time.monotonic() >= end_at:
+                return False
+            await asyncio.sleep(_CHECK_S)
+        return True
 
 
 def on_sighup(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> None:

@@ -75,6 +75,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Memory that all decodes in progress may take, bytes; a picture that needs more is decoded alone."""
     drain_s: SecondsOrZero = 5.0
     """How long requests are still accepted after SIGTERM, seconds, so that a load balancer notices the shutdown."""
+    shutdown_s: Seconds = 25.0
+    """Longest time from SIGTERM to the exit, seconds. Requests that are left two seconds before the end get 503.
+    Kubernetes kills after 30 s."""
+    keep_alive_s: Seconds = 75.0
+    """How long an idle connection is kept open, seconds; longer than the 60 s of most load balancers, so that they and
+    not the service close it."""
     api_keys: str = ""
     """API keys, one per line or separated by commas: NAME HASH [admin], as `python -m serving.access.keys NAME` prints
     them. Without any keys here or in a file, no key is needed."""
@@ -104,9 +110,17 @@ def load_settings(arguments: Sequence[str] | None = None, environment: Mapping[s
     settings = tyro.cli(Settings, default=defaults, args=arguments, prog="python -m serving")
     try:
         # tyro does not check the ranges; msgspec does when it converts.
-        return msgspec.convert(msgspec.structs.asdict(settings), Settings)
+        settings = msgspec.convert(msgspec.structs.asdict(settings), Settings)
     except msgspec.ValidationError as error:
         raise InputError("a flag is out of range", value=error, remedy="see python -m serving --help") from error
+    if settings.drain_s >= settings.shutdown_s:
+        raise InputError(
+            "the setting drain_s leaves no time to finish requests",
+            value=f"{settings.drain_s:g} s",
+            limit=f"less than shutdown_s, which is {settings.shutdown_s:g} s",
+            remedy="lower --drain-s or raise --shutdown-s",
+        )
+    return settings
 
 
 def find_bundle(settings: Settings, releases: Path = RELEASES) -> Path:

@@ -36,7 +36,9 @@ class App:
         if content is not None:
             headers = [(b"content-length", str(len(content)).encode())]
             await send({"type": "http.response.start", "status": 413 if path == "/early" else 200, "headers": headers})
-            await send({"type": "http.response.body", "body": content})
+            pieces = [content[start : start + 1_000_000] for start in range(0, len(content), 1_000_000)] or [b""]
+            for number, piece in enumerate(pieces, start=1):
+                await send({"type": "http.response.body", "body": piece, "more_body": number < len(pieces)})
 
     async def read(self, scope, receive):
         num_bytes, more = 0, True
@@ -54,16 +56,20 @@ class App:
 @contextmanager
 def serve(app):
     """Serves the application; gives the address."""
-    config = uvicorn.Config(
-        app,
-        http=make_protocol(HEADER_S, DRAIN_S),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=1,
+    with run(uvicorn.Server(config(app, HEADER_S, DRAIN_S, timeout_keep_alive=KEEP_ALIVE_S))) as address:
+        yield address
+
+
+def config(app, header_s, drain_s, **options):
+    http = make_protocol(header_s, drain_s)
+    return uvicorn.Config(
+        app, http=http, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1, **options
     )
-    server = uvicorn.Server(config)
+
+
+@contextmanager
+def run(server):
+    """Runs a server in a thread; gives its address."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -71,7 +77,7 @@ def serve(app):
             yield listening.getsockname()
         finally:
             server.should_exit = True
-            thread.join(10)
+            thread.join(60)
     assert not thread.is_alive()
 
 

@@ -65,6 +65,13 @@ def test_the_only_released_bundle_is_found(tmp_path):
         find_bundle(Settings(), tmp_path)
 
 
+def test_drain_leaves_time_for_the_rest_of_the_shutdown():
+    assert load_settings(["--drain-s", "24"], {}).shutdown_s == 25
+    assert load_settings(["--drain-s", "60", "--shutdown-s", "61"], {"BOTANIFY_SHUTDOWN_S": "5"}).drain_s == 60
+    with pytest.raises(InputError, match="less than shutdown_s, which is 25 s"):
+        load_settings(["--drain-s", "25"], {})
+
+
 def cgroup(tmp_path, files, own="0::/\n"):
     for name, content in files.items():
         path = tmp_path / "cgroup" / name

@@ -110,7 +110,7 @@ def test_sigterm_under_load_loses_no_request_and_leaves_no_process(live):
 
 
 def test_second_sigterm_ends_the_process_at_once(live):
-    with service(live, "--drain-s", "60") as running:
+    with service(live, "--drain-s", "60", "--shutdown-s", "90") as running:
         running.process.send_signal(signal.SIGTERM)
         running.event("draining")
         start = time.monotonic()

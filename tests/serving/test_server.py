@@ -1,0 +1,87 @@
+"""The shutdown, with clients that are slow: through a real socket, without signals."""
+
+import json
+import signal
+import socket
+import time
+from contextlib import contextmanager
+
+import structlog
+
+from serving.metrics import Metrics
+from serving.middleware import ObservabilityMiddleware
+from serving.readiness import Readiness
+from serving.server import DrainingServer
+from tests.serving.raw_http import POST, App, config, receive_all, receive_one, responses, run
+
+UPLOAD = POST + b"Content-Length: 1000000\r\n\r\n"
+
+
+class Running:
+    """A server that has been told to stop, as by SIGTERM."""
+
+    def __init__(self, shutdown_s):
+        self.app, self.metrics = App(), Metrics()
+        readiness = Readiness(is_warm=lambda: True, is_healthy=lambda: True)
+        wrapped = ObservabilityMiddleware(self.app, self.metrics, lambda: readiness.is_draining)
+        self.server = DrainingServer(config(wrapped, 60, 60), readiness, 0, shutdown_s)
+
+    @contextmanager
+    def connected(self, *pieces):
+        """Connects, sends the pieces, and stops the server once it has taken the request up."""
+        with run(self.server) as address, socket.create_connection(address, timeout=60) as connection:
+            for piece in pieces:
+                connection.sendall(piece)
+            wait_until(lambda: any(connection.cycle for connection in self.connections()))
+            self.server.handle_exit(signal.SIGTERM, None)
+            yield connection
+
+    def connections(self):
+        return tuple(self.server.server_state.connections)
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_slow_upload_is_cut_off_with_a_problem_document():
+    running = Running(shutdown_s=2.2)
+    with structlog.testing.capture_logs() as lines, running.connected(UPLOAD, b"a") as connection:
+        head, _, document = receive_all(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"connection: close" in head
+    assert json.loads(document)["code"] == "not_ready"
+    assert b'botanify_refusals_total{code="not_ready"} 1.0' in running.metrics.text()
+    [cut] = [line for line in lines if line["event"] == "shutdown_cut"]
+    assert (cut["num_requests"], cut["num_connections"]) == (1, 1)
+    [request] = [line for line in lines if line["event"] == "request"]
+    assert (request["status"], request["code"]) == (503, "not_ready")
+
+
+def test_download_that_is_not_read_is_cut_off(caplog):
+    running = Running(shutdown_s=2.2)
+    with running.connected(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
+        wait_until(lambda: not running.connections())
+        assert len(receive_all(connection)) < 30_000_000
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_request_in_progress_is_finished():
+    with Running(shutdown_s=60).connected(POST + b"Content-Length: 2\r\n\r\na") as connection:
+        connection.sendall(b"b")
+        [(status, echo)] = responses(receive_all(connection))
+    assert (status, json.loads(echo)["num_bytes"]) == (200, 2)
+
+
+def test_idle_connection_does_not_delay_the_end():
+    running = Running(shutdown_s=60)
+    with run(running.server) as address, socket.create_connection(address, timeout=60) as connection:
+        connection.sendall(b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n")
+        receive_one(connection)
+        start = time.monotonic()
+        running.server.handle_exit(signal.SIGTERM, None)
+        assert receive_all(connection) == b""
+        assert time.monotonic() - start < 30
