@@ -5,8 +5,10 @@ All of its code except the runs themselves executes on the event loop, so no loc
 
 import asyncio
 import itertools
+import math
 import threading
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -38,8 +40,8 @@ _log = structlog.get_logger(__name__)
 class _QueuedPicture:
     """One picture and the future of its logits and features."""
 
-    def __init__(self, pixels: Array, *, alone: bool, output: "asyncio.Future[Row]") -> None:
-        self.pixels, self.alone, self.output = pixels, alone, output
+    def __init__(self, pixels: Array, rank: float, *, alone: bool, output: "asyncio.Future[Row]") -> None:
+        self.pixels, self.rank, self.alone, self.output = pixels, rank, alone, output
         self.queued_at = time.perf_counter()
         self.has_failed = False
         """Whether a run with this picture failed; the picture is then retried in a run of its own."""
@@ -119,13 +121,16 @@ class Scheduler:
         self._monitor = asyncio.create_task(self._monitor_workers())
         return _stack(itertools.chain.from_iterable(rows))
 
-    async def run(self, inputs: Sequence[Array], *, alone: bool = False) -> NetworkOutput:
+    async def run(
+        self, inputs: Sequence[Array], ranks: Sequence[float] | None = None, *, alone: bool = False
+    ) -> NetworkOutput:
         """Returns the logits and features of some pictures.
 
         If the caller is cancelled, pictures whose run has not started are dropped.
 
         Args:
             inputs: At least one picture, shape (3, height, width), normalized.
+            ranks: The place of each picture in the queue: the lowest comes first; by default, 0 for all.
             alone: Whether the service works on no other pictures.
 
         Returns:
@@ -141,8 +146,12 @@ class Scheduler:
             raise _network_failed()
         loop = asyncio.get_running_loop()
         alone = alone and len(inputs) == 1
-        pictures = [_QueuedPicture(pixels, alone=alone, output=loop.create_future()) for pixels in inputs]
-        self._queue.extend(pictures)
+        pictures = [
+            _QueuedPicture(pixels, rank, alone=alone, output=loop.create_future())
+            for pixels, rank in zip(inputs, ranks or [0.0] * len(inputs), strict=True)
+        ]
+        for picture in pictures:
+            insort(self._queue, picture, key=lambda queued: queued.rank)
         self._start_runs()
         try:
             return _stack(await asyncio.gather(*(picture.output for picture in pictures)))
@@ -250,7 +259,7 @@ class Scheduler:
                 self._failing.add(task)  # asyncio holds only weak references to tasks
                 task.add_done_callback(self._failing.discard)
         for picture in retried:
-            picture.has_failed = True
+            picture.has_failed, picture.rank = True, -math.inf
         self._queue.extendleft(reversed(retried))
 
     async def _fail(self, picture: _QueuedPicture) -> None:

@@ -7,6 +7,8 @@ import weakref
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models.session import NetworkOutput
 from serving.errors import NotReady, RunFailed
@@ -313,5 +315,20 @@ def test_close_finishes_runs_in_flight_and_drops_the_queue():
                 await others[0]
             warm.throughput.unblocked.set()
             assert warm.throughput.batches == [[1.0]]
+
+    run(test())
+
+
+@given(ranks=st.lists(st.integers(0, 3), min_size=1, max_size=6))
+def test_pictures_run_in_the_order_of_their_ranks_and_equal_ones_as_they_came(ranks):
+    async def test():
+        async with WarmScheduler(CpuPolicy(1)) as warm:
+            await warm.fill()
+            queued = [asyncio.create_task(warm.one(float(10 + at), ranks=[rank])) for at, rank in enumerate(ranks)]
+            await asyncio.sleep(0)
+            warm.throughput.unblocked.set()
+            await asyncio.gather(*queued)
+            in_order = sorted(range(len(ranks)), key=lambda at: ranks[at])
+            assert warm.throughput.batches[1:] == [[float(10 + at)] for at in in_order]
 
     run(test())
