@@ -1,21 +1,25 @@
 """Admission control: a request that cannot be answered in time is refused before its body is read.
 
-The expected wait of a request is the number of pictures ahead of it, times the measured seconds per picture.
+The expected wait of a request is the number of pictures ahead of it, times the measured seconds per picture. Clients
+take turns, so of the pictures of another client no more are ahead than the client has itself, and one.
 """
 
+import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
 
 from serving.errors import Overloaded
 from serving.metrics import Metrics
+from serving.shares import Holdings, Presence, Turns
 
 _SMOOTHING: Final = 0.1  # weight of the newest answer: the average follows a change within about twenty answers
-# An upload counts as one picture for this long. A slow one then counts as none until it is complete, so that it does
-# not keep other requests out.
+# An upload counts as one picture from its first byte, for this long. A slow one then counts as none until it is
+# complete, so that it does not keep other requests out.
 _UPLOAD_COUNTS_S: Final = 1.0
 _MIN_QUEUE: Final = 7  # pictures that may always be ahead, so that even a slow machine serves eight clients
 
@@ -29,19 +33,24 @@ class Pace:
 
     def __init__(self, seconds_per_picture: float = 0.2) -> None:
         self.seconds_per_picture = seconds_per_picture
-        self._last_answer_at = 0.0
+        self._last_end_at = 0.0
 
-    def record_answer(self, num_pictures: int, start: float, now: float) -> None:
-        """Updates the average with one answer.
+    def record_end(self, num_pictures: int, start: float, now: float, *, answered: bool) -> None:
+        """Updates the average with one request whose work has ended.
+
+        A request without an answer can only raise the average: if its pictures were refused at once, that says nothing
+        about others, but if they kept the service busy for long, it does.
 
         Args:
             num_pictures: Pictures in the request.
             start: When its work could start, on the clock of `time.monotonic`.
-            now: When it was answered.
+            now: When it ended.
+            answered: Whether it got an answer.
         """
-        busy_s = now - max(start, self._last_answer_at)
-        self._last_answer_at = now
-        self.seconds_per_picture += _SMOOTHING * (busy_s / num_pictures - self.seconds_per_picture)
+        seconds = (now - max(start, self._last_end_at)) / num_pictures
+        if answered or seconds > self.seconds_per_picture:
+            self._last_end_at = now
+            self.seconds_per_picture += _SMOOTHING * (seconds - self.seconds_per_picture)
 
 
 class AdmissionLimits(msgspec.Struct, frozen=True):
@@ -53,22 +62,32 @@ class AdmissionLimits(msgspec.Struct, frozen=True):
     """Most bytes of uploads at the same time; a single request may exceed it."""
     wait_s: float
     """Longest expected wait, seconds; a wait behind seven pictures or fewer is always accepted."""
+    num_decoders: int = 1
+    """Pictures decoded at the same time."""
+    client_share: float = 1.0
+    """Share of the requests, the bytes and the decoders that a client may have while it is not alone."""
 
 
 class AdmittedRequest:
     """An identify request between its admission and its response."""
 
-    def __init__(self, num_bytes: int, now: float) -> None:
-        self.num_bytes, self.arrived_at = num_bytes, now
+    def __init__(self, client: str, now: float) -> None:
+        self.client, self.arrived_at = client, now
+        self.has_begun = False
+        """Whether a part of its body has arrived."""
         self.num_pictures: int | None = None
         """None until the body has been read."""
         self.work_start = now
+        self.ranks: Sequence[float] = ()
+        """When the work on each picture should start, on the clock of `time.monotonic`; the lowest comes first."""
+        self.revocation = asyncio.timeout(None)
+        """Cancels the request when it has to give way to another client."""
 
     def num_pictures_expected(self, now: float) -> int:
         """Returns how many pictures the request adds to the work; an upload in its first second counts as one."""
         if self.num_pictures is not None:
             return self.num_pictures
-        return int(now - self.arrived_at < _UPLOAD_COUNTS_S)
+        return int(self.has_begun and now - self.arrived_at < _UPLOAD_COUNTS_S)
 
 
 class Admission:
@@ -84,70 +103,122 @@ class Admission:
         self._limits, self._metrics = limits, metrics
         self.pace = pace or Pace()
         self._admitted: set[AdmittedRequest] = set()
+        self._presence = Presence()
+        self._requests = Holdings[AdmittedRequest](limits.num_requests, limits.client_share)
+        self._bytes = Holdings[AdmittedRequest](limits.num_bytes, limits.client_share)
+        self.decoding = Turns(limits.num_decoders, limits.client_share, self._is_alone)
+        """The order in which pictures are decoded."""
 
     @property
     def num_pictures(self) -> int:
         """Pictures of all admitted requests whose bodies have been read."""
         return sum(request.num_pictures or 0 for request in self._admitted)
 
-    @contextmanager
-    def enter(self, num_bytes: int) -> Iterator[AdmittedRequest]:
+    @asynccontextmanager
+    async def enter(self, client: str) -> AsyncIterator[AdmittedRequest]:
         """Admits a request until the context ends.
 
         Args:
-            num_bytes: Size of its body, or the most that it can be.
+            client: Who sends it: requests of the same client share what it may have.
 
         Raises:
-            Overloaded: The request could not be answered in time.
+            Overloaded: The request could not be answered in time, or it had to give way to another client.
         """
-        now = time.monotonic()
-        self._require_room(num_bytes, now)
-        request = AdmittedRequest(num_bytes, now)
-        self._admitted.add(request)
-        self._metrics.admitted.set(len(self._admitted))
+        request = self._admit(client)
         try:
-            yield request
+            async with request.revocation:
+                yield request
+        except TimeoutError:
+            if request.revocation.expired():
+                raise _overloaded(0.0) from None
+            raise
         finally:
-            self._admitted.discard(request)
-            self._metrics.admitted.set(len(self._admitted))
+            self._release(request)
 
-    def start_work(self, request: AdmittedRequest, num_pictures: int, num_bytes: int, deadline_s: float) -> None:
+    def hold(self, request: AdmittedRequest, num_bytes: int) -> None:
+        """Notes that a part of a request's body has arrived.
+
+        Raises:
+            Overloaded: There is no memory for it.
+        """
+        if num_bytes and request in self._admitted:
+            self._make_room(self._bytes, request, num_bytes)
+            self._bytes.take(request, num_bytes)
+            request.has_begun = True
+
+    def start_work(self, request: AdmittedRequest, num_pictures: int, deadline_s: float) -> None:
         """Accepts the work of a request whose body has been read.
 
         Args:
             request: The request.
             num_pictures: How many pictures it has.
-            num_bytes: Total size of its pictures.
             deadline_s: Seconds from now until its deadline.
 
         Raises:
             Overloaded: The pictures ahead and its own would take longer than the deadline.
         """
         now = time.monotonic()
-        num_ahead = self._num_pictures_ahead(now, request)
-        expected_s = (num_ahead + num_pictures) * self.pace.seconds_per_picture
-        if expected_s > deadline_s and num_ahead:
+        waits_s = self._expected_waits_s(request, num_pictures, now)
+        expected_s = waits_s[-1] + self.pace.seconds_per_picture
+        if expected_s > deadline_s and waits_s[0]:
             raise _overloaded(expected_s - deadline_s)
-        request.num_pictures, request.num_bytes, request.work_start = num_pictures, num_bytes, now
+        request.num_pictures, request.work_start = num_pictures, now
+        request.ranks = [now + wait_s for wait_s in waits_s]
 
-    def record_answer(self, request: AdmittedRequest) -> None:
-        """Updates the pace with an answered request."""
+    def end_work(self, request: AdmittedRequest, *, answered: bool) -> None:
+        """Updates the pace with a request whose work, if it was started, has ended."""
         if request.num_pictures:
-            self.pace.record_answer(request.num_pictures, request.work_start, time.monotonic())
+            self.pace.record_end(request.num_pictures, request.work_start, time.monotonic(), answered=answered)
 
-    def _require_room(self, num_bytes: int, now: float) -> None:
-        wait_s = self._num_pictures_ahead(now) * self.pace.seconds_per_picture
+    def _admit(self, client: str) -> AdmittedRequest:
+        now = time.monotonic()
+        request = AdmittedRequest(client, now)
+        self._presence.see(client, now)
+        wait_s = self._expected_waits_s(request, 1, now)[0]
         longest_s = max(self._limits.wait_s, _MIN_QUEUE * self.pace.seconds_per_picture)
-        held_bytes = sum(request.num_bytes for request in self._admitted)
         if wait_s > longest_s:
             raise _overloaded(wait_s - longest_s)
-        if len(self._admitted) >= self._limits.num_requests or (
-            held_bytes and held_bytes + num_bytes > self._limits.num_bytes
-        ):
-            raise _overloaded(wait_s)
+        self._make_room(self._bytes, request, 0)
+        self._make_room(self._requests, request, 1)
+        self._requests.take(request, 1)
+        self._admitted.add(request)
+        self._metrics.admitted.set(len(self._admitted))
+        return request
 
-    def _num_pictures_ahead(self, now: float, request: AdmittedRequest | None = None) -> int:
-        return sum(other.num_pictures_expected(now) for other in self._admitted if other is not request)
+    def _release(self, request: AdmittedRequest) -> None:
+        self._admitted.discard(request)
+        self._requests.release(request)
+        self._bytes.release(request)
+        self._metrics.admitted.set(len(self._admitted))
+
+    def _make_room(self, holdings: Holdings[AdmittedRequest], request: AdmittedRequest, amount: int) -> None:
+        """Makes room for a request to take more of something, if need be at the cost of the client that has the most.
+
+        Raises:
+            Overloaded: Its own client has its share, or is the one that has the most.
+        """
+        if holdings.exceeds_share(request, amount) and not self._is_alone(request.client):
+            raise _overloaded(0.0)
+        while holdings.is_full(request, amount):
+            other = holdings.first_to_give_up(request, amount)
+            if other is None:
+                raise _overloaded(0.0)
+            self._release(other)
+            other.revocation.reschedule(0.0)
+
+    def _is_alone(self, client: str) -> bool:
+        return self._requests.clients <= {client} and self._presence.is_alone(client, time.monotonic())
+
+    def _expected_waits_s(self, request: AdmittedRequest, num_pictures: int, now: float) -> list[float]:
+        """Returns how long each of the next pictures of a request would wait, seconds, if clients take turns."""
+        ahead: Counter[str] = Counter()
+        for other in self._admitted - {request}:
+            ahead[other.client] += other.num_pictures_expected(now)
+        own = ahead.pop(request.client, 0)
+        return [
+            (place + sum(min(num, place + 1) for num in ahead.values())) * self.pace.seconds_per_picture
+            for place in range(own, own + num_pictures)
+        ]
 
 
 def _overloaded(wait_s: float) -> Overloaded:

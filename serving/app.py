@@ -109,12 +109,22 @@ def _decoder_pool(settings: Settings, metrics: Metrics) -> DecoderPool:
         child_bytes=settings.decode_child_bytes,
         seconds=settings.decode_s,
     )
-    return DecoderPool(settings.num_decoders or available_cores(), limits, metrics)
+    return DecoderPool(_num_decoders(settings), limits, metrics)
+
+
+def _num_decoders(settings: Settings) -> int:
+    return settings.num_decoders or available_cores()
 
 
 def _admission_limits(settings: Settings) -> AdmissionLimits:
     default = _MAX_REQUESTS_ON_GPU if settings.provider == "cuda" else _MAX_REQUESTS_ON_CPU
-    return AdmissionLimits(settings.max_requests or default, settings.max_held_bytes, settings.max_wait_s)
+    return AdmissionLimits(
+        settings.max_requests or default,
+        settings.max_held_bytes,
+        settings.max_wait_s,
+        num_decoders=_num_decoders(settings),
+        client_share=settings.client_share,
+    )
 
 
 def _body_limits(settings: Settings) -> BodyLimits:

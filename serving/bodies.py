@@ -91,19 +91,6 @@ async def read_body(content_type: str, content_length: str | None, receive: Rece
         raise _too_slow(limits) from None
 
 
-def expected_bytes(headers: Mapping[str, str], limits: BodyLimits) -> int:
-    """Returns the most bytes that the body can have: its declared length or its limit, whichever is smaller.
-
-    Args:
-        headers: The request's headers, with lower-case names.
-        limits: Largest size of a body.
-    """
-    is_form, _ = _parse_content_type(headers.get("content-type", ""))
-    max_bytes = limits.request_bytes if is_form else limits.picture_bytes
-    declared = headers.get("content-length", "")
-    return min(_number(declared), max_bytes) if _is_number(declared) else max_bytes
-
-
 def _parse_content_type(content_type: str) -> tuple[bool, str]:
     """Returns whether the body is a form, and its boundary."""
     kind, options = parse_options_header(content_type)

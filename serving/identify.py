@@ -89,8 +89,8 @@ class Identifier:
         """
         disconnected = asyncio.ensure_future(client_left)
         try:
-            self._admission.start_work(request, len(pictures), sum(map(len, pictures)), deadline_s)
-            pending = self._start(pictures, asked)
+            self._admission.start_work(request, len(pictures), deadline_s)
+            pending = self._start(request, pictures, asked)
             try:
                 await asyncio.wait(
                     {pending.task, disconnected}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED
@@ -98,15 +98,15 @@ class Identifier:
                 answer = self._outcome(pending, disconnected, deadline_s)
             finally:
                 pending.task.cancel()
+                self._admission.end_work(request, answered=_has_answer(pending.task))
         finally:
             disconnected.cancel()
-        self._admission.record_answer(request)
         self._metrics.verdict(answer.plant.verdict.rank)
         return answer
 
-    def _start(self, pictures: Sequence[bytes], asked: Asked) -> _PendingAnswer:
+    def _start(self, request: AdmittedRequest, pictures: Sequence[bytes], asked: Asked) -> _PendingAnswer:
         pending = _PendingAnswer()
-        pending.task = asyncio.create_task(self._answer(pending, pictures, asked))
+        pending.task = asyncio.create_task(self._answer(pending, request, pictures, asked))
         self._tasks.add(pending.task)  # asyncio keeps only weak references, and the task may outlive its request
         pending.task.add_done_callback(self._tasks.discard)
         return pending
@@ -123,23 +123,37 @@ class Identifier:
             remedy="try again later, or with fewer or smaller pictures",
         )
 
-    async def _answer(self, pending: _PendingAnswer, pictures: Sequence[bytes], asked: Asked) -> Answer:
+    async def _answer(
+        self, pending: _PendingAnswer, request: AdmittedRequest, pictures: Sequence[bytes], asked: Asked
+    ) -> Answer:
         with self._live_bundle.current.in_use() as loaded:
             question, warnings = loaded.question(asked)
-            decoded = await self._decode_all(pictures, loaded)
+            decoded = await self._decode_all(request, pictures, loaded)
             pending.stage = "run"
             alone = self._admission.num_pictures == 1
-            output = await loaded.scheduler.run([picture.pixels for picture in decoded], alone=alone)
+            pixels = [picture.pixels for picture in decoded]
+            output = await loaded.scheduler.run(pixels, request.ranks, alone=alone)
             with self._metrics.stage("rank"):
                 plant = loaded.answer(output, question)
             sizes = tuple(PictureSize(picture.width, picture.height) for picture in decoded)
             return Answer(loaded.bundle, plant, question, sizes, warnings)
 
-    async def _decode_all(self, pictures: Sequence[bytes], loaded: LoadedBundle) -> list[Decoded]:
+    async def _decode_all(
+        self, request: AdmittedRequest, pictures: Sequence[bytes], loaded: LoadedBundle
+    ) -> list[Decoded]:
         """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
         time = self._decoder.decode_time()
-        calls = (self._decoder.decode(data, loaded.spec, time) for data in pictures)
+
+        async def decode(data: bytes, rank: float) -> Decoded:
+            async with self._admission.decoding.take(request.client, rank):
+                return await self._decoder.decode(data, loaded.spec, time)
+
+        calls = map(decode, pictures, request.ranks)
         return _all_decoded(await asyncio.gather(*calls, return_exceptions=True))
+
+
+def _has_answer(task: asyncio.Task[Answer]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:

@@ -1,7 +1,7 @@
 """The routes of the service. They read requests, call the components and write responses."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -11,10 +11,10 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from models.errors import InputError
-from serving.access.control import AccessControl
+from serving.access.control import AccessControl, Client
 from serving.access.deadlines import preferred_deadline
-from serving.admission import Admission
-from serving.bodies import Body, BodyLimits, expected_bytes, read_body, unknown_warnings
+from serving.admission import Admission, AdmittedRequest
+from serving.bodies import Body, BodyLimits, read_body, unknown_warnings
 from serving.errors import ClientLeft, ReloadRefused, UnknownTaxon
 from serving.identify import Identifier
 from serving.loaded_bundle import LiveBundle
@@ -92,15 +92,15 @@ async def identify(
     Send them as `multipart/form-data` with the field `image` repeated, or one picture as the whole body.
     """
     # Everything up to admission runs before the body is read, so that a refusal is cheap.
-    _authorize(deps.access, request)
+    client = _authorize(deps.access, request)
     deps.readiness.require_warm()
     query = request.query_params.dict()
     asked = parse_parameters(query)
     deps.live_bundle.current.question(asked)  # refuses names that it does not know
     longest_s = deps.limits.deadline_s
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), longest_s)
-    with deps.admission.enter(expected_bytes(request.headers, deps.limits.body)) as admitted:
-        body = await _read(request, deps.limits.body, deps.metrics)
+    async with deps.admission.enter(client.identity) as admitted:
+        body = await _read(request, admitted, deps)
         if body.fields:
             asked = parse_parameters(body.fields | query)
         answer = await deps.identifier.identify(
@@ -243,25 +243,29 @@ def route_handlers() -> list[ControllerRouterHandler]:
     return [identify, species, taxon, model, reload, live, ready, metrics_text, page, static_files()]
 
 
-def _authorize(access: AccessControl, request: AnyRequest) -> None:
+def _authorize(access: AccessControl, request: AnyRequest) -> Client:
     """Checks the API key and the rate, and notes the key's name for the log line."""
     client = access.authorize(request.headers, _address(request))
     request.scope["state"]["client"] = client.name
+    return client
 
 
 def _address(request: AnyRequest) -> str | None:
     return request.client.host if request.client else None
 
 
-async def _read(request: AnyRequest, limits: BodyLimits, metrics: Metrics) -> Body:
-    headers = request.headers
+async def _read(request: AnyRequest, admitted: AdmittedRequest, deps: RouteDependencies) -> Body:
+    async def receive() -> Mapping[str, Any]:
+        message: Mapping[str, Any] = await request.receive()
+        deps.admission.hold(admitted, len(message.get("body", b"")))
+        return message
+
+    content_type, content_length = request.headers.get("content-type", ""), request.headers.get("content-length")
     try:
-        with metrics.stage("read"):
-            return await read_body(
-                headers.get("content-type", ""), headers.get("content-length"), request.receive, limits
-            )
+        with deps.metrics.stage("read"):
+            return await read_body(content_type, content_length, receive, deps.limits.body)
     except ClientLeft:
-        metrics.cancellation("read")
+        deps.metrics.cancellation("read")
         raise
 
 

@@ -19,6 +19,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
 SecondsOrZero = Annotated[float, msgspec.Meta(ge=0.0)]
+Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 Rate = Annotated[float, msgspec.Meta(gt=0.0)]
 
 
@@ -55,10 +56,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_requests: Count | None = None
     """Identify requests accepted at the same time, uploads included; by default 64, or 512 on a GPU."""
     max_held_bytes: Count = 256_000_000
-    """Memory for uploads, bytes; a request that would need more is refused before it is read."""
+    """Memory for uploads, bytes. They count as they arrive; what would need more is refused."""
     max_wait_s: Seconds = 1.0
     """Longest expected wait of a request, seconds; one that would wait longer is refused before it is read.
     A wait behind seven pictures or fewer is always accepted."""
+    client_share: Share = 0.5
+    """Share of --max-requests, --max-held-bytes and --num-decoders that a client may use while other clients are there;
+    a client alone may use everything."""
     deadline_s: Seconds = 10.0
     """Longest time from the complete upload to the answer, seconds; a client can shorten it with `Prefer: wait=`."""
     upload_s: Seconds = 60.0

@@ -22,6 +22,8 @@ class Client(msgspec.Struct, frozen=True):
     name: str
     """Name of its API key; empty where the service requires none."""
     is_admin: bool
+    identity: str
+    """Tells clients apart: by their API key, or else by their address."""
 
 
 class AccessControl:
@@ -56,17 +58,19 @@ class AccessControl:
             Unauthorized: The service requires a key, and the request has no valid one.
             RateLimited: The client has used up its rate.
         """
+        by_address = f"address {client_network(address)}"
         if self._keys is None:
-            self._limit_address(address)
-            return Client("", is_admin=False)
+            self._limit(by_address)
+            return Client("", is_admin=False, identity=by_address)
         secret = _secret(headers)
         key = None if secret is None else self._keys.find(secret)
         if key is None:
-            self._limit_address(address)
+            self._limit(by_address)
             problem = "an API key is required" if secret is None else "the API key is not valid for this service"
             raise Unauthorized(problem, remedy=_SEND_A_KEY)
-        self._limit(f"key {key.name}")
-        return Client(key.name, key.is_admin)
+        by_key = f"key {key.name}"
+        self._limit(by_key)
+        return Client(key.name, key.is_admin, identity=by_key)
 
     def authorize_admin(self, headers: Headers, address: str | None) -> Client:
         """Checks an admin call, which always requires an admin key.
@@ -76,7 +80,7 @@ class AccessControl:
             RateLimited: The client has used up its rate.
         """
         if self._keys is None or not self._keys.has_admin:
-            self._limit_address(address)
+            self._limit(f"address {client_network(address)}")
             raise Unauthorized("this call requires an admin key, and the service has none", remedy=_MAKE_AN_ADMIN_KEY)
         client = self.authorize(headers, address)
         if not client.is_admin:
@@ -84,9 +88,6 @@ class AccessControl:
                 "this call requires an admin key, and this API key is not one", remedy="send an admin key"
             )
         return client
-
-    def _limit_address(self, address: str | None) -> None:
-        self._limit(f"address {client_network(address)}")
 
     def _limit(self, client: str) -> None:
         if self._rate_limiter is not None:

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from serving.bodies import BodyLimits, expected_bytes, read_body
+from serving.bodies import BodyLimits, read_body
 from serving.errors import BadParameter, ClientLeft, MalformedBody, NoImage, SlowBody, TooLarge, TooManyImages
 from serving.problems import problem_document
 from tests.serving.tiny import BOUNDARY, FORM, form, part
@@ -249,23 +249,6 @@ def test_declared_length_over_the_limit_is_too_large_before_anything_is_read(con
 def test_declared_length_is_not_trusted():
     with pytest.raises(TooLarge):
         read(bytes(600), bytes(600), content_type="image/jpeg", content_length="10")
-
-
-@pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
-        ({"content-length": "700"}, 700),
-        ({"content-length": "0" * 30 + "700"}, 700),
-        ({"content-length": "1001"}, 1_000),
-        ({"content-length": "9" * 5_000}, 1_000),
-        ({"content-length": "many"}, 1_000),
-        ({}, 1_000),
-        ({"content-type": MULTIPART}, 3_000),
-        ({"content-type": MULTIPART, "content-length": "1001"}, 1_001),
-    ],
-)
-def test_expected_bytes_are_the_declared_length_capped_by_the_limit(headers, expected):
-    assert expected_bytes(headers, LIMITS) == expected
 
 
 def test_field_k_that_is_too_long_is_a_bad_parameter():

@@ -28,8 +28,8 @@ def access_control(*keys, burst=None):
 
 def test_without_keys_every_request_is_authorized():
     control = access_control()
-    assert control.authorize(headers(), HERE) == Client("", is_admin=False)
-    assert control.authorize(bearer(SECRET), None) == Client("", is_admin=False)
+    assert control.authorize(headers(), HERE) == Client("", is_admin=False, identity=f"address {HERE}")
+    assert control.authorize(bearer(SECRET), None) == Client("", is_admin=False, identity="address unknown")
     assert not control.requires_key
 
 
@@ -45,8 +45,16 @@ def test_without_keys_every_request_is_authorized():
 )
 def test_valid_key_is_authorized(sent):
     control = access_control(ADMIN, KEY)
-    assert control.authorize(sent, HERE) == Client("phone", is_admin=False)
+    assert control.authorize(sent, HERE) == Client("phone", is_admin=False, identity="key phone")
     assert control.requires_key
+
+
+def test_addresses_of_one_customer_are_one_client():
+    control = access_control()
+    first, second, other = (
+        control.authorize(headers(), address).identity for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")
+    )
+    assert first == second != other
 
 
 @pytest.mark.parametrize(
@@ -139,7 +147,9 @@ def test_key_named_like_an_address_has_its_own_rate():
 
 
 def test_admin_key_authorizes_admin_calls():
-    assert access_control(KEY, ADMIN).authorize_admin(bearer(ADMIN_SECRET), HERE) == Client("gardener", is_admin=True)
+    assert access_control(KEY, ADMIN).authorize_admin(bearer(ADMIN_SECRET), HERE) == Client(
+        "gardener", is_admin=True, identity="key gardener"
+    )
 
 
 @pytest.mark.parametrize("sent", [headers(), bearer(OTHER_SECRET), bearer(SECRET)])
