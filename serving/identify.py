@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -142,10 +143,11 @@ class Identifier:
         self, request: AdmittedRequest, pictures: Sequence[bytes], loaded: LoadedBundle
     ) -> list[Decoded]:
         """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
-        time = self._decoder.decode_time()
+        time, turns, asked_at = self._decoder.decode_time(), self._admission.decoding, perf_counter()
 
         async def decode(data: bytes, rank: float) -> Decoded:
-            async with self._admission.decoding.take(request.client, rank):
+            async with turns.take(request.client, rank):
+                self._metrics.observe_stage("wait", perf_counter() - asked_at)
                 return await self._decoder.decode(data, loaded.spec, time)
 
         calls = map(decode, pictures, request.ranks)

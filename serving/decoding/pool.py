@@ -162,9 +162,7 @@ class DecoderPool:
         raise NotReady.with_retry("two processes that decoded the picture have ended", 1)
 
     async def _decode_in_child(self, data: bytes, spec: InputSpec, time: DecodeTime) -> Decoded:
-        started_at = perf_counter()
         child = await self._acquire()
-        self._metrics.observe_stage("wait", perf_counter() - started_at)
         try:
             cost = await _finish_before_cancelling(child.read_header(data, spec, time))
             async with self._budget.grant(cost.num_bytes):
