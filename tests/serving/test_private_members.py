@@ -1,0 +1,119 @@
+"""Every member of another package that the service uses although its documentation does not promise it.
+
+An upgrade that removes one fails here and says which file needs it. Such packages are bounded to a minor version.
+"""
+
+import asyncio
+import inspect
+import tomllib
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import httptools
+import onnxruntime
+import pytest
+from litestar import Litestar
+from packaging.requirements import Requirement
+from uvicorn import Config, Server
+from uvicorn.lifespan.off import LifespanOff
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+async def application(scope, receive, send):
+    pass
+
+
+def server():
+    """A server that has started, without a socket."""
+    made = Server(Config(application, lifespan="off"))
+    made.config.load()
+    made.lifespan = made.config.lifespan_class(made.config)
+    asyncio.run(made.startup([]))
+    return made
+
+
+def connection():
+    return HttpToolsProtocol(Config(application), ServerState(), {}, _loop=object())
+
+
+def cycle():
+    names = inspect.signature(RequestResponseCycle).parameters
+    return RequestResponseCycle(**dict.fromkeys(names))
+
+
+# The object that has the members, the file that uses them, and the members.
+MEMBERS = [
+    (
+        connection,
+        "serving/protocol.py",
+        "_unset_keepalive_if_required connection_lost connection_made cycle data_received eof_received "
+        "expect_100_continue headers loop on_body on_header on_headers_complete on_message_begin on_message_complete "
+        "on_response_complete on_url parser pause_writing pipeline resume_writing scope server_state "
+        "timeout_keep_alive timeout_keep_alive_handler timeout_keep_alive_task transport",
+    ),
+    (cycle, "serving/protocol.py", "disconnected keep_alive message_event response_complete response_started scope"),
+    (ServerState, "serving/protocol.py", "default_headers"),
+    (
+        lambda: httptools.HttpRequestParser(object()),
+        "serving/protocol.py",
+        "feed_data get_http_version get_method set_dangerous_leniencies should_upgrade",
+    ),
+    (lambda: httptools, "serving/protocol.py", "HttpParserError HttpParserUpgrade HttpRequestParser"),
+    (
+        server,
+        "serving/server.py",
+        "config force_exit handle_exit lifespan server_state servers should_exit shutdown startup",
+    ),
+    (ServerState, "serving/server.py", "connections tasks"),
+    (connection, "serving/server.py", "cycle shutdown transport"),
+    (lambda: Config(application), "serving/server.py", "load http_protocol_class"),
+    (lambda: LifespanOff(Config(application)), "serving/server.py", "state"),
+    (lambda: Litestar([]), "serving/app.py", "asgi_handler"),
+]
+
+
+@pytest.mark.parametrize(("make", "file", "names"), MEMBERS)
+def test_member_exists(make, file, names):
+    owner = make()
+    if isinstance(owner, Config):
+        owner.load()  # makes http_protocol_class
+    missing = [name for name in names.split() if not hasattr(owner, name)]
+    assert not missing, f"{file} uses {missing} of {owner!r}: find what replaces them before you upgrade"
+
+
+def test_upgrade_error_says_where_the_rest_of_the_bytes_starts():
+    head = b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: a\r\n\r\n"
+    with pytest.raises(httptools.HttpParserUpgrade) as error:
+        httptools.HttpRequestParser(object()).feed_data(head + b"rest")
+    assert error.value.args[0] == len(head)
+
+
+def test_paused_writing_can_be_resumed_without_a_transport():
+    FlowControl(None).resume_writing()  # serving/protocol.py does so after the connection is lost
+
+
+def test_libraries_of_onnx_runtime_are_in_its_folder_capi():
+    folder = (
+        Path(onnxruntime.__file__).parent / "capi"
+    )  # serving/scheduling/networks.py looks for the one of CUDA there
+    assert [*folder.glob("*onnxruntime*")]
+
+
+@pytest.mark.parametrize("package", ["uvicorn", "httptools"])
+def test_package_is_bounded_to_the_installed_minor_version(package):
+    service = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["service"]
+    [bound] = [each.specifier for line in service if (each := Requirement(line)).name == package]
+    major, minor, *_ = map(int, version(package).split("."))
+    assert bound.contains(version(package))
+    assert not bound.contains(f"{major}.{minor + 1}.0")
+    assert not bound.contains(f"{major}.{minor - 1}.99")
+
+
+def test_every_file_named_here_exists():
+    for _, file, _ in MEMBERS:
+        assert import_module(file.removesuffix(".py").replace("/", "."))
