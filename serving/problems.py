@@ -9,7 +9,7 @@ from litestar.exceptions import HTTPException
 from litestar.types import Receive, Scope, Send
 
 from models.errors import InputError
-from serving.errors import BadPicture, ClientLeft, RequestError, SlowBody, Unauthorized, Unavailable
+from serving.errors import BadPicture, ClientLeft, Overloaded, RequestError, SlowBody, Unauthorized, Unavailable
 from serving.schemas import Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -50,7 +50,13 @@ _log = structlog.get_logger(__name__)
 
 
 def problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """Returns the problem document of an error; an unexpected one is logged and becomes `internal`."""
+    """Returns the problem document of an error; an unexpected one is logged and becomes `internal`.
+
+    A lack of memory passes when other requests end, so it is refused as overload.
+    """
+    if isinstance(error, MemoryError):
+        _log.warning("out_of_memory")
+        error = Overloaded.with_retry("the service has no memory for this request now", 1)
     if isinstance(error, ClientLeft):
         return _response(request, error.code, CLIENT_LEFT_STATUS, None)
     if isinstance(error, RequestError):

@@ -102,6 +102,7 @@ async def identify(
     async with deps.admission.enter(client.identity) as admitted:
         body = await _read(request, admitted, deps)
         if body.fields:
+            parse_parameters(body.fields)  # a wrong field is an error, even if the query overrides it
             asked = parse_parameters(body.fields | query)
         answer = await deps.identifier.identify(
             admitted,

@@ -18,6 +18,7 @@ from tests.serving.tiny import (
     TAXA,
     TAXONOMY,
     WEIGHTS,
+    assert_problem,
     draw,
     encode,
     form,
@@ -192,6 +193,12 @@ def test_form_field_k_equals_the_query(client):
     answer = client.post("/identify", content=body, headers=FORM).json()
     assert len(answer["predictions"]) == 2
     assert answer["warnings"] == []
+
+
+@pytest.mark.parametrize("k", ["0", "many", ""])
+def test_wrong_form_field_is_refused_beside_a_right_query(client, k):
+    response = client.post("/identify?k=2", files=images(jpeg()), data={"k": k})
+    assert_problem(response, 422, "bad_parameter")
 
 
 def test_query_takes_precedence_over_the_form_field(client):

@@ -230,6 +230,17 @@ def test_internal_error_is_a_problem_document_without_its_cause(start, monkeypat
     assert post(client, jpeg()).status_code == 200
 
 
+def test_request_without_memory_for_it_is_refused_as_overload(start, monkeypatch):
+    def use_up_memory(*_args, **_kwargs):
+        raise MemoryError
+
+    client = start()
+    monkeypatch.setattr(LoadedBundle, "answer", use_up_memory)
+    response = post(client, jpeg())
+    assert_problem(response, 503, "overloaded")
+    assert response.headers["retry-after"] == "1"
+
+
 def fail(*_args, **_kwargs):
     raise RuntimeError("secret words")
 
