@@ -25,6 +25,7 @@ from serving.metrics import Metrics
 from serving.middleware import ObservabilityMiddleware
 from serving.openapi import openapi_config
 from serving.parameters import MAX_IMAGES
+from serving.preflights import with_preflight_problems
 from serving.problems import problem_response
 from serving.readiness import Readiness
 from serving.routes import IdentifyLimits, RouteDependencies, route_handlers
@@ -93,7 +94,12 @@ def create_app(
         logging_config=None,  # serving.logs configures logging; Litestar's own configuration changes in 3.0
         request_max_body_size=None,  # serving.bodies limits the body
     )
-    app.asgi_handler = ObservabilityMiddleware(app.asgi_handler, metrics, is_draining=lambda: readiness.is_draining)
+    app.asgi_handler = ObservabilityMiddleware(
+        with_preflight_problems(app.asgi_handler, app.cors_config),
+        metrics,
+        is_draining=lambda: readiness.is_draining,
+        varies_by_origin=bool(app.cors_config and not app.cors_config.is_allow_all_origins),
+    )
     return Service(app, readiness, admission, metrics)
 
 

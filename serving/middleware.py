@@ -39,17 +39,27 @@ class ObservabilityMiddleware:
         metrics: Counts the requests.
         is_draining: Whether the service is shutting down. Each response then closes its connection, so that the
             client's next request goes to another instance.
+        varies_by_origin: Whether responses depend on the header Origin. Then every one says so: a cache could give a
+            page of an allowed origin what it stored for a stranger.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, is_draining: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        is_draining: Callable[[], bool] = lambda: False,
+        *,
+        varies_by_origin: bool = False,
+    ) -> None:
         self._app, self._metrics, self._is_draining = app, metrics, is_draining
+        self._vary = b"Accept-Encoding, Origin" if varies_by_origin else b"Accept-Encoding"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one ASGI connection."""
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, send, self._is_draining)
+        exchange = _Exchange(scope, send, self._is_draining, self._vary)
         with structlog.contextvars.bound_contextvars(request_id=exchange.request_id):
             try:
                 with self._metrics.in_flight.track_inprogress():
@@ -74,13 +84,13 @@ class ObservabilityMiddleware:
 class _Exchange:
     """One request and its response."""
 
-    def __init__(self, scope: Any, send: Send, is_draining: Callable[[], bool]) -> None:
+    def __init__(self, scope: Any, send: Send, is_draining: Callable[[], bool], vary: bytes) -> None:
         self.started = time.perf_counter()
         self.request_id = _request_id(scope["headers"])
         self.method = scope["method"] if scope["method"] in _METHODS else "other"
         self.status = 0
         self._is_head = scope["method"] == "HEAD"
-        self._send, self._is_draining = send, is_draining
+        self._send, self._is_draining, self._vary = send, is_draining, vary
         self.scope = scope
         if self._is_head:
             self.scope = {**scope, "method": "GET"}
@@ -107,7 +117,8 @@ class _Exchange:
         """Sends a message of the response, with the common headers and, for HEAD, without the body."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = _allow_head(message.get("headers", []))
+            # Litestar's layers for CORS and compression overwrite each other's Vary.
+            headers = [header for header in _allow_head(message.get("headers", [])) if header[0].lower() != b"vary"]
             message["headers"] = [*headers, *self._common_headers(), *self._closing_headers(headers)]
         elif message["type"] == "http.response.body" and self._is_head:
             message["body"] = b""
@@ -116,6 +127,7 @@ class _Exchange:
     def _common_headers(self) -> list[tuple[bytes, bytes]]:
         policy = _VIEWER_POLICY if self.scope["path"].startswith("/schema") else _CONTENT_POLICY
         return [
+            (b"vary", self._vary),
             (b"x-request-id", self.request_id.encode()),
             (b"x-content-type-options", b"nosniff"),
             (b"referrer-policy", b"no-referrer"),

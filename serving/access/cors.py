@@ -43,6 +43,27 @@ def cors_config(origins: Sequence[str], *, has_keys: bool) -> CORSConfig | None:
     )
 
 
+def refused_preflight(config: CORSConfig, origin: str | None, method: str | None, headers: str) -> str | None:
+    """Returns what a preflight request may not ask for, or None if it may, or if it is none.
+
+    Args:
+        config: What is allowed.
+        origin: The header Origin, or None; without it the request is no preflight.
+        method: The header Access-Control-Request-Method, or None.
+        headers: The header Access-Control-Request-Headers, or "".
+    """
+    if origin is None:
+        return None
+    if not config.is_origin_allowed(origin):
+        return "requests from this origin"
+    if method and method not in config.allow_methods:
+        return "requests of this method"
+    allowed = config.preflight_headers["Access-Control-Allow-Headers"].lower().split(", ")
+    if any(name.strip().lower() not in allowed for name in headers.split(",") if name.strip()):
+        return "these headers"
+    return None
+
+
 def _require_no_keys(*, has_keys: bool) -> None:
     if has_keys:
         raise InputError(

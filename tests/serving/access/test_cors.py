@@ -10,7 +10,9 @@ from serving.access.cors import cors_config
 from serving.errors import Overloaded, RateLimited, Unauthorized
 from serving.metrics import Metrics
 from serving.middleware import ObservabilityMiddleware
+from serving.preflights import with_preflight_problems
 from serving.problems import problem_response
+from tests.serving.tiny import assert_problem
 
 GARDEN, OTHER = "https://garden.example", "https://other.example"
 PROBLEMS = {
@@ -39,7 +41,8 @@ def client():
         openapi_config=None,
         logging_config=None,
     )
-    app.asgi_handler = ObservabilityMiddleware(app.asgi_handler, Metrics())
+    layers = with_preflight_problems(app.asgi_handler, app.cors_config)
+    app.asgi_handler = ObservabilityMiddleware(layers, Metrics(), varies_by_origin=True)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
@@ -74,7 +77,8 @@ def test_preflight_of_an_allowed_origin_needs_no_key(client, origin):
 )
 def test_other_preflights_are_refused(client, origin, method, headers):
     answer = preflight(client, origin, method, headers)
-    assert answer.status_code == 400
+    assert_problem(answer, 400, "bad_request")
+    assert answer.headers["vary"] == "Accept-Encoding, Origin"
     assert "access-control-allow-origin" not in answer.headers
 
 
@@ -96,14 +100,21 @@ def test_allowed_page_can_read_every_response_and_its_headers(client, method, ad
     answer = client.request(method, address, headers={"Origin": GARDEN})
     assert answer.status_code == status
     assert answer.headers["access-control-allow-origin"] == GARDEN
-    assert "Origin" in answer.headers["vary"]
+    assert answer.headers["vary"] == "Accept-Encoding, Origin"
     exposed = set(answer.headers["access-control-expose-headers"].split(", "))
     assert exposed == {"X-Request-ID", "Retry-After", "Preference-Applied"}
 
 
 @pytest.mark.parametrize("address", ["/model", "/nowhere"])
-def test_page_of_another_origin_cannot_read_a_response(client, address):
-    assert "access-control-allow-origin" not in client.get(address, headers={"Origin": OTHER}).headers
+@pytest.mark.parametrize("headers", [{"Origin": OTHER}, {}])
+def test_page_of_another_origin_cannot_read_a_response_and_a_cache_does_not_mix_them_up(client, address, headers):
+    answer = client.get(address, headers=headers)
+    assert "access-control-allow-origin" not in answer.headers
+    assert answer.headers["vary"] == "Accept-Encoding, Origin"
+
+
+def test_options_without_an_origin_is_no_preflight(client):
+    assert client.options("/model").headers["allow"]
 
 
 def test_no_origin_is_allowed_by_default():
