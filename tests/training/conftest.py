@@ -1,5 +1,7 @@
 """Session fixtures: drawn pictures, their prepared data, a finished run and its bundle."""
 
+import hashlib
+
 import pytest
 import torch
 
@@ -21,6 +23,23 @@ def no_hub(monkeypatch, tmp_path):
     """No test downloads weights or finds them in the user's cache."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def converted_once():
+    """PyTorch converts equal networks to ONNX once: a conversion takes seconds, and most exports have the same one."""
+    convert, programs = torch.onnx.export, {}
+
+    def remembered(network, arguments, **options):
+        weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in network.state_dict().values()))
+        key = (repr(network), repr([value.shape for value in arguments]), repr(options), weights.digest())
+        if key not in programs:
+            programs[key] = convert(network, arguments, **options)
+        return programs[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.onnx, "export", remembered)
+        yield
 
 
 @pytest.fixture(scope="session")
