@@ -4,13 +4,27 @@ import multiprocessing
 from multiprocessing import forkserver
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from training.processes import clean_context
+
+# No property is about time, and a busy machine takes long to draw and to run an example.
+settings.register_profile("tests", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
+
+# Only the first start of the server imports anything. These are what the worker processes of the programs need; without
+# them each worker would import them itself, and a preparation would start the server without torch.
+_OF_WORKERS = (
+    "training.loading.data",
+    "training.loading.shards.encode",
+    "training.dataset.audit.examine",
+    "training.herbarium.drawings",
+    "scipy.fftpack",
+)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def helpers_know_torch():
-    """Only the first start of the server imports anything, and a preparation would start it without torch."""
-    clean_context("training.loading.data")
+    clean_context(*_OF_WORKERS)
     if "forkserver" in multiprocessing.get_all_start_methods():
         forkserver.ensure_running()
