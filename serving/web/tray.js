@@ -80,7 +80,7 @@ function makeTile(file, onRemove) {
 function placeholder(name, label) {
   const extension = name.includes(".") ? name.split(".").pop().slice(0, 5).toUpperCase() : "File";
   return element("span", { className: "tile__image tile__image--none", role: "img", "aria-label": label },
-    element("b", {}, extension), element("span", {}, "no preview"));
+    element("b", {}, extension), element("span", { className: "tile__name" }, name));
 }
 
 function number(tile, index) {

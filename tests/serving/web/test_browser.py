@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.serving.web.examples import MODEL, SPECIES, STATES
-from tests.serving.web.tab import VIEWS, accessibility_faults, screenshot, scrolls_sideways
+from tests.serving.web.examples import MODEL, SPECIES, STATES, picture
+from tests.serving.web.tab import PHOTOGRAPHS, VIEWS, accessibility_faults, screenshot, scrolls_sideways
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -116,3 +116,54 @@ def test_choice_suggests_what_the_model_knows(open_tab):
     page.wait_for_selector("#choice-suggestions option", state="attached")
     names = page.eval_on_selector_all("#choice-suggestions option", "options => options.map((option) => option.value)")
     assert names == ["Rosaceae", "Rosa", "Rosa canina", "Rosa rugosa"]
+
+
+@pytest.mark.parametrize("num_pictures", [1, 5])
+@pytest.mark.parametrize("state", STATES)
+def test_verdict_stands_in_the_first_screen_of_a_phone(open_tab, state, num_pictures):
+    tab = open_tab("phone")
+    tab.show({**STATES[state], "images": [picture(index, 0.2, 0.9) for index in range(num_pictures)]})
+    shown = [tab.page.query_selector(f".verdict__{part}") for part in ("name", "score", "meaning")]
+    bottoms = [part.bounding_box()["y"] + part.bounding_box()["height"] for part in shown if part]
+    assert tab.page.evaluate("window.scrollY") == 0
+    assert max(bottoms) <= VIEWS["phone"]["viewport"]["height"]
+
+
+def tab_to(page, selector):
+    """Presses Tab until an element has the focus."""
+    for _ in range(60):
+        if page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"Tab never reaches {selector}")
+
+
+def test_page_is_used_with_the_keyboard_alone(open_tab):
+    tab = open_tab()
+    page = tab.page
+    tab_to(page, "#choose")
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Enter")
+    chooser.value.set_files(PHOTOGRAPHS[:2])
+    tab.answer_text()
+    tab_to(page, "#answer summary")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.parentElement.open")
+    page.focus("body")
+    tab_to(page, ".tile__remove")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.ariaLabel") == "Remove picture 1, 2.jpg"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "choose"
+    assert page.is_hidden("#answer")
+    assert tab.faults == []
+
+
+def test_focus_stays_in_the_answer_when_its_button_goes(open_tab):
+    tab = open_tab()
+    tab.page.route("**/identify", lambda route: route.abort(), times=1)
+    tab.choose(PHOTOGRAPHS[0])
+    tab.page.focus("text=Try again")
+    tab.page.keyboard.press("Enter")
+    tab.answer_text()
+    assert tab.page.evaluate("document.activeElement.id") == "answer"
