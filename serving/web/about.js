@@ -1,6 +1,7 @@
 // Describes the model in the footer, and searches the plants that it knows.
 
 import { element, scientificName } from "./elements.js";
+import { measuredFacts, provedFacts } from "./facts.js";
 import { count } from "./formats.js";
 import { keyForm } from "./key.js";
 import { loadModel } from "./model.js";
@@ -66,22 +67,16 @@ function modelCard(model) {
   return [
     element("h2", {}, model.name, " ", element("span", { className: "footer__version" }, model.version)),
     model.description && element("p", { className: "footer__description" }, model.description),
-    model.metrics.length > 0 && collapsibleList("How often it is right", model.metrics.map(metricItem)),
-    model.sources.length > 0 && collapsibleList("What it was trained on", model.sources.map(sourceItem)),
+    collapsibleList("How often it is right", measuredFacts(model).map(({ name, text }) => element("li", {}, element("b", {}, name), ` ${text}`))),
+    collapsibleList("What its names and scores rest on", provedFacts(model).map((sentence) => element("li", {}, sentence))),
+    collapsibleList("What it was trained on", model.sources.map(sourceItem)),
     element("p", { className: "footer__hash" }, `Knows ${count(model.num_taxa, "plant")} · label hash `, element("code", { title: model.label_hash }, model.label_hash.slice(0, HASH_DIGITS))),
   ].filter(Boolean);
 }
 
 function collapsibleList(title, items) {
-  return element("details", { className: "facts" }, element("summary", {}, title), element("ul", {}, items));
+  return items.length > 0 && element("details", { className: "facts" }, element("summary", {}, title), element("ul", {}, items));
 }
-
-function metricItem({ name, value, data, num_pictures: numPictures, interval_95: interval }) {
-  const figure = interval ? `${percentOf(value)} (95% interval ${percentOf(interval[0])} to ${percentOf(interval[1])})` : String(Number(value.toPrecision(3)));
-  return element("li", {}, element("b", {}, name.replaceAll("_", " ")), ` ${figure}, on ${count(numPictures, "picture")} of ${data}`);
-}
-
-const percentOf = (value) => `${(value * 100).toFixed(1)}%`;
 
 function sourceItem({ name, num_pictures: numPictures, licenses, note }) {
   const licenseCounts = Object.entries(licenses).map(([license, number]) => `${license} (${number.toLocaleString("en-US")})`).join(", ");

@@ -51,7 +51,7 @@ export function trustSentence({ verdict, discarded_mass: discarded = null }, mod
 }
 
 /** Words the test behind a promise: how many plants were named by this rank, how many wrongly, and what follows. */
-function promiseSentence({ rank, promise }) {
+export function promiseSentence({ rank, promise }) {
   const { max_risk: risk, confidence, num_named: named, num_wrong: wrong } = promise;
   return `In a test, ${count(named, "plant was", "plants were")} named by ${rank}, and ${wrong === 0 ? "none" : wrong.toLocaleString("en-US")} wrongly. `
     + `So at most ${percentExact(risk)} of such names are wrong, with ${percentExact(confidence)} confidence.`;
@@ -63,12 +63,14 @@ export function measuredSentence(model) {
   const right = metric("top1_taxon") ?? metric("top1_output");
   const error = model?.calibration?.ece ?? metric("ece"); // the figure of the network that runs comes first
   if (!right && !error) return null;
-  const { num_pictures: numPictures, data } = right ?? error;
   const facts = [
-    right && `the first name was right for ${percent(right.value)}`,
-    error && `scores were ${points(error.value)} percentage points away from the share of right names on average${range(error)}`,
+    right && { ...right, words: `the first name was right for ${percent(right.value)}` },
+    error && { ...error, words: `scores were ${points(error.value)} percentage points away from the share of right names on average${range(error)}` },
   ].filter(Boolean);
-  return `On ${count(numPictures, "picture")} of ${data}, ${facts.join(", and ")}.${cautions(model, error)}`;
+  const pictures = facts.map(({ num_pictures: numPictures, data }) => `On ${count(numPictures, "picture")} of ${data}, `);
+  const [first, second = ""] = facts.map(({ words }) => words);
+  const joint = pictures[0] === pictures[1] ? ", and " : `. ${pictures[1]}`;
+  return `${pictures[0]}${first}${second && joint}${second}.${cautions(model, error)}`;
 }
 
 function cautions({ other_data: isOtherData = false, calibration = null }, error) {

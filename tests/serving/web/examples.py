@@ -2,6 +2,8 @@
 
 import copy
 
+PROMISE = {"max_risk": 0.05, "confidence": 0.95, "num_named": 812, "num_wrong": 21}
+
 MODEL = {
     "name": "flowers17",
     "version": "2.0.0",
@@ -18,6 +20,7 @@ MODEL = {
     "calibration": {"data": "flowers17, calibration split", "fitted": "2026-11-22", "num_plants": 150,
                     "num_pictures": 153, "num_negatives": 297, "num_uncalibrated_taxa": 0, "uncalibrated_taxa": [],
                     "ece": None},
+    "promises": {"species": PROMISE, "genus": None, "family": None},
     "limits": {"num_pictures": 5, "picture_bytes": 20_000_000, "request_bytes": 60_000_000},
     "sources": [{"name": "flowers17", "num_pictures": 1088, "licenses": {"unknown": 1088}, "note": ""}],
 }  # fmt: skip
@@ -66,9 +69,6 @@ def candidates(num_taxa, guarantee="marginal", num_uncalibrated_taxa=0):
         "num_taxa": num_taxa, "taxa": predictions(*(0.93 / num_taxa for _ in range(num_taxa))),
         "num_uncalibrated_taxa": num_uncalibrated_taxa,
     }  # fmt: skip
-
-
-PROMISE = {"max_risk": 0.05, "confidence": 0.95, "num_named": 812, "num_wrong": 21}
 
 
 def answer(rank="species", name="Helianthus annuus", score=0.98, reason="species 0.98 reaches 0.70.", **changes):

@@ -89,6 +89,13 @@ def test_calibration_error_of_the_running_network_comes_first(say):
     assert "8 percentage points" in told
 
 
+def test_figures_of_different_pictures_are_not_told_as_of_the_same(say):
+    ece = {**MODEL["metrics"][1], "num_pictures": 300, "data": "gardens, test split"}
+    told = say("measuredSentence", {**MODEL, "calibration": {**MODEL["calibration"], "ece": ece}})
+    assert "On 272 pictures of flowers17, test split, the first name was right for 81%. On 300 pictures" in told
+    assert "300 pictures of gardens, test split, scores were 3.4 percentage points" in told
+
+
 @pytest.mark.parametrize(("num_pictures", "is_few"), [(153, True), (999, True), (1000, False)])
 def test_few_calibration_pictures_are_said_to_be_few(say, num_pictures, is_few):
     told = say("measuredSentence", {**MODEL, "calibration": {**MODEL["calibration"], "num_pictures": num_pictures}})
