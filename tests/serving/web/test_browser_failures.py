@@ -1,0 +1,181 @@
+"""What the page does while it waits, if the service is busy, fails or is gone, in a real browser."""
+
+import re
+import signal
+
+import msgspec
+import pytest
+
+from serving.problems import problem_document
+from tests.serving.program import service
+from tests.serving.tiny import encode
+from tests.serving.web.conftest import address_of
+from tests.serving.web.tab import PHOTOGRAPHS, Tab, accessibility_faults, file, screenshot, scrolls_sideways
+from tests.serving.web.test_browser_pictures import noise
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+
+SLOW_UPLOAD = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": 60_000}  # bytes per second
+FAST = {**SLOW_UPLOAD, "uploadThroughput": -1}
+
+
+def refusal(code="overloaded", retry_after_s=1, detail="The service has more to do than it can."):
+    problem = msgspec.to_builtins(problem_document(code, detail, "request-1"))
+    return problem, {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+
+
+def busy_text(page):
+    page.wait_for_selector("text=The pictures are sent again in")
+    return page.inner_text("#answer")
+
+
+# ---- a busy service
+
+
+@pytest.mark.parametrize("code", ["overloaded", "rate_limited"])
+def test_busy_service_is_asked_again_after_the_time_that_it_names(open_tab, code):
+    tab = open_tab()
+    tab.refusals = [refusal(code), refusal(code, 2)]
+    tab.choose(PHOTOGRAPHS[0])
+    tab.page.wait_for_selector("text=in 1 s (attempt 2 of 3)")
+    tab.page.wait_for_selector("text=in 2 s (attempt 3 of 3)")
+    tab.answer_text()
+    assert len(tab.asked) == 3
+
+
+def test_after_two_attempts_more_it_is_left_to_the_user(open_tab):
+    tab = open_tab()
+    tab.refusals = [refusal()] * 3
+    tab.choose(PHOTOGRAPHS[0])
+    assert "The service is overloaded" in tab.problem_text()
+    assert len(tab.asked) == 3
+    tab.page.click("button:text-is('Try again')")
+    tab.answer_text()
+
+
+def test_long_time_is_told_and_not_waited(open_tab):
+    tab = open_tab()
+    tab.refusals = [refusal("rate_limited", 600)]
+    tab.choose(PHOTOGRAPHS[0])
+    assert "Try again in 600 seconds." in tab.problem_text()
+    assert len(tab.asked) == 1
+
+
+def test_other_pictures_end_the_countdown(open_tab):
+    tab = open_tab()
+    tab.refusals = [refusal(retry_after_s=60)]
+    tab.choose(PHOTOGRAPHS[0])
+    busy_text(tab.page)
+    tab.choose(PHOTOGRAPHS[1])
+    tab.answer_text()
+    assert len(tab.asked) == 2
+
+
+def test_rate_of_a_real_service_is_waited_for(new_page, bundle_folder):
+    with service(bundle_folder, "--rate-per-minute", "6", "--rate-burst", "1") as running:
+        tab = Tab(new_page(), address_of(running))
+        tab.choose(PHOTOGRAPHS[0])
+        tab.answer_text()
+        tab.choose(PHOTOGRAPHS[1])
+        assert "Too many requests" in busy_text(tab.page)
+        assert "2 pictures" in tab.answer_text()
+
+
+# ---- uploads
+
+
+def throttled(page, conditions):
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    session.send("Network.emulateNetworkConditions", conditions)
+    return session
+
+
+def large_file():
+    """400 kB, sent as they are."""
+    return file("noise.jpg", encode(noise((700, 600)), "JPEG", quality=85))
+
+
+def wait_until_half_sent(page):
+    """Waits until some of the pictures have been sent, and not all."""
+    page.wait_for_function(
+        "() => { const { value } = document.querySelector('.wait__sent'); return value > .1 && value < 1; }"
+    )
+
+
+def test_upload_shows_how_much_has_been_sent(open_real_tab):
+    tab = open_real_tab()
+    throttled(tab.page, SLOW_UPLOAD)
+    tab.choose(large_file())
+    wait_until_half_sent(tab.page)
+    assert re.search(r"Sending 1 picture …\s+\d\d%", tab.page.inner_text("#answer"))
+    assert accessibility_faults(tab.page) == []
+    screenshot(tab.page, "sending-wide")
+    tab.answer_text()
+    assert tab.faults == []
+
+
+def test_service_that_goes_away_in_the_middle_is_said_to_be_gone_and_asked_again(new_page, bundle_folder):
+    with service(bundle_folder) as running:
+        _, port = running.address()
+        tab = Tab(new_page(), address_of(running))
+        session = throttled(tab.page, SLOW_UPLOAD)
+        tab.choose(large_file())
+        wait_until_half_sent(tab.page)
+        running.stop(signal.SIGKILL)
+    assert "The service did not answer" in tab.problem_text()
+    session.send("Network.emulateNetworkConditions", FAST)
+    with service(bundle_folder, "--port", str(port)):
+        tab.page.click("button:text-is('Try again')")
+        tab.answer_text()
+
+
+# ---- every state without faults
+
+
+def fail(tab, kind):
+    """Brings the page into a state without an answer; returns words that it then shows."""
+    page = tab.page
+    if kind == "busy":
+        tab.refusals = [refusal(retry_after_s=60)]
+    elif kind == "waiting":
+        tab.is_held = True
+    elif kind == "key":
+        tab.refusals = [refusal("unauthorized", None)]
+    elif kind == "internal":
+        tab.refusals = [refusal("internal", None, "The service failed and has logged the error.")]
+    elif kind == "gateway":
+        page.route("**/identify", lambda route: route.fulfill(status=502, body="<h1>Bad Gateway</h1>"))
+    else:
+        page.route("**/identify", lambda route: route.abort())
+    return {
+        "busy": "The pictures are sent again in", "waiting": "1 picture …", "key": "This service requires an API key",
+        "internal": "Internal error", "gateway": "The service answered with status 502",
+        "gone": "The service did not answer",
+    }[kind]  # fmt: skip
+
+
+@pytest.mark.parametrize("view", ["narrow", "dark"])
+@pytest.mark.parametrize("kind", ["busy", "waiting", "key", "internal", "gateway", "gone"])
+def test_every_state_without_an_answer_is_shown_without_faults(open_tab, kind, view):
+    tab = open_tab(view)
+    words = fail(tab, kind)
+    tab.choose(PHOTOGRAPHS[0])
+    tab.page.wait_for_selector(f"#answer >> text={words}")
+    screenshot(tab.page, f"{kind}-{view}")
+    assert not scrolls_sideways(tab.page)
+    assert accessibility_faults(tab.page) == []
+
+
+@pytest.mark.parametrize("view", ["narrow", "dark"])
+def test_page_without_pictures_is_shown_without_faults(open_tab, view):
+    tab = open_tab(view)
+    tab.page.fill("#species-query", "ros")
+    tab.page.wait_for_selector("#species-list li")
+    for folded in tab.page.query_selector_all("details"):
+        folded.evaluate("details => { details.open = true; }")
+    assert "3.4 percentage points (95% interval 2.1 to 6)" in tab.page.inner_text("#model")
+    assert "3.4 percentage points" in tab.page.inner_text("#scores-measured")
+    assert not scrolls_sideways(tab.page)
+    assert accessibility_faults(tab.page) == []
+    assert tab.faults == []

@@ -1,0 +1,188 @@
+"""How pictures come into the page and what it sends, in a real browser."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import ExifTags, Image
+
+from tests.serving.tiny import BLUE, RED, encode, jpeg
+from tests.serving.web.tab import PHOTOGRAPHS, accessibility_faults, file, screenshot
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+
+DOG_ROSE = file("rose.jpg", jpeg(RED))
+TRANSFER = """async (address) => {
+  const transfer = new DataTransfer();
+  const blob = await (await fetch(address)).blob();
+  transfer.items.add(new File([blob], "rose.jpg", { type: "image/jpeg" }));
+  return transfer;
+}"""
+
+
+def transfer_of_a_rose(page):
+    """What a browser hands over when a picture is dropped or pasted."""
+    page.route("**/rose.jpg", lambda route: route.fulfill(body=DOG_ROSE["buffer"]))
+    return page.evaluate_handle(TRANSFER, "/rose.jpg")
+
+
+def noise(size, seed=0):
+    """A picture that hardly compresses."""
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8))
+
+
+def sent_pictures(body):
+    """The pictures of a form that the page sent: (head of the part, bytes)."""
+    boundary = body.split(b"\r\n", 1)[0]
+    parts = [part.split(b"\r\n\r\n", 1) for part in body.split(boundary)[1:-1]]
+    return [(head.decode(), content.removesuffix(b"\r\n")) for head, content in parts if b'name="image"' in head]
+
+
+# ---- choose, drop, paste
+
+
+def test_chosen_picture_is_answered(open_real_tab):
+    tab = open_real_tab()
+    tab.choose(DOG_ROSE)
+    shown = tab.answer_text()
+    assert "Rosa" in shown
+    assert tab.faults == []
+
+
+def test_dropped_picture_is_answered(open_real_tab):
+    tab = open_real_tab()
+    transfer = transfer_of_a_rose(tab.page)
+    tab.page.dispatch_event("body", "dragover", {"dataTransfer": transfer})
+    assert tab.page.evaluate("document.body.classList.contains('is-dropping')")
+    tab.page.dispatch_event("#dropzone", "drop", {"dataTransfer": transfer})
+    assert "Rosa" in tab.answer_text()
+    assert not tab.page.evaluate("document.body.classList.contains('is-dropping')")
+    assert tab.faults == []
+
+
+def test_pasted_picture_is_answered(open_real_tab):
+    tab = open_real_tab()
+    paste = "(clipboardData) => document.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true }))"
+    tab.page.evaluate(paste, transfer_of_a_rose(tab.page))
+    assert "Rosa" in tab.answer_text()
+    assert tab.faults == []
+
+
+def test_five_pictures_are_answered_and_a_sixth_is_left_out(open_real_tab):
+    tab = open_real_tab("phone")
+    tab.choose(*PHOTOGRAPHS, DOG_ROSE)
+    assert tab.page.inner_text("#notice") == "1 picture left out: a request can have at most five."
+    assert "5 pictures" in tab.answer_text()
+    assert tab.page.is_hidden("#dropzone")
+    assert accessibility_faults(tab.page) == []
+    tab.page.click("[aria-label='Remove picture 5, 5.jpg']")
+    tab.page.wait_for_selector("text=4 pictures ·")
+    assert tab.page.is_visible("#dropzone")
+
+
+# ---- other formats
+
+
+def test_heic_has_a_placeholder_with_its_name_and_is_answered(open_real_tab):
+    tab = open_real_tab("phone")
+    tab.choose(DOG_ROSE, file("IMG_0815.HEIC", encode(Image.new("RGB", (320, 240), RED), "HEIF"), "image/heic"))
+    placeholder = tab.page.wait_for_selector(".tile__image--none")
+    assert placeholder.inner_text().split() == ["HEIC", "IMG_0815.HEIC"]
+    assert placeholder.get_attribute("aria-label") == "picture 2, IMG_0815.HEIC"
+    assert "2 pictures" in tab.answer_text()
+    assert accessibility_faults(tab.page) == []
+    screenshot(tab.page, "heic-phone")
+    assert tab.faults == []
+
+
+def test_text_named_jpg_is_refused_in_words_for_people(open_real_tab):
+    tab = open_real_tab("narrow")
+    tab.choose(DOG_ROSE, file("notes.jpg", b"vm\n"))
+    told = tab.problem_text()
+    assert "picture 2 (notes.jpg)" in told
+    assert "got text; expected JPEG, PNG, WebP, HEIC or AVIF" in told
+    assert not re.search(r"\bb['\"]|\\x|\\n", told)
+    assert tab.page.get_attribute(".tile--refused", "data-name") == "notes.jpg"
+    assert accessibility_faults(tab.page) == []
+    screenshot(tab.page, "refused-narrow")
+    tab.page.click("text=Remove picture 2")
+    assert "1 picture" in tab.answer_text()
+
+
+# ---- large pictures
+
+
+def photograph_of_a_phone(orientation=6):
+    """A large JPEG, red on the left and blue on the right of its upright form, with EXIF and a place."""
+    upright = Image.new("RGB", (1500, 2000), RED)
+    upright.paste(BLUE, (750, 0, 1500, 2000))
+    upright.paste(noise((1500, 1400)), (0, 600))
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    exif.get_ifd(ExifTags.IFD.GPSInfo)[ExifTags.GPS.GPSLatitude] = (52.0, 31.0, 12.0)
+    stored = upright.transpose(Image.Transpose.ROTATE_90)  # a viewer turns it back, by orientation 6
+    return encode(stored, "JPEG", quality=95, exif=exif)
+
+
+def test_large_picture_is_sent_smaller_upright_and_without_exif(open_tab):
+    tab, original = open_tab(), photograph_of_a_phone()
+    assert len(original) > 2_000_000
+    tab.choose(file("phone.jpg", original), PHOTOGRAPHS[0])
+    tab.answer_text()
+    [(head, content), (_, small)] = sent_pictures(tab.asked[0])
+    assert 'filename="phone.jpg"' in head
+    assert len(content) < len(original) / 2
+    with Image.open(io.BytesIO(content)) as sent:
+        assert (sent.format, sent.size) == ("JPEG", (1200, 1600))
+        assert len(sent.getexif()) == 0
+        assert sent.getpixel((100, 100)) == pytest.approx(RED, abs=8)
+        assert sent.getpixel((1100, 100)) == pytest.approx(BLUE, abs=8)
+    assert small == PHOTOGRAPHS[0]["buffer"]  # as it was chosen
+    assert tab.faults == []
+
+
+def test_transparent_parts_of_a_large_picture_become_white(open_tab):
+    tab = open_tab()
+    picture = noise((1000, 1000)).convert("RGBA")
+    picture.paste((0, 0, 0, 0), (0, 0, 500, 500))
+    tab.choose(file("cut-out.png", encode(picture, "PNG"), "image/png"))
+    tab.answer_text()
+    [(_, content)] = sent_pictures(tab.asked[0])
+    with Image.open(io.BytesIO(content)) as sent:
+        assert sent.size == (1000, 1000)
+        assert sent.getpixel((200, 200)) == pytest.approx((255, 255, 255), abs=3)
+
+
+def test_large_picture_that_the_browser_cannot_read_is_sent_as_it_is(open_tab):
+    tab, content = open_tab(), encode(noise((1300, 1300)), "HEIF", quality=90)
+    assert len(content) > 2_000_000
+    tab.choose(file("large.heic", content, "image/heic"))
+    tab.answer_text()
+    assert sent_pictures(tab.asked[0])[0][1] == content
+
+
+def test_picture_over_the_limit_of_the_service_is_never_sent(open_tab):
+    tab = open_tab()
+    tab.model = {**tab.model, "limits": {**tab.model["limits"], "picture_bytes": 2_100_000}}
+    tab.page.reload()
+    tab.choose(PHOTOGRAPHS[0], file("large.heic", b"\0" * 2_200_000, "image/heic"))
+    told = tab.problem_text()
+    assert "picture 2 (large.heic)" in told
+    assert "It has 2.2 MB, and the service takes at most 2.1 MB." in told
+    assert tab.asked == []
+    tab.page.click("text=Remove picture 2")
+    tab.answer_text()
+    assert len(sent_pictures(tab.asked[0])) == 1
+
+
+def test_changed_choice_sends_the_same_smaller_picture(open_tab):
+    tab = open_tab()
+    tab.choose(file("phone.jpg", photograph_of_a_phone()))
+    tab.answer_text()
+    tab.page.evaluate("() => { window.createImageBitmap = () => Promise.reject(new Error('not once more')); }")
+    tab.page.click("#choice-label")
+    tab.page.fill("#choice-name", "Rosa")
+    with tab.page.expect_response("**/identify"):
+        tab.page.press("#choice-name", "Enter")
+    assert sent_pictures(tab.asked[1]) == sent_pictures(tab.asked[0])
