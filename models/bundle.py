@@ -8,6 +8,7 @@ import hashlib
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from models.bundle_record import (
     Precision,
     Sha256,
 )
-from models.calibration import CALIBRATION_PART, Calibration, read_calibration
+from models.calibration import CALIBRATION_PART, Calibration, calibrated_precisions, read_calibration
 from models.errors import BundleError
 from models.golden import GOLDEN_PART, Golden
 from models.session import OnnxSession
@@ -215,7 +216,7 @@ def _load_bundle(folder: Path) -> Bundle:
     _require_equal("number of outputs", BUNDLE_FILE, record.architecture.num_outputs, TAXA_FILE, len(taxonomy.outputs))
     unknown = sorted(set(record.parts) - KNOWN_PARTS)
     warnings += tuple(f"This version does not know the bundle part {part!r} and ignores it." for part in unknown)
-    return Bundle(folder, record, taxonomy, warnings)
+    return Bundle(folder, record, taxonomy, (*warnings, *_lacking_tables(folder, record)))
 
 
 def _require_plain_name(name: str) -> None:
@@ -253,6 +254,16 @@ def _verify_files(folder: Path, record: BundleRecord) -> None:
         raise BundleError("the bundle has no network", value=folder, remedy="export it again")
     for precision in record.networks.keys() & record.left_out.keys():
         raise BundleError("a precision is both released and left out", value=precision, remedy="export it again")
+
+
+def _lacking_tables(folder: Path, record: BundleRecord) -> Iterator[str]:
+    """Yields a sentence for each network without tables, in a bundle that has tables."""
+    if part := record.parts.get(CALIBRATION_PART):
+        for precision in sorted(record.networks.keys() - calibrated_precisions(folder / part)):
+            yield (
+                f"The bundle has no calibration tables for its {precision} network. With that network the service "
+                "cannot tell plants from other things, and gives no candidate set."
+            )
 
 
 def _require_equal(what: str, first: str, first_value: object, second: str, second_value: object) -> None:

@@ -4,7 +4,8 @@ It is one `.npz` file of plain arrays, named `precision/table/field`, so that it
 """
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 
@@ -79,11 +80,8 @@ def read_calibration(path: Path) -> dict[str, Calibration]:
         BundleError: The file cannot be read, or a table lacks a field or contradicts itself. Unknown tables and fields
             are ignored.
     """
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:  # TypeError: a single array
-        raise BundleError.unreadable(path, error) from error
+    with _opened(path) as file:
+        arrays = {name: file[name] for name in file.files}
     found: dict[Any, dict[str, dict[str, Any]]] = {}
     for name, array in arrays.items():
         precision, table, field = name.split("/", 2) if name.count("/") == 2 else (name, "", "")
@@ -91,6 +89,25 @@ def read_calibration(path: Path) -> dict[str, Calibration]:
     try:
         return {precision: _calibration(tables) for precision, tables in found.items()}
     except (TypeError, DataError) as error:
+        raise BundleError.unreadable(path, error) from error
+
+
+def calibrated_precisions(path: Path) -> set[str]:
+    """Returns the network files that a bundle has tables for, without reading the tables.
+
+    Raises:
+        BundleError: The file cannot be read.
+    """
+    with _opened(path) as file:
+        return {name.partition("/")[0] for name in file.files}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            yield file
+    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:  # TypeError: a single array
         raise BundleError.unreadable(path, error) from error
 
 

@@ -31,7 +31,7 @@ class CalibrationFacts(msgspec.Struct, frozen=True):
     uncalibrated_taxa: tuple[str, ...]
     """Ids of these taxa, at most 100."""
     ece: Metric | None
-    """Expected calibration error on the test split, with its interval if that was measured; null if not measured."""
+    """Expected calibration error of the network that runs, on the test split; null if that network was not measured."""
 
 
 class SourceView(msgspec.Struct, frozen=True):
@@ -87,6 +87,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     calibration: CalibrationFacts | None
     """What the tables of the model were fitted on; null if it has none."""
     metrics: tuple[Metric, ...]
+    """Figures of the fp32 network, also where another precision runs."""
     sources: list[SourceView]
     """The data sets that the network was trained on, with their licenses."""
     trained_on: str
@@ -144,7 +145,8 @@ def _calibration_facts(loaded: LoadedBundle) -> CalibrationFacts | None:
     if fitted_on is None:
         return None
     uncalibrated = () if table is None else np.flatnonzero(table.num_plants_T == 0)[:_LISTED_UNCALIBRATED]
-    metrics = (*loaded.bundle.network(loaded.precision).metrics, *loaded.bundle.record.metrics)
+    bundle, precision = loaded.bundle, loaded.precision
+    metrics = bundle.record.metrics if precision == "fp32" else bundle.network(precision).metrics
     return CalibrationFacts(
         data=fitted_on.data,
         fitted=fitted_on.date,

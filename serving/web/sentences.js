@@ -61,7 +61,7 @@ export function promiseSentence({ rank, promise }) {
 export function measuredSentence(model) {
   const metric = (name) => model?.metrics?.find((candidate) => candidate.name === name);
   const right = metric("top1_taxon") ?? metric("top1_output");
-  const error = model?.calibration?.ece ?? metric("ece"); // the figure of the network that runs comes first
+  const error = model?.calibration ? model.calibration.ece : metric("ece"); // of the network that runs, if it is known
   if (!right && !error) return null;
   const facts = [
     right && { ...right, words: `the first name was right for ${percent(right.value)}` },

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from models.calibration import Calibration, Cutoffs, FittedOn, read_calibration, write_calibration
+from models.calibration import (
+    Calibration,
+    Cutoffs,
+    FittedOn,
+    calibrated_precisions,
+    read_calibration,
+    write_calibration,
+)
 from models.candidates import conformal_table
 from models.errors import BundleError
 from models.rejection import FamiliarityTable, FeatureTable, PlantHead
@@ -28,7 +35,7 @@ def test_tables_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "calibration.npz"
     write_calibration(path, {"fp32": full_calibration(), "int8": Calibration(fitted_on=FITTED)})
     found = read_calibration(path)
-    assert found.keys() == {"fp32", "int8"}
+    assert found.keys() == calibrated_precisions(path) == {"fp32", "int8"}
     assert found["int8"] == Calibration(fitted_on=FITTED)
     for table in ("conformal", "features", "familiarity", "plant_head"):
         written, read = (getattr(each, table) for each in (full_calibration(), found["fp32"]))
@@ -55,6 +62,8 @@ def test_a_damaged_file_gives_one_clear_error(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(BundleError, match="cannot be read"):
         read_calibration(path)
+    with pytest.raises(BundleError, match="cannot be read"):
+        calibrated_precisions(path)
 
 
 def test_a_single_array_gives_one_clear_error(tmp_path):

@@ -1,7 +1,9 @@
 """Answers of a bundle with calibration tables: weights of pictures, rejection, candidate sets, chosen taxa."""
 
 import itertools
+import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from litestar.testing import TestClient
 
+from models.bundle import file_sha256, load_bundle
+from models.calibration import CALIBRATION_FILE
 from models.errors import InputError
 from models.rejection import PlantHead
 from models.verdict import Promise, Promises
@@ -308,6 +312,34 @@ def test_model_says_what_calibrated_it(calibrated, client):
     assert card["promises"]["species"] is None
     assert card["warnings"] == []
     assert client.get("/model").json()["calibration"] is None
+
+
+@pytest.mark.parametrize(("precision", "shown"), [("fp32", 0.03), ("fp16", 0.05), ("int8", None)])
+def test_calibration_error_is_that_of_the_network_that_runs(start, tmp_path_factory, precision, shown):
+    folder = sealed(tmp_path_factory, calibration=tables())
+
+    def measure(record):
+        fp32, error = record["networks"]["fp32"], {"name": "ece", "data": "drawn", "num_pictures": 9}
+        record["metrics"] = [error | {"value": 0.03}]
+        record["networks"] |= {"fp16": fp32 | {"metrics": [error | {"value": 0.05}]}, "int8": fp32}
+
+    edit(folder, measure)
+    arrays = dict(np.load(folder / CALIBRATION_FILE))
+    np.savez(
+        folder / CALIBRATION_FILE,
+        **{name.replace("fp32", each): array for name, array in arrays.items() for each in ("fp32", "fp16", "int8")},
+    )
+    edit(folder, lambda record: record["files"].update({CALIBRATION_FILE: file_sha256(folder / CALIBRATION_FILE)}))
+    found = start(bundle=folder, precision=precision).get("/model").json()["calibration"]["ece"]
+    assert (found and found["value"]) == shown
+
+
+def test_bundle_says_which_network_has_no_tables(calibrated_folder, tmp_path):
+    folder = Path(shutil.copytree(calibrated_folder, tmp_path / "copy"))
+    assert load_bundle(folder).warnings == ()
+    edit(folder, lambda record: record["networks"].update({"int8": record["networks"]["fp32"]}))
+    (warning,) = load_bundle(folder).warnings
+    assert "no calibration tables for its int8 network" in warning
 
 
 def test_bundle_of_format_1_answers_and_says_what_it_lacks(start, tmp_path_factory):

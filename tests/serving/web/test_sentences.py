@@ -78,15 +78,18 @@ def test_verdict_without_a_promise_says_what_was_measured(say):
 
 @pytest.mark.parametrize("error", [0.004, 0.16, 0.4])
 def test_measured_error_is_the_one_of_the_model(say, error):
-    model = {**MODEL, "metrics": [{**MODEL["metrics"][1], "value": error, "interval_95": None}]}
+    model = {**MODEL, "calibration": None}
+    model["metrics"] = [{**MODEL["metrics"][1], "value": error, "interval_95": None}]
     shown = float(re.search(r"([\d.]+) percentage points", say("measuredSentence", model))[1])
     assert shown == pytest.approx(error * 100, abs=0.5)
 
 
-def test_calibration_error_of_the_running_network_comes_first(say):
+def test_calibration_error_is_that_of_the_running_network(say):
     ece = {"name": "ece", "value": 0.08, "data": "flowers17, test split", "num_pictures": 272, "interval_95": None}
     told = say("measuredSentence", {**MODEL, "calibration": {**MODEL["calibration"], "ece": ece}})
     assert "8 percentage points" in told
+    told = say("measuredSentence", {**MODEL, "calibration": {**MODEL["calibration"], "ece": None}})
+    assert "percentage points" not in told
 
 
 def test_figures_of_different_pictures_are_not_told_as_of_the_same(say):
@@ -103,7 +106,7 @@ def test_few_calibration_pictures_are_said_to_be_few(say, num_pictures, is_few):
 
 
 def test_calibration_is_not_mentioned_without_its_error(say):
-    assert "calibrated" not in say("measuredSentence", {**MODEL, "metrics": MODEL["metrics"][:1]})
+    assert "calibrated" not in say("measuredSentence", {**MODEL, "calibration": {**MODEL["calibration"], "ece": None}})
 
 
 def test_figures_of_other_data_carry_a_caution(say):
