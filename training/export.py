@@ -25,6 +25,7 @@ from models.golden import GOLDEN_FILE, GOLDEN_PART
 from models.verdict import RANKS, Probability, Rank
 from training.bundling.bundle_description import describe
 from training.bundling.calibration_section import calibration_section, describe_fit, describe_threshold
+from training.bundling.commands import commands_section
 from training.bundling.model_card import MODEL_CARD_FILE, model_card
 from training.bundling.precisions.candidates import MAKERS, Candidate, make_fp32
 from training.bundling.precisions.checks import describe_check
@@ -215,7 +216,9 @@ def _seal(
     paths = {precision: made.path for precision, made in released.items()}
     temperatures = {precision: made.entry.temperature for precision, made in released.items()}
     golden.write_bytes(msgspec.json.encode(record_golden(paths, temperatures, spec)))
-    card.write_text(model_card(record, manifest.taxonomy, _calibration_section(sets, fp32)), encoding="utf-8")
+    commands = commands_section(command, command.data, command.out, other_data=sets.other_data)
+    calibration = _calibration_section(sets, fp32)
+    card.write_text(model_card(record, manifest.taxonomy, commands, calibration), encoding="utf-8")
     write_calibration(tables, {precision: made.calibration for precision, made in released.items()})
     files = {made.entry.file: made.path for made in released.values()}
     files |= {path.name: path for path in (golden, card, tables)}

@@ -123,6 +123,7 @@ def test_the_card_says_what_calibrated_the_network_and_draws_its_reliability(bun
     assert "Reliability, all test pictures" in card
     assert "genus: named from a score of" in card
     assert "Area under the risk-coverage curve" in card
+    assert "python training/export.py --checkpoint last.pt --data data --out bundle --workers 0" in card
 
 
 def test_thresholds_are_fitted_and_can_be_given(exporting, bundle):
@@ -342,19 +343,10 @@ def test_the_record_keeps_only_the_last_part_of_absolute_paths(bundle, data, fin
         assert not [place for place in (data, finished_run) if str(place.parent) in content]
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ("/data/first/last.pt", "last.pt"),
-        (r"D:\first\last.pt", "last.pt"),
-        ("data/5337", "data/5337"),
-        ("s3://bucket/shards", "s3://bucket/shards"),
-        ("imagenet", "imagenet"),
-        ("", ""),
-    ],
-)
-def test_absolute_paths_of_any_system_are_cut_and_other_words_kept(given, kept):
-    assert bundle_description._without_folders({"network": {"weights": given}}) == {"network": {"weights": kept}}
+def test_the_paths_of_a_recipe_are_cut_at_any_depth():
+    recipe = {"network": {"weights": "/data/last.pt"}, "negatives": {"negatives": ["/data/things", "more"]}, "seed": 3}
+    cut = {"network": {"weights": "last.pt"}, "negatives": {"negatives": ["things", "more"]}, "seed": 3}
+    assert bundle_description._without_folders(recipe) == cut
 
 
 def test_the_file_states_the_sizes_of_pictures_within_the_network(bundle):  # the service decides by them

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
 from models.bundle import (
@@ -19,6 +18,7 @@ from models.bundle import (
 )
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
+from training.bundling.commands import without_folders
 from training.dataset.audit.licenses import joint_commercial_use
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint
@@ -94,12 +94,12 @@ def _as_served(recipe: dict[str, Any], spec: InputSpec) -> dict[str, Any]:
 
 
 def _without_folders(value: Any) -> Any:
-    """Cuts the absolute paths of a recipe to their last part, so that no folders of a machine are published."""
+    """Cuts the absolute paths of a recipe to their last part."""
     if isinstance(value, Mapping):
         return {key: _without_folders(each) for key, each in value.items()}
-    # The checkpoint may be from another operating system.
-    paths = [kind(value) for kind in (PurePosixPath, PureWindowsPath)] if isinstance(value, str) else []
-    return next((path.name for path in paths if path.is_absolute()), value)
+    if isinstance(value, list | tuple):
+        return [_without_folders(each) for each in value]
+    return without_folders(value) if isinstance(value, str) else value
 
 
 def _sources(manifest: Manifest, note: str) -> tuple[DataSource, ...]:
