@@ -23,7 +23,7 @@ from models.errors import DataError
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from training.atomic_file import replace_together
-from training.bundling.served import BundleNetwork, describe_answers, served_answers
+from training.bundling.served import BundleNetwork, FurtherPictures, describe_answers, served_answers
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.engine.checkpoint import read_checkpoint
@@ -75,7 +75,8 @@ class Evaluate(Section, frozen=True, kw_only=True):
     negatives: Path | None = None
     """Pictures that show no plant, a folder or a CSV list: measures how many of them the bundle names as a plant."""
     negatives_split: str = "test"
-    """Of a list with the column `split`, the rows that are used; export fits on the rows of split fit or train."""
+    """Of a list with the column `split`, the rows that are used, also for --unknown; export fits on the rows of split
+    fit or train."""
     unknown: Path | None = None
     """Pictures of plants whose species the bundle does not know: measures how many of them it names as a species."""
     out: Path | None = None
@@ -107,11 +108,11 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
 
     Raises:
         DataError: Neither checkpoint nor bundle is given, its outputs are not those of the data, or it was trained with
-            other data and `other_data` is not set.
+            other data and `other_data` is not set. Or further pictures are given without a bundle, or cannot be read.
         RecipeError: A flag is out of range.
     """
     command = check_section(section_to_plain(command), Evaluate, origin="of the flags")
-    manifest = Manifest(command.data, command.shards)
+    manifest, further = Manifest(command.data, command.shards), _further_pictures(command)
     results: list[tuple[Evaluation, Predictions]] = []
     for subject in _subjects(command):
         require_same_outputs(manifest, subject.output_keys, subject.name)
@@ -129,11 +130,27 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         if command.out is not None:
             _write(command.out, evaluation, predictions, manifest)
         if isinstance(subject.run, BundleNetwork):
-            _judge_answers(command, subject.run, predictions, _stem(evaluation))
+            _judge_answers(command, subject.run, predictions, further, _stem(evaluation))
     if command.out is not None and command.checkpoint is not None:
         _write_curves(command.out, command.checkpoint.parent)
     _print(results)
     return [evaluation for evaluation, _ in results]
+
+
+def _further_pictures(command: Evaluate) -> FurtherPictures:
+    """Lists the pictures that judge the answers of a bundle, before anything is measured."""
+    given = [folder for folder in (command.negatives, command.unknown) if folder is not None]
+    if given and command.bundle is None:
+        raise DataError(
+            "pictures without a label judge the answers of a bundle, and none is given",
+            value=given[0],
+            remedy="give --bundle DIR, or leave out --negatives and --unknown",
+        )
+    things, unknown = (
+        list_negatives((folder,), (command.negatives_split,)).paths if folder is not None else ()
+        for folder in (command.negatives, command.unknown)
+    )
+    return FurtherPictures(things, unknown)
 
 
 def measure(subject: Subject, manifest: Manifest, split: Split, workers: int) -> Predictions:
@@ -231,15 +248,11 @@ def _stem(evaluation: Evaluation) -> str:
     return f"{evaluation.network}-{evaluation.split}{'-other-data' if evaluation.other_data else ''}"
 
 
-def _judge_answers(command: Evaluate, network: BundleNetwork, predictions: Predictions, stem: str) -> None:
+def _judge_answers(
+    command: Evaluate, network: BundleNetwork, predictions: Predictions, further: FurtherPictures, stem: str
+) -> None:
     """Measures the answers of a bundle, prints the figures, and writes them if `out` is given."""
-    splits = (command.negatives_split,)
-    found = served_answers(
-        network,
-        predictions.taxon_labels_N,
-        things=list_negatives((command.negatives,), splits).paths if command.negatives else (),
-        unknown=list_negatives((command.unknown,), splits).paths if command.unknown else (),
-    )
+    found = served_answers(network, predictions.labels_N, further)
     for line in describe_answers(found):
         print(line)
     if command.out is not None:

@@ -159,3 +159,17 @@ def test_data_with_other_outputs_is_refused(bundle, pictures, tmp_path):
     prepare(Folder(pictures=pictures, out=tmp_path / "other", source="other", workers=1))
     with pytest.raises(DataError, match="bundle and the data have different outputs"):
         evaluate(Evaluate(data=tmp_path / "other", bundle=bundle.folder, workers=0))
+
+
+def test_pictures_that_judge_answers_need_a_bundle(finished_run, data, tmp_path):
+    command = Evaluate(data=data, checkpoint=finished_run / "last.pt", negatives=tmp_path, workers=0)
+    with pytest.raises(DataError, match=r"none is given.*--bundle"):
+        evaluate(command)
+
+
+def test_a_folder_of_negatives_that_is_missing_is_named_before_anything_is_measured(
+    bundle, data, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("training.evaluate.measure", lambda *arguments: pytest.fail("measured"))
+    with pytest.raises(DataError, match="no such folder"):
+        evaluate(Evaluate(data=data, bundle=bundle.folder, negatives=tmp_path / "missing", workers=0))

@@ -40,6 +40,15 @@ class ServedAnswers(msgspec.Struct, frozen=True):
     """Plants of species that the bundle does not know; None if none were given."""
 
 
+class FurtherPictures(msgspec.Struct, frozen=True):
+    """Pictures that the bundle shall not name as a species."""
+
+    things: tuple[Path, ...] = ()
+    """They show no plant."""
+    unknown: tuple[Path, ...] = ()
+    """They show plants whose species the bundle does not know."""
+
+
 class BundleNetwork:
     """A bundle's network, run one picture at a time as the service does on a CPU. It keeps its outputs.
 
@@ -64,33 +73,28 @@ class BundleNetwork:
         return NetworkOutput(*(np.concatenate(each) for each in zip(*self._outputs, strict=True)))
 
 
-def served_answers(
-    network: BundleNetwork,
-    labels_N: npt.NDArray[np.intp],
-    *,
-    things: tuple[Path, ...] = (),
-    unknown: tuple[Path, ...] = (),
-) -> ServedAnswers:
+def served_answers(network: BundleNetwork, labels_N: npt.NDArray[np.int64], further: FurtherPictures) -> ServedAnswers:
     """Measures the answers of a bundle, with its tables.
 
     Args:
         network: The network, after it ran on pictures of known plants.
-        labels_N: Position of the taxon of each of these.
-        things: Pictures that show no plant.
-        unknown: Pictures of plants whose species the bundle does not know.
+        labels_N: Position of the output of each of these. The taxa of the outputs are those of the bundle: the data
+            may have other names, and other taxa that share outputs.
+        further: Pictures that the bundle shall not name.
     """
     bundle, known = network.bundle, network.outputs
+    taxa_N = bundle.taxonomy.taxon_of_output[labels_N]
     model, path = bundle.answer_model(network.precision), bundle.network_path(network.precision)
 
     def outputs_of(paths: tuple[Path, ...]) -> NetworkOutput:
         return PictureFiles(paths, bundle.record.input).outputs(path)[0]
 
     return ServedAnswers(
-        verdicts=verdict_figures(verdicts_of(known, model), [bundle.taxonomy.taxa[label] for label in labels_N]),
-        candidates=coverage_figures(known, labels_N, model),
-        several_pictures=several_pictures(known, labels_N, model),
-        things=thing_figures(known, outputs_of(things), model) if things else None,
-        unknown=unknown_plant_figures(known, outputs_of(unknown), model) if unknown else None,
+        verdicts=verdict_figures(verdicts_of(known, model), [bundle.taxonomy.taxa[taxon] for taxon in taxa_N]),
+        candidates=coverage_figures(known, taxa_N, model),
+        several_pictures=several_pictures(known, taxa_N, model),
+        things=thing_figures(known, outputs_of(further.things), model) if further.things else None,
+        unknown=unknown_plant_figures(known, outputs_of(further.unknown), model) if further.unknown else None,
     )
 
 
