@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from models.bundle import Precision, load_bundle
+from models.errors import BundleError
 from training.atomic_file import replace_together
 from training.comparison.compare import FEW_SHOT, Comparing, compare
 from training.comparison.loss import PairedShare
@@ -170,15 +171,22 @@ def list_registry(command: List) -> None:
     current, changes = registry.current, read_history(command.registry)
     bundles = Table("", "entry", "sealed", "top-1", title=str(command.registry))
     for entry in registry.entries():
-        record = registry.load(entry).record
-        top1 = next((metric for metric in record.metrics if metric.name == "top1_taxon"), None)
-        shown = f"{top1.value:.1%} of {top1.num_pictures:,} ({top1.data})" if top1 else ""
-        bundles.add_row("current" if entry == current else "", entry, record.created, shown)
+        bundles.add_row("current" if entry == current else "", entry, *_facts(registry, entry))
     Console().print(bundles)
     completed = completed_changes(changes, current)
     for change in changes:
         interrupted = "" if change in completed else " (interrupted: it did not happen)"
         print(f"{change.time} {change.action}: {change.before or 'none'} -> {change.after}{interrupted}")
+
+
+def _facts(registry: Registry, entry: str) -> tuple[str, str]:
+    """Returns when a bundle was sealed, and its top-1; or why it cannot be read."""
+    try:
+        record = registry.load(entry).record
+    except BundleError as error:
+        return "damaged", str(error)
+    top1 = next((metric for metric in record.metrics if metric.name == "top1_taxon"), None)
+    return record.created, f"{top1.value:.1%} of {top1.num_pictures:,} ({top1.data})" if top1 else ""
 
 
 def _comparing(command: Measuring, data: Path) -> Comparing:

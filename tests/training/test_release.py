@@ -70,6 +70,19 @@ def test_registry_from_first_promotion_to_rollback(bundles, flowers, tmp_path, c
     assert "interrupted" not in printed
 
 
+def test_a_damaged_bundle_does_not_hide_the_others(bundles, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    release("promote", bundles[0], tmp_path / "registry")
+    (entry,) = (path for path in (tmp_path / "registry").glob("*-*") if path.is_dir())
+    (entry / "taxa.json").write_text("{}")
+    capsys.readouterr()
+    release("list", tmp_path / "registry")
+    printed = capsys.readouterr().out
+    assert "damaged" in printed
+    assert "SHA-256 of taxa.json differs" in printed
+    assert "promote: none ->" in printed
+
+
 def test_list_needs_a_registry(tmp_path):
     with pytest.raises(DataError, match="no registry"):
         release("list", tmp_path / "nothing")
