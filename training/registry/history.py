@@ -71,5 +71,5 @@ def entries_in_use(changes: Sequence[Change], current: str | None) -> list[str]:
         if change.action == "promote":
             entries += [change.after]
         else:
-            entries.pop()
+            entries = entries[:-1]  # empty if the lines before were lost
     return entries

@@ -37,6 +37,10 @@ def test_lines_are_read_as_they_were_written(tmp_path):
     assert lines[0] == '{"time":"2026-11-22T00:00:00Z","action":"promote","from":null,"to":"a"}'
 
 
+def test_a_history_without_its_first_lines_leads_to_nothing_earlier():
+    assert entries_in_use([Change(time="", action="rollback", before="b", after="a")], "a") == []
+
+
 def test_registry_without_a_history_has_no_changes(tmp_path):
     assert read_history(tmp_path) == ()
 
