@@ -40,6 +40,9 @@ class AnswerModel(msgspec.Struct, frozen=True):
     thresholds: Thresholds = Thresholds()
     promises: Promises = Promises()
     calibration: Calibration = Calibration()
+    is_held_out: bool = True
+    """Whether the network was not trained on the calibration plants, as far as is known. Otherwise its candidate sets
+    have no guarantee."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -64,7 +67,8 @@ class Candidates(msgspec.Struct, frozen=True):
     score: float
     """Probability of the whole set."""
     guarantee: CoverageKind | None
-    """The kind of coverage that is guaranteed; None if the client restricted the taxa, or a picture was left out."""
+    """The kind of coverage that is guaranteed; None if the client restricted the taxa, a picture was left out, or the
+    network may have been trained on the calibration plants."""
     num_uncalibrated_taxa: int
     """Number of taxa of the model without calibration plants."""
 
@@ -222,6 +226,7 @@ def _candidates(
     """Finds the candidate set.
 
     Nothing is guaranteed if a picture was left out: the pictures of the calibration plants were not chosen by score.
+    Nor if the network may have been trained on those plants.
 
     Args:
         alone_BT: Probabilities of all taxa on each picture alone.
@@ -237,11 +242,12 @@ def _candidates(
     if question.allowed_T is not None:
         chosen = chosen[question.allowed_T[chosen]]
     chosen = chosen[np.argsort(-taxa_T[chosen], kind="stable")]
+    has_guarantee = question.allowed_T is None and used_B.all() and model.is_held_out
     return Candidates(
         taxa=[RankedTaxon(model.taxonomy.taxa[index], float(taxa_T[index])) for index in chosen[:_LISTED_CANDIDATES]],
         num_taxa=len(chosen),
         score=float(min(taxa_T[chosen].sum(), 1.0)),
-        guarantee=question.coverage_kind if question.allowed_T is None and used_B.all() else None,
+        guarantee=question.coverage_kind if has_guarantee else None,
         num_uncalibrated_taxa=table.num_uncalibrated_taxa,
     )
 

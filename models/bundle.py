@@ -118,7 +118,12 @@ class Bundle(msgspec.Struct, frozen=True):
         """
         network = self.network(precision)
         return AnswerModel(
-            self.taxonomy, network.temperature, network.thresholds, network.promises, self.calibration(precision)
+            taxonomy=self.taxonomy,
+            temperature=network.temperature,
+            thresholds=network.thresholds,
+            promises=network.promises,
+            calibration=self.calibration(precision),
+            is_held_out=not self.record.other_data,
         )
 
     def network_path(self, precision: Precision) -> Path:

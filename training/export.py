@@ -22,6 +22,7 @@ from models.bundle import Bundle, Check, Metric, Precision, seal_bundle
 from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, write_calibration
 from models.errors import BundleError, RecipeError
 from models.golden import GOLDEN_FILE, GOLDEN_PART
+from models.preprocess import InputSpec
 from models.verdict import RANKS, Probability, Rank
 from training.bundling.bundle_description import describe
 from training.bundling.calibration_section import calibration_section, describe_fit, describe_threshold
@@ -31,7 +32,7 @@ from training.bundling.precisions.candidates import MAKERS, Candidate, make_fp32
 from training.bundling.precisions.checks import describe_check
 from training.bundling.precisions.evaluated_network import EvaluatedNetwork
 from training.bundling.precisions.golden_picture import record_golden
-from training.bundling.precisions.pictures import PictureSets, picture_sets
+from training.bundling.precisions.pictures import LEAST_NEGATIVES, PictureFiles, PictureSets, picture_sets
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, read_checkpoint
 from training.evaluation.predict import require_same_outputs
@@ -172,10 +173,21 @@ def _picture_sets(command: Export, checkpoint: Checkpoint) -> PictureSets:
         spec,
         calibration_pictures=command.calibration_pictures,
         feature_pictures=command.feature_pictures,
-        negatives=list_negatives(command.negatives).paths,
+        negatives=_negatives(command.negatives, checkpoint, spec),
         workers=command.workers,
         other_data=is_other_data(manifests[0], checkpoint.trained_with, "checkpoint", allowed=command.other_data),
     )
+
+
+def _negatives(folders: tuple[Path, ...], checkpoint: Checkpoint, spec: InputSpec) -> PictureFiles | None:
+    """Lists the pictures without a plant, and says in their name whether the network was trained on them too."""
+    if not folders:
+        return None
+    found, trained_on = list_negatives(folders), (checkpoint.plant_output or {}).get("negatives_sha256", "")
+    name = "pictures without a plant"
+    if trained_on:
+        name += f" that the network {'was' if trained_on == found.sha256 else 'may have been'} trained on"
+    return PictureFiles(found.paths, spec, LEAST_NEGATIVES, name)
 
 
 def _seal(

@@ -195,6 +195,13 @@ def test_a_restricted_answer_keeps_no_promise():
     assert answer_plant(logits, features, model, restricted).verdict.promise is None
 
 
+def test_candidates_guarantee_nothing_if_the_network_was_trained_on_the_calibration_plants():
+    logits, features = some_pictures(6, 1)
+    question = Question(coverage=0.9)
+    assert answer_plant(logits, features, some_model(), question).candidates.guarantee == "marginal"
+    assert answer_plant(logits, features, some_model(is_held_out=False), question).candidates.guarantee is None
+
+
 def test_a_candidate_set_says_what_it_guarantees():
     logits, features = some_pictures(6, 1)
     for kind in ("marginal", "macro"):

@@ -123,7 +123,7 @@ def test_the_card_says_what_calibrated_the_network_and_draws_its_reliability(bun
     assert "Reliability, all test pictures" in card
     assert "genus: named from a score of" in card
     assert "Area under the risk-coverage curve" in card
-    assert "python training/export.py --checkpoint last.pt --data data --out bundle --workers 0" in card
+    assert "python training/export.py --checkpoint last.pt --data data --out tiny --note Drawn. --workers 0\n" in card
 
 
 def test_thresholds_are_fitted_and_can_be_given(exporting, bundle):
@@ -166,7 +166,7 @@ def test_pictures_of_other_things_give_a_plant_head_and_its_figures(rejecting):
     metrics = {metric.name: metric for metric in rejecting.record.metrics}
     assert metrics["things_accepted"].num_pictures == 24
     assert 0 <= metrics["things_named"].value <= metrics["things_accepted"].value <= 1
-    assert "fitted on 24 pictures that show no plant" in (rejecting.folder / "MODEL_CARD.md").read_text()
+    assert "on 24 pictures without a plant; its cutoff" in (rejecting.folder / "MODEL_CARD.md").read_text()
 
 
 def test_the_sealed_tables_answer_as_a_verdict(rejecting, manifest, things):

@@ -76,8 +76,9 @@ def _verdicts(fitted: FittedThresholds) -> str:
         counted = "" if one.promise else f" ({one.num_wrong} wrong of {one.num_named} calibration plants)"
         lines.append(f"* {describe_threshold(rank, one.threshold, one.promise)}{counted}")
     without = (
-        f"\n\nA rank without a promise names too few calibration plants (under {MIN_NAMED}) or too many wrongly: its "
-        "threshold is the least at which 95 % of them were right, and says little about other plants."
+        "\n\nA rank has no promise if its threshold was given, if it names too few calibration plants (under "
+        f"{MIN_NAMED}) or too many wrongly, or if these are of other data. A threshold that was not given is then the "
+        "least at which 95 % of them were right, or 1 if there is none. It says little about other plants."
     )
     return "\n".join(lines) + (without if any(getattr(fitted, rank).promise is None for rank in RANKS) else "")
 
@@ -97,9 +98,9 @@ def _rejection(fitted: FittedTables) -> str:
         return f"{unknown} The bundle cannot tell plants from other things: it was exported without pictures of these."
     found = fitted.rejection
     return (
-        f"{unknown}\n\nThe plant head was fitted on {found.accepted.num_pictures:,} pictures that show no plant and on "
-        f"training pictures; its cutoff keeps 95 % of the calibration plants. Of these other things, each judged by a "
-        f"fit that left it out, {found.accepted.value:.1%} are taken for plants and {found.named.value:.1%} are named "
+        f"{unknown}\n\nThe plant head was fitted on training pictures and on {found.accepted.num_pictures:,} "
+        f"{found.data}; its cutoff keeps 95 % of the calibration plants. Of these other things, each judged by a fit "
+        f"that left it out, {found.accepted.value:.1%} are taken for plants and {found.named.value:.1%} are named "
         f"(AUROC {found.auroc:.3f})."
     )
 

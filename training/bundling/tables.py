@@ -51,11 +51,18 @@ class TableData(msgspec.Struct, frozen=True):
     """Data and split of the calibration pictures."""
     num_pictures: int
     """Number of calibration pictures, all of each plant."""
+    other_data: bool = False
+    """Whether all these pictures are of other data than the network was trained with. It may have been trained on the
+    calibration plants, so they prove nothing."""
+    negatives_data: str = "pictures without a plant"
+    """What the pictures without a plant are, in words."""
 
 
 class Rejection(msgspec.Struct, frozen=True):
     """How well pictures without a plant are told from plants; each was left out of the fit that judges it."""
 
+    data: str
+    """What these pictures are, in words."""
     auroc: float
     """Chance that a calibration plant has a higher plant score."""
     accepted: Share
@@ -78,6 +85,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
 
     The features are fitted on training pictures. Familiarity, both cutoffs, the thresholds and the candidate sets are
     fitted on the calibration plants; the thresholds on those that both cutoffs keep, since no other plant is named.
+    Calibration plants of other data promise nothing.
 
     Args:
         data: The outputs of the network file.
@@ -103,6 +111,8 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         kept_N &= plants.scores(head.head) >= head.cutoff
     scores = rank_scores(taxa_NT[kept_N], data.calibration.taxa[kept_N], data.taxonomy)
     thresholds = fit_thresholds(scores, fixed)
+    if data.other_data:
+        thresholds = thresholds.without_promises()
     rejection = _rejection(data, calibration, thresholds, head, temperature) if head else None
     return FittedTables(calibration, thresholds, rejection)
 
@@ -150,7 +160,8 @@ def _rejection(
     reaches_M = np.any([scores[rank].score_N >= getattr(least, rank) for rank in RANKS], axis=0)
     familiar_M = calibration.familiarity.scores(inputs.confidence, inputs.distance) >= calibration.cutoffs.familiar
     num_accepted, num_named = head.accepted_M.sum(), (head.accepted_M & familiar_M & reaches_M).sum()
-    return Rejection(head.auroc, share(int(num_accepted), len(inputs)), share(int(num_named), len(inputs)))
+    accepted, named = (share(int(number), len(inputs)) for number in (num_accepted, num_named))
+    return Rejection(data.negatives_data, head.auroc, accepted, named)
 
 
 def _fitted_on(data: TableData) -> FittedOn:

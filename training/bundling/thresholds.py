@@ -53,6 +53,10 @@ class FittedThresholds(msgspec.Struct, frozen=True):
         """The promises as the bundle holds them."""
         return Promises(self.species.promise, self.genus.promise, self.family.promise)
 
+    def without_promises(self) -> "FittedThresholds":
+        """Returns the same thresholds without promises."""
+        return FittedThresholds(*(msgspec.structs.replace(getattr(self, rank), promise=None) for rank in RANKS))
+
 
 def fit_thresholds(scores: Mapping[Rank, RankScores], fixed: Mapping[Rank, float] | None = None) -> FittedThresholds:
     """Fits the thresholds of all ranks, each on the plants that no finer rank names.

@@ -48,7 +48,8 @@ class Negatives(msgspec.Struct, frozen=True):
 def list_negatives(folders: tuple[Path, ...], splits: tuple[str, ...] = FIT_SPLITS) -> Negatives:
     """Lists the pictures of folders.
 
-    Only headers are read. Whether a picture decodes is seen when it is loaded.
+    Only headers are read. Whether a picture decodes is seen when it is loaded. A picture that is listed twice counts
+    once: otherwise the fit would know a picture that judges it.
 
     Args:
         folders: Folders, read with all folders below them, or CSV lists with the column `path` (absolute, or relative
@@ -58,7 +59,7 @@ def list_negatives(folders: tuple[Path, ...], splits: tuple[str, ...] = FIT_SPLI
     Raises:
         DataError: A folder or list is missing, cannot be read, or has no picture.
     """
-    found, digest, num_broken = list[Path](), hashlib.sha256(), 0
+    found, digest, num_broken = dict[Path, Path](), hashlib.sha256(), 0
     for given in folders:
         names = _names(given, splits)
         root = given if given.is_dir() else given.parent
@@ -71,9 +72,10 @@ def list_negatives(folders: tuple[Path, ...], splits: tuple[str, ...] = FIT_SPLI
                 remedy="correct --negatives",
             )
         num_broken += len(names) - len(readable)
-        found += [root / name for name in readable]
+        for name in readable:
+            found.setdefault((root / name).resolve(), root / name)
         digest.update("\n".join([*readable, ""]).encode(errors="surrogateescape"))
-    return Negatives(tuple(found), num_broken, digest.hexdigest() if folders else "")
+    return Negatives(tuple(found.values()), num_broken, digest.hexdigest() if folders else "")
 
 
 def num_plants(labels: Tensor) -> int:

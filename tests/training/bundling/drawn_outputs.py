@@ -1,6 +1,7 @@
 """Drawn outputs of a network: features around the direction of each taxon, and those of other things."""
 
 import numpy as np
+from msgspec.structs import replace
 
 from models.session import NetworkOutput
 from tests.training.small import make_taxonomy
@@ -27,8 +28,8 @@ def draw_things(num_pictures, seed):
     return draw_outputs(np.random.default_rng(seed).normal(0.7, NOISE, (num_pictures, NUM_FEATURES)))
 
 
-def table_data(*, with_negatives=True):
-    return TableData(
+def table_data(*, with_negatives=True, **changes):
+    found = TableData(
         taxonomy=TAXONOMY,
         calibration=draw_plants(40, seed=1),
         training=draw_plants(30, seed=0),
@@ -38,3 +39,4 @@ def table_data(*, with_negatives=True):
         data="drawn",
         num_pictures=900,
     )
+    return replace(found, **changes)

@@ -15,12 +15,12 @@ from training.evaluation.reliability import ReliabilityBin
 SURE = ReliabilityBin(low=14 / 15, num_pictures=40, confidence=0.97, accuracy=0.5)
 
 
-def section(diagrams, num_plants=400, rejection=None):
+def section(diagrams, num_plants=400, rejection=None, fixed=None):
     """All plants reach 0.8; none is wrong. The species takes them all. One of two taxa has calibration plants."""
     scores = {rank: RankScores(np.full(num_plants, 0.8), np.ones(num_plants, dtype=bool)) for rank in RANKS}
     table = conformal_table(np.full((num_plants, 2), 0.5), np.zeros(num_plants, dtype=np.intp), np.array([0.5, 0.5]))
     calibration = Calibration(conformal=table, fitted_on=fitted_on(num_plants))
-    fitted = FittedTables(calibration, fit_thresholds(scores), rejection)
+    fitted = FittedTables(calibration, fit_thresholds(scores, fixed), rejection)
     return calibration_section(fitted, make_taxonomy(2), {"species": 0.25, "genus": 0.125}, diagrams)
 
 
@@ -44,8 +44,8 @@ def test_taxa_without_calibration_plants_are_counted_and_named():
 
 def test_what_is_known_of_other_things_is_said_with_its_number():
     assert "cannot tell plants from other things" in section({"all": [SURE]})
-    text = section({"all": [SURE]}, rejection=Rejection(0.93, share(30, 100), share(20, 100)))
-    assert "fitted on 100 pictures that show no plant" in text
+    text = section({"all": [SURE]}, rejection=Rejection("spoons", 0.93, share(30, 100), share(20, 100)))
+    assert "fitted on training pictures and on 100 spoons" in text
     assert "30.0% are taken for plants and 20.0% are named (AUROC 0.930)" in text
 
 
@@ -67,6 +67,13 @@ def test_every_rank_says_what_it_promises():
     assert "* genus: named from a score of 1.000, without a promise (0 wrong of 0 calibration plants)" in lines
     assert any("under 300" in line for line in lines)
     assert "(0 wrong of 40 calibration plants)" in section({"all": [SURE]}, num_plants=40)
+
+
+def test_a_threshold_that_was_given_is_not_said_to_be_fitted():
+    text = section({"all": [SURE]}, fixed={"genus": 0.875})
+    assert "* genus: named from a score of 0.875, without a promise (0 wrong of 0 calibration plants)" in text
+    assert "A rank has no promise if its threshold was given" in text
+    assert "A threshold that was not given is then the least at which 95 % of them were right, or 1" in text
 
 
 def test_the_area_under_the_risk_coverage_curve_is_one_line():

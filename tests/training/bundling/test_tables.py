@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from models.answer import AnswerModel, Question, answer_plant
+from models.verdict import Promises
 from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
 from tests.training.small import make_taxonomy
 from training.bundling.tables import fit_tables, training_prior
@@ -61,6 +62,17 @@ def test_without_pictures_of_other_things_nothing_is_said_about_them():
     assert fitted.calibration.cutoffs.plant == 0
     assert fitted.calibration.fitted_on.num_negatives == 0
     assert answers(fitted, draw_things(3, seed=1))[0].plant_score is None
+
+
+def test_plants_that_the_network_may_have_been_trained_on_promise_nothing(fitted):
+    other = fit_tables(table_data(with_negatives=False, other_data=True), 1.0, {}).thresholds
+    same = fit_tables(table_data(with_negatives=False), 1.0, {}).thresholds
+    assert same.promises.species is not None
+    assert (other.promises, other.thresholds) == (Promises(), same.thresholds)
+
+
+def test_the_figures_of_rejection_say_what_they_were_measured_on(fitted):
+    assert fitted.rejection.data == "pictures without a plant"
 
 
 def test_the_fit_says_when_and_on_what(fitted):

@@ -116,8 +116,12 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
     write_fp16(fp32.network.path, path)
     network = CachedNetwork(folder / "fp16_rounded.onnx")
     write_rounded(fp32.network.path, network.path)
-    every = (*sets.tests, sets.validation, sets.temperature, sets.features)
-    overflow = overflow_check([network.logits(pictures) for pictures in every])
+    outputs = [
+        network.outputs(pictures) for pictures in (*sets.tests, sets.validation, sets.temperature, sets.features)
+    ]
+    if sets.negatives is not None:
+        outputs.append(network.outputs_of_files(sets.negatives)[0])
+    overflow = overflow_check(outputs)
     entry = NetworkFile(
         file=path.name,
         temperature=1.0,
@@ -125,7 +129,7 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
         checks=(overflow,),
         note=_FP16_NOTE,
     )
-    if not overflow.passed:  # no metrics can be computed from NaN
+    if not overflow.passed:  # neither metrics nor tables can be computed from NaN
         return Candidate(path, entry)
     evaluated = evaluate_network(network, sets, thresholds)
     predictions = [

@@ -8,6 +8,7 @@ import numpy as np
 from models.bundle import Check
 from models.errors import BundleError
 from models.ranking import output_probabilities
+from models.session import NetworkOutput
 from training.bundling.precisions.paired import PairedLoss, paired_loss
 from training.bundling.precisions.speed import Speedup
 from training.evaluation.metrics import top_k_hits
@@ -31,10 +32,10 @@ def rounding_check(rounded_logits: Logits, exact_logits: Logits) -> Check:
     return _at_most(name, _largest_difference(rounded_logits, exact_logits), 1.0, len(exact_logits))
 
 
-def overflow_check(logits: Sequence[Logits]) -> Check:
-    """fp16: all logits are finite; a value above 65,504 is infinite in half precision."""
-    finite = np.concatenate([np.isfinite(each).all(axis=1) for each in logits])
-    name = "overflow: pictures with NaN or infinite logits, every operator's result rounded to half precision"
+def overflow_check(outputs: Sequence[NetworkOutput]) -> Check:
+    """fp16: all logits and features are finite; a value above 65,504 is infinite in half precision."""
+    finite = np.concatenate([np.isfinite(np.concatenate(each, axis=1)).all(axis=1) for each in outputs])
+    name = "overflow: pictures with NaN or infinite outputs, every operator's result rounded to half precision"
     return _at_most(name, float((~finite).sum()), 0.0, len(finite))
 
 

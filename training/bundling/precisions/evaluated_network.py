@@ -6,12 +6,13 @@ from types import MappingProxyType
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from models.bundle import Metric
 from models.session import NetworkOutput
 from models.verdict import Rank
 from training.bundling.calibration import fit_temperature
-from training.bundling.precisions.pictures import Pictures, PictureSets
+from training.bundling.precisions.pictures import PictureFiles, Pictures, PictureSets
 from training.bundling.tables import FittedTables, LabeledOutputs, TableData, fit_tables, training_prior
 from training.evaluation.metrics import Share
 from training.evaluation.plants import one_picture_each
@@ -30,6 +31,7 @@ class CachedNetwork:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._outputs: dict[tuple[Path, bytes], NetworkOutput] = {}
+        self._of_files: dict[tuple[Path, ...], tuple[NetworkOutput, npt.NDArray[np.intp]]] = {}
 
     def outputs(self, pictures: Pictures) -> NetworkOutput:
         """Returns the logits and features of these pictures."""
@@ -37,6 +39,12 @@ class CachedNetwork:
         if key not in self._outputs:
             self._outputs[key] = pictures.outputs(self.path)
         return self._outputs[key]
+
+    def outputs_of_files(self, files: PictureFiles) -> tuple[NetworkOutput, npt.NDArray[np.intp]]:
+        """Returns logits and features of the pictures that can be read, and the group of each."""
+        if files.paths not in self._of_files:
+            self._of_files[files.paths] = files.outputs(self.path)
+        return self._of_files[files.paths]
 
     def logits(self, pictures: Pictures) -> Logits:
         """Returns the logits for these pictures, shape (num_pictures, num_outputs)."""
@@ -85,17 +93,20 @@ def _table_data(network: CachedNetwork, sets: PictureSets) -> TableData:
     """Runs the network on what the tables are fitted on; of each calibration plant one picture is used."""
     held_out, taxonomy = sets.temperature, sets.temperature.manifest.taxonomy
     outputs, chosen = network.outputs(held_out), one_picture_each(held_out.plants)
-    negatives, groups = (None, np.array([])) if sets.negatives is None else sets.negatives.outputs(network.path)
+    files, no_groups = sets.negatives, np.zeros(0, dtype=np.intp)
+    negatives, groups = (None, no_groups) if files is None else network.outputs_of_files(files)
     trained_on = sets.features.manifest
     return TableData(
         taxonomy=taxonomy,
         calibration=LabeledOutputs(NetworkOutput(*(each[chosen] for each in outputs)), held_out.taxa[chosen]),
         training=LabeledOutputs(network.outputs(sets.features), sets.features.taxa),
         negatives=negatives,
-        negative_groups=groups.astype(np.intp),
+        negative_groups=groups,
         prior_T=training_prior(trained_on.labels[trained_on.rows_of("train")], taxonomy),
         data=held_out.name,
         num_pictures=len(held_out),
+        other_data=sets.other_data,
+        negatives_data="" if files is None else files.name,
     )
 
 
@@ -103,10 +114,7 @@ def _rejection_metrics(fitted: FittedTables) -> list[Metric]:
     found = fitted.rejection
     if found is None:
         return []
-    data, num_pictures = (
-        "pictures without a plant, each left out of the fit that judges it",
-        found.accepted.num_pictures,
-    )
+    data, num_pictures = f"{found.data}, each left out of the fit that judges it", found.accepted.num_pictures
     shares = {"things_accepted": found.accepted, "things_named": found.named}
     return [
         Metric("things_auroc", found.auroc, data, num_pictures),

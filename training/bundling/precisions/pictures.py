@@ -93,6 +93,8 @@ class PictureFiles(msgspec.Struct, frozen=True):
     """Input of the network."""
     least: int = 1
     """Number of pictures that must be readable."""
+    name: str = "pictures without a plant"
+    """What they are, in words."""
 
     def outputs(self, network: Path) -> tuple[NetworkOutput, npt.NDArray[np.intp]]:
         """Runs a network file; pictures that cannot be read are left out.
@@ -157,7 +159,7 @@ def picture_sets(
     calibration_pictures: int,
     feature_pictures: int,
     workers: int,
-    negatives: Sequence[Path] = (),
+    negatives: PictureFiles | None = None,
     other_data: bool = False,
 ) -> PictureSets:
     """Chooses the pictures from prepared data.
@@ -168,7 +170,7 @@ def picture_sets(
         calibration_pictures: Maximum number of training pictures that set the ranges of int8.
         feature_pictures: Maximum number of training pictures for the table of distances and the plant head.
         workers: Loader processes; 0 loads in this process.
-        negatives: Pictures without a plant; none for no plant head.
+        negatives: Pictures without a plant; None for no plant head.
         other_data: Whether the network was trained with other data than the first.
 
     Raises:
@@ -186,7 +188,7 @@ def picture_sets(
         validation=split(trained, "validation"),
         temperature=split(trained, "calibration" if trained.has("calibration") else "validation"),
         features=split(trained, "train").sample_evenly(feature_pictures),
-        negatives=PictureFiles(tuple(negatives), spec, LEAST_NEGATIVES) if negatives else None,
+        negatives=negatives,
         tests=tuple(split(each, "test") for each in manifests),
         other_data=other_data,
     )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from models.errors import BundleError
+from models.session import NetworkOutput
 from training.bundling.precisions.checks import (
     agreement_check,
     describe_check,
@@ -96,11 +97,13 @@ def test_fp16_may_disagree_once_in_a_thousand_over_all_pictures():
     )
 
 
-def test_logits_that_are_not_finite_fail():
-    finite, overflowed = np.zeros((6, 5), dtype=np.float32), np.zeros((4, 5), dtype=np.float32)
-    assert overflow_check([finite, overflowed]).passed
-    overflowed[1, 2], overflowed[3] = np.nan, np.inf
-    check = overflow_check([finite, overflowed])
+@pytest.mark.parametrize("name", NetworkOutput._fields)
+def test_outputs_that_are_not_finite_fail(name):
+    finite, other = (NetworkOutput(np.zeros((num, 5), "f4"), np.zeros((num, 2), "f4")) for num in (6, 4))
+    assert overflow_check([finite, other]).passed
+    overflowed = getattr(other, name)
+    overflowed[1, 1], overflowed[3] = np.nan, np.inf
+    check = overflow_check([finite, other])
     assert (check.passed, check.value, check.limit, check.num_pictures) == (False, 2, 0, 10)
 
 
