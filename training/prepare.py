@@ -6,6 +6,7 @@ Commands:
   python training/prepare.py sources data_5337 --out DATA   several data sets, listed in a TOML file
   python training/prepare.py pack DATA --out PACKED         packs pictures into shards, for fast loading
   python training/prepare.py verify PACKED                  compares every stored picture with its hash
+  python training/prepare.py negatives DIR --out LIST.csv   lists what is no plant in an iNaturalist 2021 folder
   python training/prepare.py herbarium DIR                  draws data sets of invented plants, for rehearsals
 """
 
@@ -23,6 +24,7 @@ import tyro
 from training.dataset.assemble import assemble
 from training.dataset.collection import Collection, read_collection
 from training.dataset.manifest import MANIFEST_FILE
+from training.dataset.other_kingdoms import Negatives, write_negatives
 from training.dataset.report import HTML_FILE, Report
 from training.herbarium import Herbarium, write_herbarium
 from training.loading.shards import Pack, Verify, pack, verify
@@ -85,7 +87,7 @@ class Sources(Preparation, frozen=True, kw_only=True):
     """Folder that the data sets' roots are relative to."""
 
 
-Command = Folder | Table | Sources | Pack | Verify | Herbarium
+Command = Folder | Table | Sources | Pack | Verify | Negatives | Herbarium
 
 
 def main() -> None:
@@ -104,6 +106,9 @@ def run(command: Command) -> None:
             pack(command)
         case Verify():
             verify(command)
+        case Negatives():
+            listed = ", ".join(f"{count:,} {split}" for split, count in write_negatives(command).items())
+            print(f"Pictures without a plant: {listed}. Next: --negatives {command.out}")
         case Herbarium():
             write_herbarium(command)
         case _:

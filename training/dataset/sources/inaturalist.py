@@ -1,11 +1,12 @@
 """Reads the iNaturalist 2021 layout: COCO-style `train.json` and `val.json`, and the folders that they name.
 
-Only kingdom Plantae is read. The published `val` becomes the test split, because the published test set has no labels.
+Only kingdom Plantae becomes training data; pictures of other kingdoms can be listed. The published `val` becomes the
+test split, because the published test set has no labels.
 """
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
@@ -71,6 +72,16 @@ class _Part(msgspec.Struct, frozen=True):
     records: list[PictureRecord]
 
 
+class OtherPicture(msgspec.Struct, frozen=True, gc=False):
+    """A picture of another kingdom than that of the plants."""
+
+    path: str
+    """Below the folder of the data set."""
+    kingdom: str
+    name: str
+    """Scientific name."""
+
+
 def read_inaturalist(name: str, root: Path, default_license: str = "") -> SourceContents:
     """Reads the plants of an iNaturalist 2021 folder.
 
@@ -94,6 +105,32 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
         twice, _ = Counter(record.path for record in records).most_common(1)[0]
         raise DataError(f"two images of {root} have the same file name", value=twice, remedy=_REMEDY)
     return SourceContents(root, records, _others(name, parts))
+
+
+def read_other_kingdoms(root: Path) -> dict[str, list[OtherPicture]]:
+    """Lists the pictures that show no plant.
+
+    Args:
+        root: Folder with the JSON files and the folders of pictures.
+
+    Returns:
+        Split -> pictures: "fit" for those of `train.json` or `train_mini.json`, "test" for those of `val.json`.
+
+    Raises:
+        DataError: A file is missing or damaged.
+    """
+    files = {"fit": _train_file(root), "test": root / _TEST_FILE}
+    return {split: list(_other_pictures(file)) for split, file in files.items() if file.is_file()}
+
+
+def _other_pictures(file: Path) -> Iterator[OtherPicture]:
+    document = read_json(file, _Document)
+    categories = _categories(file, document)
+    category_of = _category_of_image(file, document, categories)
+    for _, image in decode_entries(f"{file}: images", enumerate(document.images), _Image):
+        category = categories.get(category_of.get(image.id, -1))
+        if category is not None and category.kingdom != _PLANTS:
+            yield OtherPicture(_path_below(file, image), sys.intern(category.kingdom), category.name)
 
 
 def _train_file(root: Path) -> Path:
@@ -126,9 +163,7 @@ def _others(name: str, parts: list[_Part]) -> list[LeftOut]:
 def _read_part(file: Path, split: Split, default_license: str, known: Mapping[int, SourceClass] | None = None) -> _Part:
     """Reads one file; `known` are the classes of the training file, which must agree with it."""
     document = read_json(file, _Document)
-    categories = {category.id: category for category in document.categories}
-    if len(categories) != len(document.categories):
-        raise DataError(f"two categories of {file} have the same id", remedy=_REMEDY)
+    categories = _categories(file, document)
     category_of = _category_of_image(file, document, categories)
     num_pictures = Counter(category_of.values())
     plants = {number: _plant(category) for number, category in categories.items() if category.kingdom == _PLANTS}
@@ -138,6 +173,13 @@ def _read_part(file: Path, split: Split, default_license: str, known: Mapping[in
         plants = _agreed(file, plants, known)
     records = _records(file, document, category_of, plants, split=split, default_license=default_license)
     return _Part(categories, num_pictures, plants, records)
+
+
+def _categories(file: Path, document: _Document) -> dict[int, _Category]:
+    categories = {category.id: category for category in document.categories}
+    if len(categories) != len(document.categories):
+        raise DataError(f"two categories of {file} have the same id", remedy=_REMEDY)
+    return categories
 
 
 def _plant(category: _Category) -> SourceClass:
@@ -215,6 +257,20 @@ def _records(
 def _record(
     file: Path, image: _Image, plant: SourceClass, split: Split, licenses: Mapping[int | None, str]
 ) -> PictureRecord:
+    if image.license not in licenses:
+        raise DataError(f"{file}: image {image.id} names license {image.license}, which does not exist", remedy=_REMEDY)
+    return PictureRecord(
+        path=_path_below(file, image),
+        plant=plant,
+        split=split,
+        author=sys.intern(image.rights_holder or ""),  # equal strings share one object: few authors have many pictures
+        license=licenses[image.license],
+        taken_on=_day((image.date or "")[:10]),
+        coordinates=_coordinates(image.latitude, image.longitude),
+    )
+
+
+def _path_below(file: Path, image: _Image) -> str:
     path = image.file_name
     if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
         raise DataError(
@@ -223,17 +279,7 @@ def _record(
             limit="a path below the data set's folder",
             remedy=_REMEDY,
         )
-    if image.license not in licenses:
-        raise DataError(f"{file}: image {image.id} names license {image.license}, which does not exist", remedy=_REMEDY)
-    return PictureRecord(
-        path=path,
-        plant=plant,
-        split=split,
-        author=sys.intern(image.rights_holder or ""),  # equal strings share one object: few authors have many pictures
-        license=licenses[image.license],
-        taken_on=_day((image.date or "")[:10]),
-        coordinates=_coordinates(image.latitude, image.longitude),
-    )
+    return path
 
 
 @lru_cache(maxsize=1 << 14)  # the days of 44 years; equal days share one object
