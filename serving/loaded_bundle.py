@@ -4,6 +4,7 @@ import asyncio
 import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -93,6 +94,7 @@ class LoadedBundle:
         first = networks["throughput"]
         self.providers = first.providers if isinstance(first, OnnxSession) else ()
         self.answer_model = bundle.answer_model(precision)
+        self._golden = bundle.golden()
         self._num_users = 0
         self._retired = False
 
@@ -152,14 +154,15 @@ class LoadedBundle:
             BundleError: Logits or features are not finite, the logits differ from those that were sealed with the
                 bundle, or a calibration table has the wrong shape.
         """
-        golden = self.bundle.golden()
+        golden = self._golden
         picture = await decoder.decode(golden.picture if golden else _gradient_picture(), self.spec)
         runs = await self.scheduler.warm_up(picture.pixels)
         _require_finite(runs)
         if golden is not None:
             for logits in runs.logits:
                 check_golden(golden, self.precision, logits, self.answer_model.temperature)
-        self._check_tables(NetworkOutput(runs.logits[:1], runs.features[:1]))
+        # In a thread: the first answer computes what later ones reuse, which would hold up the event loop.
+        await run_in_daemon_thread(partial(self._check_tables, NetworkOutput(runs.logits[:1], runs.features[:1])))
 
     def _check_tables(self, output: NetworkOutput) -> None:
         """Uses every table of the bundle once."""

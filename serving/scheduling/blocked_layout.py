@@ -1,11 +1,12 @@
 """Rewrites a network so that it runs faster on this processor, with the same output.
 
-ONNX Runtime optimizes a network when it opens it. This module saves the optimized graph, rewrites it (`blocked_graph`)
-and opens the result. The rewritten graph uses internal operators of ONNX Runtime, which may change between versions.
-So it is used only if it opens and reproduces the original's output; otherwise the original runs, and the log gives
-the reason.
+ONNX Runtime optimizes a network when it opens it. This module saves the optimized graph, has it rewritten in a process
+of its own (`rewriting`) and opens the result. The rewritten graph uses internal operators of ONNX Runtime, which may
+change between versions. So it is used only if it opens and reproduces the original's output; otherwise the original
+runs, and the log gives the reason.
 """
 
+import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import structlog
 
 from models.preprocess import InputSpec
 from models.session import NetworkOutput, NetworkSession, OnnxSession
+from serving.scheduling import rewriting
 
 _LEAVES_BLOCKED_LAYOUT: Final = b"ReorderOutput"
 # Largest difference, relative to the largest value. A different order of additions changed values by 1e-6.
@@ -68,38 +70,23 @@ def rewritten_network(path: Path, spec: InputSpec) -> Iterator[RewrittenNetwork 
     with os.fdopen(os.memfd_create("botanify-network"), "r+b") as file:
         path_in_memory = Path(f"/proc/self/fd/{file.fileno()}")
         # No variable holds this session, so that its weights are freed before further sessions are opened.
-        yield _rewrite(path_in_memory, OnnxSession(path, num_threads=1, optimized_copy=path_in_memory), spec)
+        reference = _reference(OnnxSession(path, num_threads=1, optimized_copy=path_in_memory), spec)
+        if not _leaves_blocked_layout(file.fileno()):
+            yield None
+            return
+        rewritten = rewriting.rewrite(file.fileno())
+        if not rewritten.num_scalings:
+            yield None
+            return
+        _log.info("blocked_layout", num_scalings=rewritten.num_scalings, num_into_weights=rewritten.num_into_weights)
+        yield RewrittenNetwork(path_in_memory, reference)
 
 
-def _rewrite(path: Path, original: OnnxSession, spec: InputSpec) -> RewrittenNetwork | None:
-    """Rewrites the optimized graph at `path` in place; `original` is its session."""
-    optimized = path.read_bytes()
-    if _LEAVES_BLOCKED_LAYOUT not in optimized:
-        return None
-    from serving.scheduling.blocked_graph import keep_blocked  # imports onnx, which takes half a second
-
-    rewritten = keep_blocked(optimized, block_size(path))
-    if not rewritten.num_scalings:
-        return None
+def _reference(original: NetworkSession, spec: InputSpec) -> Reference:
     pixels = np.random.default_rng(0).standard_normal((1, 3, spec.height, spec.width), dtype=np.float32)
-    path.write_bytes(rewritten.file)
-    _log.info("blocked_layout", num_scalings=rewritten.num_scalings, num_into_weights=rewritten.num_into_weights)
-    return RewrittenNetwork(path, Reference(pixels, original.run(pixels)))
+    return Reference(pixels, original.run(pixels))
 
 
-def block_size(scratch: Path) -> int:
-    """Returns the number of channels per block in ONNX Runtime's blocked layout on this processor.
-
-    Args:
-        scratch: A file to overwrite.
-    """
-    import onnxruntime
-
-    from serving.scheduling.blocked_graph import one_convolution, read_block_size
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4  # no warning that the file is specific to this processor
-    options.optimized_model_filepath = str(scratch)
-    onnxruntime.InferenceSession(one_convolution(), options, providers=["CPUExecutionProvider"])
-    return read_block_size(scratch.read_bytes())
+def _leaves_blocked_layout(descriptor: int) -> bool:
+    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
+        return content.find(_LEAVES_BLOCKED_LAYOUT) >= 0

@@ -327,7 +327,8 @@ def _free(networks: dict[RunMode, NetworkSession], workers: Iterable[Worker]) ->
     """Frees the networks when the workers have ended; runs in a thread of its own."""
     for worker in workers:
         worker.join()
-    networks.clear()
+    while networks:  # one by one: freeing holds the interpreter's lock, and the event loop may run in between
+        networks.popitem()
     return_freed_memory()
 
 

@@ -11,10 +11,11 @@ from onnx import TensorProto, helper, numpy_helper
 from models.bundle import load_bundle
 from models.errors import BundleError
 from models.session import OnnxSession
-from serving.scheduling import blocked_graph, blocked_layout, networks
+from serving.scheduling import blocked_graph, blocked_layout, networks, rewriting
 from serving.scheduling.blocked_graph import keep_blocked, one_convolution, read_block_size
-from serving.scheduling.blocked_layout import block_size, rewritten_network
+from serving.scheduling.blocked_layout import rewritten_network
 from serving.scheduling.policies import CpuPolicy
+from serving.scheduling.rewriting import block_size
 from tests.models.tiny import SIDE_PX, TAXONOMY, bundle_record, metadata_of, seal_tiny
 
 CHANNELS, OUTPUTS, POLICY = 32, 4, CpuPolicy(2)
@@ -134,7 +135,7 @@ def warnings(monkeypatch):
 def test_scalings_stay_in_the_blocked_layout_with_the_same_output(tmp_path, pool, scales_first, features):
     path = write_squeezing(tmp_path / "network.onnx", pool=pool, scales_first=scales_first, features=features)
     before = optimized(path, tmp_path)
-    after, num_scalings, num_into_weights = keep_blocked(before, block_size(tmp_path / "one.onnx"))
+    after, num_scalings, num_into_weights = keep_blocked(before, block_size())
     assert (num_scalings, num_into_weights) == (1, int(features == FEW))
     assert "ReorderInput" not in kinds(after)
     assert kinds(after).count("ReorderOutput") < kinds(before).count("ReorderOutput")
@@ -143,14 +144,14 @@ def test_scalings_stay_in_the_blocked_layout_with_the_same_output(tmp_path, pool
 
 def test_scales_multiply_the_next_weights_if_there_are_few(tmp_path):
     before = optimized(write_squeezing(tmp_path / "network.onnx", features=FEW), tmp_path)
-    after = keep_blocked(before, block_size(tmp_path / "one.onnx")).file
+    after = keep_blocked(before, block_size()).file
     assert kinds(after).count("Conv") == kinds(before).count("Conv")
     assert kinds(after).count("Mul") == 1
 
 
 def test_scaling_becomes_a_convolution_if_there_are_many_next_weights(tmp_path):
     before = optimized(write_squeezing(tmp_path / "network.onnx", features=MANY), tmp_path)
-    after = keep_blocked(before, block_size(tmp_path / "one.onnx")).file
+    after = keep_blocked(before, block_size()).file
     assert kinds(after).count("Conv") == kinds(before).count("Conv") + 1
     assert "Mul" not in kinds(after)
 
@@ -158,7 +159,7 @@ def test_scaling_becomes_a_convolution_if_there_are_many_next_weights(tmp_path):
 @pytest.mark.parametrize(("channels", "features"), [(20, FEW), (CHANNELS, 20), (20, 12), (44, 20)])
 def test_channels_of_an_incomplete_block_are_scaled(tmp_path, channels, features):
     path = write_squeezing(tmp_path / "network.onnx", channels=channels, features=features)
-    after, num_scalings, num_into_weights = keep_blocked(optimized(path, tmp_path), block_size(tmp_path / "one.onnx"))
+    after, num_scalings, num_into_weights = keep_blocked(optimized(path, tmp_path), block_size())
     assert (num_scalings, num_into_weights) == (1, 1)
     require_same_output(path, after)
 
@@ -177,7 +178,7 @@ def test_bias_and_residual_of_the_projection_are_kept(tmp_path):
     onnx.save(model, path)
     before = optimized(path, tmp_path)
     assert "Add" not in kinds(before)  # ONNX Runtime adds within the convolution
-    after = keep_blocked(before, block_size(tmp_path / "one.onnx"))
+    after = keep_blocked(before, block_size())
     assert after.num_into_weights == 1
     require_same_output(path, after.file)
 
@@ -186,7 +187,7 @@ def test_scaling_becomes_a_convolution_if_the_size_of_the_feature_map_is_unknown
     path = write_squeezing(tmp_path / "network.onnx")
     model = onnx.load_model_from_string(optimized(path, tmp_path))
     del model.graph.value_info[:]
-    after, num_scalings, num_into_weights = keep_blocked(model.SerializeToString(), block_size(tmp_path / "one.onnx"))
+    after, num_scalings, num_into_weights = keep_blocked(model.SerializeToString(), block_size())
     assert (num_scalings, num_into_weights) == (1, 0)
     require_same_output(path, after)
 
@@ -200,12 +201,12 @@ def test_weights_are_not_scaled_if_the_block_size_is_unknown(tmp_path):
 
 def test_single_scale_for_all_channels_is_not_rewritten(tmp_path):
     before = optimized(write_squeezing(tmp_path / "network.onnx", num_scales=1), tmp_path)
-    assert keep_blocked(before, block_size(tmp_path / "one.onnx")) == (before, 0, 0)
+    assert keep_blocked(before, block_size()) == (before, 0, 0)
 
 
 def test_network_without_scalings_is_not_rewritten(tmp_path):
     before = optimized(write_squeezing(tmp_path / "network.onnx", scaled=False), tmp_path)
-    assert keep_blocked(before, block_size(tmp_path / "one.onnx")) == (before, 0, 0)
+    assert keep_blocked(before, block_size()) == (before, 0, 0)
 
 
 def test_scaling_that_is_an_output_keeps_its_plain_form(tmp_path):
@@ -213,7 +214,7 @@ def test_scaling_that_is_an_output_keeps_its_plain_form(tmp_path):
     model = onnx.load(path)
     model.graph.output.append(helper.make_tensor_value_info(SCALING, TensorProto.FLOAT, None))
     onnx.save(model, path)
-    after, num_scalings, _ = keep_blocked(optimized(path, tmp_path), block_size(tmp_path / "one.onnx"))
+    after, num_scalings, _ = keep_blocked(optimized(path, tmp_path), block_size())
     assert num_scalings == 1
     require_same_output(path, after)
     plain, faster = OnnxSession(path), OnnxSession(tmp_path / "rewritten.onnx", optimize=False)
@@ -243,7 +244,8 @@ def test_rewritten_network_with_different_output_is_not_used(bundle, warnings, m
 
 def test_weights_scaled_in_the_wrong_order_are_detected(bundle, warnings, monkeypatch):
     sealed = bundle()
-    monkeypatch.setattr(blocked_layout, "block_size", lambda scratch: block_size(scratch) // 2)
+    monkeypatch.setattr(rewriting, "rewrite", rewriting.rewrite_here)
+    monkeypatch.setattr(rewriting, "block_size", lambda: block_size() // 2)
     opened = networks.open_networks(sealed, "fp32", POLICY)
     assert opened["throughput"].run(noise(2)).logits.shape == (2, OUTPUTS)
     assert warnings == [("blocked_layout_left_out", {"reason": "its output differs from the original network's"})]
@@ -251,12 +253,24 @@ def test_weights_scaled_in_the_wrong_order_are_detected(bundle, warnings, monkey
 
 def test_rewritten_network_that_does_not_open_is_not_used(bundle, warnings, monkeypatch):
     sealed = bundle()
+    monkeypatch.setattr(rewriting, "rewrite", rewriting.rewrite_here)
     monkeypatch.setattr(blocked_graph, "_BLOCKED", "com.example.unknown")
     opened = networks.open_networks(sealed, "fp32", POLICY)
     assert opened["throughput"].run(noise(2)).logits.shape == (2, OUTPUTS)
     [(event, facts)] = warnings
     assert event == "blocked_layout_left_out"
     assert "com.example.unknown" in facts["reason"]
+
+
+def test_process_that_fails_leaves_the_original_network(bundle, warnings, monkeypatch):
+    sealed = bundle()
+    monkeypatch.setattr(rewriting, "_ROOT", sealed.folder)
+    monkeypatch.setenv("PYTHONPATH", "")
+    opened = networks.open_networks(sealed, "fp32", POLICY)
+    assert opened["throughput"].run(noise(2)).logits.shape == (2, OUTPUTS)
+    [(event, facts)] = warnings
+    assert event == "blocked_layout_left_out"
+    assert "No module named" in facts["reason"]
 
 
 def test_damaged_network_is_an_error(bundle):
