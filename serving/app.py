@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import structlog
 from litestar import Litestar
+from litestar.config.compression import CompressionConfig
 from litestar.di import Provide
 
 from models.session import NetworkSession
@@ -24,6 +25,7 @@ from serving.loaded_bundle import LiveBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
 from serving.middleware import ObservabilityMiddleware
 from serving.openapi import openapi_config
+from serving.pages import MIN_COMPRESSED_BYTES, PRECOMPRESSED
 from serving.parameters import MAX_IMAGES
 from serving.preflights import with_preflight_problems
 from serving.problems import problem_response
@@ -89,6 +91,9 @@ def create_app(
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         openapi_config=openapi_config(),
+        compression_config=CompressionConfig(
+            "gzip", minimum_size=MIN_COMPRESSED_BYTES, gzip_compress_level=6, exclude_opt_key=PRECOMPRESSED
+        ),
         cors_config=cors_config(settings.cors_origins, has_keys=access.requires_key),
         lifespan=[_lifespan(live_bundle, decoder, on_failure)],
         logging_config=None,  # serving.logs configures logging; Litestar's own configuration changes in 3.0

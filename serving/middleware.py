@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import structlog
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPResponseStartEvent, Message, Receive, Scope, Send
 
+from serving.caching import DO_NOT_KEEP, is_unchanged
 from serving.errors import ClientLeft, NotReady
 from serving.metrics import Metrics
 from serving.problems import send_problem
@@ -89,10 +90,11 @@ class _Exchange:
         self.request_id = _request_id(scope["headers"])
         self.method = scope["method"] if scope["method"] in _METHODS else "other"
         self.status = 0
-        self._is_head = scope["method"] == "HEAD"
+        self._is_read = scope["method"] in {"GET", "HEAD"}
+        self._has_no_body = scope["method"] == "HEAD"
         self._send, self._is_draining, self._vary = send, is_draining, vary
         self.scope = scope
-        if self._is_head:
+        if self._has_no_body:
             self.scope = {**scope, "method": "GET"}
         self.scope["state"] = {**scope.get("state", {}), "request_id": self.request_id}
 
@@ -114,13 +116,16 @@ class _Exchange:
         return None if client is None else str(client)
 
     async def send(self, message: Message) -> None:
-        """Sends a message of the response, with the common headers and, for HEAD, without the body."""
+        """Sends a message of the response, with the common headers and, for HEAD and 304, without the body."""
         if message["type"] == "http.response.start":
+            if self._is_read and message["status"] == 200 and is_unchanged(self.scope["headers"], message["headers"]):
+                _make_not_modified(message)
+                self._has_no_body = True
             self.status = message["status"]
             # Litestar's layers for CORS and compression overwrite each other's Vary.
             headers = [header for header in _allow_head(message.get("headers", [])) if header[0].lower() != b"vary"]
-            message["headers"] = [*headers, *self._common_headers(), *self._closing_headers(headers)]
-        elif message["type"] == "http.response.body" and self._is_head:
+            message["headers"] = [*headers, *self._common_headers(), *self._optional_headers(headers)]
+        elif message["type"] == "http.response.body" and self._has_no_body:
             message["body"] = b""
         await self._send(message)
 
@@ -134,10 +139,13 @@ class _Exchange:
             (b"content-security-policy", policy.encode()),
         ]
 
-    def _closing_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        if not self._is_draining() or any(name.lower() == b"connection" for name, _ in headers):
-            return []
-        return [(b"connection", b"close")]
+    def _optional_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Returns those of the headers that the response does not have yet."""
+        optional = [(b"cache-control", DO_NOT_KEEP.encode())]
+        if self._is_draining():
+            optional.append((b"connection", b"close"))
+        present = {name.lower() for name, _ in headers}
+        return [header for header in optional if header[0] not in present]
 
 
 def _cut_off() -> NotReady:
@@ -147,6 +155,13 @@ def _cut_off() -> NotReady:
 def _request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     sent = next((value for name, value in headers if name.lower() == b"x-request-id"), b"")
     return sent.decode() if _VALID_ID.fullmatch(sent) else uuid.uuid4().hex
+
+
+def _make_not_modified(message: HTTPResponseStartEvent) -> None:
+    message["status"] = 304
+    message["headers"] = [
+        (name, value) for name, value in message["headers"] if not name.lower().startswith(b"content-")
+    ]
 
 
 def _allow_head(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

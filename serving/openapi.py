@@ -26,6 +26,7 @@ from litestar.openapi.spec import (
 )
 
 from models.candidates import CoverageKind
+from serving.caching import revalidated
 from serving.pages import WEB
 from serving.parameters import DEFAULT_K, MAX_COVERAGE, MAX_IMAGES, MAX_K, MAX_NAME_LENGTH, MAX_TAXA, MIN_COVERAGE
 from serving.problems import MEDIA_TYPE, codes_by_status
@@ -179,12 +180,12 @@ def openapi_config() -> OpenAPIConfig:
         use_handler_docstrings=True,
         components=Components(security_schemes=_SCHEMES),
         render_plugins=[OfflineViewer(), JsonRenderPlugin(media_type=MediaType.JSON)],
-        openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=_refuse_not_found),
+        openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=_finish),
     )
 
 
-async def _refuse_not_found(response: Response[Any]) -> Response[Any]:
-    """Turns Litestar's own 404 page below `/schema` into a problem document."""
+async def _finish(response: Response[Any]) -> Response[Any]:
+    """Turns Litestar's own 404 page below `/schema` into a problem document; other responses may be kept."""
     if response.status_code == NotFoundException.status_code:
         raise NotFoundException
-    return response
+    return await revalidated(response)

@@ -15,6 +15,7 @@ from serving.access.control import AccessControl, Client
 from serving.access.deadlines import preferred_deadline
 from serving.admission import Admission, AdmittedRequest
 from serving.bodies import Body, BodyLimits, read_body, unknown_warnings
+from serving.caching import revalidated
 from serving.errors import ClientLeft, ReloadRefused, UnknownTaxon
 from serving.identify import Identifier
 from serving.loaded_bundle import LiveBundle
@@ -27,7 +28,7 @@ from serving.openapi import (
     problem_responses,
     whole_number_schema,
 )
-from serving.pages import page, static_files
+from serving.pages import page_routes
 from serving.parameters import (
     MAX_FIELD_BYTES,
     MAX_NAME_LENGTH,
@@ -183,6 +184,7 @@ def taxon(
     summary="The model that answers",
     operation_id="model",
     responses=problem_responses(500),
+    after_request=revalidated,
     sync_to_thread=False,
 )
 def model(deps: NamedDependency[RouteDependencies]) -> ModelCard:
@@ -241,7 +243,7 @@ def metrics_text(deps: NamedDependency[RouteDependencies]) -> Response[bytes]:
 
 def route_handlers() -> list[ControllerRouterHandler]:
     """Returns every route of the service."""
-    return [identify, species, taxon, model, reload, live, ready, metrics_text, page, static_files()]
+    return [identify, species, taxon, model, reload, live, ready, metrics_text, *page_routes()]
 
 
 def _authorize(access: AccessControl, request: AnyRequest) -> Client:

@@ -1,0 +1,104 @@
+"""What clients may keep, the status 304, and compression."""
+
+import gzip
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.caching import entity_tag, is_unchanged
+from serving.pages import WEB
+from tests.serving.tiny import images, jpeg
+
+KEPT = ["/", "/web/style.css", "/web/vendor/rapidoc/rapidoc-min.js", "/schema", "/schema/openapi.json", "/model"]
+TAGS = st.text("abcdef0123456789", min_size=1).map(lambda text: f'"{text}"')
+PLAIN = {"accept-encoding": "identity"}
+
+
+@pytest.mark.parametrize("address", KEPT)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_what_the_client_has_is_not_sent_again(client, address, method):
+    first = client.get(address)
+    assert first.headers["cache-control"] == "no-cache"
+    again = client.request(method, address, headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == first.headers["etag"]
+    assert again.headers["cache-control"] == "no-cache"
+    assert "content-length" not in again.headers
+    assert client.request(method, address, headers={"if-none-match": '"other"'}).status_code == 200
+
+
+def test_file_that_has_not_changed_since_a_time_is_not_sent_again(client):
+    modified = client.get("/web/style.css").headers["last-modified"]
+    assert client.get("/web/style.css", headers={"if-modified-since": modified}).status_code == 304
+    earlier = {"if-modified-since": "Sun, 06 Nov 1994 08:49:37 GMT"}
+    assert client.get("/web/style.css", headers=earlier).status_code == 200
+    both = {"if-modified-since": modified, "if-none-match": '"other"'}
+    assert client.get("/web/style.css", headers=both).status_code == 200
+
+
+@pytest.mark.parametrize("address", ["/health/live", "/metrics", "/species?q=rosa", "/nowhere", "/web/nowhere"])
+def test_everything_else_is_not_kept(client, address):
+    response = client.get(address, headers={"if-none-match": "*"})
+    assert response.status_code in {200, 404}
+    assert response.headers["cache-control"] == "no-store"
+
+
+def test_answer_is_not_kept(client):
+    response = client.post("/identify", files=images(jpeg()), headers={"if-none-match": "*"})
+    assert (response.status_code, response.headers["cache-control"]) == (200, "no-store")
+
+
+@given(st.lists(TAGS, min_size=1), st.sampled_from(["", "W/"]), st.sampled_from([", ", ",", " ,"]), TAGS)
+def test_tags_are_compared_without_their_weakness(known, weak, separator, other):
+    sent = [(b"If-None-Match", separator.join(known).encode())]
+    for tag in known:
+        assert is_unchanged(sent, [(b"ETag", f"{weak}{tag}".encode())])
+    assert is_unchanged(sent, [(b"ETag", other.encode())]) == (other in known)
+    assert not is_unchanged(sent, [])
+
+
+@given(st.binary(), st.binary())
+def test_tag_stands_for_the_content(first, second):
+    assert (entity_tag(first) == entity_tag(second)) == (first == second)
+
+
+@given(st.one_of(st.text(), st.sampled_from(["Sun, 06 Nov 1994 08:49:37", "0", ""])))
+def test_malformed_date_is_ignored(text):
+    modified = [(b"last-modified", b"Sun, 06 Nov 1994 08:49:37 GMT")]
+    assert not is_unchanged([(b"if-modified-since", text.encode())], modified)
+
+
+# ---- compression
+
+
+@pytest.mark.parametrize("address", [*KEPT[:3], *KEPT[4:], "/metrics"])
+def test_long_text_is_compressed_for_clients_that_can_read_it(client, address):
+    plain, packed = client.get(address, headers=PLAIN), client.get(address, headers={"accept-encoding": "br, gzip"})
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) < 0.7 * len(plain.content)
+    assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
+    assert plain.headers.get("etag") == packed.headers.get("etag")
+    if address != "/metrics":
+        assert packed.content == plain.content
+
+
+@pytest.mark.parametrize("address", ["/health/live", "/nowhere", "/web/favicon.svg"])
+def test_short_text_is_sent_as_it_is(client, address):
+    assert "content-encoding" not in client.get(address, headers={"accept-encoding": "gzip"}).headers
+
+
+@pytest.mark.parametrize("accepted", ["", "br", "gzip;q=0", "gzip; q=0.000, br", "identity"])
+def test_file_is_not_compressed_for_clients_that_do_not_ask(client, accepted):
+    response = client.get("/web/style.css", headers={"accept-encoding": accepted})
+    assert "content-encoding" not in response.headers
+    assert response.content == (WEB / "style.css").read_bytes()
+
+
+def test_viewer_is_sent_in_less_than_a_third_of_its_size(client):
+    name = "vendor/rapidoc/rapidoc-min.js"
+    with client.stream("GET", f"/web/{name}") as response:
+        packed = b"".join(response.iter_raw())
+    assert len(packed) < len((WEB / name).read_bytes()) / 3
+    assert gzip.decompress(packed) == (WEB / name).read_bytes()
