@@ -9,7 +9,17 @@ from typing import Final
 import msgspec
 from PIL import Image, JpegImagePlugin
 
-from models.preprocess import InputSpec, exif_orientation, needed_side_px, open_picture, reduce_scale
+from models import webp
+from models.file_structure import jpeg_scans
+from models.preprocess import (
+    InputSpec,
+    checked_format,
+    exif_orientation,
+    needed_side_px,
+    open_picture,
+    reduce_scale,
+    sniff_format,
+)
 
 # Peak bytes a pixel of the formats that are not decoded straight into Pillow's picture. WebP: two canvases, the frame,
 # the picture. HEIF and AVIF: planes, interleaved RGB, the picture; AVIF with full chroma and 10 bits takes 13.5.
@@ -24,7 +34,9 @@ _INPUT_WEIGHT: Final = 40
 _LEAST_BYTES: Final = 2_000_000  # buffered rows, decoder tables, and the overhead of Python
 # Copies of the file in memory: as received and as read; the decoders of these formats make a third.
 _FILE_COPIES: Final = {"WEBP": 3, "HEIF": 3, "AVIF": 3}
-_START_OF_SCAN: Final = 0xDA
+# A header takes the file as received, as read, and the decoder's copy, and the names and values in it.
+_HEADER_COPIES: Final = 3
+_HEADER_BYTES: Final = 8_000_000
 _TAIL_BYTES: Final = (
     65_536  # EXIF after the pixels of a PNG is in the second to last chunk, and rarely larger than this
 )
@@ -52,6 +64,8 @@ def decode_cost(data: bytes, spec: InputSpec) -> DecodeCost:
     Raises:
         PictureError: As in `read_picture`, for the faults that the header shows.
     """
+    if sniff_format(data) == "WEBP":
+        return DecodeCost("WEBP", _webp_peak(data) + _fixed_bytes("WEBP", data, spec))
     with open_picture(data) as (name, opened):
         coefficients = _coefficient_bytes(opened, data) if isinstance(opened, JpegImagePlugin.JpegImageFile) else 0.0
         rotated = _is_rotated(name, opened, data)
@@ -63,8 +77,24 @@ def decode_cost(data: bytes, spec: InputSpec) -> DecodeCost:
         converted = stored + (0 if is_rgb else _RGB_WEIGHT)
         decoding = _frame_weight(name, opened) or stored
     peak = max(num_pixels * decoding + coefficients, num_pixels * converted, num_pixels * 2 * _RGB_WEIGHT * rotated)
-    files = len(data) * _FILE_COPIES.get(name, 2)
-    return DecodeCost(name, int(peak) + files + spec.width * spec.height * _INPUT_WEIGHT + _LEAST_BYTES)
+    return DecodeCost(name, int(peak) + _fixed_bytes(name, data, spec))
+
+
+def header_cost(num_bytes: int) -> int:
+    """Returns the memory that `decode_cost` may take for a file of `num_bytes`."""
+    return _HEADER_COPIES * num_bytes + _HEADER_BYTES
+
+
+def _fixed_bytes(name: str, data: bytes, spec: InputSpec) -> int:
+    """Returns the memory that does not depend on the number of pixels."""
+    return len(data) * _FILE_COPIES.get(name, 2) + spec.width * spec.height * _INPUT_WEIGHT + _LEAST_BYTES
+
+
+def _webp_peak(data: bytes) -> int:
+    """Returns the memory for the pixels of a WebP, without its decoder, which would take half of it."""
+    checked_format(data)
+    width, height = webp.canvas_size(data) or (0, 0)  # the decoder refuses a file without a canvas
+    return int(width * height * (_FRAME_WEIGHTS["WEBP"] + _ALPHA_WEIGHTS["WEBP"] * webp.has_alpha(data)))
 
 
 def _frame_weight(name: str, opened: Image.Image) -> float:
@@ -73,22 +103,13 @@ def _frame_weight(name: str, opened: Image.Image) -> float:
 
 
 def _coefficient_bytes(opened: JpegImagePlugin.JpegImageFile, data: bytes) -> float:
-    """Returns the memory for the coefficients of a whole JPEG: 0 if it has a single scan."""
-    if "progressive" not in opened.info and _num_in_first_scan(data) == opened.layers:
+    """Returns the memory for the coefficients of a whole JPEG: 0 if they are not kept."""
+    _, keeps_coefficients = jpeg_scans(data)
+    if not keeps_coefficients:
         return 0.0
     sampling = [(horizontal, vertical) for _, horizontal, vertical, _ in opened.layer]
     finest = max((h for h, _ in sampling), default=1) * max((v for _, v in sampling), default=1)
     return sum(h * v for h, v in sampling) / max(1, finest) * opened.width * opened.height * _COEFFICIENT_BYTES
-
-
-def _num_in_first_scan(data: bytes) -> int | None:
-    """Returns the number of components in a JPEG's first scan (ITU-T T.81, B.1 and B.2.3), None if there is no scan."""
-    at = 2
-    while data[at : at + 1] == b"\xff" and at + 4 < len(data):
-        if data[at + 1] == _START_OF_SCAN:
-            return data[at + 4]
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None
 
 
 def _is_rotated(name: str, opened: Image.Image, data: bytes) -> bool:

@@ -16,15 +16,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pillow_heif
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, PngImagePlugin
 
 from models import webp
 from models.colors import to_rgb
 from models.errors import InputError, TooManyPixels, UnreadableImage, UnsupportedFormat
+from models.file_structure import check_structure
 
 pillow_heif.register_heif_opener()
 # Disables Pillow's own limit: PIXEL_LIMITS, one for each format, are checked as soon as the header is read.
 Image.MAX_IMAGE_PIXELS = None
+# A PNG of 60 kB can hold 60 MB of compressed texts, which Pillow reads with the header.
+PngImagePlugin.MAX_TEXT_MEMORY = 4_000_000
 
 # Most pixels by format. JPEG decodes at reduced scale and in strips. The others need several bytes for every pixel at
 # once: a WebP of 50 megapixels and 102 kB took 774 MB.
@@ -35,6 +38,8 @@ PIXEL_LIMITS: Final[dict[str, int]] = {
     "AVIF": 40_000_000,
     "WEBP": 25_000_000,
 }
+# The longest side of a JPEG in libjpeg. Pillow takes 8 bytes for each row of a picture, however short the row.
+MAX_SIDE_PX: Final = 65_500
 SUPPORTED_FORMATS: Final = "JPEG, PNG, WebP, HEIC or AVIF"
 _HEIF_BRANDS: Final = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
 _AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
@@ -132,6 +137,21 @@ def _described(start: bytes) -> str:
     return "text" if is_text else f"bytes starting {start[:8].hex(' ')}"
 
 
+def checked_format(data: bytes) -> str:
+    """Detects the format, and checks what can be checked without the decoder.
+
+    Raises:
+        UnsupportedFormat: The bytes are not in an accepted format.
+        TooManyPixels: A WebP is larger than its limit.
+        UnreadableImage: The file has too many parts, see `models.file_structure`.
+    """
+    name = sniff_format(data)
+    check_structure(name, data)
+    if name == "WEBP" and (canvas := webp.canvas_size(data)):
+        _require_pixels(name, *canvas)
+    return name
+
+
 @contextmanager
 def open_picture(data: bytes) -> Iterator[tuple[str, Image.Image]]:
     """Opens a picture and reads its header; decoder errors inside of the `with` block become `UnreadableImage`.
@@ -142,13 +162,10 @@ def open_picture(data: bytes) -> Iterator[tuple[str, Image.Image]]:
     Raises:
         PictureError: As in `read_picture`.
     """
-    name = sniff_format(data)
-    with _readable(name):
-        if name == "WEBP" and (canvas := webp.canvas_size(data)):
-            _require_pixels(name, *canvas)
-        with Image.open(io.BytesIO(data), formats=[name]) as opened:
-            _require_pixels(name, *opened.size)
-            yield name, opened
+    name = checked_format(data)
+    with _readable(name), Image.open(io.BytesIO(data), formats=[name]) as opened:
+        _require_pixels(name, *opened.size)
+        yield name, opened
 
 
 def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
@@ -284,6 +301,14 @@ def _require_pixels(name: str, width: int, height: int) -> None:
             f"the {name} picture has too many pixels",
             value=f"{width} x {height} = {width * height / 1e6:.1f} megapixels",
             limit=f"at most {PIXEL_LIMITS[name] // 1_000_000} megapixels",
+            remedy="send a smaller version",
+        )
+
+    if max(width, height) > MAX_SIDE_PX:
+        raise TooManyPixels(
+            f"the {name} picture is too long",
+            value=f"{width} x {height} pixels",
+            limit=f"sides of at most {MAX_SIDE_PX:,} pixels",
             remedy="send a smaller version",
         )
 

@@ -1,4 +1,4 @@
-"""Reads the size of a WebP picture without its decoder, which allocates 8 bytes a pixel when it opens a file."""
+"""Reads the header of a WebP picture without its decoder, which allocates 8 bytes a pixel when it opens a file."""
 
 _PREFIX_BYTES = 12  # "RIFF", a length, "WEBP"
 
@@ -22,3 +22,11 @@ def canvas_size(data: bytes) -> tuple[int, int] | None:
     ):  # frame tag, start code, then sides of 14 bits, each with 2 bits of scale
         return int.from_bytes(chunk[6:8], "little") & 0x3FFF, int.from_bytes(chunk[8:10], "little") & 0x3FFF
     return None
+
+
+def has_alpha(data: bytes) -> bool:
+    """Whether the first chunk states that the picture has an alpha channel (RFC 9649, 2.7; RFC 9649, 3.4)."""
+    kind, chunk = data[_PREFIX_BYTES : _PREFIX_BYTES + 4], data[_PREFIX_BYTES + 8 : _PREFIX_BYTES + 13]
+    if kind == b"VP8X":
+        return bool(chunk[:1] and chunk[0] & 0x10)
+    return kind == b"VP8L" and len(chunk) == 5 and bool(chunk[4] & 0x10)  # bit 28 after the signature

@@ -28,6 +28,8 @@ from serving.decoding.messages import Command, Cost, Done, Failed, Ping, ReadHea
 from serving.decoding.shared_area import SharedArea
 
 _STATUS: Final = Path("/proc/self/status")
+# Address space beyond what is granted, for the threads and tables of a decoder: the first HEIC takes 10 MB.
+_SLACK_BYTES: Final = 32_000_000
 _TRIM_BYTES: Final = 48_000_000  # a 12 MP photograph takes 25 to 40 MB, and decodes faster if its pages stay mapped
 
 
@@ -40,8 +42,6 @@ def main() -> None:
     pillow_heif.options.DECODE_THREADS = AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     decoder = _Decoder(SharedArea(descriptor), child_bytes, seconds)
     _limit(resource.RLIMIT_CORE, 0)
-    if sys.platform == "linux":
-        _limit(resource.RLIMIT_DATA, _data_bytes() + child_bytes)
     with suppress(BrokenPipeError, ConnectionResetError), socket.socket(fileno=0) as service:
         _serve(service, decoder)
 
@@ -67,11 +67,9 @@ class _Decoder:
         if isinstance(command, Ping):
             return Ready()
         self._area.reserve(command.num_bytes)
-        data = self._area.read(command.num_bytes)
-        if isinstance(command, ReadHeader):
-            return self._with_limits(lambda: Cost(decode_cost(data, command.spec).num_bytes))
         self._used_bytes = command.memory_bytes
-        return self._with_limits(lambda: self._decode(data, command.spec))
+        step = self._read_header if isinstance(command, ReadHeader) else self._decode
+        return self._with_limits(lambda: step(self._area.read(command.num_bytes), command.spec), command.memory_bytes)
 
     def trim_memory(self) -> None:
         """Returns memory to the system after a large picture; malloc kept up to 150 MB in measurements."""
@@ -79,31 +77,40 @@ class _Decoder:
             self._used_bytes = 0
             self._malloc_trim(0)
 
+    def _read_header(self, data: bytes, spec: InputSpec) -> Cost:
+        cost = decode_cost(data, spec)
+        if cost.num_bytes > self._child_bytes:
+            raise _too_large("the picture needs more memory than one picture may use", self._child_bytes)
+        return Cost(cost.num_bytes)
+
     def _decode(self, data: bytes, spec: InputSpec) -> Done:
         pixels, picture = picture_to_input(data, spec)
         self._area.reserve(pixels.nbytes)
         self._area.write_pixels(pixels)
         return Done(picture.format, picture.width, picture.height)
 
-    def _with_limits(self, step: Callable[[], Reply]) -> Reply:
-        """Runs a step with a limit of CPU time and turns its errors into a reply."""
+    def _with_limits(self, step: Callable[[], Reply], memory_bytes: int) -> Reply:
+        """Runs a step with limits of memory and CPU time, and turns its errors into a reply.
+
+        The limit of memory is what was granted, and a little: a file that needs more than its header says gets no more.
+        """
+        if sys.platform == "linux":
+            _limit(resource.RLIMIT_DATA, _data_bytes() + memory_bytes + _SLACK_BYTES)
         _limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + self._seconds) + 1)
         try:
             return step()
         except PictureError as error:
             return Failed.of(error)
         except MemoryError:
-            return Failed.of(self._too_large())
+            return Failed.of(_too_large("the picture needs more memory than its header says", memory_bytes))
         except Exception:  # decoders raise many kinds of errors for damaged or hostile files
             remedy = "send the original photograph again"
             return Failed.of(UnreadableImage("the picture cannot be decoded", remedy=remedy))
 
-    def _too_large(self) -> UnreadableImage:
-        return UnreadableImage(
-            "the picture needs more memory than one picture may use",
-            limit=f"at most {self._child_bytes // 1_000_000} megabytes",
-            remedy="send a smaller version",
-        )
+
+def _too_large(problem: str, num_bytes: int) -> UnreadableImage:
+    limit, remedy = f"at most {num_bytes // 1_000_000} megabytes", "send a smaller version"
+    return UnreadableImage(problem, limit=limit, remedy=remedy)
 
 
 def _limit(kind: int, value: int) -> None:

@@ -23,6 +23,8 @@ class ReadHeader(msgspec.Struct, frozen=True, tag=True):
     num_bytes: Natural
     """Size of the picture."""
     spec: InputSpec
+    memory_bytes: Natural
+    """Memory that is granted for the step; the child cannot take more."""
 
 
 class Decode(msgspec.Struct, frozen=True, tag=True):
@@ -32,7 +34,7 @@ class Decode(msgspec.Struct, frozen=True, tag=True):
     """Size of the picture."""
     spec: InputSpec
     memory_bytes: Natural
-    """Memory that is granted for the decode."""
+    """Memory that is granted for the step; the child cannot take more."""
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True):

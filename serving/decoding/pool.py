@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
+from models.decode_cost import header_cost
 from models.errors import InputError, PictureError, UnreadableImage
 from models.preprocess import InputSpec, sniff_format
 from serving.decoding.budget import ByteBudget
@@ -164,7 +165,9 @@ class DecoderPool:
     async def _decode_in_child(self, data: bytes, spec: InputSpec, time: DecodeTime) -> Decoded:
         child = await self._acquire()
         try:
-            cost = await _finish_before_cancelling(child.read_header(data, spec, time))
+            header_bytes = header_cost(len(data))
+            async with self._budget.grant(header_bytes):
+                cost = await _finish_before_cancelling(child.read_header(data, spec, header_bytes, time))
             async with self._budget.grant(cost.num_bytes):
                 done, pixels = await _finish_before_cancelling(child.decode(data, spec, cost.num_bytes, time))
         except (MemoryError, OSError) as error:

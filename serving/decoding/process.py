@@ -152,8 +152,8 @@ class ChildProcess:
         """Whether the child executes a command."""
         return self._turn.locked()
 
-    async def read_header(self, data: bytes, spec: InputSpec, time: DecodeTime) -> Cost:
-        """Returns the memory that the decode of a picture needs.
+    async def read_header(self, data: bytes, spec: InputSpec, memory_bytes: int, time: DecodeTime) -> Cost:
+        """Returns the memory that the decode of a picture needs, with the memory that is granted for the header.
 
         Raises:
             PictureError: The picture is refused.
@@ -161,7 +161,7 @@ class ChildProcess:
             ChildLost: The child has ended for another reason, or is suspended.
             OutOfTime: The request has no time left.
         """
-        return await self._step(data, ReadHeader(len(data), spec), Cost, time)
+        return await self._step(data, ReadHeader(len(data), spec, memory_bytes), Cost, time)
 
     async def decode(self, data: bytes, spec: InputSpec, memory_bytes: int, time: DecodeTime) -> tuple[Done, Pixels]:
         """Decodes a picture with the memory that is granted.

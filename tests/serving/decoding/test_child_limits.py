@@ -6,13 +6,26 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from models.errors import TooManyPixels, UnreadableImage
+from models.errors import PictureError, TooManyPixels, UnreadableImage
 from serving.decoding.decode_time import DecodeTime
+from serving.decoding.messages import Cost
+from serving.decoding.process import ChildProcess
+from tests.models.hostile import (
+    jpeg_with_comments,
+    jpeg_with_exif_bomb,
+    jpeg_with_scans,
+    long_png,
+    png_with_chunks,
+    png_with_text,
+    webp_with_frames,
+    with_box_entries,
+)
 from tests.models.pictures import claiming_size, encode, foliage
 from tests.serving.decoding.running_pool import RESTARTS, SMALL, SPEC, RunningPool, memory, slow_picture, stop, value
 
@@ -61,7 +74,7 @@ def test_time_counts_only_while_a_child_works():
 def test_picture_over_the_memory_limit_is_refused():
     with RunningPool(1, child_bytes=40_000_000) as running:
         (pid,) = running.pids()
-        large = encode(Image.new("RGB", (5_000, 4_000), "red"), "PNG", compress_level=1)
+        large = long_png(10_000, 4_000)
         with pytest.raises(UnreadableImage) as refused:
             running.decode(large)
         with pytest.raises(TooManyPixels):  # reading this header would take 8 bytes per pixel
@@ -76,15 +89,61 @@ def test_picture_over_the_memory_limit_is_refused():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the limits from /proc")
 def test_child_has_limits_of_memory_time_core_files_and_priority():
-    with RunningPool(1, child_bytes=100_000_000, seconds=7.0) as running:
+    with RunningPool(1, seconds=7.0) as running:
         (pid,) = running.pids()
         running.decode(SMALL)
         lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
         soft = {line[:26].strip(): line[26:47].strip() for line in lines}
-        assert 100_000_000 < int(soft["Max data size"]) < 200_000_000
+        assert int(soft["Max data size"]) - memory(pid, "VmData") < 45_000_000
         assert 7 < int(soft["Max cpu time"]) < 20
         assert soft["Max core file size"] == "0"
         assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a child")
+def test_picture_gets_no_more_memory_than_was_granted(one, pid, monkeypatch):
+    monkeypatch.setattr(ChildProcess, "read_header", claims_little)
+    with pytest.raises(UnreadableImage) as refused:
+        one.decode(long_png(5_000, 4_000))
+    assert str(refused.value) == (
+        "the picture needs more memory than its header says (expected at most 3 megabytes): send a smaller version."
+    )
+    assert one.decode(SMALL).format == "PNG"
+    assert one.pids() == {pid}
+
+
+async def claims_little(_child, _data, _spec, _memory_bytes, _time):
+    return Cost(3_000_000)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resets the peak of memory in /proc")
+@pytest.mark.parametrize(
+    ("draw", "refusal"),
+    [
+        (lambda: jpeg_with_comments(1_000_000), "too many markers"),
+        (lambda: jpeg_with_scans(3_000, (2_000, 1_500)), "too many scans"),
+        (jpeg_with_exif_bomb, None),
+        (lambda: long_png(1, 1_000_000), "too long"),
+        (lambda: long_png(200, 65_000), None),
+        (lambda: png_with_chunks(500_000), "too many chunks"),
+        (lambda: png_with_text(40), "does not decode"),
+        (lambda: webp_with_frames(200_000), "too many chunks"),
+        (lambda: with_box_entries("AVIF", 500_000), "too many bytes of description"),
+        (lambda: with_box_entries("HEIF", 500_000), "too many bytes of description"),
+    ],
+    ids=["comments", "scans", "EXIF", "rows", "long", "chunks", "texts", "frames", "AVIF boxes", "HEIC boxes"],
+)
+def test_hostile_file_takes_no_more_memory_than_was_granted(one, pid, draw, refusal):
+    data, granted = draw(), []
+    with pytest.MonkeyPatch.context() as patch:
+        grant = one.pool._budget.grant
+        patch.setattr(one.pool._budget, "grant", lambda num_bytes: granted.append(num_bytes) or grant(num_bytes))
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets the peak
+        before = memory(pid, "VmRSS")
+        with pytest.raises(PictureError, match=refusal) if refusal else nullcontext():
+            one.decode(data)
+    assert memory(pid, "VmHWM") - before < max(granted)
+    assert one.pids() == {pid}
 
 
 BOMB = """

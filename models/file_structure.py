@@ -1,0 +1,136 @@
+"""Limits the structure of a picture file before a decoder sees it.
+
+Decoders spend time and memory on each marker, chunk, box and scan, and a file of a few kilobytes can hold many of them:
+a JPEG of 149 kB with 3,000 scans took more than five seconds. The limits are far above what cameras and editors write.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from models.errors import UnreadableImage
+
+# Markers of a JPEG, or chunks of a PNG or WebP, frames included. libpng writes a chunk for each 8 kB of a PNG.
+MAX_PARTS: Final = 20_000
+# libjpeg reads a JPEG with several scans completely, and each scan visits every block. Its encoder makes 10 scans for
+# colors, and at most 26.
+MAX_SCANS: Final = 60
+# Boxes of HEIF and AVIF that describe the pictures; the descriptions of phones take 4 kB.
+MAX_DESCRIPTION_BYTES: Final = 500_000
+
+_JPEG_MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+_END_OF_IMAGE, _START_OF_SCAN, _PROGRESSIVE = 0xD9, 0xDA, frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15, without DHT, JPG and DAC
+_WITHOUT_LENGTH: Final = frozenset({*range(0x01, 0xC0), 0xD8})
+_DESCRIPTIONS: Final = frozenset({b"meta", b"moov"})
+
+
+def check_structure(name: str, data: bytes) -> None:
+    """Checks the number of parts and scans of a file.
+
+    Args:
+        name: Its format.
+        data: Its bytes.
+
+    Raises:
+        UnreadableImage: A limit is exceeded.
+    """
+    _CHECKS[name](name, data)
+
+
+def jpeg_scans(data: bytes) -> tuple[int, bool]:
+    """Counts the scans of a JPEG (ITU-T T.81, annex B).
+
+    Returns:
+        The number of scans that libjpeg decodes, and whether it keeps the coefficients of the whole picture for them:
+        not if the first scan of a picture that is not progressive has all components; it is then the only one.
+
+    Raises:
+        UnreadableImage: There are more than `MAX_PARTS` markers or `MAX_SCANS` scans.
+    """
+    at, num_markers, num_scans, num_components, is_progressive = 2, 0, 0, 0, False
+    while found := _JPEG_MARKER.search(data, at):
+        code, at = data[found.end() - 1], found.end()
+        num_markers += 1
+        _require("JPEG", "markers", num_markers, MAX_PARTS)
+        if code == _END_OF_IMAGE:
+            break
+        if code in _WITHOUT_LENGTH:
+            continue
+        if code in _FRAMES:
+            num_components, is_progressive = int.from_bytes(data[at + 7 : at + 8]), code in _PROGRESSIVE
+        if code == _START_OF_SCAN:
+            num_scans += 1
+            _require("JPEG", "scans", num_scans, MAX_SCANS)
+            if not is_progressive and data[at + 2 : at + 3] == bytes([num_components]):
+                return 1, False
+        at += int.from_bytes(data[at : at + 2])
+    return num_scans, num_scans > 0
+
+
+def _check_jpeg(_name: str, data: bytes) -> None:
+    jpeg_scans(data)
+
+
+def _check_chunks(name: str, data: bytes) -> None:
+    for number, _ in enumerate(png_chunks(data) if name == "PNG" else webp_chunks(data), 1):
+        _require(name, "chunks", number, MAX_PARTS)
+
+
+def _check_boxes(name: str, data: bytes) -> None:
+    num_bytes = 0
+    for number, (kind, start, end) in enumerate(_boxes(data, 0, len(data)), 1):
+        _require(name, "boxes", number, MAX_PARTS)
+        if kind in _DESCRIPTIONS:
+            # An idat box holds pixels. Four bytes of version and flags precede the boxes in a meta box.
+            pixels = (stop - begin for inner, begin, stop in _boxes(data, start + 4, end) if inner == b"idat")
+            num_bytes += end - start - next(pixels, 0)
+    _require(name, "bytes of description", num_bytes, MAX_DESCRIPTION_BYTES)
+
+
+def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yields the chunks of a PNG up to its end: kind, start and end of the content (W3C PNG, 5.3)."""
+    at = 8
+    while at + 8 <= len(data):
+        kind, start = data[at + 4 : at + 8], at + 8
+        at = start + int.from_bytes(data[at : at + 4]) + 4
+        yield kind, start, at - 4
+        if kind == b"IEND":
+            return
+
+
+def webp_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yields the chunks of a WebP: kind, start and end of the content (RFC 9649, 2.3)."""
+    at = 12
+    while at + 8 <= len(data):
+        start, size = at + 8, int.from_bytes(data[at + 4 : at + 8], "little")
+        yield data[at : at + 4], start, start + size
+        at = start + size + size % 2
+
+
+def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yields the boxes of an ISO base media file: kind, start and end of the content (ISO/IEC 14496-12, 4.2)."""
+    while at + 8 <= end:
+        size, kind, start = int.from_bytes(data[at : at + 4]), data[at + 4 : at + 8], at + 8
+        if size == 1:  # the size follows in 64 bits
+            size, start = int.from_bytes(data[start : start + 8]), at + 16
+        at = end if size == 0 else min(end, at + max(size, start - at))
+        yield kind, start, max(start, at)
+
+
+def _require(name: str, parts: str, number: int, limit: int) -> None:
+    if number > limit:
+        raise UnreadableImage(
+            f"the {name} picture has too many {parts}",
+            limit=f"at most {limit:,} {parts}",
+            remedy="open it in a picture editor and save it again",
+        )
+
+
+_CHECKS: Final[dict[str, Callable[[str, bytes], None]]] = {
+    "JPEG": _check_jpeg,
+    "PNG": _check_chunks,
+    "WEBP": _check_chunks,
+    "HEIF": _check_boxes,
+    "AVIF": _check_boxes,
+}
