@@ -25,6 +25,7 @@ from models.errors import InputError
 from serving.access.proxies import forwarded_allow_ips
 from serving.app import Service, create_app
 from serving.logs import configure_logging
+from serving.metrics import Metrics
 from serving.protocol import make_protocol
 from serving.server import DrainingServer
 from serving.settings import Settings, load_settings
@@ -64,7 +65,9 @@ def _serve(settings: Settings) -> None:
     service = create_app(settings, on_failure=stop)
     server = DrainingServer(_server_config(service, settings), service.readiness, settings.drain_s, settings.shutdown_s)
     with _listen(settings.host, settings.port) as listening:
-        _log.info("serving", url=_url(listening))
+        if settings.metrics_port is not None:
+            _serve_metrics(service.metrics, settings.host, settings.metrics_port)
+        _log.info("serving", url=_url(*listening.getsockname()[:2]))
         server.run(sockets=[listening])
     if failures:
         if isinstance(failures[0], InputError):
@@ -95,15 +98,23 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise InputError(
-            f"port {port} of {host} cannot be opened",
-            value=error.strerror or error,
-            remedy="choose another with --port",
-        ) from error
+        raise _not_opened(host, port, error, "--port") from error
 
 
-def _url(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
+def _serve_metrics(metrics: Metrics, host: str, port: int) -> None:
+    try:
+        opened = metrics.serve(host, port)
+    except OSError as error:
+        raise _not_opened(host, port, error, "--metrics-port") from error
+    _log.info("serving_metrics", url=f"{_url(host, opened)}/metrics")
+
+
+def _not_opened(host: str, port: int, error: OSError, flag: str) -> InputError:
+    reason = error.strerror or error
+    return InputError(f"port {port} of {host} cannot be opened", value=reason, remedy=f"choose another with {flag}")
+
+
+def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -21,7 +20,7 @@ from serving.bodies import BodyLimits
 from serving.cores import available_cores
 from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.identify import Identifier
-from serving.loaded_bundle import LiveBundle, PictureDecoder, open_bundle
+from serving.loaded_bundle import LiveBundle, LoadedBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
 from serving.middleware import ObservabilityMiddleware
 from serving.openapi import openapi_config
@@ -70,7 +69,12 @@ def create_app(
     metrics = Metrics()
     access = _access_control(settings)
     decoder = decoder or _decoder_pool(settings, metrics)
-    open_next = partial(open_bundle, settings, metrics, session)
+
+    def open_next() -> LoadedBundle:
+        # First, so that a key is withdrawn even if the bundle is refused.
+        access.replace_keys(read_keys(settings.api_keys, settings.api_keys_file))
+        return open_bundle(settings, metrics, session)
+
     live_bundle = LiveBundle(open_next(), open_next, decoder, metrics)
     admission = Admission(_admission_limits(settings), metrics)
     readiness = Readiness(
@@ -87,7 +91,7 @@ def create_app(
         limits=IdentifyLimits(_body_limits(settings), settings.deadline_s),
     )
     app = Litestar(
-        route_handlers=route_handlers(),
+        route_handlers=route_handlers(with_metrics=settings.metrics_port is None),
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         openapi_config=openapi_config(),

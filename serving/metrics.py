@@ -5,7 +5,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    generate_latest,
+    start_http_server,
+)
 
 from models.verdict import VerdictRank
 
@@ -108,6 +117,15 @@ class Metrics:
     def observe_stage(self, stage: Stage, seconds: float) -> None:
         """Records a stage that was timed elsewhere."""
         self._stage_s.labels(stage).observe(seconds)
+
+    def serve(self, host: str, port: int) -> int:
+        """Serves the metrics on a port of their own, in threads that end with the process; returns the port.
+
+        Raises:
+            OSError: The port cannot be opened.
+        """
+        server, _ = start_http_server(port, addr=host, registry=self._registry)
+        return int(server.server_port)
 
     def text(self) -> bytes:
         """Returns all metrics in Prometheus' text format."""

@@ -241,9 +241,10 @@ def metrics_text(deps: NamedDependency[RouteDependencies]) -> Response[bytes]:
     return Response(deps.metrics.text(), media_type=deps.metrics.media_type)
 
 
-def route_handlers() -> list[ControllerRouterHandler]:
-    """Returns every route of the service."""
-    return [identify, species, taxon, model, reload, live, ready, metrics_text, *page_routes()]
+def route_handlers(*, with_metrics: bool = True) -> list[ControllerRouterHandler]:
+    """Returns every route of the service, by default with `/metrics`."""
+    shown = [metrics_text] if with_metrics else []
+    return [identify, species, taxon, model, reload, live, ready, *shown, *page_routes()]
 
 
 def _authorize(access: AccessControl, request: AnyRequest) -> Client:

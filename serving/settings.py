@@ -39,6 +39,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Address to listen on; 0.0.0.0 accepts connections from other machines."""
     port: Port = 8000
     """Port to listen on; 0 chooses a free one."""
+    metrics_port: Port | None = None
+    """Port for the metrics alone, on the same address; by default they are at /metrics on the service's own port."""
     precision: Precision | None = None
     """Precision of the network to run; by default the fastest one in the bundle for the device."""
     provider: Literal["cpu", "cuda"] = "cpu"
@@ -89,7 +91,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """API keys, one per line or separated by commas: NAME HASH [admin], as `python -m serving.access.keys NAME` prints
     them. Without any keys here or in a file, no key is needed."""
     api_keys_file: Path | None = None
-    """File with API keys, one per line."""
+    """File with API keys, one per line. Read at the start and on reload."""
     rate_per_minute: Rate | None = None
     """Requests per minute and API key, or per address if the service has no keys; by default unlimited."""
     rate_burst: Count = 20

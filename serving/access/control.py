@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 from litestar.datastructures import Headers
 
+from models.errors import InputError
 from serving.access.keys import ApiKeys
 from serving.access.rates import RateLimiter, client_network
 from serving.errors import Unauthorized
@@ -46,6 +47,20 @@ class AccessControl:
     def requires_key(self) -> bool:
         """Whether requests need an API key."""
         return self._keys is not None
+
+    def replace_keys(self, keys: ApiKeys | None) -> None:
+        """Accepts other keys from now on.
+
+        Raises:
+            InputError: The service would begin or cease to require keys. A reload must not open it to everybody.
+        """
+        if (keys is None) != (self._keys is None):
+            raise InputError(
+                f"the service was started {'without' if self._keys is None else 'with'} API keys",
+                value="no keys" if keys is None else "some keys",
+                remedy="restart it to change that",
+            )
+        self._keys = keys
 
     def authorize(self, headers: Headers, address: str | None) -> Client:
         """Checks the key and the rate limit of a request.

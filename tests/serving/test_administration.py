@@ -1,0 +1,78 @@
+"""What the operator changes or reads while the service runs: API keys, metrics on a port of their own, rates."""
+
+import socket
+
+import httpx
+import pytest
+
+from models.errors import InputError
+from serving.__main__ import _serve_metrics
+from serving.access.keys import make_key
+from serving.metrics import Metrics
+from tests.serving.tiny import assert_problem, images, jpeg
+
+ADMIN_SECRET, ADMIN = make_key("operator", is_admin=True)
+OLD_SECRET, OLD = make_key("old")
+NEW_SECRET, NEW = make_key("new")
+
+
+def bearer(secret):
+    return {"authorization": f"Bearer {secret}"}
+
+
+def statuses(client, *secrets):
+    return [client.get("/species", headers=bearer(secret)).status_code for secret in secrets]
+
+
+@pytest.fixture
+def keys(tmp_path):
+    path = tmp_path / "keys.txt"
+    path.write_text(f"{ADMIN.line}\n{OLD.line}\n")
+    return path
+
+
+def test_keys_are_read_again_on_reload(start, keys):
+    client = start(api_keys_file=keys)
+    assert statuses(client, OLD_SECRET, NEW_SECRET) == [200, 401]
+    keys.write_text(f"{ADMIN.line}\n{NEW.line}\n")
+    assert client.post("/admin/reload", headers=bearer(ADMIN_SECRET)).status_code == 200
+    assert statuses(client, OLD_SECRET, NEW_SECRET) == [401, 200]
+
+
+@pytest.mark.parametrize("content", ["", "# nobody\n", "no key", None])
+def test_keys_that_cannot_be_used_refuse_the_reload_and_the_old_ones_stay(start, keys, content):
+    client = start(api_keys_file=keys)
+    if content is None:
+        keys.unlink()
+    else:
+        keys.write_text(content)
+    assert_problem(client.post("/admin/reload", headers=bearer(ADMIN_SECRET)), 409, "reload_refused")
+    assert statuses(client, OLD_SECRET, "", NEW_SECRET) == [200, 401, 401]
+
+
+def test_metrics_with_a_port_of_their_own_are_not_on_the_public_one(start):
+    assert_problem(start(metrics_port=0).get("/metrics"), 404, "not_found")
+
+
+def test_metrics_are_served_on_their_own_port():
+    metrics = Metrics()
+    metrics.refusal("overloaded")
+    port = metrics.serve("127.0.0.1", 0)
+    assert 'botanify_refusals_total{code="overloaded"} 1.0' in httpx.get(f"http://127.0.0.1:{port}/metrics").text
+
+
+def test_metrics_port_in_use_is_one_clear_error():
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="--metrics-port"):
+        _serve_metrics(Metrics(), "127.0.0.1", taken.getsockname()[1])
+
+
+def test_responses_say_what_the_client_may_still_send(start):
+    client = start(rate_per_minute=6, rate_burst=3)
+    answers = [client.post("/identify", files=images(jpeg())) for _ in range(2)]
+    answers += [client.get("/species?limit=0"), client.get("/species")]
+    assert [answer.status_code for answer in answers] == [200, 200, 422, 429]
+    assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"client";q=3;w=30'}
+    assert [answer.headers["ratelimit"].partition(";t=")[0] for answer in answers] == [
+        f'"client";r={left}' for left in (2, 1, 0, 0)
+    ]
+    assert "ratelimit" not in client.get("/model").headers
