@@ -25,6 +25,7 @@ They are independent of HTTP: `serving.problems` maps each code to a status.
 """
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from models.errors import BotanifyError, InputError, PictureError, UnreadableImage
@@ -157,6 +158,8 @@ class RateLimited(Unavailable):
     """The client sends more requests than allowed."""
 
     code = "rate_limited"
+    quota: Mapping[str, str] = {}
+    """Headers that say what the client may send, as `serving.access.rates` makes them."""
 
 
 class Overloaded(Unavailable):

@@ -18,6 +18,7 @@ from serving.caching import DO_NOT_KEEP, is_unchanged
 from serving.errors import ClientLeft, NotReady
 from serving.metrics import Metrics
 from serving.problems import send_problem
+from serving.tracing import Trace
 
 _VALID_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
@@ -61,7 +62,7 @@ class ObservabilityMiddleware:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, send, self._is_draining, self._vary)
-        with structlog.contextvars.bound_contextvars(request_id=exchange.request_id):
+        with structlog.contextvars.bound_contextvars(request_id=exchange.request_id, **exchange.trace_fields):
             try:
                 with self._metrics.in_flight.track_inprogress():
                     await self._app(exchange.scope, receive, exchange.send)
@@ -88,6 +89,7 @@ class _Exchange:
     def __init__(self, scope: Any, send: Send, is_draining: Callable[[], bool], vary: bytes) -> None:
         self.started = time.perf_counter()
         self.request_id = _request_id(scope["headers"])
+        self._trace = Trace.of(scope["headers"])
         self.method = scope["method"] if scope["method"] in _METHODS else "other"
         self.status = 0
         self._is_read = scope["method"] in {"GET", "HEAD"}
@@ -97,6 +99,11 @@ class _Exchange:
         if self._has_no_body:
             self.scope = {**scope, "method": "GET"}
         self.scope["state"] = {**scope.get("state", {}), "request_id": self.request_id}
+
+    @property
+    def trace_fields(self) -> dict[str, str]:
+        """Fields of the log that name the trace, if the request belongs to one."""
+        return {} if self._trace is None else self._trace.log_fields
 
     @property
     def route(self) -> str:
@@ -130,6 +137,7 @@ class _Exchange:
         await self._send(message)
 
     def _common_headers(self) -> list[tuple[bytes, bytes]]:
+        quota = self.scope["state"].get("quota", {})  # serving.routes knows it
         policy = _VIEWER_POLICY if self.scope["path"].startswith("/schema") else _CONTENT_POLICY
         return [
             (b"vary", self._vary),
@@ -137,6 +145,8 @@ class _Exchange:
             (b"x-content-type-options", b"nosniff"),
             (b"referrer-policy", b"no-referrer"),
             (b"content-security-policy", policy.encode()),
+            *((name.encode(), value.encode()) for name, value in quota.items()),
+            *(self._trace.headers if self._trace is not None else ()),
         ]
 
     def _optional_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -101,10 +101,17 @@ def _header(kind: OpenAPIType, description: str) -> OpenAPIHeader:
 
 
 _RETRY_AFTER: Final = {"Retry-After": _header(OpenAPIType.INTEGER, "Seconds to wait before trying again")}
+_QUOTA: Final = {
+    "RateLimit": _header(OpenAPIType.STRING, "How many requests the client may still send, if there is a limit"),
+    "RateLimit-Policy": _header(OpenAPIType.STRING, "The limit, if there is one"),
+}
 _HEADERS: Final[dict[str, dict[str, OpenAPIHeader | Reference]]] = {
-    "200": {"Preference-Applied": _header(OpenAPIType.STRING, "The `wait` that was applied, if the request had one")},
+    "200": {
+        **_QUOTA,
+        "Preference-Applied": _header(OpenAPIType.STRING, "The `wait` that was applied, if the request had one"),
+    },
     "401": {"WWW-Authenticate": _header(OpenAPIType.STRING, "Always `Bearer`")},
-    "429": {**_RETRY_AFTER},
+    "429": {**_RETRY_AFTER, **_QUOTA},
     "503": {**_RETRY_AFTER},
 }
 

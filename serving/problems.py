@@ -9,7 +9,16 @@ from litestar.exceptions import HTTPException
 from litestar.types import Receive, Scope, Send
 
 from models.errors import InputError
-from serving.errors import BadPicture, ClientLeft, Overloaded, RequestError, SlowBody, Unauthorized, Unavailable
+from serving.errors import (
+    BadPicture,
+    ClientLeft,
+    Overloaded,
+    RateLimited,
+    RequestError,
+    SlowBody,
+    Unauthorized,
+    Unavailable,
+)
 from serving.schemas import Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -109,7 +118,8 @@ def _headers(error: RequestError) -> dict[str, str]:
     if isinstance(error, SlowBody):
         return {"Connection": "close"}  # otherwise the server would wait for the rest of the upload
     if isinstance(error, Unavailable) and error.retry_after_s is not None:
-        return {"Retry-After": str(error.retry_after_s)}
+        quota = error.quota if isinstance(error, RateLimited) else {}
+        return {"Retry-After": str(error.retry_after_s), **quota}
     return {}
 
 

@@ -250,7 +250,7 @@ def route_handlers(*, with_metrics: bool = True) -> list[ControllerRouterHandler
 def _authorize(access: AccessControl, request: AnyRequest) -> Client:
     """Checks the API key and the rate, and notes the key's name for the log line."""
     client = access.authorize(request.headers, _address(request))
-    request.scope["state"]["client"] = client.name
+    request.scope["state"] |= {"client": client.name, "quota": client.quota}
     return client
 
 

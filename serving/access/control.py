@@ -1,5 +1,6 @@
 """Authenticates a request by its API key and applies the rate limit, before its body is read."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -25,6 +26,8 @@ class Client(msgspec.Struct, frozen=True):
     is_admin: bool
     identity: str
     """Tells clients apart: by their API key, or else by their address."""
+    quota: Mapping[str, str] = {}
+    """Headers that say what it may still send; none without a rate limit."""
 
 
 class AccessControl:
@@ -75,8 +78,7 @@ class AccessControl:
         """
         by_address = f"address {client_network(address)}"
         if self._keys is None:
-            self._limit(by_address)
-            return Client("", is_admin=False, identity=by_address)
+            return Client("", is_admin=False, identity=by_address, quota=self._limit(by_address))
         secret = _secret(headers)
         key = None if secret is None else self._keys.find(secret)
         if key is None:
@@ -84,8 +86,7 @@ class AccessControl:
             problem = "an API key is required" if secret is None else "the API key is not valid for this service"
             raise Unauthorized(problem, remedy=_SEND_A_KEY)
         by_key = f"key {key.name}"
-        self._limit(by_key)
-        return Client(key.name, key.is_admin, identity=by_key)
+        return Client(key.name, key.is_admin, identity=by_key, quota=self._limit(by_key))
 
     def authorize_admin(self, headers: Headers, address: str | None) -> Client:
         """Checks an admin call, which always requires an admin key.
@@ -104,9 +105,8 @@ class AccessControl:
             )
         return client
 
-    def _limit(self, client: str) -> None:
-        if self._rate_limiter is not None:
-            self._rate_limiter.acquire(client)
+    def _limit(self, client: str) -> Mapping[str, str]:
+        return {} if self._rate_limiter is None else self._rate_limiter.acquire(client)
 
 
 def _secret(headers: Headers) -> str | None:

@@ -1,5 +1,6 @@
 """The rate limit: one token bucket per client, with bounded memory for all of them."""
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -28,12 +29,17 @@ class RateLimiter:
 
     def __init__(self, rate_per_minute: float, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._token_s = 60.0 / rate_per_minute
+        self._burst = burst
         self._burst_s = burst * self._token_s
         self._clock = clock
         self._full_at: OrderedDict[str, float] = OrderedDict()  # least recently used first
 
-    def acquire(self, client: str) -> None:
+    def acquire(self, client: str) -> dict[str, str]:
         """Takes a token from the client's bucket.
+
+        Returns:
+            The headers RateLimit-Policy and RateLimit of the response (draft-ietf-httpapi-ratelimit-headers-11): q
+            tokens in w seconds; r of them are left, and the next one comes after t seconds.
 
         Raises:
             RateLimited: The bucket is empty; the error gives the time until the next token.
@@ -44,8 +50,20 @@ class RateLimiter:
         refused = wait_s > _ROUNDING_S
         self._full_at[client] = full_at - self._token_s if refused else full_at
         self._evict(now)
+        quota = self._quota(self._full_at[client] - now if client in self._full_at else 0.0)
         if refused:
-            raise RateLimited.with_retry("the client exceeds the rate that this service allows", wait_s - _ROUNDING_S)
+            error = RateLimited.with_retry("the client exceeds the rate that this service allows", wait_s - _ROUNDING_S)
+            error.quota = quota
+            raise error
+        return quota
+
+    def _quota(self, used_s: float) -> dict[str, str]:
+        num_used = math.ceil((used_s - _ROUNDING_S) / self._token_s)
+        next_s = max(1, math.ceil(used_s - (num_used - 1) * self._token_s - _ROUNDING_S))
+        return {
+            "RateLimit-Policy": f'"client";q={self._burst};w={math.ceil(self._burst_s)}',
+            "RateLimit": f'"client";r={self._burst - num_used};t={next_s}',
+        }
 
     def _evict(self, now: float) -> None:
         """Drops the least recently used buckets that are full again, and others while there are too many."""

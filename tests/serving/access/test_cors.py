@@ -102,7 +102,9 @@ def test_allowed_page_can_read_every_response_and_its_headers(client, method, ad
     assert answer.headers["access-control-allow-origin"] == GARDEN
     assert answer.headers["vary"] == "Accept-Encoding, Origin"
     exposed = set(answer.headers["access-control-expose-headers"].split(", "))
-    assert exposed == {"X-Request-ID", "Retry-After", "Preference-Applied"}
+    assert exposed == {
+        "X-Request-ID", "Retry-After", "Preference-Applied", "RateLimit", "RateLimit-Policy", "traceresponse"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("address", ["/model", "/nowhere"])

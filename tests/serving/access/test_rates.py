@@ -1,8 +1,11 @@
 """Rate limits by token bucket."""
 
+import math
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving.access.rates import RateLimiter, client_network
 from serving.errors import RateLimited
@@ -139,3 +142,37 @@ def test_client_is_an_ipv4_address_or_an_ipv6_network(address, client):
 
 def test_neighboring_networks_are_two_clients():
     assert client_network("2001:db8:1:2::1") != client_network("2001:db8:1:3::1")
+
+
+# ---- headers
+
+
+def parameters(headers):
+    """Returns the parameters of RateLimit-Policy and RateLimit, such as {"q": 20, "w": 60, "r": 12, "t": 3}."""
+    found = {}
+    for value in headers.values():
+        name, *rest = value.split(";")
+        assert name == '"client"'
+        found |= {key: int(number) for key, _, number in (each.partition("=") for each in rest)}
+    return found
+
+
+@given(rate=st.integers(1, 6000), burst=st.integers(1, 30), num_taken=st.integers(0, 40), pause_s=st.floats(0, 100))
+def test_headers_say_how_many_requests_are_left_and_when_the_next_one_comes(rate, burst, num_taken, pause_s):
+    clock = [1000.0]
+    limiter = RateLimiter(rate, burst, clock=lambda: clock[0])
+
+    def ask():
+        try:
+            return True, parameters(limiter.acquire("a"))
+        except RateLimited as error:
+            return False, parameters(error.quota)
+
+    for _ in range(num_taken):
+        ask()
+    clock[0] += pause_s
+    _, said = ask()
+    assert (said["q"], said["w"]) == (burst, math.ceil(burst * 60 / rate))
+    assert [ask()[0] for _ in range(said["r"] + 1)] == [True] * said["r"] + [False]
+    clock[0] += ask()[1]["t"]
+    assert ask()[0]
