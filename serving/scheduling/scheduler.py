@@ -32,6 +32,7 @@ Row = tuple[Array, Array]
 _RUN_TIMEOUT_S: Final = 15.0  # a picture takes 0.15 s on one core; a run that takes 100 times as long has hung
 _WARM_UP_TIMEOUT_S: Final = 300.0  # for every batch size in every mode and worker; a GPU also loads its kernels
 _CHECK_INTERVAL_S: Final = 0.5
+_BETWEEN_FREES_S: Final = 0.01  # freeing a network holds the interpreter's lock; the event loop runs in between
 _MAX_CHECKS: Final = 4  # health checks that may hang in the network at once; a hung thread cannot be ended
 
 _log = structlog.get_logger(__name__)
@@ -327,8 +328,9 @@ def _free(networks: dict[RunMode, NetworkSession], workers: Iterable[Worker]) ->
     """Frees the networks when the workers have ended; runs in a thread of its own."""
     for worker in workers:
         worker.join()
-    while networks:  # one by one: freeing holds the interpreter's lock, and the event loop may run in between
+    while networks:
         networks.popitem()
+        time.sleep(_BETWEEN_FREES_S)
     return_freed_memory()
 
 
