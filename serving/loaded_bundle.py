@@ -315,7 +315,7 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
         cuda=cuda, num_cores=available_cores(), num_threads=settings.num_threads, num_runs=settings.num_runs
     )
     networks = (
-        open_networks(bundle, precision, policy)
+        open_networks(bundle, precision, policy, rewrite=settings.rewrite == "on")
         if session is None
         else dict.fromkeys(policy.num_threads_by_mode, session)
     )

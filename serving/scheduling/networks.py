@@ -55,8 +55,16 @@ def choose_policy(*, cuda: bool, num_cores: int, num_threads: int | None, num_ru
     return FixedPolicy(num_runs or max(1, num_cores // threads), threads)
 
 
-def open_networks(bundle: Bundle, precision: Precision, policy: SchedulingPolicy) -> Mapping[RunMode, NetworkSession]:
+def open_networks(
+    bundle: Bundle, precision: Precision, policy: SchedulingPolicy, *, rewrite: bool = True
+) -> Mapping[RunMode, NetworkSession]:
     """Opens the network of a bundle once for each mode of the policy.
+
+    Args:
+        bundle: The bundle.
+        precision: Which of its networks to open.
+        policy: Gives the modes.
+        rewrite: Whether to rewrite the network for this processor if it can be.
 
     Raises:
         BundleError: The network does not load or contradicts its bundle.
@@ -65,7 +73,7 @@ def open_networks(bundle: Bundle, precision: Precision, policy: SchedulingPolicy
     if isinstance(policy, DynamicBatchPolicy):
         return {mode: _open_on_cuda(bundle, precision) for mode in policy.num_threads_by_mode}
     # The rewritten network takes one picture per run, and ONNX Runtime has a blocked layout for fp32 only.
-    can_rewrite = precision == "fp32" and policy.batch_sizes == (1,)
+    can_rewrite = rewrite and precision == "fp32" and policy.batch_sizes == (1,)
     rewritten = _open_rewritten(bundle, policy) if can_rewrite else None
     return rewritten or _open_on_cpu(bundle, precision, policy)
 

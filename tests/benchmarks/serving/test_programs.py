@@ -17,6 +17,8 @@ from benchmarks.serving.memory_result import Memory
 from benchmarks.serving.overload import measure as overload
 from benchmarks.serving.overload_result import Overload
 from benchmarks.serving.photographs import drawn
+from benchmarks.serving.rewrite import Rewrite
+from benchmarks.serving.rewrite import measure as rewrite
 from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Contender, Place, candidates, identify, running, top_outputs
 from models.bundle import load_bundle
@@ -36,7 +38,7 @@ def bundle(tmp_path_factory):
     return seal_tiny_bundle(scratch / "tiny", scratch).folder
 
 
-@pytest.mark.parametrize("program", ["compare.py", "overload.py", "memory.py", "network.py"])
+@pytest.mark.parametrize("program", ["compare.py", "overload.py", "memory.py", "network.py", "rewrite.py"])
 @pytest.mark.slow
 def test_every_program_has_a_help_text(program, tmp_path):
     ended = subprocess.run(
@@ -73,6 +75,14 @@ def test_a_quick_overload_counts_how_every_request_ended(bundle, tmp_path):
     assert burst.offered_per_s > 1.5 * burst.capacity_per_s
     assert burst.peak_mb >= 0.8 * burst.before_mb > 0
     assert out.is_file()
+
+
+@pytest.mark.slow
+def test_a_quick_rewrite_run_measures_both_services(bundle, tmp_path):
+    result = rewrite(Rewrite(bundle=bundle, quick=True, out=tmp_path / "serving_rewrite.json"))
+    assert set(result.turns[0]) == {"on", "off"}
+    assert all(turn.per_s > 0 and turn.reload_s > 0 and turn.stall_ms > 0 for turn in result.turns[0].values())
+    assert (tmp_path / "serving_rewrite.json").is_file()
 
 
 @pytest.mark.slow

@@ -262,6 +262,14 @@ def test_rewritten_network_that_does_not_open_is_not_used(bundle, warnings, monk
     assert "com.example.unknown" in facts["reason"]
 
 
+def test_network_is_opened_as_it_is_without_rewriting(bundle, warnings, monkeypatch):
+    sealed = bundle()
+    monkeypatch.setattr(networks, "_open_rewritten", None)
+    opened = networks.open_networks(sealed, "fp32", POLICY, rewrite=False)
+    assert opened["throughput"].run(noise(2)).logits.shape == (2, OUTPUTS)
+    assert not warnings
+
+
 def test_process_that_fails_leaves_the_original_network(bundle, warnings, monkeypatch):
     sealed = bundle()
     monkeypatch.setattr(rewriting, "_ROOT", sealed.folder)
