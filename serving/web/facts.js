@@ -14,8 +14,8 @@ const WORDS = {
 
 /** Returns { name, text } for each figure of the model; the calibration error is the one of the network that runs. */
 export function measuredFacts({ metrics, calibration }) {
-  const own = calibration?.ece ? [calibration.ece] : [];
-  return [...metrics.filter(({ name }) => !own.some((metric) => metric.name === name)), ...own].map(fact);
+  const others = metrics.filter(({ name }) => !calibration || name !== "ece");
+  return [...others, ...(calibration?.ece ? [calibration.ece] : [])].map(fact);
 }
 
 /** Returns what calibration plants prove about the names of each rank, and what the scores were calibrated on. */

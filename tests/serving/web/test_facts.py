@@ -23,10 +23,13 @@ def test_calibration_error_is_the_one_of_the_network_that_runs(measured):
     facts = measured({**MODEL, "calibration": {**MODEL["calibration"], "ece": ECE}})
     assert facts["Average distance of the scores from the share of right names"].startswith("8 percentage points, on")
     assert len(facts) == len(MODEL["metrics"])
+    facts = measured({**MODEL, "calibration": {**MODEL["calibration"], "ece": None}})
+    assert not [name for name in facts if name.startswith("Average distance")]
 
 
 def test_figure_that_is_no_share_has_no_unit(measured):
-    facts = measured({**MODEL, "metrics": [{**ECE, "name": "things_auroc", "value": 0.98765}]})
+    metrics = [{**ECE, "name": "things_auroc", "value": 0.98765}]
+    facts = measured({**MODEL, "calibration": None, "metrics": metrics})
     assert facts == {"things auroc": "0.988, on 272 pictures of flowers17, test split"}
 
 
