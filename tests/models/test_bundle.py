@@ -1,11 +1,8 @@
-"""A bundle is written atomically, and every later change to it is detected and named."""
+"""A sealed bundle is read as it was written, and unknown parts are ignored with a warning."""
 
 import json
-import re
 import shutil
-from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -13,7 +10,6 @@ from msgspec.structs import replace
 from models.bundle import (
     BUNDLE_FILE,
     TAXA_FILE,
-    Architecture,
     Check,
     LeftOut,
     Metric,
@@ -21,19 +17,14 @@ from models.bundle import (
     file_sha256,
     load_bundle,
 )
-from models.errors import BundleError, InputError
-from models.preprocess import InputSpec
+from models.errors import BundleError
 from models.verdict import Thresholds
 from tests.models.tiny import (
-    DAISY,
     NETWORK,
     SIDE_PX,
     TAXONOMY,
     bundle_record,
     seal_tiny,
-    species,
-    taxonomy_of,
-    write_network,
 )
 
 
@@ -44,12 +35,6 @@ def edit(path, change):
     path.write_text(json.dumps(content))
 
 
-def edit_and_rehash(folder, change):
-    """Changes `taxa.json` and updates its hash."""
-    edit(folder / TAXA_FILE, change)
-    edit(folder / BUNDLE_FILE, lambda record: record["files"].update({TAXA_FILE: file_sha256(folder / TAXA_FILE)}))
-
-
 def refusal(folder):
     """The message with which a bundle is refused; it ends in a remedy."""
     with pytest.raises(BundleError) as caught:
@@ -58,10 +43,6 @@ def refusal(folder):
     assert "\n" not in message
     assert any(word in message.rpartition(": ")[2] for word in ("export", "fetch", "name the folder")), message
     return message
-
-
-def nothing_is_left_in(folder):
-    return list(folder.iterdir()) == []
 
 
 # ---- a valid bundle
@@ -148,164 +129,6 @@ def test_missing_precision_is_named(sealed):
         load_bundle(sealed).network("int8")
 
 
-# ---- changed after sealing
-
-
-@pytest.mark.parametrize("name", [NETWORK, TAXA_FILE])
-@pytest.mark.parametrize("place", [0, 0.5, -1])
-def test_one_changed_byte_is_found(sealed, name, place):
-    content = bytearray((sealed / name).read_bytes())
-    content[int(place * len(content)) if place >= 0 else -1] ^= 1
-    (sealed / name).write_bytes(content)
-    assert f"SHA-256 of {name} differs" in refusal(sealed)
-
-
-@pytest.mark.parametrize("name", [NETWORK, TAXA_FILE, BUNDLE_FILE])
-def test_missing_file_is_named(sealed, name):
-    (sealed / name).unlink()
-    assert name in refusal(sealed)
-
-
-def test_damaged_record_raises_nothing_but_bundle_errors(sealed):
-    path = sealed / BUNDLE_FILE
-    sound = path.read_bytes()
-    generator = np.random.default_rng(5)
-    refused = 0
-    for place in generator.choice(len(sound), 150, replace=False):
-        changed = bytearray(sound)
-        changed[place] ^= int(generator.integers(1, 256))
-        path.write_bytes(changed)
-        try:
-            load_bundle(sealed)
-        except BundleError:
-            refused += 1
-    assert refused > 50
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"7", b'"text"', b"{}", b"\xff\xfe", b"PK\3\4"])
-def test_file_that_is_not_a_record_is_refused(sealed, content):
-    (sealed / BUNDLE_FILE).write_bytes(content)
-    assert f"{BUNDLE_FILE} is not a bundle record" in refusal(sealed)
-
-
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs /proc/self/mem, which not even root can read")
-@pytest.mark.parametrize("name", [NETWORK, TAXA_FILE, BUNDLE_FILE])
-def test_file_that_cannot_be_read_is_refused(sealed, name):
-    (sealed / name).unlink()
-    (sealed / name).symlink_to("/proc/self/mem")
-    assert "cannot be read (got [Errno 5] Input/output error)" in refusal(sealed)
-
-
-def test_links_in_a_circle_are_refused(tmp_path):
-    (tmp_path / "a").symlink_to(tmp_path / "b")
-    (tmp_path / "b").symlink_to(tmp_path / "a")
-    assert "cannot be read" in refusal(tmp_path / "a")
-
-
-@pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("depth", [100, 2_000, 100_000])
-def test_record_that_is_nested_too_deeply_is_refused(sealed, version, depth):
-    path, key = sealed / BUNDLE_FILE, '"deep": ' + "[" * depth + "]" * depth
-    path.write_text(
-        path.read_text().replace("{", f"{{{key},", 1).replace('"format_version": 2', f'"format_version": {version}')
-    )
-    if depth > 1_000:
-        assert "nested too deeply" in refusal(sealed)
-    else:
-        load_bundle(sealed)
-
-
-def test_missing_folder_is_named(tmp_path):
-    message = refusal(tmp_path / "nowhere")
-    assert "the folder is not a bundle" in message
-    assert str(tmp_path / "nowhere") in message
-
-
-def test_file_in_place_of_the_folder_is_refused(network_file):
-    assert "the folder is not a bundle" in refusal(network_file)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda record: record["networks"]["fp32"].update(temperature=0.0),
-        lambda record: record["networks"]["fp32"].update(temperature=None),
-        lambda record: record["networks"].update(fp8=record["networks"]["fp32"]),
-        lambda record: record["networks"]["fp32"]["thresholds"].update(species=1.5),
-        lambda record: record["input"].update(height=0),
-        lambda record: record["input"].update(heigth=380),
-        lambda record: record["networks"]["fp32"]["thresholds"].update(order=0.5),
-        lambda record: record.update(manifest_sha256="abc"),
-        lambda record: record["input"].update(std=[0.2, 0.0, 0.2]),
-        lambda record: record.update(label_hash="abc"),
-        lambda record: record.pop("name"),
-    ],
-)
-def test_value_out_of_its_range_is_refused(sealed, change):
-    edit(sealed / BUNDLE_FILE, change)
-    assert f"{BUNDLE_FILE} cannot be read" in refusal(sealed)
-
-
-def test_taxa_that_are_not_text_are_refused(sealed):
-    (sealed / TAXA_FILE).write_bytes(b'{"taxonomy_version": "\xff"}')
-    edit(sealed / BUNDLE_FILE, lambda record: record["files"].update({TAXA_FILE: file_sha256(sealed / TAXA_FILE)}))
-    assert f"{TAXA_FILE} cannot be read" in refusal(sealed)
-
-
-def test_unknown_field_of_the_taxa_is_refused(sealed):
-    edit_and_rehash(sealed, lambda taxa: taxa["taxa"][0].update(comon_names=["rose"]))
-    message = refusal(sealed)
-    assert f"{TAXA_FILE} cannot be read" in message
-    assert "comon_names" in message
-
-
-def test_contradicting_taxa_are_refused(sealed):
-    edit_and_rehash(sealed, lambda taxa: taxa["taxa"].pop())
-    assert re.search(r"the taxon of output .* is not listed", refusal(sealed))
-
-
-def test_wrong_label_hash_is_refused(sealed):
-    edit(sealed / BUNDLE_FILE, lambda record: record.update(label_hash="0" * 64))
-    assert f"the label hash differs between {BUNDLE_FILE} and {TAXA_FILE}" in refusal(sealed)
-
-
-def test_reordered_outputs_are_refused(sealed):
-    edit_and_rehash(sealed, lambda taxa: taxa["outputs"].reverse())
-    assert "the label hash differs" in refusal(sealed)
-
-
-def test_corrected_names_need_no_new_network(sealed):
-    edit_and_rehash(sealed, lambda taxa: taxa["taxa"][0].update(scientific_name="Rosa nova"))
-    bundle = load_bundle(sealed)
-    assert bundle.taxonomy.taxa[0].scientific_name == "Rosa nova"
-    assert bundle.open_session("fp32", num_threads=1).output_keys == TAXONOMY.output_keys
-
-
-def test_wrong_number_of_outputs_is_refused(sealed):
-    edit(sealed / BUNDLE_FILE, lambda record: record["architecture"].update(num_outputs=5))
-    message = refusal(sealed)
-    assert f"the number of outputs differs between {BUNDLE_FILE} and {TAXA_FILE} (got 4; expected 5)" in message
-
-
-def test_file_without_a_hash_is_refused(sealed):
-    edit(sealed / BUNDLE_FILE, lambda record: record["files"].pop(NETWORK))
-    assert f"has no hash for {NETWORK}" in refusal(sealed)
-
-
-def test_bundle_without_a_network_is_refused(sealed):
-    edit(sealed / BUNDLE_FILE, lambda record: record.update(networks={}))
-    assert "the bundle has no network" in refusal(sealed)
-
-
-def test_network_of_other_outputs_is_refused_when_it_is_opened(tmp_path):
-    network = write_network(tmp_path / NETWORK, keys=TAXONOMY.output_keys[::-1])
-    bundle = seal_tiny(tmp_path / "tiny", network)
-    with pytest.raises(
-        BundleError, match=rf"{NETWORK} and {TAXA_FILE} name different outputs.*: export the bundle again"
-    ):
-        bundle.open_session("fp32", num_threads=1)
-
-
 # ---- unknown parts
 
 
@@ -334,103 +157,3 @@ def test_unknown_part_is_verified_too(sealed):
 
 def test_bundle_without_parts_gives_no_warning(sealed):
     assert load_bundle(sealed).warnings == ()
-
-
-# ---- paths in file names
-
-TRAVERSALS = ["../secret", "a/b", "..", ".hidden", "", "a\\b", "nul\0"]
-
-
-@pytest.mark.parametrize("name", [*TRAVERSALS, "/dev/null"])
-@pytest.mark.parametrize("where", ["network", "part", "hash"])
-def test_file_name_of_a_record_cannot_be_a_path(sealed, name, where):
-    (sealed.parent / "secret").write_text("secret")
-
-    def change(record):
-        if where == "network":
-            record["networks"]["fp32"]["file"] = name
-        elif where == "part":
-            record["parts"] = {"ranges": name}
-        else:
-            record["files"][name] = "0" * 64
-
-    edit(sealed / BUNDLE_FILE, change)
-    assert f"{BUNDLE_FILE} cannot be read" in refusal(sealed)
-
-
-@pytest.mark.parametrize("name", [*TRAVERSALS, "../../secret", BUNDLE_FILE, TAXA_FILE])
-def test_sealing_writes_only_inside_the_folder(tmp_path, network_file, name):
-    place = tmp_path / "place"
-    place.mkdir()
-    with pytest.raises(BundleError, match=r"in a bundle cannot have that name.*: rename it"):
-        seal_tiny(place / "tiny", network_file, more_files={name: network_file})
-    assert nothing_is_left_in(place)
-    assert [path.name for path in tmp_path.iterdir()] == ["place"]
-
-
-def test_sealing_writes_to_no_absolute_path(tmp_path, network_file):
-    elsewhere = tmp_path / "elsewhere"
-    with pytest.raises(BundleError, match="in a bundle cannot have that name"):
-        seal_tiny(tmp_path / "tiny", network_file, more_files={str(elsewhere): network_file})
-    assert nothing_is_left_in(tmp_path)
-
-
-# ---- sealing that fails
-
-
-def test_existing_folder_is_not_overwritten(sealed, network_file):
-    before = {path.name: path.read_bytes() for path in sealed.iterdir()}
-    with pytest.raises(BundleError, match=r"immutable, and its folder already exists .*tiny\): choose a new folder"):
-        seal_tiny(sealed, network_file, record=bundle_record(name="other"))
-    assert {path.name: path.read_bytes() for path in sealed.iterdir()} == before
-    assert [path.name for path in sealed.parent.iterdir()] == ["tiny"]
-
-
-def test_empty_folder_counts_as_existing(tmp_path, network_file):
-    (tmp_path / "tiny").mkdir()
-    with pytest.raises(BundleError, match="already exists"):
-        seal_tiny(tmp_path / "tiny", network_file)
-    assert nothing_is_left_in(tmp_path / "tiny")
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"label_hash": "0" * 64}, "label hash"),
-        ({"architecture": Architecture("tiny", num_outputs=5, num_features=3, num_parameters=12)}, "number of outputs"),
-        ({"networks": {"fp32": NetworkFile("model.int8.onnx", temperature=1.0)}}, "has no hash for model.int8.onnx"),
-        ({"networks": {"fp32": NetworkFile(NETWORK, temperature=-1.0)}}, "temperature"),
-        ({"networks": {"fp32": NetworkFile(NETWORK, temperature=float("nan"))}}, "temperature"),
-        ({"networks": {}}, "no network"),
-        ({"input": InputSpec(height=1, width=8, train_px=8)}, "height"),
-    ],
-    ids=["hash", "outputs", "file", "temperature", "no number", "no network", "input"],
-)
-def test_bundle_that_does_not_verify_leaves_nothing(tmp_path, network_file, change, expected):
-    place = tmp_path / "place"
-    place.mkdir()
-    with pytest.raises(BundleError, match=expected):
-        seal_tiny(place / "tiny", network_file, record=bundle_record(**change))
-    assert nothing_is_left_in(place)
-
-
-def test_taxonomy_of_another_network_leaves_nothing(tmp_path, network_file):
-    place = tmp_path / "place"
-    place.mkdir()
-    with pytest.raises(BundleError, match="label hash"):
-        seal_tiny(place / "tiny", network_file, taxonomy=taxonomy_of(DAISY, species("Acer campestre")))
-    assert nothing_is_left_in(place)
-
-
-def test_missing_source_file_leaves_nothing(tmp_path):
-    place = tmp_path / "place"
-    place.mkdir()
-    with pytest.raises((InputError, FileNotFoundError), match=r"model\.fp32\.onnx"):
-        seal_tiny(place / "tiny", tmp_path / "nowhere" / NETWORK)
-    assert nothing_is_left_in(place)
-
-
-def test_record_is_indented_json(sealed):
-    lines = (sealed / BUNDLE_FILE).read_text().splitlines()
-    assert len(lines) > 40
-    assert msgspec.json.decode((sealed / BUNDLE_FILE).read_bytes())["name"] == "tiny"

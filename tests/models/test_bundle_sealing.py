@@ -1,0 +1,126 @@
+"""A bundle is written atomically, and only inside its folder."""
+
+import msgspec
+import pytest
+
+from models.bundle import (
+    BUNDLE_FILE,
+    TAXA_FILE,
+    Architecture,
+    NetworkFile,
+)
+from models.errors import BundleError, InputError
+from models.preprocess import InputSpec
+from tests.models.test_bundle import edit, refusal
+from tests.models.tiny import (
+    DAISY,
+    NETWORK,
+    bundle_record,
+    seal_tiny,
+    species,
+    taxonomy_of,
+)
+
+
+def nothing_is_left_in(folder):
+    return list(folder.iterdir()) == []
+
+
+# ---- paths in file names
+
+TRAVERSALS = ["../secret", "a/b", "..", ".hidden", "", "a\\b", "nul\0"]
+
+
+@pytest.mark.parametrize("name", [*TRAVERSALS, "/dev/null"])
+@pytest.mark.parametrize("where", ["network", "part", "hash"])
+def test_file_name_of_a_record_cannot_be_a_path(sealed, name, where):
+    (sealed.parent / "secret").write_text("secret")
+
+    def change(record):
+        if where == "network":
+            record["networks"]["fp32"]["file"] = name
+        elif where == "part":
+            record["parts"] = {"ranges": name}
+        else:
+            record["files"][name] = "0" * 64
+
+    edit(sealed / BUNDLE_FILE, change)
+    assert f"{BUNDLE_FILE} cannot be read" in refusal(sealed)
+
+
+@pytest.mark.parametrize("name", [*TRAVERSALS, "../../secret", BUNDLE_FILE, TAXA_FILE])
+def test_sealing_writes_only_inside_the_folder(tmp_path, network_file, name):
+    place = tmp_path / "place"
+    place.mkdir()
+    with pytest.raises(BundleError, match=r"in a bundle cannot have that name.*: rename it"):
+        seal_tiny(place / "tiny", network_file, more_files={name: network_file})
+    assert nothing_is_left_in(place)
+    assert [path.name for path in tmp_path.iterdir()] == ["place"]
+
+
+def test_sealing_writes_to_no_absolute_path(tmp_path, network_file):
+    elsewhere = tmp_path / "elsewhere"
+    with pytest.raises(BundleError, match="in a bundle cannot have that name"):
+        seal_tiny(tmp_path / "tiny", network_file, more_files={str(elsewhere): network_file})
+    assert nothing_is_left_in(tmp_path)
+
+
+# ---- sealing that fails
+
+
+def test_existing_folder_is_not_overwritten(sealed, network_file):
+    before = {path.name: path.read_bytes() for path in sealed.iterdir()}
+    with pytest.raises(BundleError, match=r"immutable, and its folder already exists .*tiny\): choose a new folder"):
+        seal_tiny(sealed, network_file, record=bundle_record(name="other"))
+    assert {path.name: path.read_bytes() for path in sealed.iterdir()} == before
+    assert [path.name for path in sealed.parent.iterdir()] == ["tiny"]
+
+
+def test_empty_folder_counts_as_existing(tmp_path, network_file):
+    (tmp_path / "tiny").mkdir()
+    with pytest.raises(BundleError, match="already exists"):
+        seal_tiny(tmp_path / "tiny", network_file)
+    assert nothing_is_left_in(tmp_path / "tiny")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"label_hash": "0" * 64}, "label hash"),
+        ({"architecture": Architecture("tiny", num_outputs=5, num_features=3, num_parameters=12)}, "number of outputs"),
+        ({"networks": {"fp32": NetworkFile("model.int8.onnx", temperature=1.0)}}, "has no hash for model.int8.onnx"),
+        ({"networks": {"fp32": NetworkFile(NETWORK, temperature=-1.0)}}, "temperature"),
+        ({"networks": {"fp32": NetworkFile(NETWORK, temperature=float("nan"))}}, "temperature"),
+        ({"networks": {}}, "no network"),
+        ({"input": InputSpec(height=1, width=8, train_px=8)}, "height"),
+    ],
+    ids=["hash", "outputs", "file", "temperature", "no number", "no network", "input"],
+)
+def test_bundle_that_does_not_verify_leaves_nothing(tmp_path, network_file, change, expected):
+    place = tmp_path / "place"
+    place.mkdir()
+    with pytest.raises(BundleError, match=expected):
+        seal_tiny(place / "tiny", network_file, record=bundle_record(**change))
+    assert nothing_is_left_in(place)
+
+
+def test_taxonomy_of_another_network_leaves_nothing(tmp_path, network_file):
+    place = tmp_path / "place"
+    place.mkdir()
+    with pytest.raises(BundleError, match="label hash"):
+        seal_tiny(place / "tiny", network_file, taxonomy=taxonomy_of(DAISY, species("Acer campestre")))
+    assert nothing_is_left_in(place)
+
+
+def test_missing_source_file_leaves_nothing(tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    with pytest.raises((InputError, FileNotFoundError), match=r"model\.fp32\.onnx"):
+        seal_tiny(place / "tiny", tmp_path / "nowhere" / NETWORK)
+    assert nothing_is_left_in(place)
+
+
+def test_record_is_indented_json(sealed):
+    lines = (sealed / BUNDLE_FILE).read_text().splitlines()
+    assert len(lines) > 40
+    assert msgspec.json.decode((sealed / BUNDLE_FILE).read_bytes())["name"] == "tiny"
