@@ -71,3 +71,8 @@ def bundle(finished_run, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundles") / "tiny"
     export(Export(checkpoint=finished_run / "last.pt", data=data, out=folder, workers=0, note="Drawn."))
     return load_bundle(folder)
+
+
+@pytest.fixture
+def exporting(finished_run, data, tmp_path):
+    return Export(checkpoint=finished_run / "last.pt", data=data, out=tmp_path / "parent" / "bundle", workers=0)

@@ -1,0 +1,84 @@
+"""Calibration tables, thresholds and the plant head of an exported bundle."""
+
+import msgspec
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.answer import Question, answer_plant
+from models.errors import DataError
+from models.preprocess import picture_to_input
+from models.verdict import Promises
+from training.export import Export, GivenThresholds, export
+
+
+def test_the_card_says_what_calibrated_the_network_and_draws_its_reliability(bundle):
+    card = (bundle.folder / "MODEL_CARD.md").read_text()
+    assert "fitted on 3 pictures of 3 plants (data, validation split" in card
+    assert "These are few" in card
+    assert "Reliability, all test pictures" in card
+    assert "genus: named from a score of" in card
+    assert "Area under the risk-coverage curve" in card
+    assert "python training/export.py --checkpoint last.pt --data data --out tiny --note Drawn. --workers 0\n" in card
+
+
+def test_thresholds_are_fitted_and_can_be_given(exporting, bundle):
+    assert bundle.network("fp32").promises == Promises()  # 3 calibration pictures prove nothing
+    given = export(msgspec.structs.replace(exporting, thresholds=GivenThresholds(genus=0.875)))
+    fitted, found = (each.network("fp32").thresholds for each in (bundle, given))
+    assert (found.species, found.genus) == (fitted.species, 0.875)
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory):
+    """24 pictures without a plant: noise in gray."""
+    folder = tmp_path_factory.mktemp("things")
+    for number in range(24):
+        gray = np.random.default_rng(number).integers(0, 255, (48, 48), dtype=np.uint8)
+        Image.fromarray(gray).save(folder / f"{number}.png")
+    (folder / "cut.jpg").write_bytes(b"no picture")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rejecting(finished_run, data, things, tmp_path_factory):
+    out = tmp_path_factory.mktemp("rejecting") / "bundle"
+    return export(Export(checkpoint=finished_run / "last.pt", data=data, out=out, workers=0, negatives=(things,)))
+
+
+def test_every_bundle_has_tables_and_says_what_they_were_fitted_on(bundle):
+    tables = bundle.calibration("fp32")
+    assert (tables.fitted_on.num_plants, tables.fitted_on.num_pictures, tables.fitted_on.num_negatives) == (3, 3, 0)
+    assert tables.fitted_on.data == "data, validation split"
+    assert tables.plant_head is None
+    assert len(tables.conformal.conformity_N) == 3
+    assert tables.features.mean_TD.shape == (3, 2)  # 3 taxa, one dimension less
+
+
+def test_pictures_of_other_things_give_a_plant_head_and_its_figures(rejecting):
+    tables = rejecting.calibration("fp32")
+    assert tables.plant_head.weight_F.shape == (256,)
+    assert tables.fitted_on.num_negatives == 24  # the broken one is left out
+    metrics = {metric.name: metric for metric in rejecting.record.metrics}
+    assert metrics["things_accepted"].num_pictures == 24
+    assert 0 <= metrics["things_named"].value <= metrics["things_accepted"].value <= 1
+    assert "on 24 pictures without a plant; its cutoff" in (rejecting.folder / "MODEL_CARD.md").read_text()
+
+
+def test_the_sealed_tables_answer_as_a_verdict(rejecting, manifest, things):
+    model, session = rejecting.answer_model("fp32"), rejecting.open_session("fp32")
+    for path in (manifest.path(0), things / "0.png"):
+        pixels, _ = picture_to_input(path.read_bytes(), rejecting.record.input)
+        found = session.run(pixels[None])
+        answer = answer_plant(found.logits, found.features, model, Question(coverage=0.9))
+        assert 0 <= answer.plant_score <= 1
+        assert answer.candidates.taxa
+
+
+def test_too_few_pictures_of_other_things_are_refused(exporting, things, tmp_path):
+    few = tmp_path / "few"
+    few.mkdir()
+    for number in range(3):
+        (few / f"{number}.png").write_bytes((things / f"{number}.png").read_bytes())
+    with pytest.raises(DataError, match=r"too few pictures.*3 of 3.*at least 20"):
+        export(msgspec.structs.replace(exporting, negatives=(few,)))
