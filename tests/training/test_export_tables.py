@@ -7,9 +7,11 @@ from PIL import Image
 
 from models.answer import Question, answer_plant
 from models.errors import DataError
-from models.preprocess import picture_to_input
+from models.preprocess import InputSpec, picture_to_input
 from models.verdict import Promises
-from training.export import Export, GivenThresholds, export
+from training.engine.checkpoint import read_checkpoint
+from training.export import Export, GivenThresholds, _negatives, export
+from training.loading.negatives import list_negatives
 
 
 def test_the_card_says_what_calibrated_the_network_and_draws_its_reliability(bundle):
@@ -73,6 +75,20 @@ def test_the_sealed_tables_answer_as_a_verdict(rejecting, manifest, things):
         answer = answer_plant(found.logits, found.features, model, Question(coverage=0.9))
         assert 0 <= answer.plant_score <= 1
         assert answer.candidates.taxa
+
+
+@pytest.mark.parametrize("trained_on", ["none", "the same", "others"])
+def test_pictures_that_the_network_was_trained_on_are_named(trained_on, things, exporting):
+    hashes = {"the same": list_negatives((things,)).sha256, "others": "ab" * 32}
+    plant_output = {"negatives_sha256": hashes[trained_on]} if trained_on in hashes else None
+    checkpoint = msgspec.structs.replace(read_checkpoint(exporting.checkpoint), plant_output=plant_output)
+    expected = {
+        "none": "pictures without a plant",
+        "the same": "pictures without a plant that the network was trained on",
+        "others": "pictures without a plant that the network may have been trained on",
+    }
+    found = _negatives((things,), checkpoint, InputSpec(height=48, width=48, train_px=48))
+    assert (found.name, len(found.paths)) == (expected[trained_on], 24)
 
 
 def test_too_few_pictures_of_other_things_are_refused(exporting, things, tmp_path):
