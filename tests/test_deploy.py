@@ -39,7 +39,7 @@ def launch(folder, run, body):
     """Returns the exit code of torchrun.sh with a fake torchrun that runs the shell line."""
     fake_command(folder, "torchrun", body)
     command = [LAUNCHER, run, "--standalone", "--nproc-per-node", "2", "--", "debug", "--epochs", "3"]
-    return subprocess.run(command, cwd=ROOT, env=environment(folder), timeout=60, check=False).returncode
+    return subprocess.run(command, cwd=ROOT, env=environment(folder), timeout=300, check=False).returncode
 
 
 def parse_torchrun(arguments):
@@ -106,13 +106,13 @@ def test_sigterm_reaches_torchrun_and_asks_for_a_restart(tmp_path):
     with subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path)) as process:
         wait_for(tmp_path / "ready")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == RESTART
+        assert process.wait(100) == RESTART
     assert (tmp_path / "received").exists()
 
 
 @pytest.mark.parametrize("arguments", [[], ["--standalone"], ["run", "--standalone"], ["run", "--"]])
 def test_wrong_command_line_exits_with_a_code_of_its_own(arguments):
-    done = subprocess.run([LAUNCHER, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([LAUNCHER, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 64
     assert done.stderr.startswith("usage: ")
 
@@ -126,14 +126,14 @@ def test_slurm_job_requeues_itself_only_for_a_restart(code, tmp_path):
         ["bash", DEPLOY / "slurm" / "train.sbatch", "b4_5337", "--data", "/shared/packed"],
         env=environment(tmp_path, SLURM_SUBMIT_DIR=str(ROOT), **more),
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == code
     assert (arguments_of(tmp_path, "scontrol")[0] == "requeue") == (code == RESTART)
     _, launcher, run, *rest = arguments_of(tmp_path, "srun")
     fake_command(tmp_path, "torchrun", "exit 0")
-    subprocess.run([ROOT / launcher, run, *rest], cwd=ROOT, env=environment(tmp_path), timeout=60, check=True)
+    subprocess.run([ROOT / launcher, run, *rest], cwd=ROOT, env=environment(tmp_path), timeout=300, check=True)
     options, command = parse_torchrun(arguments_of(tmp_path, "torchrun"))
     assert (options.nnodes, options.rdzv_backend, options.rdzv_id) == ("2", "c10d", "4242")
     assert options.rdzv_endpoint.startswith("gpu07:")
@@ -160,7 +160,7 @@ def test_kubernetes_job_restarts_and_its_pods_connect(tmp_path):
     assert {volume["name"] for volume in pod["volumes"]} == {mount["name"] for mount in container["volumeMounts"]}
     fake_command(tmp_path, "torchrun", "exit 0")
     command = [ROOT / container["command"][0], *container["args"]]
-    subprocess.run(command, cwd=ROOT, env=environment(tmp_path), timeout=60, check=True)
+    subprocess.run(command, cwd=ROOT, env=environment(tmp_path), timeout=300, check=True)
     options, trained = parse_torchrun(arguments_of(tmp_path, "torchrun"))
     name = job["metadata"]["name"]
     assert int(options.nnodes) == spec["completions"] == spec["parallelism"]
@@ -199,7 +199,7 @@ def test_run_of_two_ranks_stops_at_sigterm_and_resumes(tmp_path):
     assert (events[-1]["event"], events[-1]["step"]) == ("end", stopped_at + 2)
 
 
-def wait_for(path, seconds=30):
+def wait_for(path, seconds=100):
     end = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < end, f"{path} did not appear"

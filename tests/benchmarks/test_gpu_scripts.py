@@ -49,7 +49,7 @@ while [[ $# -gt 1 ]]; do
     shift
 done
 if [[ ${{FAILS:-}} == "$program" ]]; then exit "$CODE"; fi
-if [[ ${{LASTS:-}} == "$program" ]]; then sleep 30; fi
+if [[ ${{LASTS:-}} == "$program" ]]; then sleep 100; fi
 """
 
 
@@ -64,7 +64,7 @@ def run(script, folder, *arguments, **variables):
     names = {"PYTHON": "python", "WORK": "work", "OUT": "out", "FLOWERS": "flowers", "WEIGHTS": "weights.pt"}
     found = os.environ | {name: str(folder / place) for name, place in names.items()} | variables
     command = ["bash", ROOT / "benchmarks" / "gpu" / script, *arguments]
-    done = subprocess.run(command, env=found, timeout=60, check=False, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, env=found, timeout=300, check=False, stderr=subprocess.PIPE, text=True)
     return done.returncode, [line.split("\t")[:-1] for line in notes.read_text().splitlines()], done.stderr
 
 
@@ -168,7 +168,7 @@ def test_a_command_that_can_resume_is_paused_when_the_time_is_over(tmp_path):
     began = time.monotonic()
     code, asked, _ = run("2_scratch.sh", tmp_path, LASTS="train.py", LIMIT_S="4")
     assert code == 75
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert asked[-1][0].endswith("train.py")
 
 

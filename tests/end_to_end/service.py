@@ -26,7 +26,7 @@ def running_service(log: Path, *arguments: object, cwd: Path | None = None) -> I
                 yield client
         finally:
             process.terminate()
-            assert process.wait(timeout=30) == 0, log.read_text()
+            assert process.wait(timeout=100) == 0, log.read_text()
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:

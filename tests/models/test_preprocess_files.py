@@ -237,10 +237,10 @@ BOMBS = {
 def test_huge_picture_is_refused_at_its_header(function, file_format):
     data = claiming_size(file_format, BOMBS[file_format])
     assert len(data) < 3_000
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(TooManyPixels, match=f"at most {PIXEL_LIMITS[file_format] // 1_000_000} megapixels"):
         function(data)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_pixel_limits_depend_on_the_format():
@@ -274,5 +274,5 @@ for path in Path(sys.argv[1]).glob("*.huge"):
 print(peak_kib() - before)
 """
     command = [sys.executable, "-c", program, str(tmp_path)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300)
     assert int(ended.stdout) < 20 * 1024

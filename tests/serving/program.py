@@ -72,7 +72,7 @@ def service(bundle, *flags, **environment):
 def run(*flags, cwd=ROOT, program=("-m", "serving"), **environment):
     return subprocess.run(
         [sys.executable, *program, *map(str, flags)],
-        cwd=cwd, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=60, check=False,
+        cwd=cwd, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
 

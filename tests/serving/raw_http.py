@@ -12,7 +12,7 @@ import uvicorn
 from serving.protocol import make_protocol
 
 HEADER_S, DRAIN_S, KEEP_ALIVE_S = 0.4, 0.6, 0.9
-SOON_S = 3.0  # longest time for a connection to end when it should
+SOON_S = 20.0  # longest time for a connection to end when it should
 GET = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 POST = b"POST /echo HTTP/1.1\r\nHost: x\r\n"

@@ -23,7 +23,7 @@ def held_request(client, session, num_pictures=1):
     session.hold()
     with ThreadPoolExecutor(1) as thread:
         response = thread.submit(post, client, num_pictures)
-        assert session.entered.wait(10)
+        assert session.entered.wait(60)
         try:
             yield response
         finally:
@@ -37,7 +37,7 @@ def test_request_that_would_wait_too_long_is_overloaded(start):
     with ThreadPoolExecutor(1) as thread:
         with held_request(client, session, num_pictures=5) as first:
             second = thread.submit(post, client, 5)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while admission.num_pictures < 10:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
@@ -85,7 +85,7 @@ def test_answer_times_out_at_its_deadline_while_the_network_still_runs(start):
     session = FakeNetwork()
     client = start(session=session, deadline_s=0.3)
     with held_request(client, session, num_pictures=3) as late:
-        problem = assert_problem(late.result(timeout=5), 504, "timed_out")
+        problem = assert_problem(late.result(timeout=60), 504, "timed_out")
         assert "at most 0.3 seconds" in problem["detail"]
     assert post(client).status_code == 200
     assert session.num_runs == 3  # warm-up, the first of three pictures, and the last request
@@ -100,7 +100,7 @@ def test_client_can_shorten_the_deadline(start):
     response = post(client, headers={"prefer": "wait=1"})
     session.free.set()
     assert_problem(response, 504, "timed_out")
-    assert 0.9 < time.monotonic() - start_s < 5
+    assert 0.9 < time.monotonic() - start_s < 9  # the usual limit is 10
 
 
 def test_request_that_cannot_meet_its_own_deadline_is_refused_at_once(start):
@@ -115,13 +115,13 @@ def test_not_ready_until_the_warm_up_has_finished(start):
     session = FakeNetwork()
     session.hold()
     client = start(session=session, ready=False)
-    assert session.entered.wait(10)
+    assert session.entered.wait(60)
     assert client.get("/health/live").status_code == 200
     for refused in (client.get("/health/ready"), post(client)):
         assert_problem(refused, 503, "not_ready")
         assert refused.headers["retry-after"] == "1"
     session.free.set()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while client.get("/health/ready").status_code != 200:
         assert time.monotonic() < deadline
     assert post(client).status_code == 200
@@ -133,7 +133,7 @@ def test_failed_warm_up_is_reported_and_the_service_never_ready(settings):
     session.fails = True
     service = create_app(settings, session=session, decoder=InProcessDecoder(), on_failure=failures.append)
     with TestClient(service.app) as client:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while not failures:
             assert time.monotonic() < deadline
             time.sleep(0.01)

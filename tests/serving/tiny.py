@@ -199,7 +199,7 @@ class FakeNetwork:
     def run(self, pixels):
         self.num_runs += 1
         self.entered.set()
-        assert self.free.wait(20)
+        assert self.free.wait(100)
         if self.fails:
             raise RuntimeError("secret words")
         logits = np.full((len(pixels), 6), self.logit, np.float32)

@@ -96,7 +96,7 @@ def start_program(name, *arguments, cwd=None):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=500,
         check=False,
     )
 

@@ -41,7 +41,7 @@ def test_workers_and_their_server_end_with_a_killed_program():
         process.send_signal(signal.SIGKILL)
     assert worker in family
     assert len(family) == 3  # the worker, the fork server, and the resource tracker
-    _, alive = psutil.wait_procs(family, timeout=30)
+    _, alive = psutil.wait_procs(family, timeout=100)
     for left in alive:
         left.kill()
     assert not alive
@@ -63,7 +63,7 @@ def test_a_loader_process_ends_on_sigterm_from_its_program_only():
     process.join(0.5)
     assert process.is_alive()
     process.terminate()
-    process.join(20)
+    process.join(100)
     assert process.exitcode == 0
 
 

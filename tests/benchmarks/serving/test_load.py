@@ -161,7 +161,7 @@ def test_requests_are_sent_when_due_even_if_the_server_is_slow():
     moments = [number / 50 for number in range(50)]
     began = time.monotonic()
     load, _ = against(lambda port: open_loop(port, [REQUEST], moments, seconds=20, patience_s=15), seconds=1.0)
-    assert time.monotonic() - began < 20  # one after the other would take 50 s
+    assert time.monotonic() - began < 40  # one after the other would take 50 s
     assert len(load.good) == 50
     assert all(outcome.latency_s >= 1.0 for outcome in load.good)
     assert percentile(load.lateness_s, 50) < 0.5

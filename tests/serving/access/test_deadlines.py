@@ -53,4 +53,4 @@ def test_wait_is_parsed_according_to_rfc_7240(preferences, expected_s):
 def test_very_long_header_is_ignored_quickly(text):
     start = time.process_time()
     assert preferred_deadline([text], 10.0) is None
-    assert time.process_time() - start < 0.1
+    assert time.process_time() - start < 1

@@ -51,7 +51,7 @@ def on_ranks(num_ranks, work, *arguments):
         process.start()
     found = dict(results.get() for _ in ranks)
     for process in ranks:
-        process.join(30)
+        process.join(100)
         process.kill()
     return [found[rank] for rank in range(num_ranks)]
 
