@@ -1,17 +1,17 @@
 """Which requests are refused before the application sees them, and the bytes of the refusal."""
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final
 
 import msgspec
 
 from serving.problems import MEDIA_TYPE, problem_document
 
-CODE: Final = "bad_request"
-"""Problem code of every refusal of this module."""
 NOT_HTTP: Final = "The bytes are not valid HTTP/1.1: use an HTTP library."
 HEAD_TOO_LARGE: Final = "The head of the request is larger than 64 kB: send fewer or shorter headers."
 TOO_MANY_PIPELINED: Final = "The connection has too many pipelined requests: wait for their responses."
+NO_MEMORY: Final = "The service has no memory for this request now: try again in 1 second."
 _CONNECT: Final = "The method CONNECT is for proxies, and this service is none: send the request without a proxy."
 _NO_HOST: Final = "A request needs the header Host exactly once: use an HTTP library."
 _CODING: Final = "The only transfer coding that the service reads is chunked: send the body without another one."
@@ -44,6 +44,11 @@ def refusal_of_head(method: bytes, version: str, headers: Sequence[Header]) -> s
     return None
 
 
+def refusal_code(detail: str) -> str:
+    """Returns the problem code of a refusal."""
+    return "overloaded" if detail == NO_MEMORY else "bad_request"
+
+
 def refusal(detail: str, request_id: str, default_headers: Sequence[Header]) -> bytes:
     """Returns the response that refuses a request and closes its connection.
 
@@ -52,7 +57,8 @@ def refusal(detail: str, request_id: str, default_headers: Sequence[Header]) -> 
         request_id: Id of the request, as in the log.
         default_headers: Headers that the server adds to every response.
     """
-    document = msgspec.json.encode(problem_document(CODE, detail, request_id))
+    problem = problem_document(refusal_code(detail), detail, request_id)
+    document = msgspec.json.encode(problem)
     headers = [
         *default_headers,
         (b"content-type", MEDIA_TYPE.encode()),
@@ -60,6 +66,8 @@ def refusal(detail: str, request_id: str, default_headers: Sequence[Header]) -> 
         (b"x-request-id", request_id.encode()),
         (b"x-content-type-options", b"nosniff"),
         (b"connection", b"close"),
+        *([(b"retry-after", b"1")] if detail == NO_MEMORY else []),
     ]
-    lines = [b"HTTP/1.1 400 Bad Request", *(b"%s: %s" % header for header in headers), b"", document]
+    status = f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}"
+    lines = [status.encode(), *(b"%s: %s" % header for header in headers), b"", document]
     return b"\r\n".join(lines)

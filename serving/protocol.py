@@ -29,7 +29,15 @@ import httptools
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from serving.malformed import CODE, HEAD_TOO_LARGE, NOT_HTTP, TOO_MANY_PIPELINED, refusal, refusal_of_head
+from serving.malformed import (
+    HEAD_TOO_LARGE,
+    NO_MEMORY,
+    NOT_HTTP,
+    TOO_MANY_PIPELINED,
+    refusal,
+    refusal_code,
+    refusal_of_head,
+)
 
 _MAX_HEAD_BYTES: Final = 65_536  # browsers and proxies stay under 16 kB
 _MAX_PIPELINED: Final = 8  # requests that wait for the response to an earlier one of their connection
@@ -199,8 +207,8 @@ class LimitedProtocol(HttpToolsProtocol):
                 except httptools.HttpParserUpgrade as upgrade:
                     data = self._head_without_upgrade() + data[upgrade.args[0] :]
                     self.parser = _new_parser(self)
-        except httptools.HttpParserError:
-            self._refuse(self._refusal)
+        except httptools.HttpParserError as error:  # also what a callback below raises
+            self._refuse(NO_MEMORY if isinstance(error.__context__, MemoryError) else self._refusal)
 
     def _head_without_upgrade(self) -> bytes:
         """Returns the head without the header Upgrade, which a server may ignore (RFC 9110, section 7.8)."""
@@ -270,7 +278,7 @@ class LimitedProtocol(HttpToolsProtocol):
             _disconnect(self.cycle)
         request_id = uuid.uuid4().hex
         _log.info("no_http", request_id=request_id, detail=detail)
-        type(self).count_refusal(CODE)
+        type(self).count_refusal(refusal_code(detail))
         self.transport.write(refusal(detail, request_id, self.server_state.default_headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()

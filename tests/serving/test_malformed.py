@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tests.serving.raw_http import GET, POST, SOON_S, ask, assert_refused, receive_all, receive_one, responses
 
@@ -69,6 +70,18 @@ def test_http_1_0_needs_no_host(dial, head):
 def test_chunked_is_the_transfer_coding_that_is_read(dial, coding):
     [(status, echo)] = ask(dial, POST + b"Transfer-Encoding: " + coding + b"\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
     assert (status, json.loads(echo)["num_bytes"]) == (200, 5)
+
+
+def test_body_for_which_there_is_no_memory_is_refused_as_overload(dial, monkeypatch):
+    def use_up_memory(_connection, _body):
+        raise MemoryError
+
+    monkeypatch.setattr(HttpToolsProtocol, "on_body", use_up_memory)
+    with dial(POST + b"Content-Length: 5\r\n\r\nhello") as connection:
+        head, _, document = receive_all(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert b"retry-after: 1" in head
+    assert json.loads(document)["code"] == "overloaded"
 
 
 def test_application_sees_a_disconnect_after_malformed_chunks(echo_app, dial):
