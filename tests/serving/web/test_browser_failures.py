@@ -72,7 +72,7 @@ def test_other_pictures_end_the_countdown(open_tab):
 
 
 def test_rate_of_a_real_service_is_waited_for(new_page, bundle_folder):
-    with service(bundle_folder, "--rate-per-minute", "6", "--rate-burst", "1") as running:
+    with service(bundle_folder, "--rate-per-minute", "4", "--rate-burst", "1") as running:
         tab = Tab(new_page(), address_of(running))
         tab.choose(PHOTOGRAPHS[0])
         tab.answer_text()
