@@ -76,7 +76,8 @@ class CandidatesView(msgspec.Struct, frozen=True):
     kind: CoverageKind
     """Whether the coverage holds for the mean plant (marginal) or for the mean taxon (macro)."""
     guarantee: CoverageKind | None
-    """The kind of coverage that is guaranteed; null if the request chose the taxa, or a picture has the weight 0."""
+    """The kind of coverage that is guaranteed; null if the request chose the taxa, a picture has the weight 0, or the
+    model may have been trained on the calibration plants."""
     num_taxa: int
     """Number of taxa in the set."""
     score: float
