@@ -79,7 +79,7 @@ class AdmittedRequest:
         """None until the body has been read."""
         self.work_start = now
         self.ranks: Sequence[float] = ()
-        """When the work on each picture should start, on the clock of `time.monotonic`; the lowest comes first."""
+        """When the work on each picture should start, seconds, if none were late; the lowest comes first."""
         self.revocation = asyncio.timeout(None)
         """Cancels the request when it has to give way to another client."""
 
@@ -163,7 +163,9 @@ class Admission:
         if expected_s > deadline_s and waits_s[0]:
             raise _overloaded(expected_s - deadline_s)
         request.num_pictures, request.work_start = num_pictures, now
-        request.ranks = [now + wait_s for wait_s in waits_s]
+        # If the work is late, a new client would else come after all of the late pictures of another one.
+        start = min([now, *(other.ranks[0] for other in self._admitted if other.ranks)])
+        request.ranks = [start + wait_s for wait_s in waits_s]
 
     def end_work(self, request: AdmittedRequest, *, answered: bool) -> None:
         """Updates the pace with a request whose work, if it was started, has ended."""

@@ -236,6 +236,14 @@ async def test_newest_upload_of_the_client_that_has_the_most_gives_way(requests,
     assert [await requests.is_revoked(request) for request in (first, second, empty)] == [False, True, False]
 
 
+@with_requests(wait_s=10.0, pace_s=0.1)
+async def test_client_that_comes_while_the_work_is_late_is_not_behind_all_that_is_late(requests, clock):
+    late = [await requests.upload("attacker") for _ in range(5)]
+    clock[0] += 5
+    honest = await requests.upload("honest")
+    assert sum(other.ranks[0] < honest.ranks[0] for other in late) == 1
+
+
 NEXT = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), max_size=12)
 
 
@@ -251,7 +259,7 @@ def test_expected_waits_are_those_of_clients_that_take_turns(arrivals, client, n
             queues[name] += num
         request = await requests.enter(client)
         requests.admission.start_work(request, num_pictures, 1e9)
-        start = request.work_start
+        start = min(other.ranks[0] for other in requests.tasks if other.ranks)
         assert request.ranks == [pytest.approx(start + wait) for wait in waits_in_turns(queues, client, num_pictures)]
         for request in list(requests.tasks):
             await requests.end(request)
