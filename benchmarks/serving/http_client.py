@@ -89,13 +89,13 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
 
-def post_picture(path: str, picture: bytes, content_type: str = "image/jpeg") -> bytes:
-    """A POST request with one picture in the field `image` of a form, as browsers and curl send it."""
+def post_picture(path: str, *pictures: bytes, content_type: str = "image/jpeg") -> bytes:
+    """A POST request with pictures in the field `image` of a form, as browsers and curl send it."""
     part = (
         f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="photograph.jpg"\r\n'
         f"Content-Type: {content_type}\r\n\r\n"
     ).encode()
-    body = part + picture + f"\r\n--{_BOUNDARY}--\r\n".encode()
+    body = b"".join(part + picture + b"\r\n" for picture in pictures) + f"--{_BOUNDARY}--\r\n".encode()
     return post_head(path, len(body)) + body
 
 

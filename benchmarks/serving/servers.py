@@ -158,7 +158,7 @@ def top_outputs(contender: Contender, bundle: Bundle, answer: bytes) -> list[tup
 
 def identify(picture: bytes, content_type: str = "image/jpeg") -> bytes:
     """The request for all servers."""
-    return post_picture(IDENTIFY, picture, content_type)
+    return post_picture(IDENTIFY, picture, content_type=content_type)
 
 
 def _command(place: Place, contender: Contender, config: ServerConfig, port: int) -> tuple[list[str], dict[str, str]]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from benchmarks.serving import comparison, memory_result, overload_result
+from benchmarks.serving import comparison, fairness_result, memory_result, overload_result
 from benchmarks.serving.flags import read_result
 
 
@@ -23,9 +23,15 @@ def memory_table(path: Path, link: str) -> str:
     return f"[Result]({link}). {memory_result.markdown(read_result(path, memory_result.MemoryResult))}"
 
 
+def fairness_table(path: Path, link: str) -> str:
+    """What an honest client gets beside attacks, and the goals."""
+    return f"[Result]({link}). {fairness_result.markdown(read_result(path, fairness_result.FairnessResult))}"
+
+
 SERVING_TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
     "serving": comparison_table,
     "serving_overload": overload_table,
     "serving_memory": memory_table,
+    "fairness": fairness_table,
 }
 """Name of a result file without its suffix -> function that renders the file as Markdown, given a link to it."""

@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks.serving.compare import measure as compare
 from benchmarks.serving.comparison import Compare
+from benchmarks.serving.fairness import measure as attack
+from benchmarks.serving.fairness_result import Fairness
 from benchmarks.serving.flags import ENVIRONMENT
 from benchmarks.serving.http_client import fetch
 from benchmarks.serving.memory import measure as weigh
@@ -38,7 +40,9 @@ def bundle(tmp_path_factory):
     return seal_tiny_bundle(scratch / "tiny", scratch).folder
 
 
-@pytest.mark.parametrize("program", ["compare.py", "overload.py", "memory.py", "network.py", "rewrite.py"])
+@pytest.mark.parametrize(
+    "program", ["compare.py", "overload.py", "memory.py", "network.py", "rewrite.py", "fairness.py"]
+)
 @pytest.mark.slow
 def test_every_program_has_a_help_text(program, tmp_path):
     ended = subprocess.run(
@@ -92,6 +96,18 @@ def test_a_quick_memory_run_counts_how_every_request_ended(bundle, tmp_path):
     assert [tally for tally in result.life.unexpected if tally.word not in {"429", "503"}] == []
     assert result.hostile.status == 422
     assert result.flood.high_water_mb > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_quick_run_of_the_attacks_counts_what_the_honest_client_and_the_attacker_get(bundle, tmp_path):
+    result = attack(Fairness(bundle=bundle, quick=True, out=tmp_path / "fairness.json"))
+    assert [sum(each.during.words.values()) for each in result.attacks] == [6] * 5
+    assert result.alone.keys() == {"200"}
+    found = {each.name: set(each.attacker) for each in result.attacks}
+    assert found["heads without a body"] == {"left"}
+    assert found["slow uploads"] <= {"503"}
+    assert "200" in found["flood"]
 
 
 def test_the_error_of_a_missing_environment_has_a_remedy(bundle, tmp_path):
