@@ -19,12 +19,10 @@ class DecodeTime:
 
     Args:
         seconds: The limit.
-        on_spent: Receives the seconds of each step as soon as it has ended, also after the request has.
     """
 
-    def __init__(self, seconds: float, on_spent: Callable[[float], None] | None = None) -> None:
+    def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._on_spent = on_spent
         self._spent_s = 0.0
         self._running: list[tuple[Clock, float]] = []
 
@@ -47,10 +45,7 @@ class DecodeTime:
             yield
         finally:
             self._running.remove(running)
-            spent_s = clock() - running[1]
-            self._spent_s += spent_s
-            if self._on_spent is not None:
-                self._on_spent(spent_s)
+            self._spent_s += clock() - running[1]
 
 
 def processor_clock(pid: int) -> Clock:

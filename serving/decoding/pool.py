@@ -1,7 +1,7 @@
 """A pool of decoding children: one picture per child. A child that dies is replaced, and its picture is tried again."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -101,9 +101,9 @@ class DecoderPool:
                 remedy="see the messages above, and free memory or processes",
             )
 
-    def decode_time(self, on_spent: Callable[[float], None] | None = None) -> DecodeTime:
-        """Returns the processor time for the pictures of one request; see `DecodeTime` for `on_spent`."""
-        return DecodeTime(self._limits.seconds, on_spent)
+    def decode_time(self) -> DecodeTime:
+        """Returns the processor time for the pictures of one request."""
+        return DecodeTime(self._limits.seconds)
 
     async def decode(self, data: bytes, spec: InputSpec, time: DecodeTime | None = None) -> Decoded:
         """Decodes a picture once a child and the memory are available.

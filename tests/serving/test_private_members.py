@@ -5,6 +5,7 @@ An upgrade that removes one fails here and says which file needs it. Such packag
 
 import asyncio
 import inspect
+import io
 import tomllib
 from importlib import import_module
 from importlib.metadata import version
@@ -12,14 +13,18 @@ from pathlib import Path
 
 import httptools
 import onnxruntime
+import pillow_heif
 import pytest
 from litestar import Litestar
 from packaging.requirements import Requirement
+from PIL import AvifImagePlugin, Image, PngImagePlugin
 from uvicorn import Config, Server
 from uvicorn.lifespan.off import LifespanOff
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
+
+from tests.models.pictures import encode, scene
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,6 +49,11 @@ def connection():
 def cycle():
     names = inspect.signature(RequestResponseCycle).parameters
     return RequestResponseCycle(**dict.fromkeys(names))
+
+
+def drawn(file_format):
+    """A picture that Pillow has opened and not yet decoded."""
+    return Image.open(io.BytesIO(encode(scene(), file_format)))
 
 
 # The object that has the members, the file that uses them, and the members.
@@ -74,6 +84,13 @@ MEMBERS = [
     (lambda: Config(application), "serving/server.py", "load http_protocol_class"),
     (lambda: LifespanOff(Config(application)), "serving/server.py", "state"),
     (lambda: Litestar([]), "serving/app.py", "asgi_handler"),
+    (lambda: drawn("JPEG"), "models/decode_cost.py", "layer"),
+    (lambda: drawn("AVIF"), "models/preprocess.py", "_decoder"),
+    (lambda: drawn("WEBP"), "models/preprocess.py", "_decoder"),
+    (lambda: Image, "models/preprocess.py", "MAX_IMAGE_PIXELS"),
+    (lambda: PngImagePlugin, "models/preprocess.py", "MAX_TEXT_MEMORY"),
+    (lambda: AvifImagePlugin, "serving/decoding/child.py", "DEFAULT_MAX_THREADS"),
+    (lambda: pillow_heif.options, "serving/decoding/child.py", "DECODE_THREADS"),
 ]
 
 
@@ -84,6 +101,20 @@ def test_member_exists(make, file, names):
         owner.load()  # makes http_protocol_class
     missing = [name for name in names.split() if not hasattr(owner, name)]
     assert not missing, f"{file} uses {missing} of {owner!r}: find what replaces them before you upgrade"
+
+
+def test_layers_of_a_jpeg_have_their_sampling_at_the_second_and_third_place():
+    data = encode(scene(), "JPEG", subsampling="4:2:0")
+    with Image.open(io.BytesIO(data)) as opened:  # models/decode_cost.py reads them
+        assert [layer[1:3] for layer in opened.layer] == [(2, 2), (1, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("file_format", ["AVIF", "WEBP"])
+def test_decoder_of_a_loaded_picture_can_be_freed(file_format):
+    opened = drawn(file_format)
+    opened.load()
+    assert vars(opened).pop("_decoder") is not None  # models/preprocess.py does so before it turns the picture
+    assert opened.transpose(Image.Transpose.ROTATE_90).size == scene().size[::-1]
 
 
 def test_upgrade_error_says_where_the_rest_of_the_bytes_starts():

@@ -24,7 +24,7 @@ LIMITS = DecodeLimits(picture_bytes=20_000_000, budget_bytes=512_000_000, child_
 @functools.cache
 def slow_picture():
     """A picture that takes about a tenth of a second to decode."""
-    return encode(Image.new("L", (6_000, 6_000), 90), "PNG", compress_level=1)
+    return encode(Image.new("L", (6_000, 3_000), 90), "PNG", compress_level=1)
 
 
 class RunningPool:

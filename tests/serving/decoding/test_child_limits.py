@@ -46,11 +46,10 @@ def test_picture_over_the_time_limit_is_refused_and_its_child_killed():
 
 def test_pictures_of_a_request_share_its_time():
     with RunningPool(2) as running:
-        spent = []
-        whole = running.pool.decode_time(spent.append)
+        whole = running.pool.decode_time()
         running.run(running.pool.decode(slow_picture(), SPEC, whole))
-        of_one = sum(spent)
-        assert 0 < of_one == pytest.approx(whole.seconds - whole.left_s)
+        of_one = whole.seconds - whole.left_s
+        assert of_one > 0
         shared = DecodeTime(2.5 * of_one)
 
         async def five():
@@ -59,7 +58,7 @@ def test_pictures_of_a_request_share_its_time():
 
         outcomes = running.run(five())
         assert UnreadableImage in {type(outcome) for outcome in outcomes}
-        assert shared.seconds - shared.left_s < 1.5 * shared.seconds
+        assert -0.5 < shared.left_s < 0.1
 
 
 def test_time_counts_only_while_a_child_works():
