@@ -1,12 +1,17 @@
 """What all tests share."""
 
 import multiprocessing
+import os
 from multiprocessing import forkserver
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from training.processes import clean_context
+
+# Nothing above imports NumPy, whose threads wait in a loop: with two on a busy core, a small fit took 18 times the
+# processor time. Each test process and what it starts have one core.
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 # No property is about time, and a busy machine takes long to draw and to run an example.
 settings.register_profile("tests", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -21,6 +26,11 @@ _OF_WORKERS = (
     "training.herbarium.drawings",
     "scipy.fftpack",
 )
+
+
+def pytest_collection_modifyitems(items):
+    """The files of tests/models are short. At the end they keep both processes busy; a long one leaves one idle."""
+    items.sort(key=lambda item: item.path.parent.name == "models")
 
 
 @pytest.fixture(autouse=True, scope="session")
