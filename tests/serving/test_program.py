@@ -140,6 +140,15 @@ def test_damaged_network_is_one_clear_line(bundle_folder, tmp_path):
     assert_one_clear_line(run("--bundle", broken), "SHA-256", "model.fp32.onnx")
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs /proc/self/mem, which not even root can read")
+def test_file_that_cannot_be_read_is_one_clear_line(bundle_folder, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(bundle_folder, broken)
+    (broken / "taxa.json").unlink()
+    (broken / "taxa.json").symlink_to("/proc/self/mem")
+    assert_one_clear_line(run("--bundle", broken), "cannot be read", "Input/output error")
+
+
 def test_network_that_loads_but_does_not_run_is_one_clear_line(bundle_folder, tmp_path):
     write_network(tmp_path / "broken.onnx", sides=("height", "width"), pool=False)
     record = load_bundle(bundle_folder).record

@@ -134,6 +134,31 @@ def test_sigterm_during_a_reload_exits_with_code_0(share):
         assert running.stop() == 0, running.lines[-5:]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_memory_after_20_reloads_is_that_after_one():
+    with service(DEMONSTRATION, "--num-decoders", "1") as running:
+        process, sizes_mb = psutil.Process(running.process.pid), []
+        for number in range(1, 21):
+            running.process.send_signal(signal.SIGHUP)
+            wait_for(lambda number=number: num_events(running, "reloaded") == number)
+            time.sleep(1)  # the old network is freed in a thread
+            sizes_mb.append(process.memory_info().rss / 1e6)
+        assert sizes_mb[-1] < 1.1 * sizes_mb[0], sizes_mb
+        assert running.stop() == 0
+
+
+def num_events(running, name):
+    return sum(f'"event": "{name}"' in line for line in running.lines)
+
+
+def wait_for(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_sighup_under_load_switches_the_bundle_without_mixing_answers(live, versions):
     with service(live) as running:
         with Load(running.event("serving")["url"]).running() as load:
