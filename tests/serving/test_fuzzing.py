@@ -75,7 +75,7 @@ def raw(address, data):
         try:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
-            answer = receive_all(connection)
+            _, _, answer = receive_all(connection).rpartition(b"HTTP/1.1 100 Continue\r\n\r\n")
         except (ConnectionError, BrokenPipeError):
             return 0
     return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
