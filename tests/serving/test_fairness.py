@@ -1,0 +1,72 @@
+"""One client that tries to take everything, beside another, over real connections."""
+
+import re
+import socket
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.serving.program import receive_all, service
+from tests.serving.tiny import jpeg
+
+LARGE = 20_000_000
+
+
+@pytest.fixture(scope="module")
+def address(bundle_folder):
+    # With a smaller share the clients of one test would count as there in the next.
+    flags = ("--trusted-proxies", "127.0.0.1", "--max-requests", "4", "--client-share", "1")
+    with service(bundle_folder, *flags, "--num-decoders", "1", "--num-runs", "1") as running:
+        yield running.address()
+
+
+@pytest.fixture
+def send(address):
+    """Sends a request from a forwarded address, declared as longer than its body."""
+    with ExitStack() as stack:
+
+        def send_one(client, body, num_bytes):
+            connection = stack.enter_context(socket.create_connection(address))
+            head = f"POST /identify HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n"
+            form = f"Content-Type: image/jpeg\r\nContent-Length: {num_bytes}\r\n\r\n"
+            connection.sendall((head + form).encode() + body)
+            return connection
+
+        yield send_one
+
+
+def status(connection):
+    return int(receive_all(connection).split(b" ", 2)[1])
+
+
+def wait_until_admitted(address, count):
+    deadline = time.monotonic() + 60
+    while True:
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            found = re.search(rb"^botanify_requests_admitted (\S+)", receive_all(connection), re.MULTILINE)
+        if float(found[1]) == count:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("attacker", "honest"), [("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "2001:db8:0:1::1")], ids=["IPv4", "IPv6"]
+)
+@pytest.mark.parametrize("body", [b"", b"x" * 50_000], ids=["heads", "uploads"])
+def test_client_that_holds_every_request_gives_one_up_for_a_client_that_the_proxy_tells_apart(
+    address, send, attacker, honest, body
+):
+    wait_until_admitted(address, 0)
+    held = []
+    for number in range(4):
+        held.append(send(attacker, body, LARGE))
+        wait_until_admitted(address, number + 1)
+    assert status(send(attacker, body, LARGE)) == 503
+    picture = jpeg()
+    assert status(send(honest, picture, len(picture))) == 200
+    assert status(held[-1]) == 503
+    for connection in held:
+        connection.close()
