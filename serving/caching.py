@@ -56,6 +56,6 @@ def _first(headers: Headers, wanted: bytes) -> bytes | None:
 def _date(value: bytes | None) -> datetime | None:
     try:
         found = parsedate_to_datetime((value or b"").decode("ascii"))
-    except ValueError:
+    except (ValueError, OverflowError):  # the second for an endless number
         return None
     return found if found.tzinfo is not None else None
