@@ -18,8 +18,8 @@ from serving.metrics import Metrics
 from serving.shares import Holdings, Presence, Turns
 
 _SMOOTHING: Final = 0.1  # weight of the newest answer: the average follows a change within about twenty answers
-# An upload counts as one picture from its first byte, for this long. A slow one then counts as none until it is
-# complete, so that it does not keep other requests out.
+# An upload that has begun counts as one picture for this long after its admission. A slow one then counts as none until
+# it is complete, so that it does not keep other requests out.
 _UPLOAD_COUNTS_S: Final = 1.0
 _MIN_QUEUE: Final = 7  # pictures that may always be ahead, so that even a slow machine serves eight clients
 
@@ -106,6 +106,7 @@ class Admission:
         self._presence = Presence()
         self._requests = Holdings[AdmittedRequest](limits.num_requests, limits.client_share)
         self._bytes = Holdings[AdmittedRequest](limits.num_bytes, limits.client_share)
+        self._answered_rank = 0.0  # the highest one
         self.decoding = Turns(limits.num_decoders, limits.client_share, self._is_alone)
         """The order in which pictures are decoded."""
 
@@ -163,13 +164,14 @@ class Admission:
         if expected_s > deadline_s and waits_s[0]:
             raise _overloaded(expected_s - deadline_s)
         request.num_pictures, request.work_start = num_pictures, now
-        # If the work is late, a new client would else come after all of the late pictures of another one.
-        start = min([now, *(other.ranks[0] for other in self._admitted if other.ranks)])
+        start = self._first_rank(now)
         request.ranks = [start + wait_s for wait_s in waits_s]
 
     def end_work(self, request: AdmittedRequest, *, answered: bool) -> None:
-        """Updates the pace with a request whose work, if it was started, has ended."""
+        """Updates the pace and the ranks with a request whose work, if it was started, has ended."""
         if request.num_pictures:
+            if answered:
+                self._answered_rank = max(self._answered_rank, request.ranks[-1])
             self.pace.record_end(request.num_pictures, request.work_start, time.monotonic(), answered=answered)
 
     def _admit(self, client: str) -> AdmittedRequest:
@@ -210,6 +212,15 @@ class Admission:
 
     def _is_alone(self, client: str) -> bool:
         return self._requests.clients <= {client} and self._presence.is_alone(client, time.monotonic())
+
+    def _first_rank(self, now: float) -> float:
+        """Returns the rank of a picture that waits for none: `now`, or an earlier time if the work is late.
+
+        Ranks from `now` on would place a new client behind all late pictures of another one. Ranks from the earliest
+        late one on would let new pictures overtake a late one without end; so they begin after what has been answered.
+        """
+        earliest = min((other.ranks[0] for other in self._admitted if other.ranks), default=now)
+        return min(now, max(earliest, self._answered_rank))
 
     def _expected_waits_s(self, request: AdmittedRequest, num_pictures: int, now: float) -> list[float]:
         """Returns how long each of the next pictures of a request would wait, seconds, if clients take turns."""

@@ -244,6 +244,32 @@ async def test_client_that_comes_while_the_work_is_late_is_not_behind_all_that_i
     assert sum(other.ranks[0] < honest.ranks[0] for other in late) == 1
 
 
+@pytest.mark.parametrize(("num_clients", "num_at_once"), [(1, 2), (1, 5), (2, 1), (4, 1), (4, 3)])
+def test_late_picture_is_not_overtaken_without_end(clock, num_clients, num_at_once):
+    """Serves pictures by rank; when one is answered, its client sends the next at once."""
+
+    @with_requests(wait_s=10.0, pace_s=0.1)
+    async def run(requests, clock):
+        patient = await requests.upload("patient", 5)
+        waiting = [(rank, patient) for rank in patient.ranks]
+        arriving = [f"hasty {number}" for number in range(num_clients)] * num_at_once
+        for _ in range(5 * (1 + num_clients) + len(arriving)):
+            for name in arriving:
+                request = await requests.upload(name)
+                waiting.append((request.ranks[0], request))
+            waiting.sort(key=lambda item: item[0])
+            _, served = waiting.pop(0)
+            clock[0] += 0.05
+            arriving = []
+            if served is not patient:
+                requests.admission.end_work(served, answered=True)
+                await requests.end(served)
+                arriving = [served.client]
+        assert patient not in {request for _, request in waiting}
+
+    run(clock)
+
+
 NEXT = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), max_size=12)
 
 
