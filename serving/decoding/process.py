@@ -234,8 +234,8 @@ class ChildProcess:
         started = perf_counter()
         async with self._turn:
             try:
-                await self._write(data)
                 _require_time(time)
+                await self._write(data)
                 self._is_interrupted = True
                 with time.step(self._clock):
                     self._channel.send(command)
@@ -257,6 +257,7 @@ class ChildProcess:
         if len(data) < _LARGE_BYTES:
             self._area.write(data)
         else:
+            self._is_interrupted = True  # a cancellation does not end the thread, which goes on writing
             await asyncio.to_thread(self._area.write, data)
 
     async def _watch(self, time: DecodeTime) -> Reply:

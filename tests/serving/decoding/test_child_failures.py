@@ -5,12 +5,14 @@ import os
 import signal
 import socket
 import sys
+import threading
 
 import pytest
 
 from models.errors import UnreadableImage
 from serving.decoding import process
 from serving.decoding.channel import Channel, ChildLost
+from serving.decoding.shared_area import SharedArea
 from serving.errors import NotReady
 from tests.serving.decoding.running_pool import (
     RESTARTS,
@@ -110,6 +112,29 @@ def test_child_may_die_between_header_and_pixels(one, pid, number):
 
     (decoded,) = one.run(kill_while_waiting_for_memory())
     assert decoded.format == "PNG"
+    assert value(one.metrics, GRANTED) == 0
+
+
+def test_child_into_whose_memory_a_cancelled_decode_still_writes_gets_no_other_picture(one, pid, monkeypatch):
+    begun, may_end = threading.Event(), threading.Event()
+
+    def write(_area, _data):
+        begun.set()
+        assert may_end.wait(60)
+
+    async def cancel_while_writing():
+        task = asyncio.create_task(one.pool.decode(SMALL, SPEC))
+        await until_on_loop(begun.is_set)
+        task.cancel()
+        await asyncio.wait({task})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "_LARGE_BYTES", 0)
+        patched.setattr(SharedArea, "write", write)
+        one.run(cancel_while_writing())
+        may_end.set()
+    assert one.decode(SMALL).format == "PNG"
+    assert pid not in one.pids()
     assert value(one.metrics, GRANTED) == 0
 
 
