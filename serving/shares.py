@@ -140,12 +140,12 @@ class Turns:
 
     def _grant(self) -> None:
         for turn in self._waiting[:]:
-            if not turn.granted.done() and self._may_begin(turn):
+            if self._decoders.is_full(turn, 1):
+                return
+            if not turn.granted.done() and self._is_within_share(turn):
                 self._waiting.remove(turn)
                 self._decoders.take(turn, 1)
                 turn.granted.set_result(None)
 
-    def _may_begin(self, turn: _Turn) -> bool:
-        if self._decoders.is_full(turn, 1):
-            return False
+    def _is_within_share(self, turn: _Turn) -> bool:
         return self._is_alone(turn.client) or not self._decoders.exceeds_share(turn, 1)
