@@ -1,7 +1,7 @@
 """Admission control: a request that cannot be answered in time is refused before its body is read.
 
-The expected wait of a request is the number of pictures ahead of it, times the measured seconds per picture. Clients
-take turns, so of the pictures of another client no more are ahead than the client has itself, and one.
+The expected wait of a picture is the number of pictures ahead of it, times the measured seconds per picture. Clients
+take turns: if k pictures of its own client are ahead of a picture, at most k + 1 pictures of each other client are.
 """
 
 import asyncio
