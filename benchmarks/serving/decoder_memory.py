@@ -18,6 +18,7 @@ import msgspec
 import psutil  # type: ignore[import-untyped]
 import tyro
 
+from benchmarks.serving.flags import write_result
 from models.decode_cost import decode_cost, header_cost
 from models.errors import BotanifyError, PictureError
 from models.preprocess import InputSpec
@@ -66,14 +67,18 @@ def measure(files: Path, out: Path | None = None) -> None:
         out: File for the result.
     """
     taken = [asyncio.run(_measure(path.name, path.read_bytes())) for path in sorted(files.iterdir())]
+    result = DecoderMemory(this_machine(), datetime.now(UTC).date().isoformat(), taken)
+    print(markdown(result))
+    write_result(result, out)
+
+
+def markdown(result: DecoderMemory) -> str:
+    """Returns the result as a Markdown table."""
     rows = [
         [one.name, f"{one.num_bytes / 1e6:.2f}", one.outcome, f"{one.granted_mb:.0f}", f"{one.peak_mb:.0f}"]
-        for one in taken
+        for one in result.files
     ]
-    print(table(["file", "MB", "outcome", "granted, MB", "peak, MB"], rows))
-    if out is not None:
-        result = DecoderMemory(this_machine(), datetime.now(UTC).date().isoformat(), taken)
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    return f"{result.machine}:\n\n{table(['file', 'MB', 'outcome', 'granted, MB', 'peak, MB'], rows)}"
 
 
 async def _measure(name: str, data: bytes) -> FileMemory:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from benchmarks.serving import comparison, fairness_result, memory_result, overload_result
+from benchmarks.serving import comparison, decoder_memory, fairness_result, memory_result, overload_result
 from benchmarks.serving.flags import read_result
 
 
@@ -28,10 +28,16 @@ def fairness_table(path: Path, link: str) -> str:
     return f"[Result]({link}). {fairness_result.markdown(read_result(path, fairness_result.FairnessResult))}"
 
 
+def decoder_memory_table(path: Path, link: str) -> str:
+    """The memory of a decoder for hostile files, against what was granted."""
+    return f"[Result]({link}). {decoder_memory.markdown(read_result(path, decoder_memory.DecoderMemory))}"
+
+
 SERVING_TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
     "serving": comparison_table,
     "serving_overload": overload_table,
     "serving_memory": memory_table,
     "fairness": fairness_table,
+    "decoder_memory": decoder_memory_table,
 }
 """Name of a result file without its suffix -> function that renders the file as Markdown, given a link to it."""
