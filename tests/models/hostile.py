@@ -98,6 +98,7 @@ def write_all(folder):
         "boxes.avif": with_box_entries("AVIF", 2_000_000),
         "boxes.heic": with_box_entries("HEIF", 2_000_000),
     }
+    folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)
 
