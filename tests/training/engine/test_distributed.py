@@ -1,8 +1,10 @@
 """Two ranks on one machine, over Gloo, must train like one."""
 
 import os
+import random
 import socket
 import sys
+from contextlib import suppress
 from itertools import chain
 
 import pytest
@@ -36,11 +38,18 @@ def as_rank(rank, num_ranks, port, results, work, *arguments):
         results.put((rank, f"{type(error).__name__}: {error}"))
 
 
+def free_port():
+    """Returns a port below those that the kernel gives to connections, so that no connection takes it meanwhile."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as listening, suppress(OSError):
+            listening.bind(("127.0.0.1", port))
+            return port
+
+
 def on_ranks(num_ranks, work, *arguments):
     """Runs a function on that many ranks; returns their results, by rank."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     context = clean_context("training.loading.data")
     results = context.SimpleQueue()
     ranks = [
@@ -49,10 +58,13 @@ def on_ranks(num_ranks, work, *arguments):
     ]
     for process in ranks:
         process.start()
-    found = dict(results.get() for _ in ranks)
-    for process in ranks:
-        process.join(100)
-        process.kill()
+    try:
+        found = dict(results.get() for _ in ranks)
+        for process in ranks:
+            process.join(100)
+    finally:  # pytest waits for processes that are left
+        for process in ranks:
+            process.kill()
     return [found[rank] for rank in range(num_ranks)]
 
 
