@@ -19,7 +19,6 @@ from models.preprocess import exif_orientation, open_picture, read_picture, snif
 # A JPEG is decoded at 1/2, 1/4 or 1/8 if its side then is still this many times the wanted one. The mean error against
 # a full decode is 0.4 of 255, while quality 90 alone costs 2 to 3, and camera files are packed 2 to 3 times as fast.
 _DECODE_MARGIN: Final = 1.5
-_MOST_SIDE_PX: Final = 65_500  # libjpeg's limit
 
 
 class SourcePicture(msgspec.Struct, frozen=True):
@@ -89,9 +88,7 @@ def reduce(data: bytes, short_side_px: int) -> Image.Image:
         PictureError: The bytes do not decode.
     """
     picture = read_picture(data, min_side_px=int(_DECODE_MARGIN * short_side_px))
-    scale = min(
-        short_side_px / min(picture.width, picture.height), _MOST_SIDE_PX / max(picture.width, picture.height), 1.0
-    )
+    scale = min(short_side_px / min(picture.width, picture.height), 1.0)
     size = (max(round(picture.width * scale), 1), max(round(picture.height * scale), 1))
     return picture.image if picture.image.size == size else picture.image.resize(size, Image.Resampling.LANCZOS)
 

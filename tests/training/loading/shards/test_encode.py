@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from models.errors import DataError
-from models.preprocess import read_picture, upright_size
+from models.preprocess import MAX_SIDE_PX, read_picture, upright_size
 from tests.training.loading.shards.prepared import picture_bytes
 from training.loading.shards.encode import SourcePicture, encode_picture
 
@@ -74,10 +74,10 @@ def test_evaluation_pictures_keep_their_bytes(encode):
     assert (stored.width, stored.height) == (200, 300)
 
 
-def test_very_long_pictures_fit_into_a_jpeg(encode):
+def test_the_longest_picture_that_is_read_fits_into_a_jpeg(encode):
     stream = io.BytesIO()
-    Image.new("RGB", (70_000, 10), "green").save(stream, "PNG")
-    assert encode(stream.getvalue()).width == 65_500
+    Image.new("RGB", (MAX_SIDE_PX, 10), "green").save(stream, "PNG")
+    assert encode(stream.getvalue()).width == MAX_SIDE_PX
 
 
 def test_decoding_at_a_reduced_scale_changes_little(encode):
