@@ -11,7 +11,7 @@ from tests.serving.program import receive_all, service
 from tests.serving.tiny import BLUE, FORM, draw, encode, form, images, jpeg, part
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "HEIF", "AVIF")
-_ANSWERS = {200, 400, 401, 404, 405, 408, 413, 415, 422, 431, 503}
+ANSWERS = {200, 400, 401, 404, 405, 408, 413, 415, 422, 431, 503}
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +69,9 @@ def request(picture):
     return f"{head}Content-Length: {len(picture)}\r\n\r\n".encode() + picture
 
 
-def raw(address, data):
+def raw(address, data, source=None):
     """Sends raw bytes; returns the status of the response, or 0 if the connection was closed."""
-    with socket.create_connection(address) as connection:
+    with socket.create_connection(address, source_address=source) as connection:
         try:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
@@ -82,7 +82,7 @@ def raw(address, data):
 
 
 def assert_works(running, statuses):
-    assert set(statuses) <= _ANSWERS | {0}, statuses
+    assert set(statuses) <= ANSWERS | {0}, statuses
     assert statuses[200] > 0, statuses
     assert statuses[422] > 0, statuses
     url = running.event("serving")["url"]
