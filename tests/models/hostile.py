@@ -4,10 +4,11 @@ python -m tests.models.hostile FOLDER   # writes them, for benchmarks/serving/de
 """
 
 import struct
-import sys
 import zlib
 from pathlib import Path
+from typing import Annotated
 
+import tyro
 from PIL import Image
 
 from tests.models.pictures import encode, exif_with_entries, png, png_chunk, scene
@@ -80,8 +81,8 @@ def _grown(data, path, content):
     return bytes(grown[:end]) + content + bytes(grown[end:])
 
 
-def write_all(folder):
-    """Writes one file of each kind."""
+def write_all(folder: Annotated[Path, tyro.conf.Positional]):
+    """Writes one file of each kind into a folder, for benchmarks/serving/decoder_memory.py."""
     flat = Image.new("RGB", (5_000, 5_000), (90, 140, 60))
     files = {
         "comments.jpg": jpeg_with_comments(4_750_000),
@@ -103,5 +104,9 @@ def write_all(folder):
         (folder / name).write_bytes(data)
 
 
+def main():
+    tyro.cli(write_all)
+
+
 if __name__ == "__main__":
-    write_all(Path(sys.argv[1]))
+    main()
