@@ -229,12 +229,16 @@ def _seal(
     temperatures = {precision: made.entry.temperature for precision, made in released.items()}
     golden.write_bytes(msgspec.json.encode(record_golden(paths, temperatures, spec)))
     commands = commands_section(command, command.data, command.out, other_data=sets.other_data)
-    calibration = _calibration_section(sets, fp32)
-    card.write_text(model_card(record, manifest.taxonomy, commands, calibration), encoding="utf-8")
+    sections = (_checks_section(candidates["fp32"]), commands, _calibration_section(sets, fp32))
+    card.write_text(model_card(record, manifest.taxonomy, *sections), encoding="utf-8")
     write_calibration(tables, {precision: made.calibration for precision, made in released.items()})
     files = {made.entry.file: made.path for made in released.values()}
     files |= {path.name: path for path in (golden, card, tables)}
     return seal_bundle(command.out, record, manifest.taxonomy, files)
+
+
+def _checks_section(fp32: Candidate) -> str:
+    return "## Checks of the fp32 network\n\n" + "\n".join(f"* {describe_check(each)}" for each in fp32.entry.checks)
 
 
 def _calibration_section(sets: PictureSets, fp32: EvaluatedNetwork) -> str:

@@ -125,6 +125,16 @@ def test_a_file_with_other_probabilities_than_pytorch_is_never_sealed(half_stora
     assert not exporting.out.parent.exists() or not list(exporting.out.parent.iterdir())
 
 
+def test_pytorch_runs_a_sample_of_the_validation_pictures_and_the_card_says_so(exporting, monkeypatch):
+    monkeypatch.setattr("training.bundling.precisions.candidates.PARITY_PICTURES", 2)
+    bundle = export(exporting)
+    for check in bundle.network("fp32").checks:
+        assert (check.passed, check.num_pictures) == (True, 2)
+    said = "data, validation split, 2 pictures drawn at random (seed 0)"
+    assert said in bundle.network("fp32").checks[0].name
+    assert said in (bundle.folder / "MODEL_CARD.md").read_text()
+
+
 @pytest.mark.parametrize("wrong", [{"workers": -1}, {"serve_px": 8}, {"parity_limit": 0.0}])
 def test_a_flag_out_of_range_is_refused_before_anything_is_done(wrong, exporting):
     with pytest.raises(RecipeError, match=next(iter(wrong))):

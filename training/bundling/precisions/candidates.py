@@ -35,6 +35,8 @@ from training.bundling.precisions.speed import Speedup, speedup
 from training.engine.checkpoint import Checkpoint
 from training.machine import this_machine
 
+PARITY_PICTURES: Final = 500
+"""Validation pictures on which file and PyTorch are compared. A fault of the conversion changes every picture."""
 _TIMED_PAIRS: Final = 40
 _FP16_NOTE: Final = (
     "Computes in half precision. Evaluated on a CPU, with each operator's result rounded to half precision."
@@ -83,9 +85,9 @@ def make_fp32(
     Raises:
         BundleError: The probabilities differ from PyTorch's by more than the limit.
     """
-    network = CachedNetwork(folder / "model.fp32.onnx")
-    exact, same_weights = write_fp32(checkpoint, sets.validation, network.path, half_storage=half_storage)
-    checks = [parity_check(network.logits(sets.validation), same_weights, parity_limit)]
+    network, compared = CachedNetwork(folder / "model.fp32.onnx"), sets.validation.sample(PARITY_PICTURES)
+    exact, same_weights = write_fp32(checkpoint, compared, network.path, half_storage=half_storage)
+    checks = [parity_check(network.logits(compared), same_weights, parity_limit, compared.name)]
     if half_storage:
         checks.append(rounding_check(same_weights, exact))
     require_parity(checks)

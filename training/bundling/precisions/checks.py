@@ -20,9 +20,9 @@ LEAST_SPEEDUP: Final = 1.25  # int8: a smaller gain is not worth a second file
 LEAST_AGREEMENT: Final = 0.999  # fp16
 
 
-def parity_check(file_logits: Logits, torch_logits: Logits, limit: float) -> Check:
-    """fp32: the file gives the same probabilities as PyTorch with the same weights."""
-    name = "parity: largest difference in probability from PyTorch with the same weights"
+def parity_check(file_logits: Logits, torch_logits: Logits, limit: float, data: str) -> Check:
+    """fp32: the file gives the same probabilities as PyTorch with the same weights, on this data (in words)."""
+    name = f"parity: largest difference in probability from PyTorch with the same weights: {data}"
     return _at_most(name, _largest_difference(file_logits, torch_logits), limit, len(file_logits))
 
 

@@ -14,13 +14,13 @@ from training.recipe import DataRecipe
 
 
 def write_fp32(
-    checkpoint: Checkpoint, validation: Pictures, target: Path, *, half_storage: bool
+    checkpoint: Checkpoint, pictures: Pictures, target: Path, *, half_storage: bool
 ) -> tuple[Logits, Logits]:
-    """Writes the network file, and runs PyTorch on the validation pictures for comparison.
+    """Writes the network file, and runs PyTorch on some pictures for comparison.
 
     Args:
         checkpoint: Gives the weights: the moving average if it has one.
-        validation: The pictures, which also give the input and the taxonomy.
+        pictures: The pictures, which also give the input and the taxonomy.
         target: The file to write.
         half_storage: Store the weights in half precision.
 
@@ -31,12 +31,12 @@ def write_fp32(
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
     network.load_state_dict(checkpoint.eval_weights)
     network.eval()
-    fold_batch_norm(network, validation.spec)
-    exact = _torch_logits(network, validation)
+    fold_batch_norm(network, pictures.spec)
+    exact = _torch_logits(network, pictures)
     if half_storage:
         round_to_half(network)
-    same_weights = _torch_logits(network, validation) if half_storage else exact
-    write_onnx(network, validation.spec, validation.manifest.taxonomy, target, half_storage=half_storage)
+    same_weights = _torch_logits(network, pictures) if half_storage else exact
+    write_onnx(network, pictures.spec, pictures.manifest.taxonomy, target, half_storage=half_storage)
     return exact, same_weights
 
 

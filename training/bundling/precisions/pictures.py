@@ -67,11 +67,12 @@ class Pictures(msgspec.Struct, frozen=True):
             yield pixels.numpy()
 
     def sample(self, most: int, seed: int = 0) -> "Pictures":
-        """Returns at most this many of the pictures, chosen at random with a fixed seed."""
+        """Returns at most this many of the pictures, each equally likely, and says so in their name."""
         if len(self.rows) <= most:
             return self
         chosen = np.random.default_rng(seed).choice(self.rows, most, replace=False)
-        return msgspec.structs.replace(self, rows=np.sort(chosen))
+        name = f"{self.name}, {most} pictures drawn at random (seed {seed})"
+        return msgspec.structs.replace(self, rows=np.sort(chosen), name=name)
 
     def sample_evenly(self, most: int, seed: int = 0) -> "Pictures":
         """Returns at most this many of the pictures, from every taxon as equally many as it has."""
@@ -139,7 +140,7 @@ class PictureSets(msgspec.Struct, frozen=True):
     ranges: Pictures
     """Training pictures that set the ranges of int8."""
     validation: Pictures
-    """For parity with PyTorch, and for the agreement of fp16 with fp32."""
+    """For parity with PyTorch (a sample), and for the agreement of fp16 with fp32."""
     temperature: Pictures
     """For the temperature: the calibration split, or validation if the data has none."""
     features: Pictures

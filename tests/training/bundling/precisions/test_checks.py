@@ -111,16 +111,16 @@ def test_parity_is_required_and_rounding_only_recorded():
     exact = np.array([[2.0, 0.0]], dtype=np.float32)
     other = np.array([[0.0, 2.0]], dtype=np.float32)
     assert rounding_check(other, exact).passed
-    require_parity([parity_check(exact, exact, 1e-3), rounding_check(other, exact)])
+    require_parity([parity_check(exact, exact, 1e-3, "data"), rounding_check(other, exact)])
     with pytest.raises(
         BundleError, match=r"and PyTorch give different probabilities .*7\.62e-01 on 1 pictures; expected at most 1e-03"
     ):
-        require_parity([parity_check(other, exact, 1e-3)])
+        require_parity([parity_check(other, exact, 1e-3, "data")])
 
 
 def test_nan_logits_fail_the_parity_check():
     exact = np.array([[2.0, 0.0]], dtype=np.float32)
-    assert not parity_check(np.full((1, 2), np.nan, dtype=np.float32), exact, 1e-3).passed
+    assert not parity_check(np.full((1, 2), np.nan, dtype=np.float32), exact, 1e-3, "data").passed
 
 
 def test_the_description_says_whether_the_limit_is_a_minimum_or_maximum():
