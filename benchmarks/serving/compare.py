@@ -36,7 +36,7 @@ from benchmarks.serving.comparison import (
     markdown,
     targets,
 )
-from benchmarks.serving.flags import for_readers, network_of, picture_file, turns_of, write_result
+from benchmarks.serving.flags import DEMONSTRATION, for_readers, network_of, picture_file, turns_of, write_result
 from benchmarks.serving.http_client import fetch
 from benchmarks.serving.load import closed_loop, percentile
 from benchmarks.serving.null_server import null_server
@@ -56,6 +56,7 @@ from benchmarks.serving.servers import (
     top_outputs,
     versions,
 )
+from models.bundle import load_bundle
 from models.errors import DataError
 from training.machine import this_machine
 from training.program import run_program
@@ -172,11 +173,13 @@ class _Run:
         return Turn(cells, config, server.start_s, idle_mb, end_mb, left)
 
     def _answers(self, contender: Contender) -> list[AnswerNote]:
+        """Answers of a trained network: one with random weights may give one answer to all pictures."""
         more = [] if self._command.quick else others(self._command.folder)
+        place = msgspec.structs.replace(self._place, bundle=load_bundle(DEMONSTRATION))
 
         def ask() -> list[AnswerNote]:
-            with running(self._place, contender, ServerConfig()) as server:
-                return [_note(server, self._place, each) for each in [*self._pictures, *more]]
+            with running(place, contender, ServerConfig()) as server:
+                return [_note(server, place, each) for each in [*self._pictures, *more]]
 
         return self._turns.take(f"answers of {contender}", list[AnswerNote], ask)
 

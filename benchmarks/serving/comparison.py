@@ -177,11 +177,21 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             f"{note.contender} on {note.picture}: {note.taxon_id} ({note.score:.3f})"
             for note in self.answers
             if (reference := ours.get(note.picture)) is not None
-            and (
-                note.taxon_id != reference.taxon_id
-                or abs(note.score - reference.score) > _SAME_SCORE[note.contender.decoding]
-            )
+            and _differ(note, reference, _SAME_SCORE[note.contender.decoding])
         ]
+
+    @property
+    def num_different(self) -> int:
+        """Pictures to which ours gives another answer than to all before: another taxon, or a score far away."""
+        found: list[AnswerNote] = []
+        for note in self.answers:
+            if note.contender == OURS and all(_differ(note, other, max(_SAME_SCORE.values())) for other in found):
+                found.append(note)
+        return len(found)
+
+
+def _differ(note: AnswerNote, other: AnswerNote, same_score: float) -> bool:
+    return note.taxon_id != other.taxon_id or abs(note.score - other.score) > same_score
 
 
 def targets(result: Comparison) -> list[Target]:
@@ -269,11 +279,17 @@ def _config_rows(result: Comparison) -> list[list[str]]:
     return [[str(choice.contender), *(str(choice.best(number)) for number in numbers)] for choice in result.choices]
 
 
+def _agreement(result: Comparison) -> str:
+    if result.disagreements:
+        return f"Answers differ: {'; '.join(result.disagreements)}."
+    pictures = len({note.picture for note in result.answers})
+    if result.num_different < 2:
+        return f"The network gave one answer to all {pictures} pictures, so whether the servers agree was not tested."
+    return f"All servers gave the same answers to {pictures} pictures, of which {result.num_different} differ."
+
+
 def _sentences(result: Comparison) -> str:
     costs = ", ".join(f"{each.core_ms:.1f} ms at {each.photograph}" for each in result.generator)
-    differing = result.disagreements
-    pictures = len({note.picture for note in result.answers})
-    same = f"All servers gave the same answer to {pictures} pictures."
     overhead = [
         f"{each.photograph} alone: {each.latency_ms:.0f} ms, of which decode {each.decode_ms:.0f}, run "
         f"{each.run_ms:.0f}, all else {each.rest_ms:.1f}."
@@ -283,7 +299,7 @@ def _sentences(result: Comparison) -> str:
         [
             f"* The load generator takes {costs} of a core per request.",
             f"* Requests that did not end with 200: {_other_words(result)}.",
-            f"* {same if not differing else 'Answers differ: ' + '; '.join(differing) + '.'}",
+            f"* {_agreement(result)}",
             *(f"* {sentence}" for sentence in overhead),
             f"* Versions: {', '.join(f'{name} {version}' for name, version in result.versions.items())}.",
         ]

@@ -17,7 +17,7 @@ from training.machine import Machine
 AnyFlags = TypeVar("AnyFlags", bound="Flags")
 AnyResult = TypeVar("AnyResult", bound=msgspec.Struct)
 ENVIRONMENT: Final = Path(__file__).resolve().parent / ".venv"
-_DEMONSTRATION: Final = ROOT / "models" / "releases" / "flowers17"
+DEMONSTRATION: Final = ROOT / "models" / "releases" / "flowers17"
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             BundleError: The bundle is missing or damaged.
         """
-        bundle = load_bundle(self.bundle or _DEMONSTRATION)
+        bundle = load_bundle(self.bundle or DEMONSTRATION)
         return Place(bundle, self.environment or ENVIRONMENT, tuple(shlex.split(self.ours)), self.source or ROOT)
 
     def pictures(self) -> dict[PhotographName, Photograph]:

@@ -122,12 +122,26 @@ def test_figures_of_several_configurations_are_combined():
 )
 def test_servers_whose_answers_differ_are_named(decoding, taxon_id, score, differs):
     rival = Contender("LitServe", decoding)
-    notes = [AnswerNote(OURS, "a.jpg", "taxon-1", 0.61), AnswerNote(rival, "a.jpg", taxon_id, score)]
+    notes = [
+        AnswerNote(OURS, "a.jpg", "taxon-1", 0.61),
+        AnswerNote(OURS, "b.jpg", "taxon-2", 0.61),
+        AnswerNote(rival, "a.jpg", taxon_id, score),
+    ]
     result = comparison(answers=notes)
     assert len(result.disagreements) == differs
     page = markdown(result)
     assert (f"Answers differ: {rival} on a.jpg" in page) == bool(differs)
-    assert ("All servers gave the same answer to 1 pictures" in page) != bool(differs)
+    assert ("All servers gave the same answers to 2 pictures, of which 2 differ" in page) != bool(differs)
+
+
+@pytest.mark.parametrize(
+    ("taxon_id", "score", "different"), [("taxon-1", 0.65, 1), ("taxon-1", 0.7, 2), ("taxon-2", 0.6, 2)]
+)
+def test_agreement_on_a_single_answer_is_no_agreement(taxon_id, score, different):
+    notes = [AnswerNote(OURS, "a.jpg", "taxon-1", 0.6), AnswerNote(OURS, "b.jpg", taxon_id, score)]
+    result = comparison(answers=notes)
+    assert result.num_different == different
+    assert ("was not tested" in markdown(result)) == (different == 1)
 
 
 def test_the_table_holds_medians_and_ranges():
