@@ -33,6 +33,15 @@ _SPEC = InputSpec(height=380, width=380, train_px=380)
 _LIMITS = DecodeLimits(picture_bytes=20_000_000, budget_bytes=512_000_000, child_bytes=768_000_000, seconds=5.0)
 
 
+class Files(msgspec.Struct, frozen=True, kw_only=True):
+    """Measures each file of a folder."""
+
+    files: Path
+    """Folder of picture files."""
+    out: Path | None = None
+    """File for the result, JSON."""
+
+
 class FileMemory(msgspec.Struct, frozen=True):
     """What one file took."""
 
@@ -57,20 +66,15 @@ class DecoderMemory(msgspec.Struct, frozen=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: tyro.cli(measure, description=__doc__))
+    run_program(lambda: measure(tyro.cli(Files, description=__doc__)))
 
 
-def measure(files: Path, out: Path | None = None) -> None:
-    """Measures each file, prints a table and, with `out`, writes the result.
-
-    Args:
-        files: Folder of picture files.
-        out: File for the result.
-    """
-    taken = [asyncio.run(_measure(path.name, path.read_bytes())) for path in sorted(files.iterdir())]
+def measure(command: Files) -> None:
+    """Measures each file, prints a table and, with `out`, writes the result."""
+    taken = [asyncio.run(_measure(path.name, path.read_bytes())) for path in sorted(command.files.iterdir())]
     result = DecoderMemory(this_machine(), datetime.now(UTC).date().isoformat(), taken)
     print(markdown(result))
-    write_result(result, out)
+    write_result(result, command.out)
 
 
 def markdown(result: DecoderMemory) -> str:

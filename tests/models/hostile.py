@@ -81,8 +81,8 @@ def _grown(data, path, content):
     return bytes(grown[:end]) + content + bytes(grown[end:])
 
 
-def write_all(folder: Annotated[Path, tyro.conf.Positional]):
-    """Writes one file of each kind into a folder, for benchmarks/serving/decoder_memory.py."""
+def write_all(folder):
+    """Writes one file of each kind."""
     flat = Image.new("RGB", (5_000, 5_000), (90, 140, 60))
     files = {
         "comments.jpg": jpeg_with_comments(4_750_000),
@@ -105,7 +105,7 @@ def write_all(folder: Annotated[Path, tyro.conf.Positional]):
 
 
 def main():
-    tyro.cli(write_all)
+    write_all(tyro.cli(Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="folder")], description=__doc__))
 
 
 if __name__ == "__main__":

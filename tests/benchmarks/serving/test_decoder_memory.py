@@ -5,7 +5,7 @@ import sys
 import msgspec
 import pytest
 
-from benchmarks.serving.decoder_memory import DecoderMemory, measure
+from benchmarks.serving.decoder_memory import DecoderMemory, Files, measure
 from tests.models.hostile import jpeg_with_comments, long_png
 
 
@@ -15,7 +15,7 @@ def test_files_are_measured_against_their_grants(tmp_path, capsys):
     folder.mkdir()
     (folder / "comments.jpg").write_bytes(jpeg_with_comments(500_000))
     (folder / "long.png").write_bytes(long_png(100, 60_000))
-    measure(folder, out)
+    measure(Files(files=folder, out=out))
     comments, long = msgspec.json.decode(out.read_bytes(), type=DecoderMemory).files
     assert (comments.outcome, long.outcome) == ("unreadable_image", "decoded")
     for found in (comments, long):
