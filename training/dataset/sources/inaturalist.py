@@ -86,7 +86,8 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
     """Reads the plants of an iNaturalist 2021 folder.
 
     Training pictures come from `train.json`, else from `train_mini.json`; test pictures from `val.json`, if it exists.
-    A license is its URL, or its name if it has no URL. Missing and impossible dates and coordinates are unknown.
+    A license is its URL, or its name if it has no URL; an id that is not listed counts as an unknown license. Missing
+    and impossible dates and coordinates are unknown.
     Observations are not published, so pictures have no group.
 
     Args:
@@ -257,14 +258,12 @@ def _records(
 def _record(
     file: Path, image: _Image, plant: SourceClass, split: Split, licenses: Mapping[int | None, str]
 ) -> PictureRecord:
-    if image.license not in licenses:
-        raise DataError(f"{file}: image {image.id} names license {image.license}, which does not exist", remedy=_REMEDY)
     return PictureRecord(
         path=_path_below(file, image),
         plant=plant,
         split=split,
         author=sys.intern(image.rights_holder or ""),  # equal strings share one object: few authors have many pictures
-        license=licenses[image.license],
+        license=licenses.get(image.license, ""),
         taken_on=_day((image.date or "")[:10]),
         coordinates=_coordinates(image.latitude, image.longitude),
     )
