@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from models.errors import DataError
-from training.dataset.sources.plantnet import METADATA_FILE, NAMES_FILE, read_plantnet
+from training.dataset.names import parse_name
+from training.dataset.sources.plantnet import METADATA_FILE, NAMES_FILE, NAMES_FILE_1_0, read_plantnet
 from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass
 
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", Path(__file__).resolve().parents[5] / "shared" / "data"))
@@ -38,6 +39,22 @@ def test_a_picture_keeps_all_that_is_published_about_it(tmp_path):
             license="cc-by-sa",
         )
     ]
+
+
+def test_version_1_0_has_other_folders_and_names_without_authors(tmp_path):
+    write(tmp_path, {"ab12": picture(split="val")}, {"1356022": "Crocus_vernus"})
+    (tmp_path / NAMES_FILE).rename(tmp_path / NAMES_FILE_1_0)
+    (tmp_path / "images_train").mkdir()
+    (record,) = read_plantnet("plantnet", tmp_path).records
+    assert (record.path, record.split) == ("images_val/1356022/ab12.jpg", "validation")
+    assert parse_name(record.plant.name).scientific_name == "Crocus vernus"
+
+
+def test_pictures_of_version_1_0_can_be_used_with_the_lists_of_1_1(tmp_path):
+    (tmp_path / "images_train").mkdir()
+    (tmp_path / NAMES_FILE_1_0).write_text("{}")
+    (record,) = read_plantnet("plantnet", write(tmp_path, {"ab12": picture()}, {"1356022": CROCUS})).records
+    assert (record.path, record.plant.name) == ("images_train/1356022/ab12.jpg", CROCUS)
 
 
 def test_splits_are_the_published_ones(tmp_path):
@@ -83,7 +100,7 @@ FAULTS = {
     "a species without a name": (
         {"ab": picture(species_id="8")},
         {"1356022": CROCUS},
-        rf"{METADATA_FILE}: a species without a name \(got 8, of picture ab\): add its name to {NAMES_FILE}",
+        rf"{METADATA_FILE}: a species without a name \(got 8, of picture ab\): add its name to the file",
     ),
     "an empty name": ({"ab": picture()}, {"1356022": " "}, f"{NAMES_FILE}: species 1356022 has an empty name"),
     "an id that is not a number": (
