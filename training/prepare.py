@@ -65,7 +65,10 @@ class OneSource(Preparation, frozen=True, kw_only=True):
 
 
 class Folder(OneSource, frozen=True, kw_only=True):
-    """A folder with one folder of pictures for each class, named Common (Scientific), or by one of the two names."""
+    """A folder with one folder of pictures for each class, named Common (Scientific), or by one of the two names.
+
+    The class folders may stand in train, val and test.
+    """
 
     pictures: tyro.conf.Positional[Path]
     """The folder above the class folders."""

@@ -73,6 +73,11 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "It belongs to the same observation as a picture in a stronger split, which the network is measured on.",
         "Nothing: with it the measured accuracy would be too high.",
     ),
+    "no_class": Meaning(
+        "Without a class",
+        "It lies in the folder of a split, but in no class folder, so it is not known what it shows.",
+        "Move it into a class folder, or ignore it: contests keep the labels of their test pictures.",
+    ),
     "no_pictures": Meaning(
         "Class without pictures",
         "The data set has the class, but no picture of it can be used.",

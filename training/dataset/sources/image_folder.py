@@ -1,38 +1,58 @@
-"""Reads a folder with one folder of pictures for each class, named `Common (Scientific)`, or by one of the names."""
+"""Reads a folder with one folder of pictures for each class, named `Common (Scientific)`, or by one of the names.
+
+The class folders may stand in folders for the splits: `train`, `val` (or `valid`, `validation`) and `test`.
+"""
 
 import os
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from models.errors import DataError
-from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents
+from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents, Split
 
 # Files that are not decoded; any other file is decoded, whatever its name.
 _NO_PICTURES: Final = frozenset({".txt", ".csv", ".json", ".md", ".toml", ".parquet", ".db", ".ini"})
+_SPLITS: Final[dict[str, Split]] = {
+    "train": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+}
 _COMMON_AND_SCIENTIFIC: Final = re.compile(r"^(?P<common>.+?)\s*\((?P<scientific>[^()]+)\)$")
+# "1. Quercus suber", "001_quercus_suber", "2 Salix alba", but not "4 o'clock" or "3-leaved ivy".
+_NUMBER: Final = re.compile(r"^\d+(?:\s*[._)]\s*|[\s-]+(?=[A-Z×]))(?=\D)")
 
 
 def read_image_folder(name: str, root: Path, default_license: str = "") -> SourceContents:
     """Reads a folder, sorted by path.
 
-    Hidden files, and files beside the class folders, such as a list of labels, are ignored.
+    If all its folders are named as splits, the class folders are those inside, and the splits stay. Hidden files, and
+    files beside the class folders, such as a list of labels, are ignored.
 
     Args:
         name: Name of the source in output keys.
-        root: Folder whose folders are the classes.
+        root: Folder whose folders are the classes or the splits.
         default_license: License of all its pictures; empty if unknown.
 
     Raises:
-        DataError: The folder is missing, has no class folder with a picture, or a name in it is not UTF-8.
+        DataError: The folder is missing, has no class folder with a picture, a class folder holds pictures only in
+            further folders, or a name in it is not UTF-8.
     """
     if not root.is_dir():
         raise DataError("no such folder of pictures", value=root, remedy="give a folder with one folder for each class")
     contents = SourceContents(root, [], [])
-    for folder in _visible(root):
-        if folder.is_dir():
-            _read_class(name, folder, default_license, contents)
+    parts = list(_parts(name, root, contents))
+    plants = _plants(folder.name for _, _, folders in parts for folder in folders)
+    for prefix, split, folders in parts:
+        for folder in folders:
+            template = PictureRecord(path="", plant=plants[folder.name], split=split, license=default_license)
+            _read_class(name, folder, f"{prefix}{folder.name}", template, contents)
     if not contents.records:
         raise DataError(
             "the folder holds no pictures",
@@ -56,21 +76,58 @@ def split_class_name(name: str) -> tuple[str, str]:
     return match["scientific"].strip(), match["common"].strip()
 
 
-def _read_class(name: str, folder: os.DirEntry[str], default_license: str, contents: SourceContents) -> None:
-    scientific, common = split_class_name(folder.name)
-    plant = SourceClass(class_id=folder.name, name=scientific, common_name=common)
-    num_before = len(contents.records)
-    for path, entry in _below(folder, folder.name):
+def _parts(
+    name: str, root: Path, contents: SourceContents
+) -> Iterator[tuple[str, Split | None, list[os.DirEntry[str]]]]:
+    """Yields path prefix, split and class folders: once for each split, or once for all without splits."""
+    folders = _folders(root)
+    splits = [_SPLITS.get(folder.name.lower()) for folder in folders]
+    if not splits or None in splits:
+        yield "", None, folders
+        return
+    for folder, split in zip(folders, splits, strict=True):
+        loose = sum(not entry.is_dir() and not _why_no_picture(entry) for entry in _visible(folder))
+        if loose:
+            reason = f"{loose:,} pictures lie beside the class folders of this split"
+            contents.left_out.append(
+                LeftOut(picture=f"{name}:{folder.name}", code="no_class", reason=reason, num_pictures=loose)
+            )
+        yield f"{folder.name}/", split, _folders(folder)
+
+
+def _plants(folders: Iterable[str]) -> dict[str, SourceClass]:
+    """Returns the class of each folder name; its number is dropped, unless it alone tells two names apart."""
+    plain = {folder: _NUMBER.sub("", folder) for folder in folders}
+    num_alike = Counter(plain.values())
+    plants = {}
+    for folder, without_number in plain.items():
+        scientific, common = split_class_name(without_number if num_alike[without_number] == 1 else folder)
+        plants[folder] = SourceClass(class_id=folder, name=scientific, common_name=common)
+    return plants
+
+
+def _read_class(
+    name: str, folder: os.DirEntry[str], path: str, template: PictureRecord, contents: SourceContents
+) -> None:
+    """Adds the pictures of one class; `template` is their record without a path."""
+    found = []
+    for below, entry in _below(folder, path):
         why_not = _why_no_picture(entry)
         if why_not:
-            contents.left_out.append(LeftOut(picture=f"{name}:{path}", code="not_a_picture", reason=why_not))
+            contents.left_out.append(LeftOut(picture=f"{name}:{below}", code="not_a_picture", reason=why_not))
         else:
-            contents.records.append(PictureRecord(path=path, plant=plant, license=default_license))
-    if len(contents.records) == num_before:
+            found.append(msgspec.structs.replace(template, path=below))
+    if not found:
         reason = "the class folder holds no pictures"
-        contents.left_out.append(
-            LeftOut(picture=f"{name}:{folder.name}", code="no_pictures", reason=reason, num_pictures=0)
+        contents.left_out.append(LeftOut(picture=f"{name}:{path}", code="no_pictures", reason=reason, num_pictures=0))
+    elif all("/" in record.path.removeprefix(f"{path}/") for record in found):
+        raise DataError(
+            "a class folder holds its pictures only in further folders, so it may be several classes",
+            value=folder.path,
+            limit="pictures directly in each class folder",
+            remedy=f"if its folders are the classes, prepare {folder.path}; otherwise move the pictures up into it",
         )
+    contents.records.extend(found)
 
 
 def _why_no_picture(entry: os.DirEntry[str]) -> str:
@@ -88,6 +145,10 @@ def _below(folder: os.DirEntry[str], path: str) -> Iterator[tuple[str, os.DirEnt
             yield from _below(entry, below)
         else:
             yield below, entry
+
+
+def _folders(folder: os.PathLike[str]) -> list[os.DirEntry[str]]:
+    return [entry for entry in _visible(folder) if entry.is_dir()]
 
 
 def _visible(folder: os.PathLike[str]) -> list[os.DirEntry[str]]:

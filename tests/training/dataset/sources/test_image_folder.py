@@ -3,6 +3,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models.errors import DataError
 from training.dataset.sources.image_folder import read_image_folder, split_class_name
@@ -53,6 +55,72 @@ def test_pictures_of_a_class_share_it_and_the_license_of_the_source(tmp_path):
     assert iris.plant == SourceClass(class_id="Iris", name="Iris")
     assert {record.license for record in (iris, first, second)} == {"CC0"}
     assert (iris.split, iris.group) == (None, "")
+
+
+SPLIT_NAMES = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
+
+
+@given(st.sets(st.sampled_from(sorted(SPLIT_NAMES)), min_size=1), st.sampled_from([str.lower, str.upper, str.title]))
+def test_folders_named_as_splits_are_splits_whose_classes_are_shared(tmp_path_factory, names, write):
+    root = make(
+        tmp_path_factory.mktemp("root"), *(f"{write(name)}/1. Rosa canina/1.jpg" for name in names), "labels.csv"
+    )
+    reading = read_image_folder("plants", root)
+    assert {record.path: record.split for record in reading.records} == {
+        f"{write(name)}/1. Rosa canina/1.jpg": SPLIT_NAMES[name] for name in names
+    }
+    assert len({id(record.plant) for record in reading.records}) == 1
+    assert reading.left_out == []
+
+
+def test_pictures_of_a_split_without_a_class_are_counted(tmp_path):
+    make(tmp_path, "train/Rosa/1.jpg", "test/1.jpg", "test/2.jpg", "test/list.csv", "val/Rosa/")
+    reading = read_image_folder("plants", tmp_path)
+    assert [record.path for record in reading.records] == ["train/Rosa/1.jpg"]
+    assert [(left.picture, left.code, left.num_pictures) for left in reading.left_out] == [
+        ("plants:test", "no_class", 2),
+        ("plants:val/Rosa", "no_pictures", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "folder"),
+    [
+        (["flowers/Rosa/1.jpg", "flowers/Iris/1.jpg"], "flowers"),
+        (["Rosa/1.jpg", "train/Rosa/1.jpg", "test/Rosa/1.jpg"], "test"),
+        (["train/flowers/Rosa/1.jpg", "test/flowers/Rosa/1.jpg"], "test/flowers"),
+        (["Rosa/notes.txt", "Rosa/2019/1.jpg"], "Rosa"),
+    ],
+)
+def test_a_class_folder_that_holds_only_folders_is_refused_with_the_remedy(names, folder, tmp_path):
+    with pytest.raises(DataError, match=rf"only in further folders.*prepare {tmp_path / folder};"):
+        read_image_folder("plants", make(tmp_path, *names))
+
+
+@pytest.mark.parametrize(
+    ("folder", "names"),
+    [
+        ("1. Quercus suber", ("Quercus suber", "")),
+        ("12.Quercus suber", ("Quercus suber", "")),
+        ("001_quercus_suber", ("quercus suber", "")),
+        ("1) Cork oak (Quercus suber)", ("Quercus suber", "Cork oak")),
+        ("7 Quercus suber", ("Quercus suber", "")),
+        ("7 - Quercus suber", ("Quercus suber", "")),
+        ("4 o'clock", ("4 o'clock", "")),
+        ("3-leaved ivy", ("3-leaved ivy", "")),
+        ("1355868", ("1355868", "")),
+        ("1.2", ("1.2", "")),
+    ],
+)
+def test_the_number_in_front_of_a_name_is_dropped(folder, names, tmp_path):
+    (record,) = read_image_folder("plants", make(tmp_path, f"{folder}/1.jpg")).records
+    assert (record.plant.name, record.plant.common_name) == names
+    assert record.plant.class_id == folder
+
+
+def test_a_number_that_alone_tells_two_classes_apart_stays(tmp_path):
+    records = read_image_folder("plants", make(tmp_path, "1. Rosa/1.jpg", "2. Rosa/1.jpg", "3. Iris/1.jpg")).records
+    assert [record.plant.name for record in records] == ["1. Rosa", "2. Rosa", "Iris"]
 
 
 def test_files_that_are_not_pictures_are_listed_by_name(tmp_path):
