@@ -205,7 +205,7 @@ def _print(results: list[tuple[Evaluation, Predictions]]) -> None:
         console.print(_table(evaluation))
     if len(results) == 2:
         names = [evaluation.network for evaluation, _ in results]
-        first, second = (predictions.taxa_NT.argmax(axis=1) for _, predictions in results)
+        first, second = (predictions.named_N for _, predictions in results)
         console.print(f"{' and '.join(names)} name the same taxon: {(first == second).sum()} of {len(first)}")
 
 
@@ -262,9 +262,9 @@ def _judge_answers(
 
 def _prediction_rows(predictions: Predictions, manifest: Manifest) -> Iterable[tuple[str, ...]]:
     taxa = manifest.taxonomy.taxa
-    for row, right, scores in zip(predictions.rows, predictions.taxon_labels_N, predictions.taxa_NT, strict=True):
-        best = int(scores.argmax())
-        yield manifest.name(int(row)), taxa[right].taxon_id, taxa[best].taxon_id, f"{scores[best]:.6f}"
+    found = (predictions.rows, predictions.taxon_labels_N, predictions.named_N, predictions.confidence_N)
+    for row, right, named, score in zip(*found, strict=True):
+        yield manifest.name(int(row)), taxa[right].taxon_id, taxa[named].taxon_id, f"{score:.6f}"
 
 
 def _csv(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:

@@ -37,7 +37,6 @@ from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, read_checkpoint
 from training.evaluation.predict import require_same_outputs
 from training.evaluation.provenance import is_other_data
-from training.evaluation.rank_scores import rank_scores
 from training.evaluation.risk_coverage import risk_coverage
 from training.evaluation.split_metrics import reliability_diagrams
 from training.loading.data import input_spec
@@ -243,11 +242,10 @@ def _checks_section(fp32: Candidate) -> str:
 
 def _calibration_section(sets: PictureSets, fp32: EvaluatedNetwork) -> str:
     manifest, found = sets.tests[0].manifest, fp32.predictions[0]
-    scores = rank_scores(found.taxa_NT, found.taxon_labels_N, manifest.taxonomy)
     return calibration_section(
         fp32.fitted,
         manifest.taxonomy,
-        {rank: risk_coverage(each).area for rank, each in scores.items()},
+        {rank: risk_coverage(each).area for rank, each in found.rank_scores.items()},
         reliability_diagrams(found, manifest),
     )
 

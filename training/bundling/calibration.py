@@ -35,7 +35,8 @@ def fit_temperature(
 
     def loss(log_temperature: float) -> float:
         probabilities = output_probabilities(logits, math.exp(log_temperature))
-        return negative_log_likelihood(taxon_probabilities(probabilities, taxonomy), taxa, weights)
+        right = taxon_probabilities(probabilities, taxonomy)[np.arange(len(taxa)), taxa]
+        return negative_log_likelihood(right, weights)
 
     low, high = math.log(LEAST), math.log(MOST)
     for _ in range(_STEPS):

@@ -35,9 +35,13 @@ def share(hits: int, total: int) -> Share:
 
 def top_k_hits(scores_NC: Floats, labels_N: Whole, k: int) -> npt.NDArray[np.bool_]:
     """Returns whether the right class is among the k best, shape (N,); ties and NaN count as misses."""
+    return np.asarray(num_rivals(scores_NC, labels_N) < k)
+
+
+def num_rivals(scores_NC: Floats, labels_N: Whole) -> npt.NDArray[np.intp]:
+    """Returns how many other classes are not below the right one, shape (N,); NaN is not below anything."""
     right = scores_NC[np.arange(len(labels_N)), labels_N][:, None]
-    rivals = scores_NC.shape[1] - 1 - (scores_NC < right).sum(axis=1)
-    return np.asarray(rivals < k)
+    return np.asarray(scores_NC.shape[1] - 1 - np.count_nonzero(scores_NC < right, axis=1))
 
 
 def macro_mean(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> float:
@@ -61,18 +65,14 @@ def macro_top1(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> tuple[float, t
     return mean, (max(mean - _Z_95 * deviation, 0.0), min(mean + _Z_95 * deviation, 1.0))
 
 
-def negative_log_likelihood(
-    probabilities_NC: Floats, labels_N: Whole, weight_N: npt.NDArray[np.float64] | None = None
-) -> float:
+def negative_log_likelihood(right_N: Floats, weight_N: npt.NDArray[np.float64] | None = None) -> float:
     """Returns the mean negative log of the right class's probability, in nats.
 
     Args:
-        probabilities_NC: Probability of every class.
-        labels_N: Position of the right class.
+        right_N: Probability of the right class.
         weight_N: Weight of each picture in the mean; default: all the same.
     """
-    right = probabilities_NC[np.arange(len(labels_N)), labels_N]
-    return float(-np.average(np.log(np.maximum(right, 1e-12)), weights=weight_N))
+    return float(-np.average(np.log(np.maximum(right_N, 1e-12)), weights=weight_N))
 
 
 def confusion_pairs(predicted_N: Whole, labels_N: Whole, most: int) -> list[tuple[int, int, int]]:

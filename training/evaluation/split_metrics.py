@@ -14,10 +14,8 @@ from training.evaluation.metrics import (
     macro_top1,
     negative_log_likelihood,
     share,
-    top_k_hits,
 )
 from training.evaluation.predictions import Predictions
-from training.evaluation.rank_scores import rank_scores
 from training.evaluation.reliability import ReliabilityBin, calibration_error, reliability_bins
 from training.evaluation.risk_coverage import RiskCoverage, risk_coverage
 
@@ -94,7 +92,7 @@ def evaluate_predictions(
         all=split_metrics(predictions),
         by_source={source: split_metrics(each) for source, each in by_source.items()},
         reliability=reliability_diagrams(predictions, manifest),
-        risk_coverage=_risk_coverage(predictions, manifest.taxonomy),
+        risk_coverage={rank: risk_coverage(scores) for rank, scores in predictions.rank_scores.items()},
         confusions=_confusions(predictions, manifest.taxonomy),
         other_data=other_data,
     )
@@ -103,7 +101,7 @@ def evaluate_predictions(
 def reliability_diagrams(predictions: Predictions, manifest: Manifest) -> dict[str, list[ReliabilityBin]]:
     """Returns the reliability diagram of all pictures, named "all", and of each source."""
     groups = {"all": predictions} | predictions_by_source(predictions, manifest)
-    return {name: reliability_bins(each.confidence, each.hits) for name, each in groups.items()}
+    return {name: reliability_bins(each.confidence_N, each.hits) for name, each in groups.items()}
 
 
 def predictions_by_source(predictions: Predictions, manifest: Manifest) -> dict[str, Predictions]:
@@ -115,22 +113,21 @@ def predictions_by_source(predictions: Predictions, manifest: Manifest) -> dict[
 def split_metrics(predictions: Predictions) -> SplitMetrics:
     """Computes the metrics of a set of pictures."""
     num_pictures = len(predictions.rows)
-    hits = {k: top_k_hits(predictions.taxa_NT, predictions.taxon_labels_N, k) for k in (1, 5)}
-    output_hits = top_k_hits(predictions.outputs_NO, predictions.labels_N, 1)
+    hits = {k: predictions.top_k_hits(k) for k in (1, 5)}
     macro, interval = macro_top1(hits[1], predictions.taxon_labels_N)
     return SplitMetrics(
-        top1_output=share(int(output_hits.sum()), num_pictures),
+        top1_output=share(int((predictions.output_rivals_N < 1).sum()), num_pictures),
         top1_taxon=share(int(hits[1].sum()), num_pictures),
         top5_taxon=share(int(hits[5].sum()), num_pictures),
         macro_top1_taxon=Share(macro, num_pictures, interval),
-        ece=calibration_error(predictions.confidence, predictions.hits, predictions.plants_N),
-        nll=negative_log_likelihood(predictions.taxa_NT, predictions.taxon_labels_N),
+        ece=calibration_error(predictions.confidence_N, predictions.hits, predictions.plants_N),
+        nll=negative_log_likelihood(predictions.right_N),
     )
 
 
 def class_metrics(predictions: Predictions, taxonomy: Taxonomy) -> Iterator[ClassMetrics]:
     """Yields a row for each taxon of the pictures, the one with the lowest accuracy first."""
-    hits = {k: top_k_hits(predictions.taxa_NT, predictions.taxon_labels_N, k) for k in (1, 5)}
+    hits = {k: predictions.top_k_hits(k) for k in (1, 5)}
     rows = []
     for index in np.unique(predictions.taxon_labels_N):
         own = predictions.taxon_labels_N == index
@@ -140,12 +137,7 @@ def class_metrics(predictions: Predictions, taxonomy: Taxonomy) -> Iterator[Clas
     yield from sorted(rows, key=lambda row: (row.top1, row.top5, row.scientific_name))
 
 
-def _risk_coverage(predictions: Predictions, taxonomy: Taxonomy) -> dict[Rank, RiskCoverage]:
-    scores = rank_scores(predictions.taxa_NT, predictions.taxon_labels_N, taxonomy)
-    return {rank: risk_coverage(each) for rank, each in scores.items()}
-
-
 def _confusions(predictions: Predictions, taxonomy: Taxonomy) -> list[Confusion]:
-    pairs = confusion_pairs(predictions.taxa_NT.argmax(axis=1), predictions.taxon_labels_N, _MOST_CONFUSIONS)
+    pairs = confusion_pairs(predictions.named_N, predictions.taxon_labels_N, _MOST_CONFUSIONS)
     names = [taxon.scientific_name for taxon in taxonomy.taxa]
     return [Confusion(names[right], names[named], count) for right, named, count in pairs]

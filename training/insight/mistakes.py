@@ -47,7 +47,7 @@ def draw_mistakes(found: Predictions, manifest: Manifest) -> dict[str, bytes]:
     Returns:
         Name from `SHEETS` -> JPEG or PNG file; empty if there are no mistakes.
     """
-    named_N = found.taxa_NT.argmax(axis=1)
+    named_N = found.named_N
     if (named_N == found.taxon_labels_N).all():
         return {}
     sheet = _Sheet(found, manifest)
@@ -87,8 +87,8 @@ class _Sheet:
 
     def __init__(self, found: Predictions, manifest: Manifest) -> None:
         self._manifest, self._rows = manifest, found.rows
-        self._right_N, self._named_N = found.taxon_labels_N, found.taxa_NT.argmax(axis=1)
-        self._score_N = found.taxa_NT.max(axis=1)
+        self._right_N, self._named_N = found.taxon_labels_N, found.named_N
+        self._score_N = found.confidence_N
         self._surest_first = np.argsort(-self._score_N, kind="stable")
         self.names = [taxon.scientific_name for taxon in manifest.taxonomy.taxa]
 

@@ -48,9 +48,9 @@ def test_every_share_carries_its_number_and_interval():
 def test_the_temperature_changes_confidence_and_not_the_most_likely_taxon():
     logits = np.log(np.array([CERTAIN_IRIS], dtype=np.float32))
     sharp, soft = (calibrated_predictions(logits, np.array([0]), np.array([0]), TAXONOMY, t) for t in (0.5, 2.0))
-    assert sharp.outputs_NO[0, 0] == pytest.approx(0.64 / 0.66)
-    assert sharp.taxa_NT[0].argmax() == soft.taxa_NT[0].argmax() == 1
-    assert soft.taxa_NT[0, 1] < 0.8 < sharp.taxa_NT[0, 1]
+    assert sharp.confidence_N[0] == sharp.right_N[0] == pytest.approx(0.64 / 0.66)
+    assert sharp.named_N[0] == soft.named_N[0] == 1
+    assert soft.confidence_N[0] < 0.8 < sharp.confidence_N[0]
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def make_fp32(
     exact, same_weights = write_fp32(checkpoint, compared, network.path, half_storage=half_storage)
     checks = [parity_check(network.logits(compared), same_weights, parity_limit, compared.name)]
     if half_storage:
-        checks.append(rounding_check(same_weights, exact))
+        checks.append(rounding_check(same_weights, exact, compared.name))
     require_parity(checks)
     evaluated = evaluate_network(network, sets, thresholds)
     entry = NetworkFile(

@@ -11,7 +11,6 @@ from models.ranking import output_probabilities
 from models.session import NetworkOutput
 from training.bundling.precisions.paired import PairedLoss, paired_loss
 from training.bundling.precisions.speed import Speedup
-from training.evaluation.metrics import top_k_hits
 from training.evaluation.predict import Logits
 from training.evaluation.predictions import Predictions
 
@@ -26,9 +25,9 @@ def parity_check(file_logits: Logits, torch_logits: Logits, limit: float, data: 
     return _at_most(name, _largest_difference(file_logits, torch_logits), limit, len(file_logits))
 
 
-def rounding_check(rounded_logits: Logits, exact_logits: Logits) -> Check:
+def rounding_check(rounded_logits: Logits, exact_logits: Logits, data: str) -> Check:
     """fp32 with half storage: the effect of storing the weights in half precision. It is recorded and always passes."""
-    name = "rounding: largest difference in probability from unrounded weights"
+    name = f"rounding: largest difference in probability from unrounded weights: {data}"
     return _at_most(name, _largest_difference(rounded_logits, exact_logits), 1.0, len(exact_logits))
 
 
@@ -42,7 +41,7 @@ def overflow_check(outputs: Sequence[NetworkOutput]) -> Check:
 def agreement_check(found: Sequence[Predictions], fp32: Sequence[Predictions]) -> Check:
     """fp16: the share of all pictures for which the most likely taxon is that of fp32."""
     pairs = zip(found, fp32, strict=True)
-    same = np.concatenate([one.taxa_NT.argmax(axis=1) == other.taxa_NT.argmax(axis=1) for one, other in pairs])
+    same = np.concatenate([one.named_N == other.named_N for one, other in pairs])
     name = (
         "agreement: pictures with the same likeliest taxon as fp32, every operator's result rounded to half precision"
     )
@@ -82,8 +81,7 @@ def size_check(num_bytes: int, fp32_bytes: int) -> Check:
 
 def top1_loss(found: Predictions, fp32: Predictions) -> PairedLoss:
     """Measures how many right predictions, by taxon, a network loses against fp32 on the same pictures."""
-    first, second = (top_k_hits(each.taxa_NT, each.taxon_labels_N, 1) for each in (fp32, found))
-    return paired_loss(first, second)
+    return paired_loss(fp32.top_k_hits(1), found.top_k_hits(1))
 
 
 def require_parity(checks: Sequence[Check]) -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from models.errors import BundleError
 from models.session import NetworkOutput
+from tests.training.small import make_taxonomy
 from training.bundling.precisions.checks import (
     agreement_check,
     describe_check,
@@ -19,15 +20,14 @@ from training.bundling.precisions.checks import (
 )
 from training.bundling.precisions.paired import paired_loss, tango_interval
 from training.bundling.precisions.speed import Speedup
-from training.evaluation.predictions import Predictions
+from training.evaluation.predictions import calibrated_predictions
 
 
 def predictions(named, labels=None):
     """Predictions over five taxa, with these taxa as the most likely."""
-    taxa = np.full((len(named), 5), 0.1)
-    taxa[np.arange(len(named)), named] = 0.6
+    logits = 2 * np.eye(5, dtype=np.float32)[named]
     labels = np.zeros(len(named), dtype=np.int64) if labels is None else np.asarray(labels)
-    return Predictions(np.arange(len(named)), taxa, taxa, labels, labels, np.arange(len(named)))
+    return calibrated_predictions(logits, labels, np.arange(len(named)), make_taxonomy(5), temperature=1.0)
 
 
 def loss(total, lost, won):
@@ -110,8 +110,8 @@ def test_outputs_that_are_not_finite_fail(name):
 def test_parity_is_required_and_rounding_only_recorded():
     exact = np.array([[2.0, 0.0]], dtype=np.float32)
     other = np.array([[0.0, 2.0]], dtype=np.float32)
-    assert rounding_check(other, exact).passed
-    require_parity([parity_check(exact, exact, 1e-3, "data"), rounding_check(other, exact)])
+    assert rounding_check(other, exact, "data").passed
+    require_parity([parity_check(exact, exact, 1e-3, "data"), rounding_check(other, exact, "data")])
     with pytest.raises(
         BundleError, match=r"and PyTorch give different probabilities .*7\.62e-01 on 1 pictures; expected at most 1e-03"
     ):
