@@ -7,15 +7,16 @@ a table of the page or in report.json, so that no information is in the color al
 import io
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullFormatter
 
 from training.dataset.report.schema import Histogram, Report
 from training.dataset.sources.record import SPLITS
@@ -104,8 +105,7 @@ def _class_size_plot(report: Report) -> Figure:
         text = f"{report.few_pictures:,} pictures"
         axes.annotate(text, (100, report.few_pictures), (0, 2), textcoords="offset points", ha="right", va="bottom")
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    _number_log_axis(axes.yaxis)
     axes.set_xlim(0, 100)
     axes.set_xlabel("classes of the source, largest first (%)")
     axes.set_ylabel("pictures in the class")
@@ -125,14 +125,27 @@ def _size_plot(histogram: Histogram, label: str, unit: float = 1) -> Figure:
         shown[name] = axes.stairs(top, edges, baseline=below, fill=True, facecolor=color)
         below = top
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    _number_log_axis(axes.xaxis)
     axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
     axes.set_xlabel(label)
     axes.set_ylabel("pictures")
     _legend(figure, shown)
     return figure
+
+
+class _NumbersOfLogAxis(LogLocator):
+    """Gives 1, 2, 5, 10, ..., or the round numbers of a linear axis where at most one of these is within the limits."""
+
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
+        """The numbers; both limits are positive."""
+        ticks = super().tick_values(vmin, vmax)
+        return ticks if sum(vmin <= tick <= vmax for tick in ticks) > 1 else AutoLocator().tick_values(vmin, vmax)
+
+
+def _number_log_axis(axis: Axis) -> None:
+    axis.set_major_locator(_NumbersOfLogAxis(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(_thousands))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _bar_figure(report: Report) -> tuple[Figure, Axes]:
@@ -167,7 +180,7 @@ def _colors(sources: Collection[str]) -> list[str]:
 
 
 def _thousands(value: float, _position: int | None = None) -> str:
-    return f"{value:,.0f}" if value >= 1 or value == 0 else f"{value:g}"
+    return f"{value:,.12g}"
 
 
 def _svg(figure: Figure, name: str) -> str:
