@@ -18,6 +18,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Final, NoReturn
 
+from models.program import explain_missing_packages, quiet_when_output_closes
+
+explain_missing_packages("run `make serve`, which installs what the service needs, then starts it")
+
 import structlog
 import uvicorn
 
@@ -46,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application installs its handler
     try:
-        settings = load_settings(arguments)
+        with quiet_when_output_closes():  # after --help
+            settings = load_settings(arguments)
         configure_logging()
         _serve(settings)
     except InputError as error:

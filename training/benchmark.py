@@ -17,6 +17,11 @@ from typing import Annotated
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from models.program import explain_missing_packages
+from training.program import INSTALL, run_program
+
+explain_missing_packages(INSTALL)
+
 import msgspec
 import tyro
 
@@ -27,7 +32,6 @@ from training.insight.studies.batch_sizes import BatchSizes, measure_batch_sizes
 from training.insight.studies.comparison import Compare, compare
 from training.insight.studies.optimizations import Optimizations, measure_optimizations
 from training.insight.studies.report import Page, write_page
-from training.program import run_program
 
 Command = (
     Annotated[Optimizations, tyro.conf.subcommand("optimizations")]

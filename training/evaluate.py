@@ -13,6 +13,11 @@ from typing import Any, Final
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from models.program import explain_missing_packages
+from training.program import INSTALL, run_program
+
+explain_missing_packages(INSTALL)
+
 import msgspec
 import tyro
 from rich.console import Console
@@ -45,7 +50,6 @@ from training.insight.mistakes import SHEETS, draw_mistakes
 from training.loading.data import evaluation_loader, input_spec
 from training.loading.negatives import list_negatives
 from training.monitor.log import LOG_FILE
-from training.program import run_program
 from training.recipe import DataRecipe, HardwareRecipe, WholeNumber, check_stored_recipe
 from training.toml_file import Section, check_section, section_to_plain
 

@@ -15,6 +15,11 @@ from typing import Annotated, Final
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from models.program import explain_missing_packages
+from training.program import INSTALL, run_program
+
+explain_missing_packages(INSTALL)
+
 import msgspec
 import tyro
 
@@ -41,7 +46,6 @@ from training.evaluation.risk_coverage import risk_coverage
 from training.evaluation.split_metrics import reliability_diagrams
 from training.loading.data import input_spec
 from training.loading.negatives import list_negatives
-from training.program import run_program
 from training.recipe import Count, Pixels, WholeNumber, check_stored_recipe
 from training.toml_file import Section, check_section, section_to_plain
 

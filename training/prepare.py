@@ -18,6 +18,11 @@ from typing import Annotated, Final
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from models.program import explain_missing_packages
+from training.program import INSTALL, run_program
+
+explain_missing_packages(INSTALL)
+
 import msgspec
 import tyro
 
@@ -28,7 +33,6 @@ from training.dataset.other_kingdoms import Negatives, write_negatives
 from training.dataset.report import HTML_FILE, Report
 from training.herbarium import Herbarium, write_herbarium
 from training.loading.shards import Pack, Verify, pack, verify
-from training.program import run_program
 from training.toml_file import check_section
 
 _MOST_LISTED: Final = 20

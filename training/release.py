@@ -14,6 +14,11 @@ from typing import Final
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from models.program import explain_missing_packages
+from training.program import INSTALL, run_program
+
+explain_missing_packages(INSTALL)
+
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +33,6 @@ from training.comparison.schema import Comparison
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.loading.negatives import list_negatives
-from training.program import run_program
 from training.recipe import Count, WholeNumber
 from training.registry.folder import CURRENT, Registry
 from training.registry.history import completed_changes, read_history

@@ -13,6 +13,11 @@ from pathlib import Path
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from models.program import explain_missing_packages
+from training.program import INSTALL, run_program
+
+explain_missing_packages(INSTALL)
+
 import msgspec
 import timm
 import torch
@@ -34,7 +39,6 @@ from training.loading.augment import seeded
 from training.loading.show_batch import show_batch
 from training.monitor.log import LOG_FILE, read_log
 from training.monitor.memory import OutOfMemory, is_out_of_memory
-from training.program import run_program
 from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_plain
 
 RECIPE_COPY = "recipe.json"

@@ -21,6 +21,7 @@ import msgspec
 import tyro
 
 from models.errors import InputError
+from models.program import quiet_when_output_closes
 
 _PREFIX: Final = "botanify_"  # lets secret scanners find keys in published source code
 _NUM_RANDOM_BYTES: Final = 32
@@ -128,7 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Command line without the program's name; by default that of this process.
     """
     try:
-        secret, key = tyro.cli(_make, args=arguments, prog="python -m serving.access.keys")
+        with quiet_when_output_closes():
+            secret, key = tyro.cli(_make, args=arguments, prog="python -m serving.access.keys")
     except InputError as error:
         sys.exit(f"botanify: {error}")
     print(f"The key. It is shown only once; give it to its user:\n\n  {secret}\n")
