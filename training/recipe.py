@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 from msgspec import Meta
 from msgspec.structs import fields
 
+from models.errors import RecipeError
 from training.toml_file import RECIPES, Section, check_section, read_toml, section_to_plain
 
 Positive = Annotated[float, Meta(gt=0.0)]
@@ -115,9 +116,9 @@ class PictureRecipe(Section, frozen=True, kw_only=True):
     """Picture sizes."""
 
     picture_px: Pixels = 380
-    """Side of the training pictures, px."""
+    """Side of the training pictures, px. With progressive that of the last step; the flag scales all steps."""
     progressive: tuple[tuple[WholeNumber, Pixels], ...] = ()
-    """Progressive resizing, pairs (epoch, px): train at that size from that epoch on; the last one is picture_px."""
+    """Progressive resizing, pairs (epoch, px): train at that size from that epoch on. The last one is picture_px."""
     serve_px: Pixels = 380
     """Side of the pictures in validation and in the service, px."""
     crop_fraction: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.95
@@ -264,11 +265,15 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
     Raises:
         RecipeError: An unknown key, a wrong type or a value out of range; the message gives its path.
     """
-    return check_section(content, Recipe, origin)
+    recipe = check_section(content, Recipe, origin)
+    _require_one_size(recipe.pictures, origin)
+    return recipe
 
 
 def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
     """Reads the recipe of a checkpoint; knobs that an earlier version had and this one lacks are dropped.
+
+    Earlier versions trained at the sizes of `progressive` even where `picture_px` was another.
 
     Raises:
         RecipeError: As `check_recipe` does.
@@ -276,9 +281,31 @@ def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
     current = dict(content)
     for section, knob in _REMOVED_KNOBS:
         current[section] = {name: value for name, value in current.get(section, {}).items() if name != knob}
+    pictures = current.get("pictures", {})
+    if steps := pictures.get("progressive"):
+        current["pictures"] = pictures | {"picture_px": steps[-1][1]}
     return check_recipe(current, origin)
 
 
 def recipe_to_plain(recipe: Recipe) -> dict[str, Any]:
     """The recipe as plain values that TOML, JSON and `torch.save` can hold."""
     return section_to_plain(recipe)
+
+
+def _require_one_size(pictures: PictureRecipe, origin: str) -> None:
+    steps, last_px = pictures.progressive, pictures.picture_px
+    if steps and steps[-1][1] != last_px:
+        raise RecipeError(
+            f"the recipe {origin} has two sizes for the last training pictures",
+            value=f"picture_px = {last_px} and a last step of progressive of {steps[-1][1]} px",
+            limit="one size",
+            remedy="give one of the two flags alone, which sets the other, or correct the recipe",
+        )
+    epochs = [epoch for epoch, _ in steps]
+    if epochs != sorted(set(epochs)):
+        raise RecipeError(
+            f"the steps of progressive in the recipe {origin} are not in the order of their epochs",
+            value=epochs,
+            limit="growing epochs",
+            remedy="correct progressive",
+        )

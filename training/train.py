@@ -39,6 +39,7 @@ from training.loading.augment import seeded
 from training.loading.show_batch import show_batch
 from training.monitor.log import LOG_FILE, read_log
 from training.monitor.memory import OutOfMemory, is_out_of_memory
+from training.picture_sizes import sizes_by_flags
 from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_plain
 
 RECIPE_COPY = "recipe.json"
@@ -102,8 +103,14 @@ def parse(arguments: list[str]) -> Train:
         raise RecipeError("too few steps", value=f"--max-steps {command.max_steps}", limit="at least 1")
     if command.max_seconds is not None and not command.max_seconds > 0:
         raise RecipeError("too little time", value=f"--max-seconds {command.max_seconds}", limit="more than 0")
-    checked = check_recipe(recipe_to_plain(command.recipe), origin="with these flags")
-    return msgspec.structs.replace(command, recipe=checked)
+    return msgspec.structs.replace(command, recipe=_resolved(command.recipe, read_recipe(path), arguments))
+
+
+def _resolved(recipe: Recipe, of_file: Recipe, arguments: list[str]) -> Recipe:
+    """Checks a recipe with its flags, and gives it one size of the training pictures."""
+    given = [word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")]
+    pictures = sizes_by_flags(recipe.pictures, of_file.pictures.picture_px, given)
+    return check_recipe(recipe_to_plain(msgspec.structs.replace(recipe, pictures=pictures)), origin="with these flags")
 
 
 def _run(command: Train) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.small import command, events
 from training.engine.checkpoint import LAST, read_checkpoint
-from training.loading.sampler import side_at_epoch
+from training.picture_sizes import side_at_epoch
 from training.recipe import read_recipe, recipe_files
 from training.train import train
 
@@ -49,7 +49,7 @@ def test_a_recipe_trains_to_its_end(path, data, tmp_path):
     assert len(losses) >= epochs
     assert all(math.isfinite(loss) for loss in losses)
     done = events(tmp_path / "run", "epoch")
-    sides = [side_at_epoch(pictures.progressive, pictures.picture_px, epoch) for epoch in range(epochs)]
+    sides = [side_at_epoch(pictures, epoch) for epoch in range(epochs)]
     assert [event["side_px"] for event in done] == sides
     assert done[-1]["validation"]["top1"]["num_pictures"] == 3
     (ended,) = events(tmp_path / "run", "end")

@@ -71,6 +71,12 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         return self.packed_from or self.manifest_sha256
 
     @property
+    def last_epoch(self) -> int:
+        """Index of the last epoch whose pictures the network was trained on."""
+        done = self.position["epoch"]
+        return int(done if self.position["pictures"] else max(done - 1, 0))
+
+    @property
     def eval_weights(self) -> dict[str, Any]:
         """The weights that are validated and exported."""
         return self.ema if self.ema is not None else self.network

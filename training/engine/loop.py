@@ -28,7 +28,6 @@ from training.engine.stop_signal import Requeue, StopSignal
 from training.engine.validation import validate
 from training.loading.data import training_loader
 from training.loading.negatives import list_negatives, num_plants
-from training.loading.sampler import side_at_epoch
 from training.monitor.memory import (
     OutOfMemory,
     is_out_of_memory,
@@ -38,6 +37,7 @@ from training.monitor.memory import (
     peak_memory_gb,
 )
 from training.monitor.monitor import Monitor
+from training.picture_sizes import side_at_epoch
 from training.recipe import Recipe
 
 
@@ -183,7 +183,7 @@ class Trainer:
                 remedy="resume with the batch size and the number of ranks that it was trained with",
             )
         self._batches.epoch, self._batches.first_picture = epoch, self.position.pictures
-        self._batches.side_px = side_at_epoch(pictures.progressive, pictures.picture_px, epoch)
+        self._batches.side_px = side_at_epoch(pictures, epoch)
         self.engine.head_only = epoch < self.recipe.schedule.head_only_epochs
         self.engine.train_mode()
         self.monitor.begin_epoch(head_only=self.engine.head_only)
@@ -323,4 +323,4 @@ class Trainer:
 def _sides_px(recipe: Recipe) -> set[int]:
     """The picture sizes of a run."""
     pictures = recipe.pictures
-    return {side_at_epoch(pictures.progressive, pictures.picture_px, e) for e in range(recipe.schedule.epochs)}
+    return {side_at_epoch(pictures, e) for e in range(recipe.schedule.epochs)}

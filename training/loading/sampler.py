@@ -13,7 +13,7 @@ NumPy guarantees the raw bits of a seed, but `shuffle` and `random` may change b
 the orders with known ones to detect such a change.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -234,12 +234,6 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         # All first samples, then all second ones, so that a block of neighbors holds different pictures.
         by_repeat = np.argsort(repeats, kind="stable")[order]
         return self._rows[positions[by_repeat]], repeats[by_repeat]
-
-
-def side_at_epoch(progressive: Sequence[tuple[int, int]], picture_px: int, epoch: int) -> int:
-    """Side of the training pictures in an epoch: the last pair (first epoch, px) that has begun, else `picture_px`."""
-    begun = [side for first_epoch, side in progressive if first_epoch <= epoch]
-    return begun[-1] if begun else picture_px
 
 
 def _rings(seed: int, labels: npt.NDArray[np.integer], num_classes: int) -> npt.NDArray[np.int32]:

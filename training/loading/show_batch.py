@@ -15,7 +15,7 @@ from training.dataset.manifest import Manifest
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.data import input_spec, label_names, training_loader
 from training.loading.negatives import num_plants
-from training.loading.sampler import side_at_epoch
+from training.picture_sizes import side_at_epoch
 from training.recipe import Recipe
 
 _CAPTION_PX = 14
@@ -28,7 +28,7 @@ _WHOLE = 0.995  # a share that rounds to 100 %
 def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
     """Writes the first batch of the first epoch, as the network would get it, to a PNG file."""
     loader, batches = training_loader(manifest, recipe, pin=False)
-    batches.side_px = side_at_epoch(recipe.pictures.progressive, recipe.pictures.picture_px, epoch=0)
+    batches.side_px = side_at_epoch(recipe.pictures, epoch=0)
     pixels, labels = next(iter(loader))
     plants = num_plants(labels)
     spec = input_spec(recipe)

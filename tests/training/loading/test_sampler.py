@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from training.loading.sampler import EpochBatches, SampleIndex, batches_left, epoch_counts, epoch_order, side_at_epoch
+from training.loading.sampler import EpochBatches, SampleIndex, batches_left, epoch_counts, epoch_order
 
 ORDERS = ["shuffled", "blocks"]
 SAMPLINGS = ["every_picture", "square_root", "class_balanced"]
@@ -206,13 +206,3 @@ def test_a_sampler_of_1600000_rows_starts_soon_and_holds_little(order, sampling,
     assert seconds < 10  # it guards against a start that is slower by far
     assert held < 30e6  # bytes
     assert peak < 120e6
-
-
-@pytest.mark.parametrize(("epoch", "side"), [(0, 64), (4, 64), (5, 96), (8, 96), (9, 128), (50, 128)])
-def test_the_side_is_that_of_the_last_pair_that_has_begun(epoch, side):
-    assert side_at_epoch([(0, 64), (5, 96), (9, 128)], 380, epoch) == side
-
-
-def test_before_the_first_pair_and_without_pairs_pictures_have_their_full_side():
-    assert side_at_epoch([(3, 64)], 380, 2) == 380
-    assert side_at_epoch([], 380, 7) == 380

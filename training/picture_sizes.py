@@ -1,0 +1,36 @@
+"""The size of the training pictures: which knob decides on it, and what it is in each epoch."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from training.recipe import PictureRecipe
+
+_SMALLEST_PX: Final = 32  # as in the recipe
+
+
+def side_at_epoch(pictures: PictureRecipe, epoch: int) -> int:
+    """Side of the training pictures in an epoch, px: that of the last step that has begun, else `picture_px`."""
+    begun = [side_px for first_epoch, side_px in pictures.progressive if first_epoch <= epoch]
+    return begun[-1] if begun else pictures.picture_px
+
+
+def sizes_by_flags(pictures: PictureRecipe, picture_px_of_file: int, given: Sequence[str]) -> PictureRecipe:
+    """Lets the one flag that is given decide on both knobs, `picture_px` and `progressive`.
+
+    `picture_px` scales all steps, and the last step of `progressive` becomes `picture_px`. If both are given they stay
+    as they are, and must agree.
+
+    Args:
+        pictures: The recipe with the flags.
+        picture_px_of_file: `picture_px` of the recipe without the flags.
+        given: Names of the knobs that are flags.
+    """
+    if not pictures.progressive or {"picture_px", "progressive"} <= set(given):
+        return pictures
+    if "progressive" in given:
+        return msgspec.structs.replace(pictures, picture_px=pictures.progressive[-1][1])
+    scale = pictures.picture_px / picture_px_of_file
+    steps = tuple((epoch, max(round(side_px * scale), _SMALLEST_PX)) for epoch, side_px in pictures.progressive)
+    return msgspec.structs.replace(pictures, progressive=steps)
