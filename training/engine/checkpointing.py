@@ -47,6 +47,11 @@ class Checkpointer:
         if self._ranks.is_main:
             self._folder.clear_leftovers()
 
+    @property
+    def exist(self) -> bool:
+        """Whether the run has a checkpoint to resume from."""
+        return self._folder.has_checkpoint
+
     def clear(self) -> None:
         """Removes the checkpoints of a run that starts over."""
         if self._ranks.is_main:

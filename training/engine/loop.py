@@ -231,7 +231,8 @@ class Trainer:
         batch_size = num_plants(labels)
         # The other ranks take no dry run, and synchronized norms would wait for them.
         fits = None if self.ranks.is_distributed else largest_fitting_batch(dry_run, batch_size)
-        return out_of_memory(batch_size, pixels.shape[-1], self.recipe.schedule.accumulate, fits)
+        accumulate, resumes = self.recipe.schedule.accumulate, self.checkpoints.exist
+        return out_of_memory(batch_size, pixels.shape[-1], accumulate, fits, resumes=resumes)
 
     def _read_and_save_if_due(self, *, is_complete: bool) -> None:
         saves = self.checkpoints.is_due(self.position.step) and not is_complete  # the end of the epoch saves anyway

@@ -42,8 +42,8 @@ def require_resumable(
 def _require_same_batches(checkpoint: Checkpoint, recipe: Recipe, num_ranks: int) -> None:
     global_batch, schedule = checkpoint.global_batch, recipe.schedule
     effective = global_batch * checkpoint.recipe["schedule"]["accumulate"]
-    if checkpoint.position["pictures"] == 0 and schedule.batch_size * num_ranks * schedule.accumulate == effective:
-        return  # between epochs the batch size may change if a step keeps its number of pictures
+    if schedule.batch_size * num_ranks * schedule.accumulate == effective:
+        return  # a step keeps its pictures, so the batch size may change, as the advice for too little memory says
     if global_batch != schedule.batch_size * num_ranks:
         same_batch = f"--batch-size {global_batch // num_ranks}" if global_batch % num_ranks == 0 else "as many ranks"
         raise CheckpointError(

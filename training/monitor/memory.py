@@ -81,7 +81,9 @@ def largest_fitting_batch(dry_run: Callable[[int], None], batch_size: int) -> in
     return 0
 
 
-def out_of_memory(batch_size: int, side_px: int, accumulate: int, fits: int | None) -> OutOfMemory:
+def out_of_memory(
+    batch_size: int, side_px: int, accumulate: int, fits: int | None, *, resumes: bool = False
+) -> OutOfMemory:
     """The error for a batch that did not fit: says what fits, and how to keep the effective batch.
 
     Args:
@@ -89,14 +91,17 @@ def out_of_memory(batch_size: int, side_px: int, accumulate: int, fits: int | No
         side_px: Their size.
         accumulate: Micro-batches per optimizer step.
         fits: Batch size that was found to fit; None if none could be tried.
+        resumes: Whether the run has a checkpoint, from which it can continue with these flags.
     """
     problem = f"the device has too little memory for a step of {batch_size} pictures of {side_px} px"
+    also = " --resume" if resumes else ""
     if fits == 0:
-        return OutOfMemory(f"{problem}, and even for one picture; use a smaller --picture-px or a larger GPU.")
+        smaller = f"smaller --picture-px and --serve-px{also}"
+        return OutOfMemory(f"{problem}, and even for one picture; use {smaller}, or a larger GPU.")
     most = max(batch_size // 2, 1) if fits is None else fits
     size = next(size for size in range(most, 0, -1) if batch_size % size == 0)
     advice = "half of it may fit" if fits is None else f"{fits} fit (tested)"
     return OutOfMemory(
-        f"{problem}; {advice}: --batch-size {size} --accumulate {batch_size // size * accumulate} keeps the effective "
-        f"batch of {batch_size * accumulate}."
+        f"{problem}; {advice}: --batch-size {size} --accumulate {batch_size // size * accumulate}{also} keeps the "
+        f"effective batch of {batch_size * accumulate}."
     )

@@ -1,5 +1,6 @@
 import hashlib
 import os
+import re
 import signal
 
 import pytest
@@ -10,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from models.errors import BotanifyError, DataError
 from models.network import PlantNetwork
 from tests.training.small import (
+    RECIPE,
     command,
     draw,
     events,
@@ -292,6 +294,50 @@ def test_a_batch_that_does_not_fit_is_one_error_with_a_size_that_fits(data, tmp_
         trainer.run()
     trainer.close()
     assert torch.equal(network.state_dict()["timm_model.bn1.running_mean"], statistics)
+
+
+def trainer_on_a_small_device(recipe, data, most_px):
+    """A trainer on a device that has no room for a step with more pixels than that."""
+
+    def full(module, inputs):
+        if module.training and inputs[0].numel() > 3 * most_px:
+            raise torch.OutOfMemoryError
+
+    network = PlantNetwork("test_efficientnet", 2)
+    network.register_forward_pre_hook(full)
+    return Trainer(recipe, Manifest(data), network, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "most_px", "times"),
+    [
+        (8, 4 * 32**2, 2),  # at the first step, and when the pictures grow
+        (4, 4 * 32**2, 1),  # after an epoch, when the pictures grow
+        (1, 48**2, 1),  # then even for one picture
+    ],
+)
+def test_the_advice_for_too_little_memory_works(batch_size, most_px, times, ten_pictures, tmp_path):
+    grows = tmp_path / "grows.toml"
+    grows.write_text(RECIPE.read_text().replace("picture_px = 32", "picture_px = 64\nprogressive = [[0, 32], [1, 64]]"))
+    always = ["--ema-decay", 0, "--norms", "frozen", "--weights", "imagenet"]  # which a trainer does not load
+    flags = ["--batch-size", batch_size, *always]
+    for _ in range(times):
+        asked = command(ten_pictures, tmp_path / "run", *flags, recipe=grows)
+        trainer = trainer_on_a_small_device(asked.recipe, ten_pictures, most_px)
+        trainer.resume() if asked.resume else None
+        with pytest.raises(OutOfMemory) as caught:
+            trainer.run()
+        trainer.close()
+        flags += [word for flag in re.findall(r"--[a-z-]+(?: \d+)?", str(caught.value)) for word in flag.split()]
+    if "--picture-px" in flags:  # the message names no size
+        flags = ["--picture-px", 48, "--serve-px", 48, "--batch-size", 1, "--resume", *always]
+    asked = command(ten_pictures, tmp_path / "run", *flags, recipe=grows)
+    trainer = trainer_on_a_small_device(asked.recipe, ten_pictures, most_px)
+    assert asked.resume
+    trainer.resume()
+    trainer.run()
+    trainer.close()
+    assert read_checkpoint(tmp_path / "run" / "last.pt").position["epoch"] == 2
 
 
 def test_while_only_the_head_learns_the_backbone_does_not_change(data, tmp_path):
