@@ -142,6 +142,8 @@ class BundleRecord(msgspec.Struct, frozen=True):
     """Role -> further file, such as the golden picture; an unknown role is ignored with a warning."""
     left_out: dict[Precision, LeftOut] = {}
     """Precisions that failed a check: the bundle holds their figures but not their files."""
+    initial_weights: str = "unknown"
+    """What the network started from, in words: random weights, published ones, or a file."""
     manifest_sha256: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = ""
     """SHA-256 of the manifest that the network was trained with; empty if unknown."""
     trained_commit: str = "unknown"

@@ -25,6 +25,7 @@ import tyro
 
 from models.errors import BotanifyError, DataError, RecipeError
 from models.network import PlantNetwork
+from training.bundling.commands import without_folders
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import LAST
 from training.engine.checkpoint_folder import CheckpointFolder
@@ -182,16 +183,18 @@ def _require_architecture(name: str) -> None:
 def _train(command: Train, manifest: Manifest, device: torch.device, ranks: Ranks) -> None:
     recipe = command.recipe
     resumes = ranks.broadcast(ranks.is_main and _resumes(command))
-    network = _seeded_network(recipe, manifest)  # a resumed run loads its weights from the checkpoint
+    network, loaded = _seeded_network(recipe, manifest), ""  # a resumed run loads its weights from the checkpoint
     if not resumes:
-        note = load_weights(network, recipe.network.weights, manifest.taxonomy.output_keys)
+        loaded = load_weights(network, recipe.network.weights, manifest.taxonomy.output_keys)
         if ranks.is_main:
-            print(note)
+            print(loaded)
     with closing(Trainer(recipe, manifest, network, device, ranks)) as trainer:
         if resumes:
             trainer.resume()
         else:
             trainer.checkpoints.clear()
+            weights = recipe.network.weights
+            trainer.checkpoints.initial_weights = loaded.replace(weights, without_folders(weights))
         if ranks.is_main:
             plain = msgspec.json.encode(recipe_to_plain(recipe))
             (recipe.run.run / RECIPE_COPY).write_bytes(msgspec.json.format(plain))

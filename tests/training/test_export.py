@@ -17,7 +17,7 @@ from training.bundling.calibration import fit_temperature
 from training.bundling.onnx_file import fold_batch_norm, round_to_half
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
-from training.export import export
+from training.export import _picture_sets, export
 from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare
 
@@ -192,6 +192,23 @@ def test_the_record_keeps_only_the_last_part_of_absolute_paths(bundle, data, fin
     for name in ("bundle.json", "MODEL_CARD.md"):
         content = (bundle.folder / name).read_text()
         assert not [place for place in (data, finished_run) if str(place.parent) in content]
+
+
+def test_card_and_record_say_what_the_network_started_from(bundle):
+    assert bundle.record.initial_weights == "all weights start at random"
+    assert "Start of the training: all weights start at random." in (bundle.folder / "MODEL_CARD.md").read_text()
+
+
+@pytest.mark.parametrize(("epoch", "num_done", "side_px"), [(1, 0, 48), (1, 4, 64), (2, 0, 64)])
+def test_the_bundle_has_the_size_of_the_last_pictures_it_was_trained_on(
+    epoch, num_done, side_px, finished_run, exporting
+):
+    checkpoint = read_checkpoint(finished_run / "last.pt")
+    sizes = {"picture_px": 64, "progressive": [[0, 48], [1, 64]]}
+    recipe = checkpoint.recipe | {"pictures": checkpoint.recipe["pictures"] | sizes}
+    position = checkpoint.position | {"epoch": epoch, "pictures": num_done}
+    stopped = msgspec.structs.replace(checkpoint, recipe=recipe, position=position)
+    assert _picture_sets(exporting, stopped).validation.spec.train_px == side_px
 
 
 def test_the_paths_of_a_recipe_are_cut_at_any_depth():

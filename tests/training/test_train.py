@@ -308,6 +308,13 @@ def test_a_checkpoint_holds_its_output_keys_and_its_device(finished_run, manifes
     assert checkpoint.trained_on.endswith("1 threads")
 
 
+def test_a_checkpoint_says_what_was_loaded_before_the_first_step(finished_run, data, tmp_path):
+    assert read_checkpoint(finished_run / "last.pt").initial_weights == "all weights start at random"
+    run = run_training(data, tmp_path / "run", "--weights", finished_run / "last.pt", "--max-steps", 1)
+    run_training(data, run, "--resume", "--weights", "imagenet", "--max-steps", 1)  # nothing is loaded from there
+    assert read_checkpoint(run / "last.pt").initial_weights == "weights from last.pt"
+
+
 def test_data_with_another_number_of_outputs_is_refused(data, tmp_path):
     with pytest.raises(DataError, match=r"got 3; expected 5337.*--expect-outputs 0"):
         run_training(data, tmp_path / "run", "--expect-outputs", 5337)

@@ -77,6 +77,7 @@ def describe(
         metrics=metrics,
         recipe=_as_served(_without_folders(checkpoint.recipe), spec),
         trained_on=checkpoint.trained_on,
+        initial_weights=checkpoint.initial_weights or "unknown",
         sources=_sources(manifest, " ".join(filter(None, (_OTHER_SOURCES if other_data else "", note)))),
         git_commit=current_commit(),
         trained_commit=checkpoint.git_commit or "unknown",

@@ -45,7 +45,7 @@ def _network(record: BundleRecord) -> str:
     return (
         f"## The network\n\n{network.name}, {network.num_parameters:,} parameters, {network.num_outputs:,} outputs. "
         f"Served with pictures of {spec.width} x {spec.height} px; last epoch of training: {spec.train_px} px. "
-        f"Initial weights: {record.recipe.get('network', {}).get('weights', 'unknown')}. "
+        f"Start of the training: {record.initial_weights}. "
         f"Trained on: {record.trained_on}."
     )
 

@@ -37,6 +37,9 @@ class Checkpointer:
         negatives: The pictures that show no plant.
     """
 
+    initial_weights: str = ""
+    """What was loaded into a new run, in words; a resumed run takes it from its checkpoint."""
+
     def __init__(
         self, engine: Engine, manifest: Manifest, global_batch: int, negatives: Negatives | None = None
     ) -> None:
@@ -91,6 +94,7 @@ class Checkpointer:
             global_batch=self._global_batch,
             git_commit=current_commit(),
             trained_on=describe_device(engine.device),
+            initial_weights=self.initial_weights,
             plant_output=self._plant_output(),
         )
 
@@ -119,6 +123,7 @@ class Checkpointer:
             load_moments(engine.optimizer, checkpoint.optimizer)
             fast_forward(engine.scheduler, position.step)
         match_memory_format(engine.optimizer)
+        self.initial_weights = checkpoint.initial_weights
         return Restored(path, position, damaged)
 
     def _plant_output(self) -> dict[str, Any] | None:

@@ -26,6 +26,8 @@ class _Saved(msgspec.Struct, frozen=True):
     """Weights, by the tensor names of PlantNetwork."""
     output_keys: Sequence[str] | None = None
     """The key of each classifier row, if the file has them."""
+    name: str = ""
+    """What they are, in words; empty for a file, whose path is its name."""
 
 
 def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str] | None = None) -> str:
@@ -50,7 +52,7 @@ def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str]
     if output_keys is not None and saved.output_keys is not None and list(output_keys) != list(saved.output_keys):
         return _fill_by_key(network, saved.state, output_keys, saved.output_keys, weights)
     has_classifier = _fill(network, saved.state, weights)
-    return f"weights from {weights}" + ("" if has_classifier else "; the classifier starts at random")
+    return f"weights from {saved.name or weights}" + ("" if has_classifier else "; the classifier starts at random")
 
 
 def _from_hub(network: PlantNetwork) -> _Saved:
@@ -63,7 +65,9 @@ def _from_hub(network: PlantNetwork) -> _Saved:
             value=f"{type(error).__name__} for {network.architecture}",
             remedy="pass a local file with --weights FILE, or --weights none for random weights",
         ) from error
-    return _Saved(_prefixed(pretrained.state_dict()))
+    published = timm.get_pretrained_cfg(network.architecture)
+    tag = f".{published.tag}" if published is not None and "." not in network.architecture else ""
+    return _Saved(_prefixed(pretrained.state_dict()), name=f"timm's hub, {network.architecture}{tag}")
 
 
 @contextmanager

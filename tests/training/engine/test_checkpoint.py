@@ -118,6 +118,14 @@ def test_a_checkpoint_that_counts_batches_is_refused_as_an_older_format(tmp_path
         read_checkpoint(tmp_path / "last.pt")
 
 
+@pytest.mark.parametrize(
+    ("epoch", "pictures", "expected"), [(0, 0, 0), (0, 4, 0), (1, 0, 0), (1, 4, 1), (15, 0, 14), (15, 8, 15)]
+)
+def test_the_last_epoch_is_the_one_whose_pictures_came_last(epoch, pictures, expected):
+    position = {"epoch": epoch, "pictures": pictures}
+    assert msgspec.structs.replace(TINY, position=position).last_epoch == expected
+
+
 @pytest.mark.parametrize(("packed_from", "expected"), [("", "0" * 64), ("1" * 64, "1" * 64)])
 def test_a_checkpoint_knows_the_manifest_before_packing(packed_from, expected, tmp_path):
     write_checkpoint(tmp_path / "last.pt", msgspec.structs.replace(TINY, packed_from=packed_from))

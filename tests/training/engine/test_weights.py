@@ -183,7 +183,7 @@ def test_imagenet_fills_the_backbone_from_what_timm_gives(monkeypatch):
     monkeypatch.setattr(weights.timm, "create_model", create_model)
     note = load_weights(network, "imagenet")
     require_loaded(network, published.state_dict(), head=False)
-    assert note == "weights from imagenet; the classifier starts at random"
+    assert note == f"weights from timm's hub, {NAME}.r160_in1k; the classifier starts at random"
 
 
 @contextmanager
