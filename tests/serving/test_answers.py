@@ -25,6 +25,7 @@ from tests.serving.tiny import (
     images,
     jpeg,
     part,
+    place_weights,
 )
 
 SPEC = InputSpec(height=SIDE_PX, width=SIDE_PX, train_px=SIDE_PX)
@@ -42,7 +43,12 @@ def scores(answer):
 
 def expected_scores(*pictures):
     """Softmax of the mean logits, summed over the outputs of each taxon; computed without the code under test."""
-    logits = np.mean([picture_to_input(data, SPEC)[0].mean(axis=(1, 2)) @ WEIGHTS for data in pictures], axis=0)
+    return scores_of(*(picture_to_input(data, SPEC)[0] for data in pictures))
+
+
+def scores_of(*inputs):
+    """The scores of network inputs."""
+    logits = np.mean([(pixels * place_weights()).sum(axis=(1, 2)) @ WEIGHTS for pixels in inputs], axis=0)
     shares = np.exp(logits) / np.exp(logits).sum()
     found = dict.fromkeys((taxon.taxon_id for taxon in TAXA), 0.0)
     for output, share in zip(TAXONOMY.outputs, shares, strict=True):
@@ -169,16 +175,56 @@ def test_a_red_picture_is_a_rose_in_every_format(client, kind):
     assert identify(client, DRAWN[kind]())["predictions"][0]["taxon_id"] == "rosa-canina"
 
 
-def test_rotated_phone_photo_is_answered_like_the_upright_one(client):
-    # The center crop of a tall picture keeps only its middle, so an unrotated picture would show other colors.
-    upright = Image.new("RGB", (60, 180), BLUE)
-    upright.paste(Image.new("RGB", (60, 90), RED), (0, 60))
-    rotated = upright.transpose(Image.Transpose.ROTATE_90)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # rotate by 90 degrees clockwise for display
-    answer = identify(client, encode(rotated, "PNG", exif=exif))
-    assert (answer["images"][0]["width"], answer["images"][0]["height"]) == (60, 180)
+def patches(size=(72, 48)):
+    """A picture without any symmetry: green, with a blue patch in its lower left and a red one in its lower right."""
+    width, height = size
+    picture = draw(GREEN, size)
+    picture.paste(BLUE, (width // 5, height // 2, width // 2, height))
+    picture.paste(RED, (width * 3 // 5, height // 2, width * 4 // 5, height))
+    return picture
+
+
+TURNS = [
+    Image.Transpose.FLIP_LEFT_RIGHT,
+    Image.Transpose.ROTATE_180,
+    Image.Transpose.FLIP_TOP_BOTTOM,
+    Image.Transpose.TRANSPOSE,
+    Image.Transpose.ROTATE_90,
+    Image.Transpose.TRANSVERSE,
+    Image.Transpose.ROTATE_270,
+]
+"""What a camera stores for EXIF orientation 2, 3, ... 8 (CIPA DC-008, tag 274)."""
+
+
+def test_answer_is_that_of_the_upright_center_of_the_picture(client):
+    # Pillow's own crop, since this one falls on whole pixels; mean and deviation are ImageNet's.
+    center = np.asarray(patches((72, 64)).crop((4, 0, 68, 64)).resize((SIDE_PX, SIDE_PX), Image.Resampling.BICUBIC))
+    pixels = (center / 255 - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
+    expected = scores_of(pixels.transpose(2, 0, 1))
+    # Rounding at the edges of the crop, where Pillow's filter sees pixels outside of it, changes little.
+    assert scores(identify(client, encode(patches((72, 64)), "PNG"))) == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_turned_phone_photo_is_answered_like_the_upright_one_and_unlike_the_turned_one(client, orientation):
+    upright, exif = patches(), Image.Exif()
+    turned = upright.transpose(TURNS[orientation - 2])
+    exif[0x0112] = orientation
+    answer = identify(client, encode(turned, "PNG", exif=exif))
+    assert (answer["images"][0]["width"], answer["images"][0]["height"]) == upright.size
     assert scores(answer) == pytest.approx(scores(identify(client, encode(upright, "PNG"))), abs=1e-6)
+    assert scores(answer) != pytest.approx(scores(identify(client, encode(turned, "PNG"))), abs=0.05)
+
+
+@pytest.mark.parametrize("change", ["shifted", "larger crop"])
+def test_shifted_or_differently_cropped_picture_has_another_answer(client, change):
+    picture = patches((80, 64))
+    box = {"shifted": (16, 0, 80, 64), "larger crop": (0, 0, 80, 64)}[change]
+    other = picture.resize((SIDE_PX, SIDE_PX), Image.Resampling.BICUBIC, box=box)
+    same = picture.resize((SIDE_PX, SIDE_PX), Image.Resampling.BICUBIC, box=(8, 0, 72, 64))
+    answers = [scores(identify(client, encode(each, "PNG"))) for each in (picture, same, other)]
+    assert answers[0] == pytest.approx(answers[1], abs=0.005)
+    assert answers[0] != pytest.approx(answers[2], abs=0.02)
 
 
 @pytest.mark.parametrize("k", [1, 3, 50])

@@ -4,6 +4,7 @@ import asyncio
 import io
 import threading
 
+import msgspec
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -20,6 +21,7 @@ from models.calibration import (
     write_calibration,
 )
 from models.candidates import conformal_table
+from models.golden import GOLDEN_FILE, GOLDEN_PART
 from models.preprocess import InputSpec, picture_to_input
 from models.rejection import FamiliarityTable, FeatureTable, PlantHead
 from models.taxonomy import Output, Taxon, Taxonomy
@@ -50,16 +52,28 @@ OUTPUTS = tuple(
     )
 )
 TAXONOMY = Taxonomy("2026-11", TAXA, OUTPUTS)
-# Rows: mean of normalized red, green, blue. Red pictures are roses, green ones daisies, blue ones crocuses.
+# Rows: normalized red, green, blue. Red pictures are roses, green ones daisies, blue ones crocuses.
 WEIGHTS = np.array(
     [[1.5, 1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.2, 1.2, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.5, 0.5]], dtype=np.float32
 )
 
 
+def place_weights():
+    """Weight of each pixel in the mean color; shape (SIDE_PX, SIDE_PX), with a sum of 1.
+
+    They grow to the right and, less, to the bottom. So a picture that is flipped, rotated, shifted or wrongly cropped
+    has another mean, while a picture of one color keeps it.
+    """
+    across = np.arange(SIDE_PX) / SIDE_PX
+    weights = np.exp(2 * across + across[:, np.newaxis])
+    return (weights / weights.sum()).astype(np.float32)
+
+
 def write_network(path, output_keys=TAXONOMY.output_keys, weights=WEIGHTS, sides=(SIDE_PX, SIDE_PX), pool=True):
-    """Writes a network that sees only the mean color; without the pool it does not run."""
+    """Writes a network that sees a mean color, weighted by `place_weights`; without the pool it does not run."""
     nodes = [
-        helper.make_node("GlobalAveragePool" if pool else "Identity", [names.INPUT_NAME], ["pooled"]),
+        helper.make_node("Mul", [names.INPUT_NAME, "places"], ["weighted"]),
+        helper.make_node("ReduceSum" if pool else "Identity", ["weighted", "sides"][: 1 + pool], ["pooled"]),
         helper.make_node("Flatten", ["pooled"], [names.FEATURES_NAME]),
         helper.make_node("MatMul", [names.FEATURES_NAME, "weights"], [names.LOGITS_NAME]),
     ]
@@ -71,7 +85,11 @@ def write_network(path, output_keys=TAXONOMY.output_keys, weights=WEIGHTS, sides
             helper.make_tensor_value_info(names.LOGITS_NAME, TensorProto.FLOAT, ["batch", weights.shape[1]]),
             helper.make_tensor_value_info(names.FEATURES_NAME, TensorProto.FLOAT, ["batch", "features"]),
         ],
-        [numpy_helper.from_array(weights, "weights")],
+        [
+            numpy_helper.from_array(weights, "weights"),
+            numpy_helper.from_array(place_weights(), "places"),
+            numpy_helper.from_array(np.array([2, 3]), "sides"),
+        ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     keys = "[" + ", ".join(f'"{key}"' for key in output_keys) + "]"
@@ -106,8 +124,20 @@ def tables(**changes):
     return Calibration(**(found | changes))
 
 
-def seal_tiny_bundle(folder, scratch, version="0.0.1", weights=WEIGHTS, calibration=None, **network_fields):
-    """Seals the bundle; `calibration` are its tables, if any, and `network_fields` further fields of its network."""
+def seal_tiny_bundle(
+    folder, scratch, version="0.0.1", weights=WEIGHTS, calibration=None, golden=None, **network_fields
+):
+    """Seals the bundle.
+
+    Args:
+        folder: The folder to create.
+        scratch: Folder for the files to seal.
+        version: Version of the model.
+        weights: Of its network.
+        calibration: Its tables, if any.
+        golden: Its golden picture, if any.
+        network_fields: Further fields of its network.
+    """
     network = scratch / "model.fp32.onnx"
     write_network(network, weights=weights)
     files, parts = {network.name: network}, {}
@@ -115,6 +145,10 @@ def seal_tiny_bundle(folder, scratch, version="0.0.1", weights=WEIGHTS, calibrat
         parts[CALIBRATION_PART] = CALIBRATION_FILE
         files[CALIBRATION_FILE] = scratch / CALIBRATION_FILE
         write_calibration(files[CALIBRATION_FILE], {"fp32": calibration})
+    if golden is not None:
+        parts[GOLDEN_PART] = GOLDEN_FILE
+        files[GOLDEN_FILE] = scratch / GOLDEN_FILE
+        files[GOLDEN_FILE].write_bytes(msgspec.json.encode(golden))
     record = BundleRecord(
         format_version=FORMAT_VERSION,
         name="tiny",
