@@ -102,6 +102,11 @@ def test_the_temperature_decides_how_much_a_difference_of_logits_weighs():
         answer(GOLDEN, nearly, temperature=1.0)
 
 
+def test_a_probability_that_falls_counts_even_if_no_other_one_rises_as_much():
+    with pytest.raises(BundleError, match=r"difference in probability of 0\.03"):
+        answer(Golden(b"", {"fp32": (4.0, 0.0, 0.0, 0.0)}), [3.4, 0.0, 0.0, 0.0])
+
+
 def test_each_precision_is_compared_with_its_own_logits():
     golden = replace(GOLDEN, logits={**GOLDEN.logits, "int8": (0.0, 3.0, 0.0, 0.0)})
     answer(golden, [0.0, 3.0, 0.0, 0.0], precision="int8")

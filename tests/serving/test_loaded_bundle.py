@@ -1,4 +1,4 @@
-"""Reloads: one runs and one waits, and the network that was replaced is freed at once."""
+"""Start and reloads: a wrong network is refused, one reload runs and one waits, a replaced network is freed at once."""
 
 import asyncio
 import gc
@@ -6,11 +6,16 @@ import weakref
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
+from models.bundle import load_bundle
 from models.errors import BundleError
-from serving.loaded_bundle import LiveBundle, open_bundle
+from models.golden import Golden
+from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
 from serving.metrics import Metrics
-from tests.serving.tiny import FakeNetwork, InProcessDecoder
+from serving.scheduling.policies import CpuPolicy
+from serving.taxa_lists import read_taxa_lists
+from tests.serving.tiny import FakeNetwork, InProcessDecoder, jpeg, seal_tiny_bundle
 
 
 class Opener:
@@ -157,3 +162,59 @@ def test_replaced_network_is_freed_when_its_last_request_has_ended(settings):
             await until(lambda: opener.num_alive == 1)
 
     run(test())
+
+
+# ---- the golden picture
+
+ROSE = (5.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # the logits of a fake network are all equal
+
+
+@pytest.fixture
+def golden_of_a_rose(settings, tmp_path):
+    """Settings with a bundle whose network must call the golden picture a rose."""
+    golden = Golden(jpeg(), {"fp32": ROSE})
+    return replace(settings, bundle=seal_tiny_bundle(tmp_path / "golden", tmp_path, golden=golden).folder)
+
+
+def test_network_with_another_answer_to_the_golden_picture_does_not_start(golden_of_a_rose):
+    async def test():
+        opener = Opener(golden_of_a_rose)
+        live = LiveBundle(opener(), opener, InProcessDecoder(), opener.metrics)
+        with pytest.raises(BundleError, match="recorded answer to the golden picture"):
+            await live.warm_up()
+        assert not live.is_warm
+        await live.close()
+
+    run(test())
+
+
+def test_reload_to_a_network_with_another_answer_to_the_golden_picture_is_refused(settings, golden_of_a_rose):
+    async def test():
+        async with warm(opener := Opener(settings)) as live:
+            before, opener.settings = live.current, golden_of_a_rose
+            with pytest.raises(BundleError, match="recorded answer to the golden picture"):
+                await live.reload()
+            assert live.current is before
+
+    run(test())
+
+
+@pytest.mark.parametrize("wrong", [None, "throughput", "latency"])
+def test_every_session_must_give_the_recorded_answer_to_the_golden_picture(golden_of_a_rose, wrong):
+    networks = {"throughput": FakeNetwork(), "latency": FakeNetwork()}
+    for mode, network in networks.items():
+        network.logit = 0.0 if mode == wrong else ROSE
+
+    async def test():
+        bundle, policy = load_bundle(golden_of_a_rose.bundle), CpuPolicy(2)
+        loaded = LoadedBundle(bundle, "fp32", networks, policy, Metrics(), taxa_lists=read_taxa_lists(None))
+        try:
+            await loaded.warm_up(InProcessDecoder())
+        finally:
+            loaded.scheduler.close()
+
+    if wrong is None:
+        run(test())
+    else:
+        with pytest.raises(BundleError, match="recorded answer to the golden picture"):
+            run(test())
