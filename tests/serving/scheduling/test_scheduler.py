@@ -322,6 +322,21 @@ def test_cancelled_picture_never_runs():
     run(test())
 
 
+def test_cancelled_pictures_leave_the_queue_at_once():
+    async def test():
+        async with WarmScheduler(FixedPolicy(1, 1)) as warm:
+            first, others = await warm.fill(3.0, 4.0, 5.0)
+            assert warm.counted("botanify_pictures_queued") == 3
+            others[1].cancel()
+            await asyncio.wait([others[1]])
+            assert warm.counted("botanify_pictures_queued") == 2
+            assert len(warm.scheduler._queue) == 2  # a picture of 380 px takes 1.7 MB
+            warm.throughput.unblocked.set()
+            await asyncio.gather(*first, others[0], others[2])
+
+    run(test())
+
+
 def test_close_finishes_runs_in_flight_and_drops_the_queue():
     async def test():
         async with WarmScheduler(FixedPolicy(1, 1)) as warm:
