@@ -1,4 +1,5 @@
 import os
+import stat
 
 import pytest
 
@@ -38,6 +39,29 @@ def test_no_file_is_replaced_if_the_last_cannot_be_written(tmp_path, monkeypatch
         replace_together(tmp_path, {"a": b"3", "b": b"4"})
     assert num_synced == 2
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"2"}
+
+
+@pytest.fixture
+def synced(monkeypatch, tmp_path):
+    """What was synchronized: inode, size (of a file only), and whether `a.txt` had its new content by then."""
+    found, write_to_disk = [], os.fsync
+
+    def fsync(descriptor):
+        state = os.fstat(descriptor)
+        size = state.st_size if stat.S_ISREG(state.st_mode) else None
+        found.append((state.st_ino, size, (tmp_path / "a.txt").read_bytes() == b"new"))
+        write_to_disk(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+def test_content_is_on_the_disk_before_the_rename_and_the_rename_before_the_end(tmp_path, synced):
+    (tmp_path / "a.txt").write_bytes(b"old")
+    with replaced(tmp_path / "a.txt") as stream:
+        stream.write(b"new")
+    file, folder = ((tmp_path / name).stat().st_ino for name in ("a.txt", ""))
+    assert synced == [(file, 3, False), (folder, None, True)]
 
 
 def test_leftovers_of_killed_processes_are_removed_but_not_younger_files(tmp_path):

@@ -1,6 +1,7 @@
 import contextlib
 import os
 import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,24 @@ def test_promotion_copies_the_bundle_and_moves_the_pointer(registry, versions):
     promote(registry, versions[1])
     assert served_version(registry) == "2"
     assert len(registry.entries()) == 2
+
+
+def test_copy_is_on_the_disk_before_the_pointer_names_it(registry, versions, monkeypatch):
+    synced, write_to_disk = [], os.fsync
+
+    def fsync(descriptor):
+        state = os.fstat(descriptor)
+        synced.append((state.st_ino, state.st_size if stat.S_ISREG(state.st_mode) else None, registry.current))
+        write_to_disk(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    entry = promote(registry, versions[0])
+    for path in (registry.folder / entry).iterdir():
+        assert (path.stat().st_ino, path.stat().st_size, None) in synced
+    copy, folder = ((registry.folder / name).stat().st_ino for name in (entry, ""))
+    assert (copy, None, None) in synced
+    assert (folder, None, None) in synced  # the name of the copy
+    assert synced[-1] == (folder, None, entry)  # the pointer
 
 
 def test_pointer_is_relative_so_that_the_registry_can_be_moved(registry, versions, tmp_path):
