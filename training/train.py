@@ -23,14 +23,14 @@ import timm
 import torch
 import tyro
 
-from models.errors import BotanifyError, DataError, RecipeError
+from models.errors import DataError, RecipeError
 from models.network import PlantNetwork
 from training.bundling.commands import without_folders
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import LAST
 from training.engine.checkpoint_folder import CheckpointFolder
 from training.engine.device import choose_device, keep_freed_memory
-from training.engine.distributed import Ranks, exit_now, has_joined, is_lost_rank, join, launch_id, leave, restart_count
+from training.engine.distributed import Ranks, exit_now, has_joined, join, launch_id, leave, lost_ranks, restart_count
 from training.engine.loop import Trainer
 from training.engine.stop_signal import EXIT_REQUEUE, Requeue
 from training.engine.weights import load_weights
@@ -128,9 +128,8 @@ def train(command: Train) -> None:
         Requeue: The process received SIGTERM, and a checkpoint was written.
     """
     device = choose_device(command.recipe.hardware, int(os.environ.get("LOCAL_RANK", "0")))
-    ranks = join(device.type)
     try:
-        _train_on(command, device, ranks)
+        _train_on(command, device, join(device.type))
     except Requeue:  # raised on every rank
         leave()
         raise
@@ -138,8 +137,8 @@ def train(command: Train) -> None:
         if is_out_of_memory(error):
             reason = str(error).partition("\n")[0]
             raise OutOfMemory(f"memory ran out outside of a step ({reason}); use a smaller --batch-size.") from error
-        if is_lost_rank(error):
-            raise BotanifyError("another rank has ended; its own message says why.") from error
+        if (lost := lost_ranks(error)) is not None:
+            raise lost from error
         raise
     leave()
 
@@ -200,9 +199,9 @@ def _train(command: Train, manifest: Manifest, device: torch.device, ranks: Rank
             (recipe.run.run / RECIPE_COPY).write_bytes(msgspec.json.format(plain))
         position = trainer.run(command.max_steps, command.max_seconds)
     if ranks.is_main:
+        found = f"best validation top-1 {position.best:.1%}" if position.best >= 0 else "nothing was validated"
         print(
-            f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; "
-            f"best validation top-1 {max(position.best, 0):.1%}. "
+            f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; {found}. "
             f"Next: python training/evaluate.py --checkpoint {recipe.run.run / LAST} --data {recipe.data.data}"
         )
 

@@ -19,7 +19,7 @@ from models.errors import BotanifyError
 
 Value = TypeVar("Value")
 _TIMEOUT = timedelta(minutes=30)  # one rank may end a validation sooner than another; a dead rank is noticed at once
-_LOST_RANK_MESSAGES = ("Connection closed", "Connection reset", "NCCL")
+_LOST_RANK_MESSAGES = ("Connection closed", "Connection reset", "NCCL")  # of Gloo and NCCL
 
 
 def join(device_type: str) -> "Ranks":
@@ -149,9 +149,19 @@ def exit_now(code: int) -> None:
         os._exit(code)
 
 
-def is_lost_rank(error: RuntimeError) -> bool:
-    """Whether the error only says that another rank has ended; that rank's own message says why."""
-    return has_joined() and any(message in str(error) for message in _LOST_RANK_MESSAGES)
+def lost_ranks(error: RuntimeError) -> BotanifyError | None:
+    """The error that the ranks cannot exchange values, as one line; None if the error has another cause."""
+    message = str(error)
+    is_lost = has_joined() and any(part in message for part in _LOST_RANK_MESSAGES)
+    if not is_lost and not isinstance(error, dist.DistError):
+        return None
+    first, _, rest = message.strip().partition("\n")
+    last = rest.partition("Last error:")[2].strip()  # NCCL's first line names the call, and its last one the cause
+    cause = " ".join(f"{first} {last}".split())
+    return BotanifyError(
+        f"the ranks cannot exchange values ({cause}); if another rank has ended, its own message says why; otherwise "
+        "start again with NCCL_DEBUG=INFO, which tells more."
+    )
 
 
 def has_joined() -> bool:

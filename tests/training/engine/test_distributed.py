@@ -9,12 +9,13 @@ from itertools import chain
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from models.errors import BotanifyError, CheckpointError
 from models.network import PlantNetwork
 from tests.training.small import command, events, losses_by_step, run_training, write_things
 from training.engine.checkpoint import read_checkpoint
-from training.engine.distributed import Ranks, join, leave, restart_count
+from training.engine.distributed import Ranks, join, leave, lost_ranks, restart_count
 from training.processes import clean_context
 from training.train import train
 
@@ -202,3 +203,32 @@ def test_more_ranks_than_gpus_is_an_error(monkeypatch):
     assert choose_device(HardwareRecipe(), 0) == torch.device("cuda", 0)
     with pytest.raises(BotanifyError, match="no GPU for rank 1"):
         choose_device(HardwareRecipe(), 1)
+
+
+NCCL_MESSAGE = """NCCL error in: ProcessGroupNCCL.cpp:3701, unhandled system error, NCCL version 2.27.3
+ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.
+Last error:
+socketPollConnect: connect to 10.0.0.7<41235> returned No route to host"""
+
+
+def test_an_error_of_nccl_is_one_line_with_its_first_line_and_its_cause():
+    message = str(lost_ranks(dist.DistBackendError(NCCL_MESSAGE)))
+    assert "unhandled system error, NCCL version 2.27.3" in message
+    assert "No route to host" in message
+    assert "NCCL_DEBUG=INFO" in message
+    assert "\n" not in message
+    assert "ncclSystemError" not in message
+
+
+@pytest.mark.parametrize("message", [NCCL_MESSAGE, "[gloo/transport/tcp/pair.cc:598] Connection closed by peer"])
+def test_without_other_ranks_an_error_is_none_of_theirs(message):
+    assert lost_ranks(RuntimeError(message)) is None
+
+
+def test_ranks_that_cannot_meet_end_with_one_line(data, tmp_path, monkeypatch):
+    def join_fails(_device):
+        raise dist.DistNetworkError("The client socket has timed out while trying to connect to (10.0.0.7, 29500).")
+
+    monkeypatch.setattr("training.train.join", join_fails)
+    with pytest.raises(BotanifyError, match=r"cannot exchange values \(The client socket has timed out"):
+        train(command(data, tmp_path / "run"))
