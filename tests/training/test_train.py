@@ -72,12 +72,12 @@ def test_a_run_stopped_inside_an_epoch_resumes_exactly(data, uninterrupted, tmp_
     require_same_weights(run, uninterrupted)
 
 
-@pytest.mark.parametrize(("limit", "said"), [(1, "nothing was validated"), (2, "best validation top-1 ")])
+@pytest.mark.parametrize(("limit", "said"), [(1, "nothing was validated"), (3, "best validation top-1 ")])
 def test_a_run_says_whether_it_was_validated(limit, said, data, tmp_path, capsys):
-    train(command(data, tmp_path / "run", "--batch-size", 16, "--epochs", 2, "--max-steps", limit))
+    train(command(data, tmp_path / "run", "--batch-size", 8, "--epochs", 2, "--max-steps", limit))
     last = capsys.readouterr().out.splitlines()[-1]
     assert said in last
-    assert ("validation top-1" in last) == (limit == 2)
+    assert ("validation top-1" in last) == (limit == 3)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
