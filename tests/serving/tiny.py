@@ -71,9 +71,12 @@ def place_weights():
 
 def write_network(path, output_keys=TAXONOMY.output_keys, weights=WEIGHTS, sides=(SIDE_PX, SIDE_PX), pool=True):
     """Writes a network that sees a mean color, weighted by `place_weights`; without the pool it does not run."""
-    nodes = [
+    pooling = [
         helper.make_node("Mul", [names.INPUT_NAME, "places"], ["weighted"]),
-        helper.make_node("ReduceSum" if pool else "Identity", ["weighted", "sides"][: 1 + pool], ["pooled"]),
+        helper.make_node("ReduceSum", ["weighted", "sides"], ["pooled"]),
+    ]
+    nodes = [
+        *(pooling if pool else [helper.make_node("Identity", [names.INPUT_NAME], ["pooled"])]),
         helper.make_node("Flatten", ["pooled"], [names.FEATURES_NAME]),
         helper.make_node("MatMul", [names.FEATURES_NAME, "weights"], [names.LOGITS_NAME]),
     ]
