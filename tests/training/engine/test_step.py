@@ -1,6 +1,7 @@
 """The public interface of the engine: micro-batches change the weights, and readings return losses and norms."""
 
 import copy
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from models.network import PlantNetwork
 from tests.training.small import command
+from training.engine.distributed import Ranks
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine, _allow_tf32
 
@@ -102,6 +104,78 @@ def test_gradients_are_clipped_and_their_norms_are_read_before_clipping():
         engine.micro_step(*batch(), step=0)
     assert of_clipped[0].norm() == pytest.approx(0.01, rel=1e-3)
     assert clipped.read().gradient_norms == pytest.approx([float(of_plain[0].norm())], rel=1e-4)
+
+
+def with_scale(engine):
+    """Scales the loss on the CPU, as fp16 does on a GPU."""
+    engine._scales_loss, engine.scaler = True, torch.amp.GradScaler("cpu", init_scale=1024.0)
+    return engine
+
+
+@pytest.mark.parametrize("clip_norm", [0, 0.01])
+def test_a_scaled_loss_gives_the_step_of_an_unscaled_one(clip_norm):
+    plain, scaled = make_engine("--clip-norm", clip_norm), with_scale(make_engine("--clip-norm", clip_norm))
+    moments = []
+    for engine in (plain, scaled):
+        engine.micro_step(*batch(), step=0)
+        moments.append(torch.cat([state["exp_avg"].flatten() for state in engine.optimizer.state.values()]))
+    assert (moments[0] - moments[1]).norm() < 1e-4 * moments[0].norm()
+    readings = [engine.read() for engine in (plain, scaled)]
+    assert readings[1].gradient_norms == pytest.approx(readings[0].gradient_norms, rel=1e-4)
+    assert readings[1].losses == pytest.approx(readings[0].losses)
+    assert [each.scale for each in readings] == [1, 1024]
+
+
+def test_a_scaled_loss_whose_gradients_overflow_halves_the_scale_and_skips_the_step():
+    engine = with_scale(make_engine("--clip-norm", 1))
+    before = weights(engine.network)
+    hook = engine.network.register_forward_pre_hook(lambda _, inputs: (inputs[0] * torch.nan,))
+    engine.micro_step(*batch(), step=0)
+    hook.remove()
+    assert are_equal(before, engine.network)
+    readings = engine.read()
+    assert (readings.bad_steps, readings.scale) == (1, 512)
+
+
+def as_rank(monkeypatch, rank, *flags):
+    """An engine of one of two ranks, whose gradients stay on this rank."""
+    monkeypatch.setattr(Engine, "_wrap_ddp", lambda _, module: module)
+    recipe = command("data", "run", *STILL, *flags).recipe
+    torch.manual_seed(0)
+    network = PlantNetwork("test_efficientnet", 3, dropout=recipe.network.dropout)
+    return Engine(recipe, network, CPU, CLASSES, steps_per_epoch=10, ranks=Ranks(rank, num_ranks=2))
+
+
+def test_each_rank_draws_its_own_dropout(monkeypatch):
+    losses = []
+    for rank in (0, 1, 0):
+        engine = as_rank(monkeypatch, rank, "--dropout", 0.5, "--norms", "leave")
+        engine.micro_step(*batch(), step=0)
+        losses += engine.read().losses
+    assert losses[0] == losses[2] != losses[1]
+
+
+@pytest.mark.parametrize("head_only", [False, True])
+def test_gradients_are_exchanged_once_in_a_window(monkeypatch, head_only):
+    engine, quiet, averaged = as_rank(monkeypatch, 0, "--norms", "leave"), [], []
+    monkeypatch.setattr(Ranks, "mean_", lambda _, tensors: averaged.append(len(tensors)))
+
+    class Forward:
+        """Stands for DDP, which averages the gradients in each backward pass outside of `no_sync`."""
+
+        def __call__(self, pixels):
+            return engine.network(pixels)
+
+        @contextmanager
+        def no_sync(self):
+            quiet.append(index)
+            yield
+
+    engine._forward, engine.head_only = Forward(), head_only
+    for index in range(3):
+        engine.micro_step(*batch(), step=0, index=index, window=3)
+    assert quiet == ([] if head_only else [0, 1])
+    assert averaged == ([2] if head_only else [])  # the head's weight and bias, which DDP does not see
 
 
 def test_the_moving_average_lags_behind_the_weights_and_is_evaluated():
