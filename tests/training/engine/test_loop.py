@@ -27,6 +27,8 @@ from training.engine.device import amp_dtype, choose_device
 from training.engine.loop import Trainer
 from training.engine.nonfinite import Diverged
 from training.engine.stop_signal import Requeue
+from training.engine.validation import Validation
+from training.evaluation.metrics import share
 from training.evaluation.predict import predict, torch_runner
 from training.loading.data import evaluation_loader, input_spec
 from training.monitor.memory import OutOfMemory
@@ -190,6 +192,20 @@ def test_the_log_has_speed_size_and_validation_of_every_epoch(finished_run):
 def test_validation_can_skip_epochs_but_not_the_last(data, tmp_path):
     run = run_training(data, tmp_path / "run", "--epochs", 3, "--validate-every-epochs", 2)
     assert ["validation" in epoch for epoch in events(run, "epoch")] == [False, True, True]
+
+
+def test_the_best_checkpoint_is_that_of_the_best_validation(ten_pictures, tmp_path, monkeypatch):
+    hits = (share(hits, 4) for hits in (1, 3, 2, 3))
+    monkeypatch.setattr(Monitor, "measure_ceiling", lambda *_: None)
+    monkeypatch.setattr(
+        "training.engine.loop.validate", lambda *_, **__: Validation(top1=next(hits), top5=share(4, 4), loss=1.0)
+    )
+    trainer = make_trainer(ten_pictures, tmp_path / "run", frozen_network(), "--batch-size", 10, "--epochs", 4)
+    assert trainer.run().best == 0.75
+    trainer.close()
+    best, last = (read_checkpoint(tmp_path / "run" / name).position for name in ("best.pt", "last.pt"))
+    assert (best["epoch"], best["best"]) == (2, 0.75)  # the first of two equal ones
+    assert (last["epoch"], last["best"]) == (4, 0.75)
 
 
 def test_pictures_grow_as_the_recipe_says(data, tmp_path, monkeypatch):
