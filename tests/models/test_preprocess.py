@@ -85,6 +85,14 @@ def test_phones_of_twelve_megapixels_are_decoded_at_a_quarter(size):
     assert needed_side_px(b4) <= min(size) // 4
 
 
+@pytest.mark.parametrize(("side", "decoded"), [(1479, 1479), (1480, 740), (2959, 1480), (2960, 740)])
+def test_jpeg_is_decoded_with_at_least_1_85_times_the_side_of_the_network(side, decoded):
+    # On errors of 6 % more against 1.5 times as many phone pictures a second: docs/experiments.md.
+    spec = InputSpec(height=380, width=400, train_px=380)
+    data = encode(Image.new("RGB", (side, side)), "JPEG")
+    assert picture_to_input(data, spec)[1].image.size == (decoded, decoded)
+
+
 @pytest.mark.parametrize("file_format", ["PNG", "WEBP", "HEIF", "AVIF"])
 def test_only_jpeg_is_decoded_at_reduced_scale(file_format):
     data = encode(scene((160, 120)), file_format)
