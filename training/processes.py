@@ -11,11 +11,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from typing import Final
 
 from models.errors import DataError
+
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def clean_context(*preloaded: str) -> BaseContext:
@@ -33,14 +36,18 @@ def clean_context(*preloaded: str) -> BaseContext:
 
 
 def _start_server() -> None:
-    """Starts the server with SIGTERM ignored: the workers end with the server, and some must outlive a SIGTERM."""
-    if threading.current_thread() is not threading.main_thread():
-        return  # only the main thread may set signal handlers; the server then starts with its first worker
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """Starts the server with the stop signals blocked, which all threads of all its workers inherit.
+
+    Schedulers and terminals send them to every process of the group, and a loader process must outlive them: it serves
+    the training process until that has saved. If it blocked them itself, it would be too late: threads that start while
+    its data set is unpickled, such as Arrow's, would still receive them.
+    """
+    resource_tracker.ensure_running()  # first, since its start unblocks these signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     try:
         forkserver.ensure_running()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -61,22 +68,22 @@ def clear_error_if_killed() -> Iterator[None]:
 
 
 def end_with_parent(_worker: int = 0) -> None:
-    """Initializer of a worker process: it exits on SIGTERM, or when its parent has ended for any reason.
+    """Initializer of a worker process: it exits on SIGTERM and Ctrl-C, or when its parent has ended for any reason.
 
     PyTorch's watchdog checks the operating system's parent. That is the fork server, which runs as long as its workers.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the server ignores it
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)  # the server blocks them
     _watch_parent()
 
 
 def init_loader_worker(_worker: int = 0) -> None:
     """Initializer of a loader process: it exits on SIGTERM from the training process only, or when that has ended.
 
-    Schedulers send SIGTERM to all processes at once, but the training process needs batches until it has saved.
+    SIGTERM is blocked since its start, so a thread has to wait for it.
     """
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None and hasattr(signal, "sigwaitinfo"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in this thread and those that it starts
         threading.Thread(target=_exit_on_sigterm_from, args=(parent.pid,), daemon=True).start()
     _watch_parent()
 
