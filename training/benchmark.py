@@ -63,7 +63,7 @@ def run(command: AnyCommand) -> None:
 
     Raises:
         BotanifyError: The user can correct the cause.
-        StudyPaused: The time is over, or this process received SIGTERM.
+        StudyPaused: The time is over, or this process received SIGTERM or Ctrl-C.
     """
     match command:
         case Compare():

@@ -32,7 +32,7 @@ from training.engine.checkpoint_folder import CheckpointFolder
 from training.engine.device import choose_device, keep_freed_memory
 from training.engine.distributed import Ranks, exit_now, has_joined, join, launch_id, leave, lost_ranks, restart_count
 from training.engine.loop import Trainer
-from training.engine.stop_signal import EXIT_REQUEUE, Requeue
+from training.engine.stop_signal import EXIT_REQUEUE, Stopped
 from training.engine.weights import load_weights
 from training.herbarium.training_data import ensure_training_data
 from training.insight.tuning.proposal import tune
@@ -125,12 +125,12 @@ def train(command: Train) -> None:
 
     Raises:
         BotanifyError: A problem that the user can fix; nothing was overwritten.
-        Requeue: The process received SIGTERM, and a checkpoint was written.
+        Stopped: The process received SIGTERM or Ctrl-C, and a checkpoint was written.
     """
     device = choose_device(command.recipe.hardware, int(os.environ.get("LOCAL_RANK", "0")))
     try:
         _train_on(command, device, join(device.type))
-    except Requeue:  # raised on every rank
+    except Stopped:  # raised on every rank
         leave()
         raise
     except RuntimeError as error:

@@ -152,23 +152,36 @@ def test_a_killed_program_resumes_with_the_same_losses(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_sigterm_to_the_whole_process_group_saves_and_exits_with_75(tmp_path):
-    root = write_pictures(tmp_path / "flowers", per_class=40)
-    prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
-    flags = (*LONG, "--checkpoint-every-steps", 1000, "--data", tmp_path / "data", "--run", tmp_path / "run")
-    arguments = [sys.executable, str(ROOT / "training" / "train.py"), str(RECIPE), *map(str, flags), "--workers", "1"]
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("number", range(20))
+def test_a_run_that_waits_for_pictures_is_saved_by_each_way_to_stop_its_process_group(number, data, tmp_path):
+    run, kind = tmp_path / "run", (signal.SIGTERM, signal.SIGINT)[number % 2]
+    flags = (RECIPE, "--data", data, "--run", run, "--workers", 2, "--epochs", 500)
+    arguments = [sys.executable, "-m", "tests.training.slow_loader", *map(str, flags)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        arguments, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+        arguments, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        wait_for_step(process, tmp_path / "run", 3)
-        os.killpg(process.pid, signal.SIGTERM)  # to the loader processes, too, as schedulers do
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 75, errors
-    step = events(tmp_path / "run", "interrupted")[-1]["step"]
-    assert step >= 3
-    assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == step
+        wait_for_step(process, run, 2)
+        time.sleep(0.05 * number)  # at another point of a step
+        os.killpg(process.pid, kind)  # to the loader processes, too, as schedulers, `timeout` and terminals do
+        _, errors = process.communicate(timeout=400)
+    assert process.returncode == (75 if kind == signal.SIGTERM else 130), errors
+    step = events(run, "interrupted")[-1]["step"]
+    assert read_checkpoint(run / "last.pt").position["step"] == step >= 2
+    assert "--resume continues" in errors
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+@pytest.mark.skipif(shutil.which("timeout") is None, reason="the program timeout is not installed")
+@pytest.mark.parametrize("name", ["TERM", "INT"])
+def test_a_run_that_timeout_ends_is_saved_although_timeout_sends_the_signal_twice(name, data, tmp_path):
+    flags = (RECIPE, "--data", data, "--run", tmp_path / "run", "--workers", 2, "--epochs", 5000)
+    arguments = ["timeout", "-s", name, "60", sys.executable, "-m", "tests.training.slow_loader", *map(str, flags)]
+    ended = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 124, ended.stderr
+    assert events(tmp_path / "run", "interrupted"), ended.stderr
 
 
 def test_a_finished_run_resumed_is_still_finished(finished_run, data, tmp_path):

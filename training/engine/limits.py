@@ -5,7 +5,7 @@ from enum import IntEnum
 import msgspec
 
 from training.engine.checkpoint import Position
-from training.engine.stop_signal import StopSignal
+from training.engine.stop_signal import EXIT_INTERRUPTED, EXIT_REQUEUE, StopSignal
 
 
 class StopReason(IntEnum):
@@ -14,7 +14,13 @@ class StopReason(IntEnum):
     NONE = 0
     STEP_LIMIT = 1
     TIME_LIMIT = 2
-    SIGNAL = 3
+    SIGTERM = EXIT_REQUEUE
+    INTERRUPT = EXIT_INTERRUPTED
+
+    @property
+    def is_signal(self) -> bool:
+        """Whether the program should end; the value is its exit code."""
+        return self >= StopReason.SIGTERM
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -29,7 +35,7 @@ class Limits(msgspec.Struct, frozen=True):
     def reason(self, position: Position) -> StopReason:
         """Whether the run stops here, and why."""
         if self.signal.received:
-            return StopReason.SIGNAL
+            return StopReason(self.signal.exit_code)
         if self.seconds is not None and position.seconds >= self.seconds:
             return StopReason.TIME_LIMIT
         return StopReason.STEP_LIMIT if position.step == self.step else StopReason.NONE

@@ -24,7 +24,7 @@ from training.engine.losses import training_classes
 from training.engine.nonfinite import Diverged, diagnose
 from training.engine.reporting import EpochSummary, Reporter
 from training.engine.step import Engine
-from training.engine.stop_signal import Requeue, StopSignal
+from training.engine.stop_signal import Stopped, StopSignal
 from training.engine.validation import validate
 from training.loading.data import training_loader
 from training.loading.negatives import list_negatives, num_plants
@@ -119,7 +119,7 @@ class Trainer:
         Raises:
             Diverged: Too many steps in a row had gradients that are not finite. The last checkpoint is unchanged.
             OutOfMemory: The device has too little memory for a step.
-            Requeue: The process received SIGTERM, and a checkpoint was written.
+            Stopped: The process received SIGTERM or Ctrl-C, and a checkpoint was written.
         """
         self.reporter.started(self.position.step, str(self.device))
         reason, stop_at = StopReason.NONE, None if max_steps is None else self.position.step + max_steps
@@ -127,9 +127,9 @@ class Trainer:
             limits = Limits(stop_at, max_seconds, signal)
             while reason is StopReason.NONE and self.position.epoch < self.recipe.schedule.epochs:
                 reason = self._run_epoch(limits)
-        if reason is StopReason.SIGNAL:
+        if reason.is_signal:
             self.reporter.interrupted(self.position)
-            raise Requeue
+            raise Stopped(int(reason))
         self.reporter.ended(self.position)
         return self.position
 
@@ -161,7 +161,7 @@ class Trainer:
             if reason is not StopReason.NONE:
                 break
         self._read()
-        if reason is StopReason.TIME_LIMIT or (is_complete and reason is not StopReason.SIGNAL):
+        if reason is StopReason.TIME_LIMIT or (is_complete and not reason.is_signal):
             self._end_epoch(time.perf_counter() - began, pictures, is_complete=is_complete)
         else:
             self._save()  # no validation: it could take longer than a scheduler waits; the resumed run validates

@@ -65,8 +65,9 @@ class Reporter:
         self._print(f"resumed from {path}: epoch {position.epoch + 1}, {position.pictures} pictures done")
 
     def interrupted(self, position: Position) -> None:
-        """Logs that the run stops because of SIGTERM."""
+        """Logs and prints that the run stops because of a signal."""
         self._log.write("interrupted", **msgspec.to_builtins(position))
+        self._print(f"stopped after step {position.step} with a checkpoint; --resume continues the run")
 
     def ended(self, position: Position) -> None:
         """Logs that the run is complete or has reached a limit."""

@@ -1,40 +1,72 @@
-"""SIGTERM as a flag that the training loop polls at points where it can save.
+"""SIGTERM and Ctrl-C as a flag that the training loop polls at points where it can save.
 
-The signal handler writes nothing. It may run at any point, and a checkpoint written there could deadlock on a lock that
+The signal handler saves nothing. It may run at any point, and a checkpoint written there could deadlock on a lock that
 the interrupted code holds.
 """
 
+import os
 import signal
 import threading
+import time
+from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 EXIT_REQUEUE: Final = 75
 """EX_TEMPFAIL of sysexits.h: the run stopped with a checkpoint; a scheduler may start the same command again."""
+EXIT_INTERRUPTED: Final = 130
+"""128 + SIGINT, as in shells: a person stopped the run, so nothing should start it again."""
+_SAME_INTERRUPT_S: Final = 0.5  # `timeout -s INT` and some launchers pass on a SIGINT that this process received, too
+_TOLD: Final = b"\nInterrupted: the run ends after this step or validation. A second Ctrl-C ends it at once.\n"
+_STDERR: Final = 2
+_SHOW_CURSOR: Final = b"\x1b[?25h"  # the progress bar hides it
 
 
-class Requeue(SystemExit):
-    """Ends the program after SIGTERM, once the checkpoint is written."""
-
-    def __init__(self) -> None:
-        super().__init__(EXIT_REQUEUE)
+class Stopped(SystemExit):
+    """Ends the program after SIGTERM (75) or Ctrl-C (130), once the checkpoint is written."""
 
 
 class StopSignal:
-    """Records SIGTERM inside a `with` block; outside the main thread it records nothing."""
+    """Records SIGTERM and Ctrl-C inside a `with` block; a second Ctrl-C ends the process at once.
+
+    Outside the main thread it records nothing.
+    """
 
     def __init__(self) -> None:
-        self.received = False
+        self.exit_code = 0
+        """The code that the program should end with; 0 until a signal is received."""
+        self._received_at = 0.0
+        self._previous: dict[signal.Signals, Any] = {}
+
+    @property
+    def received(self) -> bool:
+        """Whether the program should end."""
+        return self.exit_code != 0
 
     def __enter__(self) -> Self:
-        self._previous = None
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGTERM, self._receive)
+            self._previous = {
+                number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)
+            }
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGTERM, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
-    def _receive(self, _number: int, _frame: FrameType | None) -> None:
-        self.received = True
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        is_interrupt, now = number == signal.SIGINT, time.monotonic()
+        if not self.received:
+            self.exit_code, self._received_at = EXIT_INTERRUPTED if is_interrupt else EXIT_REQUEUE, now
+            if is_interrupt:
+                _tell(_TOLD)
+        elif is_interrupt and now - self._received_at > _SAME_INTERRUPT_S:
+            if os.isatty(_STDERR):
+                _tell(_SHOW_CURSOR)
+            os._exit(EXIT_INTERRUPTED)  # it waits for nothing; loader processes end with this one
+
+
+def _tell(message: bytes) -> None:
+    """Writes to standard error without a lock; a terminal that is gone must not end the run."""
+    with suppress(OSError):
+        os.write(_STDERR, message)

@@ -2,7 +2,11 @@ import hashlib
 import os
 import re
 import signal
+import subprocess
+import threading
+from multiprocessing import forkserver
 
+import psutil
 import pytest
 import timm
 import torch
@@ -10,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from models.errors import BotanifyError, DataError
 from models.network import PlantNetwork
+from tests.training.slow_loader import SLEEP_S, SlowPictures
 from tests.training.small import (
     RECIPE,
     command,
@@ -26,7 +31,7 @@ from training.engine.checkpoint import read_checkpoint
 from training.engine.device import amp_dtype, choose_device
 from training.engine.loop import Trainer
 from training.engine.nonfinite import Diverged
-from training.engine.stop_signal import Requeue
+from training.engine.stop_signal import Stopped
 from training.engine.validation import Validation
 from training.evaluation.metrics import share
 from training.evaluation.predict import predict, torch_runner
@@ -379,22 +384,46 @@ def test_a_time_limit_ends_the_run_with_a_validation_and_a_checkpoint(data, tmp_
     assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == position.step
 
 
-def test_sigterm_makes_a_run_save_after_the_step_and_ask_to_be_requeued(data, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_signal_makes_a_run_save_after_the_step(number, code, data, tmp_path):
     network = PlantNetwork("test_efficientnet", 3)
     trainer, steps = make_trainer(data, tmp_path / "run", network), []
 
-    def send_sigterm(*_):
+    def send_signal(*_):
         steps.append(1)
         if len(steps) == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
 
-    network.register_forward_pre_hook(send_sigterm)
-    with pytest.raises(Requeue):
+    network.register_forward_pre_hook(send_signal)
+    with pytest.raises(Stopped) as stopped:
         trainer.run()
     trainer.close()
+    assert stopped.value.code == code
     assert len(steps) == 3
     assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == 3
     assert events(tmp_path / "run", "interrupted")[-1]["step"] == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_waits_for_pictures_saves_although_its_loader_processes_get_the_signal_too(
+    number, data, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("training.loading.data.TrainingPictures", SlowPictures)
+    trainer = make_trainer(data, tmp_path / "run", PlantNetwork("test_efficientnet", 3), "--workers", 1)
+
+    def send_to_all():
+        loader_processes = psutil.Process(forkserver._forkserver._forkserver_pid).children()
+        for process in (*loader_processes, psutil.Process()):
+            subprocess.run(["kill", f"-{number:d}", str(process.pid)], check=True)  # sent by another process, as always
+
+    trainer.engine.optimizer.register_step_post_hook(
+        lambda *_: threading.Timer(SLEEP_S / 3, send_to_all).start() if trainer.position.step == 0 else None
+    )
+    with pytest.raises(Stopped):
+        trainer.run()
+    trainer.close()
+    position = read_checkpoint(tmp_path / "run" / "last.pt").position
+    assert position["step"] == trainer.position.step >= 1
 
 
 def test_sigterm_after_the_last_step_of_an_epoch_leaves_the_validation_to_the_resumed_run(data, tmp_path):
@@ -404,7 +433,7 @@ def test_sigterm_after_the_last_step_of_an_epoch_leaves_the_validation_to_the_re
     trainer.engine.optimizer.register_step_post_hook(
         lambda *_: os.kill(os.getpid(), signal.SIGTERM) if trainer.position.step == 6 else None
     )
-    with pytest.raises(Requeue):
+    with pytest.raises(Stopped):
         trainer.run()
     trainer.close()
     assert not events(tmp_path / "run", "epoch")

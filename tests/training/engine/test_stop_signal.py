@@ -1,24 +1,62 @@
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from training.engine.stop_signal import EXIT_REQUEUE, Requeue, StopSignal
+from tests.training.small import ROOT
+from training.engine.stop_signal import EXIT_INTERRUPTED, EXIT_REQUEUE, Stopped, StopSignal
+
+PROGRAM = """
+import os, signal, sys, time
+from training.engine.stop_signal import StopSignal
+with StopSignal() as stop:
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
+    print(stop.exit_code, flush=True)
+    time.sleep(0.6)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print(stop.exit_code, flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    print("not reached", flush=True)
+"""
 
 
-def test_sigterm_is_recorded_and_ends_nothing():
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, EXIT_REQUEUE), (signal.SIGINT, EXIT_INTERRUPTED)])
+def test_a_signal_is_recorded_and_ends_nothing(number, code):
     with StopSignal() as stop:
         assert not stop.received
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         assert stop.received
+        assert stop.exit_code == code
 
 
-def test_the_old_handler_is_restored():
-    before = signal.getsignal(signal.SIGTERM)
+def test_a_second_ctrl_c_ends_the_program_at_once_unless_it_is_the_same_one_passed_on():
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.stdout.split() == ["130", "130"]
+    assert ended.returncode == EXIT_INTERRUPTED
+    assert ended.stderr.count("second Ctrl-C") == 1
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_old_handler_is_restored(number):
+    before = signal.getsignal(number)
     with StopSignal():
-        assert signal.getsignal(signal.SIGTERM) != before
-    assert signal.getsignal(signal.SIGTERM) == before
+        assert signal.getsignal(number) != before
+    assert signal.getsignal(number) == before
+
+
+def test_a_terminal_that_is_gone_does_not_end_the_run(monkeypatch):
+    def fail(*_):
+        raise OSError
+
+    with StopSignal() as stop:
+        monkeypatch.setattr(os, "write", fail)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.received
 
 
 def test_outside_the_main_thread_no_handler_is_installed():
@@ -34,7 +72,8 @@ def test_outside_the_main_thread_no_handler_is_installed():
     assert found == [False]
 
 
-def test_the_exit_code_is_tempfail():
+def test_the_exit_codes_are_tempfail_and_that_of_shells():
     with pytest.raises(SystemExit) as ended:
-        raise Requeue
+        raise Stopped(EXIT_REQUEUE)
     assert ended.value.code == EXIT_REQUEUE == os.EX_TEMPFAIL
+    assert EXIT_INTERRUPTED == 128 + signal.SIGINT

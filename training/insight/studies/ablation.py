@@ -47,7 +47,7 @@ def ablate(command: Ablate) -> Study:
 
     Raises:
         BotanifyError: The options are wrong, or the baseline fails with every learning rate.
-        StudyPaused: The time is over, or this process received SIGTERM.
+        StudyPaused: The time is over, or this process received SIGTERM or Ctrl-C.
     """
     _check(command)
     steps, recipe = ladder(command.device_type), read_recipe(command.recipe)

@@ -42,9 +42,9 @@ class StudyPaused(BotanifyError):
 
 
 class TimeSlice:
-    """The time until a study pauses: a number of seconds, or until SIGTERM.
+    """The time until a study pauses: a number of seconds, or until SIGTERM or Ctrl-C.
 
-    Inside a `with` block SIGTERM only sets a flag, so that the results so far can still be written.
+    Inside a `with` block these only set a flag, so that the results so far can still be written.
 
     Args:
         seconds: 0 sets no limit.

@@ -49,7 +49,7 @@ def measure_batch_sizes(command: BatchSizes) -> Study:
 
     Raises:
         BotanifyError: The options are wrong, or the first run fails.
-        StudyPaused: The time is over, or this process received SIGTERM.
+        StudyPaused: The time is over, or this process received SIGTERM or Ctrl-C.
     """
     _require_sizes(command.sizes)
     grid = Grid(tuple(sorted(command.sizes)), command.augmentations, read_recipe(command.recipe).schedule)

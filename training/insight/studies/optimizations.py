@@ -56,7 +56,7 @@ def measure_optimizations(command: Optimizations) -> Study:
 
     Raises:
         BotanifyError: The options are wrong, or the baseline fails.
-        StudyPaused: The time is over, or this process received SIGTERM.
+        StudyPaused: The time is over, or this process received SIGTERM or Ctrl-C.
     """
     chosen = arms(command.device_type, command.precision, command.only)
     results: list[ArmResult] = []

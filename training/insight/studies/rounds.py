@@ -78,7 +78,7 @@ def run_study(
 
     Raises:
         BotanifyError: The options are wrong, or nothing can be compared.
-        StudyPaused: The time slice is over, or this process received SIGTERM.
+        StudyPaused: The time slice is over, or this process received SIGTERM or Ctrl-C.
     """
     _check(options, own_flags)
     machine = hold_machine(options.out)
