@@ -1,0 +1,99 @@
+"""The flags of `python -m serving.identify_folder`."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import tyro
+
+from models.bundle import Precision
+from models.candidates import CoverageKind
+from models.errors import InputError
+from serving.folder.tables import TableFormat
+from serving.parameters import MAX_COVERAGE, MAX_K, MIN_COVERAGE
+from serving.settings import Count, Share
+
+Rank = Literal["species", "genus", "family"]
+
+
+class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """Identifies the plants on all photographs of a folder, and writes a table.
+
+    The same command continues an interrupted run, and answers what was added since. Exit codes: 0 complete, 3 complete
+    but some photographs failed, 4 too many failed, 75 interrupted, 1 wrong input.
+    """
+
+    photographs: Annotated[str, tyro.conf.Positional] = "."
+    """Folder of photographs, or the address of a bucket such as s3://garden/2026; the paths of --list start here."""
+    out: str
+    """Folder for the results, or the address of a bucket."""
+    list: Path | None = None
+    """CSV file with a column `path`, or a text file with one path per line: identify these instead of all files."""
+    recursive: bool = True
+    """Whether folders in the folder are searched too."""
+    format: TableFormat = "parquet"
+    """Format of the table."""
+    bundle: Path | None = None
+    """Folder of the bundle; by default the only one in models/releases/."""
+    precision: Precision | None = None
+    """Precision of the network; by default the fastest one in the bundle for the device."""
+    provider: Literal["cpu", "cuda"] = "cpu"
+    """Where the network runs."""
+    group_by: str | None = None
+    """Photographs of one plant, which get one row: folder, column:NAME (of the list) or regex:PATTERN (of the path)."""
+    k: Count = 5
+    """Number of likely taxa per row, at most 50."""
+    taxa: tuple[str, ...] = ()
+    """Names of the genera, families or species that can be the answer, or list:NAME."""
+    taxa_lists: Path | None = None
+    """Folder of the lists that --taxa names: one file NAME.txt per list, one name per line."""
+    coverage: float | None = None
+    """Adds the column `candidates`: the taxa among which the right one is so often, such as 0.9."""
+    coverage_kind: CoverageKind = "marginal"
+    """Whether --coverage holds for the mean plant (marginal) or for the mean taxon (macro)."""
+    min_score: Share | None = None
+    """Verdicts with a lower score become `uncertain`; without it, the bundle's own thresholds decide alone."""
+    max_failure_rate: Share = 1.0
+    """The run ends early if more than this share of its rows failed, of at least 100."""
+    retry_failed: bool = False
+    """Answer again what failed in former runs."""
+    restart: bool = False
+    """Remove the results of former runs first."""
+    by_hash: bool = False
+    """Notice changed photographs by the hash of their bytes in place of their size and time; reads all of them."""
+    part_rows: Count = 1000
+    """Rows per part; a run that is killed loses the part in progress."""
+    part: str = "0/1"
+    """Answer every n-th part only, i/n with i from 0 to n - 1, so that n machines share the work."""
+    num_runs: Count | None = None
+    """Network runs at the same time; by default one per core, or two batches on a GPU."""
+    max_picture_bytes: Count = 100_000_000
+    """Largest photograph, bytes."""
+
+    def __post_init__(self) -> None:
+        if self.k > MAX_K:
+            raise InputError("--k is out of range", value=self.k, limit=f"at most {MAX_K}", remedy="lower --k")
+        if self.coverage is not None and not MIN_COVERAGE <= self.coverage <= MAX_COVERAGE:
+            raise InputError(
+                "--coverage is out of range",
+                value=self.coverage,
+                limit=f"{MIN_COVERAGE} to {MAX_COVERAGE}",
+                remedy="choose a number in this range, such as 0.9",
+            )
+        self.share()
+
+    def share(self) -> tuple[int, int]:
+        """Returns i and n of --part.
+
+        Raises:
+            InputError: It has another form.
+        """
+        index, _, count = self.part.partition("/")
+        if index.isdecimal() and count.isdecimal() and int(index) < int(count):
+            return int(index), int(count)
+        raise InputError("--part is not understood", value=self.part, limit="i/n with i < n", remedy="correct --part")
+
+    def answer_options(self) -> dict[str, Any]:
+        """Returns the options that change rows, as they are compared when a run is continued."""
+        names = ("format", "precision", "group_by", "k", "taxa", "coverage", "coverage_kind", "min_score")
+        return {name: getattr(self, name) for name in names}

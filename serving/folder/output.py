@@ -1,0 +1,167 @@
+"""The folder or bucket of the results. A file is there completely or not at all."""
+
+import io
+import os
+import shutil
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+import fsspec
+
+from models.errors import DataError
+
+_UNFINISHED: Final = ".part"
+
+
+class Output(Protocol):
+    """Where results are written."""
+
+    def names(self, folder: str) -> list[str]:
+        """Returns the names of the files in a folder, sorted; none if there is no such folder."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """Returns the content of a file, or None if it does not exist."""
+        ...
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Writes a file if none has that name; returns whether it did. Of several writers one succeeds."""
+        ...
+
+    def replace(self, name: str, content: BinaryIO) -> None:
+        """Writes a file, which may exist."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Removes a file, which may not exist."""
+        ...
+
+
+class OutputFolder:
+    """A folder of this machine, or of a disk that several machines share.
+
+    Args:
+        root: The folder; it is created.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+
+    def names(self, folder: str) -> list[str]:
+        """See `Output.names`."""
+        with suppress(FileNotFoundError):
+            names = (path.name for path in (self.root / folder).iterdir())
+            return sorted(name for name in names if not name.endswith(_UNFINISHED))
+        return []
+
+    def read(self, name: str) -> bytes | None:
+        """See `Output.read`."""
+        with suppress(FileNotFoundError):
+            return (self.root / name).read_bytes()
+        return None
+
+    def create(self, name: str, content: bytes) -> bool:
+        """See `Output.create`."""
+        temporary = self._write(name, io.BytesIO(content))
+        try:
+            os.link(temporary, self.root / name)  # unlike a rename, it fails if the name is taken
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        self._sync(name)
+        return True
+
+    def replace(self, name: str, content: BinaryIO) -> None:
+        """See `Output.replace`."""
+        self._write(name, content).replace(self.root / name)
+        self._sync(name)
+
+    def remove(self, name: str) -> None:
+        """See `Output.remove`."""
+        (self.root / name).unlink(missing_ok=True)
+
+    def _write(self, name: str, content: BinaryIO) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")
+        try:
+            with temporary.open("wb") as stream:
+                shutil.copyfileobj(content, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        return temporary
+
+    def _sync(self, name: str) -> None:
+        """Writes the folder to the disk, without which a power failure may undo a link or a rename."""
+        descriptor = os.open((self.root / name).parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class OutputBucket:
+    """An object store: objects are complete or absent, and S3 refuses a conditional write if the name is taken.
+
+    Args:
+        url: Its address, such as s3://bucket/results.
+
+    Raises:
+        DataError: The package for this kind of address is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise DataError(
+                "this kind of address cannot be opened", value=url, limit=str(error), remedy="install the package"
+            ) from error
+
+    def names(self, folder: str) -> list[str]:
+        """See `Output.names`."""
+        with suppress(FileNotFoundError):
+            found: list[str] = self._files.ls(f"{self._root}/{folder}", detail=False, refresh=True)
+            return sorted(path.rpartition("/")[2] for path in found if not path.endswith("/"))
+        return []
+
+    def read(self, name: str) -> bytes | None:
+        """See `Output.read`."""
+        with suppress(FileNotFoundError):
+            data: Any = self._files.cat_file(f"{self._root}/{name}")
+            return bytes(data)
+        return None
+
+    def create(self, name: str, content: bytes) -> bool:
+        """See `Output.create`."""
+        try:
+            self._files.pipe_file(f"{self._root}/{name}", content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def replace(self, name: str, content: BinaryIO) -> None:
+        """See `Output.replace`."""
+        with self._files.open(f"{self._root}/{name}", "wb") as stream:
+            shutil.copyfileobj(content, stream)
+
+    def remove(self, name: str) -> None:
+        """See `Output.remove`."""
+        with suppress(FileNotFoundError):
+            self._files.rm_file(f"{self._root}/{name}")
+
+
+def open_output(address: str) -> Output:
+    """Opens a folder for results, or a bucket if the address has a scheme such as s3://.
+
+    Raises:
+        DataError: The package for this kind of address is not installed.
+    """
+    return OutputBucket(address) if "://" in address else OutputFolder(Path(address))

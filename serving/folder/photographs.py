@@ -1,0 +1,245 @@
+"""The photographs to identify: found in a folder or a bucket, or named by a list."""
+
+import csv
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Protocol
+
+import fsspec
+import msgspec
+
+from models.errors import DataError
+
+SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif"})
+"""Names that end so are taken for photographs; what the file really is, its bytes decide."""
+PATH_COLUMN: Final = "path"
+"""The column of a list that names the file."""
+
+
+class Photograph(msgspec.Struct, frozen=True):
+    """A file to identify."""
+
+    path: str
+    """Path in the folder or bucket, with "/" between its parts; of a list, as the list has it."""
+    num_bytes: int
+    """Size of the file; -1 if it does not exist."""
+    version: str
+    """Changes with its content: its time of change, the store's own tag, or the hash of its bytes; "" if unknown."""
+    columns: Mapping[str, str] = {}
+    """Its other columns in the list."""
+
+
+class Store(Protocol):
+    """Where the photographs are."""
+
+    def find(self, *, recursive: bool) -> Iterator[Photograph]:
+        """Yields the photographs; hidden files and folders are left out.
+
+        Raises:
+            DataError: The folder or bucket does not exist.
+        """
+        ...
+
+    def look_up(self, path: str) -> Photograph:
+        """Returns one photograph; its size is -1 if it does not exist."""
+        ...
+
+    def read(self, path: str, num_bytes: int) -> bytes:
+        """Returns at most the first `num_bytes` bytes of a photograph.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        ...
+
+    def snapshot(self) -> Mapping[str, int] | None:
+        """Returns what would be another if files were added or removed since `find`; None if that is not known."""
+        ...
+
+    def is_unchanged(self, snapshot: Mapping[str, int]) -> bool:
+        """Returns whether no file was added or removed since a snapshot, without looking at each file."""
+        ...
+
+
+class LocalFolder:
+    """A folder of this machine.
+
+    Args:
+        root: The folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._changed_ns: dict[str, int] = {}
+
+    def find(self, *, recursive: bool) -> Iterator[Photograph]:
+        """See `Store.find`. Links to files are followed, links to folders are not: they may lead in a circle."""
+        if not self.root.is_dir():
+            raise DataError("the folder of photographs does not exist", value=self.root, remedy="correct the path")
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            self._changed_ns[folder] = _changed_ns(self.root / folder)  # before its files are listed
+            for entry in sorted(_entries(self.root / folder), key=lambda entry: entry.name):
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders += [path] if recursive else []
+                elif has_photograph_name(entry.name):
+                    yield _photograph(path, entry.path)
+
+    def look_up(self, path: str) -> Photograph:
+        """See `Store.look_up`."""
+        return _photograph(path, str(self.root / path))
+
+    def read(self, path: str, num_bytes: int) -> bytes:
+        """See `Store.read`."""
+        with (self.root / path).open("rb") as stream:
+            return stream.read(num_bytes)
+
+    def snapshot(self) -> Mapping[str, int] | None:
+        """See `Store.snapshot`: the time of change of each folder."""
+        return self._changed_ns or None
+
+    def is_unchanged(self, snapshot: Mapping[str, int]) -> bool:
+        """See `Store.is_unchanged`."""
+        return all(_changed_ns(self.root / folder) == changed for folder, changed in snapshot.items())
+
+
+class Bucket:
+    """An object store, or anything else that fsspec opens: "s3://bucket/photographs".
+
+    Args:
+        url: Its address.
+
+    Raises:
+        DataError: The package for this kind of address is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise DataError(
+                "this kind of address cannot be opened", value=url, limit=str(error), remedy="install the package"
+            ) from error
+
+    def find(self, *, recursive: bool) -> Iterator[Photograph]:
+        """See `Store.find`."""
+        found: Mapping[str, Mapping[str, Any]] = self._files.find(
+            self._root, maxdepth=None if recursive else 1, detail=True
+        )
+        for name, facts in sorted(found.items()):
+            path = name.removeprefix(self._root).lstrip("/")
+            hidden = any(part.startswith(".") for part in PurePosixPath(path).parts)
+            if has_photograph_name(path) and not hidden:
+                yield _remote(path, facts)
+
+    def look_up(self, path: str) -> Photograph:
+        """See `Store.look_up`."""
+        try:
+            return _remote(path, self._files.info(f"{self._root}/{path}"))
+        except FileNotFoundError:
+            return Photograph(path, -1, "")
+
+    def read(self, path: str, num_bytes: int) -> bytes:
+        """See `Store.read`."""
+        data: bytes = self._files.cat_file(f"{self._root}/{path}", start=0, end=num_bytes)
+        return data
+
+    def snapshot(self) -> Mapping[str, int] | None:
+        """See `Store.snapshot`: never known."""
+        return None
+
+    def is_unchanged(self, snapshot: Mapping[str, int]) -> bool:  # noqa: ARG002
+        """See `Store.is_unchanged`."""
+        return False
+
+
+def open_store(address: str) -> Store:
+    """Opens a folder, or a bucket if the address has a scheme such as s3://.
+
+    Raises:
+        DataError: The package for this kind of address is not installed.
+    """
+    return Bucket(address) if "://" in address else LocalFolder(Path(address))
+
+
+def with_content_hash(photograph: Photograph, store: Store) -> Photograph:
+    """Reads a photograph, and returns it with the hash of its bytes as its version; unchanged if it cannot be read."""
+    try:
+        data = store.read(photograph.path, photograph.num_bytes)
+    except OSError:
+        return photograph
+    return msgspec.structs.replace(photograph, version=f"sha256:{hashlib.sha256(data).hexdigest()}")
+
+
+def has_photograph_name(name: str) -> bool:
+    """Returns whether a file name ends as those of photographs do."""
+    return PurePosixPath(name).suffix.lower() in SUFFIXES
+
+
+def read_list(path: Path, store: Store) -> Iterator[Photograph]:
+    """Yields the photographs of a list: a CSV file with a column `path`, or a text file with one path a line.
+
+    Raises:
+        DataError: The file cannot be read, has no such column, or a row has no path.
+    """
+    for number, row in enumerate(_rows(path), start=2):
+        name = row.get(PATH_COLUMN)
+        if not name:
+            raise DataError(f"line {number} of {path} names no file", limit=f"a column {PATH_COLUMN}")
+        found = store.look_up(name)
+        yield msgspec.structs.replace(found, columns={key: row[key] or "" for key in row if key != PATH_COLUMN})
+
+
+def _rows(path: Path) -> Sequence[Mapping[str, str]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"the list {path} cannot be read", value=error, limit="a CSV file in UTF-8", remedy="correct the path"
+        ) from error
+    lines = text.splitlines()
+    header = next(csv.reader(lines[:1]), [])
+    if PATH_COLUMN in header:
+        return [{key: row[key] for key in header} for row in csv.DictReader(lines)]
+    if len(header) > 1:
+        raise DataError(
+            f"the list {path} has no column {PATH_COLUMN}",
+            value=", ".join(header)[:200],
+            limit=f"a CSV file with a column {PATH_COLUMN}",
+            remedy="name the column of the files so",
+        )
+    return [{PATH_COLUMN: line.strip()} for line in lines if line.strip()]
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise DataError("a folder cannot be read", value=error, remedy="make it readable, or move it away") from error
+
+
+def _changed_ns(folder: Path) -> int:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return -1
+
+
+def _photograph(path: str, file: str) -> Photograph:
+    try:
+        facts = Path(file).stat()
+    except OSError:  # a link to nowhere, or removed meanwhile: its row will say so
+        return Photograph(path, -1, "")
+    return Photograph(path, facts.st_size, str(facts.st_mtime_ns))
+
+
+def _remote(path: str, facts: Mapping[str, Any]) -> Photograph:
+    version = facts.get("ETag") or facts.get("etag") or facts.get("LastModified") or facts.get("mtime") or ""
+    return Photograph(path, int(facts.get("size") or 0), str(version))

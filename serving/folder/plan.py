@@ -1,0 +1,99 @@
+"""The plan of a run: which plants are in which part. A part is written completely or not at all."""
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from serving.folder.output import Output
+from serving.folder.photographs import Photograph
+from serving.folder.plants import Plant
+
+_FOLDER: Final = "plans"
+_SCHEMA: Final = pa.schema(
+    {"part": pa.int32(), "plant": pa.string(), "path": pa.string(), "num_bytes": pa.int64(), "version": pa.string(),
+     "columns": pa.string()}
+)  # fmt: skip
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Plants whose rows are written together."""
+
+    number: int
+    plants: tuple[Plant, ...]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """All parts, in the order of their numbers. A plant in a later part replaces the same plant in an earlier one."""
+
+    parts: tuple[Part, ...]
+
+    def latest_part(self) -> dict[str, int]:
+        """Returns for each plant the part with its current row."""
+        return {plant.name: part.number for part in self.parts for plant in part.plants}
+
+    def changed(self, plants: Iterable[Plant]) -> list[Plant]:
+        """Returns the plants that are new, or whose photographs changed since they were planned."""
+        planned: Mapping[str, tuple[Photograph, ...]] = {
+            plant.name: plant.photographs for part in self.parts for plant in part.plants
+        }
+        return [plant for plant in plants if planned.get(plant.name) != plant.photographs]
+
+
+def read_plan(output: Output) -> Plan:
+    """Reads what former runs planned; no parts if there was none."""
+    parts: list[Part] = []
+    for name in output.names(_FOLDER):
+        content = output.read(f"{_FOLDER}/{name}")
+        assert content is not None, name
+        parts += _decode(pq.read_table(io.BytesIO(content)))
+    return Plan(tuple(parts))
+
+
+def extend_plan(output: Output, plan: Plan, plants: Sequence[Plant], part_rows: int) -> Plan:
+    """Plans more plants. If another process plans at the same time, the plan of the first one counts.
+
+    Args:
+        output: Where the plan is written.
+        plan: What is planned already.
+        plants: The plants to add.
+        part_rows: Number of plants in a part.
+
+    Returns:
+        The plan with the new parts.
+    """
+    if not plants:
+        return plan
+    first = len(plan.parts)
+    new = [
+        Part(first + index, tuple(plants[at : at + part_rows]))
+        for index, at in enumerate(range(0, len(plants), part_rows))
+    ]
+    name = f"{_FOLDER}/plan-{len(output.names(_FOLDER)):04d}.parquet"
+    created = output.create(name, _encode(new))
+    return Plan((*plan.parts, *new)) if created else read_plan(output)
+
+
+def _encode(parts: Sequence[Part]) -> bytes:
+    rows = [
+        (part.number, plant.name, each.path, each.num_bytes, each.version, msgspec.json.encode(each.columns).decode())
+        for part in parts
+        for plant in part.plants
+        for each in plant.photographs
+    ]
+    columns = [list(values) for values in zip(*rows, strict=True)]
+    stream = io.BytesIO()
+    pq.write_table(pa.table(columns, schema=_SCHEMA), stream, compression="zstd")
+    return stream.getvalue()
+
+
+def _decode(table: pa.Table) -> Iterator[Part]:
+    plants: dict[int, dict[str, list[Photograph]]] = {}
+    for part, plant, path, num_bytes, version, columns in zip(*(column.to_pylist() for column in table), strict=True):
+        photograph = Photograph(path, num_bytes, version, msgspec.json.decode(columns) if columns != "{}" else {})
+        plants.setdefault(part, {}).setdefault(plant, []).append(photograph)
+    for number, members in plants.items():
+        yield Part(number, tuple(Plant(name, tuple(found)) for name, found in members.items()))

@@ -1,0 +1,126 @@
+"""A row of the result: the answer about one plant, or why there is none."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from models.answer import PlantAnswer
+from models.bundle import Bundle
+from models.errors import BotanifyError
+from models.verdict import Verdict, comparison
+from serving.folder.capture import Capture
+from serving.folder.plants import Plant
+
+Row = dict[str, Any]
+"""Column -> value."""
+COLUMNS: Final[dict[str, type]] = {
+    "path": str, "group": str, "num_photographs": int, "num_failed": int, "status": str, "error_code": str,
+    "error": str, "verdict_rank": str, "verdict_name": str, "taxon_id": str, "verdict_score": float, "reason": str,
+    "plant_score": float, "candidates": list, "width": int, "height": int, "taken_at": str, "latitude": float,
+    "longitude": float, "bundle_name": str, "bundle_version": str, "label_hash": str,
+}  # fmt: skip
+"""The columns but the names and scores, which depend on how many were asked for, and the type of each."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a photograph says about itself."""
+
+    width: int
+    """Width of the upright original, px."""
+    height: int
+    """Height of the upright original, px."""
+    capture: Capture
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a photograph has no answer."""
+
+    code: str
+    message: str
+
+    @classmethod
+    def of(cls, error: BotanifyError | OSError) -> "Failure":
+        """Describes an error in one line."""
+        code = error.code if isinstance(error, BotanifyError) else "unreadable_file"
+        return cls(code, " ".join(str(error).split())[:300])
+
+
+def columns(top_k: int, extra: Sequence[str] = ()) -> dict[str, type]:
+    """Returns all columns of a result with their types, in their order.
+
+    Args:
+        top_k: Number of names and scores.
+        extra: Columns of the list that are copied.
+    """
+    found = dict(COLUMNS)
+    for position in range(1, top_k + 1):
+        found |= {f"name_{position}": str, f"score_{position}": float}
+    return found | {f"list_{name}": str for name in extra}
+
+
+def answered(
+    plant: Plant,
+    answer: PlantAnswer,
+    seen: Sequence[Seen],
+    failures: Sequence[Failure],
+    min_score: float | None = None,
+) -> Row:
+    """Returns the row of a plant that has an answer; of several photographs some may have failed.
+
+    Args:
+        plant: The plant.
+        answer: The answer.
+        seen: What each readable photograph says about itself.
+        failures: Why each of the others failed.
+        min_score: A name with a lower score is withheld.
+    """
+    verdict, best = _withheld(answer.verdict, min_score), answer.taxa[0]
+    row: Row = {
+        "status": "ok",
+        "verdict_rank": verdict.rank,
+        "verdict_name": verdict.name,
+        "taxon_id": best.taxon.taxon_id if verdict.rank == "species" else None,
+        "verdict_score": verdict.score,
+        "reason": verdict.reason,
+        "plant_score": answer.plant_score,
+        "width": seen[0].width,
+        "height": seen[0].height,
+        **msgspec.structs.asdict(seen[0].capture),
+    }
+    if answer.candidates is not None:
+        row["candidates"] = [ranked.taxon.scientific_name for ranked in answer.candidates.taxa]
+    for position, ranked in enumerate(answer.taxa, start=1):
+        row |= {f"name_{position}": ranked.taxon.scientific_name, f"score_{position}": ranked.score}
+    return _of_plant(plant, failures) | row
+
+
+def failed(plant: Plant, failures: Sequence[Failure]) -> Row:
+    """Returns the row of a plant none of whose photographs gave an answer."""
+    return _of_plant(plant, failures) | {"status": "failed"}
+
+
+def of_bundle(bundle: Bundle) -> Row:
+    """Returns the columns that say which model answered."""
+    record = bundle.record
+    return {"bundle_name": record.name, "bundle_version": record.version, "label_hash": record.label_hash}
+
+
+def _withheld(verdict: Verdict, min_score: float | None) -> Verdict:
+    if min_score is None or verdict.name is None or verdict.score >= min_score:
+        return verdict
+    reason = f"{verdict.rank} {verdict.name} {comparison(verdict.score, min_score)}, the least score asked for."
+    return Verdict("uncertain", None, verdict.score, reason)
+
+
+def _of_plant(plant: Plant, failures: Sequence[Failure]) -> Row:
+    first = failures[0] if failures else Failure("", "")
+    return {
+        "path": plant.photographs[0].path,
+        "group": plant.name,
+        "num_photographs": len(plant.photographs),
+        "num_failed": len(failures),
+        "error_code": first.code or None,
+        "error": first.message or None,
+        **{f"list_{name}": value for name, value in plant.photographs[0].columns.items()},
+    }

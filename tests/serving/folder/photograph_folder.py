@@ -1,0 +1,32 @@
+"""A folder of drawn photographs, and the rows of a run."""
+
+import pyarrow.parquet as pq
+
+from serving.folder.command import IdentifyFolder
+from serving.folder.run import run
+from tests.serving.tiny import BLUE, GREEN, RED, InProcessDecoder, jpeg
+
+NAMES = {RED: "Rosa canina", GREEN: "Bellis perennis", BLUE: "Crocus"}
+
+
+def draw_photographs(folder, colors):
+    """Writes a photograph for each path, in the color of a plant that the tiny bundle knows."""
+    for path, color in colors.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(jpeg(color))
+    return folder
+
+
+def identify(photographs, out, bundle, **flags):
+    """Runs the program in this process; returns its exit code."""
+    command = IdentifyFolder(photographs=str(photographs), out=str(out), bundle=bundle, **flags)
+    return run(command, InProcessDecoder())
+
+
+def rows_of(out):
+    """Returns the rows of a table by the name of their plant."""
+    rows = pq.read_table(out / "results.parquet").to_pylist()
+    by_name = {row["group"]: row for row in rows}
+    assert len(by_name) == len(rows), "a plant has two rows"
+    return by_name

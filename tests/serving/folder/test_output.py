@@ -1,0 +1,60 @@
+"""A file of the results is there completely or not at all, on a disk and in a bucket."""
+
+import io
+import threading
+import uuid
+
+import pytest
+
+from serving.folder.output import OutputFolder, open_output
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def output(request, tmp_path):
+    return open_output(str(tmp_path / "out") if request.param == "folder" else f"memory://{uuid.uuid4().hex}")
+
+
+def test_files_are_created_once_and_replaced(output):
+    assert output.read("parts/a") is None
+    assert output.names("parts") == []
+    assert output.create("parts/a", b"first")
+    assert not output.create("parts/a", b"second")
+    assert output.read("parts/a") == b"first"
+    output.replace("parts/a", io.BytesIO(b"third"))
+    assert output.read("parts/a") == b"third"
+    assert output.names("parts") == ["a"]
+    output.remove("parts/a")
+    output.remove("parts/a")
+    assert output.names("parts") == []
+
+
+def test_of_several_writers_one_succeeds(tmp_path):
+    output, created = OutputFolder(tmp_path), []
+    barrier = threading.Barrier(8)
+
+    def write(number):
+        barrier.wait()
+        if output.create("part", bytes([number]) * 100_000):
+            created.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(created) == 1
+    assert output.read("part") == bytes(created) * 100_000
+    assert [path.name for path in tmp_path.iterdir()] == ["part"]
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    output = OutputFolder(tmp_path)
+    output.create("part", b"old")
+
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("serving.folder.output.os.fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        output.replace("part", io.BytesIO(b"new"))
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]

@@ -1,0 +1,79 @@
+"""Photographs are found in folders, buckets and lists."""
+
+import uuid
+
+import fsspec
+import pytest
+
+from models.errors import DataError
+from serving.folder.photographs import LocalFolder, open_store, read_list
+
+PATHS = ["a.jpg", "deep/b.PNG", "deep/er/c.heic"]
+LEFT_OUT = [".hidden.jpg", ".folder/d.jpg", "notes.txt"]
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def store(request, tmp_path):
+    if request.param == "folder":
+        for path in PATHS + LEFT_OUT:
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_bytes(b"12345")
+        return open_store(str(tmp_path))
+    bucket = f"memory://{uuid.uuid4().hex}"
+    for path in PATHS + LEFT_OUT:
+        fsspec.filesystem("memory").pipe_file(f"{bucket}/{path}", b"12345")
+    return open_store(bucket)
+
+
+def test_photographs_are_found_by_their_names(store):
+    assert sorted(found.path for found in store.find(recursive=True)) == PATHS
+    assert [found.path for found in store.find(recursive=False)] == ["a.jpg"]
+    assert {found.num_bytes for found in store.find(recursive=True)} == {5}
+
+
+def test_no_more_is_read_than_asked_for(store):
+    assert store.read("deep/b.PNG", 3) == b"123"
+    assert store.look_up("deep/b.PNG").num_bytes == 5
+    assert store.look_up("gone.jpg").num_bytes == -1
+
+
+def test_an_added_or_removed_file_is_noticed_by_the_time_of_its_folder(tmp_path):
+    (tmp_path / "deep").mkdir()
+    store = LocalFolder(tmp_path)
+    assert list(store.find(recursive=True)) == []
+    snapshot = store.snapshot()
+    assert LocalFolder(tmp_path).is_unchanged(snapshot)
+    (tmp_path / "deep" / "a.jpg").write_bytes(b"")
+    assert not LocalFolder(tmp_path).is_unchanged(snapshot)
+
+
+def test_links_to_folders_are_not_followed(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"")
+    (tmp_path / "circle").symlink_to(tmp_path)
+    assert [found.path for found in LocalFolder(tmp_path).find(recursive=True)] == ["a.jpg"]
+
+
+def test_a_missing_folder_is_one_error(tmp_path):
+    with pytest.raises(DataError, match="does not exist"):
+        list(LocalFolder(tmp_path / "gone").find(recursive=True))
+    with pytest.raises(DataError, match="cannot be opened"):
+        open_store("nothing://there")
+
+
+@pytest.mark.parametrize("text", ["a.jpg\ngone.jpg\n", "\ufeffpath,bed\na.jpg,1\ngone.jpg,\n"])
+def test_lists(tmp_path, text):
+    (tmp_path / "a.jpg").write_bytes(b"1")
+    (tmp_path / "list").write_text(text, encoding="utf-8")
+    found = list(read_list(tmp_path / "list", LocalFolder(tmp_path)))
+    assert [(each.path, each.num_bytes) for each in found] == [("a.jpg", 1), ("gone.jpg", -1)]
+    assert found[0].columns == ({"bed": "1"} if "bed" in text else {})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"file,bed\na.jpg,1\n", "no column path"), (b"path,bed\n,1\n", "line 2"), (b"\xff\xfe\xff", "cannot be read")],
+)
+def test_wrong_lists_are_one_error(tmp_path, content, message):
+    (tmp_path / "list").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        list(read_list(tmp_path / "list", LocalFolder(tmp_path)))

@@ -1,0 +1,179 @@
+"""A run: every photograph has one row, whatever happens, and the same command continues."""
+
+import csv
+import json
+import os
+
+import msgspec
+import pytest
+
+from models.errors import InputError
+from serving.folder.run import Outcome
+from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
+from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, seal_tiny_bundle, tables
+
+COLORS = {"a.jpg": RED, "b.jpg": GREEN, "c.jpg": RED, "deep/d.jpg": BLUE, "deep/e.jpg": GREEN}
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    return draw_photographs(tmp_path / "photographs", COLORS)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+def parts(out):
+    return {path.name: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
+
+
+def test_every_photograph_has_a_row_with_its_answer(photographs, out, bundle_folder):
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    rows = rows_of(out)
+    assert list(rows) == list(COLORS)
+    row = rows["b.jpg"]
+    assert row["verdict_name"] == row["name_1"] == "Bellis perennis"
+    assert (row["taxon_id"], row["verdict_rank"], row["status"]) == ("bellis-perennis", "species", "ok")
+    assert (row["width"], row["height"], row["bundle_name"]) == (64, 48, "tiny")
+    assert row["score_1"] >= row["score_2"] >= row["score_5"]
+
+
+def test_a_file_that_is_no_photograph_is_a_row_and_not_the_end(photographs, out, bundle_folder):
+    (photographs / "a.jpg").write_bytes(b"nothing")
+    (photographs / "b.jpg").unlink()
+    (photographs / "b.jpg").symlink_to("nowhere")
+    (photographs / "c.jpg").write_bytes(jpeg(RED)[:200])
+    assert identify(photographs, out, bundle_folder) == Outcome.SOME_FAILED
+    rows = rows_of(out)
+    codes = [rows[name]["error_code"] for name in ("a.jpg", "b.jpg", "c.jpg")]
+    assert codes == ["unsupported_format", "bad_data", "unreadable_image"]
+    assert rows["deep/d.jpg"]["status"] == "ok"
+    assert json.loads((out / "run.json").read_bytes())["counts"] == {"ok": 2, "failed": 3}
+
+
+def test_the_same_command_does_nothing_again(photographs, out, bundle_folder):
+    identify(photographs, out, bundle_folder, part_rows=2)
+    before = parts(out)
+    assert len(before) == 3
+    assert identify(photographs, out, bundle_folder, part_rows=2) == Outcome.COMPLETE
+    assert parts(out) == before
+
+
+def test_missing_parts_are_written_and_others_left_alone(photographs, out, bundle_folder):
+    identify(photographs, out, bundle_folder, part_rows=2)
+    before, table = parts(out), rows_of(out)
+    (out / "parts" / "part-000001.parquet").unlink()
+    record = (out / "run.json").read_bytes()
+    (out / "run.json").write_bytes(record.replace(b'"is_complete": true', b'"is_complete": false'))
+    assert identify(photographs, out, bundle_folder, part_rows=2) == Outcome.COMPLETE
+    after = parts(out)
+    assert after["part-000000.parquet"] == before["part-000000.parquet"]
+    assert rows_of(out) == table
+
+
+def test_new_and_changed_photographs_are_answered(photographs, out, bundle_folder):
+    identify(photographs, out, bundle_folder)
+    draw_photographs(photographs, {"new.jpg": BLUE})
+    (photographs / "a.jpg").write_bytes(jpeg(GREEN))
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    rows = rows_of(out)
+    assert len(rows) == 6
+    assert rows["a.jpg"]["name_1"] == "Bellis perennis"
+    assert len(parts(out)) == 2
+
+
+def test_by_hash_a_touched_file_is_not_answered_again(photographs, out, bundle_folder):
+    identify(photographs, out, bundle_folder, by_hash=True)
+    os.utime(photographs / "a.jpg", (1, 1))
+    identify(photographs, out, bundle_folder, by_hash=True)
+    assert len(parts(out)) == 1
+
+
+def test_failed_photographs_are_tried_again_if_asked(photographs, out, bundle_folder):
+    content, times = (photographs / "a.jpg").read_bytes(), (photographs / "a.jpg").stat()
+    (photographs / "a.jpg").write_bytes(bytes(len(content)))
+    os.utime(photographs / "a.jpg", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert identify(photographs, out, bundle_folder) == Outcome.SOME_FAILED
+    (photographs / "a.jpg").write_bytes(content)
+    os.utime(photographs / "a.jpg", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert identify(photographs, out, bundle_folder) == Outcome.SOME_FAILED
+    assert identify(photographs, out, bundle_folder, retry_failed=True) == Outcome.COMPLETE
+    assert {row["status"] for row in rows_of(out).values()} == {"ok"}
+
+
+def test_other_options_and_bundles_cannot_continue(photographs, out, bundle_folder, tmp_path):
+    identify(photographs, out, bundle_folder)
+    with pytest.raises(InputError, match=r"changed: k\b.*--restart"):
+        identify(photographs, out, bundle_folder, k=2)
+    other = seal_tiny_bundle(tmp_path / "other", tmp_path, version="0.0.2").folder
+    with pytest.raises(InputError, match=r"bundle \(tiny 0.0.1 before\)"):
+        identify(photographs, out, other)
+    assert len(rows_of(out)) == 5
+    assert identify(photographs, out, bundle_folder, k=2, restart=True) == Outcome.COMPLETE
+    assert "name_3" not in next(iter(rows_of(out).values()))
+
+
+def test_photographs_of_a_folder_can_be_one_plant(photographs, out, bundle_folder):
+    draw_photographs(photographs, {"deep/f.jpg": GREEN})
+    (photographs / "deep" / "g.jpg").write_bytes(b"nothing")
+    assert identify(photographs, out, bundle_folder, group_by="folder") == Outcome.COMPLETE
+    row = rows_of(out)["deep"]
+    assert (row["num_photographs"], row["num_failed"], row["status"]) == (4, 1, "ok")
+    assert row["name_1"] == "Bellis perennis"
+
+
+def test_shares_of_several_machines_make_one_table(photographs, out, bundle_folder):
+    flags = {"part_rows": 2, "bundle": bundle_folder}
+    assert identify(photographs, out, part="1/2", **flags) == Outcome.COMPLETE
+    assert not (out / "results.parquet").exists()
+    assert identify(photographs, out, part="0/2", **flags) == Outcome.COMPLETE
+    assert len(rows_of(out)) == 5
+
+
+def test_a_broken_disk_ends_the_run_early(tmp_path, out, bundle_folder):
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    for number in range(300):
+        (folder / f"{number:03d}.jpg").write_bytes(b"nothing")
+    code = identify(folder, out, bundle_folder, part_rows=50, max_failure_rate=0.1)
+    assert code == Outcome.TOO_MANY_FAILED
+    assert 2 <= len(parts(out)) < 6
+
+
+def test_list_names_the_photographs_and_its_columns_are_copied(photographs, out, bundle_folder, tmp_path):
+    rows = [("path", "place", "bed"), ("a.jpg", "north", "1"), ("c.jpg", "north", "1"), ("gone.jpg", "south", "2")]
+    with (tmp_path / "list.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+    code = identify(photographs, out, bundle_folder, list=tmp_path / "list.csv", group_by="column:bed")
+    assert code == Outcome.SOME_FAILED
+    table = rows_of(out)
+    assert (table["1"]["list_place"], table["1"]["num_photographs"]) == ("north", 2)
+    assert (table["2"]["status"], table["2"]["error_code"]) == ("failed", "bad_data")
+
+
+@pytest.mark.parametrize("table_format", ["csv", "jsonl"])
+def test_other_formats_hold_the_same_rows(photographs, out, tmp_path, bundle_folder, table_format):
+    identify(photographs, tmp_path / "parquet", bundle_folder)
+    identify(photographs, out, bundle_folder, format=table_format)
+    text = (out / f"results.{table_format}").read_text()
+    expected = rows_of(tmp_path / "parquet")
+    if table_format == "jsonl":
+        assert {row["group"]: row for row in map(msgspec.json.decode, text.splitlines())} == expected
+    else:
+        for row in csv.DictReader(text.splitlines()):
+            assert row["verdict_name"] == expected[row["group"]]["verdict_name"]
+            assert float(row["score_1"]) == expected[row["group"]]["score_1"]
+
+
+def test_candidates_taxa_and_least_score(photographs, out, tmp_path):
+    bundle = seal_tiny_bundle(tmp_path / "with_tables", tmp_path, calibration=tables()).folder
+    (photographs / "white.jpg").write_bytes(jpeg(WHITE))
+    identify(photographs, out, bundle, coverage=0.9, taxa=("Rosa",), min_score=0.999)
+    rows = rows_of(out)
+    assert rows["white.jpg"]["verdict_rank"] == "not_a_plant"
+    assert 0 <= rows["white.jpg"]["plant_score"] <= 1
+    assert set(rows["a.jpg"]["candidates"]) <= {"Rosa canina", "Rosa rugosa"}
+    assert rows["a.jpg"]["verdict_name"] is None
+    assert rows["a.jpg"]["name_1"].startswith("Rosa")

@@ -1,0 +1,91 @@
+"""The program in a process of its own: signals and kills lose no row and write none twice."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from serving.folder.run import Outcome
+from tests.serving.folder.photograph_folder import draw_photographs, rows_of
+from tests.serving.program import ENVIRONMENT, ROOT
+from tests.serving.tiny import BLUE, GREEN, RED
+
+NUM_PHOTOGRAPHS = 60
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    return draw_many(tmp_path_factory.mktemp("photographs"), NUM_PHOTOGRAPHS)
+
+
+def draw_many(folder, number):
+    return draw_photographs(folder, {f"{index:04d}.jpg": (RED, GREEN, BLUE)[index % 3] for index in range(number)})
+
+
+def start(photographs, out, bundle, *flags):
+    command = [sys.executable, "-m", "serving.identify_folder", photographs, "--out", out, "--bundle", bundle, *flags]
+    return subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    _, said = process.communicate(timeout=300)
+    return process.returncode, said
+
+
+def wait_for_parts(out, number, process):
+    deadline = time.monotonic() + 300
+    while len(list((out / "parts").glob("*"))) < number:
+        if process.poll() is not None:  # it was quicker
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_program_answers_and_says_what_it_did(photographs, tmp_path, bundle_folder):
+    code, said = finish(start(photographs, tmp_path / "out", bundle_folder))
+    assert code == Outcome.COMPLETE, said
+    assert said.splitlines()[-1] == f"60 rows, 0 failed: {tmp_path / 'out'}/results.parquet"
+    assert len(rows_of(tmp_path / "out")) == NUM_PHOTOGRAPHS
+
+
+def test_wrong_input_is_one_line(tmp_path, bundle_folder):
+    code, said = finish(start(tmp_path / "gone", tmp_path / "out", bundle_folder))
+    assert code == 1
+    assert len(said.splitlines()) == 1
+    assert "does not exist" in said
+
+
+def test_a_signal_ends_the_run_and_the_same_command_continues(photographs, tmp_path, bundle_folder):
+    out = tmp_path / "out"
+    process = start(photographs, out, bundle_folder, "--part-rows", "4")
+    wait_for_parts(out, 1, process)
+    process.send_signal(signal.SIGTERM)
+    code, said = finish(process)
+    assert (code, said.splitlines()[-1]) in (
+        (Outcome.INTERRUPTED, "interrupted; the same command continues"),
+        (Outcome.COMPLETE, f"60 rows, 0 failed: {out}/results.parquet"),
+    )
+    assert finish(start(photographs, out, bundle_folder, "--part-rows", "4"))[0] == Outcome.COMPLETE
+    assert len(rows_of(out)) == NUM_PHOTOGRAPHS
+
+
+@pytest.mark.parametrize("num_kills", [2, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_kills_lose_no_row_and_write_none_twice(tmp_path, bundle_folder, num_kills):
+    num_photographs, chance, written = 20 * num_kills, random.Random(0), {}
+    out, photographs = tmp_path / "out", draw_many(tmp_path / "photographs", num_photographs)
+    for _ in range(num_kills):
+        process = start(photographs, out, bundle_folder, "--part-rows", "1")
+        if chance.random() < 0.5:
+            time.sleep(chance.uniform(0, 3))  # at any moment of the start
+        else:
+            wait_for_parts(out, len(written) + chance.randint(1, 10), process)
+        process.kill()
+        process.communicate()
+        now = {path.name: path.stat().st_mtime_ns for path in out.glob("parts/*.parquet")}
+        assert now.items() >= written.items(), "a part was written twice"
+        written = now
+    assert finish(start(photographs, out, bundle_folder, "--part-rows", "1"))[0] == Outcome.COMPLETE
+    assert len(rows_of(out)) == num_photographs
