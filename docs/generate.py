@@ -35,6 +35,7 @@ PROGRAMS: Final = {
     "python training/release.py": "training.release",
     "python training/benchmark.py": "training.benchmark",
     "python -m serving": "serving.__main__",
+    "python -m serving.identify_folder": "serving.identify_folder",
     "python -m serving.access.keys": "serving.access.keys",
 }
 """How each program is started -> the module whose `main` it runs."""

@@ -5,28 +5,42 @@ python -m serving.identify_folder PHOTOS --out DIR
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import tyro
 
 from models.errors import BotanifyError
-from serving.folder.command import IdentifyFolder
-from serving.folder.run import run
+from models.program import quiet_when_output_closes
 
-EXIT_BAD_INPUT = 1
+EXIT_BAD_INPUT: Final = 1
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the program, and exits with the code of its outcome.
 
     Args:
         arguments: Command line without the program's name; by default that of this process.
     """
     try:
-        outcome = run(tyro.cli(IdentifyFolder, args=arguments, prog="python -m serving.identify_folder"))
+        from serving.folder.command import IdentifyFolder
+        from serving.folder.run import run
+    except ModuleNotFoundError as error:
+        _end(f"the package {error.name} is not installed: run `make serve` once, or install botanify[serve,folders]")
+    try:
+        with quiet_when_output_closes():
+            outcome = run(tyro.cli(IdentifyFolder, args=arguments, prog="python -m serving.identify_folder"))
     except (BotanifyError, OSError) as error:
-        sys.stderr.write(f"botanify: {error}\n")
-        raise SystemExit(EXIT_BAD_INPUT) from None
+        _end(str(error))
     raise SystemExit(outcome)
+
+
+def _end(problem: str) -> NoReturn:
+    sys.stderr.write(f"botanify: {problem}\n")
+    raise SystemExit(EXIT_BAD_INPUT)
 
 
 if __name__ == "__main__":
