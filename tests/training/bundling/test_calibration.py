@@ -1,10 +1,16 @@
+import math
+from unittest import mock
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from models.ranking import output_probabilities, taxon_probabilities
 from models.taxonomy import Output, Taxonomy
 from tests.training.small import make_taxonomy
-from training.bundling.calibration import LEAST, MOST, fit_temperature
+from training.bundling.calibration import LEAST, MOST, fit_temperature, plants_drawn, right_probabilities
+from training.evaluation.plants import picture_weights
 from training.evaluation.reliability import calibration_error
 
 
@@ -70,3 +76,51 @@ def test_the_temperature_stays_within_its_bounds():
     taxonomy, plants = make_taxonomy(2), np.arange(5)
     assert fit_temperature(certain, np.zeros(5, np.int64), taxonomy, plants) == pytest.approx(LEAST, rel=1e-6)
     assert fit_temperature(certain, np.ones(5, np.int64), taxonomy, plants) == pytest.approx(MOST, rel=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 300), st.floats(0.3, 4))
+def test_the_likelihood_of_chunks_is_the_plain_one(num_pictures, values_at_once, temperature):
+    taxonomy = make_taxonomy(7)
+    outputs = tuple(
+        Output(f"{source}:{each.taxon_id}", source, each.taxon_id) for source in "abc" for each in taxonomy.outputs
+    )
+    tripled = Taxonomy(taxonomy_version="test", taxa=taxonomy.taxa, outputs=outputs)
+    random = np.random.default_rng(num_pictures)
+    logits = random.normal(0, 3, (num_pictures, 21)).astype(np.float32)
+    taxa = random.integers(0, 7, num_pictures)
+    with mock.patch("training.evaluation.stored_rows._VALUES_AT_ONCE", values_at_once):
+        found = right_probabilities(logits, taxa, tripled, temperature)
+    plain = taxon_probabilities(output_probabilities(logits, temperature), tripled)[np.arange(num_pictures), taxa]
+    assert found == pytest.approx(plain, rel=1e-14)
+
+
+def test_no_temperature_near_the_fitted_one_is_likelier():
+    logits, labels = planted(1.7, 500)
+    plants, taxonomy = np.arange(500) // 3, make_taxonomy(10)
+
+    def loss(temperature):
+        right = taxon_probabilities(output_probabilities(logits, temperature), taxonomy)[np.arange(500), labels]
+        return -np.average(np.log(right), weights=picture_weights(plants))
+
+    found = fit_temperature(logits, labels, taxonomy, plants)
+    assert all(loss(found * math.exp(step)) > loss(found) for step in (-1e-4, 1e-4))
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.integers(1, 220), st.integers(0, 3))
+def test_plants_are_drawn_whole_and_as_many_as_fit(plants, most, seed):
+    plants = np.array(plants)
+    chosen = plants_drawn(plants, most, seed)
+    assert np.array_equal(chosen, plants_drawn(plants, most, seed))
+    assert len(chosen) <= most or len(np.unique(plants[chosen])) == 1
+    assert np.array_equal(np.flatnonzero(np.isin(plants, plants[chosen])), chosen)
+    if len(chosen) < len(plants):
+        assert len(chosen) + np.bincount(plants).max() > most  # the next plant did not fit in
+
+
+def test_a_sample_of_plants_gives_nearly_the_same_temperature():
+    logits, labels = planted(1.7)
+    plants = np.arange(len(labels)) // 2
+    whole, sampled = (fit_temperature(logits, labels, make_taxonomy(10), plants, most) for most in (20_000, 4000))
+    assert sampled != whole
+    assert sampled == pytest.approx(whole, rel=0.05)
