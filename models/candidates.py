@@ -68,13 +68,26 @@ class ConformalTable(msgspec.Struct, frozen=True, dict=True):
             Values in [0, 1], shape (num_taxa,).
         """
         no_better_BT = np.searchsorted(self.conformity_N, taxa_BT / self.prior_T, side="right")
-        if kind == "marginal":
-            p_values_BT = (no_better_BT + 1) / (len(self.conformity_N) + 1)
-        else:
-            summed = np.concatenate(([0.0], np.cumsum(self.macro_weight_N)))
-            p_values_BT = summed[no_better_BT] + self.macro_weight_N.max()
+        p_values_BT = self._p_values_of(no_better_BT, kind)
         combined_T = p_values_BT[0] if len(p_values_BT) == 1 else 2 * p_values_BT.mean(axis=0)
         return np.asarray(np.minimum(combined_T, 1.0))
+
+    def least_conformity(self, coverage: float, kind: CoverageKind) -> float:
+        """Gives the conformity from which a taxon is in the set of a single picture; infinite if no p-value suffices.
+
+        More conformity never lowers a p-value, so the set of `candidate_set` holds the taxa from here on.
+        """
+        enough = np.flatnonzero(self._p_values_of(np.arange(len(self.conformity_N) + 1), kind) > 1.0 - coverage)
+        if not enough.size:
+            return np.inf
+        return float(self.conformity_N[enough[0] - 1]) if enough[0] else -np.inf
+
+    def _p_values_of(self, no_better: npt.NDArray[np.intp], kind: CoverageKind) -> npt.NDArray[np.float64]:
+        """Gives the p-values of taxa on single pictures, where so many calibration plants conform no better."""
+        if kind == "marginal":
+            return np.asarray((no_better + 1) / (len(self.conformity_N) + 1))
+        summed = np.concatenate(([0.0], np.cumsum(self.macro_weight_N)))
+        return np.asarray(summed[no_better] + self.macro_weight_N.max())
 
 
 def conformal_table(taxa_NT: Floats, labels_N: npt.NDArray[np.intp], prior_T: Floats) -> ConformalTable:
@@ -86,14 +99,19 @@ def conformal_table(taxa_NT: Floats, labels_N: npt.NDArray[np.intp], prior_T: Fl
         labels_N: Position of each plant's taxon.
         prior_T: Share of each taxon among the training pictures, above 0.
     """
-    conformity_N = taxa_NT[np.arange(len(labels_N)), labels_N] / prior_T[labels_N]
+    return conformal_table_of(taxa_NT[np.arange(len(labels_N)), labels_N], labels_N, prior_T)
+
+
+def conformal_table_of(right_N: Floats, labels_N: npt.NDArray[np.intp], prior_T: Floats) -> ConformalTable:
+    """Makes the same table from the probability of each plant's taxon alone."""
+    conformity_N = right_N / prior_T[labels_N]
     _, taxon_N, counts = np.unique(labels_N, return_inverse=True, return_counts=True)
     order = np.argsort(conformity_N, kind="stable")
     return ConformalTable(
         prior_T=np.asarray(prior_T, dtype=np.float64),
         conformity_N=np.asarray(conformity_N[order], dtype=np.float64),
         macro_weight_N=1.0 / (len(counts) * counts[taxon_N[order]]),
-        num_plants_T=np.bincount(labels_N, minlength=taxa_NT.shape[1]),
+        num_plants_T=np.bincount(labels_N, minlength=len(prior_T)),
     )
 
 
