@@ -1,0 +1,36 @@
+import threading
+
+import numpy as np
+
+from models.session import NetworkOutput
+from training.bundling.side_by_side import num_cores, run_side_by_side
+
+
+class Echo:
+    """A session whose logits are the first pixel; it notes the shape of each run and how many run at once."""
+
+    def __init__(self):
+        self.shapes, self.met = [], threading.Barrier(min(num_cores(), 2), timeout=60)
+
+    def run(self, pixels):
+        self.shapes.append(pixels.shape)
+        self.met.wait()
+        return NetworkOutput(pixels[:, 0, 0, :1], pixels[:, 0, 0, :2])
+
+
+def test_every_picture_runs_alone_beside_others_and_keeps_its_place():
+    batches = [np.random.default_rng(seed).normal(size=(8, 3, 4, 5)).astype(np.float32) for seed in range(3)]
+    session = Echo()
+    found = list(run_side_by_side(session, iter(batches)))
+    assert set(session.shapes) == {(1, 3, 4, 5)}
+    assert len(session.shapes) == 24
+    for batch, outputs in zip(batches, found, strict=True):
+        assert np.array_equal(outputs.logits, batch[:, 0, 0, :1])
+        assert np.array_equal(outputs.features, batch[:, 0, 0, :2])
+
+
+def test_the_network_file_gives_what_it_gives_with_all_threads(bundle):
+    pixels = np.random.default_rng(0).normal(size=(5, 3, 32, 32)).astype(np.float32)
+    (found,) = run_side_by_side(bundle.open_session("fp32", num_threads=1), [pixels])
+    served = [bundle.open_session("fp32").run(picture[None]) for picture in pixels]
+    assert np.array_equal(found.logits, np.concatenate([each.logits for each in served]))
