@@ -134,7 +134,7 @@ def _picture_sets(command: Precisions, bundle: Bundle) -> PictureSets:
 
 def _networks(bundle: Bundle, sets: PictureSets, folder: Path) -> list[Made]:
     entry = bundle.network("fp32")
-    fp32 = evaluate_network(CachedNetwork(bundle.folder / entry.file), sets)
+    fp32 = evaluate_network(CachedNetwork(bundle.folder / entry.file, folder), sets)
     entry = msgspec.structs.replace(entry, temperature=fp32.temperature, metrics=fp32.metrics)
     networks = [Made("fp32", entry, fp32.network.path.stat().st_size, passed=True)]
     for precision, make in MAKERS.items():

@@ -6,7 +6,8 @@ python training/evaluate.py --data DATA --bundle DIR [--checkpoint FILE] [--nega
 import csv
 import io
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,17 +26,20 @@ from rich.table import Table
 
 from models.bundle import Bundle, Precision, load_bundle
 from models.errors import DataError
-from models.network import PlantNetwork
+from models.network import ExportableNetwork, PlantNetwork
 from models.preprocess import InputSpec
+from models.session import NetworkOutput
 from training.atomic_file import replace_together
-from training.bundling.served import BundleNetwork, FurtherPictures, describe_answers, served_answers
+from training.bundling.precisions.pictures import BATCH_SIZE, pictures_of
+from training.bundling.precisions.ranges import Pixels
+from training.bundling.served import FurtherPictures, describe_answers, served_answers
+from training.bundling.side_by_side import run_side_by_side
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.engine.checkpoint import read_checkpoint
-from training.engine.device import amp_dtype, choose_device
+from training.engine.device import choose_device
 from training.evaluation.metrics import Share
-from training.evaluation.plants import plants_of
-from training.evaluation.predict import RunBatch, predict, require_same_outputs, torch_runner
+from training.evaluation.predict import require_same_outputs, run_in_torch
 from training.evaluation.predictions import Predictions, calibrated_predictions
 from training.evaluation.provenance import OTHER_DATA, is_other_data
 from training.evaluation.split_metrics import (
@@ -45,12 +49,13 @@ from training.evaluation.split_metrics import (
     class_metrics,
     evaluate_predictions,
 )
+from training.evaluation.stored_rows import Outputs, store_outputs
 from training.insight.curves import learning_curves
 from training.insight.mistakes import SHEETS, draw_mistakes
-from training.loading.data import evaluation_loader, input_spec
+from training.loading.data import input_spec
 from training.loading.negatives import list_negatives
 from training.monitor.log import LOG_FILE
-from training.recipe import DataRecipe, HardwareRecipe, WholeNumber, check_stored_recipe
+from training.recipe import HardwareRecipe, WholeNumber, check_stored_recipe
 from training.toml_file import Section, check_section, section_to_plain
 
 CURVES_FILE: Final = "curves.png"
@@ -94,12 +99,15 @@ class Subject(msgspec.Struct, frozen=True):
     """A network to measure: a checkpoint or a bundle."""
 
     name: str
-    run: RunBatch
+    run: Callable[[Iterator[Pixels]], Iterator[NetworkOutput]]
+    """Batches of network inputs, each of shape (batch, 3, height, width) -> the outputs of each batch."""
     input: InputSpec
     output_keys: tuple[str, ...]
     temperature: float
     trained_with: str
     """SHA-256 of the manifest of its training; empty if unknown."""
+    bundle: Bundle | None = None
+    """None for a checkpoint."""
 
 
 def main() -> None:
@@ -121,7 +129,7 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
     for subject in _subjects(command):
         require_same_outputs(manifest, subject.output_keys, subject.name)
         other_data = is_other_data(manifest, subject.trained_with, subject.name, allowed=command.other_data)
-        predictions = measure(subject, manifest, command.split, command.workers)
+        predictions, outputs = measure(subject, manifest, command.split, command.workers, command.out)
         evaluation = evaluate_predictions(
             predictions,
             manifest,
@@ -133,8 +141,8 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         results.append((evaluation, predictions))
         if command.out is not None:
             _write(command.out, evaluation, predictions, manifest)
-        if isinstance(subject.run, BundleNetwork):
-            _judge_answers(command, subject.run, predictions, further, _stem(evaluation))
+        if subject.bundle is not None:
+            _judge_answers(command, subject.bundle, outputs, predictions, further=further, stem=_stem(evaluation))
     if command.out is not None and command.checkpoint is not None:
         _write_curves(command.out, command.checkpoint.parent)
     _print(results)
@@ -157,20 +165,32 @@ def _further_pictures(command: Evaluate) -> FurtherPictures:
     return FurtherPictures(things, unknown)
 
 
-def measure(subject: Subject, manifest: Manifest, split: Split, workers: int) -> Predictions:
-    """Runs every picture of a split through a network with the outputs of the data, as it would be served."""
-    rows = manifest.rows_of(split)
-    loader = evaluation_loader(manifest, rows, subject.input, DataRecipe(workers=workers))
-    logits, labels = predict(loader, subject.run)
-    plants = plants_of(manifest, rows)
-    return calibrated_predictions(logits, labels, rows, manifest.taxonomy, subject.temperature, plants=plants)
+def measure(
+    subject: Subject, manifest: Manifest, split: Split, workers: int, folder: Path | None = None
+) -> tuple[Predictions, Outputs]:
+    """Runs every picture of a split through a network with the outputs of the data, as it would be served.
+
+    Args:
+        subject: The network.
+        manifest: The data.
+        split: Which of its pictures.
+        workers: Loader processes; 0 loads in this process.
+        folder: Where the outputs are stored, see `StoredRows`; it is made if it does not exist.
+    """
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    pictures = pictures_of(manifest, split, subject.input, workers)
+    outputs = store_outputs(subject.run(pictures.pixels(BATCH_SIZE)), folder)
+    labels, rows, plants, temperature = pictures.labels, pictures.rows, pictures.plants, subject.temperature
+    found = calibrated_predictions(outputs.logits, labels, rows, manifest.taxonomy, temperature, plants=plants)
+    return found, outputs
 
 
 def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:
     """Returns a bundle's network, run one picture at a time as the service does on a CPU."""
-    network, temperature = BundleNetwork(bundle, precision), bundle.network(precision).temperature
-    record, output_keys = bundle.record, bundle.taxonomy.output_keys
-    return Subject("bundle", network, record.input, output_keys, temperature, record.manifest_sha256)
+    session, temperature = bundle.open_session(precision, num_threads=1), bundle.network(precision).temperature
+    record, output_keys, run = bundle.record, bundle.taxonomy.output_keys, partial(run_side_by_side, session)
+    return Subject("bundle", run, record.input, output_keys, temperature, record.manifest_sha256, bundle)
 
 
 def _checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
@@ -184,9 +204,8 @@ def _checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
     recipe = check_stored_recipe(checkpoint.recipe, origin=str(path))
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
     network.load_state_dict(checkpoint.eval_weights)
-    hardware = HardwareRecipe(amp="off")
-    device = choose_device(hardware)
-    run = torch_runner(network.to(device), device, amp_dtype(hardware, device))
+    device = choose_device(HardwareRecipe(amp="off"))
+    run = partial(run_in_torch, ExportableNetwork(network).to(device).eval(), device)
     spec, output_keys = served or input_spec(recipe), tuple(checkpoint.output_keys)
     return Subject("checkpoint", run, spec, output_keys, temperature=1.0, trained_with=checkpoint.trained_with)
 
@@ -253,10 +272,18 @@ def _stem(evaluation: Evaluation) -> str:
 
 
 def _judge_answers(
-    command: Evaluate, network: BundleNetwork, predictions: Predictions, further: FurtherPictures, stem: str
+    command: Evaluate,
+    bundle: Bundle,
+    outputs: Outputs,
+    predictions: Predictions,
+    *,
+    further: FurtherPictures,
+    stem: str,
 ) -> None:
     """Measures the answers of a bundle, prints the figures, and writes them if `out` is given."""
-    found = served_answers(network, predictions.labels_N, further)
+    found = served_answers(
+        bundle, command.precision, outputs, predictions.labels_N, further=further, folder=command.out
+    )
     for line in describe_answers(found):
         print(line)
     if command.out is not None:

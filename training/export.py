@@ -139,7 +139,8 @@ def export(command: Export) -> Bundle:
         )
     checkpoint = read_checkpoint(command.checkpoint)
     sets = _picture_sets(command, checkpoint)
-    with tempfile.TemporaryDirectory() as temporary:
+    command.out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=command.out.parent, prefix=f".{command.out.name}.") as temporary:
         folder = Path(temporary)
         candidate, fp32 = make_fp32(
             checkpoint,

@@ -6,10 +6,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
+from models.answer import AnswerModel
 from models.bundle import Bundle, Precision
-from models.session import NetworkOutput
 from training.bundling.precisions.pictures import PictureFiles
 from training.evaluation.answer_metrics import (
     CoverageFigures,
@@ -19,11 +18,11 @@ from training.evaluation.answer_metrics import (
     thing_figures,
     unknown_plant_figures,
     verdict_figures,
-    verdicts_of,
 )
 from training.evaluation.metrics import Share
-from training.evaluation.predict import Logits
+from training.evaluation.picture_scores import PictureScores, score_pictures, verdicts_of
 from training.evaluation.several_pictures import SeveralPictures, several_pictures
+from training.evaluation.stored_rows import Outputs
 
 
 class ServedAnswers(msgspec.Struct, frozen=True):
@@ -49,52 +48,56 @@ class FurtherPictures(msgspec.Struct, frozen=True):
     """They show plants whose species the bundle does not know."""
 
 
-class BundleNetwork:
-    """A bundle's network, run one picture at a time as the service does on a CPU. It keeps its outputs.
+def served_answers(
+    bundle: Bundle,
+    precision: Precision,
+    known: Outputs,
+    labels_N: npt.NDArray[np.int64],
+    *,
+    further: FurtherPictures,
+    folder: Path | None = None,
+) -> ServedAnswers:
+    """Measures the answers of a bundle, with its tables.
 
     Args:
         bundle: The bundle.
         precision: Which of its networks.
-    """
-
-    def __init__(self, bundle: Bundle, precision: Precision) -> None:
-        self.bundle, self.precision = bundle, precision
-        self._session, self._outputs = bundle.open_session(precision), list[NetworkOutput]()
-
-    def __call__(self, pixels: Tensor) -> Logits:
-        """Returns the logits of a batch, shape (batch, num_outputs)."""
-        found = [self._session.run(picture[None].numpy()) for picture in pixels]
-        self._outputs += found
-        return np.concatenate([each.logits for each in found])
-
-    @property
-    def outputs(self) -> NetworkOutput:
-        """Logits and features of all pictures so far."""
-        return NetworkOutput(*(np.concatenate(each) for each in zip(*self._outputs, strict=True)))
-
-
-def served_answers(network: BundleNetwork, labels_N: npt.NDArray[np.int64], further: FurtherPictures) -> ServedAnswers:
-    """Measures the answers of a bundle, with its tables.
-
-    Args:
-        network: The network, after it ran on pictures of known plants.
+        known: Outputs of that network for pictures of known plants.
         labels_N: Position of the output of each of these. The taxa of the outputs are those of the bundle: the data
             may have other names, and other taxa that share outputs.
         further: Pictures that the bundle shall not name.
+        folder: Where the outputs for these are stored, see `StoredRows`.
     """
-    bundle, known = network.bundle, network.outputs
-    taxa_N = bundle.taxonomy.taxon_of_output[labels_N]
-    model, path = bundle.answer_model(network.precision), bundle.network_path(network.precision)
 
-    def outputs_of(paths: tuple[Path, ...]) -> NetworkOutput:
-        return PictureFiles(paths, bundle.record.input).outputs(path)[0]
+    def outputs_of(paths: tuple[Path, ...]) -> Outputs | None:
+        if not paths:
+            return None
+        return PictureFiles(paths, bundle.record.input).outputs(bundle.network_path(precision), folder)[0]
+
+    things, unknown = outputs_of(further.things), outputs_of(further.unknown)
+    return judge_answers(bundle.answer_model(precision), known, labels_N, things=things, unknown=unknown)
+
+
+def judge_answers(
+    model: AnswerModel,
+    known: Outputs,
+    labels_N: npt.NDArray[np.int64],
+    *,
+    things: Outputs | None,
+    unknown: Outputs | None,
+) -> ServedAnswers:
+    """Measures the answers to pictures of known plants, of things without a plant, and of unknown plants."""
+    scores = score_pictures(known, labels_N, model)
+
+    def scores_of(outputs: Outputs) -> PictureScores:
+        return score_pictures(outputs, np.zeros(len(outputs.logits), dtype=np.int64), model)
 
     return ServedAnswers(
-        verdicts=verdict_figures(verdicts_of(known, model), [bundle.taxonomy.taxa[taxon] for taxon in taxa_N]),
-        candidates=coverage_figures(known, taxa_N, model),
-        several_pictures=several_pictures(known, taxa_N, model),
-        things=thing_figures(known, outputs_of(further.things), model) if further.things else None,
-        unknown=unknown_plant_figures(known, outputs_of(further.unknown), model) if further.unknown else None,
+        verdicts=verdict_figures(verdicts_of(scores, model)),
+        candidates=coverage_figures(known.logits, scores.found.taxon_labels_N, model),
+        several_pictures=several_pictures(known, scores.found.taxon_labels_N, model),
+        things=thing_figures(scores, scores_of(things), model) if things else None,
+        unknown=unknown_plant_figures(scores, scores_of(unknown), model) if unknown else None,
     )
 
 

@@ -11,26 +11,26 @@ import numpy as np
 import numpy.typing as npt
 
 from models.calibration import Calibration, Cutoffs, FittedOn
-from models.candidates import conformal_table
-from models.ranking import output_probabilities, taxon_probabilities
+from models.candidates import conformal_table_of
 from models.rejection import FeatureTable
-from models.session import NetworkOutput
 from models.taxonomy import Taxonomy
 from models.verdict import RANKS, Rank
 from training.bundling.features import fit_familiarity, fit_features
 from training.bundling.plant_head import FittedHead, HeadInputs, fit_plant_head
 from training.bundling.thresholds import FittedThresholds, fit_thresholds
 from training.evaluation.metrics import Share, share
-from training.evaluation.rank_scores import rank_scores
-from training.evaluation.separation import cutoff
+from training.evaluation.picture_scores import distances, plant_scores
+from training.evaluation.predictions import Predictions, calibrated_predictions
+from training.evaluation.separation import Scores, cutoff
+from training.evaluation.stored_rows import Outputs
 
 
 class LabeledOutputs(msgspec.Struct, frozen=True):
-    """What a network file says of some pictures, and their taxa."""
+    """What a network file says of some pictures, and their labels."""
 
-    outputs: NetworkOutput
-    taxa: npt.NDArray[np.intp]
-    """Position of each picture's taxon."""
+    outputs: Outputs
+    labels: npt.NDArray[np.int64]
+    """Position of each picture's output."""
 
 
 class TableData(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class TableData(msgspec.Struct, frozen=True):
     """One picture of each calibration plant."""
     training: LabeledOutputs
     """Training pictures, preprocessed as in the service."""
-    negatives: NetworkOutput | None
+    negatives: Outputs | None
     """Pictures without a plant."""
     negative_groups: npt.NDArray[np.intp]
     """Group of each picture without a plant, left out as a whole in cross-validation."""
@@ -92,13 +92,15 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         temperature: Its temperature.
         fixed: Thresholds of some ranks, to be used in place of fitted ones.
     """
-    features = fit_features(data.training.outputs.features, data.training.taxa)
-    plants, taxa_NT = _head_inputs(data.calibration.outputs, features, data.taxonomy, temperature)
-    familiarity = fit_familiarity(plants.confidence, plants.distance)
-    familiar_N = familiarity.scores(plants.confidence, plants.distance)
-    head = _fit_head(data, plants, features, temperature)
+    training, plants = data.training, data.calibration
+    features = fit_features(training.outputs.features[:], data.taxonomy.taxon_of_output[training.labels])
+    found = _predictions(plants.outputs, plants.labels, data.taxonomy, temperature)
+    distance_N = distances(features, plants.outputs.features)
+    familiarity = fit_familiarity(found.confidence_N, distance_N)
+    familiar_N = familiarity.scores(found.confidence_N, distance_N)
+    head = _fit_head(data, features, found.confidence_N, distance_N, temperature)
     calibration = Calibration(
-        conformal=conformal_table(taxa_NT, data.calibration.taxa, data.prior_T),
+        conformal=conformal_table_of(found.right_N, found.taxon_labels_N, data.prior_T),
         features=features,
         familiarity=familiarity,
         plant_head=head.head if head else None,
@@ -108,9 +110,8 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     assert calibration.cutoffs is not None
     kept_N = familiar_N >= calibration.cutoffs.familiar
     if head:
-        kept_N &= plants.scores(head.head) >= head.cutoff
-    scores = rank_scores(taxa_NT[kept_N], data.calibration.taxa[kept_N], data.taxonomy)
-    thresholds = fit_thresholds(scores, fixed)
+        kept_N &= plant_scores(head.head, plants.outputs.features, found.confidence_N, distance_N) >= head.cutoff
+    thresholds = fit_thresholds(found.subset(kept_N).rank_scores, fixed)
     if data.other_data:
         thresholds = thresholds.without_promises()
     rejection = _rejection(data, calibration, thresholds, head, temperature) if head else None
@@ -128,22 +129,33 @@ def training_prior(labels: npt.NDArray[np.int64], taxonomy: Taxonomy) -> npt.NDA
     return np.asarray(counts_T / counts_T.sum())
 
 
-def _head_inputs(
-    outputs: NetworkOutput, features: FeatureTable, taxonomy: Taxonomy, temperature: float
-) -> tuple[HeadInputs, npt.NDArray[np.float64]]:
-    """Returns what the scores are computed from, and the calibrated probabilities of all taxa."""
-    taxa_NT = taxon_probabilities(output_probabilities(outputs.logits, temperature), taxonomy)
-    return HeadInputs(outputs.features, taxa_NT.max(axis=1), features.distances(outputs.features)), taxa_NT
+def _predictions(
+    outputs: Outputs, labels: npt.NDArray[np.int64], taxonomy: Taxonomy, temperature: float
+) -> Predictions:
+    return calibrated_predictions(outputs.logits, labels, np.arange(len(labels)), taxonomy, temperature)
 
 
-def _fit_head(data: TableData, plants: HeadInputs, features: FeatureTable, temperature: float) -> FittedHead | None:
+def _unlabeled(outputs: Outputs, taxonomy: Taxonomy, temperature: float) -> Predictions:
+    """Returns predictions whose labels say nothing."""
+    return _predictions(outputs, np.zeros(len(outputs.logits), dtype=np.int64), taxonomy, temperature)
+
+
+def _fit_head(
+    data: TableData, features: FeatureTable, confidence_N: Scores, distance_N: Scores, temperature: float
+) -> FittedHead | None:
     if data.negatives is None:
         return None
     training, negatives = (
-        _head_inputs(outputs, features, data.taxonomy, temperature)[0]
+        _head_inputs(outputs, features, data.taxonomy, temperature)
         for outputs in (data.training.outputs, data.negatives)
     )
+    plants = HeadInputs(data.calibration.outputs.features[:], confidence_N, distance_N)
     return fit_plant_head(training, plants, negatives, data.negative_groups)
+
+
+def _head_inputs(outputs: Outputs, features: FeatureTable, taxonomy: Taxonomy, temperature: float) -> HeadInputs:
+    confidence_N = _unlabeled(outputs, taxonomy, temperature).confidence_N
+    return HeadInputs(outputs.features[:], confidence_N, distances(features, outputs.features))
 
 
 def _rejection(
@@ -154,13 +166,13 @@ def _rejection(
     assert calibration.features is not None
     assert calibration.familiarity is not None
     assert calibration.cutoffs is not None
-    inputs, taxa_MT = _head_inputs(data.negatives, calibration.features, data.taxonomy, temperature)
-    scores = rank_scores(taxa_MT, np.zeros(len(inputs), dtype=np.intp), data.taxonomy)
+    found = _unlabeled(data.negatives, data.taxonomy, temperature)
     least = thresholds.thresholds
-    reaches_M = np.any([scores[rank].score_N >= getattr(least, rank) for rank in RANKS], axis=0)
-    familiar_M = calibration.familiarity.scores(inputs.confidence, inputs.distance) >= calibration.cutoffs.familiar
+    reaches_M = np.any([found.rank_scores[rank].score_N >= getattr(least, rank) for rank in RANKS], axis=0)
+    distance_M = distances(calibration.features, data.negatives.features)
+    familiar_M = calibration.familiarity.scores(found.confidence_N, distance_M) >= calibration.cutoffs.familiar
     num_accepted, num_named = head.accepted_M.sum(), (head.accepted_M & familiar_M & reaches_M).sum()
-    accepted, named = (share(int(number), len(inputs)) for number in (num_accepted, num_named))
+    accepted, named = (share(int(number), len(reaches_M)) for number in (num_accepted, num_named))
     return Rejection(data.negatives_data, head.auroc, accepted, named)
 
 
@@ -168,7 +180,7 @@ def _fitted_on(data: TableData) -> FittedOn:
     return FittedOn(
         data=data.data,
         date=datetime.now(UTC).date().isoformat(),
-        num_plants=len(data.calibration.taxa),
+        num_plants=len(data.calibration.labels),
         num_pictures=data.num_pictures,
         num_negatives=0 if data.negatives is None else len(data.negatives.logits),
     )

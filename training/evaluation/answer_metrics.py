@@ -3,22 +3,21 @@
 Letters in names: N pictures, T taxa.
 """
 
-from collections import Counter
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from models.answer import AnswerModel, Question, answer_plant
-from models.candidates import CoverageKind, candidate_set
+from models.answer import AnswerModel
+from models.candidates import CoverageKind
 from models.ranking import output_probabilities, taxon_probabilities
-from models.session import NetworkOutput
 from models.taxonomy import Taxon
 from models.verdict import RANKS, Rank, Verdict
 from training.evaluation.metrics import Share, macro_mean, share
+from training.evaluation.picture_scores import PictureScores, Verdicts, verdicts_of
 from training.evaluation.separation import Scores, auroc, cutoff
+from training.evaluation.stored_rows import Rows, chunks
 
 COVERAGES: Final = (0.8, 0.9, 0.95)
 KINDS: Final[tuple[CoverageKind, ...]] = ("marginal", "macro")
@@ -69,28 +68,15 @@ class StrangerFigures(msgspec.Struct, frozen=True):
     """Those that it names as a species."""
 
 
-def verdicts_of(outputs: NetworkOutput, model: AnswerModel) -> list[Verdict]:
-    """Asks for the verdict on each picture alone."""
-    question = Question(top_k=1)
-    return [
-        answer_plant(logits[None], features[None], model, question).verdict
-        for logits, features in zip(*outputs, strict=True)
-    ]
-
-
-def verdict_figures(verdicts: Sequence[Verdict], taxa: Sequence[Taxon]) -> VerdictFigures:
-    """Counts the verdicts by rank, and how many names are right.
-
-    Args:
-        verdicts: The verdict on each picture.
-        taxa: The taxon that it shows.
-    """
-    counts = Counter(verdict.rank for verdict in verdicts)
-    right = Counter(verdict.rank for verdict, taxon in zip(verdicts, taxa, strict=True) if is_right(verdict, taxon))
-    by_rank = {
-        rank: NamesOfRank(counts[rank], share(right[rank], counts[rank]) if counts[rank] else None) for rank in RANKS
-    }
-    return VerdictFigures(len(verdicts), by_rank, counts["uncertain"], counts["not_a_plant"])
+def verdict_figures(verdicts: Verdicts) -> VerdictFigures:
+    """Counts the verdicts by rank, and how many names are right."""
+    by_rank = {}
+    for rank in RANKS:
+        named = verdicts.count(rank)
+        right = int(verdicts.right_N[verdicts.rank_N == rank].sum())
+        by_rank[rank] = NamesOfRank(named, share(right, named) if named else None)
+    num_pictures = len(verdicts.rank_N)
+    return VerdictFigures(num_pictures, by_rank, verdicts.count("uncertain"), verdicts.count("not_a_plant"))
 
 
 def is_right(verdict: Verdict, taxon: Taxon) -> bool:
@@ -99,69 +85,66 @@ def is_right(verdict: Verdict, taxon: Taxon) -> bool:
     return verdict.name is not None and verdict.name == names.get(verdict.rank)
 
 
-def coverage_figures(
-    outputs: NetworkOutput, labels_N: npt.NDArray[np.intp], model: AnswerModel
-) -> list[CoverageFigures]:
+def coverage_figures(logits: Rows, labels_N: npt.NDArray[np.intp], model: AnswerModel) -> list[CoverageFigures]:
     """Measures the candidate sets of single pictures; nothing without a table for them.
 
     Args:
-        outputs: Logits of each picture.
+        logits: A row for each picture.
         labels_N: Position of its taxon.
         model: Gives the table.
     """
     table = model.calibration.conformal
     if table is None:
         return []
-    taxa_NT = taxon_probabilities(output_probabilities(outputs.logits, model.temperature), model.taxonomy)
-    found = []
-    for kind in KINDS:
-        for coverage in COVERAGES:
-            sets = [candidate_set(table, taxa_T[None], coverage, kind) for taxa_T in taxa_NT]
-            hit_N = np.array([label in chosen for label, chosen in zip(labels_N, sets, strict=True)])
-            macro = macro_mean(hit_N, labels_N)
-            size = float(np.mean([len(chosen) for chosen in sets]))
-            found.append(CoverageFigures(kind, coverage, share(int(hit_N.sum()), len(hit_N)), macro, size))
-    return found
+    asked = [(kind, coverage) for kind in KINDS for coverage in COVERAGES]
+    least = [table.least_conformity(coverage, kind) for kind, coverage in asked]
+    sizes, hits = np.empty((len(asked), len(logits))), np.empty((len(asked), len(logits)), dtype=bool)
+    for part in chunks(*logits.shape):
+        taxa_NT = taxon_probabilities(output_probabilities(logits[part], model.temperature), model.taxonomy)
+        conformity_NT = taxa_NT / table.prior_T
+        for index, each in enumerate(least):
+            sizes[index, part], hits[index, part] = _sets(conformity_NT, labels_N[part], each)
+    return [
+        CoverageFigures(*how, share(int(hit.sum()), len(hit)), macro_mean(hit, labels_N), float(size.mean()))
+        for how, size, hit in zip(asked, sizes, hits, strict=True)
+    ]
 
 
-def thing_figures(known: NetworkOutput, things: NetworkOutput, model: AnswerModel) -> StrangerFigures:
+def _sets(
+    conformity_NT: Scores, labels_N: npt.NDArray[np.intp], least: float
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Returns the size of each picture's candidate set, and whether it holds the right taxon."""
+    size_N = np.count_nonzero(conformity_NT >= least, axis=1)
+    held_N = conformity_NT[np.arange(len(labels_N)), labels_N] >= least
+    best_N = conformity_NT.argmax(axis=1)  # the only candidate where no p-value is high enough
+    return np.maximum(size_N, 1), np.where(size_N == 0, best_N == labels_N, held_N)
+
+
+def thing_figures(known: PictureScores, things: PictureScores, model: AnswerModel) -> StrangerFigures:
     """Measures how well other things are told from known plants, by the plant score if the bundle has one."""
-    head, features = model.calibration.plant_head, model.calibration.features
-    name, scores = "largest softmax", [_confidence(outputs, model) for outputs in (known, things)]
-    if head is not None and features is not None:
-        name = "plant score"
-        scores = [
-            head.scores(outputs.features, confidence_N, features.distances(outputs.features))
-            for outputs, confidence_N in zip((known, things), scores, strict=True)
-        ]
-    return _stranger_figures(name, scores[0], scores[1], verdicts_of(things, model))
+    if known.plant_N is None or things.plant_N is None:
+        return _by_confidence(known, things, model)
+    return _stranger_figures("plant score", known.plant_N, things.plant_N, verdicts_of(things, model))
 
 
-def unknown_plant_figures(known: NetworkOutput, unknown: NetworkOutput, model: AnswerModel) -> StrangerFigures:
+def unknown_plant_figures(known: PictureScores, unknown: PictureScores, model: AnswerModel) -> StrangerFigures:
     """Measures how well plants of unknown species are told from known ones, by familiarity if the bundle has it."""
-    table, features = model.calibration.familiarity, model.calibration.features
-    name, scores = "largest softmax", [_confidence(outputs, model) for outputs in (known, unknown)]
-    if table is not None and features is not None:
-        name = "familiarity"
-        scores = [
-            table.scores(confidence_N, features.distances(outputs.features))
-            for outputs, confidence_N in zip((known, unknown), scores, strict=True)
-        ]
-    return _stranger_figures(name, scores[0], scores[1], verdicts_of(unknown, model))
+    if known.familiar_N is None or unknown.familiar_N is None:
+        return _by_confidence(known, unknown, model)
+    return _stranger_figures("familiarity", known.familiar_N, unknown.familiar_N, verdicts_of(unknown, model))
 
 
-def _stranger_figures(name: str, known_N: Scores, strangers_N: Scores, verdicts: Sequence[Verdict]) -> StrangerFigures:
-    num_strangers = len(verdicts)
+def _by_confidence(known: PictureScores, strangers: PictureScores, model: AnswerModel) -> StrangerFigures:
+    known_N, strangers_N = known.found.confidence_N, strangers.found.confidence_N
+    return _stranger_figures("largest softmax", known_N, strangers_N, verdicts_of(strangers, model))
+
+
+def _stranger_figures(name: str, known_N: Scores, strangers_N: Scores, verdicts: Verdicts) -> StrangerFigures:
+    num_strangers = len(strangers_N)
     return StrangerFigures(
         score=name,
         auroc=auroc(known_N, strangers_N),
         fpr95=share(int((strangers_N >= cutoff(known_N)).sum()), num_strangers),
-        named=share(sum(verdict.name is not None for verdict in verdicts), num_strangers),
-        named_species=share(sum(verdict.rank == "species" for verdict in verdicts), num_strangers),
-    )
-
-
-def _confidence(outputs: NetworkOutput, model: AnswerModel) -> Scores:
-    return np.asarray(
-        taxon_probabilities(output_probabilities(outputs.logits, model.temperature), model.taxonomy).max(axis=1)
+        named=share(sum(verdicts.count(rank) for rank in RANKS), num_strangers),
+        named_species=share(verdicts.count("species"), num_strangers),
     )

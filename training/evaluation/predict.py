@@ -1,6 +1,6 @@
 """Runs the pictures of a split through a network; shared by validation, evaluation and calibration."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 
 import numpy as np
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import DataError
+from models.network import ExportableNetwork
+from models.session import NetworkOutput
 from training.dataset.manifest import Manifest
 
 Logits = npt.NDArray[np.float32]
@@ -30,6 +32,22 @@ def predict(loader: Iterable[list[Tensor]], run_batch: RunBatch) -> tuple[Logits
         logits.append(run_batch(pixels))
         labels.append(batch_labels.numpy())
     return np.concatenate(logits), np.concatenate(labels)
+
+
+def run_in_torch(
+    network: ExportableNetwork, device: torch.device, batches: Iterable[npt.NDArray[np.float32]]
+) -> Iterator[NetworkOutput]:
+    """Yields the outputs of a network for each batch of inputs, in single precision.
+
+    Args:
+        network: The network, in evaluation mode.
+        device: Where it lies.
+        batches: Inputs of shape (batch, 3, height, width).
+    """
+    for pixels in batches:
+        with torch.inference_mode():
+            found = network(torch.from_numpy(pixels).to(device, memory_format=torch.channels_last))
+        yield NetworkOutput(*(each.float().cpu().numpy() for each in found))
 
 
 def require_same_outputs(manifest: Manifest, output_keys: tuple[str, ...], owner: str) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.answer import AnswerModel, Question, answer_plant
-from models.session import NetworkOutput
 from training.evaluation.metrics import Share, share
+from training.evaluation.stored_rows import Outputs
 
 NUM_PICTURES: Final = (1, 2, 3, 5)
 _MOST_QUESTIONS: Final = 2000
@@ -28,7 +28,7 @@ class SeveralPictures(msgspec.Struct, frozen=True):
 
 
 def several_pictures(
-    outputs: NetworkOutput, labels_N: npt.NDArray[np.intp], model: AnswerModel, seed: int = 0
+    outputs: Outputs, labels_N: npt.NDArray[np.intp], model: AnswerModel, seed: int = 0
 ) -> list[SeveralPictures]:
     """Measures questions of 1, 2, 3 and 5 pictures.
 
@@ -66,7 +66,7 @@ def _questions(labels_N: npt.NDArray[np.intp], seed: int) -> list[npt.NDArray[np
 
 
 def _is_right(
-    outputs: NetworkOutput, chosen: npt.NDArray[np.intp], labels_N: npt.NDArray[np.intp], model: AnswerModel
+    outputs: Outputs, chosen: npt.NDArray[np.intp], labels_N: npt.NDArray[np.intp], model: AnswerModel
 ) -> bool:
     answer = answer_plant(outputs.logits[chosen], outputs.features[chosen], model, Question(top_k=1))
     return answer.taxa[0].taxon is model.taxonomy.taxa[labels_N[chosen[0]]]

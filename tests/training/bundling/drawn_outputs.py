@@ -3,9 +3,9 @@
 import numpy as np
 from msgspec.structs import replace
 
-from models.session import NetworkOutput
 from tests.training.small import make_taxonomy
 from training.bundling.tables import LabeledOutputs, TableData
+from training.evaluation.stored_rows import Outputs
 
 NUM_TAXA, NUM_FEATURES, NOISE = 20, 60, 2.5
 TAXONOMY = make_taxonomy(NUM_TAXA)
@@ -15,7 +15,7 @@ NO_NEGATIVES = np.zeros(0, dtype=np.intp)
 
 def draw_outputs(features):
     logits = features @ DIRECTIONS.T / NOISE**2
-    return NetworkOutput(logits.astype(np.float32), features.astype(np.float32))
+    return Outputs(logits.astype(np.float32), features.astype(np.float32))
 
 
 def draw_plants(per_taxon, seed):

@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 from msgspec.structs import replace
 
 from models.answer import AnswerModel
@@ -19,8 +18,7 @@ def test_the_taxa_of_the_bundle_count_whatever_their_order():
         bundle = SimpleNamespace(
             taxonomy=taxonomy, answer_model=lambda _, model=model: model, network_path=lambda _: None
         )
-        network = SimpleNamespace(bundle=bundle, precision="fp32", outputs=plants.outputs)
-        found.append(served_answers(network, plants.taxa.astype(np.int64), FurtherPictures()))
+        found.append(served_answers(bundle, "fp32", plants.outputs, plants.labels, further=FurtherPictures()))
     assert found[0].several_pictures[-1].top1.value > 0.9
     assert found[0].verdicts == found[1].verdicts
     assert found[0].several_pictures == found[1].several_pictures

@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from models.answer import AnswerModel, Question, answer_plant
 from models.verdict import Promises
 from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
 from tests.training.small import make_taxonomy
 from training.bundling.tables import fit_tables, training_prior
+from training.evaluation.stored_rows import store_outputs
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def test_95_percent_of_new_plants_are_kept_and_named_as_promised(fitted):
     assert rejected < 0.08
     named = [
         each.verdict.name == TAXONOMY.taxa[label].scientific_name
-        for each, label in zip(found, plants.taxa, strict=True)
+        for each, label in zip(found, plants.labels, strict=True)
         if each.verdict.rank == "species"
     ]
     assert fitted.thresholds.species.promise is not None
@@ -50,7 +52,7 @@ def test_candidate_sets_hold_the_right_taxon_as_often_as_asked(fitted):
     found = answers(fitted, plants.outputs, Question(coverage=0.9))
     held = [
         TAXONOMY.taxa[label] in [each.taxon for each in answer.candidates.taxa]
-        for answer, label in zip(found, plants.taxa, strict=True)
+        for answer, label in zip(found, plants.labels, strict=True)
     ]
     assert np.mean(held) == pytest.approx(0.9, abs=0.04)
 
@@ -84,3 +86,19 @@ def test_the_fit_says_when_and_on_what(fitted):
 def test_a_taxon_without_training_pictures_has_a_prior():
     prior = training_prior(np.array([0, 0, 0, 1]), make_taxonomy(3))
     assert prior.tolist() == pytest.approx([3 / 5, 1 / 5, 1 / 5])
+
+
+def test_tables_of_outputs_on_disk_are_the_plain_ones(fitted, tmp_path, monkeypatch):
+    plain, drawn = fitted, table_data()
+    monkeypatch.setattr("training.evaluation.stored_rows._VALUES_AT_ONCE", 300)
+    on_disk = {
+        name: replace(getattr(drawn, name), outputs=store_outputs([getattr(drawn, name).outputs], tmp_path))
+        for name in ("calibration", "training")
+    }
+    stored = fit_tables(replace(drawn, **on_disk, negatives=store_outputs([drawn.negatives])), 1.0, {})
+    assert (stored.thresholds, stored.rejection) == (plain.thresholds, plain.rejection)
+    for name in ("conformal", "features", "familiarity", "plant_head", "cutoffs"):
+        tables = [getattr(fit.calibration, name) for fit in (stored, plain)]
+        for field in tables[0].__struct_fields__:
+            found, expected = (getattr(table, field) for table in tables)
+            assert found == pytest.approx(expected, rel=1e-4, abs=1e-5), f"{name} {field}"

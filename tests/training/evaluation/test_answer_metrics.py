@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 
 from models.answer import AnswerModel
-from models.session import NetworkOutput
+from models.candidates import candidate_set
+from models.ranking import output_probabilities, taxon_probabilities
 from models.verdict import Thresholds, Verdict
 from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
 from training.bundling.tables import fit_tables
@@ -11,8 +13,9 @@ from training.evaluation.answer_metrics import (
     thing_figures,
     unknown_plant_figures,
     verdict_figures,
-    verdicts_of,
 )
+from training.evaluation.metrics import macro_mean, share
+from training.evaluation.picture_scores import Verdicts, score_pictures
 
 ROSE = TAXONOMY.taxa[0]
 
@@ -29,6 +32,10 @@ def plants():
     return draw_plants(20, seed=21)
 
 
+def scores_of(outputs, model):
+    return score_pictures(outputs, np.zeros(len(outputs.logits), dtype=np.int64), model)
+
+
 def test_a_name_is_right_at_its_own_rank_only():
     assert is_right(Verdict("species", ROSE.scientific_name, 0.9, ""), ROSE)
     assert is_right(Verdict("genus", ROSE.genus, 0.9, ""), ROSE)
@@ -38,13 +45,8 @@ def test_a_name_is_right_at_its_own_rank_only():
 
 
 def test_verdicts_are_counted_by_rank():
-    verdicts = [
-        Verdict("species", ROSE.scientific_name, 0.9, ""),
-        Verdict("species", "Other", 0.9, ""),
-        Verdict("genus", ROSE.genus, 0.9, ""),
-        Verdict("not_a_plant", None, 0.9, ""),
-    ]
-    found = verdict_figures(verdicts, [ROSE] * 4)
+    ranks, right = np.array(["species", "species", "genus", "not_a_plant"]), np.array([True, False, True, False])
+    found = verdict_figures(Verdicts(ranks, right))
     assert (found.num_pictures, found.num_uncertain, found.num_not_a_plant) == (4, 0, 1)
     assert (found.by_rank["species"].num_named, found.by_rank["species"].right.value) == (2, 0.5)
     assert found.by_rank["genus"].right.value == 1
@@ -52,7 +54,7 @@ def test_verdicts_are_counted_by_rank():
 
 
 def test_candidate_sets_cover_what_was_asked_and_nest(model, plants):
-    found = coverage_figures(plants.outputs, plants.taxa, model)
+    found = coverage_figures(plants.outputs.logits, plants.labels, model)
     assert [(each.kind, each.coverage) for each in found] == [
         (kind, coverage) for kind in ("marginal", "macro") for coverage in (0.8, 0.9, 0.95)
     ]
@@ -64,8 +66,8 @@ def test_candidate_sets_cover_what_was_asked_and_nest(model, plants):
 
 
 def test_other_things_and_unknown_plants_are_told_by_their_scores(model, plants):
-    strange = draw_things(200, seed=22)
-    things, unknown = (measure(plants.outputs, strange, model) for measure in (thing_figures, unknown_plant_figures))
+    known, strange = (scores_of(outputs, model) for outputs in (plants.outputs, draw_things(200, seed=22)))
+    things, unknown = (measure(known, strange, model) for measure in (thing_figures, unknown_plant_figures))
     assert (things.score, unknown.score) == ("plant score", "familiarity")
     for found in (things, unknown):
         assert found.auroc > 0.75
@@ -76,12 +78,20 @@ def test_other_things_and_unknown_plants_are_told_by_their_scores(model, plants)
 
 def test_a_bundle_without_tables_is_measured_by_its_largest_softmax(plants):
     bare = AnswerModel(TAXONOMY, 1.0, Thresholds())
-    strange = draw_things(50, seed=23)
+    known, strange = (scores_of(outputs, bare) for outputs in (plants.outputs, draw_things(50, seed=23)))
     for measure in (thing_figures, unknown_plant_figures):
-        assert measure(plants.outputs, strange, bare).score == "largest softmax"
-    assert coverage_figures(plants.outputs, plants.taxa, bare) == []
+        assert measure(known, strange, bare).score == "largest softmax"
+    assert coverage_figures(plants.outputs.logits, plants.labels, bare) == []
 
 
-def test_every_picture_is_asked_alone(model, plants):
-    few = NetworkOutput(*(each[:5] for each in plants.outputs))
-    assert verdicts_of(few, model) == verdicts_of(plants.outputs, model)[:5]
+@pytest.mark.parametrize("values_at_once", [1, 150, 2**18])
+def test_candidate_sets_of_many_pictures_are_those_of_each_alone(model, plants, values_at_once, monkeypatch):
+    monkeypatch.setattr("training.evaluation.stored_rows._VALUES_AT_ONCE", values_at_once)
+    logits, labels, table = plants.outputs.logits, plants.labels, model.calibration.conformal
+    taxa = taxon_probabilities(output_probabilities(logits, 1.0), TAXONOMY)
+    for found in coverage_figures(logits, labels, model):
+        sets = [candidate_set(table, each[None], found.coverage, found.kind) for each in taxa]
+        held = np.array([label in chosen for label, chosen in zip(labels, sets, strict=True)])
+        assert found.covered == share(int(held.sum()), len(held))
+        assert found.macro_covered == macro_mean(held, labels)
+        assert found.mean_size == np.mean([len(chosen) for chosen in sets])

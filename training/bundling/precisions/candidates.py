@@ -85,9 +85,9 @@ def make_fp32(
     Raises:
         BundleError: The probabilities differ from PyTorch's by more than the limit.
     """
-    network, compared = CachedNetwork(folder / "model.fp32.onnx"), sets.validation.sample(PARITY_PICTURES)
+    network, compared = CachedNetwork(folder / "model.fp32.onnx", folder), sets.validation.sample(PARITY_PICTURES)
     exact, same_weights = write_fp32(checkpoint, compared, network.path, half_storage=half_storage)
-    checks = [parity_check(network.logits(compared), same_weights, parity_limit, compared.name)]
+    checks = [parity_check(network.logits(compared)[:], same_weights, parity_limit, compared.name)]
     if half_storage:
         checks.append(rounding_check(same_weights, exact, compared.name))
     require_parity(checks)
@@ -116,7 +116,7 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
     """
     path = folder / "model.fp16.onnx"
     write_fp16(fp32.network.path, path)
-    network = CachedNetwork(folder / "fp16_rounded.onnx")
+    network = CachedNetwork(folder / "fp16_rounded.onnx", folder)
     write_rounded(fp32.network.path, network.path)
     outputs = [
         network.outputs(pictures) for pictures in (*sets.tests, sets.validation, sets.temperature, sets.features)
@@ -160,7 +160,7 @@ def make_int8(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
     """
     path = folder / "model.int8.onnx"
     write_int8(fp32.network.path, path, sets.ranges.pixels())
-    evaluated = evaluate_network(CachedNetwork(path), sets, thresholds)
+    evaluated = evaluate_network(CachedNetwork(path, folder), sets, thresholds)
     pixels = next(sets.tests[0].sample(1).pixels())
     measured = speedup(path, fp32.network.path, pixels, num_pairs=_TIMED_PAIRS)
     losses = _losses(evaluated, fp32, sets)

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from models.bundle import Check
 from models.errors import BundleError
 from models.ranking import output_probabilities
-from models.session import NetworkOutput
 from training.bundling.precisions.paired import PairedLoss, paired_loss
 from training.bundling.precisions.speed import Speedup
 from training.evaluation.predict import Logits
 from training.evaluation.predictions import Predictions
+from training.evaluation.stored_rows import Outputs, chunks
 
 MOST_LOSS: Final = 0.005  # int8: half a point of top-1
 LEAST_SPEEDUP: Final = 1.25  # int8: a smaller gain is not worth a second file
@@ -31,9 +32,9 @@ def rounding_check(rounded_logits: Logits, exact_logits: Logits, data: str) -> C
     return _at_most(name, _largest_difference(rounded_logits, exact_logits), 1.0, len(exact_logits))
 
 
-def overflow_check(outputs: Sequence[NetworkOutput]) -> Check:
+def overflow_check(outputs: Sequence[Outputs]) -> Check:
     """fp16: all logits and features are finite; a value above 65,504 is infinite in half precision."""
-    finite = np.concatenate([np.isfinite(np.concatenate(each, axis=1)).all(axis=1) for each in outputs])
+    finite = np.concatenate([_finite(each) for each in outputs])
     name = "overflow: pictures with NaN or infinite outputs, every operator's result rounded to half precision"
     return _at_most(name, float((~finite).sum()), 0.0, len(finite))
 
@@ -105,6 +106,15 @@ def describe_check(check: Check) -> str:
     bound = f"at {'least' if check.at_least else 'most'} {check.limit:g}"
     on = f", {check.num_pictures} pictures" if check.num_pictures else ""
     return f"{'passed' if check.passed else 'FAILED'} {check.name}: {check.value:.3g} ({bound}{on})"
+
+
+def _finite(outputs: Outputs) -> npt.NDArray[np.bool_]:
+    """Returns whether all outputs of each picture are finite."""
+    finite_N = np.ones(len(outputs.logits), dtype=bool)
+    for rows in outputs:
+        for part in chunks(*rows.shape):
+            finite_N[part] &= np.isfinite(rows[part]).all(axis=1)
+    return finite_N
 
 
 def _largest_difference(first: Logits, second: Logits) -> float:

@@ -9,16 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from models.bundle import Metric
-from models.session import NetworkOutput
 from models.verdict import Rank
 from training.bundling.calibration import fit_temperature
 from training.bundling.precisions.pictures import PictureFiles, Pictures, PictureSets
 from training.bundling.tables import FittedTables, LabeledOutputs, TableData, fit_tables, training_prior
 from training.evaluation.metrics import Share
 from training.evaluation.plants import one_picture_each
-from training.evaluation.predict import Logits
 from training.evaluation.predictions import Predictions, calibrated_predictions
 from training.evaluation.split_metrics import SplitMetrics, split_metrics
+from training.evaluation.stored_rows import Outputs, Rows
 
 
 class CachedNetwork:
@@ -26,27 +25,28 @@ class CachedNetwork:
 
     Args:
         path: The file.
+        folder: Where its outputs are stored, see `StoredRows`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._outputs: dict[tuple[Path, bytes], NetworkOutput] = {}
-        self._of_files: dict[tuple[Path, ...], tuple[NetworkOutput, npt.NDArray[np.intp]]] = {}
+    def __init__(self, path: Path, folder: Path | None = None) -> None:
+        self.path, self._folder = path, folder
+        self._outputs: dict[tuple[Path, bytes], Outputs] = {}
+        self._of_files: dict[tuple[Path, ...], tuple[Outputs, npt.NDArray[np.intp]]] = {}
 
-    def outputs(self, pictures: Pictures) -> NetworkOutput:
+    def outputs(self, pictures: Pictures) -> Outputs:
         """Returns the logits and features of these pictures."""
         key = (pictures.manifest.folder, pictures.rows.tobytes())
         if key not in self._outputs:
-            self._outputs[key] = pictures.outputs(self.path)
+            self._outputs[key] = pictures.outputs(self.path, self._folder)
         return self._outputs[key]
 
-    def outputs_of_files(self, files: PictureFiles) -> tuple[NetworkOutput, npt.NDArray[np.intp]]:
+    def outputs_of_files(self, files: PictureFiles) -> tuple[Outputs, npt.NDArray[np.intp]]:
         """Returns logits and features of the pictures that can be read, and the group of each."""
         if files.paths not in self._of_files:
-            self._of_files[files.paths] = files.outputs(self.path)
+            self._of_files[files.paths] = files.outputs(self.path, self._folder)
         return self._of_files[files.paths]
 
-    def logits(self, pictures: Pictures) -> Logits:
+    def logits(self, pictures: Pictures) -> Rows:
         """Returns the logits for these pictures, shape (num_pictures, num_outputs)."""
         return self.outputs(pictures).logits
 
@@ -98,8 +98,8 @@ def _table_data(network: CachedNetwork, sets: PictureSets) -> TableData:
     trained_on = sets.features.manifest
     return TableData(
         taxonomy=taxonomy,
-        calibration=LabeledOutputs(NetworkOutput(*(each[chosen] for each in outputs)), held_out.taxa[chosen]),
-        training=LabeledOutputs(network.outputs(sets.features), sets.features.taxa),
+        calibration=LabeledOutputs(outputs.choose(chosen), held_out.labels[chosen]),
+        training=LabeledOutputs(network.outputs(sets.features), sets.features.labels),
         negatives=negatives,
         negative_groups=groups,
         prior_T=training_prior(trained_on.labels[trained_on.rows_of("train")], taxonomy),

@@ -1,6 +1,7 @@
 """The pictures with which network files are calibrated and evaluated, preprocessed as in the service."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -11,17 +12,21 @@ import pyarrow.compute as pc
 
 from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, picture_to_input
-from models.session import NetworkOutput, OnnxSession
+from models.session import OnnxSession
 from training.bundling.precisions.ranges import Pixels
+from training.bundling.side_by_side import num_cores, run_side_by_side
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.evaluation.plants import Plants, plants_of
 from training.evaluation.provenance import OTHER_DATA
+from training.evaluation.stored_rows import Outputs, store_outputs
 from training.loading.data import evaluation_loader
 from training.recipe import DataRecipe
 
 LEAST_NEGATIVES: Final = 20
 """Pictures without a plant that a plant head needs; with fewer, cross-validation says nothing."""
+BATCH_SIZE: Final = max(32, 2 * num_cores())
+"""Pictures that are loaded at a time: enough for every core."""
 _LEAST_FOLDERS: Final = 5  # as many as folds
 
 
@@ -56,14 +61,14 @@ class Pictures(msgspec.Struct, frozen=True):
         """Position of each picture's taxon, shape (num_pictures,)."""
         return self.manifest.taxonomy.taxon_of_output[self.labels]
 
-    def outputs(self, network: Path) -> NetworkOutput:
-        """Runs a network file, one picture at a time as the service does on a CPU."""
-        return run_network(network, self.pixels())
+    def outputs(self, network: Path, folder: Path | None = None) -> Outputs:
+        """Runs a network file; see `run_network`."""
+        return run_network(network, self.pixels(BATCH_SIZE), folder)
 
-    def pixels(self) -> Iterator[Pixels]:
-        """Yields the network input of one picture at a time, shape (1, 3, height, width)."""
-        loader = evaluation_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), batch_size=1)
-        for pixels, _ in loader:
+    def pixels(self, batch_size: int = 1) -> Iterator[Pixels]:
+        """Yields the network input of some pictures at a time, shape (batch_size, 3, height, width)."""
+        recipe = DataRecipe(workers=self.workers)
+        for pixels, _ in evaluation_loader(self.manifest, self.rows, self.spec, recipe, batch_size):
             yield pixels.numpy()
 
     def sample(self, most: int, seed: int = 0) -> "Pictures":
@@ -97,14 +102,14 @@ class PictureFiles(msgspec.Struct, frozen=True):
     name: str = "pictures without a plant"
     """What they are, in words."""
 
-    def outputs(self, network: Path) -> tuple[NetworkOutput, npt.NDArray[np.intp]]:
-        """Runs a network file; pictures that cannot be read are left out.
+    def outputs(self, network: Path, folder: Path | None = None) -> tuple[Outputs, npt.NDArray[np.intp]]:
+        """Runs a network file, see `run_network`; pictures that cannot be read are left out.
 
         Returns:
             The outputs, and the group of each picture: its folder if there are five or more, else the picture itself.
         """
         readable: list[Path] = []
-        outputs = run_network(network, self._pixels(readable))
+        outputs = run_network(network, _in_batches(self._pixels(readable)), folder)
         folders, group_of_picture = np.unique([str(path.parent) for path in readable], return_inverse=True)
         own_groups = np.arange(len(readable))
         return outputs, group_of_picture if len(folders) >= _LEAST_FOLDERS else own_groups
@@ -117,7 +122,7 @@ class PictureFiles(msgspec.Struct, frozen=True):
             except (OSError, PictureError):
                 continue
             readable.append(path)
-            yield pixels[None]
+            yield pixels
         if len(readable) < self.least:
             raise DataError(
                 "too few pictures can be read",
@@ -127,11 +132,20 @@ class PictureFiles(msgspec.Struct, frozen=True):
             )
 
 
-def run_network(network: Path, pixels: Iterable[Pixels]) -> NetworkOutput:
-    """Runs a network file on pictures of shape (1, 3, height, width) each, at least one."""
-    session = OnnxSession(network)
-    found = [session.run(picture) for picture in pixels]
-    return NetworkOutput(*(np.concatenate(each) for each in zip(*found, strict=True)))
+def run_network(network: Path, batches: Iterable[Pixels], folder: Path | None = None) -> Outputs:
+    """Runs a network file on every picture alone, on all cores, and stores its outputs on disk.
+
+    Args:
+        network: The file.
+        batches: Network inputs of at least one picture, each of shape (batch, 3, height, width).
+        folder: Where to store, see `StoredRows`.
+    """
+    return store_outputs(run_side_by_side(OnnxSession(network, num_threads=1), batches), folder)
+
+
+def _in_batches(pictures: Iterator[Pixels]) -> Iterator[Pixels]:
+    while batch := list(islice(pictures, BATCH_SIZE)):
+        yield np.stack(batch)
 
 
 class PictureSets(msgspec.Struct, frozen=True):
