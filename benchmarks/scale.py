@@ -69,16 +69,16 @@ def measure(command: Scale) -> Result:
     seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "data"
-        with _timed("generate the records", seconds):
+        with timed("generate the records", seconds):
             spec, pictures = generate(command.pictures, out)
-        with _timed("copies, groups, splits, manifest, report", seconds):
+        with timed("copies, groups, splits, manifest, report", seconds):
             write_dataset(spec, pictures, [], out)
         del pictures
-        with _timed("open for the first time", seconds):
+        with timed("open for the first time", seconds):
             Manifest(out)
-        with _timed("open", seconds):
+        with timed("open", seconds):
             manifest = Manifest(out)
-        with _timed("first batch of the sampler", seconds):
+        with timed("first batch of the sampler", seconds):
             batches = EpochBatches(manifest.rows_of("train"), batch_size=16, seed=0)
             batches.side_px = 380
             next(iter(batches))
@@ -160,7 +160,8 @@ def _record(source: str, plant: SourceClass, number: int) -> PictureRecord:
 
 
 @contextmanager
-def _timed(step: str, seconds: dict[str, float]) -> Iterator[None]:
+def timed(step: str, seconds: dict[str, float]) -> Iterator[None]:
+    """Notes the wall seconds of a step, and prints them."""
     started = time.perf_counter()
     yield
     seconds[step] = round(time.perf_counter() - started, 2)
