@@ -61,7 +61,7 @@ class Machine(msgspec.Struct, frozen=True):
 def this_machine() -> Machine:
     """Describes this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    gpus, driver = _gpus()
+    gpus, driver = find_gpus()
     return Machine(
         processor=_processor(),
         num_cores=len(os.sched_getaffinity(0)),
@@ -102,7 +102,7 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def _gpus() -> tuple[tuple[Gpu, ...], str]:
+def find_gpus() -> tuple[tuple[Gpu, ...], str]:
     """The GPUs and the driver, from NVML, since a query through PyTorch would allocate GPU memory."""
     try:
         pynvml.nvmlInit()

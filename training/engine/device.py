@@ -6,6 +6,7 @@ from typing import Final
 import torch
 
 from models.errors import BotanifyError, RecipeError
+from training.machine import find_gpus
 from training.recipe import HardwareRecipe
 
 # Of malloc.h. Without mapped blocks and trimming, a step of EfficientNet-B4 with 16 pictures of 96 px on one thread
@@ -57,6 +58,29 @@ def amp_dtype(hardware: HardwareRecipe, device: torch.device) -> torch.dtype | N
     if hardware.amp == "off" or (hardware.amp == "fp16" and device.type != "cuda"):
         return None
     return torch.float16 if hardware.amp == "fp16" else torch.bfloat16
+
+
+def cpu_warnings(hardware: HardwareRecipe, device: torch.device) -> list[str]:
+    """Says that a run trains on a CPU where a GPU may have been expected, and that a CPU has no fp16."""
+    warnings = []
+    if device.type == "cpu" and hardware.device == "auto" and (reason := _why_no_gpu()):
+        warnings.append(f"the run trains on the CPU: {reason}; mend that, or pass --device cpu")
+    if device.type == "cpu" and hardware.amp == "fp16":
+        warnings.append("fp16 needs a GPU, so the run computes in float32, as with --amp off")
+    return warnings
+
+
+def _why_no_gpu() -> str:
+    """Why PyTorch uses no GPU, if it is built for GPUs or this machine has one; otherwise empty."""
+    if torch.version.cuda is not None:
+        try:
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        except (RuntimeError, AssertionError) as error:
+            return (
+                f"PyTorch is built for CUDA {torch.version.cuda} and says: {str(error).partition('. ')[0].strip('.')}"
+            )
+    cards, _ = find_gpus()
+    return f"this machine has {cards[0].name}, but PyTorch is built without CUDA" if cards else ""
 
 
 def _require_bf16(device: torch.device) -> None:

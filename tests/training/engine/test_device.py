@@ -3,6 +3,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+from training.engine import device
+from training.engine.device import cpu_warnings
+from training.machine import Gpu
+from training.recipe import HardwareRecipe
 
 PROGRAM = """
 import ctypes, resource, sys
@@ -33,3 +39,50 @@ def test_memory_that_was_freed_is_used_again_without_page_faults():
     faults = {how: page_faults(how) for how in ("plain", "keep")}
     assert faults["plain"] > 100  # 64 MB are 15,625 pages, or 30 huge ones
     assert faults["keep"] < faults["plain"] / 10
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    """The NVIDIA cards of the machine; none unless a test adds some."""
+    found = []
+    monkeypatch.setattr(device, "find_gpus", lambda: (tuple(found), ""))
+    return found
+
+
+def built_for(monkeypatch, cuda, error="Found no NVIDIA driver on your system. Please check that you have one"):
+    def init():
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "init", init)
+
+
+def test_a_build_for_gpus_without_a_driver_is_a_warning(monkeypatch, cards):
+    built_for(monkeypatch, "13.2")
+    (warning,) = cpu_warnings(HardwareRecipe(amp="off"), CPU)
+    assert "CUDA 13.2 and says: Found no NVIDIA driver on your system;" in warning
+    assert "--device cpu" in warning
+
+
+def test_a_build_without_cuda_on_a_machine_with_a_gpu_is_a_warning(monkeypatch, cards):
+    built_for(monkeypatch, None)
+    assert cpu_warnings(HardwareRecipe(amp="off"), CPU) == []
+    cards.append(Gpu("NVIDIA H200", 150.1))
+    (warning,) = cpu_warnings(HardwareRecipe(amp="off"), CPU)
+    assert "NVIDIA H200" in warning
+
+
+@pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
+def test_a_cpu_that_was_asked_for_is_no_surprise_but_has_no_fp16(amp, monkeypatch, cards):
+    built_for(monkeypatch, "13.2")
+    warnings = cpu_warnings(HardwareRecipe(device="cpu", amp=amp), CPU)
+    assert [warning for warning in warnings if "fp16" not in warning] == []
+    assert len(warnings) == (amp == "fp16")
+
+
+def test_a_gpu_needs_no_warning(monkeypatch, cards):
+    built_for(monkeypatch, "13.2")
+    assert cpu_warnings(HardwareRecipe(amp="fp16"), torch.device("cuda", 0)) == []
