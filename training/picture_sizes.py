@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from training.recipe import PictureRecipe
+from training.recipe import PictureRecipe, Recipe
 
 _SMALLEST_PX: Final = 32  # as in the recipe
 
@@ -14,6 +14,11 @@ def side_at_epoch(pictures: PictureRecipe, epoch: int) -> int:
     """Side of the training pictures in an epoch, px: that of the last step that has begun, else `picture_px`."""
     begun = [side_px for first_epoch, side_px in pictures.progressive if first_epoch <= epoch]
     return begun[-1] if begun else pictures.picture_px
+
+
+def sides_of_epochs(recipe: Recipe) -> list[int]:
+    """Side of the training pictures in each epoch of a run, px."""
+    return [side_at_epoch(recipe.pictures, epoch) for epoch in range(recipe.schedule.epochs)]
 
 
 def sizes_by_flags(pictures: PictureRecipe, picture_px_of_file: int, given: Sequence[str]) -> PictureRecipe:

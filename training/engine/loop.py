@@ -18,10 +18,12 @@ from models.network import PlantNetwork
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Position
 from training.engine.checkpointing import Checkpointer
+from training.engine.device import cpu_warnings
 from training.engine.distributed import Ranks
 from training.engine.limits import Limits, StopReason
 from training.engine.losses import training_classes
 from training.engine.nonfinite import Diverged, diagnose
+from training.engine.plan import describe_run
 from training.engine.reporting import EpochSummary, Reporter
 from training.engine.step import Engine
 from training.engine.stop_signal import Stopped, StopSignal
@@ -37,7 +39,7 @@ from training.monitor.memory import (
     peak_memory_gb,
 )
 from training.monitor.monitor import Monitor
-from training.picture_sizes import side_at_epoch
+from training.picture_sizes import side_at_epoch, sides_of_epochs
 from training.recipe import Recipe
 
 
@@ -70,6 +72,7 @@ class Trainer:
         )
         negatives = list_negatives(recipe.negatives.negatives)
         self._num_batches = len(self._batches)  # of a whole epoch
+        self._steps_per_epoch = math.ceil(self._num_batches / recipe.schedule.accumulate)
         manifest.rows_of("validation")  # raises now if there are none, not after the first epoch
         packed = not manifest.place(int(manifest.rows_of("train")[0])).whole
         self.monitor = Monitor(recipe, device, packed=packed, is_distributed=self.ranks.is_distributed)
@@ -78,7 +81,7 @@ class Trainer:
             network,
             device,
             training_classes(manifest, recipe),
-            steps_per_epoch=math.ceil(self._num_batches / recipe.schedule.accumulate),
+            steps_per_epoch=self._steps_per_epoch,
             ranks=self.ranks,
             clock=self.monitor.clock,
         )
@@ -86,11 +89,13 @@ class Trainer:
         self.reporter = Reporter(recipe, is_main=self.ranks.is_main)
         self.position = Position()
         self._last_batch: Tensor | None = None
+        for warning in cpu_warnings(recipe.hardware, device):
+            self.reporter.note(f"warning: {warning}")
         self.reporter.note(self.engine.norms.explanation)
         if negatives.paths:
             added = negatives.of_batch(recipe.negatives.negatives_share, recipe.schedule.batch_size)
             self.reporter.note(f"{negatives.description}: {added} are added to each batch of plants")
-        if recipe.hardware.cudnn_benchmark and len(_sides_px(recipe)) > 1 and device.type == "cuda":
+        if recipe.hardware.cudnn_benchmark and len(set(sides_of_epochs(recipe))) > 1 and device.type == "cuda":
             self.reporter.note("cuDNN times its kernels for each picture size: the first steps at a new size are slow")
 
     def resume(self) -> None:
@@ -121,9 +126,12 @@ class Trainer:
             OutOfMemory: The device has too little memory for a step.
             Stopped: The process received SIGTERM or Ctrl-C, and a checkpoint was written.
         """
-        self.reporter.started(self.position.step, str(self.device))
+        global_batch, per_epoch = self._batches.global_batch, self._steps_per_epoch
+        plan = describe_run(self.engine, self.manifest, steps_per_epoch=per_epoch, global_batch=global_batch)
+        self.reporter.started(self.position.step, str(self.device), plan)
         reason, stop_at = StopReason.NONE, None if max_steps is None else self.position.step + max_steps
-        with self.reporter.progress(), StopSignal() as signal:
+        seconds_left = None if max_seconds is None else max_seconds - self.position.seconds
+        with self.reporter.progress(max_steps, seconds_left), StopSignal() as signal:
             limits = Limits(stop_at, max_seconds, signal)
             while reason is StopReason.NONE and self.position.epoch < self.recipe.schedule.epochs:
                 reason = self._run_epoch(limits)
@@ -187,7 +195,9 @@ class Trainer:
         self.engine.head_only = epoch < self.recipe.schedule.head_only_epochs
         self.engine.train_mode()
         self.monitor.begin_epoch(head_only=self.engine.head_only)
-        self.reporter.begin_epoch(epoch + 1, num_batches=self._num_batches, num_done=num_done)
+        self.reporter.begin_epoch(
+            epoch + 1, num_batches=self._num_batches, num_done=num_done, global_batch=self._batches.global_batch
+        )
         return num_done
 
     def _load(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -319,9 +329,3 @@ class Trainer:
             f"{problem} at step {self.position.step} (epoch {self.position.epoch + 1}); {diagnosis}; lower the "
             "learning rates, warm up longer, set --clip-norm or train with --amp bf16, then --resume."
         )
-
-
-def _sides_px(recipe: Recipe) -> set[int]:
-    """The picture sizes of a run."""
-    pictures = recipe.pictures
-    return {side_at_epoch(pictures, e) for e in range(recipe.schedule.epochs)}

@@ -1,17 +1,17 @@
 """What a run writes to its log and shows on the console."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from training.engine.checkpoint import Position
 from training.engine.distributed import launch_id
+from training.engine.progress import RunProgress
 from training.engine.step import Readings
 from training.engine.validation import Validation
 from training.monitor.bottleneck import Bottleneck, EpochTiming
@@ -51,13 +51,15 @@ class Reporter:
         self._recipe = recipe
         self._log = open_log(recipe.run, is_main=is_main)
         self._console = Console(stderr=True, quiet=not is_main)
-        self._progress = self._new_progress()
-        self._task: TaskID | None = None
+        self._progress = RunProgress(recipe, self._console)
         self._notes: set[str] = set()
 
-    def started(self, step: int, device: str) -> None:
-        """Logs the recipe and the device at the start of training."""
-        self._log.write("start", recipe=recipe_to_plain(self._recipe), device=device, step=step, launch=launch_id())
+    def started(self, step: int, device: str, plan: Sequence[str]) -> None:
+        """Logs the recipe and the device at the start of training, and prints the lines of `describe_run`."""
+        plain = recipe_to_plain(self._recipe)
+        self._log.write("start", recipe=plain, device=device, plan=plan, step=step, launch=launch_id())
+        for line in plan:
+            self._print(line)
 
     def resumed(self, path: Path, position: Position) -> None:
         """Logs and prints where the run continues."""
@@ -73,20 +75,17 @@ class Reporter:
         """Logs that the run is complete or has reached a limit."""
         self._log.write("end", **msgspec.to_builtins(position))
 
-    @contextmanager
-    def progress(self) -> Iterator[None]:
-        """Shows a progress bar of the current epoch for the length of the block."""
-        with self._new_progress() as self._progress:
-            yield
+    def progress(self, most_steps: int | None, most_seconds: float | None) -> AbstractContextManager[None]:
+        """Shows the progress for the length of the block; the limits are those of this process."""
+        return self._progress.shown(most_steps, most_seconds)
 
-    def begin_epoch(self, epoch: int, *, num_batches: int, num_done: int) -> None:
-        """Starts the progress bar of an epoch, of which some batches may be done."""
-        self._task = self._progress.add_task(f"epoch {epoch}", total=num_batches, completed=num_done, loss="")
+    def begin_epoch(self, epoch: int, *, num_batches: int, num_done: int, global_batch: int) -> None:
+        """Starts the progress of an epoch, of which some batches may be done."""
+        self._progress.begin_epoch(epoch, num_batches=num_batches, num_done=num_done, global_batch=global_batch)
 
     def advance(self) -> None:
-        """Moves the progress bar on by a batch."""
-        if self._task is not None:
-            self._progress.advance(self._task)
+        """Moves the progress on by a batch."""
+        self._progress.advance()
 
     def losses(self, step: int, losses: list[float], learning_rates: list[float], readings: Readings) -> None:
         """Logs the losses since the last reading.
@@ -122,9 +121,8 @@ class Reporter:
         self._log.write("monitor", step=step, use=msgspec.to_builtins(timing), verdict=msgspec.to_builtins(bottleneck))
 
     def show_losses(self, losses: list[float], waiting: float) -> None:
-        """Shows the mean loss, and the share of time spent waiting for pictures, beside the progress bar."""
-        if self._task is not None:
-            self._progress.update(self._task, loss=f"loss {np.mean(losses):.3f}, {waiting:.0%} waiting")
+        """Shows the mean loss, and the share of time spent waiting for pictures, with the progress."""
+        self._progress.learned(float(np.mean(losses)), waiting)
 
     def end_epoch(self, summary: EpochSummary, validation: Validation | None) -> None:
         """Logs and prints the figures of an epoch, and its validation if there was one."""
@@ -160,8 +158,4 @@ class Reporter:
         self._log.close()
 
     def _print(self, sentence: str) -> None:
-        self._console.print(sentence, highlight=False)
-
-    def _new_progress(self) -> Progress:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        return Progress(*columns, TextColumn("{task.fields[loss]}"), console=self._console)
+        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)

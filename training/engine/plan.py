@@ -1,0 +1,50 @@
+"""Says where and how a run trains before it starts, in three lines."""
+
+import torch
+
+from training.dataset.manifest import Manifest
+from training.engine.device import describe_device
+from training.engine.step import Engine
+from training.picture_sizes import sides_of_epochs
+from training.recipe import Recipe
+
+_GB = 1e9
+
+
+def describe_run(engine: Engine, manifest: Manifest, *, steps_per_epoch: int, global_batch: int) -> list[str]:
+    """The device, the data and the steps of a run, a line each.
+
+    Args:
+        engine: Trains the network.
+        manifest: The data.
+        steps_per_epoch: Optimizer steps of an epoch.
+        global_batch: Pictures of a micro-batch on all ranks together.
+    """
+    schedule, classes = engine.recipe.schedule, len(manifest.taxonomy.outputs)
+    train, validation = (len(manifest.rows_of(split)) for split in ("train", "validation"))
+    pictures, all_steps = global_batch * schedule.accumulate, schedule.epochs * steps_per_epoch
+    return [
+        f"device: {_device(engine)}",
+        f"data: {train:,} training and {validation:,} validation pictures of {classes:,} classes",
+        f"steps: {schedule.epochs:,} epochs of {steps_per_epoch:,} steps, {all_steps:,} in all; "
+        f"a step takes {pictures:,} pictures of {_sides(engine.recipe)} px",
+    ]
+
+
+def _device(engine: Engine) -> str:
+    names = {None: "float32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+    ranks = f"{engine.ranks.num_ranks} ranks, each on " if engine.ranks.is_distributed else ""
+    memory = f"; {_memory(engine)}" if engine.device.type == "cuda" else ""
+    return f"{ranks}{describe_device(engine.device)}, {names[engine.amp_dtype]}{memory}"
+
+
+def _memory(engine: Engine) -> str:
+    free, total = torch.cuda.mem_get_info(engine.device)
+    limit = engine.recipe.hardware.memory_gb
+    limited = f", of which the run takes at most {limit:g}" if limit else ""
+    return f"{free / _GB:.1f} of {total / _GB:.1f} GB of its memory are free{limited}"
+
+
+def _sides(recipe: Recipe) -> str:
+    sides = set(sides_of_epochs(recipe))
+    return str(min(sides)) if len(sides) == 1 else f"{min(sides)} to {max(sides)}"
