@@ -37,6 +37,15 @@ def test_one_changed_byte_is_found(sealed, name, place):
     assert f"SHA-256 of {name} differs" in refusal(sealed)
 
 
+@pytest.mark.parametrize("change", [lambda path: path.write_text("Any use."), lambda path: path.unlink()])
+def test_file_that_no_program_reads_is_verified_too(tmp_path, network_file, change):
+    card = tmp_path / "card.md"
+    card.write_text("Not for commercial use.")
+    folder = seal_tiny(tmp_path / "tiny", network_file, more_files={"MODEL_CARD.md": card}).folder
+    change(folder / "MODEL_CARD.md")
+    assert "MODEL_CARD.md" in refusal(folder)
+
+
 @pytest.mark.parametrize("name", [NETWORK, TAXA_FILE, BUNDLE_FILE])
 def test_missing_file_is_named(sealed, name):
     (sealed / name).unlink()
