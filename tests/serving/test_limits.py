@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import pytest
 import structlog
 from litestar.testing import TestClient
 
@@ -89,6 +90,22 @@ def test_answer_times_out_at_its_deadline_while_the_network_still_runs(start):
         assert "at most 0.3 seconds" in problem["detail"]
     assert post(client).status_code == 200
     assert session.num_runs == 3  # warm-up, the first of three pictures, and the last request
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected_s"), [({}, 20.0), ({"prefer": "wait=7"}, 7.0), ({"prefer": "wait=90"}, 20.0)]
+)
+def test_answer_is_awaited_for_its_deadline_and_no_longer(start, monkeypatch, wanted, expected_s):
+    wait, timeouts_s = asyncio.wait, []
+
+    def noted(tasks, **options):
+        timeouts_s.append(options.get("timeout"))
+        return wait(tasks, **options)
+
+    client = start(session=FakeNetwork(), deadline_s=20.0)
+    monkeypatch.setattr("serving.identify.asyncio.wait", noted)
+    assert post(client, headers=wanted).status_code == 200
+    assert timeouts_s == [expected_s]
 
 
 def test_client_can_shorten_the_deadline(start):
