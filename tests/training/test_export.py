@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import msgspec
 import numpy as np
@@ -15,9 +16,10 @@ from models.preprocess import picture_to_input
 from training.bundling import bundle_description
 from training.bundling.calibration import fit_temperature
 from training.bundling.onnx_file import fold_batch_norm, round_to_half
+from training.bundling.precisions.checks import parity_check, require_parity
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
-from training.export import _picture_sets, export
+from training.export import PARITY_LIMIT, _picture_sets, export
 from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare
 
@@ -133,6 +135,14 @@ def test_pytorch_runs_a_sample_of_the_validation_pictures_and_the_card_says_so(e
     said = "data, validation split, 2 pictures drawn at random (seed 0)"
     assert said in bundle.network("fp32").checks[0].name
     assert said in (bundle.folder / "MODEL_CARD.md").read_text()
+
+
+@pytest.mark.parametrize(("difference", "passes"), [(5e-4, True), (2e-3, False)])
+def test_by_default_a_probability_may_differ_by_a_thousandth(difference, passes):
+    shares = np.array([[0.5, 0.3, 0.2], [0.5 + difference, 0.3, 0.2 - difference]])
+    file, pytorch = np.log(shares)[:, None]
+    with nullcontext() if passes else pytest.raises(BundleError, match="expected at most 1e-03"):
+        require_parity([parity_check(file, pytorch, PARITY_LIMIT, "drawn")])
 
 
 @pytest.mark.parametrize("wrong", [{"workers": -1}, {"serve_px": 8}, {"parity_limit": 0.0}])
