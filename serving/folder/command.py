@@ -9,11 +9,10 @@ import tyro
 from models.bundle import Precision
 from models.candidates import CoverageKind
 from models.errors import InputError
+from serving.folder.sorting import SortRank
 from serving.folder.tables import TableFormat
 from serving.parameters import MAX_COVERAGE, MAX_K, MIN_COVERAGE
 from serving.settings import Count, Share
-
-Rank = Literal["species", "genus", "family"]
 
 
 class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +64,14 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Rows per part; a run that is killed loses the part in progress."""
     part: str = "0/1"
     """Answer every n-th part only, i/n with i from 0 to n - 1, so that n machines share the work."""
+    html: bool = False
+    """Write results.html too: a contact sheet of the photographs with their answers, the least certain first."""
+    copy_to: Path | None = None
+    """Copy the photographs into this folder, into one folder for each name."""
+    by: SortRank = "species"
+    """Whose names the folders of --copy-to have."""
+    links: bool = False
+    """Make links in the folder of --copy-to in place of copies."""
     num_runs: Count | None = None
     """Network runs at the same time; by default one per core, or two batches on a GPU."""
     max_picture_bytes: Count = 100_000_000

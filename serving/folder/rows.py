@@ -8,6 +8,7 @@ import msgspec
 from models.answer import PlantAnswer
 from models.bundle import Bundle
 from models.errors import BotanifyError
+from models.taxonomy import Taxon
 from models.verdict import Verdict, comparison
 from serving.folder.capture import Capture
 from serving.folder.plants import Plant
@@ -16,7 +17,8 @@ Row = dict[str, Any]
 """Column -> value."""
 COLUMNS: Final[dict[str, type]] = {
     "path": str, "group": str, "num_photographs": int, "num_failed": int, "status": str, "error_code": str,
-    "error": str, "verdict_rank": str, "verdict_name": str, "taxon_id": str, "verdict_score": float, "reason": str,
+    "error": str, "verdict_rank": str, "verdict_name": str, "taxon_id": str, "verdict_score": float, "genus": str,
+    "family": str, "reason": str,
     "plant_score": float, "candidates": list, "width": int, "height": int, "taken_at": str, "latitude": float,
     "longitude": float, "bundle_name": str, "bundle_version": str, "label_hash": str,
 }  # fmt: skip
@@ -82,6 +84,7 @@ def answered(
         "verdict_name": verdict.name,
         "taxon_id": best.taxon.taxon_id if verdict.rank == "species" else None,
         "verdict_score": verdict.score,
+        **_groups(verdict, best.taxon),
         "reason": verdict.reason,
         "plant_score": answer.plant_score,
         "width": seen[0].width,
@@ -104,6 +107,18 @@ def of_bundle(bundle: Bundle) -> Row:
     """Returns the columns that say which model answered."""
     record = bundle.record
     return {"bundle_name": record.name, "bundle_version": record.version, "label_hash": record.label_hash}
+
+
+def _groups(verdict: Verdict, best: Taxon) -> Row:
+    """Returns the genus and family that a verdict implies."""
+    match verdict.rank:
+        case "species":
+            return {"genus": best.genus, "family": best.family}
+        case "genus":
+            return {"genus": verdict.name, "family": best.family if best.genus == verdict.name else None}
+        case "family":
+            return {"family": verdict.name}
+    return {}
 
 
 def _withheld(verdict: Verdict, min_score: float | None) -> Verdict:

@@ -1,6 +1,7 @@
 """One run: list, plan, identify what has no row yet, join the parts."""
 
 import asyncio
+import io
 import logging
 import signal
 import sys
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -33,6 +35,8 @@ from serving.folder.record import (
     write_record,
 )
 from serving.folder.rows import Row, columns
+from serving.folder.sheet import SHEET_FILE, contact_sheet
+from serving.folder.sorting import sort_photographs
 from serving.folder.tables import decode, encode, open_writer
 from serving.loaded_bundle import LoadedBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
@@ -100,6 +104,7 @@ class _FolderRun:
         record = with_speed(self._record, progress.num_photographs, progress.seconds)
         if outcome is None and not self._missing(plan):
             record = self._join(plan, kinds, record)
+            self._show(plan, kinds)
         write_record(self._output, record)
         return self._say(record) if outcome is None else outcome
 
@@ -117,7 +122,8 @@ class _FolderRun:
     def _is_finished(self, former: RunRecord) -> bool:
         """Whether there is nothing new, as far as that is seen without looking at each file."""
         command = self._command
-        if not former.is_complete or command.retry_failed or command.by_hash or command.list is not None:
+        wants_more = command.retry_failed or command.html or command.copy_to is not None
+        if not former.is_complete or wants_more or command.by_hash or command.list is not None:
             return False
         return former.snapshot is not None and self._store.is_unchanged(former.snapshot)
 
@@ -246,6 +252,17 @@ class _FolderRun:
         return msgspec.structs.replace(
             record, is_complete=True, counts=dict(counts), snapshot=self._store.snapshot() or record.snapshot
         )
+
+    def _show(self, plan: Plan, kinds: Mapping[str, type]) -> None:
+        """Writes what people look at: the contact sheet and the sorted copies."""
+        command = self._command
+        if command.html:
+            page = contact_sheet(self._rows(plan, kinds), command.photographs, Path(command.out) / SHEET_FILE)
+            self._output.replace(SHEET_FILE, io.BytesIO(page.encode()))
+        if command.copy_to is not None:
+            plants = {plant.name: plant for part in plan.parts for plant in part.plants}
+            rows = self._rows(plan, kinds)
+            sort_photographs(rows, plants, self._store, command.copy_to, command.by, links=command.links)
 
     def _say(self, record: RunRecord) -> Outcome:
         failed = record.counts.get("failed", 0)
