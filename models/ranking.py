@@ -123,7 +123,7 @@ def best_taxa(taxa_T: npt.NDArray[np.float64], taxonomy: Taxonomy, top_k: int) -
 
 
 def _rank_groups(taxa_T: npt.NDArray[np.float64], groups: Groups, top_k: int) -> list[RankedGroup]:
-    """Ranks groups by probability, without the group "" of taxa whose family is unknown."""
+    """Ranks groups by probability, without the group "" of taxa whose genus or family is unknown."""
     scores = _at_most_1(sum_groups(taxa_T, groups.of_taxon, len(groups.names)))
     best = _best(scores, top_k + 1)  # one more, since the group "" may be among them
     return [RankedGroup(groups.names[index], float(scores[index])) for index in best if groups.names[index]][:top_k]

@@ -135,7 +135,8 @@ def _match(taxon: Taxon, wanted: str) -> NameMatch:
 
 def _names(taxon: Taxon) -> Iterable[tuple[NameKind, str]]:
     """Gives all names of a taxon, in the order of `_KINDS`."""
-    yield "genus", taxon.genus
+    if taxon.genus:
+        yield "genus", taxon.genus
     if taxon.family:
         yield "family", taxon.family
     yield "accepted", taxon.scientific_name

@@ -25,7 +25,11 @@ class Taxon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """A plant with its botanical names.
 
     A taxon of rank "genus" stands for pictures that are identified only to their genus ("Crocus spp."). Its probability
-    counts for the genus, and an answer never names it as a species.
+    counts for the genus, and an answer never names it as a species. A class that is known by its common name alone
+    ("Maize") is a species without a genus: an answer may name it, and it counts for no genus.
+
+    Raises:
+        DataError: A taxon of rank genus has no genus.
     """
 
     taxon_id: NonEmpty
@@ -34,8 +38,8 @@ class Taxon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Taxonomic rank of the accepted name."""
     scientific_name: NonEmpty
     """Accepted name without the author."""
-    genus: NonEmpty
-    """Genus of the accepted name."""
+    genus: str
+    """Genus of the accepted name; empty for a class that is known by its common name alone."""
     family: str = ""
     """Botanical family, empty if unknown."""
     author: str = ""
@@ -46,6 +50,10 @@ class Taxon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Common names, the best known first."""
     gbif_id: int | None = None
     """Key in the GBIF backbone taxonomy, if known."""
+
+    def __post_init__(self) -> None:
+        if self.rank == "genus" and not self.genus:
+            raise DataError(f"taxon {self.taxon_id!r} of rank genus has no genus", remedy="add its genus")
 
 
 class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +116,7 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @cached_property
     def genera(self) -> "Groups":
-        """The taxa grouped by genus."""
+        """The taxa grouped by genus; the group "" holds the taxa without one."""
         return Groups.of([taxon.genus for taxon in self.taxa])
 
     @cached_property

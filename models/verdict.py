@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from models.ranking import RankedTaxon, Ranking
+from models.ranking import RankedGroup, RankedTaxon, Ranking
 
 Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Rank = Literal["species", "genus", "family"]
@@ -119,11 +119,12 @@ def comparison(score: float, threshold: float) -> str:
 
 def _best_names(ranking: Ranking) -> Iterator[tuple[Rank, str | None, float]]:
     """Yields the most likely name of each rank with its score; None if the rank has no name."""
-    best, genus = ranking.taxa[0], ranking.genera[0]
+    best = ranking.taxa[0]
     yield "species", best.taxon.scientific_name if best.taxon.rank == "species" else None, best.score
-    yield "genus", genus.name, genus.score
-    possible = [family for family in ranking.families if family.score > 0]  # all allowed families may be unknown
-    yield ("family", possible[0].name, possible[0].score) if possible else ("family", None, 0.0)
+    groups: tuple[tuple[Rank, list[RankedGroup]], ...] = (("genus", ranking.genera), ("family", ranking.families))
+    for rank, ranked in groups:
+        known = [group for group in ranked if group.score > 0]  # no allowed taxon may have a group with a name
+        yield (rank, known[0].name, known[0].score) if known else (rank, None, 0.0)
 
 
 def _no_name(rank: Rank, best: RankedTaxon) -> str:

@@ -52,6 +52,7 @@ class Prediction(msgspec.Struct, frozen=True):
     scientific_name: str
     common_names: tuple[str, ...]
     genus: str
+    """Empty for a class that is known by its common name alone."""
     family: str
     """Empty if unknown."""
     gbif_id: int | None

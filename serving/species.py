@@ -33,6 +33,7 @@ class SpeciesEntry(msgspec.Struct, frozen=True):
     scientific_name: str
     common_names: tuple[str, ...]
     genus: str
+    """Empty for a class that is known by its common name alone."""
     family: str
     """Empty if unknown."""
     gbif_id: int | None
@@ -70,6 +71,7 @@ class SpeciesDetail(msgspec.Struct, frozen=True):
     """Other scientific names of the taxon."""
     common_names: tuple[str, ...]
     genus: str
+    """Empty for a class that is known by its common name alone."""
     family: str
     """Empty if unknown."""
     gbif_id: int | None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.taxon_names import NameMatch, TaxonNames, fold_name
-from tests.models.tiny import genus_only, species, taxonomy_of
+from tests.models.tiny import common_only, genus_only, species, taxonomy_of
 
 GARDEN = TaxonNames(
     taxonomy_of(
@@ -105,6 +105,13 @@ def test_order_and_repetition_of_names_do_not_matter(names, random):
 def test_any_names_are_accepted(names):
     choice = GARDEN.choose(names)
     assert choice.chosen_T.any() == (len(choice.unknown) < len(set(names)))
+
+
+def test_taxa_without_a_genus_are_found_by_their_name_alone():
+    names = TaxonNames(taxonomy_of(common_only("Common wheat"), common_only("Maize")))
+    assert names.find("maize").match == NameMatch("accepted", "Maize")
+    assert names.find("") is None
+    assert [entry.taxon.scientific_name for entry in names.search("")] == ["Common wheat", "Maize"]
 
 
 # ---- search

@@ -45,12 +45,21 @@ def test_unknown_field_is_refused(kind):
         msgspec.json.decode(msgspec.json.encode(record), type=Taxonomy)
 
 
-@pytest.mark.parametrize("change", [{"taxon_id": ""}, {"genus": ""}, {"scientific_name": ""}, {"rank": "family"}])
+@pytest.mark.parametrize("change", [{"taxon_id": ""}, {"scientific_name": ""}, {"rank": "family"}])
 def test_taxon_with_an_empty_required_field_is_refused(change):
     record = msgspec.to_builtins(ROSE)
     assert msgspec.convert(record, Taxon) == ROSE
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(record | change, Taxon)
+
+
+def test_only_a_taxon_of_rank_genus_needs_a_genus():
+    assert species("Rosa canina").genus
+    assert replace(ROSE, genus="").rank == "species"
+    with pytest.raises(DataError, match="'crocus' of rank genus has no genus"):
+        replace(CROCUS, genus="")
+    with pytest.raises(DataError, match="no genus"):
+        msgspec.convert(msgspec.to_builtins(CROCUS) | {"genus": ""}, Taxon)
 
 
 # ---- outputs

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from models.ranking import rank
 from models.verdict import Promise, Promises, Thresholds, comparison, decide, not_a_plant, unknown_plant
-from tests.models.tiny import genus_only, species, taxonomy_of
+from tests.models.tiny import common_only, genus_only, species, taxonomy_of
 
 WOOD = taxonomy_of(
     species("Quercus robur", "Fagaceae"),
@@ -73,6 +73,29 @@ def test_unknown_family_is_never_named():
     verdict = verdict_of(taxonomy, 0.51, 0.49, species=0.9, genus=0.9)
     assert verdict.rank == "uncertain"
     assert verdict.reason.endswith("; no family is known.")
+
+
+FIELD = taxonomy_of(
+    common_only("Common wheat"), common_only("Common nettle"), species("Quercus robur"), species("Quercus suber")
+)
+
+
+def test_classes_known_by_a_common_name_alone_add_up_to_no_genus_and_no_family():
+    verdict = verdict_of(FIELD, 0.45, 0.45, 0.05, 0.05)
+    assert (verdict.rank, verdict.name) == ("uncertain", None)
+    assert verdict.reason == "species 0.45 is below 0.50; genus Quercus 0.10 is below 0.50; no family is known."
+    assert verdict_of(FIELD, 0.45, 0.05, 0.25, 0.25).name == "Quercus"
+
+
+def test_a_class_known_by_its_common_name_alone_is_named_like_a_species():
+    verdict = verdict_of(FIELD, 0.8, 0.1, 0.05, 0.05)
+    assert (verdict.rank, verdict.name) == ("species", "Common wheat")
+
+
+def test_no_genus_is_named_where_no_allowed_taxon_has_one():
+    verdict = verdict_of(FIELD, 0.45, 0.55, 0.0, 0.0, species=0.6, genus=0.0, shared={"genus", "family"})
+    assert verdict.reason == "species 0.55 is below 0.60; no genus is known; no family is known."
+    assert verdict_of(taxonomy_of(common_only("Maize")), 0.4).rank == "uncertain"
 
 
 def test_list_length_does_not_change_the_verdict():

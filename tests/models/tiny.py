@@ -33,6 +33,10 @@ def genus_only(name, family=""):
     return Taxon(name.lower(), "genus", name, name, family)
 
 
+def common_only(name, family=""):
+    return Taxon(name.lower(), "species", name, "", family)
+
+
 def taxonomy_of(*taxa, outputs=None):
     """One output for each taxon, or the outputs given as (source, scientific name)."""
     id_of = {taxon.scientific_name: taxon.taxon_id for taxon in taxa}

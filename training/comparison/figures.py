@@ -76,6 +76,8 @@ def few_shot(
 def genera(old: Sequence[Answer], new: Sequence[Answer], taxa: Sequence[Taxon]) -> tuple[GenusAccuracy, ...]:
     """Returns top-1 of every genus, the one with the lowest accuracy of the new bundle first.
 
+    Taxa that are known by a common name alone have no genus and are left out.
+
     Args:
         old: Answers of the old bundle.
         new: Answers of the new bundle.
@@ -84,7 +86,7 @@ def genera(old: Sequence[Answer], new: Sequence[Answer], taxa: Sequence[Taxon]) 
     genus_N = np.array([taxon.genus for taxon in taxa])
     old_N, new_N = (_hits(answers, lambda answer: answer.top1) for answers in (old, new))
     rows = []
-    for genus in np.unique(genus_N):
+    for genus in np.unique(genus_N[genus_N != ""]):
         own_N = genus_N == genus
         rows.append(
             GenusAccuracy(

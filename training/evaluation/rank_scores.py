@@ -35,8 +35,8 @@ def rank_scores(
 ) -> dict[Rank, RankScores]:
     """Returns the best name of each rank, as a verdict would choose it (`models/verdict.py`).
 
-    A taxon of rank genus is never named as a species. If the family of the labeled taxon is unknown, every name of a
-    family counts as wrong.
+    A taxon of rank genus is never named as a species. If the labeled taxon has no genus, or its family is unknown,
+    every name of that rank counts as wrong.
 
     Args:
         taxa_NT: Calibrated probabilities of all taxa.
@@ -52,6 +52,6 @@ def rank_scores(
 
 def _group_scores(taxa_NT: npt.NDArray[np.float64], labels_N: npt.NDArray[np.intp], groups: Groups) -> RankScores:
     scores_NG = np.minimum(sum_groups(taxa_NT, groups.of_taxon, len(groups.names)), 1.0)
-    scores_NG[:, [not name for name in groups.names]] = NO_NAME  # taxa whose family is unknown
+    scores_NG[:, [not name for name in groups.names]] = NO_NAME  # taxa whose genus or family is unknown
     best_N, score_N = scores_NG.argmax(axis=1), scores_NG.max(axis=1)
     return RankScores(score_N, (best_N == groups.of_taxon[labels_N]) & (score_N > NO_NAME))

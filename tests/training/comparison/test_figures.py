@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from models.verdict import RANKS, Verdict
 from tests.models.tiny import species
@@ -46,6 +47,8 @@ def test_genera_are_sorted_by_the_accuracy_of_the_new_bundle():
         ("Bellis", 1, 2, 1.0, 0.5),
         ("Rosa", 2, 2, 1.0, 1.0),
     ]
+    common = [replace(taxon, genus="") for taxon in taxa[2:]]
+    assert [row.genus for row in figures.genera([answer()] * 4, [answer()] * 4, [*taxa[:2], *common])] == ["Rosa"]
 
 
 def test_negative_log_likelihood_is_that_of_the_right_taxon():

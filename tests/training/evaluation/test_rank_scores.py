@@ -1,4 +1,5 @@
 import numpy as np
+from msgspec.structs import replace
 
 from models.ranking import rank
 from models.taxonomy import Output, Taxon, Taxonomy
@@ -41,6 +42,13 @@ def test_a_taxon_of_rank_genus_is_no_species():
 
 def test_an_unknown_family_is_never_named_and_never_right():
     assert scores_of([0.1, 0.1, 0.1, 0.7], label=3)["family"] == (0.3, False)
+
+
+def test_taxa_without_a_genus_share_none_and_are_never_right():
+    taxa = tuple(replace(taxon, genus="") if taxon.rank == "species" else taxon for taxon in TAXA)
+    found = rank_scores(np.array([[0.4, 0.3, 0.2, 0.1]]), np.array([0]), replace(TAXONOMY, taxa=taxa))
+    assert (found["genus"].score_N[0], found["genus"].right_N[0]) == (0.2, False)
+    assert (found["species"].score_N[0], found["species"].right_N[0]) == (0.4, True)
 
 
 def test_the_scores_are_those_that_a_verdict_compares_with_its_thresholds():
