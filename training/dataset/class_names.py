@@ -41,6 +41,7 @@ class NamedClass(msgspec.Struct, frozen=True, kw_only=True):
     taxon_id: str
     is_synonym: bool
     genus: str
+    """Empty if the class is known by its common name alone."""
     common_name: str
     candidates: Sequence[AcceptedName]
     """The accepted names that the taxonomy file gives for the name."""
@@ -96,14 +97,16 @@ def parse_class_names(
 def _parse_class_name(source: str, plant: SourceClass, corrected: str, synonyms: Synonyms) -> NamedClass:
     """Parses the name of one class.
 
-    A name is scientific if it begins with the given genus, has a common name beside it, is given by the recipe, or has
-    an author. For any other name, such as "Dog rose", the given genus is used.
+    A name is scientific if the data set says so, if it begins with the given genus, has a common name beside it, is
+    given by the recipe, or has an author. For any other name, such as "Dog rose", the given genus is used; without one,
+    a name that may be Latin has the genus that it begins with, and a common name has none.
     """
     text = corrected or plant.name
     begins_with_genus = bool(plant.genus) and text.lower().split()[:1] == [plant.genus.lower()]
-    name = parse_name(text, scientific=bool(corrected or plant.common_name) or begins_with_genus)
-    scientific = bool(corrected or plant.common_name or name.author or name.hybrid) or begins_with_genus
-    genus = name.genus if scientific and not name.common else plant.genus or name.genus
+    declared = plant.is_scientific or bool(corrected or plant.common_name) or begins_with_genus
+    name = parse_name(text, scientific=declared)
+    in_name = "" if name.common else name.genus
+    genus = (in_name if declared or name.author or name.hybrid else "") or plant.genus or in_name
     # A correction that changes the first word replaces a common name, which is kept as such.
     renamed = bool(corrected) and fold(plant.name).split()[:1] != fold(corrected).split()[:1]
     name_key = name.key

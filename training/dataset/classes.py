@@ -38,7 +38,9 @@ class Classes(msgspec.Struct, frozen=True, kw_only=True):
     merged: tuple[MergedName, ...] = ()
     """Names that share one taxon."""
     genus_level: tuple[WrittenName, ...] = ()
-    """Classes that name no species: "Crocus spp.", "Tulip", and common names that may mean any number of species."""
+    """Classes that name a genus and no species: "Crocus spp.", and "Tulip" in a data set that gives the genus."""
+    common: tuple[WrittenName, ...] = ()
+    """Classes that are known by their common names alone, so that they have no genus: "Maize"."""
     similar: tuple[SimilarNames, ...] = ()
     """Names that are similar and were not merged."""
     ambiguous: tuple[AmbiguousName, ...] = ()
@@ -57,7 +59,7 @@ def build_classes(
 
     A taxon takes its names from the accepted name, else from its first class with a scientific name; its family comes
     from the first source that gives one. Its genus is the one in its name; for a common name it is the one that the
-    source gives.
+    source gives. A class that is known by its common name alone becomes a species without a genus.
 
     Args:
         classes: Source -> its classes. Earlier sources take precedence.
@@ -90,6 +92,7 @@ def build_classes(
         },
         merged=tuple(entry for taxon in taxa.values() for entry in merged_names(taxon, by_taxon[taxon.taxon_id])),
         genus_level=tuple(named.written for named in named_classes if taxa[named.taxon_id].rank == "genus"),
+        common=tuple(named.written for named in named_classes if not taxa[named.taxon_id].genus),
         similar=tuple(similar_names(taxa.values(), by_taxon)),
         ambiguous=tuple(ambiguous_names(named_classes)),
     )
@@ -131,7 +134,7 @@ def _best_name(accepted: AcceptedName | None, own: Sequence[NamedClass]) -> tupl
     if accepted:
         return accepted.rank, accepted.scientific_name, accepted.genus
     best = max(own, key=lambda named: (not named.name.common, named.name.hybrid, bool(named.plant.genus)))
-    return best.name.rank, best.name.scientific_name, best.genus
+    return best.name.rank if best.genus else "species", best.name.scientific_name, best.genus
 
 
 def _common_names(group: Iterable[NamedClass]) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def similar_names(taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedCl
     by_genus: dict[str, list[tuple[str, Taxon]]] = {}
     for taxon in taxa:
         words = by_taxon[taxon.taxon_id][0].key.split()
-        if taxon.rank == "species" and len(words) == 2:
+        if taxon.rank == "species" and taxon.genus and len(words) == 2:
             by_genus.setdefault(words[0], []).append((words[1], taxon))
     for species in by_genus.values():
         for one, other in similar_pairs([epithet for epithet, _ in species]):

@@ -2,8 +2,9 @@
 
 "Mazus pumilus (Burm. f.) Steenis", "Mazus  pumilus" and "MAZUS PUMILUS" have the key "mazus pumilus". The rules are
 those of the International Code of Nomenclature for algae, fungi, and plants (the ICN, Shenzhen Code 2018), as far as
-written names follow them: a genus, an epithet in lower case, an author. A text that does not parse is a common name,
-kept whole and unchanged, so that two names are never merged because a part of each was ignored.
+written names follow them: a genus, an epithet in lower case, an author. A text that does not parse, or whose words
+cannot be Latin, is a common name, kept whole and unchanged, so that two names are never merged because a part of each
+was ignored, and share no genus because they begin with the same word.
 """
 
 import unicodedata
@@ -14,6 +15,7 @@ import msgspec
 
 from models.errors import DataError
 from models.taxonomy import Rank, fold
+from training.dataset.latin import may_be_latin
 
 _HYBRID_SIGNS: Final = frozenset({"×", "x", "X", "+"})  # "+" marks a graft-chimaera
 _APOSTROPHES: Final = dict.fromkeys('‘’´`“”"', "'")
@@ -63,7 +65,7 @@ class PlantName(msgspec.Struct, frozen=True, kw_only=True):
     nothospecies: bool = False
     """Whether a hybrid sign precedes the epithet."""
     common: bool = False
-    """Whether the text does not parse as a scientific name."""
+    """Whether the text cannot be read as a scientific name."""
 
     @property
     def hybrid(self) -> bool:
@@ -72,7 +74,7 @@ class PlantName(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rank(self) -> Rank:
-        """Species if one is named, else genus; a common name may mean several species."""
+        """Species if one is named, else genus; a common name may mean several species of a genus that is given."""
         return "species" if self.epithet else "genus"
 
     @property
@@ -100,17 +102,21 @@ def parse_name(text: str, *, scientific: bool = False) -> PlantName:
 
     Ambiguous texts: a capitalized second word without the marks of an author (a period, brackets, "ex", "&") makes
     a common name ("Venus Flytrap", and also "Monstera Deliciosa"), unless the whole text is in capitals or `scientific`
-    is set. A second word in lower case makes a species, also in "Peace lily". The key is the same in both cases.
+    is set. Words that cannot be Latin make a common name too ("Peace lily", "Maize"), unless an author, a hybrid sign
+    or "spp." marks the text or `scientific` is set. The key is the same in both cases.
 
     Args:
         text: With or without author, hybrid sign, ranks, "spp."; underscores and unusual spaces count as spaces.
-        scientific: The text is known to be a scientific name, because a common name is given beside it.
+        scientific: The text is known to be a scientific name, because its data set says so, or because a common name is
+            given beside it.
 
     Raises:
         DataError: The name has letters that are not Latin, or neither letters nor digits.
     """
     words = _split_words(text)
-    name = _parse_scientific(words, scientific) or _common_name(words)
+    name = _parse_scientific(words, scientific)
+    if name is None or not (scientific or _is_marked(name, words) or _may_be_latin(name)):
+        name = _common_name(words)
     if not name.key.isascii() or not any(char.isalnum() for char in name.genus):
         raise DataError(
             "a class has no name in Latin letters, so it cannot be distinguished from other such classes",
@@ -156,6 +162,16 @@ def _parse_scientific(words: Sequence[str], scientific: bool) -> PlantName | Non
         return None
     infraspecific = infraspecific if cultivar else below
     return _name(genus, epithet, infraspecific, author, nothogenus=nothogenus, nothospecies=nothospecies)
+
+
+def _is_marked(name: PlantName, words: Sequence[str]) -> bool:
+    """Returns whether a name has what only scientific names have: "(Burm.", "L.", "×", "spp."."""
+    return name.hybrid or _opens_author(name.author.split() or [" "]) or _names_no_species([*words[1:], ""])
+
+
+def _may_be_latin(name: PlantName) -> bool:
+    is_cultivar = name.infraspecific_rank == _CULTIVAR
+    return may_be_latin(name.genus, name.epithet.partition(" ")[0], "" if is_cultivar else name.infraspecific_epithet)
 
 
 def _name(

@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models.answer import AnswerModel, Question, answer_plant
 from models.bundle import TAXA_FILE
@@ -173,7 +175,8 @@ def test_a_class_named_only_by_genus_is_a_taxon_of_that_rank(name):
         ({"name": "Rosa canina"}, "Rosa"),
         ({"name": "Dog rose", "genus": "Rosa"}, "Rosa"),
         ({"name": "Dog Rose", "genus": "Rosa"}, "Rosa"),
-        ({"name": "Dog Rose"}, "Dog Rose"),
+        ({"name": "Dog Rose"}, ""),
+        ({"name": "Dog rose"}, ""),
         ({"name": "Tulip", "genus": "Tulipa"}, "Tulipa"),
         ({"name": "Anemone nemorosa L.", "genus": "Anemonoides"}, "Anemone"),
         ({"name": "Anemone nemorosa", "genus": "Anemonoides", "common_name": "Wood anemone"}, "Anemone"),
@@ -184,6 +187,42 @@ def test_a_class_named_only_by_genus_is_a_taxon_of_that_rank(name):
 def test_the_genus_is_the_one_in_a_scientific_name_and_the_given_one_of_a_common_name(fields, genus):
     (taxon,) = build_classes({"s": [SourceClass(class_id="0", **fields)]}, "within_sources").taxonomy.taxa
     assert taxon.genus == genus
+
+
+def test_classes_known_by_a_common_name_alone_share_no_genus():
+    classes = built(
+        "Common wheat", "Common nettle", "Maize", "Venus Flytrap", "class 4", "Quercus suber", "Crocus spp."
+    )
+    taxa = [(taxon.scientific_name, taxon.rank, taxon.genus) for taxon in classes.taxonomy.taxa]
+    assert taxa == [
+        ("Class 4", "species", ""),
+        ("Common nettle", "species", ""),
+        ("Common wheat", "species", ""),
+        ("Crocus", "genus", "Crocus"),
+        ("Maize", "species", ""),
+        ("Quercus suber", "species", "Quercus"),
+        ("Venus Flytrap", "species", ""),
+    ]
+    assert [written.name for written in classes.common] == [
+        "Common wheat", "Common nettle", "Maize", "Venus Flytrap", "class 4",
+    ]  # fmt: skip
+    assert [written.name for written in classes.genus_level] == ["Crocus spp."]
+
+
+def test_names_of_a_data_set_with_scientific_names_alone_are_not_doubted():
+    classes = built("Common wheat", "Maize", is_scientific=True)
+    assert [taxon.genus for taxon in classes.taxonomy.taxa] == ["Common", "Maize"]
+    assert classes.common == ()
+
+
+@given(st.lists(st.sampled_from(["wheat", "nettle", "vetch", "vetches", "sage", "wild oat"]), unique=True))
+def test_common_names_have_the_labels_that_they_had_as_wrong_species(names):
+    """Their keys stay, so that old checkpoints fit; names that are alike are no misspelt epithets of one genus."""
+    names = [f"Common {name}" for name in names]
+    doubted, trusted = built(*names), built(*names, is_scientific=True)
+    assert doubted.taxonomy.output_keys == trusted.taxonomy.output_keys
+    assert doubted.labels == trusted.labels
+    assert doubted.similar == ()
 
 
 def test_the_scientific_name_of_a_plant_takes_precedence_over_its_common_name():

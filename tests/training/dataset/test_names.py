@@ -121,13 +121,18 @@ def test_case_spaces_and_qualifiers_do_not_matter(text):
     "text",
     ["Venus Flytrap", "Money Tree", "Lily of the valley", "Bird of paradise", "Snake's Head Fritillary",
      "St. John's Wort", "Devil's ivy", "Tomato___Bacterial_spot", "class 4", "Fleur de lis", "Rosa (red)",
-     "Rosa canina (red)", "4"],
+     "Rosa canina (red)", "4", "Common wheat", "maize", "Peace lily", "Swiss cheese plant"],
 )  # fmt: skip
 def test_a_text_that_is_not_a_scientific_name_stays_whole_and_names_no_species(text):
     name = parse_name(text)
     words = " ".join(text.replace("_", " ").split())
     assert (name.common, name.rank, name.key) == (True, "genus", words.lower())
     assert name.genus == name.scientific_name == words[0].upper() + words[1:]
+
+
+@pytest.mark.parametrize("text", ["Fern sp.", "Common wheat L.", "Maize × teosint", "Wheat (L.) Mill."])
+def test_the_marks_of_a_scientific_name_make_one_of_words_that_are_not_latin(text):
+    assert not parse_name(text).common
 
 
 def test_two_folders_are_not_merged_because_part_of_a_name_was_not_parsed():

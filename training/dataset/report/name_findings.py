@@ -15,7 +15,7 @@ _MERGED: Final[dict[MergeKind, str]] = {
 
 
 def name_findings(classes: Classes) -> NameFindings:
-    """Returns the merged, genus-level, similar and ambiguous names."""
+    """Returns the merged, genus-level, common, similar and ambiguous names."""
     similar = [
         NameFinding(
             name=f"{entry.first} / {entry.second}",
@@ -41,6 +41,14 @@ def name_findings(classes: Classes) -> NameFindings:
                 explanation="names no species, so it counts for its genus; a [sources.X.names] entry can correct it",
             )
             for entry in classes.genus_level
+        ),
+        common=tuple(
+            NameFinding(
+                name=entry.name,
+                members=(_written(entry),),
+                explanation="no scientific name; name its folder Common (Scientific), or give its genus",
+            )
+            for entry in classes.common
         ),
         similar=(*similar, *ambiguous),
     )

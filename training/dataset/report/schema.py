@@ -31,6 +31,8 @@ class NameFindings(Part, frozen=True):
     """Names that share one taxon."""
     genus_level: tuple[NameFinding, ...] = ()
     """Classes that only name a genus."""
+    common: tuple[NameFinding, ...] = ()
+    """Classes that are known by their common names alone."""
     similar: tuple[NameFinding, ...] = ()
     """Similar or ambiguous names, which were not merged."""
 
@@ -55,6 +57,8 @@ class SourceSummary(Part, frozen=True):
     """Pictures with coordinates."""
     first_taken: datetime.date | None
     last_taken: datetime.date | None
+    published: tuple[Split, ...] = ()
+    """Splits that the data set publishes; the others are cut from its training pictures."""
 
 
 class ClassSize(Part, frozen=True):

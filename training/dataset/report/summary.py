@@ -101,6 +101,7 @@ class _Columns:
         self.num_bytes = np.fromiter((fact.num_bytes for fact in facts), np.int64, number)
         # Proleptic ordinal of the day; 0 if unknown.
         self.day = np.fromiter((record.taken_on.toordinal() if record.taken_on else 0 for record in records), np.int64)
+        self.published = {(picture.source, picture.record.split) for picture in pictures}
         self.placed = np.fromiter((record.coordinates is not None for record in records), np.bool_, number)
 
     def of(self, name: str) -> npt.NDArray[np.bool_]:
@@ -136,6 +137,7 @@ def _source_summary(
         num_outputs=len({label for _, label, _ in own}),
         num_left_out=sum(entry.num_pictures for entry in left_out if source_of(entry) == name),
         by_split=_by_split(own),
+        published=tuple(split for split in SPLITS if (name, split) in columns.published),
         num_bytes=int(columns.num_bytes[chosen].sum()),
         median_short_side_px=int(np.median(columns.short_side_px[chosen])) if chosen.any() else 0,
         num_dated=len(days),

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from models.errors import DataError
+from training.dataset.latin import may_be_latin
 from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents, Split
 
 # Files that are not decoded; any other file is decoded, whatever its name.
@@ -67,11 +68,11 @@ def split_class_name(name: str) -> tuple[str, str]:
     """Splits the name of a class folder.
 
     Returns:
-        Scientific and common name. "Sunflower (Helianthus annuus)" gives both; a name without brackets is returned as
-        the scientific name.
+        Scientific and common name. "Sunflower (Helianthus annuus)" gives both; any other name is returned as the
+        scientific name, also "Rosa (red)" and "Corn (maize)".
     """
     match = _COMMON_AND_SCIENTIFIC.match(name)
-    if match is None:
+    if match is None or not (" " in match["scientific"].strip() or may_be_latin(match["scientific"].strip())):
         return name.replace("_", " ").strip(), ""
     return match["scientific"].strip(), match["common"].strip()
 

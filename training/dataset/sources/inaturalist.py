@@ -187,6 +187,7 @@ def _plant(category: _Category) -> SourceClass:
     return SourceClass(
         class_id=str(category.id),
         name=category.name,
+        is_scientific=True,
         common_name=category.common_name or "",
         genus=category.genus or "",
         family=category.family or "",

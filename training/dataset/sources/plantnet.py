@@ -65,7 +65,7 @@ def _read_names(file: Path) -> dict[str, SourceClass]:
             raise DataError(f"{file}: a species id is not a number", value=species_id, remedy="correct it")
         if not name.strip():
             raise DataError(f"{file}: species {species_id} has an empty name", remedy="add its scientific name")
-        plants[species_id] = SourceClass(class_id=species_id, name=name)
+        plants[species_id] = SourceClass(class_id=species_id, name=name, is_scientific=True)
     return plants
 
 

@@ -21,6 +21,8 @@ class SourceClass(msgspec.Struct, frozen=True, kw_only=True):
     """Identifier in the data set."""
     name: str
     """Scientific name as written, with its author; a common name if the data set gives no other."""
+    is_scientific: bool = False
+    """Whether the data set has scientific names alone; otherwise the words of a name decide."""
     common_name: str = ""
     """Common name, if given beside the scientific one."""
     genus: str = ""

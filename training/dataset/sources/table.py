@@ -80,7 +80,7 @@ def _rows(table: Path) -> Iterator[_Row]:
 
 def _plants(table: Path) -> dict[str, SourceClass]:
     """Returns class id -> class, combined from its rows; checks that rows do not contradict each other."""
-    facts: dict[str, dict[str, str]] = {}
+    facts: dict[str, dict[str, Any]] = {}
     paths: set[str] = set()
     for row in _rows(table):
         _check_cells(row)

@@ -31,6 +31,9 @@ def make(root, *names):
         ("Helianthus_annuus", ("Helianthus annuus", "")),
         ("Sunflower", ("Sunflower", "")),
         ("(Helianthus annuus)", ("(Helianthus annuus)", "")),
+        ("Garden iris (Iris)", ("Iris", "Garden iris")),
+        ("Rosa (red)", ("Rosa (red)", "")),
+        ("Corn (maize)", ("Corn (maize)", "")),
     ],
 )
 def test_a_folder_name_is_split_into_both_names(folder, names):

@@ -63,8 +63,10 @@ def test_a_class_has_its_ranks_and_all_its_pictures_share_it(tmp_path):
     records = read_inaturalist("inat", tmp_path).records
     daisies = [record.plant for record in records if record.plant.class_id == str(DAISY)]
     roses = [record.plant for record in records if record.plant.class_id == str(ROSE)]
-    assert daisies[0] == SourceClass(class_id="1", name="Bellis perennis", common_name="Daisy")
-    assert roses[0] == SourceClass(class_id="2", name="Rosa canina", genus="Rosa", family="Rosaceae", order="Rosales")
+    daisy = SourceClass(class_id="1", name="Bellis perennis", is_scientific=True, common_name="Daisy")
+    ranks = {"genus": "Rosa", "family": "Rosaceae", "order": "Rosales"}
+    assert daisies[0] == daisy
+    assert roses[0] == SourceClass(class_id="2", name="Rosa canina", is_scientific=True, **ranks)
     assert (len(daisies), len(roses)) == (4, 4)
     assert len({id(plant) for plant in daisies + roses}) == 2
 

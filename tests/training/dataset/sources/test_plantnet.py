@@ -32,7 +32,7 @@ def test_a_picture_keeps_all_that_is_published_about_it(tmp_path):
     assert reading.records == [
         PictureRecord(
             path="images/val/1356022/ab12.jpg",
-            plant=SourceClass(class_id="1356022", name=CROCUS),
+            plant=SourceClass(class_id="1356022", name=CROCUS, is_scientific=True),
             split="validation",
             group="7",
             author="Ada",

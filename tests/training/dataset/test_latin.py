@@ -1,0 +1,58 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.dataset.latin import may_be_latin
+from training.herbarium.names import species_name
+
+
+def _words(text):
+    return text.split()
+
+
+ENGLISH_FIRST = _words(
+    "Common Wild Sweet Black White Red Blue Green Yellow Golden Silver Garden Field Water Sea Giant Dwarf Great Lesser "
+    "Small Tall Japanese Chinese English African European Indian Mexican Alpine Mountain Wood Marsh Sand Desert "
+    "Weeping Prickly Hairy Woolly Bitter Sour Spring Summer Winter Early Double Purple Pink Orange Scarlet Crimson "
+    "False Climbing Bearded Spotted Swamp Corn Dog Horse Cow Goose Spider Tiger Moon Sugar Butter Stone Cape "
+    "California Carolina Virginia Boston Siberian Norway Devils"
+)
+ENGLISH_LAST = _words(
+    "acacia aloe anemone arum aster banana begonia cactus clematis crocus dahlia geranium guava hibiscus iris lotus "
+    "magnolia pea petunia plum tea viola wheat nettle rose lily bean clover grass pepper ginger onion melon lemon"
+)
+
+
+@given(st.sampled_from(ENGLISH_FIRST), st.sampled_from(ENGLISH_LAST))
+def test_the_common_name_of_a_plant_is_not_latin_even_if_its_last_word_is(first, last):
+    assert not may_be_latin(first, last)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Maize", "wheat", "Tulip", "Daisy", "bananas", "Papaya", "potato", "Sugar beet", "Fat hen", "Money tree",
+     "Peace lily", "Madonna lily", "Class", "leaf", "Loose silky-bent", "Venus flytrap", "Begonia leaf"],
+)  # fmt: skip
+def test_further_common_names_are_not_latin(name):
+    assert not may_be_latin(*name.split())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Quercus suber", "Zea mays", "Cucumis melo", "Cucurbita pepo", "Theobroma cacao", "Citrus limon", "Ginkgo biloba",
+     "Allium cepa", "Aloe vera", "Phoenix dactylifera", "Cicer arietinum", "Manihot esculenta", "Carica papaya",
+     "Smilax china", "Acer negundo", "Acer rubrum", "Papaver rhoeas", "Silene dioica", "Hedera helix", "Tagetes erecta",
+     "Capsella bursa-pastoris", "Hibiscus rosa-sinensis", "Cyclamen persicum", "Ribes nigrum", "Picea abies", "Crocus",
+     "Iris", "Solidago", "Triticum aestivum", "Helleborus niger", "Drosera capensis", "Zingiber officinale"],
+)  # fmt: skip
+def test_scientific_names_are_latin(name):
+    assert may_be_latin(*name.split())
+
+
+@given(st.integers(0, 5000))
+def test_the_herbarium_invents_names_that_could_be_latin(species):
+    assert may_be_latin(*species_name(species).scientific_name.split())
+
+
+def test_empty_epithets_and_the_digits_of_generated_names_do_not_count():
+    assert may_be_latin("Rosa12", "", "alba3")
