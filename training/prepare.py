@@ -30,7 +30,7 @@ from training.dataset.assemble import assemble
 from training.dataset.collection import Collection, read_collection
 from training.dataset.manifest import MANIFEST_FILE
 from training.dataset.other_kingdoms import Negatives, write_negatives
-from training.dataset.report import HTML_FILE, Report
+from training.dataset.report import HTML_FILE, Report, advice
 from training.herbarium import Herbarium, write_herbarium
 from training.loading.shards import Pack, Verify, pack, verify
 from training.toml_file import check_section
@@ -162,6 +162,8 @@ def _print_report(report: Report, out: Path) -> None:
         print(f"  left out ({entry.code}): {entry.picture}: {entry.reason}")
     if len(report.left_out) > _MOST_LISTED:
         print(f"  ... and {len(report.left_out) - _MOST_LISTED:,} more, all in {out / HTML_FILE}")
+    for sentence in advice(report):
+        print(f"  {sentence}")
     for source, licenses in report.licenses.items():
         print(f"  {source}: {licenses.sentence}")
     print(f"Written: {out / MANIFEST_FILE} and {out / HTML_FILE}. Next: python training/train.py RECIPE --data {out}")

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.training.small import FLOWERS, ROOT, draw, require_one_line, start_program, write_pictures
@@ -45,7 +46,8 @@ def test_a_class_folder_may_give_both_names_or_either_alone(data):
     assert taxa["rosa-rubra"].common_names == ("Red rose",)
     assert (taxa["iris-caerulea"].scientific_name, taxa["iris-caerulea"].rank) == ("Iris caerulea", "species")
     assert taxa["iris-caerulea"].common_names == ()
-    assert (taxa["buttercup"].scientific_name, taxa["buttercup"].rank) == ("Buttercup", "genus")
+    buttercup = taxa["buttercup"]
+    assert (buttercup.scientific_name, buttercup.rank, buttercup.genus) == ("Buttercup", "species", "")
 
 
 def test_a_table_gives_names_family_license_and_author(tmp_path):
@@ -265,6 +267,27 @@ def test_the_program_runs_as_a_file_from_anywhere_and_as_a_module(pictures, tmp_
     module = [sys.executable, "-m", "training.prepare", "folder", str(pictures), "--out", str(tmp_path / "as_module")]
     subprocess.run(module, cwd=ROOT, env=dict(os.environ), check=True, capture_output=True)
     assert split_of_each(tmp_path / "as_file") == split_of_each(tmp_path / "as_module")
+
+
+def test_official_splits_common_names_and_small_classes_are_told_on_the_terminal(tmp_path, capsys):
+    root = tmp_path / "flowers"
+    flowers = {f"{number}. {name}": look for number, (name, look) in enumerate(FLOWERS.items())}
+    write_pictures(root / "train", per_class=7, flowers=flowers)
+    for picture in (root / "train").glob("*/0[456].jpg"):
+        moved = root / "test" / picture.relative_to(root / "train")
+        moved.parent.mkdir(parents=True, exist_ok=True)
+        picture.rename(moved)
+    command = Folder(pictures=root, out=tmp_path / "data", workers=1, near_copy_bits=0)
+    prepare(command)
+    printed = capsys.readouterr().out
+    assert "21 pictures of 3 classes: 12 train, 9 test" in printed
+    assert "cannot be read as plants, and so have no genus: 1 (Buttercup). " in printed
+    assert "training pictures: 3 (" in printed
+    assert "--validation-share 0.13 " in printed
+    prepare(msgspec.structs.replace(command, validation_share=0.13))
+    printed = capsys.readouterr().out
+    assert "21 pictures of 3 classes: 9 train, 3 validation, 9 test" in printed
+    assert "too small for a validation picture" not in printed
 
 
 def test_the_next_command_is_printed_on_one_line_whatever_the_path_holds(tmp_path, capsys):
