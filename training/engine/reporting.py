@@ -132,6 +132,8 @@ class Reporter:
             f"epoch {summary.epoch}/{self._recipe.schedule.epochs}: {summary.seconds:.0f} s, "
             f"{summary.pictures_per_s:.1f} pictures/s at {summary.side_px} px"
         )
+        if summary.memory_gb is not None:
+            line += f", at most {summary.memory_gb:.1f} GB of GPU memory"
         if validation is not None:
             line += f", validation top-1 {validation.top1.value:.1%}, top-5 {validation.top5.value:.1%}"
             if validation.plants_told is not None:
