@@ -37,7 +37,8 @@ from serving.parameters import (
     parse_whole_number,
 )
 from serving.readiness import Readiness
-from serving.schemas import Health, Identification, identification
+from serving.responses import identification
+from serving.schemas import Health, Identification
 from serving.species import SpeciesDetail, SpeciesList, species_detail, species_list
 
 AnyRequest = Request[Any, Any, Any]
