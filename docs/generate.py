@@ -36,6 +36,7 @@ PROGRAMS: Final = {
     "python training/benchmark.py": "training.benchmark",
     "python -m serving": "serving.__main__",
     "python -m serving.identify_folder": "serving.identify_folder",
+    "python -m serving.client": "serving.client.__main__",
     "python -m serving.access.keys": "serving.access.keys",
 }
 """How each program is started -> the module whose `main` it runs."""

@@ -40,7 +40,7 @@ def test_program_accepts_the_command(page, line, monkeypatch):
     if module in ("pytest", "venv", "unittest"):
         assert all((ROOT / path).exists() for path in re.findall(r"tests/[\w/.]+", line))
         return
-    program = importlib.import_module(f"{module}.__main__" if (ROOT / module).is_dir() else module)
+    program = importlib.import_module(f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module)
     parse_only(monkeypatch)
     monkeypatch.setattr(sys, "argv", [start, *shlex.split(found["arguments"])])
     with pytest.raises(Parsed):

@@ -1,0 +1,90 @@
+"""Program: asks a service which plant the photographs show.
+
+python -m serving.client leaf.jpg flower.jpg [--url http://127.0.0.1:8000] [--json]
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import tyro
+
+from models.candidates import CoverageKind
+from models.errors import BotanifyError
+from models.program import quiet_when_output_closes
+from serving.client.clients import Client
+from serving.client.exchange import Asking
+from serving.schemas import Identification
+
+EXIT_NO_ANSWER: Final = 1
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks a service which plant the photographs show; several photographs show one plant."""
+
+    photographs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """One to five picture files."""
+    url: str = os.environ.get("BOTANIFY_URL", "http://127.0.0.1:8000")
+    """Address of the service; also BOTANIFY_URL."""
+    api_key: str = ""
+    """Key, if the service needs one; better BOTANIFY_API_KEY, since others can see the command line."""
+    k: int = 5
+    """Number of likely taxa."""
+    coverage: float | None = None
+    """Asks for a candidate set that holds the right taxon so often, such as 0.9."""
+    coverage_kind: CoverageKind = "marginal"
+    """Whether that holds for the mean plant (marginal) or for the mean taxon (macro)."""
+    taxa: tuple[str, ...] = ()
+    """Names of the taxa that can be the answer, or list:NAME."""
+    timeout_s: float = 120.0
+    """Longest time for the answer with all attempts, seconds."""
+    max_side_px: int | None = None
+    """Photographs with a longer side are reduced to it before they are sent."""
+    json: bool = False
+    """Print the service's answer as JSON."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the program: prints the answer, or one line about why there is none and exits with code 1.
+
+    Args:
+        arguments: Command line without the program's name; by default that of this process.
+    """
+    command = tyro.cli(Ask, args=arguments, prog="python -m serving.client")
+    try:
+        with quiet_when_output_closes():
+            answer = _ask(command)
+            text = msgspec.json.encode(answer).decode() if command.json else in_words(answer)
+            sys.stdout.write(f"{text}\n")
+    except (BotanifyError, OSError) as error:
+        sys.stderr.write(f"botanify: {error}\n")
+        raise SystemExit(EXIT_NO_ANSWER) from None
+
+
+def in_words(answer: Identification) -> str:
+    """Returns an answer as a person reads it."""
+    verdict = answer.verdict
+    lines = [f"{verdict.name or verdict.rank.replace('_', ' ')}: {verdict.reason}"]
+    width = max((len(each.scientific_name) for each in answer.predictions), default=0)
+    lines += [
+        f"  {each.score:6.1%}  {each.scientific_name:{width}}  {', '.join(each.common_names)}".rstrip()
+        for each in answer.predictions
+    ]
+    if answer.candidates is not None:
+        names = ", ".join(each.scientific_name for each in answer.candidates.taxa)
+        lines.append(f"one of these {answer.candidates.num_taxa}: {names}")
+    return "\n".join([*lines, *(f"note: {warning}" for warning in answer.warnings)])
+
+
+def _ask(command: Ask) -> Identification:
+    key = command.api_key or os.environ.get("BOTANIFY_API_KEY", "")
+    asking = Asking(k=command.k, coverage=command.coverage, coverage_kind=command.coverage_kind, taxa=command.taxa)
+    with Client(command.url, api_key=key, timeout_s=command.timeout_s, max_side_px=command.max_side_px) as client:
+        return client.identify(*command.photographs, asking=asking)
+
+
+if __name__ == "__main__":
+    main()
