@@ -1,15 +1,28 @@
-"""The network: EfficientNet-B4 (Tan and Le 2019) from timm. The only file of `models/` that imports torch.
+"""The network: a timm model, by default EfficientNet-B4 (Tan and Le 2019). The only file of `models/` with torch.
 
 Letters in names: B pictures, F features, O outputs.
 """
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, Final, cast
 
 import timm
+import torch
+from timm.models import is_model_in_modules
 from torch import Tensor, nn
 
 _HEAD_STD = 0.01
+# Modules of timm whose networks cut a picture into patches. If asked to, they resample the positions of their patches
+# for the size of each picture; otherwise they take one size only.
+_WITH_PATCHES: Final = ("vision_transformer", "deit", "eva")
+
+
+def side_multiple(architecture: str) -> int:
+    """Returns what the sides of a picture must be multiples of, px: the side of a patch, or 1 without patches."""
+    if not _has_patches(architecture):
+        return 1
+    with torch.device("meta"):
+        return cast(int, timm.create_model(architecture).get_submodule("patch_embed").patch_size[0])  # type: ignore[index]
 
 
 class PlantNetwork(nn.Module):
@@ -26,8 +39,9 @@ class PlantNetwork(nn.Module):
         super().__init__()
         self.architecture = architecture
         self.num_outputs = num_outputs
+        options: dict[str, Any] = {"dynamic_img_size": True} if _has_patches(architecture) else {}
         self.timm_model = timm.create_model(
-            architecture, num_classes=num_outputs, drop_rate=dropout, drop_path_rate=drop_path
+            architecture, num_classes=num_outputs, drop_rate=dropout, drop_path_rate=drop_path, **options
         )
         # timm initializes the classifier within 1/sqrt(num_outputs), whatever its number of inputs. With 17 outputs the
         # first loss is then 5, where guessing gives 2.8, and the backbone learns from noise. 0.01 is what timm's rule
@@ -58,6 +72,14 @@ class PlantNetwork(nn.Module):
         maps = self.timm_model.forward_features(pixels)  # type: ignore[operator]
         return cast(Tensor, self.timm_model.forward_head(maps, pre_logits=True))  # type: ignore[operator]
 
+    def fix_size(self, height: int, width: int) -> None:
+        """Resamples the positions of the patches once for pictures of one size, px, and not in each call.
+
+        For export. Networks without patches are not changed.
+        """
+        if _has_patches(self.architecture):
+            self.timm_model.set_input_size(img_size=(height, width))  # type: ignore[operator]
+
     def head_parameters(self) -> Iterator[nn.Parameter]:
         """Yields the parameters of the classifier."""
         yield from self.head.parameters()
@@ -82,3 +104,7 @@ class ExportableNetwork(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Returns (logits_BO, features_BF) for normalized pictures of shape (B, 3, height, width)."""
         return self.network.logits_and_features(pixels)
+
+
+def _has_patches(architecture: str) -> bool:
+    return is_model_in_modules(architecture, _WITH_PATCHES)

@@ -46,6 +46,7 @@ from training.evaluation.risk_coverage import risk_coverage
 from training.evaluation.split_metrics import reliability_diagrams
 from training.loading.data import input_spec
 from training.loading.negatives import list_negatives
+from training.network_input import require_side
 from training.picture_sizes import side_at_epoch
 from training.recipe import Count, Pixels, WholeNumber, check_stored_recipe
 from training.toml_file import Section, check_section, section_to_plain
@@ -169,6 +170,7 @@ def _picture_sets(command: Export, checkpoint: Checkpoint) -> PictureSets:
     spec = input_spec(recipe)
     spec = msgspec.structs.replace(spec, train_px=side_at_epoch(recipe.pictures, checkpoint.last_epoch))
     if command.serve_px is not None:
+        require_side(checkpoint.architecture, command.serve_px)
         spec = msgspec.structs.replace(spec, height=command.serve_px, width=command.serve_px)
     manifests = [Manifest(command.data, command.shards)]
     if command.judge_on is not None:

@@ -20,6 +20,7 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Count = Annotated[int, Meta(ge=1)]
 WholeNumber = Annotated[int, Meta(ge=0)]
 Pixels = Annotated[int, Meta(ge=32, le=2048)]
+Interpolation = Literal["bicubic", "bilinear"]
 Order = Literal["shuffled", "blocks"]
 Sampling = Literal["every_picture", "square_root", "class_balanced"]
 Norms = Literal["auto", "leave", "sync", "frozen", "ghost"]
@@ -28,6 +29,8 @@ Decay = Literal["cosine", "step", "none"]
 Precision = Literal["fp16", "bf16", "off"]
 # Checkpoints of earlier versions still hold these knobs. None of them changed the weights.
 _REMOVED_KNOBS: Final = (("data", "cache_gb"),)
+# What earlier versions trained every network with, and wrote into no recipe: those of ImageNet.
+_INPUT_BEFORE: Final = {"interpolation": "bicubic", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
 
 class KnobRole(Enum):
@@ -123,6 +126,12 @@ class PictureRecipe(Section, frozen=True, kw_only=True):
     """Side of the pictures in validation and in the service, px."""
     crop_fraction: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.95
     """Side of the center crop in validation and in the service, as a share of the picture's short side."""
+    interpolation: Interpolation | None = None
+    """Resampling filter in validation and in the service; default: that of the network's published weights (timm)."""
+    mean: Annotated[tuple[Share, Share, Share] | None, KnobRole.FIXED_AT_RESUME] = None
+    """Subtracted from red, green and blue in [0, 1]; default: as for the network's published weights."""
+    std: Annotated[tuple[Positive, Positive, Positive] | None, KnobRole.FIXED_AT_RESUME] = None
+    """Divisors of red, green and blue after that; default: as for the network's published weights."""
 
 
 class AugmentRecipe(Section, frozen=True, kw_only=True):
@@ -273,7 +282,8 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
 def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
     """Reads the recipe of a checkpoint; knobs that an earlier version had and this one lacks are dropped.
 
-    Earlier versions trained at the sizes of `progressive` even where `picture_px` was another.
+    Earlier versions trained at the sizes of `progressive` even where `picture_px` was another, and with the mean and
+    deviation of ImageNet whatever the network.
 
     Raises:
         RecipeError: As `check_recipe` does.
@@ -281,9 +291,10 @@ def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
     current = dict(content)
     for section, knob in _REMOVED_KNOBS:
         current[section] = {name: value for name, value in current.get(section, {}).items() if name != knob}
-    pictures = current.get("pictures", {})
+    pictures = _INPUT_BEFORE | current.get("pictures", {})
     if steps := pictures.get("progressive"):
-        current["pictures"] = pictures | {"picture_px": steps[-1][1]}
+        pictures["picture_px"] = steps[-1][1]
+    current["pictures"] = pictures
     return check_recipe(current, origin)
 
 

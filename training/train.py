@@ -40,6 +40,7 @@ from training.loading.augment import seeded
 from training.loading.show_batch import show_batch
 from training.monitor.log import LOG_FILE, read_log
 from training.monitor.memory import OutOfMemory, is_out_of_memory
+from training.network_input import with_fitting_sizes, with_network_input
 from training.picture_sizes import sizes_by_flags
 from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_plain
 
@@ -144,7 +145,10 @@ def train(command: Train) -> None:
 
 
 def _train_on(command: Train, device: torch.device, ranks: Ranks) -> None:
-    recipe = command.recipe
+    _require_architecture(command.recipe.network.architecture)
+    recipe, note = with_fitting_sizes(with_network_input(command.recipe))
+    if note and ranks.is_main:
+        print(note)
     with ranks.main_first():  # it writes the drawn pictures and the manifest that the other ranks read
         ensure_training_data(recipe.data, recipe.run.seed)
         manifest = Manifest(recipe.data.data, recipe.data.shards)
@@ -153,11 +157,10 @@ def _train_on(command: Train, device: torch.device, ranks: Ranks) -> None:
         show_batch(manifest, recipe, command.show_batch)
         print(f"Written: {command.show_batch}")
         return
-    _require_architecture(recipe.network.architecture)
     if command.tune:
         tune(recipe, manifest, device, ranks)
         return
-    _train(command, manifest, device, ranks)
+    _train(msgspec.structs.replace(command, recipe=recipe), manifest, device, ranks)
 
 
 def _require_outputs(manifest: Manifest, recipe: Recipe) -> None:

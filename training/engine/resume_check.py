@@ -2,7 +2,8 @@
 
 from models.errors import CheckpointError
 from training.engine.checkpoint import Checkpoint
-from training.recipe import KnobRole, Recipe, knobs_with, recipe_to_plain
+from training.network_input import with_network_input
+from training.recipe import KnobRole, Recipe, check_stored_recipe, knobs_with, recipe_to_plain
 
 
 def require_resumable(
@@ -68,8 +69,8 @@ def _require_same_negatives(checkpoint: Checkpoint, negatives_sha256: str) -> No
 
 
 def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
-    then = recipe_to_plain(Recipe(name="")) | checkpoint.recipe  # sections that it lacks had their defaults
-    now = recipe_to_plain(recipe)
+    then = recipe_to_plain(check_stored_recipe(checkpoint.recipe, origin="checkpoint"))
+    now = recipe_to_plain(with_network_input(recipe))
     for section, knob in knobs_with(KnobRole.FIXED_AT_RESUME):
         if now[section][knob] != then[section][knob]:
             raise _changed_setting(knob, now[section][knob], then[section][knob])

@@ -1,7 +1,8 @@
 """The initial weights of a network: from the hub, from a file, or random."""
 
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -48,7 +49,7 @@ def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str]
     """
     if weights == "none":
         return "all weights start at random"
-    saved = _from_hub(network) if weights == "imagenet" else _from_file(Path(weights))
+    saved = _from_hub(network) if weights == "imagenet" else _from_file(Path(weights), network)
     if output_keys is not None and saved.output_keys is not None and list(output_keys) != list(saved.output_keys):
         return _fill_by_key(network, saved.state, output_keys, saved.output_keys, weights)
     has_classifier = _fill(network, saved.state, weights)
@@ -100,9 +101,9 @@ def _hub_answers() -> bool:
     return bool(answers) and answers[0] < 500
 
 
-def _from_file(path: Path) -> _Saved:
+def _from_file(path: Path, network: PlantNetwork) -> _Saved:
     if path.suffix == ".safetensors":
-        return _Saved(_prefixed(_read_safetensors(path)))
+        return _Saved(_translated(_read_safetensors(path), network))
     content = load_tensors(path)
     if isinstance(content, dict) and "network" in content:  # our own checkpoint
         return _Saved(dict(content.get("ema") or content["network"]), content.get("output_keys"))
@@ -110,7 +111,20 @@ def _from_file(path: Path) -> _Saved:
         content = content["state_dict"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise CheckpointError("the file holds no state dict", value=path, remedy="save the network's state_dict()")
-    return _Saved(_prefixed(content))
+    return _Saved(_translated(content, network))
+
+
+def _translated(state: dict[str, Any], network: PlantNetwork) -> dict[str, Tensor]:
+    """Gives weights of other programs, such as OpenCLIP, the names of PlantNetwork, as timm does for its own hub.
+
+    Their projection is no classifier of plants, so it is left out.
+    """
+    translate = getattr(sys.modules[type(network.timm_model).__module__], "checkpoint_filter_fn", None)
+    if translate is None or network.state_dict().keys() & _prefixed(state).keys():
+        return _prefixed(state)
+    with suppress(KeyError, RuntimeError):  # of a network that is none of this family
+        state = translate(state, network.timm_model)
+    return {name: value for name, value in _prefixed(state).items() if name not in _head_names(network)}
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

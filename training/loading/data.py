@@ -18,6 +18,7 @@ from training.loading.augment import random_input, seeded
 from training.loading.negatives import NOT_A_PLANT, list_negatives
 from training.loading.sampler import EpochBatches, SampleIndex, labels_for_sampling
 from training.loading.storage import PictureStore, unreadable
+from training.network_input import with_network_input
 from training.processes import clean_context, init_loader_worker
 from training.recipe import AugmentRecipe, DataRecipe, Recipe
 
@@ -152,12 +153,18 @@ def collate_channels_last(items: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, 
 
 def input_spec(recipe: Recipe) -> InputSpec:
     """The preprocessing for evaluation that a recipe names."""
-    pictures = recipe.pictures
+    pictures = with_network_input(recipe).pictures
+    assert pictures.interpolation is not None
+    assert pictures.mean is not None
+    assert pictures.std is not None
     return InputSpec(
         height=pictures.serve_px,
         width=pictures.serve_px,
         train_px=pictures.picture_px,
         crop_fraction=pictures.crop_fraction,
+        interpolation=pictures.interpolation,
+        mean=pictures.mean,
+        std=pictures.std,
     )
 
 

@@ -157,6 +157,38 @@ def test_weights_of_another_architecture_are_refused_and_change_nothing(kind, tm
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
+def open_clip_state(width=48, patch_px=16, num_patches=196):
+    """Weights of a visual transformer under OpenCLIP's names, as BioCLIP has them, with a part for texts."""
+    norm = {"weight": (width,), "bias": (width,)}
+    block = {f"{name}.{part}": shape for name in ("ln_1", "ln_2") for part, shape in norm.items()}
+    block |= {"attn.in_proj_weight": (3 * width, width), "attn.in_proj_bias": (3 * width,)}
+    block |= {"attn.out_proj.weight": (width, width), "attn.out_proj.bias": (width,)}
+    block |= {"mlp.c_fc.weight": (4 * width, width), "mlp.c_fc.bias": (4 * width,)}
+    block |= {"mlp.c_proj.weight": (width, 4 * width), "mlp.c_proj.bias": (width,)}
+    shapes = {"class_embedding": (width,), "positional_embedding": (num_patches + 1, width), "proj": (width, 3)}
+    shapes |= {"conv1.weight": (width, 3, patch_px, patch_px)}
+    shapes |= {f"{name}.{part}": shape for name in ("ln_pre", "ln_post") for part, shape in norm.items()}
+    shapes |= {f"transformer.resblocks.{place}.{name}": shape for place in (0, 1) for name, shape in block.items()}
+    return {f"visual.{name}": torch.randn(shape) for name, shape in shapes.items()} | {"logit_scale": torch.ones(())}
+
+
+def test_weights_of_open_clip_fill_the_backbone_of_its_network(monkeypatch, tmp_path):
+    create = timm.create_model
+    small = {"depth": 2, "embed_dim": 48, "num_heads": 3}
+    monkeypatch.setattr(timm, "create_model", lambda name, **given: create(name, **(small | given)))
+    network, state = PlantNetwork("vit_base_patch16_clip_224", 3), open_clip_state()
+    head = network.head.weight.clone()
+    note = load_weights(network, save("timm", state, tmp_path))
+    loaded = own_state(network)
+    assert torch.equal(loaded["patch_embed.proj.weight"], state["visual.conv1.weight"])
+    assert torch.equal(loaded["pos_embed"][0], state["visual.positional_embedding"])
+    assert torch.equal(loaded["blocks.1.attn.qkv.bias"], state["visual.transformer.resblocks.1.attn.in_proj_bias"])
+    assert torch.equal(network.head.weight, head)  # though its projection has as many rows
+    assert "the classifier starts at random" in note
+    with pytest.raises(CheckpointError, match="another network"):
+        load_weights(network, save("timm", {f"text.{name}": value for name, value in state.items()}, tmp_path))
+
+
 def test_files_without_weights_are_an_error(tmp_path):
     contents = {
         "a.pth": pickle.dumps({"a": print}),

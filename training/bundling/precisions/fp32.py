@@ -31,6 +31,7 @@ def write_fp32(
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
     network.load_state_dict(checkpoint.eval_weights)
     network.eval()
+    network.fix_size(pictures.spec.height, pictures.spec.width)
     fold_batch_norm(network, pictures.spec)
     exact = _torch_logits(network, pictures)
     if half_storage:

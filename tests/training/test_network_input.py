@@ -1,0 +1,121 @@
+from pathlib import Path
+
+import pytest
+import timm
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.errors import RecipeError
+from training.loading.data import input_spec
+from training.network_input import require_side, with_fitting_sizes, with_network_input
+from training.recipe import NetworkRecipe, PictureRecipe, Recipe, check_stored_recipe, read_recipe, recipe_to_plain
+
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+
+
+def recipe_for(architecture, **pictures):
+    return Recipe(name="x", network=NetworkRecipe(architecture=architecture), pictures=PictureRecipe(**pictures))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "mean", "std", "interpolation"),
+    [
+        ("efficientnet_b4", IMAGENET_MEAN, IMAGENET_STD, "bicubic"),
+        ("tf_efficientnetv2_s", HALF, HALF, "bicubic"),
+        ("vit_small_patch16_224", HALF, HALF, "bicubic"),
+        ("vit_base_patch16_clip_224", CLIP_MEAN, CLIP_STD, "bicubic"),
+        ("vit_base_patch16_clip_224.laion2b", CLIP_MEAN, CLIP_STD, "bicubic"),
+        ("eva02_base_patch14_448", CLIP_MEAN, CLIP_STD, "bicubic"),
+        ("resnet18.tv_in1k", IMAGENET_MEAN, IMAGENET_STD, "bilinear"),
+    ],
+)
+def test_the_input_is_that_of_the_published_weights(architecture, mean, std, interpolation):
+    spec = input_spec(recipe_for(architecture))
+    assert (spec.mean, spec.std, spec.interpolation) == (mean, std, interpolation)
+
+
+def test_every_network_of_timm_has_an_input_that_a_bundle_can_hold():
+    for architecture in timm.list_models():
+        input_spec(recipe_for(architecture))
+
+
+def test_the_recipe_wins_over_the_network():
+    spec = input_spec(recipe_for("vit_small_patch16_224", mean=(0, 0, 0), std=(1, 1, 1), interpolation="bilinear"))
+    assert (spec.mean, spec.std, spec.interpolation) == ((0, 0, 0), (1, 1, 1), "bilinear")
+
+
+def test_the_reference_recipe_has_the_input_that_it_had():
+    spec = input_spec(read_recipe(Path("b4_5337")))
+    assert (spec.mean, spec.std, spec.interpolation) == (IMAGENET_MEAN, IMAGENET_STD, "bicubic")
+
+
+def test_an_old_checkpoint_of_any_network_was_normalized_as_for_imagenet():
+    plain = recipe_to_plain(recipe_for("vit_small_patch16_224"))
+    for knob in ("mean", "std", "interpolation"):
+        del plain["pictures"][knob]
+    spec = input_spec(check_stored_recipe(plain, "old.pt"))
+    assert (spec.mean, spec.std, spec.interpolation) == (IMAGENET_MEAN, IMAGENET_STD, "bicubic")
+
+
+def test_sizes_become_whole_patches_and_the_note_says_so():
+    recipe = recipe_for("test_vit", picture_px=320, progressive=((0, 260), (15, 320)), serve_px=380)
+    found, note = with_fitting_sizes(recipe)
+    assert (found.pictures.progressive, found.pictures.picture_px) == (((0, 256), (15, 320)), 320)
+    assert found.pictures.serve_px == 384
+    assert "patches of 16 px" in note
+    assert "256, 320 px in place of 260, 320 px" in note
+    assert "384 px in place of 380 px" in note
+    assert with_fitting_sizes(found) == (found, "")
+
+
+def test_without_patches_every_size_fits():
+    recipe = recipe_for("efficientnet_b4", picture_px=301, serve_px=383)
+    assert with_fitting_sizes(recipe) == (recipe, "")
+    require_side("efficientnet_b4", 383)
+
+
+def test_a_network_of_one_size_is_refused_with_its_size():
+    with pytest.raises(RecipeError, match=r"one size only.*expected 224 px.*--picture-px 224 --progressive --serve-px"):
+        with_fitting_sizes(recipe_for("swin_tiny_patch4_window7_224"))
+    fitting = recipe_for("swin_tiny_patch4_window7_224", picture_px=224, serve_px=224)
+    assert with_fitting_sizes(fitting) == (fitting, "")
+
+
+def test_a_size_of_the_service_that_cuts_a_patch_is_refused():
+    with pytest.raises(RecipeError, match=r"got 380 px; expected a multiple of 16 px.*take 384 px"):
+        require_side("test_vit", 380)
+
+
+@pytest.fixture(scope="module")
+def of_patches():
+    """The size of a patch is found once: it takes a network without weights."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("training.network_input.side_multiple", {"test_vit": 16, "eva02_tiny_patch14_224": 14}.get)
+        yield
+
+
+@given(
+    st.sampled_from([("test_vit", 16), ("eva02_tiny_patch14_224", 14)]),
+    st.lists(st.integers(32, 2048), max_size=4),
+    st.integers(32, 2040),
+)
+def test_whatever_the_sizes_they_become_whole_patches_nearby(of_patches, network, steps, serve_px):
+    architecture, patch_px = network
+    last_px = steps[-1] if steps else 96
+    asked = recipe_for(architecture, picture_px=last_px, progressive=tuple(enumerate(steps)), serve_px=serve_px)
+    found, _ = with_fitting_sizes(asked)
+    before, after = (
+        [each.pictures.picture_px, each.pictures.serve_px, *(px for _, px in each.pictures.progressive)]
+        for each in (asked, found)
+    )
+    assert all(px % patch_px == 0 and px >= 32 for px in after)
+    assert all(abs(new - old) <= patch_px for new, old in zip(after, before, strict=True))
+    assert not steps or found.pictures.progressive[-1][1] == found.pictures.picture_px
+
+
+def test_a_resolved_recipe_keeps_its_values():
+    once = with_network_input(recipe_for("eva02_tiny_patch14_224"))
+    assert with_network_input(once) == once
+    assert once.pictures.mean == CLIP_MEAN
