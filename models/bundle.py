@@ -42,6 +42,8 @@ __all__ = [
     "FORMAT_VERSION",
     "KNOWN_PARTS",
     "TAXA_FILE",
+    "WEIGHTS_FILE",
+    "WEIGHTS_PART",
     "Architecture",
     "Bundle",
     "BundleRecord",
@@ -61,7 +63,10 @@ __all__ = [
 
 BUNDLE_FILE: Final = "bundle.json"
 TAXA_FILE: Final = "taxa.json"
-KNOWN_PARTS: Final[frozenset[str]] = frozenset({CALIBRATION_PART, GOLDEN_PART})
+WEIGHTS_PART: Final = "weights"
+"""Role of the weights that a training can start from, under timm's names; the service does not read them."""
+WEIGHTS_FILE: Final = "weights.safetensors"
+KNOWN_PARTS: Final[frozenset[str]] = frozenset({CALIBRATION_PART, GOLDEN_PART, WEIGHTS_PART})
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -125,6 +130,22 @@ class Bundle(msgspec.Struct, frozen=True):
             calibration=self.calibration(precision),
             is_held_out=not self.record.other_data,
         )
+
+    def weights_path(self) -> Path:
+        """Returns the path of the weights that a training can start from.
+
+        Raises:
+            BundleError: The bundle has none.
+        """
+        part = self.record.parts.get(WEIGHTS_PART)
+        if part is None:
+            raise BundleError(
+                "the bundle has no weights that a training can start from",
+                value=self.folder,
+                limit=f"a bundle with {WEIGHTS_FILE}",
+                remedy="export it with training/export.py --with-weights, or give the checkpoint that it was made from",
+            )
+        return self.folder / part
 
     def network_path(self, precision: Precision) -> Path:
         """Returns the path of a network file."""

@@ -11,6 +11,8 @@ import torch
 from timm.models import is_model_in_modules
 from torch import Tensor, nn
 
+TIMM_MODEL: Final = "timm_model"
+"""Attribute of PlantNetwork that holds the timm network; its state dict has these names below it."""
 _HEAD_STD = 0.01
 # Modules of timm whose networks cut a picture into patches. If asked to, they resample the positions of their patches
 # for the size of each picture; otherwise they take one size only.
@@ -92,6 +94,11 @@ class PlantNetwork(nn.Module):
     def num_parameters(self) -> int:
         """Returns the number of parameter elements of the network."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+def timm_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns a state dict of PlantNetwork under the names of the timm network in it."""
+    return {name.removeprefix(f"{TIMM_MODEL}."): value for name, value in state.items()}
 
 
 class ExportableNetwork(nn.Module):

@@ -23,7 +23,7 @@ explain_missing_packages(INSTALL)
 import msgspec
 import tyro
 
-from models.bundle import Bundle, Check, Metric, Precision, seal_bundle
+from models.bundle import WEIGHTS_FILE, WEIGHTS_PART, Bundle, Check, FileName, Metric, Precision, seal_bundle
 from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, write_calibration
 from models.errors import BundleError, RecipeError
 from models.golden import GOLDEN_FILE, GOLDEN_PART
@@ -38,6 +38,7 @@ from training.bundling.precisions.checks import describe_check
 from training.bundling.precisions.evaluated_network import EvaluatedNetwork
 from training.bundling.precisions.golden_picture import record_golden
 from training.bundling.precisions.pictures import LEAST_NEGATIVES, PictureFiles, PictureSets, picture_sets
+from training.bundling.trained_weights import write_weights
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, read_checkpoint
 from training.evaluation.predict import require_same_outputs
@@ -52,6 +53,7 @@ from training.recipe import Count, Pixels, WholeNumber, check_stored_recipe
 from training.toml_file import Section, check_section, section_to_plain
 
 PARITY_LIMIT: Final = 1e-3
+_PARTS: Final[dict[str, FileName]] = {GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE}
 
 
 class GivenThresholds(Section, frozen=True, kw_only=True):
@@ -103,6 +105,8 @@ class Export(Section, frozen=True, kw_only=True):
     half_storage: bool = True
     """Store the weights of the fp32 network in half precision and compute in single precision: half the size, the same
     speed."""
+    with_weights: bool = False
+    """Put the weights into the bundle too, in full precision, so that train.py --weights BUNDLE can start from them."""
     note: str = ""
     """What users must know about the training pictures; written to the bundle and its model card."""
     negatives: tuple[Path, ...] = ()
@@ -231,7 +235,7 @@ def _seal(
         left_out={precision: made.left_out() for precision, made in candidates.items() if not made.passed},
         metrics=fp32.metrics,
         other_data=sets.other_data,
-        parts={GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE},
+        parts=_PARTS | ({WEIGHTS_PART: WEIGHTS_FILE} if command.with_weights else {}),
     )
     golden, card, tables = (folder / name for name in (GOLDEN_FILE, MODEL_CARD_FILE, CALIBRATION_FILE))
     paths = {precision: made.path for precision, made in released.items()}
@@ -243,6 +247,9 @@ def _seal(
     write_calibration(tables, {precision: made.calibration for precision, made in released.items()})
     files = {made.entry.file: made.path for made in released.values()}
     files |= {path.name: path for path in (golden, card, tables)}
+    if command.with_weights:
+        files[WEIGHTS_FILE] = folder / WEIGHTS_FILE
+        write_weights(files[WEIGHTS_FILE], checkpoint)
     return seal_bundle(command.out, record, manifest.taxonomy, files)
 
 

@@ -71,7 +71,8 @@ class NetworkRecipe(Section, frozen=True, kw_only=True):
     architecture: str = "efficientnet_b4"
     """Name of a timm model."""
     weights: str = "imagenet"
-    """Initial weights: "imagenet" (timm's hub), "none" (random), or a checkpoint, state dict or safetensors file."""
+    """Initial weights: "imagenet" (timm's hub), "none" (random), a bundle with weights (export.py --with-weights), or a
+    checkpoint, state dict or safetensors file."""
     dropout: Share = 0.4
     """Dropout before the classifier (0.4: Tan and Le 2019, B4)."""
     drop_path: Share = 0.2

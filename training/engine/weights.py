@@ -13,8 +13,9 @@ from huggingface_hub import constants as hub
 from huggingface_hub import get_session
 from torch import Tensor
 
+from models.bundle import load_bundle
 from models.errors import CheckpointError
-from models.network import PlantNetwork
+from models.network import TIMM_MODEL, PlantNetwork, timm_names
 from training.engine.checkpoint import DamagedCheckpoint, load_tensors
 
 _HUB_TIMEOUT_S: Final = 5.0
@@ -36,9 +37,10 @@ def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str]
 
     Args:
         network: Filled in place.
-        weights: "imagenet", "none", or a file: a checkpoint of this project, a state dict of torch, or safetensors.
-        output_keys: Keys of the network's outputs. With them, the classifier rows of a checkpoint of this project are
-            copied by key, so that outputs can be added or reordered.
+        weights: "imagenet", "none", or a path: a bundle with weights, a checkpoint of this project, a state dict of
+            torch, or safetensors.
+        output_keys: Keys of the network's outputs. With them, the classifier rows of a checkpoint or bundle are copied
+            by key, so that outputs can be added or reordered.
 
     Returns:
         A sentence about what was loaded. Rows whose key the file does not have stay random. The whole classifier stays
@@ -46,12 +48,13 @@ def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str]
 
     Raises:
         CheckpointError: The hub cannot be reached, or the file is missing, damaged or of another network.
+        BundleError: The folder is no bundle, is damaged, or has no weights.
     """
     if weights == "none":
         return "all weights start at random"
     saved = _from_hub(network) if weights == "imagenet" else _from_file(Path(weights), network)
     if output_keys is not None and saved.output_keys is not None and list(output_keys) != list(saved.output_keys):
-        return _fill_by_key(network, saved.state, output_keys, saved.output_keys, weights)
+        return _fill_by_key(network, saved.state, output_keys, saved.output_keys, saved.name or weights)
     has_classifier = _fill(network, saved.state, weights)
     return f"weights from {saved.name or weights}" + ("" if has_classifier else "; the classifier starts at random")
 
@@ -102,6 +105,10 @@ def _hub_answers() -> bool:
 
 
 def _from_file(path: Path, network: PlantNetwork) -> _Saved:
+    if path.is_dir():
+        bundle = load_bundle(path)
+        state, name = _read_safetensors(bundle.weights_path()), f"bundle {bundle.record.name} {bundle.record.version}"
+        return _Saved(_prefixed(state), bundle.taxonomy.output_keys, name)
     if path.suffix == ".safetensors":
         return _Saved(_translated(_read_safetensors(path), network))
     content = load_tensors(path)
@@ -140,8 +147,8 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _prefixed(state: dict[str, Any]) -> dict[str, Tensor]:
-    """Adds the prefix `timm_model.`, under which PlantNetwork holds the timm network."""
-    return {name if name.startswith("timm_model.") else f"timm_model.{name}": value for name, value in state.items()}
+    """Gives weights under timm's names, or under those of PlantNetwork, the latter."""
+    return {f"{TIMM_MODEL}.{name}": value for name, value in timm_names(state).items()}
 
 
 def _fill_by_key(
