@@ -217,7 +217,15 @@ def test_a_moving_average_that_starts_at_a_resume_starts_at_the_trained_weights(
 
 @pytest.mark.parametrize(
     "flags",
-    [("--batch-size", 3), ("--accumulate", 2), ("--seed", 5), ("--order", "blocks"), ("--sampling", "square_root")],
+    [
+        ("--batch-size", 3),
+        ("--accumulate", 2),
+        ("--seed", 5),
+        ("--order", "blocks"),
+        ("--sampling", "square_root"),
+        ("--mean", 0.5, 0.5, 0.5),
+        ("--std", 1, 1, 1),
+    ],
 )
 def test_a_resume_with_other_batches_is_refused(flags, finished_run, data):
     with pytest.raises(CheckpointError, match=flags[0].removeprefix("--").replace("-", "_")):

@@ -69,7 +69,7 @@ def _require_same_negatives(checkpoint: Checkpoint, negatives_sha256: str) -> No
 
 
 def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
-    then = recipe_to_plain(check_stored_recipe(checkpoint.recipe, origin="checkpoint"))
+    then = recipe_to_plain(with_network_input(check_stored_recipe(checkpoint.recipe, origin="checkpoint")))
     now = recipe_to_plain(with_network_input(recipe))
     for section, knob in knobs_with(KnobRole.FIXED_AT_RESUME):
         if now[section][knob] != then[section][knob]:
