@@ -46,6 +46,14 @@ def test_an_empty_set_is_filled_with_the_taxon_that_conforms_best():
     assert candidate_set(table, taxa_BT, 0.1).tolist() == [0]
 
 
+def test_a_taxon_whose_p_value_equals_the_risk_is_left_out():
+    table = conformal_table(np.array([[0.4, 0.6], [0.4, 0.6], [0.8, 0.2]]), np.zeros(3, np.intp), np.array([0.5, 0.5]))
+    taxa_BT = np.array([[0.9, 0.4]])  # p-values 1 and 3/4
+    assert table.p_values(taxa_BT, "marginal").tolist() == [1, 0.75]
+    assert candidate_set(table, taxa_BT, 0.25).tolist() == [0]
+    assert candidate_set(table, taxa_BT, 0.26).tolist() == [0, 1]
+
+
 def test_a_single_picture_counts_itself_among_the_plants():
     # Conformities 0.2, 0.4, 0.6 and 0.8: of five plants, the picture's own included, at most one is below 0.2.
     taxa_NT = np.array([[0.2, 0.8], [0.4, 0.6], [0.6, 0.4], [0.8, 0.2]]) / 2

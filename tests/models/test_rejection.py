@@ -58,6 +58,11 @@ def test_familiarity_is_the_mean_of_two_ranks():
     assert scores == pytest.approx([1.0, 0.5, 0.0])
 
 
+def test_calibration_pictures_that_are_as_sure_and_as_near_count_as_less_familiar():
+    table = FamiliarityTable(np.array([0.2, 0.5, 0.5, 0.8]), np.array([-2.0, -1.0, -1.0, 0.0]))
+    assert table.scores(np.array([0.5, 0.2]), np.array([-1.0, 0.0])) == pytest.approx([(3 + 3) / 8, (1 + 1) / 8])
+
+
 @settings(max_examples=50, deadline=None)
 @given(first=st.floats(0, 1), second=st.floats(0, 1), near=st.floats(-5, 5), far=st.floats(-5, 5))
 def test_a_surer_and_nearer_picture_is_never_less_familiar(first, second, near, far):

@@ -46,6 +46,12 @@ def test_batch_of_any_size_gives_logits_and_features(network_file, num_pictures)
     assert output.logits.dtype == output.features.dtype == np.float32
 
 
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_run_has_the_threads_that_it_is_given(network_file, num_threads):
+    options = OnnxSession(network_file, num_threads=num_threads)._session.get_session_options()
+    assert options.intra_op_num_threads == num_threads
+
+
 def test_file_contains_its_output_names(network_file):
     session = OnnxSession(network_file)
     assert session.output_keys == TAXONOMY.output_keys

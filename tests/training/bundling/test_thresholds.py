@@ -88,6 +88,13 @@ def test_too_few_plants_get_the_empirical_threshold_and_no_promise():
     assert (score[looser] <= 0.6).sum() > 0.05 * looser.sum()
 
 
+@pytest.mark.parametrize("count", [10, MIN_NAMED])
+def test_a_score_that_equals_a_threshold_reaches_it(count):
+    score = np.repeat([0.5, 0.499], count)
+    found = fit_threshold(RankScores(score, score == 0.5))
+    assert (found.threshold, found.num_named, found.num_wrong) == (0.5, count, 0)
+
+
 def test_no_plant_at_all_gives_a_threshold_that_names_nothing():
     found = fit_threshold(RankScores(np.zeros(0), np.zeros(0, dtype=bool)))
     assert (found.threshold, found.promise, found.num_named) == (1.0, None, 0)

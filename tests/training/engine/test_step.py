@@ -191,6 +191,15 @@ def test_the_moving_average_lags_behind_the_weights_and_is_evaluated():
     assert 0 < (average - start).norm() < (moved - start).norm()
 
 
+def test_the_moving_average_begins_with_the_weights_of_the_first_steps():
+    engine = make_engine("--ema-decay", 0.9999)
+    for step in range(2):
+        engine.micro_step(*batch(seed=step), step=step)
+        assert are_equal(weights(engine.network), engine.eval_model)
+    engine.micro_step(*batch(seed=2), step=2)
+    assert not are_equal(weights(engine.network), engine.eval_model)
+
+
 def test_without_a_moving_average_the_network_itself_is_evaluated():
     engine = make_engine()
     assert engine.eval_model is engine.network
