@@ -290,6 +290,18 @@ def test_official_splits_common_names_and_small_classes_are_told_on_the_terminal
     assert "too small for a validation picture" not in printed
 
 
+def test_a_folder_with_train_and_val_alone_gets_its_test_pictures_from_train(tmp_path):
+    root = write_pictures(tmp_path / "flowers" / "train", per_class=14)
+    (root.parent / "val").mkdir()
+    for name in FLOWERS:
+        (root.parent / "val" / name).mkdir()
+        for picture in ("10.jpg", "11.jpg", "12.jpg", "13.jpg"):
+            (root / name / picture).rename(root.parent / "val" / name / picture)
+    prepare(Folder(pictures=root.parent, out=tmp_path / "data", workers=1, near_copy_bits=0))
+    found = Counter((path.partition("/")[0], split) for path, split in split_of_each(tmp_path / "data").items())
+    assert found == {("train", "train"): 27, ("train", "test"): 3, ("val", "validation"): 12}
+
+
 def test_the_next_command_is_printed_on_one_line_whatever_the_path_holds(tmp_path, capsys):
     root = write_pictures(tmp_path / "old [bold] pictures", per_class=4)
     (root / "Buttercup" / "page.jpg").write_bytes(b"<html>")

@@ -33,8 +33,9 @@ _NUMBER: Final = re.compile(r"^\d+(?:\s*[._)]\s*|[\s-]+(?=[A-Z×]))(?=\D)")
 def read_image_folder(name: str, root: Path, default_license: str = "") -> SourceContents:
     """Reads a folder, sorted by path.
 
-    If all its folders are named as splits, the class folders are those inside, and the splits stay. Hidden files, and
-    files beside the class folders, such as a list of labels, are ignored.
+    If all its folders are named as splits, the class folders are those inside, and the splits stay; without `test`, the
+    pictures of `train` have no split, so that a test split can be cut from them. Hidden files, and files beside the
+    class folders, such as a list of labels, are ignored.
 
     Args:
         name: Name of the source in output keys.
@@ -93,7 +94,7 @@ def _parts(
             contents.left_out.append(
                 LeftOut(picture=f"{name}:{folder.name}", code="no_class", reason=reason, num_pictures=loose)
             )
-        yield f"{folder.name}/", split, _folders(folder)
+        yield f"{folder.name}/", split if split != "train" or "test" in splits else None, _folders(folder)
 
 
 def _plants(folders: Iterable[str]) -> dict[str, SourceClass]:
