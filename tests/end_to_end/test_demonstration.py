@@ -12,6 +12,7 @@ import pytest
 from PIL import ExifTags, Image, ImageOps
 
 from models.bundle import load_bundle
+from models.ranking import output_probabilities, taxon_probabilities
 from serving.settings import Settings, find_bundle
 from tests.end_to_end.service import running_service
 from training.dataset.manifest import Manifest
@@ -84,20 +85,22 @@ def test_five_lines_of_python_print_the_names_inside_the_network_file(bundle):
 @pytest.mark.timeout(600)
 class TestFlowers17:
     def test_measured_accuracy_is_the_one_in_the_bundle(self, bundle, flowers):
-        answers = measure(bundle_subject(bundle, "fp32"), flowers, "test", workers=0)
+        answers, _ = measure(bundle_subject(bundle, "fp32"), flowers, "test", workers=0)
         stated = {metric.name: metric.value for metric in bundle.record.metrics}
         assert split_metrics(answers).top1_taxon.value == pytest.approx(stated["top1_taxon"], abs=1 / 272 + 1e-9)
 
     def test_http_and_in_process_agree_on_every_test_photograph(self, bundle, flowers, service):
-        answers = measure(bundle_subject(bundle, "fp32"), flowers, "test", workers=0)
+        answers, outputs = measure(bundle_subject(bundle, "fp32"), flowers, "test", workers=0)
         assert len(answers.rows) == 272
-        taxa = bundle.taxonomy.taxa
-        for row, named, score in zip(answers.rows, answers.named_N, answers.confidence_N, strict=True):
+        taxa, temperature = bundle.taxonomy.taxa, bundle.network("fp32").temperature
+        taxa_NT = taxon_probabilities(output_probabilities(outputs.logits[:], temperature), bundle.taxonomy)
+        for row, scores in zip(answers.rows, taxa_NT, strict=True):
             picture = flowers.path(int(row)).read_bytes()
-            answer = service.post("/identify?k=1", content=picture, headers={"content-type": "image/jpeg"}).json()
-            (prediction,) = answer["predictions"]
-            assert prediction["taxon_id"] == taxa[named].taxon_id
-            assert prediction["score"] == pytest.approx(score, abs=1e-4)
+            answer = service.post("/identify?k=17", content=picture, headers={"content-type": "image/jpeg"}).json()
+            assert answer["predictions"][0]["taxon_id"] == taxa[int(scores.argmax())].taxon_id
+            expected = {taxon.taxon_id: score for taxon, score in zip(taxa, scores, strict=True)}
+            for prediction in answer["predictions"]:
+                assert prediction["score"] == pytest.approx(expected[prediction["taxon_id"]], abs=1e-4)
 
     def test_no_test_photograph_was_trained_on(self, flowers):
         with (PHOTOS / "flowers17" / "labels.csv").open(newline="") as stream:
