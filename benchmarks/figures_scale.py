@@ -10,6 +10,7 @@ pictures, things without a plant and plants of unknown species.
 import os
 import resource
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,6 +81,9 @@ class Result(msgspec.Struct, frozen=True):
     num_calibration: int
     seconds: dict[str, float]
     """Step -> wall seconds; the first draws the outputs and writes them to disk."""
+    cpu_s: float
+    """Processor time of all threads in the steps after the drawing. Where other programs run too, the wall time is
+    longer than on a quiet machine and this time is not."""
     drawing_gb: float
     """Peak resident memory of the process when everything was drawn, GB."""
     peak_gb: float
@@ -109,7 +113,7 @@ def measure(command: FiguresScale) -> Result:
     seconds: dict[str, float] = {}
     with timed("draw", seconds):
         drawn = draw(command)
-    drawing_gb, load = _peak_gb(), os.getloadavg()[0]
+    drawing_gb, load, cpu_s = _peak_gb(), os.getloadavg()[0], time.process_time()
     plants = np.arange(command.calibration) * 2 // 3
     with timed("temperature", seconds):
         labels, taxonomy = drawn.calibration.labels, drawn.taxonomy
@@ -130,6 +134,7 @@ def measure(command: FiguresScale) -> Result:
         num_outputs=command.outputs,
         num_calibration=command.calibration,
         seconds=seconds,
+        cpu_s=round(time.process_time() - cpu_s, 1),
         drawing_gb=drawing_gb,
         peak_gb=_peak_gb(),
         temperature=round(temperature, 4),
@@ -234,7 +239,7 @@ def _peak_gb() -> float:
 
 
 def _write(result: Result, out: Path | None) -> None:
-    print(f"judged in {judging_seconds(result):.0f} s, peak {result.peak_gb:.2f} GB, load {result.load}")
+    print(f"judged in {judging_seconds(result):.0f} s, peak {result.peak_gb:.2f} GB, {result.cpu_s} s of CPU time")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         with replaced(out) as stream:

@@ -20,7 +20,7 @@ if not __package__:
 import msgspec
 import tyro
 
-from benchmarks import answer, drawn_answers, loader, precisions, scale, train_speed
+from benchmarks import answer, drawn_answers, figures_scale, loader, precisions, scale, train_speed
 from benchmarks.loader_variants import Variant
 from benchmarks.serving.tables import SERVING_TABLES
 from models.errors import DataError
@@ -129,6 +129,19 @@ def scale_table(path: Path, link: str) -> str:
     return f"{result.machine}; {kept} ([result]({link})):\n\n{table(['what', 'figure'], rows)}"
 
 
+def figures_scale_table(path: Path, link: str) -> str:
+    """Returns time and memory of judging the outputs of a network for that many pictures."""
+    result = _read(path, figures_scale.Result)
+    rows = [[step, _rounded(seconds, "s")] for step, seconds in result.seconds.items() if step != "draw"]
+    rows += [["all of it", _rounded(figures_scale.judging_seconds(result), "s")]]
+    rows += [["CPU time", _rounded(result.cpu_s, "s")], ["most memory", f"{result.peak_gb:.1f} GB"]]
+    sizes = (
+        f"{result.num_pictures:,} pictures judged, {result.num_outputs:,} outputs, {result.num_calibration:,} "
+        f"calibration pictures; load {result.load[0]:.1f} to {result.load[1]:.1f}"
+    )
+    return f"{result.machine}; {sizes} ([result]({link})):\n\n{table(['what', 'figure'], rows)}"
+
+
 def train_speed_table(path: Path, link: str) -> str:
     """Returns the speed of each training loop, and the goals."""
     return f"[Result]({link}). {train_speed.markdown(_read(path, train_speed.Result))}"
@@ -152,6 +165,7 @@ def drawn_answers_table(path: Path, link: str) -> str:
 TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
     "answer": answer_table,
     "drawn_answers": drawn_answers_table,
+    "figures_scale": figures_scale_table,
     "loader": loader_table,
     "scale": scale_table,
     "train_speed": train_speed_table,
