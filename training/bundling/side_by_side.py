@@ -16,7 +16,7 @@ from models.session import NetworkOutput, NetworkSession
 
 def num_cores() -> int:
     """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_side_by_side(session: NetworkSession, batches: Iterable[npt.NDArray[np.float32]]) -> Iterator[NetworkOutput]:

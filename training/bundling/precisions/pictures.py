@@ -25,7 +25,7 @@ from training.recipe import DataRecipe
 
 LEAST_NEGATIVES: Final = 20
 """Pictures without a plant that a plant head needs; with fewer, cross-validation says nothing."""
-BATCH_SIZE: Final = max(32, 2 * num_cores())
+BATCH_SIZE: Final = max(32, num_cores())
 """Pictures that are loaded at a time: enough for every core."""
 _LEAST_FOLDERS: Final = 5  # as many as folds
 
