@@ -209,14 +209,20 @@ class RunRecipe(Section, frozen=True, kw_only=True):
     """Folder for checkpoints, log and the resolved recipe."""
     seed: Annotated[WholeNumber, KnobRole.FIXED_AT_RESUME] = 0
     """Seed of all random choices."""
-    checkpoint_every_steps: Count = 500
-    """Optimizer steps between two checkpoints within an epoch; each epoch ends with one too."""
+    checkpoint_every_minutes: NotNegative = 10.0
+    """Minutes between two checkpoints within an epoch; each epoch ends with one too. 0: none by time."""
+    checkpoint_every_steps: WholeNumber = 0
+    """Optimizer steps between two checkpoints within an epoch, besides those by time; 0: none."""
     keep: Count = 3
     """Number of newest checkpoints to keep, besides the best one."""
     log_every_steps: Count = 20
     """Steps between two log entries of the losses; reading them makes the host wait for the GPU."""
     validate_every_epochs: Count = 1
     """Epochs between two validations; the last epoch is always validated."""
+    validate_every_steps: WholeNumber = 0
+    """Optimizer steps between two validations within an epoch, besides those at its end; 0: none."""
+    patience: WholeNumber = 0
+    """Early stopping: the run ends after so many validations in a row without a better top-1; 0: never."""
     max_bad_steps: Count = 25
     """Steps in a row that may be skipped because a gradient is not finite; one more ends the run."""
     tensorboard: bool = True

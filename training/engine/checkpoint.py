@@ -32,6 +32,20 @@ class Position(msgspec.Struct, frozen=True):
     """Best validation top-1 so far, in [0, 1]; negative before the first validation."""
     seconds: float = 0.0
     """Training time so far, including waits for pictures, excluding validations."""
+    validated: int = 0
+    """Step of the last validation; 0 before the first."""
+    not_better: int = 0
+    """Validations since the best one."""
+
+    def validated_with(self, top1: float) -> "Position":
+        """The position after a validation; `not_better` is 0 if it was the best so far."""
+        is_best = top1 > self.best
+        return msgspec.structs.replace(
+            self,
+            best=top1 if is_best else self.best,
+            validated=self.step,
+            not_better=0 if is_best else self.not_better + 1,
+        )
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

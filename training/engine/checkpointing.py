@@ -1,5 +1,6 @@
 """Decides when a run saves, makes its checkpoints, and restores a run from one."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class Checkpointer:
         self._negatives_sha256 = negatives.sha256 if negatives is not None else ""
         self._recipe, self._ranks = engine.recipe, engine.ranks
         self._folder = CheckpointFolder(self._recipe.run.run, self._recipe.run.keep)
+        self._saved_at = time.monotonic()
         if self._ranks.is_main:
             self._folder.clear_leftovers()
 
@@ -61,8 +63,12 @@ class Checkpointer:
             self._folder.clear()
 
     def is_due(self, step: int) -> bool:
-        """Whether the run saves after this optimizer step inside an epoch."""
-        return step % self._recipe.run.checkpoint_every_steps == 0
+        """Whether the run saves after this optimizer step inside an epoch; only the main rank's clock counts."""
+        run = self._recipe.run
+        by_steps = run.checkpoint_every_steps > 0 and step % run.checkpoint_every_steps == 0
+        if not self._ranks.is_main or run.checkpoint_every_minutes == 0:
+            return by_steps
+        return by_steps or time.monotonic() - self._saved_at >= 60 * run.checkpoint_every_minutes
 
     def save(self, position: Position, *, is_best: bool = False) -> bool:
         """Writes a checkpoint and returns True; returns False and writes nothing if a weight is not finite."""
@@ -74,6 +80,7 @@ class Checkpointer:
         if self._ranks.is_main:
             with self._engine.clock.stage("save"):
                 self._folder.save(self.checkpoint(position), position.step, best=is_best)
+        self._saved_at = time.monotonic()
         return True
 
     def checkpoint(self, position: Position) -> Checkpoint:

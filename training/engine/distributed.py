@@ -88,7 +88,11 @@ class Ranks:
 
     def maximum(self, value: float) -> float:
         """The largest value of all ranks."""
-        return self._all_reduce([value], dist.ReduceOp.MAX)[0] if self.is_distributed else value
+        return self.maxima([value])[0]
+
+    def maxima(self, values: Sequence[float]) -> list[float]:
+        """The largest of each value over all ranks."""
+        return self._all_reduce(values, dist.ReduceOp.MAX) if self.is_distributed else list(values)
 
     def minimum(self, value: float) -> float:
         """The smallest value of all ranks."""

@@ -27,7 +27,7 @@ from training.engine.plan import describe_run
 from training.engine.reporting import EpochSummary, Reporter
 from training.engine.step import Engine
 from training.engine.stop_signal import Stopped, StopSignal
-from training.engine.validation import validate
+from training.engine.validation import Validation, validate
 from training.loading.data import training_loader
 from training.loading.negatives import list_negatives, num_plants
 from training.monitor.memory import (
@@ -89,6 +89,7 @@ class Trainer:
         self.reporter = Reporter(recipe, is_main=self.ranks.is_main)
         self.position = Position()
         self._last_batch: Tensor | None = None
+        self._validation_s = 0.0  # spent in validations within epochs
         for warning in cpu_warnings(recipe.hardware, device):
             self.reporter.note(f"warning: {warning}")
         self.reporter.note(self.engine.norms.explanation)
@@ -133,13 +134,22 @@ class Trainer:
         seconds_left = None if max_seconds is None else max_seconds - self.position.seconds
         with self.reporter.progress(max_steps, seconds_left), StopSignal() as signal:
             limits = Limits(stop_at, max_seconds, signal)
-            while reason is StopReason.NONE and self.position.epoch < self.recipe.schedule.epochs:
+            while reason is StopReason.NONE and not self._is_over:
                 reason = self._run_epoch(limits)
         if reason.is_signal:
             self.reporter.interrupted(self.position)
             raise Stopped(int(reason))
+        if self.position.epoch < self.recipe.schedule.epochs and self._is_over:
+            told = f"{self.position.not_better} validations in a row were not better than {self.position.best:.1%}"
+            self.reporter.note(f"the run ends early (--patience): {told}")
         self.reporter.ended(self.position)
         return self.position
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether all epochs are trained, or the validations stopped getting better."""
+        patience = self.recipe.run.patience
+        return self.position.epoch >= self.recipe.schedule.epochs or 0 < patience <= self.position.not_better
 
     def close(self) -> None:
         """Ends the monitor's thread and closes the log."""
@@ -149,7 +159,11 @@ class Trainer:
     def _run_epoch(self, limits: Limits) -> StopReason:
         """Takes the steps that are left of an epoch; an epoch that is complete is validated and counted."""
         num_done = self._begin_epoch()
-        began, seconds_before, pictures = time.perf_counter(), self.position.seconds, 0
+        if num_done < self._num_batches and self._validation_is_due:
+            self._validate_within_epoch()  # the run has stopped before it
+            if self._is_over:
+                return StopReason.NONE
+        began, seconds_before, pictures = self._training_clock(), self.position.seconds, 0
         reason, is_complete = StopReason.NONE, True
         for batch, (pixels, labels) in enumerate(self._load(), start=num_done):
             stepped = self._micro_step(batch, pixels, labels)
@@ -161,19 +175,32 @@ class Trainer:
                 self.position,
                 pictures=(batch + 1) * self._batches.global_batch,
                 step=self.position.step + 1,
-                seconds=seconds_before + time.perf_counter() - began,
+                seconds=seconds_before + self._training_clock() - began,
             )
             is_complete = batch + 1 == self._num_batches
-            self._read_and_save_if_due(is_complete=is_complete)
-            reason = StopReason(round(self.ranks.maximum(limits.reason(self.position))))
+            reason, saves = self._agree(limits)
             if reason is not StopReason.NONE:
                 break
+            if not is_complete:  # the end of the epoch reads, validates and saves anyway
+                self._read_validate_and_save(saves=saves)
+                if self._is_over:
+                    break
         self._read()
         if reason is StopReason.TIME_LIMIT or (is_complete and not reason.is_signal):
-            self._end_epoch(time.perf_counter() - began, pictures, is_complete=is_complete)
-        else:
+            self._end_epoch(self._training_clock() - began, pictures, is_complete=is_complete)
+        elif not self._is_over:
             self._save()  # no validation: it could take longer than a scheduler waits; the resumed run validates
         return reason
+
+    def _training_clock(self) -> float:
+        """Seconds on a clock that stands still during validations within an epoch."""
+        return time.perf_counter() - self._validation_s
+
+    def _agree(self, limits: Limits) -> tuple[StopReason, bool]:
+        """Why the run stops after this step, and whether it saves if it does not; the same on all ranks."""
+        is_due = self.checkpoints.is_due(self.position.step)
+        reason, saves = self.ranks.maxima([limits.reason(self.position), is_due])
+        return StopReason(round(reason)), saves > 0
 
     def _begin_epoch(self) -> int:
         """Sets the loader and the engine to the run's position; returns how many batches of the epoch are done.
@@ -244,12 +271,38 @@ class Trainer:
         accumulate, resumes = self.recipe.schedule.accumulate, self.checkpoints.exist
         return out_of_memory(batch_size, pixels.shape[-1], accumulate, fits, resumes=resumes)
 
-    def _read_and_save_if_due(self, *, is_complete: bool) -> None:
-        saves = self.checkpoints.is_due(self.position.step) and not is_complete  # the end of the epoch saves anyway
-        if saves or self.position.step % self.recipe.run.log_every_steps == 0:
+    def _read_validate_and_save(self, *, saves: bool) -> None:
+        """Does what is due after a step within an epoch."""
+        validates = self._validation_is_due
+        if saves or validates or self.position.step % self.recipe.run.log_every_steps == 0:
             self._read()
-        if saves:
+        if validates:
+            self._validate_within_epoch()
+        elif saves:
             self._save()
+
+    @property
+    def _validation_is_due(self) -> bool:
+        """Whether `validate_every_steps` asks for a validation after this step, and there was none yet."""
+        every, position = self.recipe.run.validate_every_steps, self.position
+        return every > 0 and position.step % every == 0 and position.step != position.validated
+
+    def _validate_within_epoch(self) -> None:
+        """Validates, saves, and returns to training; the time does not count as training."""
+        began = time.perf_counter()
+        with self.monitor.paused():
+            validation = self._validate()
+        self._validation_s += time.perf_counter() - began
+        self.reporter.validated(self.position, validation)
+        self._save(is_best=self.position.not_better == 0)
+        self.engine.train_mode()  # a validation leaves some modules in another mode
+
+    def _validate(self) -> Validation:
+        """Saves and validates. A scheduler may kill a long validation; the resumed run then begins with it."""
+        self._save()
+        validation = validate(self.engine, self.manifest, self.position.epoch, self._batches.side_px)
+        self.position = self.position.validated_with(validation.top1.value)
+        return validation
 
     def _end_epoch(self, seconds: float, pictures: int, *, is_complete: bool) -> None:
         """Validates if it is due, reports the epoch and saves.
@@ -275,13 +328,9 @@ class Trainer:
             use=timing,
             verdict=self.monitor.bottleneck(timing),
         )
-        validation, is_best = None, False
-        if epoch % self.recipe.run.validate_every_epochs == 0 or epoch == schedule.epochs or not is_complete:
-            self._save()  # first, since a scheduler may kill a long validation
-            validation = validate(self.engine, self.manifest, self.position.epoch, self._batches.side_px)
-            is_best = validation.top1.value > self.position.best
-            best = max(self.position.best, validation.top1.value)
-            self.position = msgspec.structs.replace(self.position, best=best)
+        ends = epoch % self.recipe.run.validate_every_epochs == 0 or epoch == schedule.epochs or not is_complete
+        validation = self._validate() if ends or self._validation_is_due else None
+        is_best = validation is not None and self.position.not_better == 0
         if is_complete:
             self.position = msgspec.structs.replace(self.position, epoch=epoch, pictures=0)
         self.reporter.end_epoch(summary, validation)

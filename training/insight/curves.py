@@ -36,7 +36,7 @@ _STYLE: Final[Any] = {
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The curves of a run. L losses, R readings, E epochs, V validated epochs."""
+    """The curves of a run. L losses, R readings, E epochs, V validations."""
 
     name: str
     loss_steps: Floats
@@ -66,7 +66,7 @@ def read_run(folder: Path) -> Run:
     events = without_repeats(read_log(folder))
     readings = [event for event in events if event["event"] == "losses"]
     epochs = [event for event in events if event["event"] == "epoch"]
-    validated = [event for event in epochs if "validation" in event]
+    validated = [event for event in events if "validation" in event]
     shares = [event["validation"]["top1"] for event in validated]
     return Run(
         name=folder.resolve().name,

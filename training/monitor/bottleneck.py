@@ -182,9 +182,11 @@ def _host(timing: EpochTiming, ceiling: Ceiling | None, costs: _Costs, recipe: R
 
 def _checkpoints(timing: EpochTiming, costs: _Costs, recipe: Recipe) -> Bottleneck:
     sentence = f"writing checkpoints takes {_share(costs.checkpoints, timing)} of the time"
-    every = recipe.run.checkpoint_every_steps
-    factor = math.ceil(costs.checkpoints / timing.seconds / (_MIN_SHARE / 5))
-    fix = f"--checkpoint-every-steps {every * factor} instead of {every}"
+    run, factor = recipe.run, math.ceil(costs.checkpoints / timing.seconds / (_MIN_SHARE / 5))
+    name, every = "minutes", run.checkpoint_every_minutes
+    if run.checkpoint_every_steps:
+        name, every = "steps", run.checkpoint_every_steps
+    fix = f"--checkpoint-every-{name} {every * factor:g} instead of {every:g}"
     return Bottleneck("checkpoints", sentence, fix, *_without(costs.checkpoints * (1 - 1 / factor), timing))
 
 

@@ -1,6 +1,8 @@
 """The monitor of a run: measures where the time of each epoch goes, and says what limits the run."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -87,6 +89,17 @@ class Monitor:
         self._reported = now
         return True
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves the time of the block, such as a validation, out of the figures of the epoch."""
+        self._collect_stages()
+        began = time.perf_counter()
+        yield
+        self.clock.read()
+        seconds = time.perf_counter() - began
+        self._epoch_began += seconds
+        self._began += seconds
+
     def end_epoch(self) -> EpochTiming:
         """The whole epoch. Call it right after a reading of the losses, which waits for the device."""
         timing = self._timing(final=True)
@@ -124,9 +137,12 @@ class Monitor:
         self._began = time.perf_counter()
         self._sampler.begin()
 
-    def _timing(self, *, final: bool) -> EpochTiming:
+    def _collect_stages(self) -> None:
         for name, seconds in self.clock.read().items():
             self._stages[name] = self._stages.get(name, 0.0) + seconds
+
+    def _timing(self, *, final: bool) -> EpochTiming:
+        self._collect_stages()
         seconds = time.perf_counter() - self._began
         pictures = self._pictures - self._pictures_before
         return EpochTiming(

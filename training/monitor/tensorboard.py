@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 _FLUSH_S: Final = 5  # events of this time are lost if the process is killed
-_GROUPS: Final = {"losses": "training", "epoch": "epoch", "monitor": "monitor", "note": "run", "diverged": "run"}
+_GROUPS: Final = {
+    "losses": "training",
+    "epoch": "epoch",
+    "validation": "validation",
+    "monitor": "monitor",
+    "note": "run",
+    "diverged": "run",
+}
 _SHORT: Final = {"losses": "loss", "gradient_norms": "gradient_norm", "lr": "learning_rate"}
 _POSITION: Final = ("step", "epoch", "pictures")
 _BANDS: Final = {

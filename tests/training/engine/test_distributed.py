@@ -114,7 +114,10 @@ def test_twenty_steps_of_two_ranks_have_the_losses_of_one_rank_with_the_same_glo
 ):
     flags = (*STILL, "--weights", first_weights, "--epochs", 7, "--max-steps", 20)
     alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 8)
-    both = train_on(2, data, tmp_path / "both", *flags, "--batch-size", 4)
+    within = ("--validate-every-steps", 2, "--checkpoint-every-minutes", 1e-9)  # changes no step
+    both = train_on(2, data, tmp_path / "both", *flags, *within, "--batch-size", 4)
+    assert [event["step"] for event in events(both, "validation")] == [2, 4, 8, 10, 14, 16]
+    assert {event["step"] for event in events(both, "checkpoint")} == set(range(1, 21))
     assert len(all_losses(alone)) == 20
     assert all_losses(both) == pytest.approx(all_losses(alone), abs=1e-5)
     weights = [read_checkpoint(run / "last.pt").network for run in (alone, both)]
@@ -151,6 +154,7 @@ def agree(_):
         ranks.any(False),
         ranks.minimum(5 + ranks.rank),
         ranks.maximum(5 + ranks.rank),
+        ranks.maxima([ranks.rank, -ranks.rank]),
         ranks.sum([ranks.rank + 1.0, 10.0]),
         ranks.mean([ranks.rank + 1.0]),
         ranks.broadcast(f"rank {ranks.rank}"),
@@ -160,7 +164,7 @@ def agree(_):
 
 
 def test_ranks_agree():
-    assert on_ranks(2, agree, None) == [[True, False, 5, 6, [3.0, 20.0], [1.5], "rank 0"]] * 2
+    assert on_ranks(2, agree, None) == [[True, False, 5, 6, [1, 0], [3.0, 20.0], [1.5], "rank 0"]] * 2
 
 
 def one_fails(who):
@@ -180,6 +184,7 @@ def test_if_the_first_rank_fails_the_others_stop():
 def test_a_single_rank_agrees_with_itself():
     ranks = Ranks()
     assert (ranks.any(True), ranks.minimum(3), ranks.sum([2.0]), ranks.broadcast("x")) == (True, 3, [2.0], "x")
+    assert ranks.maxima([1, 3, 2]) == [1, 3, 2]
     assert not ranks.is_distributed
     assert ranks.is_main
     with ranks.main_first():

@@ -29,6 +29,7 @@ def run(tmp_path):
     events = [
         {"event": "start", "step": 0},
         reading(2, 4.0, 3.0),
+        epoch(2, 0.2) | {"event": "validation"},  # within the epoch
         reading(4, 2.0, None),
         epoch(4, 0.3),
         reading(5, 9.0),
@@ -47,8 +48,8 @@ def test_a_run_is_read_as_it_counts(run):
     assert found.loss_steps.tolist() == [1, 2, 3, 4, 5, 6]
     assert found.losses[[0, 1, 2, 4, 5]].tolist() == [4, 3, 2, 2, 1]
     assert np.isnan(found.losses[3])
-    assert found.validation_steps.tolist() == [4, 6]
-    assert found.top1 == pytest.approx(np.array([[0.3, 0.5], [0.2, 0.4], [0.4, 0.6]]))
+    assert found.validation_steps.tolist() == [2, 4, 6]
+    assert found.top1 == pytest.approx(np.array([[0.2, 0.3, 0.5], [0.1, 0.2, 0.4], [0.3, 0.4, 0.6]]))
     assert found.pictures_per_s.tolist() == [100, 90]
     assert {name: values.tolist() for name, values in found.lr.items()} == {"backbone": [0.1] * 3, "head": [0.3] * 3}
 

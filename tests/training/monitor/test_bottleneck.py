@@ -94,11 +94,13 @@ def test_one_worker_that_decodes_all_the_time_is_too_few(second_epoch_bottleneck
 
 
 @pytest.mark.slow
-def test_too_frequent_checkpoints_are_found(second_epoch_bottleneck, data, monkeypatch):
+@pytest.mark.parametrize(("name", "every"), [("steps", 1), ("minutes", 0.001)])
+def test_too_frequent_checkpoints_are_found(name, every, second_epoch_bottleneck, data, monkeypatch):
     monkeypatch.setattr(CheckpointFolder, "save", late(CheckpointFolder.save, seconds=0.3))
-    bottleneck = second_epoch_bottleneck(data, "--batch-size", 8, "--checkpoint-every-steps", 1)
+    bottleneck = second_epoch_bottleneck(data, "--batch-size", 8, f"--checkpoint-every-{name}", every)
     assert bottleneck["kind"] == "checkpoints"
-    assert bottleneck["fix"].startswith("--checkpoint-every-steps ")
+    assert bottleneck["fix"].startswith(f"--checkpoint-every-{name} ")
+    assert bottleneck["fix"].endswith(f" instead of {every}")
 
 
 @pytest.mark.slow

@@ -113,6 +113,13 @@ def test_a_sentence_is_text_and_a_list_becomes_its_mean():
     }
 
 
+def test_a_validation_within_an_epoch_is_shown_as_that_of_an_epoch():
+    found = {"top1": {"value": 0.5, "num_pictures": 9, "interval_95": [0.2, 0.8]}, "loss": 1.5}
+    shown = event_values("validation", {"step": 3, "epoch": 1, "validation": found})
+    assert shown == event_values("epoch", {"validation": found})
+    assert shown["validation/top1"] == 0.5
+
+
 def test_a_loss_that_is_nan_stays_nan():
     assert math.isnan(event_values("losses", {"losses": [1.0, math.nan]})["training/loss"])
 
