@@ -1,0 +1,194 @@
+"""Whole runs through `Trainer` in half precision on a GPU: the first tests to run on a machine that has one.
+
+    python -m pytest -m gpu tests/training
+
+Each also runs on the CPU, in float32 or bf16, so that the tests themselves are tested where there is no GPU.
+"""
+
+import math
+import re
+
+import pytest
+import torch
+
+from models.network import PlantNetwork
+from tests.training.small import command, events, losses_by_step, make_trainer, run_training
+from training.dataset.manifest import Manifest
+from training.engine.checkpoint import read_checkpoint
+from training.engine.device import amp_dtype
+from training.engine.validation import validate
+from training.monitor.memory import OutOfMemory
+
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+ON_GPU = (pytest.mark.gpu, NO_GPU)
+SETTINGS = [
+    pytest.param(("cuda", "fp16"), marks=ON_GPU, id="GPU fp16"),
+    pytest.param(("cuda", "bf16"), marks=ON_GPU, id="GPU bf16"),
+    pytest.param(("cpu", "off"), id="CPU float32"),
+    pytest.param(("cpu", "bf16"), marks=pytest.mark.slow, id="CPU bf16"),
+]
+NAME, NUM_OUTPUTS, PICTURE_GB = "test_efficientnet", 3, 0.25
+FREE = ("--memory-gb", 0)
+
+
+@pytest.fixture(params=SETTINGS)
+def setting(request, monkeypatch):
+    """Flags of a device and a precision; kernels are chosen so that equal steps give equal losses."""
+    device, amp = request.param
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    yield ("--device", device, "--amp", amp, "--no-cudnn-benchmark")
+    if device == "cuda":
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.cuda.empty_cache()
+
+
+def is_half(setting):
+    return "fp16" in setting
+
+
+def trainer_for(data, run, setting, *flags):
+    torch.manual_seed(1)
+    return make_trainer(data, run, PlantNetwork(NAME, NUM_OUTPUTS, dropout=0.2, drop_path=0.1), *setting, *flags)
+
+
+def finish(trainer, max_steps=None):
+    try:
+        return trainer.run(max_steps)
+    finally:
+        trainer.close()
+
+
+def tensors_of(value):
+    """All tensors of a nested state, on the CPU, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value.cpu()]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for part in parts for tensor in tensors_of(part)]
+
+
+def test_a_run_takes_steps_validates_and_saves(setting, data, tmp_path):
+    run = run_training(data, tmp_path / "run", *setting, "--workers", 2 if "cuda" in setting else 0)
+    losses = [loss for step in losses_by_step(run).values() for loss in step]
+    assert len(losses) == 14
+    assert all(math.isfinite(loss) for loss in losses)
+    assert [event["validation"]["top1"]["num_pictures"] for event in events(run, "epoch")] == [3, 3]
+    checkpoint = read_checkpoint(run / "last.pt")
+    assert checkpoint.position["epoch"] == 2
+    assert all(value.dtype != torch.float16 for value in tensors_of(checkpoint.network))
+    assert bool(checkpoint.scaler) == is_half(setting)
+    scales = {event["scale"] for event in events(run, "losses")}
+    assert min(scales) > 1 if is_half(setting) else scales == {1.0}
+    on_gpu = "cuda" in setting
+    assert checkpoint.trained_on == (torch.cuda.get_device_name() if on_gpu else checkpoint.trained_on)
+    assert all((event["memory_gb"] is not None) == on_gpu for event in events(run, "epoch"))
+
+
+def test_the_first_losses_are_those_of_full_precision(setting, data, tmp_path):
+    still = ("--backbone-lr", 1e-12, "--head-lr", 1e-12, "--dropout", 0, "--drop-path", 0, "--max-steps", 3)
+    half = losses_by_step(run_training(data, tmp_path / "half", *setting, *still))
+    full = losses_by_step(run_training(data, tmp_path / "full", "--device", "cpu", "--amp", "off", *still))
+    assert sorted(half) == sorted(full)
+    for step, losses in full.items():
+        assert half[step] == pytest.approx(losses, rel=0.03), step
+
+
+def test_a_run_resumes_exactly(setting, data, tmp_path):
+    flags = ("--batch-size", 4, "--workers", 0)
+    whole = run_training(data, tmp_path / "whole", *setting, *flags)
+    run = run_training(data, tmp_path / "run", *setting, *flags, "--max-steps", 5)
+    saved = read_checkpoint(run / "last.pt")
+    trainer = trainer_for(data, run, setting, *flags)
+    trainer.resume()
+    again = trainer.checkpoints.checkpoint(trainer.position)
+    for part in ("network", "ema", "optimizer", "scheduler", "scaler"):
+        before, after = (tensors_of(getattr(each, part)) for each in (saved, again))
+        assert len(before) == len(after)
+        assert all(torch.equal(*pair) for pair in zip(before, after, strict=True)), part
+    assert again.scaler == saved.scaler
+    finish(trainer)
+    resumed, expected = losses_by_step(run), losses_by_step(whole)
+    assert sorted(resumed) == sorted(expected)
+    for step, losses in expected.items():
+        assert resumed[step] == pytest.approx(losses, rel=1e-3), step
+
+
+def test_a_validation_has_the_loss_of_full_precision_on_a_cpu(setting, data, tmp_path):
+    run = run_training(data, tmp_path / "run", *setting)
+    found = events(run, "epoch")[-1]["validation"]
+    trainer = trainer_for(data, tmp_path / "cpu", ("--device", "cpu", "--amp", "off"))
+    trainer.engine.eval_model.load_state_dict(read_checkpoint(run / "last.pt").eval_weights)
+    expected = validate(trainer.engine, Manifest(data), epoch=1, side_px=32)
+    trainer.close()
+    assert found["loss"] == pytest.approx(expected.loss, rel=0.03)
+
+
+def test_a_poisoned_step_is_skipped_and_its_statistics_are_repaired(setting, data, tmp_path):
+    trainer, weights = trainer_for(data, tmp_path / "run", setting, "--clip-norm", 1), []
+
+    def poison(module, inputs):
+        weights.append(module.head.weight.detach().clone())
+        return (inputs[0] * torch.nan,) if len(weights) == 8 else None
+
+    trainer.engine.network.register_forward_pre_hook(poison)
+    trainer.monitor.measure_ceiling = lambda *_: None  # which takes steps, too
+    finish(trainer, max_steps=10)
+    assert torch.equal(weights[7], weights[8])
+    assert not torch.equal(weights[8], weights[9])
+    counted = {event["step"]: (event["bad_steps"], event["scale"]) for event in events(tmp_path / "run", "losses")}
+    assert counted[8][0] == counted[7][0] + 1
+    if is_half(setting):  # the first steps may overflow until the scale fits
+        assert counted[8][1] == counted[7][1] / 2
+    else:
+        assert counted[10] == (1, 1.0)
+    checkpoint = read_checkpoint(tmp_path / "run" / "last.pt")
+    assert all(value.isfinite().all() for part in (checkpoint.network, checkpoint.ema) for value in part.values())
+
+
+def room_for(pictures):
+    """A hook that takes so much memory for each picture that no more than these fit into the limit of the flags."""
+
+    def take(module, inputs):
+        size, device = len(inputs[0]), inputs[0].device
+        if not module.training:
+            return
+        if device.type == "cuda":  # the allocator itself refuses it
+            torch.empty(int(size * PICTURE_GB * 1e9), dtype=torch.uint8, device=device)
+        elif size > pictures:
+            raise torch.OutOfMemoryError
+
+    return take
+
+
+def test_the_advice_for_too_little_memory_works(setting, data, tmp_path):
+    limits = ("--memory-gb", 5 * PICTURE_GB) if "cuda" in setting else FREE  # the network itself takes less than one
+    trainer = trainer_for(data, tmp_path / "run", setting, "--batch-size", 12, *limits)
+    trainer.engine.network.register_forward_pre_hook(room_for(4))
+    with pytest.raises(
+        OutOfMemory, match=r"12 pictures of 32 px; 3 fit \(tested\): --batch-size 3 --accumulate 4"
+    ) as raised:
+        trainer.run()
+    trainer.close()
+    advised = [word for flag in re.findall(r"--[a-z-]+ \d+", str(raised.value)) for word in flag.split()]
+    trainer = trainer_for(data, tmp_path / "run", setting, *advised, *limits)
+    trainer.engine.network.register_forward_pre_hook(room_for(4))
+    assert finish(trainer, max_steps=2).pictures == 24
+
+
+@pytest.mark.parametrize("setting", SETTINGS[:2], indirect=True)
+def test_a_compiled_network_takes_the_steps_of_an_eager_one(setting, data, tmp_path):
+    still = ("--dropout", 0, "--drop-path", 0, "--max-steps", 3)
+    eager = losses_by_step(run_training(data, tmp_path / "eager", *setting, *still))
+    compiled = losses_by_step(run_training(data, tmp_path / "compiled", *setting, *still, "--compile"))
+    for step, losses in eager.items():
+        assert compiled[step] == pytest.approx(losses, rel=0.03), step
+
+
+@pytest.mark.parametrize("setting", SETTINGS, indirect=True)
+def test_the_precision_is_the_one_of_the_flags(setting, data, tmp_path):
+    asked = command(data, tmp_path / "run", *setting, "--max-steps", 1)
+    dtype = amp_dtype(asked.recipe.hardware, torch.device(asked.recipe.hardware.device))
+    seen = []
+    trainer = trainer_for(data, tmp_path / "run", setting)
+    trainer.engine.network.head.register_forward_hook(lambda _module, _inputs, logits: seen.append(logits.dtype))
+    finish(trainer, max_steps=1)
+    assert seen[0] == (dtype or torch.float32)
