@@ -11,6 +11,7 @@ from litestar.testing import TestClient
 
 from serving.app import create_app
 from serving.errors import NotReady
+from serving.scheduling.scheduler import Scheduler
 from tests.serving.tiny import FakeNetwork, InProcessDecoder, assert_problem, images, jpeg
 
 
@@ -59,6 +60,26 @@ def test_queued_request_is_answered_after_the_one_ahead(start):
             time.sleep(0.1)
             assert not second.done()
         assert (first.result().status_code, second.result().status_code) == (200, 200)
+
+
+def test_picture_has_all_cores_only_while_the_service_works_on_no_other(start, monkeypatch):
+    session, alone, run = FakeNetwork(), [], Scheduler.run
+
+    def noted(self, *arguments, **options):
+        alone.append(options["alone"])
+        return run(self, *arguments, **options)
+
+    client = start(session=session)
+    monkeypatch.setattr(Scheduler, "run", noted)
+    with ThreadPoolExecutor(1) as thread, held_request(client, session) as first:
+        second = thread.submit(post, client)
+        deadline = time.monotonic() + 60
+        while len(alone) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        session.free.set()
+        assert (first.result().status_code, second.result().status_code) == (200, 200)
+    assert alone == [True, False]
 
 
 def test_full_service_refuses_before_it_reads_the_body(start):
@@ -196,7 +217,9 @@ def run_exchange(settings, session, messages, **request):
             while not is_warm(service.readiness):  # noqa: ASYNC110  # there is no event to wait for
                 await asyncio.sleep(0.01)
             warm_up = session.num_runs
-            return *await exchange(service.app, messages, **request), session.num_runs - warm_up
+            sent, lines = await exchange(service.app, messages, **request)
+            assert b"botanify_refusals_total{" not in service.metrics.text()  # a client that leaves is not refused
+            return sent, lines, session.num_runs - warm_up
 
     return asyncio.run(main())
 

@@ -118,6 +118,18 @@ def test_close_ends_a_reload_in_progress_and_the_one_that_waits(settings):
     run(test())
 
 
+def test_metrics_name_the_bundle_that_answers_since_the_reload(settings, tmp_path):
+    async def test():
+        async with warm(opener := Opener(settings)) as live:
+            assert b'version="0.0.1"' in opener.metrics.text()
+            opener.settings = replace(settings, bundle=seal_tiny_bundle(tmp_path / "2", tmp_path, "0.0.2").folder)
+            await live.reload()
+            assert b'version="0.0.2"' in opener.metrics.text()
+            assert b'version="0.0.1"' not in opener.metrics.text()
+
+    run(test())
+
+
 @pytest.fixture
 def no_collector():
     gc.collect()

@@ -199,6 +199,20 @@ def test_picture_that_breaks_the_network_fails_alone():
     run(test())
 
 
+def test_pictures_of_a_failed_run_are_retried_in_their_order():
+    async def test():
+        async with WarmScheduler(DynamicBatchPolicy(num_workers=1)) as warm:
+            first, others = await warm.fill(3.0, FAILING, 5.0, 6.0)
+            last = asyncio.create_task(warm.one(8.0, ranks=[1.0]))
+            await asyncio.sleep(0)
+            warm.throughput.unblocked.set()
+            await asyncio.gather(*first, *others, last, return_exceptions=True)
+            retried = [batch for batch in warm.throughput.batches[2:] if batch != [7.0]]  # that one is a health check
+            assert retried == [[3.0], [FAILING], [5.0], [6.0], [8.0]]
+
+    run(test())
+
+
 def test_broken_network_is_reported_as_not_ready_and_recovers():
     async def test():
         async with WarmScheduler(CpuPolicy(2)) as warm:
