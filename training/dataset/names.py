@@ -103,7 +103,8 @@ def parse_name(text: str, *, scientific: bool = False) -> PlantName:
     Ambiguous texts: a capitalized second word without the marks of an author (a period, brackets, "ex", "&") makes
     a common name ("Venus Flytrap", and also "Monstera Deliciosa"), unless the whole text is in capitals or `scientific`
     is set. Words that cannot be Latin make a common name too ("Peace lily", "Maize"), unless an author, a hybrid sign
-    or "spp." marks the text or `scientific` is set. The key is the same in both cases.
+    or "spp." marks the text or `scientific` is set. A common name keeps all its words in the key, so that the key is
+    the same in both cases unless there is an author, a rank or a cultivar.
 
     Args:
         text: With or without author, hybrid sign, ranks, "spp."; underscores and unusual spaces count as spaces.
@@ -170,6 +171,9 @@ def _is_marked(name: PlantName, words: Sequence[str]) -> bool:
 
 
 def _may_be_latin(name: PlantName) -> bool:
+    """Returns whether the words may be Latin; what looks like an author follows any epithet: "Acacia seyal Delile"."""
+    if name.author:
+        return may_be_latin(name.genus)
     is_cultivar = name.infraspecific_rank == _CULTIVAR
     return may_be_latin(name.genus, name.epithet.partition(" ")[0], "" if is_cultivar else name.infraspecific_epithet)
 

@@ -130,7 +130,9 @@ def test_a_text_that_is_not_a_scientific_name_stays_whole_and_names_no_species(t
     assert name.genus == name.scientific_name == words[0].upper() + words[1:]
 
 
-@pytest.mark.parametrize("text", ["Fern sp.", "Common wheat L.", "Maize × teosint", "Wheat (L.) Mill."])
+@pytest.mark.parametrize(
+    "text", ["Fern sp.", "Common wheat L.", "Maize × teosint", "Wheat (L.) Mill.", "Acacia seyal Delile"]
+)
 def test_the_marks_of_a_scientific_name_make_one_of_words_that_are_not_latin(text):
     assert not parse_name(text).common
 
