@@ -1,27 +1,37 @@
 """What a network expects of its pictures: their sizes, and the normalization of its published weights."""
 
+from pathlib import Path
+from typing import cast
+
 import msgspec
 import timm
 
+from models.bundle import load_bundle
 from models.errors import RecipeError
 from models.network import side_multiple
-from training.recipe import PictureRecipe, Recipe
+from models.preprocess import Channels
+from training.recipe import Interpolation, NetworkRecipe, PictureRecipe, Recipe
 
 
 def with_network_input(recipe: Recipe) -> Recipe:
     """Fills in what the recipe leaves to the network: interpolation, mean and standard deviation.
 
-    They are those that timm records for the published weights of the architecture.
+    They are those of the bundle that the training starts from, else those that timm records for the published weights
+    of the architecture.
+
+    Raises:
+        BundleError: The initial weights are a folder that is no bundle, or a damaged one.
     """
-    published, pictures = timm.get_pretrained_cfg(recipe.network.architecture), recipe.pictures
-    assert published is not None
-    filled = msgspec.structs.replace(
-        pictures,
-        interpolation=pictures.interpolation or ("bilinear" if published.interpolation == "bilinear" else "bicubic"),
-        mean=pictures.mean or published.mean,
-        std=pictures.std or published.std,
-    )
-    return msgspec.structs.replace(recipe, pictures=filled)
+    pictures = recipe.pictures
+    if None in (pictures.interpolation, pictures.mean, pictures.std):
+        interpolation, mean, std = _input_of(recipe.network)
+        pictures = msgspec.structs.replace(
+            pictures,
+            interpolation=pictures.interpolation or interpolation,
+            mean=pictures.mean or mean,
+            std=pictures.std or std,
+        )
+    return msgspec.structs.replace(recipe, pictures=pictures)
 
 
 def with_fitting_sizes(recipe: Recipe) -> tuple[Recipe, str]:
@@ -68,6 +78,17 @@ def require_side(architecture: str, side_px: int) -> None:
             limit=f"a multiple of {multiple} px",
             remedy=f"take {_rounded(side_px, multiple)} px",
         )
+
+
+def _input_of(network: NetworkRecipe) -> tuple[Interpolation, Channels, Channels]:
+    """Interpolation, mean and standard deviation that the initial weights were trained with."""
+    if Path(network.weights).is_dir():
+        spec = load_bundle(Path(network.weights)).record.input
+        return spec.interpolation, spec.mean, spec.std
+    published = timm.get_pretrained_cfg(network.architecture)
+    assert published is not None
+    mean, std = cast(Channels, published.mean), cast(Channels, published.std)
+    return "bilinear" if published.interpolation == "bilinear" else "bicubic", mean, std
 
 
 def _require_its_size(architecture: str, pictures: PictureRecipe) -> None:

@@ -128,11 +128,12 @@ class PictureRecipe(Section, frozen=True, kw_only=True):
     crop_fraction: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.95
     """Side of the center crop in validation and in the service, as a share of the picture's short side."""
     interpolation: Interpolation | None = None
-    """Resampling filter in validation and in the service; default: that of the network's published weights (timm)."""
+    """Resampling filter in validation and in the service; default: that of the initial weights."""
     mean: Annotated[tuple[Share, Share, Share] | None, KnobRole.FIXED_AT_RESUME] = None
-    """Subtracted from red, green and blue in [0, 1]; default: as for the network's published weights."""
+    """Subtracted from red, green and blue in [0, 1]; default: as for the initial weights: those of a bundle, else those
+    that timm publishes for the architecture."""
     std: Annotated[tuple[Positive, Positive, Positive] | None, KnobRole.FIXED_AT_RESUME] = None
-    """Divisors of red, green and blue after that; default: as for the network's published weights."""
+    """Divisors of red, green and blue after that; default: as for the initial weights."""
 
 
 class AugmentRecipe(Section, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ esac
 if [[ $TINY == 1 ]]; then
     herbarium herbarium 48 8 0.1
     flags=(--architecture test_efficientnet --expect-outputs 0 --epochs 2 --batch-size 16 --workers 0 --amp off)
-    flags+=(--no-compile --progressive 0 32 --picture-px 48 --serve-px 48 --warmup-epochs 0)
+    flags+=(--no-compile --progressive 0 32 1 48 --picture-px 48 --serve-px 48 --warmup-epochs 0)
 else
     # Smaller and fewer pictures than in a real run, so that it takes minutes.
     herbarium herbarium 160 8 0.1 --full-width

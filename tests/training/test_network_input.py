@@ -1,4 +1,5 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import timm
@@ -6,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import RecipeError
+from models.preprocess import InputSpec
 from training.loading.data import input_spec
 from training.network_input import require_side, with_fitting_sizes, with_network_input
 from training.recipe import NetworkRecipe, PictureRecipe, Recipe, check_stored_recipe, read_recipe, recipe_to_plain
@@ -57,6 +59,15 @@ def test_an_old_checkpoint_of_any_network_was_normalized_as_for_imagenet():
         del plain["pictures"][knob]
     spec = input_spec(check_stored_recipe(plain, "old.pt"))
     assert (spec.mean, spec.std, spec.interpolation) == (IMAGENET_MEAN, IMAGENET_STD, "bicubic")
+
+
+def test_a_training_that_starts_from_a_bundle_has_its_input(tmp_path, monkeypatch):
+    spec = InputSpec(height=32, width=32, train_px=32, interpolation="bilinear", mean=CLIP_MEAN, std=CLIP_STD)
+    bundle = SimpleNamespace(record=SimpleNamespace(input=spec))
+    monkeypatch.setattr("training.network_input.load_bundle", {tmp_path: bundle}.get)
+    recipe = Recipe(name="x", network=NetworkRecipe(weights=str(tmp_path)), pictures=PictureRecipe(std=HALF))
+    pictures = with_network_input(recipe).pictures
+    assert (pictures.interpolation, pictures.mean, pictures.std) == ("bilinear", CLIP_MEAN, HALF)
 
 
 def test_sizes_become_whole_patches_and_the_note_says_so():
