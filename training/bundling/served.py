@@ -95,7 +95,7 @@ def judge_answers(
     return ServedAnswers(
         verdicts=verdict_figures(verdicts_of(scores, model)),
         candidates=coverage_figures(known.logits, scores.found.taxon_labels_N, model),
-        several_pictures=several_pictures(known, scores.found.taxon_labels_N, model),
+        several_pictures=several_pictures(known.logits, scores, model),
         things=thing_figures(scores, scores_of(things), model) if things else None,
         unknown=unknown_plant_figures(scores, scores_of(unknown), model) if unknown else None,
     )

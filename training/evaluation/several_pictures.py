@@ -10,9 +10,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from models.answer import AnswerModel, Question, answer_plant
+from models.answer import AnswerModel, picture_weights
+from models.ranking import combine_pictures, output_probabilities, taxon_probabilities
 from training.evaluation.metrics import Share, share
-from training.evaluation.stored_rows import Outputs
+from training.evaluation.picture_scores import PictureScores
+from training.evaluation.stored_rows import Rows
 
 NUM_PICTURES: Final = (1, 2, 3, 5)
 _MOST_QUESTIONS: Final = 2000
@@ -27,9 +29,7 @@ class SeveralPictures(msgspec.Struct, frozen=True):
     """Questions whose most likely taxon is right."""
 
 
-def several_pictures(
-    outputs: Outputs, labels_N: npt.NDArray[np.intp], model: AnswerModel, seed: int = 0
-) -> list[SeveralPictures]:
+def several_pictures(logits: Rows, scores: PictureScores, model: AnswerModel, seed: int = 0) -> list[SeveralPictures]:
     """Measures questions of 1, 2, 3 and 5 pictures.
 
     Every picture opens one question of each size, at most 2,000 of a size; the others are drawn from the same taxon.
@@ -37,15 +37,15 @@ def several_pictures(
     pictures are left out.
 
     Args:
-        outputs: Logits and features of each picture.
-        labels_N: Position of its taxon.
+        logits: Logits of each picture.
+        scores: Its plant score, which says how much it counts, and its taxon.
         model: The bundle's tables.
         seed: Seed of the draws.
     """
-    questions = _questions(labels_N, seed)
+    questions = _questions(scores.found.taxon_labels_N, seed)
     found = []
     for size in NUM_PICTURES if questions else ():
-        hits = sum(_is_right(outputs, chosen[:size], labels_N, model) for chosen in questions)
+        hits = sum(_is_right(logits, scores, chosen[:size], model) for chosen in questions)
         found.append(SeveralPictures(size, share(hits, len(questions))))
     return found
 
@@ -65,8 +65,11 @@ def _questions(labels_N: npt.NDArray[np.intp], seed: int) -> list[npt.NDArray[np
     return drawn
 
 
-def _is_right(
-    outputs: Outputs, chosen: npt.NDArray[np.intp], labels_N: npt.NDArray[np.intp], model: AnswerModel
-) -> bool:
-    answer = answer_plant(outputs.logits[chosen], outputs.features[chosen], model, Question(top_k=1))
-    return answer.taxa[0].taxon is model.taxonomy.taxa[labels_N[chosen[0]]]
+def _is_right(logits: Rows, scores: PictureScores, chosen: npt.NDArray[np.intp], model: AnswerModel) -> bool:
+    """Returns whether the service's most likely taxon is right, without the rest of its answer."""
+    weight_B, cutoffs = np.full(len(chosen), 1 / len(chosen)), model.calibration.cutoffs
+    if scores.plant_N is not None and cutoffs is not None:
+        weight_B = picture_weights(scores.plant_N[chosen], cutoffs.plant)
+    combined_O = combine_pictures(logits[chosen], weight_B)
+    taxa_T = taxon_probabilities(output_probabilities(combined_O, model.temperature), model.taxonomy)
+    return bool(taxa_T.argmax() == scores.found.taxon_labels_N[chosen[0]])
