@@ -27,8 +27,8 @@ class Progress:
         self.num_photographs = 0
         self._num_plants, self._num_before, self._stream = num_plants, num_before, stream or sys.stderr
         self._is_terminal = self._stream.isatty()
-        self._started_at = self._said_at = time.monotonic()
-        self._recent: list[tuple[float, int]] = [(self._started_at, 0)]
+        self._recent: list[tuple[float, int]] = []
+        self.begin()
 
     def __enter__(self) -> "Progress":
         return self
@@ -47,8 +47,13 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Time since the start, s."""
+        """Time since `begin`, s."""
         return time.monotonic() - self._started_at
+
+    def begin(self) -> None:
+        """Starts the clock: the network is open, and the first plant follows."""
+        self._started_at = self._said_at = time.monotonic()
+        self._recent = [(self._started_at, 0)]
 
     def add(self, row: Row) -> None:
         """Counts a row."""

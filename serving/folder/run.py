@@ -186,6 +186,7 @@ class _FolderRun:
             await decoder.start()
             await loaded.warm_up(decoder)
             identifier = self._identifier(loaded, decoder)
+            progress.begin()
             async for part, rows in identifier.identify(todo, progress.add):
                 content = await asyncio.to_thread(encode, rows, kinds, self._command.format)
                 await asyncio.to_thread(self._output.create, f"{_PARTS}/{self._file(part.number)}", content)
