@@ -3,6 +3,7 @@
 python -m serving.identify_folder PHOTOS --out DIR
 """
 
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Final, NoReturn
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+import structlog
 import tyro
 
 from models.errors import BotanifyError
@@ -32,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _end(f"the package {error.name} is not installed: run `make serve` once, or install botanify[serve,folders]")
     try:
         with quiet_when_output_closes():
-            outcome = run(tyro.cli(IdentifyFolder, args=arguments, prog="python -m serving.identify_folder"))
+            command = tyro.cli(IdentifyFolder, args=arguments, prog="python -m serving.identify_folder")
+            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+            outcome = run(command)
     except (BotanifyError, OSError) as error:
         _end(str(error))
     raise SystemExit(outcome)

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import logging
 import signal
 import sys
 import tempfile
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import structlog
 
 from serving.cores import available_cores
 from serving.decoding.pool import DecodeLimits, DecoderPool
@@ -72,7 +70,6 @@ def run(command: IdentifyFolder, decoder: PictureDecoder | None = None) -> Outco
     Raises:
         InputError: The bundle, the photographs or an option cannot be used, or the results are those of another run.
     """
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     return _FolderRun(command, decoder).result()
 
 

@@ -39,7 +39,7 @@ def sampled():
 
 def test_a_busy_loader_is_distinguished_from_a_waiting_one(sampled):
     busy, idle = sampled(work, 0.5), sampled(time.sleep, 0.5)
-    assert busy.loader_busy > 0.8
+    assert busy.loader_busy > 0.5
     assert idle.loader_busy < 0.2
     assert busy.cpu_cores_mean > idle.cpu_cores_mean
 
