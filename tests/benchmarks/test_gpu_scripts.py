@@ -164,6 +164,7 @@ def test_another_machine_resumes_from_the_state_file(tmp_path):
     assert {"train_speed.json", "data/train_speed.json"} <= copied(other)
 
 
+@pytest.mark.slow
 def test_a_command_that_can_resume_is_paused_when_the_time_is_over(tmp_path):
     began = time.monotonic()
     code, asked, _ = run("2_scratch.sh", tmp_path, LASTS="train.py", LIMIT_S="4")
@@ -172,6 +173,7 @@ def test_a_command_that_can_resume_is_paused_when_the_time_is_over(tmp_path):
     assert asked[-1][0].endswith("train.py")
 
 
+@pytest.mark.slow
 def test_a_command_that_cannot_resume_waits_for_more_time_and_fails_if_there_is_none(tmp_path):
     code, asked, _ = run("2_scratch.sh", tmp_path, LASTS="small_weights.py", LIMIT_S="4")
     assert (code, asked[-1][0]) == (75, "benchmarks/gpu/small_weights.py")
@@ -181,6 +183,7 @@ def test_a_command_that_cannot_resume_waits_for_more_time_and_fails_if_there_is_
     assert run("2_scratch.sh", tmp_path, LIMIT_S="60")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_time_limit_that_is_too_short_is_an_error_at_once(tmp_path):
     code, asked, said = run("4_batch_sizes.sh", tmp_path, LASTS="prepare.py", LIMIT_S="3")
     assert (code, len(asked)) == (1, 1)

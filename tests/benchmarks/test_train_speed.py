@@ -118,6 +118,7 @@ def test_each_turn_has_a_lead_in_and_the_first_round_is_not_counted(monkeypatch)
     assert all(asked[at][0] == asked[at + 1][0] for at in range(0, len(asked), 2))
 
 
+@pytest.mark.slow
 def test_a_run_compares_the_loops_in_turns_and_writes_the_result(data, tmp_path, capsys):
     out = tmp_path / "new" / "train_speed.json"
     measure(tiny(arms=("ours", "timm", "ours-data", "timm-data"), data=data, note="A busy machine.", out=out))
@@ -172,6 +173,7 @@ class Waiting:
         assert self.file.exists()
 
 
+@pytest.mark.slow
 def test_no_turn_starts_while_loaders_of_another_loop_are_busy(tmp_path, monkeypatch):
     monkeypatch.setattr(train_speed_turns, "_POLL_S", 1.0)  # a busy machine gives a process nothing for a moment
     filled, program = tmp_path / "filled", tmp_path / "loader.py"

@@ -261,6 +261,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_manifest(limit_kb, pictures,
         assert (tmp_path / "data" / name).read_bytes() == before[name], name
 
 
+@pytest.mark.slow
 def test_the_program_runs_as_a_file_from_anywhere_and_as_a_module(pictures, tmp_path):
     ended = start_program("prepare.py", "folder", pictures, "--out", "as_file", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr

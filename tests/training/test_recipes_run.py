@@ -40,6 +40,7 @@ def tiny_flags(recipe):
 
 
 @pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_a_recipe_trains_to_its_end(path, data, tmp_path):
     recipe = read_recipe(path)
     tiny = command(data, tmp_path / "run", *tiny_flags(recipe), recipe=path)

@@ -11,6 +11,8 @@ from training.herbarium import Herbarium, write_herbarium
 from training.loading.shards import Verify, verify
 from training.prepare import Sources, prepare
 
+pytestmark = pytest.mark.slow
+
 # Fault -> the code under which a preparation reports it.
 CODES = {
     "animal": "not_a_plant",

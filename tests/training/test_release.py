@@ -93,6 +93,7 @@ def test_flag_out_of_range_is_an_error(bundles, flowers):
         release("compare", *bundles, "--data", flowers, "--few-shot", 0)
 
 
+@pytest.mark.slow
 def test_refusal_is_one_line_and_an_exit_code(tmp_path):
     done = start_program("release.py", "rollback", tmp_path / "nothing")
     assert done.returncode == 1

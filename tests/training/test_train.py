@@ -103,6 +103,7 @@ def test_a_crash_between_two_checkpoints_costs_only_the_steps_since_the_first(
 
 
 @pytest.mark.parametrize("flags", [("--accumulate", 2), ("--ema-decay", 0, "--warmup-epochs", 0.5)])
+@pytest.mark.slow
 def test_other_schedules_resume_exactly_too(flags, data, tmp_path):
     whole = run_training(data, tmp_path / "whole", *LONG, *flags)
     run = run_training(data, tmp_path / "run", *LONG, *flags, "--max-steps", 5)
@@ -198,6 +199,7 @@ def test_a_changed_learning_rate_takes_effect_at_the_resume(data, tmp_path):
     assert slowed == pytest.approx([usual[0] / 100, usual[1] / 100, usual[2] / 50, usual[3] / 50])
 
 
+@pytest.mark.slow
 def test_a_run_may_be_made_longer(data, tmp_path):
     run = run_training(data, tmp_path / "run", "--epochs", 1)
     run_training(data, run, "--resume", "--epochs", 3)

@@ -135,6 +135,7 @@ def test_five_lines_of_python_print_the_names_from_the_file_alone(written, tmp_p
     assert sorted(program.stdout.splitlines()) == sorted(taxon.scientific_name for taxon in TAXONOMY.taxa)
 
 
+@pytest.mark.slow
 def test_an_exporter_that_writes_another_opset_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_file, "OPSET", 18)
 

@@ -35,6 +35,7 @@ def page_faults(how):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
+@pytest.mark.slow
 def test_memory_that_was_freed_is_used_again_without_page_faults():
     faults = {how: page_faults(how) for how in ("plain", "keep")}
     assert faults["plain"] > 100  # 64 MB are 15,625 pages, or 30 huge ones

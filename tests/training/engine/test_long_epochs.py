@@ -138,6 +138,7 @@ def test_the_best_checkpoint_may_be_one_within_an_epoch(data, tmp_path, validate
 
 
 @pytest.mark.parametrize("killed", [2, 4])  # within an epoch, and at its end
+@pytest.mark.slow
 def test_a_run_killed_in_a_validation_begins_with_it_when_it_is_resumed(killed, data, tmp_path, validate_as):
     found = [20, 90, 30, 40, 95, 10, 20, 30]
     validate_as(*found)

@@ -144,6 +144,7 @@ def test_a_resume_with_other_negatives_is_refused(finished_run, uninterrupted, d
         run_training(data, uninterrupted, *LONG, "--negatives", things, "--negatives-share", 0.3, "--resume")
 
 
+@pytest.mark.slow
 def test_the_output_learns_to_tell_plants_from_things_that_it_has_not_seen(data, things, tmp_path):
     flags = ("--epochs", 12, "--negatives-share", 0.5, "--ema-decay", 0, "--cutmix", 0, "--validate-every-epochs", 12)
     trainer = make_trainer(data, tmp_path, PlantNetwork("test_efficientnet", 3), *flags, "--negatives", things)
@@ -179,6 +180,7 @@ def test_a_batch_that_does_not_fit_is_tried_with_all_its_negatives(data, things,
     trainer.close()
 
 
+@pytest.mark.slow
 def test_evaluation_and_export_know_only_the_network(uninterrupted, data, tmp_path):
     evaluate(Evaluate(checkpoint=uninterrupted / "last.pt", data=data, workers=0))
     export(Export(checkpoint=uninterrupted / "last.pt", data=data, out=tmp_path / "bundle", workers=0, note="Drawn."))

@@ -405,6 +405,7 @@ def test_single_numbers_of_the_command_override_its_preset(tmp_path):
     assert not (written.root / "outside").exists()
 
 
+@pytest.mark.slow
 def test_the_command_reaches_full_width(tmp_path):
     arguments = [str(tmp_path / "full"), "--full-width", "--pictures-per-class", "4", "--no-pictures"]
     written = write_herbarium(tyro.cli(Herbarium, args=arguments))

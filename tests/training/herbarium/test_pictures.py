@@ -76,6 +76,7 @@ def test_size_changes_the_resolution_but_not_the_scene():
         assert difference < 12, f"picture {picture} differs by {difference:.1f} of 255"
 
 
+@pytest.mark.slow
 def test_plant_is_in_the_picture_and_does_not_fill_it(monkeypatch):
     # On a pure blue backdrop, pixels with red or green belong to the plant; "bokeh" has neither shadow nor grass.
     monkeypatch.setattr(
@@ -92,6 +93,7 @@ def test_plant_is_in_the_picture_and_does_not_fill_it(monkeypatch):
     assert 0.15 < np.mean(covers) < 0.6
 
 
+@pytest.mark.slow
 def test_many_species_and_pictures_draw_without_error():
     for species in range(0, 4000, 61):
         draw_plant(species, species % 11, seed=2, size_px=32)
@@ -130,6 +132,7 @@ def test_names_are_unique_over_12000_species(seed):
     assert len({name.family for name in names}) == len(names) // 16
 
 
+@pytest.mark.slow
 def test_names_are_unique_to_the_last_one():
     names = [species_name(species) for species in range(_num_names())]
     assert len({name.scientific_name for name in names}) == len({name.common_name for name in names}) == len(names)

@@ -37,6 +37,7 @@ def files(folder):
     return {path: file.read_bytes() for path, file in found.items()}
 
 
+@pytest.mark.slow
 def test_every_split_has_pictures_of_every_drawn_species(tmp_path_factory):
     manifest = Manifest(debug_data(tmp_path_factory))
     num_species = DEBUG.data.drawn_species

@@ -42,6 +42,7 @@ def test_a_slow_disk_is_distinguished_from_a_slow_decoder(second_epoch_bottlenec
     assert bottleneck["gain"] > 1.2
 
 
+@pytest.mark.slow
 def test_a_host_that_waits_between_stages_is_found(second_epoch_bottleneck, data, monkeypatch):
     monkeypatch.setattr(Engine, "micro_step", waiting(Engine.micro_step, times=4))
     bottleneck = second_epoch_bottleneck(data, "--batch-size", 8)
@@ -50,6 +51,7 @@ def test_a_host_that_waits_between_stages_is_found(second_epoch_bottleneck, data
     assert ".item()" in bottleneck["fix"]
 
 
+@pytest.mark.slow
 def test_reading_losses_at_every_step_is_found_and_fixed_by_its_flag(second_epoch_bottleneck, data, monkeypatch):
     monkeypatch.setattr(Engine, "read", late(Engine.read, seconds=0.15))
     bottleneck = second_epoch_bottleneck(data, "--batch-size", 8, "--log-every-steps", 1)

@@ -202,6 +202,7 @@ def run_and_kill(change, at_step):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("action", ["promote", "rollback"])
+@pytest.mark.slow
 def test_kill_at_any_moment_leaves_a_working_pointer(tmp_path, versions, action):
     outcomes, step, ended = [], 0, False
     while not ended:

@@ -7,6 +7,8 @@ from benchmarks.precisions import Precisions, Result, markdown, measure
 from models.errors import DataError
 from training.prepare import Folder, prepare
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def command(bundle, data, tmp_path_factory):

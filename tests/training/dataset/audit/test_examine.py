@@ -240,6 +240,7 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path):
         examine([], cache=tmp_path / "cache", workers=1, min_side_px=1)
 
 
+@pytest.mark.slow
 def test_after_a_kill_only_unfinished_pictures_are_decoded_again(tmp_path):
     data = jpeg(photograph(size=(3000, 2250)))  # takes about 30 ms to decode
     files = [write(tmp_path / "p" / f"{number:03}.jpg", data) for number in range(120)]
@@ -280,6 +281,7 @@ def wait_until(condition, limit_s=60):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_one_clear_error_and_loses_nothing(tmp_path):
     """The last file is a pipe without a writer, so the process that reads it hangs until it is killed."""
     files = [write(tmp_path / "p" / f"{number:03}.jpg", jpeg(photograph(number))) for number in range(20)]

@@ -164,6 +164,7 @@ def test_a_changed_picture_is_an_error_and_leaves_no_partial_file(tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_continued_to_the_same_bytes(tmp_path):
     large = [picture_bytes(variant, (1500, 1100)) for variant in range(4)]
     pictures = [(f"{number}.jpg", "train", large[number % 4]) for number in range(60)]
