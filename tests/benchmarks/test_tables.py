@@ -20,7 +20,7 @@ def tables_of(page):
 def page(tmp_path):
     """A page below which a copy of one result lies."""
     (tmp_path / "results" / "a-cpu").mkdir(parents=True)
-    source = RESULTS / "amd-epyc-2-cores" / "loader.json"
+    source = RESULTS / "intel-xeon-2-cores-2500" / "loader.json"
     (tmp_path / "results" / "a-cpu" / "loader.json").write_bytes(source.read_bytes())
     (tmp_path / "measurements.md").write_text(LOADER)
     (tmp_path / "architecture.md").write_text("| `models/` | 1 | what |\n")

@@ -69,7 +69,7 @@ def test_accuracy_is_that_of_the_bundle():
 
 
 def test_speed_of_the_loader_is_that_of_the_result():
-    path = RESULTS / "amd-epyc-2-cores" / "loader.json"
+    path = RESULTS / "intel-xeon-2-cores-2500" / "loader.json"
     result = msgspec.json.decode(path.read_bytes(), type=loader.Result, dec_hook=lambda kind, value: kind(value))
     small = [each for each in result.comparisons if each.pictures == "small"]
     factors = [statistics.median(each.ratios("shards", "timm")) for each in small]
