@@ -25,12 +25,12 @@ import tyro
 
 from models.bundle import load_bundle
 from models.errors import DataError
+from models.metrics import Share
 from models.verdict import Promise, Promises, Rank, Thresholds
 from training.atomic_file import replaced
 from training.bundling.served import ServedAnswers
 from training.dataset.manifest import MANIFEST_FILE
 from training.dataset.sources.record import Split
-from training.evaluation.metrics import Share
 from training.evaluation.split_metrics import Evaluation, SplitMetrics
 from training.herbarium.drawings import Drawing, draw_files
 from training.herbarium.names import species_name

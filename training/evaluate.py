@@ -26,6 +26,7 @@ from rich.table import Table
 
 from models.bundle import Bundle, Precision, load_bundle
 from models.errors import DataError
+from models.metrics import Share
 from models.network import ExportableNetwork, PlantNetwork
 from models.preprocess import InputSpec
 from models.session import NetworkOutput
@@ -38,7 +39,6 @@ from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.engine.checkpoint import read_checkpoint
 from training.engine.device import choose_device
-from training.evaluation.metrics import Share
 from training.evaluation.predict import require_same_outputs, run_in_torch
 from training.evaluation.predictions import Predictions, calibrated_predictions
 from training.evaluation.provenance import OTHER_DATA, is_other_data

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
+from models.metrics import negative_log_likelihood
 from models.ranking import output_probabilities
 from models.taxonomy import Taxonomy
-from training.evaluation.metrics import negative_log_likelihood
 from training.evaluation.plants import Plants, picture_weights
 from training.evaluation.stored_rows import Rows, chunks
 

@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 
 from models.calibration import Calibration
+from models.reliability import NUM_BINS, ReliabilityBin
 from models.taxonomy import Taxonomy
 from models.verdict import RANKS, Promise, Rank
 from training.bundling.tables import FittedTables
 from training.bundling.thresholds import MIN_NAMED, FittedThreshold, FittedThresholds
-from training.evaluation.reliability import NUM_BINS, ReliabilityBin
 
 ENOUGH_PICTURES: Final = 1000
 """With fewer calibration pictures the card warns: their calibration error varies by several points by chance."""

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from models.answer import AnswerModel
 from models.bundle import Bundle, Precision
+from models.metrics import Share
 from training.bundling.precisions.pictures import PictureFiles
 from training.evaluation.answer_metrics import (
     CoverageFigures,
@@ -19,7 +20,6 @@ from training.evaluation.answer_metrics import (
     unknown_plant_figures,
     verdict_figures,
 )
-from training.evaluation.metrics import Share
 from training.evaluation.picture_scores import PictureScores, score_pictures, verdicts_of
 from training.evaluation.several_pictures import SeveralPictures, several_pictures
 from training.evaluation.stored_rows import Outputs

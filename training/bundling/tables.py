@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from models.calibration import Calibration, Cutoffs, FittedOn
 from models.candidates import conformal_table_of
+from models.metrics import Share, share
 from models.rejection import FeatureTable
 from models.taxonomy import Taxonomy
 from models.verdict import RANKS, Rank
 from training.bundling.features import fit_familiarity, fit_features
 from training.bundling.plant_head import FittedHead, HeadInputs, fit_plant_head
 from training.bundling.thresholds import FittedThresholds, fit_thresholds
-from training.evaluation.metrics import Share, share
 from training.evaluation.picture_scores import distances, plant_scores
 from training.evaluation.predictions import Predictions, calibrated_predictions
 from training.evaluation.separation import Scores, cutoff

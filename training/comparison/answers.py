@@ -12,12 +12,12 @@ import numpy.typing as npt
 from models.answer import AnswerModel, Question, answer_plant
 from models.bundle import Bundle, Precision
 from models.candidates import candidate_set
+from models.metrics import top_k_hits
 from models.ranking import output_probabilities, taxon_probabilities
 from models.session import NetworkOutput
 from models.verdict import Verdict
 from training.bundling.precisions.ranges import Pixels
 from training.evaluation.answer_metrics import COVERAGES, is_right
-from training.evaluation.metrics import top_k_hits
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from models.metrics import macro_mean, share
+from models.reliability import calibration_error
 from models.taxonomy import Taxon
 from models.verdict import Verdict, VerdictRank
 from training.comparison.answers import Answer
@@ -25,8 +27,6 @@ from training.comparison.schema import (
     Verdicts,
 )
 from training.evaluation.answer_metrics import COVERAGES, NamesOfRank
-from training.evaluation.metrics import macro_mean, share
-from training.evaluation.reliability import calibration_error
 
 
 def accuracy(old: Sequence[Answer], new: Sequence[Answer], plants_N: Whole, taxa_N: Whole) -> Accuracy:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from models.metrics import Share, share, top_k_hits
 from training.dataset.manifest import Manifest
 from training.engine.norms import reestimate
 from training.engine.step import Engine
-from training.evaluation.metrics import Share, share, top_k_hits
 from training.evaluation.predict import torch_runner
 from training.loading.data import evaluation_loader, input_spec, training_loader
 

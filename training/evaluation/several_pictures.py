@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.answer import AnswerModel, picture_weights
+from models.metrics import Share, share
 from models.ranking import combine_pictures, output_probabilities, taxon_probabilities
-from training.evaluation.metrics import Share, share
 from training.evaluation.picture_scores import PictureScores
 from training.evaluation.stored_rows import Rows
 

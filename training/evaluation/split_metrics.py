@@ -5,18 +5,18 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from models.taxonomy import Taxonomy
-from models.verdict import Rank
-from training.dataset.manifest import Manifest
-from training.evaluation.metrics import (
+from models.metrics import (
     Share,
     confusion_pairs,
     macro_top1,
     negative_log_likelihood,
     share,
 )
+from models.reliability import ReliabilityBin, calibration_error, reliability_bins
+from models.taxonomy import Taxonomy
+from models.verdict import Rank
+from training.dataset.manifest import Manifest
 from training.evaluation.predictions import Predictions
-from training.evaluation.reliability import ReliabilityBin, calibration_error, reliability_bins
 from training.evaluation.risk_coverage import RiskCoverage, risk_coverage
 
 _MOST_CONFUSIONS = 20

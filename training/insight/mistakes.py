@@ -17,9 +17,9 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from models.errors import DataError
+from models.metrics import confusion_pairs
 from training.dataset.manifest import Manifest
 from training.dataset.report.sheets import contact_sheet_jpeg
-from training.evaluation.metrics import confusion_pairs
 from training.evaluation.predictions import Predictions
 from training.loading.storage import PictureStore
 

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.ranking import output_probabilities, taxon_probabilities
+from models.reliability import calibration_error
 from models.taxonomy import Output, Taxonomy
 from tests.training.small import make_taxonomy
 from training.bundling.calibration import LEAST, MOST, fit_temperature, plants_drawn, right_probabilities
 from training.evaluation.plants import picture_weights
-from training.evaluation.reliability import calibration_error
 
 
 def planted(temperature, num_pictures=20_000, num_outputs=10):

@@ -3,14 +3,14 @@ import pytest
 
 from models.calibration import Calibration, FittedOn
 from models.candidates import conformal_table
+from models.metrics import share
+from models.reliability import ReliabilityBin
 from models.verdict import RANKS
 from tests.training.small import make_taxonomy
 from training.bundling.calibration_section import calibration_section, describe_fit, describe_threshold
 from training.bundling.tables import FittedTables, Rejection
 from training.bundling.thresholds import fit_thresholds
-from training.evaluation.metrics import share
 from training.evaluation.rank_scores import RankScores
-from training.evaluation.reliability import ReliabilityBin
 
 SURE = ReliabilityBin(low=14 / 15, num_pictures=40, confidence=0.97, accuracy=0.5)
 

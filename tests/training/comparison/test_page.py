@@ -3,6 +3,7 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
+from models.metrics import share
 from tests.training.comparison.color_bundles import good_weights, seal_color_bundle
 from training.comparison.compare import Comparing, compare
 from training.comparison.page import HTML_FILE, JSON_FILE, comparison_files, render_page
@@ -15,7 +16,6 @@ from training.comparison.schema import (
     Rename,
 )
 from training.dataset.manifest import Manifest
-from training.evaluation.metrics import share
 
 
 class Page(HTMLParser):

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import training.engine.checkpointing
 import training.engine.loop
+from models.metrics import share
 from tests.training.small import events, losses_by_step, run_training
 from training.engine.checkpoint import Position, read_checkpoint
 from training.engine.validation import Validation
-from training.evaluation.metrics import share
 
 OFTEN = ("--validate-every-steps", 2)  # an epoch has 7 steps
 SAVED = {"network", "ema", "optimizer", "scheduler", "position"}

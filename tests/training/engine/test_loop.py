@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from models.errors import BotanifyError, DataError
+from models.metrics import share
 from models.network import PlantNetwork
 from tests.training.slow_loader import SLEEP_S, SlowPictures
 from tests.training.small import (
@@ -33,7 +34,6 @@ from training.engine.loop import Trainer
 from training.engine.nonfinite import Diverged
 from training.engine.stop_signal import Stopped
 from training.engine.validation import Validation
-from training.evaluation.metrics import share
 from training.evaluation.predict import predict, torch_runner
 from training.loading.data import evaluation_loader, input_spec
 from training.monitor.memory import OutOfMemory

@@ -3,6 +3,7 @@ import pytest
 
 from models.answer import AnswerModel
 from models.candidates import candidate_set
+from models.metrics import macro_mean, share
 from models.ranking import output_probabilities, taxon_probabilities
 from models.verdict import Thresholds, Verdict
 from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
@@ -14,7 +15,6 @@ from training.evaluation.answer_metrics import (
     unknown_plant_figures,
     verdict_figures,
 )
-from training.evaluation.metrics import macro_mean, share
 from training.evaluation.picture_scores import Verdicts, score_pictures
 
 ROSE = TAXONOMY.taxa[0]

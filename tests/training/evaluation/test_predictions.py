@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.metrics import top_k_hits
 from models.ranking import output_probabilities, taxon_probabilities
 from models.taxonomy import Output, Taxon, Taxonomy
 from models.verdict import RANKS
-from training.evaluation.metrics import top_k_hits
 from training.evaluation.predictions import calibrated_predictions
 from training.evaluation.rank_scores import rank_scores
 from training.evaluation.stored_rows import StoredRows

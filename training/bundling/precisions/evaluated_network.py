@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from models.bundle import Metric
+from models.metrics import Share
 from models.verdict import Rank
 from training.bundling.calibration import fit_temperature
 from training.bundling.precisions.pictures import PictureFiles, Pictures, PictureSets
 from training.bundling.tables import FittedTables, LabeledOutputs, TableData, fit_tables, training_prior
-from training.evaluation.metrics import Share
 from training.evaluation.plants import one_picture_each
 from training.evaluation.predictions import Predictions, calibrated_predictions
 from training.evaluation.split_metrics import SplitMetrics, split_metrics

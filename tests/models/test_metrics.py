@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from training.evaluation.metrics import (
+from models.metrics import (
     confusion_pairs,
     macro_top1,
     negative_log_likelihood,

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from training.evaluation.metrics import Share
-from training.evaluation.plants import Plants
+from models.metrics import Share
 
 NUM_BINS: Final = 15  # as Guo et al. 2017
 _NUM_DRAWS: Final = 1000
@@ -40,7 +39,7 @@ def reliability_bins(confidence_N: npt.NDArray[np.float64], hits_N: npt.NDArray[
 
 
 def calibration_error(
-    confidence_N: npt.NDArray[np.float64], hits_N: npt.NDArray[np.bool_], plants_N: Plants, seed: int = 0
+    confidence_N: npt.NDArray[np.float64], hits_N: npt.NDArray[np.bool_], plants_N: npt.NDArray[np.int64], seed: int = 0
 ) -> Share:
     """Returns the expected calibration error with its 95 % interval, from 1,000 draws of plants with replacement.
 
