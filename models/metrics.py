@@ -4,6 +4,7 @@ Letters in names: N pictures, C classes (outputs or taxa).
 """
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -22,6 +23,27 @@ class Share(msgspec.Struct, frozen=True):
     value: float
     num_pictures: int
     interval_95: tuple[float, float]
+
+
+class NamesOfRank(msgspec.Struct, frozen=True):
+    """The verdicts that name a taxon of one rank."""
+
+    num_named: int
+    right: Share | None
+    """Share of right names; None if there are none."""
+
+    @classmethod
+    def of(cls, num_right: int, num_named: int) -> "NamesOfRank":
+        """Counts names, of which some are right."""
+        return cls(num_named, share(num_right, num_named) if num_named else None)
+
+
+class Confusion(msgspec.Struct, frozen=True):
+    """A frequent mistake."""
+
+    right: str
+    named: str
+    count: int
 
 
 def share(hits: int, total: int) -> Share:
@@ -81,3 +103,9 @@ def confusion_pairs(predicted_N: Whole, labels_N: Whole, most: int) -> list[tupl
     pairs, counts = np.unique(np.stack([labels_N[wrong], predicted_N[wrong]], axis=1), axis=0, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:most]
     return [(int(pairs[at, 0]), int(pairs[at, 1]), int(counts[at])) for at in order]
+
+
+def confusions(predicted_N: Whole, labels_N: Whole, names: Sequence[str], most: int) -> list[Confusion]:
+    """Returns the most frequent mistakes in words, see `confusion_pairs`; `names` has the name of each class."""
+    pairs = confusion_pairs(predicted_N, labels_N, most)
+    return [Confusion(names[right], names[named], count) for right, named, count in pairs]

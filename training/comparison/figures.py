@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from models.metrics import macro_mean, share
+from models.metrics import NamesOfRank, macro_mean, share
 from models.reliability import calibration_error
 from models.taxonomy import Taxon
 from models.verdict import Verdict, VerdictRank
@@ -26,7 +26,7 @@ from training.comparison.schema import (
     Rejection,
     Verdicts,
 )
-from training.evaluation.answer_metrics import COVERAGES, NamesOfRank
+from training.evaluation.answer_metrics import COVERAGES
 
 
 def accuracy(old: Sequence[Answer], new: Sequence[Answer], plants_N: Whole, taxa_N: Whole) -> Accuracy:
@@ -195,7 +195,7 @@ def _names(answers: Sequence[Answer], rank: VerdictRank) -> NamesOfRank:
 
 def _of_any_rank(named: Iterable[Answer]) -> NamesOfRank:
     right = [answer.verdict_right for answer in named]
-    return NamesOfRank(num_named=len(right), right=share(sum(right), len(right)) if right else None)
+    return NamesOfRank.of(sum(right), len(right))
 
 
 def _words(verdict: Verdict) -> str:

@@ -4,10 +4,9 @@ from typing import Final
 
 import msgspec
 
-from models.metrics import Share
+from models.metrics import NamesOfRank, Share
 from training.comparison.held_out import HeldOut
 from training.comparison.loss import PairedShare
-from training.evaluation.answer_metrics import NamesOfRank
 
 FORMAT: Final = 1
 """Version of comparison.json."""

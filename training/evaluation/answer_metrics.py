@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from models.answer import AnswerModel
 from models.candidates import CoverageKind
-from models.metrics import Share, macro_mean, share
+from models.metrics import NamesOfRank, Share, macro_mean, share
 from models.ranking import output_probabilities, taxon_probabilities
 from models.taxonomy import Taxon
 from models.verdict import RANKS, Rank, Verdict
@@ -21,14 +21,6 @@ from training.evaluation.stored_rows import Rows, chunks
 
 COVERAGES: Final = (0.8, 0.9, 0.95)
 KINDS: Final[tuple[CoverageKind, ...]] = ("marginal", "macro")
-
-
-class NamesOfRank(msgspec.Struct, frozen=True):
-    """The verdicts that name a taxon of one rank."""
-
-    num_named: int
-    right: Share | None
-    """Share of right names; None if there are none."""
 
 
 class VerdictFigures(msgspec.Struct, frozen=True):
@@ -74,7 +66,7 @@ def verdict_figures(verdicts: Verdicts) -> VerdictFigures:
     for rank in RANKS:
         named = verdicts.count(rank)
         right = int(verdicts.right_N[verdicts.rank_N == rank].sum())
-        by_rank[rank] = NamesOfRank(named, share(right, named) if named else None)
+        by_rank[rank] = NamesOfRank.of(right, named)
     num_pictures = len(verdicts.rank_N)
     return VerdictFigures(num_pictures, by_rank, verdicts.count("uncertain"), verdicts.count("not_a_plant"))
 

@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 
 from models.metrics import (
+    Confusion,
     Share,
-    confusion_pairs,
+    confusions,
     macro_top1,
     negative_log_likelihood,
     share,
@@ -37,14 +38,6 @@ class SplitMetrics(msgspec.Struct, frozen=True):
     """Expected calibration error of the most likely taxon's probability; its interval is from draws of plants."""
     nll: float
     """Mean negative log-likelihood of the labeled taxon, nats."""
-
-
-class Confusion(msgspec.Struct, frozen=True):
-    """A frequent mistake."""
-
-    right: str
-    named: str
-    count: int
 
 
 class ClassMetrics(msgspec.Struct, frozen=True):
@@ -85,6 +78,7 @@ def evaluate_predictions(
 ) -> Evaluation:
     """Computes the metrics of all pictures and of each source."""
     by_source = predictions_by_source(predictions, manifest)
+    names = [taxon.scientific_name for taxon in manifest.taxonomy.taxa]
     return Evaluation(
         network=network,
         split=split,
@@ -93,7 +87,7 @@ def evaluate_predictions(
         by_source={source: split_metrics(each) for source, each in by_source.items()},
         reliability=reliability_diagrams(predictions, manifest),
         risk_coverage={rank: risk_coverage(scores) for rank, scores in predictions.rank_scores.items()},
-        confusions=_confusions(predictions, manifest.taxonomy),
+        confusions=confusions(predictions.named_N, predictions.taxon_labels_N, names, _MOST_CONFUSIONS),
         other_data=other_data,
     )
 
@@ -135,9 +129,3 @@ def class_metrics(predictions: Predictions, taxonomy: Taxonomy) -> Iterator[Clas
         tops = [float(hits[k][own].mean()) for k in (1, 5)]
         rows.append(ClassMetrics(taxon.taxon_id, taxon.scientific_name, int(own.sum()), *tops))
     yield from sorted(rows, key=lambda row: (row.top1, row.top5, row.scientific_name))
-
-
-def _confusions(predictions: Predictions, taxonomy: Taxonomy) -> list[Confusion]:
-    pairs = confusion_pairs(predictions.named_N, predictions.taxon_labels_N, _MOST_CONFUSIONS)
-    names = [taxon.scientific_name for taxon in taxonomy.taxa]
-    return [Confusion(names[right], names[named], count) for right, named, count in pairs]
