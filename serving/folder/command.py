@@ -64,6 +64,9 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Rows per part; a run that is killed loses the part in progress."""
     part: str = "0/1"
     """Answer every n-th part only, i/n with i from 0 to n - 1, so that n machines share the work."""
+    truth: str | None = None
+    """Column of --list with true names or taxon ids: writes how often the answers are right, in truth.json and
+    truth.html."""
     html: bool = False
     """Write results.html too: a contact sheet of the photographs with their answers, the least certain first."""
     copy_to: Path | None = None
@@ -86,6 +89,10 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
                 value=self.coverage,
                 limit=f"{MIN_COVERAGE} to {MAX_COVERAGE}",
                 remedy="choose a number in this range, such as 0.9",
+            )
+        if self.truth is not None and self.list is None:
+            raise InputError(
+                "--truth needs --list", value=self.truth, limit="a column of the list", remedy="add --list"
             )
         self.share()
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from models.bundle import load_bundle
 from serving.cores import available_cores
 from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.folder.command import IdentifyFolder
@@ -36,6 +37,8 @@ from serving.folder.rows import Row, columns
 from serving.folder.sheet import SHEET_FILE, contact_sheet
 from serving.folder.sorting import sort_photographs
 from serving.folder.tables import decode, encode, open_writer
+from serving.folder.truth import TRUTH_FILE, in_words, judge, require_truths
+from serving.folder.truth_page import TRUTH_PAGE, truth_page
 from serving.loaded_bundle import LoadedBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
 from serving.parameters import Asked
@@ -128,6 +131,8 @@ class _FolderRun:
         plan = read_plan(self._output)
         photographs = _find(self._command, self._store)
         plants = group_photographs(photographs, self._command.group_by)
+        if self._command.truth is not None:
+            require_truths(plants, self._command.truth)
         new = plan.changed(plants)
         if self._command.retry_failed:
             new += self._failed_plants(plan)
@@ -254,6 +259,8 @@ class _FolderRun:
     def _show(self, plan: Plan, kinds: Mapping[str, type]) -> None:
         """Writes what people look at: the contact sheet and the sorted copies."""
         command = self._command
+        if command.truth is not None:
+            self._judge(plan, kinds, command.truth)
         if command.html:
             page = contact_sheet(self._rows(plan, kinds), command.photographs, Path(command.out) / SHEET_FILE)
             self._output.replace(SHEET_FILE, io.BytesIO(page.encode()))
@@ -261,6 +268,12 @@ class _FolderRun:
             plants = {plant.name: plant for part in plan.parts for plant in part.plants}
             rows = self._rows(plan, kinds)
             sort_photographs(rows, plants, self._store, command.copy_to, command.by, links=command.links)
+
+    def _judge(self, plan: Plan, kinds: Mapping[str, type], column: str) -> None:
+        report = judge(self._rows(plan, kinds), column, load_bundle(find_bundle(self._settings)))
+        self._output.replace(TRUTH_FILE, io.BytesIO(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"))
+        self._output.replace(TRUTH_PAGE, io.BytesIO(truth_page(report).encode()))
+        _tell(f"{in_words(report)}; see {self._command.out}/{TRUTH_PAGE}")
 
     def _say(self, record: RunRecord) -> Outcome:
         failed = record.counts.get("failed", 0)

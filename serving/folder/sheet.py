@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from serving.folder.page import page
 from serving.folder.rows import Row
 
 SHEET_FILE: Final = "results.html"
@@ -15,33 +16,25 @@ MAX_SHOWN: Final = 1000
 """Photographs on a page; more would make a browser slow."""
 _WITHOUT_NAME: Final = {"not_a_plant": "not a plant", "uncertain": "uncertain", None: "failed"}
 _STYLE: Final = """
-body { font: 16px/1.4 system-ui, sans-serif; margin: 1rem; color: #1c1c1c; background: #fff }
 ol { display: grid; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); gap: 1rem; padding: 0 }
 li { list-style: none }
 img { width: 100%; height: 11rem; object-fit: cover; background: #eee }
-p { margin: .2rem 0; overflow-wrap: anywhere } .name { font-weight: 600; font-style: italic } .more { color: #555 }
-@media (prefers-color-scheme: dark) {
-  body { color: #eee; background: #161616 } .more { color: #aaa } img { background: #333 }
-}
+p { margin: .2rem 0; overflow-wrap: anywhere } .name { font-weight: 600; font-style: italic }
+@media (prefers-color-scheme: dark) { img { background: #333 } }
 """
 
 
-def contact_sheet(rows: Iterable[Row], photographs: str, page: Path) -> str:
+def contact_sheet(rows: Iterable[Row], photographs: str, target: Path) -> str:
     """Returns the page. Photographs are linked where they are, not copied.
 
     Args:
         rows: The rows of the table.
         photographs: Folder or address where their paths start.
-        page: Where the page will be, so that links to files are relative to it.
+        target: Where the page will be, so that links to files are relative to it.
     """
     shown = nsmallest(MAX_SHOWN, enumerate(rows), key=lambda pair: (_certainty(pair[1]), pair[0]))
-    figures = "\n".join(_figure(row, _link(row["path"], photographs, page)) for _, row in shown)
-    return (
-        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width">\n'
-        f"<title>Plants, the least certain first</title>\n<style>{_STYLE}</style>\n"
-        f"<h1>Plants, the least certain first</h1>\n<p>{len(shown):,} rows.</p>\n<ol>\n{figures}\n</ol>\n</html>\n"
-    )
+    figures = "\n".join(_figure(row, _link(row["path"], photographs, target)) for _, row in shown)
+    return page("Plants, the least certain first", _STYLE, f"<p>{len(shown):,} rows.</p>\n<ol>\n{figures}\n</ol>")
 
 
 def _certainty(row: Row) -> float:
@@ -59,7 +52,7 @@ def _figure(row: Row, link: str) -> str:
     )
 
 
-def _link(path: str, photographs: str, page: Path) -> str:
+def _link(path: str, photographs: str, target: Path) -> str:
     if "://" in photographs:
         return html.escape(f"{photographs.rstrip('/')}/{quote(path)}")
-    return html.escape(quote(os.path.relpath(Path(photographs) / path, page.parent).replace(os.sep, "/")))
+    return html.escape(quote(os.path.relpath(Path(photographs) / path, target.parent).replace(os.sep, "/")))

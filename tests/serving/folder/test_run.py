@@ -7,7 +7,7 @@ import os
 import msgspec
 import pytest
 
-from models.errors import InputError
+from models.errors import DataError, InputError
 from serving.folder.run import Outcome
 from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
 from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, seal_tiny_bundle, tables
@@ -144,9 +144,8 @@ def test_a_broken_disk_ends_the_run_early(tmp_path, out, bundle_folder):
 
 def test_list_names_the_photographs_and_its_columns_are_copied(photographs, out, bundle_folder, tmp_path):
     rows = [("path", "place", "bed"), ("a.jpg", "north", "1"), ("c.jpg", "north", "1"), ("gone.jpg", "south", "2")]
-    with (tmp_path / "list.csv").open("w", newline="") as stream:
-        csv.writer(stream).writerows(rows)
-    code = identify(photographs, out, bundle_folder, list=tmp_path / "list.csv", group_by="column:bed")
+    listed = write_list(tmp_path / "list.csv", rows)
+    code = identify(photographs, out, bundle_folder, list=listed, group_by="column:bed")
     assert code == Outcome.SOME_FAILED
     table = rows_of(out)
     assert (table["1"]["list_place"], table["1"]["num_photographs"]) == ("north", 2)
@@ -186,3 +185,32 @@ def test_sheet_and_sorted_copies(photographs, out, bundle_folder, tmp_path):
     assert "photographs/deep/d.jpg" in (out / "results.html").read_text()
     assert sorted(path.name for path in (tmp_path / "sorted").iterdir()) == ["Bellis", "Crocus", "Rosa"]
     assert (tmp_path / "sorted" / "Bellis" / "deep__e.jpg").read_bytes() == jpeg(GREEN)
+
+
+def write_list(path, rows):
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+    return path
+
+
+def test_true_names_of_a_list_give_figures_also_afterwards(photographs, out, bundle_folder, tmp_path):
+    rows = [("path", "species"), ("a.jpg", "dog rose"), ("b.jpg", "Rosa canina"), ("gone.jpg", "Bellis perennis")]
+    flags = {"list": write_list(tmp_path / "list.csv", rows)}
+    assert identify(photographs, out, bundle_folder, **flags) == Outcome.SOME_FAILED
+    before = parts(out)
+    assert identify(photographs, out, bundle_folder, truth="species", **flags) == Outcome.SOME_FAILED
+    assert parts(out) == before
+    report = json.loads((out / "truth.json").read_bytes())
+    assert (report["num_rows"], report["num_failed"]) == (3, 1)
+    assert report["by_rank"]["species"]["right"]["value"] == 1 / 3
+    assert report["species"]["confusions"] == [{"right": "Rosa canina", "named": "Bellis perennis", "count": 1}]
+    assert "33.3%" in (out / "truth.html").read_text()
+
+
+def test_a_column_without_true_names_is_refused_before_the_run(photographs, out, bundle_folder, tmp_path):
+    listed = write_list(tmp_path / "list.csv", [("path", "species"), ("a.jpg", "")])
+    with pytest.raises(DataError, match="the column genus"):
+        identify(photographs, out, bundle_folder, truth="genus", list=listed)
+    with pytest.raises(InputError, match="--truth needs --list"):
+        identify(photographs, out, bundle_folder, truth="species")
+    assert not (out / "results.parquet").exists()

@@ -1,0 +1,147 @@
+"""True names beside the answers: what counts as right, and how often it is."""
+
+from collections import Counter
+from statistics import mean
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models.bundle import load_bundle
+from models.errors import DataError
+from models.taxonomy import Taxon, Taxonomy
+from serving.folder.photographs import Photograph
+from serving.folder.plants import Plant
+from serving.folder.truth import TrueNames, in_words, judge, names_by_rank, require_truths
+from tests.serving.tiny import TAXA, TAXONOMY
+
+CANINA = {"species": "Rosa canina", "genus": "Rosa", "family": "Rosaceae"}
+RUGOSA = CANINA | {"species": "Rosa rugosa"}
+CROCUS = {"genus": "Crocus", "family": "Iridaceae"}
+MEANINGS = {
+    "Rosa canina": CANINA, " rosa  CANINA": CANINA, "dog rose": CANINA, "rosa-canina": CANINA, "Rosa ferox": RUGOSA,
+    "Rosa": {"genus": "Rosa", "family": "Rosaceae"}, "Bellis": {"genus": "Bellis", "family": "Asteraceae"},
+    "Rosaceae": {"family": "Rosaceae"}, "Crocus": CROCUS, "crocus": CROCUS,
+    "Crocus vernus": CROCUS | {"species": "Crocus vernus"}, "Helianthus annuus": {}, "plant 7": {},
+}  # fmt: skip
+
+
+def row(truth, best="Rosa canina", score=0.5, verdict=("species", "Rosa canina"), status="ok"):
+    if status == "failed":
+        return {"status": status, "list_truth": truth}
+    return {
+        "status": status, "list_truth": truth, "name_1": best, "score_1": score,
+        "verdict_rank": verdict[0], "verdict_name": verdict[1],
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_folder):
+    return load_bundle(bundle_folder)
+
+
+@pytest.mark.parametrize(("text", "names"), MEANINGS.items())
+def test_true_names_are_understood_as_the_service_understands_names(text, names):
+    assert TrueNames(TAXONOMY).find(text) == names
+
+
+def test_a_name_of_several_plants_counts_where_they_agree():
+    rose, guelder = (
+        Taxon(f"rosa-{name}", "species", f"Rosa {name}", "Rosa", "Rosaceae", common_names=("rose", "thorn"))
+        for name in ("alba", "gallica")
+    )
+    other = Taxon("ilex-alba", "species", "Ilex alba", "Ilex", "Aquifoliaceae", common_names=("thorn",))
+    names = TrueNames(Taxonomy("1", (rose, guelder, other), ()))
+    assert names.find("rose") == {"genus": "Rosa", "family": "Rosaceae"}
+    assert names.find("thorn") == {}
+
+
+ROWS = st.lists(
+    st.builds(
+        row,
+        st.sampled_from(["", None, *MEANINGS]),
+        st.sampled_from([taxon.scientific_name for taxon in TAXA]),
+        st.floats(0, 1),
+        st.sampled_from([("species", "Rosa canina"), ("genus", "Crocus"), ("family", "Rosaceae"), ("uncertain", None)]),
+        st.sampled_from(["ok", "ok", "failed"]),
+    ),
+    max_size=30,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=ROWS)
+def test_figures_are_those_of_counting_by_hand(bundle, rows):
+    report = judge(rows, "truth", bundle)
+    assert msgspec.json.decode(msgspec.json.encode(report), type=type(report)) == report
+    named = [each for each in rows if each["list_truth"]]
+    assert (report.num_rows, report.num_without_truth) == (len(named), len(rows) - len(named))
+    assert report.num_failed == sum(each["status"] == "failed" for each in named)
+    assert report.unknown == Counter(each["list_truth"] for each in named if not MEANINGS[each["list_truth"]])
+    taxa = {taxon.scientific_name: names_by_rank(taxon) for taxon in TAXA}
+    for rank in ("species", "genus", "family"):
+        true = [MEANINGS[each["list_truth"]] for each in named]
+        if not any(rank in names for names in true):
+            assert rank not in report.by_rank
+            continue
+        right, by_name = 0, {}
+        for names, each in zip(true, named, strict=True):
+            if rank in names and each["status"] == "ok":
+                hit = taxa[each["name_1"]].get(rank) == names[rank]
+                right += hit
+                by_name.setdefault(names[rank], []).append(hit)
+        figures = report.by_rank[rank]
+        num_judged = sum(rank in names or not names for names in true)
+        assert (figures.right.num_pictures, figures.right.value) == (num_judged, right / num_judged)
+        if by_name:
+            assert figures.right_of_known.value == right / sum(map(len, by_name.values()))
+            assert figures.macro_of_known.value == pytest.approx(mean(map(mean, by_name.values())))
+        else:
+            assert figures.right_of_known is figures.macro_of_known is None
+
+
+def test_failed_rows_and_unknown_names_are_not_right(bundle):
+    rows = [row("Rosa canina"), row("Rosa canina", status="failed"), row("Helianthus annuus"), row("")]
+    report = judge(rows, "truth", bundle)
+    species = report.by_rank["species"]
+    assert (species.right.value, species.right.num_pictures) == (1 / 3, 3)
+    assert (species.right_of_known.value, species.right_of_known.num_pictures) == (1.0, 1)
+    assert (report.num_unknown, report.num_unknown_named, report.unknown) == (1, 1, {"Helianthus annuus": 1})
+    assert (report.verdicts["species"].num_named, report.verdicts["species"].right.value) == (2, 0.5)
+    assert in_words(report) == "species right: 33.3% of 3 rows; 1 have a true name that the model does not know"
+
+
+def test_mistakes_calibration_and_species(bundle):
+    rows = [row("Rosa rugosa", score=0.9)] * 3 + [row("Rosa canina", score=0.9), row("Rosa canina", score=0.3)]
+    rows += [row("Crocus", "Crocus", score=0.1)]  # no species, so it counts for none of these
+    found = judge(rows, "truth", bundle).species
+    assert [(each.right, each.named, each.count) for each in found.confusions] == [("Rosa rugosa", "Rosa canina", 3)]
+    assert [(each.num_pictures, each.accuracy) for each in found.reliability] == [(1, 1.0), (4, 0.25)]
+    assert found.ece.value == pytest.approx((1 * 0.7 + 4 * 0.65) / 5)
+    assert [(each.name, each.num_rows, each.right) for each in found.names] == [
+        ("Rosa rugosa", 3, 0.0),
+        ("Rosa canina", 2, 1.0),
+    ]
+
+
+def test_verdicts_of_a_more_precise_rank_than_the_true_name_are_not_judged(bundle):
+    rows = [row("Rosa"), row("Rosa", verdict=("genus", "Rosa")), row("Bellis", verdict=("genus", "Rosa"))]
+    rows += [row("Rosa", verdict=("uncertain", None)), row("Rosa", verdict=("not_a_plant", None))]
+    report = judge(rows, "truth", bundle)
+    assert "species" not in report.verdicts
+    assert (report.verdicts["genus"].num_named, report.verdicts["genus"].right.value) == (2, 0.5)
+    assert (report.num_uncertain, report.num_not_a_plant, report.species) == (1, 1, None)
+
+
+def plant(*truths):
+    photographs = (Photograph(f"{at}.jpg", 1, "1", {"truth": truth}) for at, truth in enumerate(truths))
+    return Plant("bed", tuple(photographs))
+
+
+def test_true_names_are_checked_before_the_run():
+    require_truths([plant(""), plant("Rosa", "Rosa ")], "truth")
+    with pytest.raises(DataError, match="no photograph has a value in the column species"):
+        require_truths([plant("Rosa")], "species")
+    with pytest.raises(DataError, match=r"different true names .*bed: Bellis, Rosa"):
+        require_truths([plant("Rosa", "Bellis")], "truth")
