@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -26,6 +26,8 @@ Component = Literal["decoder", "executor"]
 """A part of the service that is replaced when it fails."""
 ReloadOutcome = Literal["swapped", "refused"]
 
+# The problem codes that are the service's own fault; deploy/service/prometheus/alerts.yml watches them.
+_FAILURES: Final = ("internal", "overloaded", "timed_out")
 # Each about twice the previous one. A small picture decodes in 5 ms, and the default deadline is 10 s.
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
 _BUCKETS_PICTURES: Final = (1, 2, 4, 8, 16, 32)
@@ -66,6 +68,19 @@ class Metrics:
         self.decode_bytes = gauge("botanify_decode_bytes", "Memory reserved for decodes in progress.")
         self._model = Info("botanify_model", "The model that answers.", registry=registry)
         ProcessCollector(registry=registry)
+        self._start_at_zero()
+
+    def _start_at_zero(self) -> None:
+        """Exports the counters of failures from the start.
+
+        Otherwise each would appear with its first failure, and Prometheus' `increase` does not see a first value.
+        """
+        for code in _FAILURES:
+            self._refusals.labels(code)
+        for component in get_args(Component):
+            self._restarts.labels(component)
+        for outcome in get_args(ReloadOutcome):
+            self._reloads.labels(outcome)
 
     def model(self, **facts: str) -> None:
         """Sets the labels of the model that answers."""
