@@ -1,9 +1,14 @@
-# The service with its demonstration bundle, without PyTorch and training/.
-#   docker build -t botanify .
+# Images of the service and of training. Each holds only what it needs.
+#   docker build -t botanify .                                the service on a CPU, without PyTorch
+#   docker build --target gpu -t botanify:gpu .               the service on an NVIDIA GPU
+#   docker build --target train -t REGISTRY/botanify-train .  training, with PyTorch
 #   docker run --read-only -p 8000:8000 botanify
+# gpu and train need the NVIDIA container toolkit; their Python packages bring CUDA.
 ARG BASE=python:3.11-slim
 
-FROM ${BASE} AS build
+# ---- packages, each set in an environment of its own
+
+FROM ${BASE} AS uv
 # For a private package index; these values are not in the final image.
 ARG PIP_INDEX_URL
 ARG UV_DEFAULT_INDEX
@@ -13,26 +18,57 @@ COPY pyproject.toml requirements.lock ./
 RUN sed -n '/^uv==/,/[^\\]$/p' requirements.lock > uv.txt \
     && python -m venv uv \
     && uv/bin/pip install --quiet --no-cache-dir --disable-pip-version-check \
-        --require-hashes --no-deps --only-binary :all: -r uv.txt
+        --require-hashes --no-deps --only-binary :all: -r uv.txt \
+    && python -m venv --without-pip /opt/venv
 # --system-certs: the base image of a company network may have that network's certificates.
-RUN python -m venv --without-pip /opt/venv \
-    && uv/bin/uv pip install --python /opt/venv/bin/python --no-cache --compile-bytecode --system-certs \
-        --constraints requirements.lock --verify-hashes --only-binary :all: -r pyproject.toml --extra serve
-COPY models/ /app/models/
-COPY serving/ /app/serving/
-RUN python -m compileall -q /app
+ENV INSTALL="uv/bin/uv pip install --python /opt/venv/bin/python --no-cache --compile-bytecode --system-certs \
+    --constraints requirements.lock --verify-hashes --only-binary :all: -r pyproject.toml"
 
-FROM ${BASE}
+FROM uv AS cpu-packages
+RUN ${INSTALL} --extra serve
+
+FROM uv AS gpu-packages
+RUN ${INSTALL} --extra serve-gpu
+
+FROM uv AS train-packages
+RUN ${INSTALL} --extra train
+
+# ---- the programs
+
+FROM ${BASE} AS program
 RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin botanify
-COPY --from=build /opt/venv /opt/venv
-COPY --from=build /app /app
-COPY LICENSE /app/
-# The bytecode is compiled above, because the root file system may be read-only.
-ENV PATH=/opt/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1
 WORKDIR /app
+COPY LICENSE ./
+COPY models/ models/
+
+FROM program AS service
+COPY serving/ serving/
+# Compiled here, because the root file system may be read-only.
+RUN python -m compileall -q .
+ENV PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 EXPOSE 8000
 # Ignores proxy variables, because the check connects to this container itself.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-c", "from urllib.request import ProxyHandler, build_opener; build_opener(ProxyHandler({})).open('http://127.0.0.1:8000/health/ready', timeout=4)"]
 CMD ["python", "-m", "serving", "--host", "0.0.0.0", "--port", "8000"]
+
+FROM program AS train
+# torch.compile needs a C compiler.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+# For what PyTorch and timm keep between runs.
+ENV HOME=/tmp
+COPY --from=train-packages /opt/venv /opt/venv
+COPY training/ training/
+COPY deploy/torchrun.sh deploy/
+USER 10001:10001
+CMD ["deploy/torchrun.sh"]
+
+FROM service AS gpu
+COPY --from=gpu-packages /opt/venv /opt/venv
+ENV BOTANIFY_PROVIDER=cuda
+
+# The last stage is the default.
+FROM service AS cpu
+COPY --from=cpu-packages /opt/venv /opt/venv

@@ -172,13 +172,6 @@ def test_kubernetes_job_restarts_and_its_pods_connect(tmp_path):
     assert mounts["shared-memory"] == "/dev/shm"
 
 
-def test_training_image_copies_existing_paths():
-    lines = (DEPLOY / "kubernetes" / "Dockerfile.train").read_text().splitlines()
-    copied = [path for line in lines if line.startswith("COPY") and "--from" not in line for path in line.split()[1:-1]]
-    assert {"models/", "training/", "deploy/torchrun.sh"} <= set(copied)
-    assert all((ROOT / path).exists() for path in copied)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_run_of_two_ranks_stops_at_sigterm_and_resumes(tmp_path):
