@@ -1,0 +1,165 @@
+"""Two replicas behind nginx: the bundle changes and each replica restarts in turn, and no request fails."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from contextlib import ExitStack, contextmanager
+
+import httpx
+import pytest
+
+from tests.deploy.load import OpenLoad
+from tests.deploy.service_files import NGINX
+from tests.deploy.tools import needs
+from tests.serving.program import service
+from tests.serving.tiny import WEIGHTS, seal_tiny_bundle
+
+pytestmark = [pytest.mark.deploy, needs("nginx")]
+HOSTS = ("127.0.0.11", "127.0.0.12")
+
+
+def free_port(host):
+    with socket.create_server((host, 0)) as listening:
+        return listening.getsockname()[1]
+
+
+def configuration(addresses, port, scratch):
+    """Our file with these addresses, and with folders that any user may write to."""
+    text = NGINX.read_text(encoding="utf-8")
+    for address in addresses:
+        text = re.sub(r"server 10\.[\d.:]+", f"server {address}", text, count=1)
+    text = text.replace("listen 80;", f"listen 127.0.0.1:{port};")
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = "".join(f"    {kind}_temp_path {scratch}/{kind};\n" for kind in kinds)
+    return text.replace("http {\n", f"http {{\n    access_log off;\n{folders}", 1)
+
+
+@contextmanager
+def nginx(addresses, scratch):
+    """Runs nginx in front of the addresses; gives its URL."""
+    port = free_port("127.0.0.1")
+    (scratch / "nginx.conf").write_text(configuration(addresses, port, scratch))
+    user = "user root; " if os.geteuid() == 0 else ""
+    more = f"{user}daemon off; pid {scratch}/nginx.pid; error_log {scratch}/nginx.log;"
+    process = subprocess.Popen(["nginx", "-c", scratch / "nginx.conf", "-p", scratch, "-g", more])
+    try:
+        wait_for_port(process, port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def wait_for_port(process, port):
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline:
+        assert process.poll() is None
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError("nginx does not listen")
+
+
+class Replicas:
+    """One service on each of the hosts, with the same bundle."""
+
+    def __init__(self, bundle):
+        self._bundle, self._stacks, self.running = bundle, {}, {}
+        self._ports = {host: free_port(host) for host in HOSTS}
+        self.addresses = [f"{host}:{port}" for host, port in self._ports.items()]
+
+    def start(self, host):
+        flags = ("--host", host, "--port", str(self._ports[host]), "--drain-s", "1", "--max-wait-s", "30")
+        stack = self._stacks[host] = ExitStack()
+        self.running[host] = stack.enter_context(service(self._bundle, *flags, "--trusted-proxies", "127.0.0.1"))
+
+    def reload(self, host, version):
+        self.running[host].process.send_signal(signal.SIGHUP)
+        self.running[host].event("reloaded", version=version)
+
+    def restart(self, host, number=signal.SIGTERM):
+        code = self.running[host].stop(number)
+        self._stacks[host].close()
+        self.start(host)
+        return code
+
+    @contextmanager
+    def all(self):
+        try:
+            for host in HOSTS:
+                self.start(host)
+            yield self
+        finally:
+            for stack in self._stacks.values():
+                stack.close()
+
+
+@pytest.fixture
+def versions(tmp_path):
+    """Three bundles; the second one has other weights, so it gives another name."""
+    weights = {"1.0.0": WEIGHTS, "2.0.0": -WEIGHTS, "3.0.0": WEIGHTS}
+    return {
+        version: seal_tiny_bundle(tmp_path / version, tmp_path, version, weight).folder
+        for version, weight in weights.items()
+    }
+
+
+def point(link, folder):
+    """Points the link to another folder, atomically."""
+    new = link.with_suffix(".new")
+    new.symlink_to(folder)
+    new.replace(link)
+
+
+def version_of(response):
+    return response.json()["model"]["version"]
+
+
+def best(response):
+    return response.json()["predictions"][0]["scientific_name"]
+
+
+def test_nginx_accepts_the_configuration(tmp_path):
+    (tmp_path / "nginx.conf").write_text(configuration(("127.0.0.1:1", "127.0.0.1:2"), 8080, tmp_path))
+    more = f"pid {tmp_path}/nginx.pid; error_log {tmp_path}/nginx.log;"
+    tested = subprocess.run(
+        ["nginx", "-t", "-c", tmp_path / "nginx.conf", "-g", more], capture_output=True, text=True, check=False
+    )
+    assert tested.returncode == 0, tested.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_no_request_fails_while_the_bundle_changes_and_each_replica_restarts(versions, tmp_path):
+    link = tmp_path / "live"
+    link.symlink_to(versions["1.0.0"])
+    with Replicas(link).all() as replicas, nginx(replicas.addresses, tmp_path) as url:
+        assert httpx.get(f"{url}/metrics").status_code == httpx.post(f"{url}/admin/reload").status_code == 404
+        with OpenLoad(url, per_s=20).running() as load:
+            load.wait_for_answers(40)
+            point(link, versions["2.0.0"])  # by a reload
+            for host in HOSTS:
+                replicas.reload(host, "2.0.0")
+            reloaded = time.monotonic()
+            load.wait_for_answers(40)
+            point(link, versions["3.0.0"])  # by a restart
+            restarting = time.monotonic()
+            for host in HOSTS:
+                assert replicas.restart(host) == 0
+                load.wait_for_answers(20)
+            restarted = time.monotonic()
+            load.wait_for_answers(40)
+    assert load.lost == []
+    assert {response.status_code for _, response in load.answers} == {200}
+    names = {version: {best(one) for _, one in load.answers if version_of(one) == version} for version in versions}
+    assert names["1.0.0"] == names["3.0.0"] == {"Rosa canina"}
+    assert len(names["2.0.0"]) == 1
+    assert names["2.0.0"] != names["1.0.0"]
+    assert {version_of(one) for sent, one in load.answers if reloaded < sent < restarting} == {"2.0.0"}
+    assert {version_of(one) for sent, one in load.answers if restarted < sent} == {"3.0.0"}

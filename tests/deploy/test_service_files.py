@@ -1,0 +1,261 @@
+"""The files in deploy/service agree with the service, its settings and each other; checked without any tool."""
+
+import json
+import re
+import tomllib
+
+import pytest
+import yaml
+
+from serving.metrics import Metrics
+from serving.settings import Settings
+from tests.deploy.service_files import (
+    DASHBOARD,
+    KUBERNETES,
+    NGINX,
+    PROMETHEUS,
+    ROOT,
+    SERVICE,
+    alert_queries,
+    alert_rules,
+    manifests,
+    panel_queries,
+    panels,
+    read_yaml,
+    seconds,
+)
+
+DEFAULTS = Settings()
+COMPOSE = read_yaml(SERVICE / "compose.yaml")
+BASE = {document["kind"]: document for path, document in manifests().items() if path.parts[0] == "base"}
+POD = BASE["Deployment"]["spec"]["template"]
+(CONTAINER,) = POD["spec"]["containers"]
+MEASURED = json.loads((ROOT / "benchmarks/results/intel-xeon-2-cores/serving_memory.json").read_text())["flood"]
+STOP_MARGIN_S = 2  # for the process to end
+
+
+# ---- metrics
+
+
+@pytest.fixture(scope="module")
+def scrape():
+    metrics = Metrics()
+    metrics.model(name="tiny", version="1.0.0", label_hash="x", precision="fp32", provider="cpu", scheduling="latency")
+    return metrics.text().decode()
+
+
+def exported(scrape):
+    """The names that a query may use."""
+    names = set()
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", scrape, re.MULTILINE):
+        names |= {name + suffix for suffix in ("_bucket", "_sum", "_count")} if kind == "histogram" else {name}
+    return names
+
+
+@pytest.mark.parametrize("query", [*alert_queries(), *panel_queries()])
+def test_queries_name_only_metrics_that_the_service_exports(query, scrape):
+    named = set(re.findall(r"\b(?:botanify|process)_\w+", query))
+    assert named <= exported(scrape), named - exported(scrape)
+    assert named or "up{" in query or "ALERTS{" in query
+
+
+@pytest.mark.parametrize("query", alert_queries())
+def test_counters_of_alerts_start_at_zero(query, scrape):
+    """`increase` does not see the first value of a counter, so a counter must be there before the first failure."""
+    for name, label in re.findall(r"(botanify_\w+_total)\{(\w+=\"\w+\")\}", query):
+        assert f"{name}{{{label}}} 0.0" in scrape
+    for name in re.findall(r"increase\((botanify_\w+)\[", query):
+        assert re.search(rf"^{name}{{.*}} 0\.0$", scrape, re.MULTILINE)
+
+
+def test_alerts_say_what_to_do():
+    for rule in alert_rules():
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+        assert all(rule["annotations"][text].endswith(".") for text in ("summary", "action"))
+    names = [rule["alert"] for rule in alert_rules()]
+    assert len(set(names)) == len(names)
+
+
+def test_every_alert_has_a_test():
+    tested = {
+        case["alertname"]
+        for test in read_yaml(PROMETHEUS / "alerts_test.yml")["tests"]
+        for case in test["alert_rule_test"]
+        if case.get("exp_alerts")
+    }
+    assert tested == {rule["alert"] for rule in alert_rules()}
+
+
+def test_panels_do_not_overlap():
+    cells = [
+        (column, row)
+        for panel in panels()
+        for place in [panel["gridPos"]]
+        for column in range(place["x"], place["x"] + place["w"])
+        for row in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(column for column, _ in cells) < 24  # Grafana's grid
+
+
+# ---- compose
+
+
+def test_prometheus_scrapes_the_metrics_port_of_the_service():
+    config = read_yaml(PROMETHEUS / "prometheus.yml")
+    (job,) = config["scrape_configs"]
+    port = COMPOSE["services"]["service"]["environment"]["BOTANIFY_METRICS_PORT"]
+    assert job["static_configs"] == [{"targets": [f"service:{port}"]}]
+    assert not any(published.endswith(port) for published in COMPOSE["services"]["service"]["ports"])
+    assert all((PROMETHEUS / name).is_file() for name in config["rule_files"])
+    assert all(
+        f'job="{job["job_name"]}"' in query for query in alert_queries() if re.search(r"\b(up|process_\w+)", query)
+    )
+
+
+def test_grafana_finds_its_dashboard_and_prometheus():
+    (source,) = read_yaml(SERVICE / "grafana/provisioning/datasources/prometheus.yaml")["datasources"]
+    (provider,) = read_yaml(SERVICE / "grafana/provisioning/dashboards/botanify.yaml")["providers"]
+    mounts = {mount.split(":")[1]: mount.split(":")[0] for mount in COMPOSE["services"]["grafana"]["volumes"]}
+    assert SERVICE / mounts[provider["options"]["path"]] == DASHBOARD.parent
+    assert set(re.findall(r'"uid": "(\w+)"', DASHBOARD.read_text())) == {source["uid"], "botanify"}
+    assert source["url"] == "http://prometheus:9090"
+
+
+def test_compose_mounts_what_exists_and_waits_for_the_service_to_stop():
+    for service in COMPOSE["services"].values():
+        folders = [mount.split(":")[0] for mount in service.get("volumes", [])]
+        assert all((SERVICE / folder).is_dir() for folder in folders if folder.startswith("."))
+    assert (SERVICE / COMPOSE["services"]["service"]["build"]["context"] / "Dockerfile").samefile(ROOT / "Dockerfile")
+    grace_s = int(COMPOSE["services"]["service"]["stop_grace_period"].removesuffix("s"))
+    assert grace_s >= DEFAULTS.shutdown_s + STOP_MARGIN_S
+
+
+# ---- nginx
+
+
+def test_limits_of_nginx_fit_those_of_the_service():
+    text = NGINX.read_text()
+    assert int(re.search(r"client_max_body_size (\d+)m;", text)[1]) * 2**20 >= DEFAULTS.max_request_bytes
+    assert seconds("proxy_read_timeout") > DEFAULTS.deadline_s
+    assert DEFAULTS.keep_alive_s > 60  # nginx's own default for idle connections to a server
+
+
+# ---- Kubernetes
+
+
+def test_selectors_name_the_pods():
+    labels = POD["metadata"]["labels"]
+    assert BASE["Deployment"]["spec"]["selector"]["matchLabels"] == labels
+    assert BASE["Service"]["spec"]["selector"] == labels
+    assert BASE["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert BASE["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
+    (spread,) = POD["spec"]["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == labels
+
+
+def test_pods_have_time_to_stop():
+    assert POD["spec"]["terminationGracePeriodSeconds"] >= DEFAULTS.shutdown_s + STOP_MARGIN_S
+    probe = CONTAINER["readinessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] < DEFAULTS.drain_s
+
+
+def test_probes_ask_the_routes_for_health():
+    paths = {name: CONTAINER[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")}
+    assert paths == {"startup": "/health/ready", "readiness": "/health/ready", "liveness": "/health/live"}
+
+
+def test_ports_are_those_that_the_service_opens():
+    ports = {port["name"]: port["containerPort"] for port in CONTAINER["ports"]}
+    environment = {variable["name"]: variable["value"] for variable in CONTAINER["env"]}
+    assert ports["metrics"] == int(environment["BOTANIFY_METRICS_PORT"])
+    assert ports["http"] == DEFAULTS.port
+    assert POD["metadata"]["annotations"]["prometheus.io/port"] == str(ports["metrics"])
+    named = [port["port"] for rule in BASE["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]]
+    named += [port["targetPort"] for port in BASE["Service"]["spec"]["ports"]]
+    assert set(named) == set(ports)
+
+
+def environment_variables():
+    documents = [yaml.safe_dump(document) for document in [*manifests().values(), COMPOSE]]
+    texts = [*documents, (ROOT / "Dockerfile").read_text()]
+    return {name for text in texts for name in re.findall(r"\bBOTANIFY_(\w+)", text)}
+
+
+def test_environment_variables_are_settings_of_the_service():
+    assert {name.lower() for name in environment_variables()} <= set(Settings.__struct_fields__)
+
+
+def test_pods_run_as_the_user_of_the_image_without_privileges():
+    user = int(re.search(r"useradd --uid (\d+)", (ROOT / "Dockerfile").read_text())[1])
+    assert POD["spec"]["securityContext"]["runAsUser"] == user
+    for document in manifests().values():
+        pod = document.get("spec", {}).get("template", {}).get("spec", {})
+        for container in [*pod.get("initContainers", []), *pod.get("containers", [])]:
+            security = container.get("securityContext", CONTAINER["securityContext"])
+            assert security["readOnlyRootFilesystem"]
+            assert not security["allowPrivilegeEscalation"]
+            assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def overlay(name, file):
+    return read_yaml(KUBERNETES / "overlays" / name / file)
+
+
+def test_memory_is_what_was_measured():
+    (container,) = overlay("cpu", "resources.yaml")["spec"]["template"]["spec"]["containers"]
+    requested, limit = (container["resources"][which]["memory"] for which in ("requests", "limits"))
+    most_mb = MEASURED["high_water_mb"]
+    assert num_bytes(requested) >= most_mb * 1e6
+    # In addition: very large pictures, uploads, and the second network of a reload.
+    assert num_bytes(limit) >= most_mb * 1e6 + DEFAULTS.decode_budget_bytes + DEFAULTS.max_held_bytes
+
+
+def num_bytes(text):
+    return int(text.removesuffix("Gi")) * 2**30
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_overlay_names_the_version_and_its_autoscaler_the_deployment(name):
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    (image,) = overlay(name, "kustomization.yaml")["images"]
+    assert image["name"] == CONTAINER["image"]
+    assert image["newTag"] == {"cpu": version, "gpu": f"{version}-gpu"}[name]
+    autoscaler = overlay(name, "autoscaler.yaml")["spec"]
+    assert autoscaler["scaleTargetRef"]["name"] == BASE["Deployment"]["metadata"]["name"]
+    assert autoscaler["minReplicas"] >= 2
+    assert "replicas" not in BASE["Deployment"]["spec"]
+
+
+def test_autoscaler_of_the_gpu_follows_a_metric_of_the_service(scrape):
+    (metric,) = overlay("gpu", "autoscaler.yaml")["spec"]["metrics"]
+    assert metric["pods"]["metric"]["name"] in exported(scrape)
+
+
+@pytest.mark.parametrize(
+    "kustomization", sorted(KUBERNETES.rglob("kustomization.yaml")), ids=lambda path: path.parent.name
+)
+def test_kustomizations_name_files_that_exist_and_leave_none_out(kustomization):
+    document, folder = read_yaml(kustomization), kustomization.parent
+    named = [*document.get("resources", []), *(patch["path"] for patch in document.get("patches", []))]
+    assert all((folder / name).exists() for name in named)
+    files = {path.name for path in folder.glob("*.yaml")} - {kustomization.name}
+    assert files == {name for name in named if name.endswith(".yaml")}
+
+
+# ---- images
+
+
+def test_images_copy_existing_paths_that_the_build_context_has():
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    copied = {path for line in lines if line.startswith("COPY") and "--from" not in line for path in line.split()[1:-1]}
+    assert {"models/", "serving/", "training/", "deploy/torchrun.sh"} <= copied
+    assert all((ROOT / path).exists() for path in copied)
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert allowed == {path.removesuffix("/") for path in copied}
+
+
+def test_default_image_is_that_for_a_cpu_and_every_target_exists():
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert stages[-1] == "cpu" == COMPOSE["services"]["service"]["build"]["target"]
+    assert {"gpu", "train"} <= set(stages)
