@@ -62,7 +62,9 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Notice changed photographs by the hash of their bytes in place of their size and time; reads all of them."""
     part_rows: Count = 1000
     """Rows per part; a run that is killed loses the part in progress."""
-    part: str = "0/1"
+    plan_only: bool = False
+    """List the photographs and cut the parts, but answer none: machines with --part then do not list them again."""
+    part: str | None = None
     """Answer every n-th part only, i/n with i from 0 to n - 1, so that n machines share the work."""
     truth: str | None = None
     """Column of --list with true names or taxon ids: writes how often the answers are right, in truth.json and
@@ -94,6 +96,11 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError(
                 "--truth needs --list", value=self.truth, limit="a column of the list", remedy="add --list"
             )
+        if self.part is not None and (self.restart or self.retry_failed):
+            raise InputError(
+                "--part is for one machine of several, but --restart and --retry-failed change the work of all",
+                remedy="give these flags with --plan-only first, and then --part to each machine",
+            )
         self.share()
 
     def share(self) -> tuple[int, int]:
@@ -102,7 +109,7 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InputError: It has another form.
         """
-        index, _, count = self.part.partition("/")
+        index, _, count = (self.part or "0/1").partition("/")
         if index.isdecimal() and count.isdecimal() and int(index) < int(count):
             return int(index), int(count)
         raise InputError("--part is not understood", value=self.part, limit="i/n with i < n", remedy="correct --part")

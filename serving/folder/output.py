@@ -47,7 +47,7 @@ class OutputFolder:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root = root.absolute()  # other processes may start in another folder
         root.mkdir(parents=True, exist_ok=True)
 
     def names(self, folder: str) -> list[str]:

@@ -30,6 +30,8 @@ class Plan(msgspec.Struct, frozen=True):
     """All parts, in the order of their numbers. A plant in a later part replaces the same plant in an earlier one."""
 
     parts: tuple[Part, ...]
+    num_files: int = 0
+    """Files that it was read from."""
 
     def latest_part(self) -> dict[str, int]:
         """Returns for each plant the part with its current row."""
@@ -43,21 +45,23 @@ class Plan(msgspec.Struct, frozen=True):
         return [plant for plant in plants if planned.get(plant.name) != plant.photographs]
 
 
-def read_plan(output: Output) -> Plan:
-    """Reads what former runs planned; no parts if there was none."""
+def read_plan(output: Output, run_id: str) -> Plan:
+    """Reads what a run planned so far; no parts if nothing."""
     parts: list[Part] = []
-    for name in output.names(_FOLDER):
+    names = [name for name in output.names(_FOLDER) if name.endswith(f"-{run_id}.parquet")]
+    for name in names:
         content = output.read(f"{_FOLDER}/{name}")
         assert content is not None, name
         parts += _decode(pq.read_table(io.BytesIO(content)))
-    return Plan(tuple(parts))
+    return Plan(tuple(parts), len(names))
 
 
-def extend_plan(output: Output, plan: Plan, plants: Sequence[Plant], part_rows: int) -> Plan:
-    """Plans more plants. If another process plans at the same time, the plan of the first one counts.
+def extend_plan(output: Output, run_id: str, plan: Plan, plants: Sequence[Plant], part_rows: int) -> Plan:
+    """Plans more plants. If another process plans at the same time, the first one counts, and this one adds to it.
 
     Args:
         output: Where the plan is written.
+        run_id: Whose plan it is.
         plan: What is planned already.
         plants: The plants to add.
         part_rows: Number of plants in a part.
@@ -72,9 +76,17 @@ def extend_plan(output: Output, plan: Plan, plants: Sequence[Plant], part_rows: 
         Part(first + index, tuple(plants[at : at + part_rows]))
         for index, at in enumerate(range(0, len(plants), part_rows))
     ]
-    name = f"{_FOLDER}/plan-{len(output.names(_FOLDER)):04d}.parquet"
-    created = output.create(name, _encode(new))
-    return Plan((*plan.parts, *new)) if created else read_plan(output)
+    name = f"{_FOLDER}/plan-{plan.num_files:04d}-{run_id}.parquet"
+    if output.create(name, _encode(new)):
+        return Plan((*plan.parts, *new), plan.num_files + 1)
+    plan = read_plan(output, run_id)
+    return extend_plan(output, run_id, plan, plan.changed(plants), part_rows)
+
+
+def remove_plans(output: Output) -> None:
+    """Removes the plans of all runs."""
+    for name in output.names(_FOLDER):
+        output.remove(f"{_FOLDER}/{name}")
 
 
 def _encode(parts: Sequence[Part]) -> bytes:

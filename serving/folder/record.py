@@ -3,6 +3,7 @@
 import hashlib
 import io
 import platform
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +38,8 @@ class RunRecord(msgspec.Struct, frozen=True):
     options: Mapping[str, Any]
     """The options that change answers."""
     machine: Mapping[str, Any]
+    run_id: str
+    """Another one after each --restart."""
     is_complete: bool = False
     """Whether every plant has a row."""
     counts: Mapping[str, int] = {}
@@ -52,7 +55,7 @@ def new_record(bundle: BundleName, options: Mapping[str, Any]) -> RunRecord:
     """Returns the record of a run that starts."""
     fingerprint = hashlib.sha256(msgspec.json.encode((bundle.sha256, options), order="sorted")).hexdigest()
     machine = {"system": platform.platform(), "num_cores": available_cores()}
-    return RunRecord(fingerprint, bundle, options, machine)
+    return RunRecord(fingerprint, bundle, options, machine, uuid.uuid4().hex[:8])
 
 
 def bundle_name(folder: Path) -> BundleName:
@@ -81,9 +84,23 @@ def read_record(output: Output) -> RunRecord | None:
         ) from error
 
 
+def start_record(output: Output, new: RunRecord) -> RunRecord:
+    """Writes the record of a run that starts; returns the one that counts if several machines start at the same time.
+
+    Raises:
+        InputError: The other machine has another bundle or other options.
+    """
+    if output.create(RECORD_FILE, _encode(new)):
+        return new
+    former = read_record(output)
+    assert former is not None
+    require_same(former, new)
+    return former
+
+
 def write_record(output: Output, record: RunRecord) -> None:
     """Writes the record, in place of the former one."""
-    output.replace(RECORD_FILE, io.BytesIO(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"))
+    output.replace(RECORD_FILE, io.BytesIO(_encode(record)))
 
 
 def require_same(old: RunRecord, new: RunRecord) -> None:
@@ -113,3 +130,7 @@ def with_speed(record: RunRecord, num_photographs: int, seconds: float) -> RunRe
     return msgspec.structs.replace(
         record, photographs_per_s=round(rate, 2), photographs_per_day=round(rate * _SECONDS_A_DAY)
     )
+
+
+def _encode(record: RunRecord) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"

@@ -64,12 +64,13 @@ def test_the_same_command_does_nothing_again(photographs, out, bundle_folder):
 def test_missing_parts_are_written_and_others_left_alone(photographs, out, bundle_folder):
     identify(photographs, out, bundle_folder, part_rows=2)
     before, table = parts(out), rows_of(out)
-    (out / "parts" / "part-000001.parquet").unlink()
+    first, second, _ = sorted(before)
+    (out / "parts" / second).unlink()
     record = (out / "run.json").read_bytes()
     (out / "run.json").write_bytes(record.replace(b'"is_complete": true', b'"is_complete": false'))
     assert identify(photographs, out, bundle_folder, part_rows=2) == Outcome.COMPLETE
     after = parts(out)
-    assert after["part-000000.parquet"] == before["part-000000.parquet"]
+    assert after[first] == before[first]
     assert rows_of(out) == table
 
 
@@ -214,3 +215,31 @@ def test_a_column_without_true_names_is_refused_before_the_run(photographs, out,
     with pytest.raises(InputError, match="--truth needs --list"):
         identify(photographs, out, bundle_folder, truth="species")
     assert not (out / "results.parquet").exists()
+
+
+def test_one_machine_lists_and_the_others_take_its_plan(photographs, out, bundle_folder):
+    flags = {"part_rows": 2, "bundle": bundle_folder}
+    assert identify(photographs, out, plan_only=True, **flags) == Outcome.COMPLETE
+    assert not (out / "parts").exists()
+    draw_photographs(photographs, {"new.jpg": BLUE})
+    assert identify(photographs, out, part="0/2", **flags) == Outcome.COMPLETE
+    assert identify(photographs, out, part="1/2", **flags) == Outcome.COMPLETE
+    assert list(rows_of(out)) == list(COLORS)
+    assert identify(photographs, out, **flags) == Outcome.COMPLETE
+    assert len(rows_of(out)) == 6
+
+
+def test_a_machine_of_an_earlier_run_changes_nothing(photographs, out, bundle_folder):
+    identify(photographs, out, bundle_folder, part_rows=2, k=1)
+    late = next((out / "parts").iterdir())
+    name, content = late.name, late.read_bytes()
+    identify(photographs, out, bundle_folder, part_rows=3, restart=True, plan_only=True)
+    (out / "parts" / name).write_bytes(content)
+    assert identify(photographs, out, bundle_folder, part_rows=3) == Outcome.COMPLETE
+    assert all("name_5" in row for row in rows_of(out).values())
+
+
+@pytest.mark.parametrize("flag", ["restart", "retry_failed"])
+def test_a_share_cannot_change_the_work_of_all(photographs, out, bundle_folder, flag):
+    with pytest.raises(InputError, match="--plan-only first"):
+        identify(photographs, out, bundle_folder, part="0/2", **{flag: True})
