@@ -13,7 +13,7 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
-from training.train import parse
+from training.commands.train import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"

@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 import pynvml  # type: ignore[import-untyped]
-import torch
 
 _LIBRARIES: Final = ("numpy", "pillow", "torch", "torchvision", "timm", "simplejpeg", "pyarrow")
 _HARDWARE: Final = ("processor", "num_cores", "memory_gb", "system", "gpus")
@@ -62,6 +61,7 @@ def this_machine() -> Machine:
     """Describes this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     gpus, driver = find_gpus()
+    cuda, cudnn = _cuda_versions() if gpus else ("", "")
     return Machine(
         processor=_processor(),
         num_cores=len(os.sched_getaffinity(0)),
@@ -72,8 +72,8 @@ def this_machine() -> Machine:
         git_commit=current_commit(),
         gpus=gpus,
         driver=driver,
-        cuda=(torch.version.cuda or "") if gpus else "",
-        cudnn=_cudnn() if gpus else "",
+        cuda=cuda,
+        cudnn=cudnn,
     )
 
 
@@ -120,9 +120,13 @@ def _memory_gb(handle: object) -> float:
     return round(float(pynvml.nvmlDeviceGetMemoryInfo(handle).total) / 1e9, 1)
 
 
-def _cudnn() -> str:
+def _cuda_versions() -> tuple[str, str]:
+    """The versions of CUDA and cuDNN that PyTorch uses, which is loaded for this."""
+    import torch
+
     number: int = torch.backends.cudnn.version() or 0  # type: ignore[no-untyped-call]
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number else ""
+    cudnn = f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number else ""
+    return torch.version.cuda or "", cudnn
 
 
 def _differences(one: Machine, other: Machine, fields: tuple[str, ...] | list[str]) -> list[str]:

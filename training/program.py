@@ -2,21 +2,22 @@
 
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from models.errors import BotanifyError
 from models.program import quiet_when_output_closes
 
 EXIT_BAD_INPUT = 1
+Result = TypeVar("Result")
 INSTALL: Final = "run `make train-env` and `. .venv/bin/activate`"
 """The remedy for a missing package."""
 
 
-def run_program(program: Callable[[], object]) -> None:
-    """Runs a program; errors that the user can fix are printed as one line, without a traceback."""
+def run_program(program: Callable[[], Result]) -> Result:
+    """Runs a program and returns its result; an error that the user can fix becomes one line, without a traceback."""
     try:
         with quiet_when_output_closes():
-            program()
+            return program()
     except BotanifyError as error:
         print(f"error ({error.code}): {error}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_INPUT) from None

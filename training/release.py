@@ -9,7 +9,6 @@ Commands:
 
 import sys
 from pathlib import Path
-from typing import Final
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -20,208 +19,19 @@ from training.program import INSTALL, run_program
 explain_missing_packages(INSTALL)
 
 import tyro
-from rich.console import Console
-from rich.table import Table
 
-from models.bundle import Precision, load_bundle
-from models.errors import BundleError
-from training.atomic_file import replace_together
-from training.comparison.compare import FEW_SHOT, Comparing, compare
-from training.comparison.loss import PairedShare
-from training.comparison.page import HTML_FILE, comparison_files
-from training.comparison.schema import Comparison
-from training.dataset.manifest import Manifest
-from training.dataset.sources.record import Split
-from training.loading.negatives import list_negatives
-from training.recipe import Count, WholeNumber
-from training.registry.folder import CURRENT, Registry
-from training.registry.history import completed_changes, read_history
-from training.registry.promotion import promote
-from training.toml_file import Section, check_section, section_to_plain
-
-_JUDGING_SPLITS: Final = ("test",)  # the other rows of a list of negatives may have been fitted on
-_COLUMNS: Final = ("", "old", "new", "loss, points", "95 % interval", "plants")
-
-
-class Measuring(Section, frozen=True, kw_only=True):
-    """Options of the commands that compare."""
-
-    shards: str = ""
-    """Folder or URL (s3://, gs://) with the shards of packed data; default: the data folder."""
-    split: Split = "test"
-    """Split with the frozen set."""
-    trained_on: tuple[Path, ...] = ()
-    """Folders of prepared data that the bundles were trained on, unless that is DATA itself. They show that no picture
-    of the set was trained on, and give the number of training pictures of each taxon."""
-    negatives: tuple[Path, ...] = ()
-    """Folders of pictures that show no plant, or CSV lists with a column `path`; of a list with a column `split`, the
-    rows `test`. Measures how many of them are named as plants."""
-    precision: Precision = "fp32"
-    """Networks to compare; both bundles must have it."""
-    few_shot: Count = FEW_SHOT
-    """Taxa with fewer training pictures are listed as few-shot taxa."""
-    speed_pairs: WholeNumber = 30
-    """Runs of each network for the speed, in turns on one thread; 0 measures none."""
-    workers: WholeNumber = 2
-    """Loader processes; 0 loads in the main process."""
-
-
-class Compare(Measuring, frozen=True, kw_only=True):
-    """Compares two bundles on the pictures of the taxa that both know."""
-
-    old: tyro.conf.Positional[Path]
-    """Bundle to compare with."""
-    new: tyro.conf.Positional[Path]
-    """Bundle to judge."""
-    data: Path
-    """Folder written by training/prepare.py, with pictures that neither bundle was trained on."""
-    out: Path | None = None
-    """Folder for comparison.html and comparison.json."""
-
-
-class Promote(Measuring, frozen=True, kw_only=True):
-    """Makes a bundle the current one of a registry, unless it is worse or cannot be judged.
-
-    It is compared with the current bundle, and refused if the 95 % interval of the loss in micro or macro top-1 reaches
-    0.5 points, or if either bundle was trained on the pictures or this is unknown.
-    """
-
-    bundle: tyro.conf.Positional[Path]
-    """Bundle to promote; it is copied into the registry."""
-    registry: tyro.conf.Positional[Path]
-    """Folder of the registry; the first promotion creates it, without a comparison."""
-    data: Path | None = None
-    """Folder written by training/prepare.py, with pictures that neither bundle was trained on."""
-
-
-class Rollback(Section, frozen=True, kw_only=True):
-    """Goes back to the bundle that was current before the last promotion; again, to the one before that."""
-
-    registry: tyro.conf.Positional[Path]
-    """Folder of the registry."""
-
-
-class List(Section, frozen=True, kw_only=True):
-    """Lists the bundles of a registry, and the changes of its pointer."""
-
-    registry: tyro.conf.Positional[Path]
-    """Folder of the registry."""
-
-
-Command = Compare | Promote | Rollback | List
+from training.commands.release import Command
 
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: run(tyro.cli(Command, description=__doc__)))
+    run_program(lambda: _run(tyro.cli(Command, description=__doc__)))
 
 
-def run(command: Command) -> None:
-    """Runs one command.
+def _run(command: Command) -> None:
+    from training.actions.release import run  # loads torch, for which --help does not wait
 
-    Raises:
-        BotanifyError: An error that the user can correct, or a promotion that is refused.
-    """
-    command = check_section(section_to_plain(command), type(command), origin="of the flags")
-    match command:
-        case Compare():
-            compare_bundles(command)
-        case Promote():
-            promote_bundle(command)
-        case Rollback():
-            roll_back(command)
-        case List():
-            list_registry(command)
-
-
-def compare_bundles(command: Compare) -> Comparison:
-    """Compares two bundles, prints the figures, and writes the comparison if `out` is given."""
-    comparison = compare(load_bundle(command.old), load_bundle(command.new), _comparing(command, command.data))
-    _print_comparison(comparison)
-    for reason in comparison.refusals:
-        print(f"A promotion would be refused. {reason}")
-    if command.out is not None:
-        replace_together(command.out, comparison_files(comparison))
-        print(f"Written: {command.out / HTML_FILE}")
-    return comparison
-
-
-def promote_bundle(command: Promote) -> str:
-    """Promotes a bundle and returns the name of its entry."""
-    comparing = None if command.data is None else _comparing(command, command.data)
-    done = promote(load_bundle(command.bundle), Registry(command.registry), comparing)
-    if done.comparison is None:
-        print("The first bundle of a registry is not compared with anything.")
-    else:
-        _print_comparison(done.comparison)
-        print(f"Report: {command.registry / done.report}")
-    print(f"Current: {done.entry} (before: {done.before or 'none'})")
-    print(f"Next: python -m serving --bundle {command.registry / CURRENT}, or SIGHUP to a service that has it")
-    return done.entry
-
-
-def roll_back(command: Rollback) -> str:
-    """Goes one step back and returns the name of the entry that is current since."""
-    before, after = Registry(command.registry).roll_back()
-    print(f"Current: {after} (before: {before})")
-    print("Next: SIGHUP to the service")
-    return after
-
-
-def list_registry(command: List) -> None:
-    """Prints the bundles and the history of a registry."""
-    registry = Registry(command.registry)
-    registry.require_exists()
-    current, changes = registry.current, read_history(command.registry)
-    bundles = Table("", "entry", "sealed", "top-1", title=str(command.registry))
-    for entry in registry.entries():
-        bundles.add_row("current" if entry == current else "", entry, *_facts(registry, entry))
-    Console().print(bundles)
-    completed = completed_changes(changes, current)
-    for change in changes:
-        interrupted = "" if change in completed else " (interrupted: it did not happen)"
-        print(f"{change.time} {change.action}: {change.before or 'none'} -> {change.after}{interrupted}")
-
-
-def _facts(registry: Registry, entry: str) -> tuple[str, str]:
-    """Returns when a bundle was sealed, and its top-1; or why it cannot be read."""
-    try:
-        record = registry.load(entry).record
-    except BundleError as error:
-        return "damaged", str(error)
-    top1 = next((metric for metric in record.metrics if metric.name == "top1_taxon"), None)
-    return record.created, f"{top1.value:.1%} of {top1.num_pictures:,} ({top1.data})" if top1 else ""
-
-
-def _comparing(command: Measuring, data: Path) -> Comparing:
-    return Comparing(
-        manifest=Manifest(data, command.shards),
-        split=command.split,
-        trained_on=tuple(Manifest(folder) for folder in command.trained_on),
-        things=list_negatives(command.negatives, _JUDGING_SPLITS).paths,
-        precision=command.precision,
-        few_shot_limit=command.few_shot,
-        num_speed_pairs=command.speed_pairs,
-        workers=command.workers,
-    )
-
-
-def _print_comparison(comparison: Comparison) -> None:
-    accuracy = comparison.accuracy
-    table = Table(*_COLUMNS, title=f"{comparison.num_pictures:,} pictures of {comparison.data}")
-    for name in accuracy.__struct_fields__:
-        table.add_row(name.replace("_", " "), *_cells(getattr(accuracy, name)))
-    Console().print(table)
-    names = comparison.names
-    print(f"Names: {len(names.added)} added, {len(names.removed)} removed, {len(names.renamed)} renamed.")
-    if comparison.num_left_out:
-        print(f"{comparison.num_left_out:,} pictures were left out: a bundle does not know their taxon.")
-
-
-def _cells(share: PairedShare) -> tuple[str, ...]:
-    low, high = (f"{100 * end:+.2f}" for end in share.loss_interval_95)
-    loss = f"{100 * share.loss:+.2f}"
-    return f"{share.old:.1%}", f"{share.new:.1%}", loss, f"{low} to {high}", f"{share.num_plants:,}"
+    run(command)
 
 
 if __name__ == "__main__":

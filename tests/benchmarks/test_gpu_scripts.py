@@ -13,9 +13,10 @@ import tyro
 from benchmarks.gpu.ask import Ask
 from benchmarks.gpu.small_weights import SmallWeights
 from benchmarks.train_speed import TrainSpeed
-from training import benchmark, prepare, train
-from training.evaluate import Evaluate
-from training.export import Export
+from training import benchmark, prepare
+from training.commands.evaluate import Evaluate
+from training.commands.export import Export
+from training.commands.train import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "benchmarks" / "gpu").glob("*.sh"))
@@ -81,7 +82,7 @@ def understood(program, *arguments):
         case "train_speed.py":
             return tyro.cli(TrainSpeed, args=arguments)
         case "train.py":
-            return train.parse(list(arguments))
+            return parse(list(arguments))
         case "export.py":
             return tyro.cli(Export, args=arguments)
         case "evaluate.py":
@@ -92,7 +93,7 @@ def understood(program, *arguments):
             return tyro.cli(SmallWeights, args=arguments)
         case "benchmark.py":
             study = benchmark.parse(list(arguments))
-            train.parse(["b4_5337", *study.flags])
+            parse(["b4_5337", *study.flags])
             return study
     raise AssertionError(f"no program {program}")
 

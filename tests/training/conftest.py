@@ -7,8 +7,9 @@ import torch
 
 from models.bundle import load_bundle
 from tests.training.small import run_training, write_pictures
+from training.actions.export import export
+from training.commands.export import Export
 from training.dataset.manifest import Manifest
-from training.export import Export, export
 from training.prepare import Folder, prepare
 
 

@@ -9,7 +9,9 @@ from PIL import Image
 
 from models.errors import DataError
 from tests.training.small import require_one_line
-from training.evaluate import Evaluate, evaluate, main
+from training.actions.evaluate import evaluate
+from training.commands.evaluate import Evaluate
+from training.evaluate import main
 from training.evaluation.split_metrics import SplitMetrics
 from training.insight.mistakes import SHEETS
 from training.loading.shards import Pack, pack
@@ -94,7 +96,7 @@ def test_mistakes_and_learning_curves_are_written_with_the_report(both, manifest
 
 def test_sheets_of_an_earlier_evaluation_are_removed(finished_run, data, tmp_path, monkeypatch):
     (tmp_path / "checkpoint-test-confusions.jpg").write_bytes(b"old")
-    monkeypatch.setattr("training.evaluate.draw_mistakes", lambda *arguments: {"confusion-matrix.png": b"new"})
+    monkeypatch.setattr("training.actions.evaluate.draw_mistakes", lambda *arguments: {"confusion-matrix.png": b"new"})
     evaluate(Evaluate(data=data, checkpoint=finished_run / "last.pt", out=tmp_path, workers=0))
     assert not (tmp_path / "checkpoint-test-confusions.jpg").exists()
     assert (tmp_path / "checkpoint-test-confusion-matrix.png").read_bytes() == b"new"
@@ -170,6 +172,6 @@ def test_pictures_that_judge_answers_need_a_bundle(finished_run, data, tmp_path)
 def test_a_folder_of_negatives_that_is_missing_is_named_before_anything_is_measured(
     bundle, data, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("training.evaluate.measure", lambda *arguments: pytest.fail("measured"))
+    monkeypatch.setattr("training.actions.evaluate.measure", lambda *arguments: pytest.fail("measured"))
     with pytest.raises(DataError, match="no such folder"):
         evaluate(Evaluate(data=data, bundle=bundle.folder, negatives=tmp_path / "missing", workers=0))

@@ -13,13 +13,14 @@ from models.bundle import load_bundle
 from models.errors import BundleError, DataError, RecipeError
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
+from training.actions.export import _picture_sets, export
 from training.bundling import bundle_description
 from training.bundling.calibration import fit_temperature
 from training.bundling.onnx_file import fold_batch_norm, round_to_half
 from training.bundling.precisions.checks import parity_check, require_parity
+from training.commands.export import PARITY_LIMIT
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
-from training.export import PARITY_LIMIT, _picture_sets, export
 from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare
 

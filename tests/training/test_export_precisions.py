@@ -11,9 +11,10 @@ from models.errors import DataError, RecipeError
 from models.golden import check_golden
 from models.preprocess import picture_to_input
 from tests.training.small import write_pictures
+from training.actions.export import export
 from training.bundling.precisions.fp16 import write_rounded
+from training.commands.export import Export
 from training.dataset.manifest import Manifest
-from training.export import Export, export
 from training.prepare import Folder, prepare
 
 

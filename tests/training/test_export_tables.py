@@ -9,8 +9,9 @@ from models.answer import Question, answer_plant
 from models.errors import DataError
 from models.preprocess import InputSpec, picture_to_input
 from models.verdict import Promises
+from training.actions.export import _negatives, export
+from training.commands.export import Export, GivenThresholds
 from training.engine.checkpoint import read_checkpoint
-from training.export import Export, GivenThresholds, _negatives, export
 from training.loading.negatives import list_negatives
 
 

@@ -9,8 +9,9 @@ from models.bundle import load_bundle
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
 from tests.training.small import events, run_training
+from training.actions.export import export
+from training.commands.export import Export
 from training.engine.checkpoint import read_checkpoint
-from training.export import Export, export
 
 SMALL = {"depth": 2, "embed_dim": 48, "num_heads": 3}
 FAMILIES = {  # options of timm that make it small, the sides of training and of the service, and mean and deviation

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from models.errors import RecipeError
+from training.commands.train import parse
 from training.herbarium.training_data import SPLIT_OF_PICTURE
 from training.insight.tuning.setting import TrialSetting
 from training.recipe import (
@@ -20,7 +21,6 @@ from training.recipe import (
     recipe_files,
     recipe_to_plain,
 )
-from training.train import parse
 
 
 def write(folder, text):

@@ -7,8 +7,9 @@ from models.bundle import load_bundle
 from models.errors import BundleError, DataError, RecipeError
 from tests.training.comparison.color_bundles import good_weights, prepare_flowers, seal_color_bundle
 from tests.training.small import require_one_line, start_program
+from training.actions.release import run
+from training.commands.release import Command
 from training.dataset.manifest import Manifest
-from training.release import Command, run
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,11 @@ from tests.training.small import (
     write_data,
     write_pictures,
 )
+from training.actions.train import train
+from training.commands.train import parse
 from training.engine.checkpoint import read_checkpoint
 from training.prepare import Folder, prepare
-from training.train import main, parse, train
+from training.train import main
 
 LONG = ("--batch-size", 2, "--checkpoint-every-steps", 2, "--log-every-steps", 1)  # an epoch of 15 steps
 

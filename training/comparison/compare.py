@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -24,10 +23,6 @@ from training.comparison.schema import ComparedBundle, Comparison, FewShot, Reje
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 
-FEW_SHOT: Final = 20
-"""Fewer training pictures than these are few (Liu et al. 2019, "Large-Scale Long-Tailed Recognition in an Open
-World")."""
-
 
 class Comparing(msgspec.Struct, frozen=True, kw_only=True):
     """What two bundles are compared on, and how."""
@@ -40,7 +35,8 @@ class Comparing(msgspec.Struct, frozen=True, kw_only=True):
     things: tuple[Path, ...] = ()
     """Pictures that show no plant."""
     precision: Precision = "fp32"
-    few_shot_limit: int = FEW_SHOT
+    few_shot_limit: int
+    """Taxa with fewer training pictures are listed."""
     num_speed_pairs: int = 30
     """Runs of each network for the speed; 0 measures none."""
     workers: int = 0

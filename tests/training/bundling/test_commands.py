@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.bundling.commands import command_line, commands_section, without_folders
-from training.export import Export, GivenThresholds
+from training.commands.export import Export, GivenThresholds
 
 NAMES = st.text("abc_ '\".-", min_size=1, max_size=8).filter(lambda name: name.strip(".-") and name[0] != "-")
 PATHS = NAMES.map(Path)

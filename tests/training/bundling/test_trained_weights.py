@@ -10,9 +10,10 @@ from models.bundle import KNOWN_PARTS, WEIGHTS_FILE, WEIGHTS_PART, file_sha256, 
 from models.errors import BundleError
 from models.network import PlantNetwork
 from tests.training.small import make_taxonomy, run_training
+from training.actions.export import export
+from training.commands.export import Export
 from training.engine.checkpoint import read_checkpoint
 from training.engine.weights import load_weights
-from training.export import Export, export
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def measured(flowers, tmp_path_factory):
     weights = good_weights(manifest)[:, [1, 0, 2]]
     old = seal_color_bundle(folder / "old", flowers, version="1", trained_on="")
     new = seal_color_bundle(folder / "new", flowers, version="<2>", weights=weights)
-    return compare(old, new, Comparing(manifest=manifest, num_speed_pairs=1))
+    return compare(old, new, Comparing(manifest=manifest, num_speed_pairs=1, few_shot_limit=20))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import torch
 
 from tests.training.debug_data import debug_data, draw_debug_data
 from tests.training.small import command, events
-from training.train import train
+from training.actions.train import train
 
 RECORDED = Path(__file__).with_name("debug_losses.json")
 NUM_STEPS, TOLERANCE = 20, 1e-3

@@ -7,10 +7,10 @@ import torch
 
 from models.network import PlantNetwork
 from tests.training.small import command, events, make_trainer
+from training.actions.train import train
 from training.engine import plan
 from training.engine.distributed import Ranks
 from training.engine.plan import describe_run
-from training.train import train
 
 
 @pytest.fixture

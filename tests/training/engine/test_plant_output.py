@@ -11,12 +11,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from models.errors import CheckpointError
 from models.network import PlantNetwork
 from tests.training.small import command, events, losses_by_step, make_trainer, run_training, write_things
+from training.actions.evaluate import evaluate
+from training.actions.export import export
+from training.commands.evaluate import Evaluate
+from training.commands.export import Export
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.engine.plant_output import WithPlantOutput, plant_figures, plant_loss
-from training.evaluate import Evaluate, evaluate
 from training.evaluation.predict import torch_runner
-from training.export import Export, export
 from training.loading.data import training_loader
 from training.monitor.memory import OutOfMemory
 

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 
 from models.errors import DataError
+from training.actions.evaluate import evaluate
+from training.actions.export import export
+from training.commands.evaluate import Evaluate
+from training.commands.export import Export
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
-from training.evaluate import Evaluate, evaluate
 from training.evaluation.provenance import OTHER_DATA, is_other_data
-from training.export import Export, export
 from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare
 

@@ -29,7 +29,7 @@ def versions(flowers, tmp_path_factory):
 
 @pytest.fixture
 def comparing(flowers):
-    return Comparing(manifest=Manifest(flowers), num_speed_pairs=0)
+    return Comparing(manifest=Manifest(flowers), num_speed_pairs=0, few_shot_limit=20)
 
 
 @pytest.fixture

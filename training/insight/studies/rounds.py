@@ -15,7 +15,6 @@ from rich.console import Console
 
 from models.errors import BotanifyError, RecipeError
 from training.dataset.manifest import Manifest
-from training.engine.device import choose_device, describe_device
 from training.insight.studies.arms import StudyPaused, TimeSlice, run_arm
 from training.insight.studies.report import Content, Finding, Study, hold_machine, write_study
 from training.insight.studies.results import Arm, ArmResult
@@ -51,6 +50,8 @@ class StudyOptions(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             BotanifyError: CUDA is requested but not available.
         """
+        from training.engine.device import choose_device  # loads torch, for which --help does not wait
+
         return "cuda" if choose_device(HardwareRecipe(device=self.device)).type == "cuda" else "cpu"
 
     def common_flags(self, epochs: int) -> tuple[str, ...]:
@@ -81,6 +82,8 @@ def run_study(
         StudyPaused: The time slice is over, or this process received SIGTERM or Ctrl-C.
     """
     _check(options, own_flags)
+    from training.engine.device import choose_device, describe_device  # loads torch, see above
+
     machine = hold_machine(options.out)
     origin: dict[str, Any] = {
         "machine": machine,

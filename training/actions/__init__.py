@@ -1,0 +1,1 @@
+"""What the programs do once their flags are read."""
