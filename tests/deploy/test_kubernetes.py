@@ -11,7 +11,7 @@ from tests.deploy.service_files import KUBERNETES
 from tests.deploy.tools import needs
 
 pytestmark = pytest.mark.deploy
-VERSIONS = ("1.31", "1.34")  # the oldest that deploy/kubernetes/train.yaml supports, and a recent one
+VERSIONS = ("1.27", "1.34")  # the oldest that deploy/service/README.md names, and a recent one
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
 needs_schemas = pytest.mark.skipif(
     importlib.util.find_spec("kubernetes_validate") is None,

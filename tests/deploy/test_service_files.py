@@ -131,6 +131,15 @@ def test_compose_mounts_what_exists_and_waits_for_the_service_to_stop():
     assert grace_s >= DEFAULTS.shutdown_s + STOP_MARGIN_S
 
 
+def test_prometheus_finds_the_pods_and_calls_them_as_the_alerts_do():
+    (job,) = read_yaml(PROMETHEUS / "kubernetes.yml")["scrape_configs"]
+    (kept,) = (rule for rule in job["relabel_configs"] if rule.get("action") == "keep")
+    (label,) = POD["metadata"]["labels"].items()
+    assert kept["source_labels"][0] == "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", label[0])
+    assert kept["regex"] == f"{label[1]};metrics"
+    assert job["job_name"] == "botanify"
+
+
 # ---- nginx
 
 
@@ -170,7 +179,6 @@ def test_ports_are_those_that_the_service_opens():
     environment = {variable["name"]: variable["value"] for variable in CONTAINER["env"]}
     assert ports["metrics"] == int(environment["BOTANIFY_METRICS_PORT"])
     assert ports["http"] == DEFAULTS.port
-    assert POD["metadata"]["annotations"]["prometheus.io/port"] == str(ports["metrics"])
     named = [port["port"] for rule in BASE["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]]
     named += [port["targetPort"] for port in BASE["Service"]["spec"]["ports"]]
     assert set(named) == set(ports)
