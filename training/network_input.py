@@ -82,7 +82,8 @@ def require_side(architecture: str, side_px: int) -> None:
 
 def _input_of(network: NetworkRecipe) -> tuple[Interpolation, Channels, Channels]:
     """Interpolation, mean and standard deviation that the initial weights were trained with."""
-    if Path(network.weights).is_dir():
+    # A folder of that name, such as one of pictures, is not meant.
+    if network.weights not in {"imagenet", "none"} and Path(network.weights).is_dir():
         spec = load_bundle(Path(network.weights)).record.input
         return spec.interpolation, spec.mean, spec.std
     published = timm.get_pretrained_cfg(network.architecture)

@@ -70,6 +70,13 @@ def test_a_training_that_starts_from_a_bundle_has_its_input(tmp_path, monkeypatc
     assert (pictures.interpolation, pictures.mean, pictures.std) == ("bilinear", CLIP_MEAN, HALF)
 
 
+@pytest.mark.parametrize("weights", ["imagenet", "none"])
+def test_a_folder_named_like_published_weights_is_no_bundle(weights, tmp_path, monkeypatch):
+    (tmp_path / weights).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert input_spec(Recipe(name="x", network=NetworkRecipe(weights=weights))).mean == IMAGENET_MEAN
+
+
 def test_sizes_become_whole_patches_and_the_note_says_so():
     recipe = recipe_for("test_vit", picture_px=320, progressive=((0, 260), (15, 320)), serve_px=380)
     found, note = with_fitting_sizes(recipe)
