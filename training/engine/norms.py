@@ -39,6 +39,15 @@ class NormChoice(msgspec.Struct, frozen=True):
     """What was chosen, and why."""
 
 
+NO_NORMS: Final = NormChoice("leave", False, "the network has no BatchNorm, so --norms changes nothing")
+"""The choice for networks such as a ViT: there are no statistics to re-estimate before each validation."""
+
+
+def has_norms(network: nn.Module) -> bool:
+    """Whether a network has BatchNorm."""
+    return bool(_norms(network))
+
+
 def choose_norms(recipe: Recipe, num_ranks: int, device: torch.device) -> NormChoice:
     """Chooses how BatchNorm computes its statistics.
 

@@ -20,7 +20,7 @@ from models.network import PlantNetwork
 from training.engine.device import amp_dtype
 from training.engine.distributed import Ranks
 from training.engine.losses import TrainingClasses, TrainingLoss
-from training.engine.norms import NormChoice, apply_norms, choose_norms, freeze_norms
+from training.engine.norms import NO_NORMS, apply_norms, choose_norms, freeze_norms, has_norms
 from training.engine.optim import build_optimizer, build_scheduler
 from training.engine.plant_output import WithPlantOutput, plant_figures, plant_loss, with_plant_output
 from training.loading.augment import BatchMixer, Normalizer
@@ -80,7 +80,7 @@ class Engine:
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
         _allow_tf32(device, hardware.tf32)
         self._memory_format = torch.channels_last if hardware.channels_last else torch.contiguous_format
-        self.norms: NormChoice = choose_norms(recipe, self.ranks.num_ranks, device)
+        self.norms = choose_norms(recipe, self.ranks.num_ranks, device) if has_norms(network) else NO_NORMS
         apply_norms(network, self.norms, recipe.network.ghost_size)
         self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
         self.with_plant_output = with_plant_output(self.network, recipe)

@@ -35,7 +35,7 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     """Evaluates the network that would be exported on the classes of the loss, outputs or taxa.
 
     Every rank evaluates its share of the pictures. If batches are too small for good running statistics of BatchNorm,
-    the statistics are re-estimated first.
+    the statistics are re-estimated first, unless the backbone is frozen.
 
     Args:
         engine: Holds the network.
@@ -44,7 +44,7 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
         side_px: Size of those pictures.
     """
     ranks = engine.ranks
-    if engine.norms.reestimate:
+    if engine.norms.reestimate and not engine.head_only:  # while the backbone rests, it computes with its statistics
         reestimate(engine.eval_model, _training_pictures(engine, manifest, epoch, side_px))
     ranks.mean_statistics(engine.eval_model)
     rows = manifest.rows_of("validation")[ranks.rank :: ranks.num_ranks]

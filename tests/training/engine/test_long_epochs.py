@@ -114,6 +114,7 @@ def test_a_crash_after_a_checkpoint_by_time_is_resumed_bit_for_bit(data, finishe
         ("--ema-decay", 0),
         ("--head-only-epochs", 1),
         ("--batch-size", 8, "--norms", "auto", "--ema-decay", 0),  # statistics are estimated again at each validation
+        ("--batch-size", 8, "--norms", "auto", "--ema-decay", 0, "--head-only-epochs", 1),
         ("--norms", "frozen", "--weights", "finished", "--ema-decay", 0),
     ],
 )

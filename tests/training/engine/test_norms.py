@@ -8,7 +8,17 @@ from torch import nn
 
 from models.errors import RecipeError
 from models.network import PlantNetwork
-from training.engine.norms import GhostBatchNorm2d, NormChoice, apply_norms, choose_norms, freeze_norms, reestimate
+from training.engine.losses import TrainingClasses
+from training.engine.norms import (
+    GhostBatchNorm2d,
+    NormChoice,
+    apply_norms,
+    choose_norms,
+    freeze_norms,
+    has_norms,
+    reestimate,
+)
+from training.engine.step import Engine
 from training.processes import clean_context
 from training.recipe import NetworkRecipe, Recipe, ScheduleRecipe
 
@@ -155,6 +165,15 @@ def test_a_batch_that_groups_do_not_divide_is_one_group():
     norm, ghost = make_norm()
     for size in (3, 4, 6):
         assert torch.equal(ghost(maps(size)), norm(maps(size)))
+
+
+def test_a_network_without_batchnorm_has_no_statistics_to_reestimate():
+    assert has_norms(make_network())
+    recipe = Recipe(name="test", schedule=ScheduleRecipe(batch_size=8))
+    classes = TrainingClasses(taxon_of_output=(0, 1, 2), num_taxa=3, samples_of_output=(4.0, 4.0, 4.0))
+    engine = Engine(recipe, PlantNetwork("test_vit", 3), CPU, classes, steps_per_epoch=10)
+    assert not engine.norms.reestimate
+    assert "no BatchNorm" in engine.norms.explanation
 
 
 def test_ghost_groups_leave_checkpoints_as_they_are():
