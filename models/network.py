@@ -11,6 +11,8 @@ import torch
 from timm.models import is_model_in_modules
 from torch import Tensor, nn
 
+from models.errors import RecipeError
+
 TIMM_MODEL: Final = "timm_model"
 """Attribute of PlantNetwork that holds the timm network; its state dict has these names below it."""
 _HEAD_STD = 0.01
@@ -35,6 +37,9 @@ class PlantNetwork(nn.Module):
         num_outputs: Width of the classifier.
         dropout: Probability of dropping a feature before the classifier.
         drop_path: Largest probability of skipping a residual block (stochastic depth).
+
+    Raises:
+        RecipeError: The classifier is not one linear layer.
     """
 
     def __init__(self, architecture: str, num_outputs: int, *, dropout: float = 0.0, drop_path: float = 0.0) -> None:
@@ -45,6 +50,13 @@ class PlantNetwork(nn.Module):
         self.timm_model = timm.create_model(
             architecture, num_classes=num_outputs, drop_rate=dropout, drop_path_rate=drop_path, **options
         )
+        if not isinstance(self.head, nn.Linear):
+            raise RecipeError(
+                "the network has no classifier that can be trained and exported here",
+                value=f"{architecture}, which has {_kind(self.head)}",
+                limit="one linear layer",
+                remedy="choose another --architecture",
+            )
         # timm initializes the classifier within 1/sqrt(num_outputs), whatever its number of inputs. With 17 outputs the
         # first loss is then 5, where guessing gives 2.8, and the backbone learns from noise. 0.01 is what timm's rule
         # gives for thousands of outputs.
@@ -111,6 +123,10 @@ class ExportableNetwork(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Returns (logits_BO, features_BF) for normalized pictures of shape (B, 3, height, width)."""
         return self.network.logits_and_features(pixels)
+
+
+def _kind(head: object) -> str:
+    return " and ".join(type(each).__name__ for each in head) if isinstance(head, tuple) else type(head).__name__
 
 
 def _has_patches(architecture: str) -> bool:

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from models.errors import RecipeError
 from models.network import ExportableNetwork, PlantNetwork
 
 BUILD = "efficientnet_b4"
@@ -36,6 +37,14 @@ def test_reference_network_has_the_published_number_of_parameters():
     assert network.num_parameters() == 27_117_857
     assert sum(parameter.numel() for parameter in network.head_parameters()) == 9_569_241
     assert sum(parameter.numel() for parameter in network.backbone_parameters()) == 17_548_616
+
+
+@pytest.mark.parametrize(
+    ("architecture", "found"), [("deit_tiny_distilled_patch16_224", "Linear and Linear"), ("resnetv2_50", "Conv2d")]
+)
+def test_a_classifier_that_is_not_one_linear_layer_is_refused(architecture, found):
+    with torch.device("meta"), pytest.raises(RecipeError, match=f"{architecture}, which has {found}.*--architecture"):
+        PlantNetwork(architecture, 5)
 
 
 def test_logits_and_features_agree_with_a_plain_call(network, pixels):

@@ -353,9 +353,18 @@ def test_data_with_another_number_of_outputs_is_refused(data, tmp_path):
         run_training(data, tmp_path / "run", "--expect-outputs", 5337)
 
 
-def test_a_misspelt_architecture_is_refused_with_the_nearest_name(data, tmp_path):
-    with pytest.raises(RecipeError, match="try efficientnet_b4"):
-        run_training(data, tmp_path / "run", "--architecture", "efficientnetb4")
+@pytest.mark.parametrize(
+    ("given", "nearest"),
+    [
+        ("efficientnetb4", "efficientnet_b4"),
+        ("efficientnet_b4.ra2_in1", "efficientnet_b4.ra2_in1k"),  # no such published weights
+        ("tf_efficientnetv2_b0_in1k", "tf_efficientnetv2_b0.in1k"),
+        ("swin_base_patch4_window7_224_in22k", "swin_base"),  # an old name, without a record of its input
+    ],
+)
+def test_a_misspelt_architecture_is_refused_with_the_nearest_name(given, nearest, data, tmp_path):
+    with pytest.raises(RecipeError, match=f"try {nearest}"):
+        run_training(data, tmp_path / "run", "--architecture", given)
     assert not (tmp_path / "run").exists()
 
 

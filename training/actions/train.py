@@ -110,8 +110,9 @@ def _require_outputs(manifest: Manifest, recipe: Recipe) -> None:
 
 
 def _require_architecture(name: str) -> None:
-    if not timm.is_model(name):
-        close = get_close_matches(name, timm.list_models(), n=1) or ["efficientnet_b4"]
+    known = [*timm.list_models(), *timm.list_pretrained()]  # the latter with the tags of published weights
+    if name not in known:
+        close = get_close_matches(name, known, n=1) or ["efficientnet_b4"]
         raise RecipeError(
             "no such architecture", value=name, limit="the name of a timm model", remedy=f"try {close[0]}"
         )
