@@ -292,8 +292,9 @@ class Trainer:
         began = time.perf_counter()
         with self.monitor.paused():
             validation = self._validate()
-        self._validation_s += time.perf_counter() - began
-        self.reporter.validated(self.position, validation)
+        seconds = time.perf_counter() - began
+        self._validation_s += seconds
+        self.reporter.validated(self.position, validation, seconds)
         self._save(is_best=self.position.not_better == 0)
         self.engine.train_mode()  # a validation leaves some modules in another mode
 

@@ -18,8 +18,9 @@ class Pace:
     """Estimates the time that is left, from the batches of the current epoch.
 
     A batch of a later epoch is taken to last as long, or longer in proportion to the area of its pictures, and the
-    time between the last two epochs, as for the validation, to come again after each. The first batch of an epoch
-    counts for neither rate nor time, since loaders start and kernels are compiled before it is done.
+    time between the last two epochs, as for the validation, to come again after each. Validations within the epoch are
+    taken to come again as often; they are no training time. The first batch of an epoch counts for neither rate nor
+    time, since loaders start and kernels are compiled before it is done.
 
     Args:
         areas: Area of the pictures of each epoch of the run.
@@ -36,7 +37,7 @@ class Pace:
     def begin_epoch(self, epoch: int, num_batches: int, num_done: int) -> None:
         """Starts an epoch, numbered from 0, of which some batches may be done."""
         self.epoch, self.num_batches, self.num_done = epoch, num_batches, num_done
-        self._since, self._measured_s = num_done + 1, 0.0
+        self._since, self._measured_s, self._validated_s = num_done + 1, 0.0, 0.0
 
     def advance(self, now: float) -> None:
         """Counts a batch that is done at this time, in seconds."""
@@ -48,24 +49,35 @@ class Pace:
             self._between_s = now - self._last
         self._last = now
 
+    def validated(self, seconds: float) -> None:
+        """Counts a validation within the epoch."""
+        if self._last is not None:
+            self._last, self._validated_s = self._last + seconds, self._validated_s + seconds
+
     @property
     def batch_s(self) -> float:
-        """Seconds of a batch; 0 before the second one of the epoch is done."""
+        """Seconds of a batch, without validations; 0 before the second one of the epoch is done."""
         return self._measured_s / max(self.num_done - self._since, 1)
+
+    @property
+    def _batch_and_validation_s(self) -> float:
+        """Seconds of a batch, and its share of the validations within the epoch."""
+        return (self._measured_s + self._validated_s) / max(self.num_done - self._since, 1)
 
     @property
     def epoch_left_s(self) -> float:
         """Seconds until the last batch of the epoch is done."""
-        return (self.num_batches - self.num_done) * self.batch_s
+        return (self.num_batches - self.num_done) * self._batch_and_validation_s
 
     @property
     def run_left_s(self) -> float:
         """Seconds until the run ends, or this process stops at its limit."""
         later = sum(area / self._areas[self.epoch] for area in self._areas[self.epoch + 1 :])
         num_validations = len(self._areas) - self.epoch
-        left = [self.epoch_left_s + later * self.num_batches * self.batch_s + num_validations * self._between_s]
+        batch_s = self._batch_and_validation_s
+        left = [self.epoch_left_s + later * self.num_batches * batch_s + num_validations * self._between_s]
         if self._most_batches is not None:
-            left.append((self._most_batches - self._taken) * self.batch_s)
+            left.append((self._most_batches - self._taken) * batch_s)
         if self._most_seconds is not None:
             left.append(self._most_seconds - self._trained_s)
         return max(min(left), 0.0)
@@ -115,6 +127,10 @@ class RunProgress:
     def learned(self, loss: float, waiting: float) -> None:
         """Takes the mean loss since the last reading, and the share of time spent waiting for pictures."""
         self._learned = f"loss {loss:.3f}, {waiting:.0%} waiting"
+
+    def validated(self, seconds: float) -> None:
+        """Counts a validation within the epoch."""
+        self._pace.validated(seconds)
 
     def advance(self) -> None:
         """Counts a batch; moves the bar on, or writes the line if a minute has passed."""

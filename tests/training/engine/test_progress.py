@@ -59,6 +59,31 @@ def test_a_run_resumed_inside_an_epoch_has_only_the_rest_before_it(done_before, 
     assert pace.run_left_s == pytest.approx((45 - done_before) * batch_s)
 
 
+@given(st.integers(1, 5), SECONDS, SECONDS)
+def test_validations_within_an_epoch_come_again_as_often_and_are_no_training(epochs, batch_s, validation_s):
+    pace, now = Pace([1.0] * epochs, most_seconds=1e9), 0.0
+    pace.begin_epoch(0, 21, 0)
+    for batch in range(11):  # the first one is not measured
+        now += batch_s
+        pace.advance(now)
+        if batch in {5, 10}:
+            pace.validated(validation_s)
+            now += validation_s
+    assert pace.batch_s == pytest.approx(batch_s)
+    assert pace.epoch_left_s == pytest.approx(10 * batch_s + 2 * validation_s)
+    assert pace.run_left_s == pytest.approx((10 + 21 * (epochs - 1)) * (batch_s + validation_s / 5))
+
+
+def test_the_limit_of_training_time_does_not_count_validations():
+    pace = Pace([1.0], most_seconds=10)
+    pace.begin_epoch(0, 100, 0)
+    for now in (0, 1, 2):
+        pace.advance(now)
+    pace.validated(500)
+    pace.advance(503)
+    assert pace.run_left_s == pytest.approx(10 - 3)
+
+
 def test_a_slow_first_batch_does_not_count():
     pace = Pace([1.0])
     pace.begin_epoch(0, 10, 0)
