@@ -12,7 +12,7 @@ from training.engine.checkpoint_folder import CheckpointFolder
 from training.engine.device import describe_device
 from training.engine.optim import fast_forward, load_moments, match_memory_format
 from training.engine.plant_output import load_plant_output, plant_output_state
-from training.engine.resume_check import require_resumable
+from training.engine.resume_check import require_resumable, require_whole_batches
 from training.engine.step import Engine
 from training.loading.negatives import Negatives
 from training.machine import current_commit
@@ -120,6 +120,7 @@ class Checkpointer:
             num_ranks=self._ranks.num_ranks,
         )
         engine, position = self._engine, msgspec.convert(checkpoint.position, Position)
+        require_whole_batches(position.pictures, self._global_batch)
         engine.load(checkpoint.network, checkpoint.eval_weights, checkpoint.scaler)
         if engine.with_plant_output is not None and checkpoint.plant_output is not None:
             load_plant_output(engine.with_plant_output, engine.scoring_model, checkpoint.plant_output)

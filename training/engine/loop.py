@@ -13,33 +13,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.errors import CheckpointError
 from models.network import PlantNetwork
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Position
 from training.engine.checkpointing import Checkpointer
-from training.engine.device import cpu_warnings
 from training.engine.distributed import Ranks
-from training.engine.limits import Limits, StopReason
+from training.engine.failures import diverged, memory_ran_out
+from training.engine.limits import Limits, StopReason, is_over
 from training.engine.losses import training_classes
-from training.engine.nonfinite import Diverged, diagnose
-from training.engine.plan import describe_run
+from training.engine.plan import describe_run, notes_of_run
 from training.engine.reporting import EpochSummary, Reporter
 from training.engine.step import Engine
 from training.engine.stop_signal import Stopped, StopSignal
 from training.engine.validation import Validation, validate
 from training.loading.data import training_loader
 from training.loading.negatives import list_negatives, num_plants
-from training.monitor.memory import (
-    OutOfMemory,
-    is_out_of_memory,
-    largest_fitting_batch,
-    limit_memory,
-    out_of_memory,
-    peak_memory_gb,
-)
+from training.monitor.memory import is_out_of_memory, limit_memory, peak_memory_gb
 from training.monitor.monitor import Monitor
-from training.picture_sizes import side_at_epoch, sides_of_epochs
+from training.picture_sizes import side_at_epoch
 from training.recipe import Recipe
 
 
@@ -90,14 +81,8 @@ class Trainer:
         self.position = Position()
         self._last_batch: Tensor | None = None
         self._validation_s = 0.0  # spent in validations within epochs
-        for warning in cpu_warnings(recipe.hardware, device):
-            self.reporter.note(f"warning: {warning}")
-        self.reporter.note(self.engine.norms.explanation)
-        if negatives.paths:
-            added = negatives.of_batch(recipe.negatives.negatives_share, recipe.schedule.batch_size)
-            self.reporter.note(f"{negatives.description}: {added} are added to each batch of plants")
-        if recipe.hardware.cudnn_benchmark and len(set(sides_of_epochs(recipe))) > 1 and device.type == "cuda":
-            self.reporter.note("cuDNN times its kernels for each picture size: the first steps at a new size are slow")
+        for note in notes_of_run(self.engine, negatives):
+            self.reporter.note(note)
 
     def resume(self) -> None:
         """Continues from the newest readable checkpoint of the run.
@@ -147,9 +132,7 @@ class Trainer:
 
     @property
     def _is_over(self) -> bool:
-        """Whether all epochs are trained, or the validations stopped getting better."""
-        patience = self.recipe.run.patience
-        return self.position.epoch >= self.recipe.schedule.epochs or 0 < patience <= self.position.not_better
+        return is_over(self.recipe, self.position)
 
     def close(self) -> None:
         """Ends the monitor's thread and closes the log."""
@@ -203,20 +186,9 @@ class Trainer:
         return StopReason(round(reason)), saves > 0
 
     def _begin_epoch(self) -> int:
-        """Sets the loader and the engine to the run's position; returns how many batches of the epoch are done.
-
-        Raises:
-            CheckpointError: The position is inside a batch, since the checkpoint was made with another batch size.
-        """
+        """Sets the loader and the engine to the run's position; returns how many batches of the epoch are done."""
         epoch, pictures = self.position.epoch, self.recipe.pictures
-        num_done, rest = divmod(self.position.pictures, int(self._batches.global_batch))
-        if rest:
-            raise CheckpointError(
-                "the checkpoint's position is inside a batch",
-                value=f"{self.position.pictures} pictures into the epoch",
-                limit=f"a multiple of {self._batches.global_batch}",
-                remedy="resume with the batch size and the number of ranks that it was trained with",
-            )
+        num_done = self.position.pictures // self._batches.global_batch
         self._batches.epoch, self._batches.first_picture = epoch, self.position.pictures
         self._batches.side_px = side_at_epoch(pictures, epoch)
         self.engine.head_only = epoch < self.recipe.schedule.head_only_epochs
@@ -256,20 +228,7 @@ class Trainer:
         else:
             return index + 1 == window
         # Outside of the except block, where the error would keep the tensors of the failed step alive.
-        raise self._out_of_memory(pixels, labels)
-
-    def _out_of_memory(self, pixels: Tensor, labels: Tensor) -> OutOfMemory:
-        def dry_run(size: int) -> None:
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
-            kept = [*range(size), *range(batch_size, len(labels))]  # all pictures without a plant
-            self.engine.dry_run(pixels[kept], labels[kept])
-
-        batch_size = num_plants(labels)
-        # The other ranks take no dry run, and synchronized norms would wait for them.
-        fits = None if self.ranks.is_distributed else largest_fitting_batch(dry_run, batch_size)
-        accumulate, resumes = self.recipe.schedule.accumulate, self.checkpoints.exist
-        return out_of_memory(batch_size, pixels.shape[-1], accumulate, fits, resumes=resumes)
+        raise memory_ran_out(self.engine, pixels, labels, resumes=self.checkpoints.exist)
 
     def _read_validate_and_save(self, *, saves: bool) -> None:
         """Does what is due after a step within an epoch."""
@@ -357,7 +316,8 @@ class Trainer:
             self.reporter.bottleneck(step, timing, self.monitor.bottleneck(timing))
         self.reporter.show_losses(losses, timing.waiting)
         if readings.bad_in_a_row > self.recipe.run.max_bad_steps:
-            raise self._diverged(f"the gradients of {readings.bad_in_a_row} steps in a row were not finite")
+            problem = f"the gradients of {readings.bad_in_a_row} steps in a row were not finite"
+            raise diverged(self.engine, self.reporter, self.position, problem, self._last_batch)
 
     def _save(self, *, is_best: bool = False) -> None:
         """Writes a checkpoint.
@@ -366,16 +326,6 @@ class Trainer:
             Diverged: A weight is not finite; the last checkpoint is unchanged.
         """
         if not self.checkpoints.save(self.position, is_best=is_best):
-            raise self._diverged("the weights are not finite")
+            problem = "the weights are not finite"
+            raise diverged(self.engine, self.reporter, self.position, problem, self._last_batch)
         self.reporter.checkpoint(self.position, is_best=is_best)
-
-    def _diverged(self, problem: str) -> Diverged:
-        engine, diagnosis = self.engine, "no step was taken yet"
-        if self._last_batch is not None:
-            pixels, fp16 = engine.normalized(self._last_batch), engine.amp_dtype == torch.float16
-            diagnosis = diagnose(engine.network, pixels, engine.scaler.get_scale(), fp16)
-        self.reporter.diverged(self.position.step, problem, diagnosis)
-        return Diverged(
-            f"{problem} at step {self.position.step} (epoch {self.position.epoch + 1}); {diagnosis}; lower the "
-            "learning rates, warm up longer, set --clip-norm or train with --amp bf16, then --resume."
-        )

@@ -1,10 +1,13 @@
-"""Says where and how a run trains before it starts, in three lines."""
+"""Says where and how a run trains before it starts: three lines, and notes on what the recipe does not say."""
+
+from collections.abc import Iterator
 
 import torch
 
 from training.dataset.manifest import Manifest
-from training.engine.device import describe_device
+from training.engine.device import cpu_warnings, describe_device
 from training.engine.step import Engine
+from training.loading.negatives import Negatives
 from training.picture_sizes import sides_of_epochs
 from training.recipe import Recipe
 
@@ -29,6 +32,24 @@ def describe_run(engine: Engine, manifest: Manifest, *, steps_per_epoch: int, gl
         f"steps: {schedule.epochs:,} epochs of {steps_per_epoch:,} steps, {all_steps:,} in all; "
         f"a step takes {pictures:,} pictures of {_sides(engine.recipe)} px",
     ]
+
+
+def notes_of_run(engine: Engine, negatives: Negatives) -> Iterator[str]:
+    """Yields what a user may not expect of a run: its device, BatchNorm, pictures without a plant, slow first steps.
+
+    Args:
+        engine: Trains the network.
+        negatives: The pictures without a plant.
+    """
+    recipe, device = engine.recipe, engine.device
+    for warning in cpu_warnings(recipe.hardware, device):
+        yield f"warning: {warning}"
+    yield engine.norms.explanation
+    if negatives.paths:
+        added = negatives.of_batch(recipe.negatives.negatives_share, recipe.schedule.batch_size)
+        yield f"{negatives.description}: {added} are added to each batch of plants"
+    if recipe.hardware.cudnn_benchmark and len(set(sides_of_epochs(recipe))) > 1 and device.type == "cuda":
+        yield "cuDNN times its kernels for each picture size: the first steps at a new size are slow"
 
 
 def _device(engine: Engine) -> str:

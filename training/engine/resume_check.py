@@ -40,6 +40,25 @@ def require_resumable(
     _require_same_batches(checkpoint, recipe, num_ranks)
 
 
+def require_whole_batches(pictures: int, global_batch: int) -> None:
+    """Raises if the position of a checkpoint is inside a batch, since it was made with another batch size.
+
+    Args:
+        pictures: Pictures of the epoch that the checkpoint was trained on.
+        global_batch: Pictures of a batch of the resumed run, on all ranks together.
+
+    Raises:
+        CheckpointError: A step would see only a part of its pictures.
+    """
+    if pictures % global_batch:
+        raise CheckpointError(
+            "the checkpoint's position is inside a batch",
+            value=f"{pictures} pictures into the epoch",
+            limit=f"a multiple of {global_batch}",
+            remedy="resume with the batch size and the number of ranks that it was trained with",
+        )
+
+
 def _require_same_batches(checkpoint: Checkpoint, recipe: Recipe, num_ranks: int) -> None:
     global_batch, schedule = checkpoint.global_batch, recipe.schedule
     effective = global_batch * checkpoint.recipe["schedule"]["accumulate"]
