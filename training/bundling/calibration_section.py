@@ -9,6 +9,7 @@ from models.calibration import Calibration
 from models.reliability import NUM_BINS, ReliabilityBin
 from models.taxonomy import Taxonomy
 from models.verdict import RANKS, Promise, Rank
+from training.bundling.calibration import MOST_PICTURES
 from training.bundling.tables import FittedTables
 from training.bundling.thresholds import MIN_NAMED, FittedThreshold, FittedThresholds
 
@@ -52,6 +53,8 @@ def describe_fit(calibration: Calibration) -> str:
     assert fitted_on is not None
     few = fitted_on.num_pictures < ENOUGH_PICTURES
     warning = " These are few: trust the interval of `ece` more than the figure." if few else ""
+    if fitted_on.num_pictures > MOST_PICTURES:
+        warning = f" The temperature comes from whole plants among them, {MOST_PICTURES:,} pictures at most."
     return (
         f"Temperature, thresholds and tables were fitted on {fitted_on.num_pictures:,} pictures of "
         f"{fitted_on.num_plants:,} plants ({fitted_on.data}; {fitted_on.date}), all plants alike.{warning}"

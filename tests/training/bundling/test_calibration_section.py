@@ -35,6 +35,12 @@ def test_few_pictures_are_said_to_be_few(num_pictures, few):
     assert ("These are few" in text) == few
 
 
+@pytest.mark.parametrize("num_pictures", [20_000, 20_001])
+def test_a_temperature_that_took_a_part_of_the_pictures_says_so(num_pictures):
+    text = describe_fit(Calibration(fitted_on=fitted_on(num_pictures)))
+    assert ("The temperature comes from whole plants among them, 20,000" in text) == (num_pictures > 20_000)
+
+
 def test_taxa_without_calibration_plants_are_counted_and_named():
     assert "on 400 plants. 1 of 2 taxa have none of these plants, and macro coverage says nothing" in section(
         {"all": [SURE]}
