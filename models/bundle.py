@@ -5,6 +5,7 @@ refuses a folder whose parts contradict one another; the error names the parts.
 """
 
 import hashlib
+import os
 import re
 import shutil
 import tempfile
@@ -175,7 +176,7 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: dict[str, Path]) -> Bundle:
-    """Writes and verifies a bundle atomically: if anything fails, no folder is left behind.
+    """Writes and verifies a bundle atomically: if anything fails, even the power, no folder or a whole one is left.
 
     Args:
         folder: The folder to create; must not exist, since bundles are immutable.
@@ -208,7 +209,10 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
         sealed = msgspec.structs.replace(record, files=hashes, format_version=FORMAT_VERSION)
         (draft / BUNDLE_FILE).write_bytes(_pretty_json(sealed))
         load_bundle(draft)
+        for path in (*draft.iterdir(), draft):
+            _write_to_disk(path)
         draft.rename(folder)
+        _write_to_disk(folder.parent)
     return load_bundle(folder)
 
 
@@ -243,6 +247,15 @@ def _load_bundle(folder: Path) -> Bundle:
     unknown = sorted(set(record.parts) - KNOWN_PARTS)
     warnings += tuple(f"This version does not know the bundle part {part!r} and ignores it." for part in unknown)
     return Bundle(folder, record, taxonomy, (*warnings, *_lacking_tables(folder, record)))
+
+
+def _write_to_disk(path: Path) -> None:
+    """Writes a file, or the names in a folder, from the system's memory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _require_plain_name(name: str) -> None:

@@ -1,5 +1,7 @@
 """A bundle is written atomically, and only inside its folder."""
 
+import os
+
 import msgspec
 import pytest
 
@@ -118,6 +120,20 @@ def test_missing_source_file_leaves_nothing(tmp_path):
     with pytest.raises((InputError, FileNotFoundError), match=r"model\.fp32\.onnx"):
         seal_tiny(place / "tiny", tmp_path / "nowhere" / NETWORK)
     assert nothing_is_left_in(place)
+
+
+def test_all_files_are_on_the_disk_before_the_folder_has_its_name(tmp_path, network_file, monkeypatch):
+    synced, write_to_disk = [], os.fsync
+
+    def fsync(descriptor):
+        synced.append((os.fstat(descriptor).st_ino, (tmp_path / "tiny").exists()))
+        write_to_disk(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder = seal_tiny(tmp_path / "tiny", network_file).folder
+    inside = {path.stat().st_ino for path in (*folder.iterdir(), folder)}
+    assert {inode for inode, is_named in synced if not is_named} == inside
+    assert [inode for inode, is_named in synced if is_named] == [tmp_path.stat().st_ino]
 
 
 def test_record_is_indented_json(sealed):
