@@ -78,7 +78,7 @@ class RunLog:
         name = type(listener).__name__
         self.write(
             "note",
-            text=f"{name} stopped, since it cannot write ({error}); the run continues, and this log has all events.",
+            note=f"{name} stopped, since it cannot write ({error}); the run continues, and this log has all events.",
         )
 
 

@@ -61,7 +61,7 @@ class Monitor:
             head_only: Whether only the classifier learns, which makes steps faster.
         """
         self._head_only = head_only
-        self._epoch_began = self._reported = time.perf_counter()
+        self._epoch_began = self._began = self._reported = time.perf_counter()
         self._pictures, self._has_batch, self._warmup = 0, False, None
         self._batch = None
 

@@ -86,7 +86,7 @@ def test_a_listener_that_cannot_write_is_dropped_and_the_run_continues(tmp_path)
     log.close()
     assert names(tmp_path).count("note") == 1
     assert [fields["step"] for event, fields in sound.events if event == "losses"] == [1, 2]
-    (note,) = (event["text"] for event in read_log(tmp_path) if event["event"] == "note")
+    (note,) = (event["note"] for event in read_log(tmp_path) if event["event"] == "note")
     assert "No space left on device" in note
 
 
