@@ -189,6 +189,16 @@ def test_a_run_whose_last_validation_was_killed_ends_with_it(data, tmp_path, val
     assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == 4
 
 
+def test_an_epoch_without_a_batch_of_this_process_took_no_time(data, tmp_path, validate_as):
+    validate_as(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run_training(data, tmp_path / "run", "--epochs", 1)
+    validate_as(50)
+    run_training(data, tmp_path / "run", "--epochs", 1, "--resume")
+    (epoch,) = events(tmp_path / "run", "epoch")
+    assert (epoch["pictures_per_s"], epoch["use"]["pictures"], epoch["use"]["start_s"]) == (0, 0, 0)
+
+
 def test_validations_do_not_count_as_training_time(data, tmp_path, monkeypatch):
     def validate(*_):
         time.sleep(0.4)
