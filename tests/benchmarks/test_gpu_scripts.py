@@ -24,14 +24,17 @@ NUMBERED = [script.name for script in SCRIPTS if script.name[0].isdigit()]
 # Records its arguments and writes the files of the program; then it fails (FAILS) or sleeps (LASTS). In bash, which
 # starts fast.
 STAND_IN = """#!/usr/bin/env bash
-if [[ $1 == -c ]]; then exit 0; fi
+if [[ $1 == -c ]]; then
+    if [[ ${{HIDE_GPU:-}} && $2 == *cuda* ]]; then exit 1; fi
+    exit 0
+fi
 printf '%s\\t' "$@" >> "{notes}"
 echo >> "{notes}"
 program=${{1##*/}}
 while [[ $# -gt 1 ]]; do
     case $1 in
-        --out | --run)
-            if [[ $2 == *.json || $2 == *.safetensors ]]; then
+        --out | --run | --junit-xml)
+            if [[ $2 == *.json || $2 == *.safetensors || $2 == *.xml ]]; then
                 mkdir -p "${{2%/*}}"
                 echo '[]' > "$2"
             else
@@ -76,7 +79,13 @@ def copied(folder):
 
 def understood(program, *arguments):
     """Parses a command line as the program itself does."""
+    assert program == "-m" or (ROOT / program).is_file() or Path(program).is_file()
     match Path(program).name:
+        case "-m":
+            files = [name for name in arguments if name.endswith(".py")]
+            assert arguments[0] == "pytest"
+            assert "tests/training/engine/test_trainer_on_gpu.py" in files
+            return files
         case "prepare.py":
             return tyro.cli(prepare.Command, args=arguments)
         case "train_speed.py":
@@ -111,7 +120,6 @@ def test_every_command_is_parsed_and_run_once(script, tiny, tmp_path):
     assert code == 0
     assert asked
     for program, *arguments in asked:
-        assert (ROOT / program).is_file() or Path(program).is_file()
         understood(program, *arguments)
     again, asked, _ = run(script, tmp_path, TINY=tiny)
     assert (again, asked) == (0, [])
@@ -194,6 +202,17 @@ def test_a_time_limit_that_is_too_short_is_an_error_at_once(tmp_path):
 @pytest.mark.parametrize("code", [1, 137])
 def test_a_failure_ends_a_script_with_its_own_code(code, tmp_path):
     assert run("2_scratch.sh", tmp_path, FAILS="train.py", CODE=str(code))[0] == code
+
+
+def test_failed_tests_end_the_script_and_their_results_are_copied(tmp_path):
+    assert run("0_tests.sh", tmp_path, FAILS="-m", CODE="1")[0] == 1
+    assert copied(tmp_path) == {"gpu.xml", "gpu.txt"}
+
+
+def test_the_tests_are_not_skipped_silently_without_a_gpu(tmp_path):
+    code, asked, said = run("0_tests.sh", tmp_path, HIDE_GPU="1")
+    assert (code, asked) == (1, [])
+    assert "sees no GPU" in said
 
 
 def test_a_script_without_time_pauses_before_its_first_command(tmp_path):
