@@ -4,6 +4,7 @@ import html
 import os
 from collections.abc import Iterable
 from heapq import nsmallest
+from itertools import count
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -19,7 +20,7 @@ _STYLE: Final = """
 ol { display: grid; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); gap: 1rem; padding: 0 }
 li { list-style: none }
 img { width: 100%; height: 11rem; object-fit: cover; background: #eee }
-p { margin: .2rem 0; overflow-wrap: anywhere } .name { font-weight: 600; font-style: italic }
+p { margin: .2rem 0; overflow-wrap: anywhere }
 @media (prefers-color-scheme: dark) { img { background: #333 } }
 """
 
@@ -32,9 +33,12 @@ def contact_sheet(rows: Iterable[Row], photographs: str, target: Path) -> str:
         photographs: Folder or address where their paths start.
         target: Where the page will be, so that links to files are relative to it.
     """
-    shown = nsmallest(MAX_SHOWN, enumerate(rows), key=lambda pair: (_certainty(pair[1]), pair[0]))
-    figures = "\n".join(_figure(row, _link(row["path"], photographs, target)) for _, row in shown)
-    return page("Plants, the least certain first", _STYLE, f"<p>{len(shown):,} rows.</p>\n<ol>\n{figures}\n</ol>")
+    numbers = count()
+    shown = nsmallest(MAX_SHOWN, zip(rows, numbers, strict=False), key=lambda pair: (_certainty(pair[0]), pair[1]))
+    total = next(numbers)
+    figures = "\n".join(_figure(row, _link(row["path"], photographs, target)) for row, _ in shown)
+    counted = f"{total:,} rows." if total == len(shown) else f"{len(shown):,} of {total:,} rows."
+    return page("Plants, the least certain first", _STYLE, f"<p>{counted}</p>\n<ol>\n{figures}\n</ol>")
 
 
 def _certainty(row: Row) -> float:
@@ -43,13 +47,23 @@ def _certainty(row: Row) -> float:
 
 
 def _figure(row: Row, link: str) -> str:
-    name = row["verdict_name"] or _WITHOUT_NAME[row["verdict_rank"]]
-    best = row["error"] if row["status"] == "failed" else f"{row['name_1']} {row['score_1']:.2f}"
-    return (
-        f'<li><a href="{link}"><img loading="lazy" src="{link}" alt="{html.escape(row["path"])}"></a>'
-        f'<p class="name">{html.escape(name)}</p><p>{html.escape(best or "")}</p>'
-        f'<p class="more">{html.escape(row["path"])}</p></li>'
-    )
+    path = html.escape(row["path"])
+    image = f'<a href="{link}"><img loading="lazy" src="{link}" alt="{path}"></a>'
+    return f'<li>{image}{_verdict(row)}<p class="more">{path}</p></li>'
+
+
+def _verdict(row: Row) -> str:
+    """Says the verdict with its score, and below it the most likely taxon if that is another name, or the error."""
+    name = row["verdict_name"]
+    if name is None:
+        head = f"<p><b>{_WITHOUT_NAME[row['verdict_rank']]}</b></p>"
+    else:
+        head = f"<p><b><i>{html.escape(name)}</i></b> {row['verdict_score']:.2f}</p>"
+    if row["status"] == "failed":
+        return f"{head}<p>{html.escape(row['error'] or '')}</p>"
+    if row["name_1"] == name:
+        return head
+    return f"{head}<p>most likely <i>{html.escape(row['name_1'])}</i> {row['score_1']:.2f}</p>"
 
 
 def _link(path: str, photographs: str, target: Path) -> str:

@@ -11,14 +11,13 @@ from serving.folder.truth import RankFigures, TruthReport
 
 TRUTH_PAGE: Final = "truth.html"
 _MOST_LISTED: Final = 50
-_SIDE, _LEFT, _TOP = 300, 44, 12  # of the diagram and its place, px
+_SIDE, _LEFT, _TOP = 300, 62, 12  # of the diagram and its place, px
 _COUNTS_TOP, _COUNTS_HEIGHT = _TOP + _SIDE + 14, 60
 _STYLE: Final = """
 body { max-width: 50rem }
 table { border-collapse: collapse; margin: .6rem 0 }
 th, td { text-align: left; padding: .2rem .9rem .2rem 0; border-bottom: 1px solid #8884; vertical-align: top }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
-i { overflow-wrap: anywhere }
 svg { max-width: 100%; height: auto; font-size: 12px } svg text { fill: currentColor }
 svg .axis { stroke: currentColor; fill: none } svg .even { stroke: currentColor; stroke-dasharray: 4 4; opacity: .6 }
 svg .point { fill: #0072b2 } svg .interval { stroke: #0072b2; stroke-width: 1.5 } svg .count { fill: #8888 }
@@ -107,7 +106,7 @@ def diagram(bins: Sequence[ReliabilityBin]) -> str:
             for at in (0, 0.5, 1)
         ),
         f'<text x="{_x(0.5)}" y="{height - 4}" text-anchor="middle">score of the most likely taxon</text>',
-        f'<text x="12" y="{_y(0.5)}" text-anchor="middle" transform="rotate(-90 12 {_y(0.5)})">right</text>',
+        f'<text x="14" y="{_y(0.5)}" text-anchor="middle" transform="rotate(-90 14 {_y(0.5)})">right</text>',
         f'<text x="{_LEFT - 6}" y="{_COUNTS_TOP + _COUNTS_HEIGHT}" text-anchor="end">rows</text>',
     ]
     label = "Reliability diagram: share of right names by score"
