@@ -3,7 +3,6 @@
 python -m serving.identify_folder PHOTOS --out DIR
 """
 
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Final, NoReturn
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import structlog
 import tyro
 
 from models.errors import BotanifyError
@@ -30,12 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         from serving.folder.command import IdentifyFolder
         from serving.folder.run import run
+        from serving.logs import say_warnings
     except ModuleNotFoundError as error:
         _end(f"the package {error.name} is not installed: run `make serve` once, or install botanify[serve,folders]")
     try:
         with quiet_when_output_closes():
             command = tyro.cli(IdentifyFolder, args=arguments, prog="python -m serving.identify_folder")
-            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+            say_warnings()
             outcome = run(command)
     except (BotanifyError, OSError) as error:
         _end(str(error))

@@ -1,4 +1,7 @@
-"""The log: one JSON object per line, or colored text on a terminal. It never contains pictures, file names or EXIF."""
+"""The log: one JSON object per line, or colored text on a terminal. It never contains pictures, file names or EXIF.
+
+A program that ends has no log: it says in words what a person should know.
+"""
 
 import logging
 import sys
@@ -26,6 +29,20 @@ def configure_logging() -> None:
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     logging.captureWarnings(capture=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the service logs its own start and stop
+
+
+def say_warnings() -> None:
+    """Sends warnings and errors to standard error, a line in words each."""
+    structlog.configure(
+        processors=[_in_words],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _in_words(_logger: object, _level: str, event: structlog.typing.EventDict) -> str:
+    name = str(event.pop("event")).replace("_", " ")
+    return f"{name}: {', '.join(map(str, event.values()))}"
 
 
 def _renderers(terminal: bool) -> list[structlog.typing.Processor]:

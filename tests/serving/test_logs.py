@@ -1,0 +1,22 @@
+"""What programs say, other than the service."""
+
+import pytest
+import structlog
+
+from serving.logs import say_warnings
+
+
+@pytest.fixture(autouse=True)
+def _former_configuration():
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
+def test_warnings_are_lines_in_words(capsys):
+    say_warnings()
+    log = structlog.get_logger("program")
+    log.info("taxa_list", num_taxa=3)
+    log.warning("bundle_warning", warning="The bundle has format 1.")
+    log.error("run_failed", num_pictures=2, error="no memory")
+    assert capsys.readouterr().err == "bundle warning: The bundle has format 1.\nrun failed: 2, no memory\n"
