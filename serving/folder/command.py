@@ -77,6 +77,8 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Whose names the folders of --copy-to have."""
     links: bool = False
     """Make links in the folder of --copy-to in place of copies."""
+    devices: Count | Literal["all"] = 1
+    """GPUs that share the parts, a process each; on a CPU, processes that share the cores."""
     num_runs: Count | None = None
     """Network runs at the same time; by default one per core, or two batches on a GPU."""
     max_picture_bytes: Count = 100_000_000

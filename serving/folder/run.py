@@ -17,6 +17,7 @@ import msgspec
 from models.bundle import load_bundle
 from serving.cores import available_cores
 from serving.folder.command import IdentifyFolder
+from serving.folder.devices import write_on_devices
 from serving.folder.output import Output, open_output
 from serving.folder.parts import PartFiles, columns_of, remove_parts
 from serving.folder.photographs import Photograph, Store, open_store, read_list, with_content_hash
@@ -171,6 +172,12 @@ class _FolderRun:
 
     async def _write_parts(self, todo: Sequence[Part], files: PartFiles, progress: Progress) -> None:
         command, bundle = self._command, self._record.bundle
+        if command.devices != 1:
+            async for rows in write_on_devices(command, bundle, files, todo):
+                for row in rows:
+                    progress.add(row)
+                self._check_failures(progress)
+            return
         async with open_worker(command, bundle, files, available_cores(), self._given_decoder) as worker:
             progress.begin()
             async for _ in worker.write(todo, progress.add):
