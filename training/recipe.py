@@ -120,11 +120,12 @@ class PictureRecipe(Section, frozen=True, kw_only=True):
     """Picture sizes."""
 
     picture_px: Pixels = 380
-    """Side of the training pictures, px. With progressive that of the last step; the flag scales all steps."""
+    """Side of the training pictures, px. With progressive that of the last step. The flag scales all steps, and
+    serve_px."""
     progressive: tuple[tuple[WholeNumber, Pixels], ...] = ()
     """Progressive resizing, pairs (epoch, px): train at that size from that epoch on. The last one is picture_px."""
     serve_px: Pixels = 380
-    """Side of the pictures in validation and in the service, px."""
+    """Side of the pictures in validation and in the service, px; scaled with picture_px unless it is a flag too."""
     crop_fraction: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.95
     """Side of the center crop in validation and in the service, as a share of the picture's short side."""
     interpolation: Interpolation | None = None

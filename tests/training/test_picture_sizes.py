@@ -39,6 +39,21 @@ def test_the_flag_of_the_steps_sets_the_size():
     assert sizes_of("--progressive", "0", "64", recipe="b4_5337") == (64, [64])
 
 
+def served(*flags):
+    """The sizes of training and of the service."""
+    pictures = parse(["own_folder", *flags]).recipe.pictures
+    return pictures.picture_px, pictures.serve_px
+
+
+def test_the_size_of_the_service_follows_that_of_the_training_unless_it_is_given():
+    assert served() == (320, 380)
+    assert served("--picture-px", "160") == (160, 190)
+    assert served("--progressive", "0", "64", "3", "128") == (128, 152)
+    assert served("--picture-px", "160", "--serve-px", "380") == (160, 380)
+    assert served("--serve-px", "400") == (320, 400)
+    assert served("--picture-px", "2000") == (2000, 2048)
+
+
 def test_without_steps_the_size_is_that_of_its_flag():
     assert sizes_of("--progressive") == (320, [])
     assert sizes_of("--progressive", "--picture-px", "48") == (48, [])
@@ -85,4 +100,4 @@ def test_whatever_flag_is_given_the_last_step_is_the_size(sides, picture_px, fla
     assert [epoch for epoch, _ in found.progressive] == [epoch for epoch, _ in steps]
     assert all(side_px >= 32 for _, side_px in found.progressive)
     if "picture_px" not in flags:
-        assert found.progressive == steps
+        assert (found.progressive, found.serve_px) == (steps, pictures.serve_px)

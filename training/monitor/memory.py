@@ -96,8 +96,7 @@ def out_of_memory(
     problem = f"the device has too little memory for a step of {batch_size} pictures of {side_px} px"
     also = " --resume" if resumes else ""
     if fits == 0:
-        smaller = f"smaller --picture-px and --serve-px{also}"
-        return OutOfMemory(f"{problem}, and even for one picture; use {smaller}, or a larger GPU.")
+        return OutOfMemory(f"{problem}, and even for one picture; use a smaller --picture-px{also}, or a larger GPU.")
     most = max(batch_size // 2, 1) if fits is None else fits
     size = next(size for size in range(most, 0, -1) if batch_size % size == 0)
     advice = "half of it may fit" if fits is None else f"{fits} fit (tested)"

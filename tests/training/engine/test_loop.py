@@ -351,7 +351,7 @@ def test_the_advice_for_too_little_memory_works(batch_size, most_px, times, ten_
         trainer.close()
         flags += [word for flag in re.findall(r"--[a-z-]+(?: \d+)?", str(caught.value)) for word in flag.split()]
     if "--picture-px" in flags:  # the message names no size
-        flags = ["--picture-px", 48, "--serve-px", 48, "--batch-size", 1, "--resume", *always]
+        flags = ["--picture-px", 48, "--batch-size", 1, "--resume", *always]
     asked = command(ten_pictures, tmp_path / "run", *flags, recipe=grows)
     trainer = trainer_on_a_small_device(asked.recipe, ten_pictures, most_px)
     assert asked.resume
