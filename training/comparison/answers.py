@@ -1,9 +1,9 @@
-"""Runs a bundle on pictures, one at a time as in the service, and keeps of each answer what the comparison counts.
+"""Runs a bundle on pictures, one on each core as in a busy service, and keeps of each answer what is counted.
 
 Letters in names: N pictures, T taxa.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from models.ranking import output_probabilities, taxon_probabilities
 from models.session import NetworkOutput
 from models.verdict import Verdict
 from training.bundling.precisions.ranges import Pixels
+from training.bundling.side_by_side import run_side_by_side
 from training.evaluation.answer_metrics import COVERAGES, is_right
 
 
@@ -53,21 +54,28 @@ def answer_plants(
     Args:
         bundle: The bundle.
         precision: Which of its networks.
-        pixels: Network input of each picture, shape (1, 3, height, width).
+        pixels: Network inputs of some pictures at a time, shape (batch, 3, height, width).
         taxon_ids: Right taxon of each picture; the bundle knows all of them.
     """
-    model, session = bundle.answer_model(precision), bundle.open_session(precision)
+    model = bundle.answer_model(precision)
     position = {taxon.taxon_id: index for index, taxon in enumerate(bundle.taxonomy.taxa)}
     return [
-        _answer(session.run(picture), model, position[taxon_id])
-        for picture, taxon_id in zip(pixels, taxon_ids, strict=True)
+        _answer(output, model, position[taxon_id])
+        for output, taxon_id in zip(_outputs(bundle, precision, pixels), taxon_ids, strict=True)
     ]
 
 
 def answer_things(bundle: Bundle, precision: Precision, pixels: Iterable[Pixels]) -> list[Verdict]:
-    """Answers pictures that show no plant, of shape (1, 3, height, width) each."""
-    model, session = bundle.answer_model(precision), bundle.open_session(precision)
-    return [_verdict(session.run(picture), model) for picture in pixels]
+    """Answers pictures that show no plant, some at a time, shape (batch, 3, height, width)."""
+    model = bundle.answer_model(precision)
+    return [_verdict(output, model) for output in _outputs(bundle, precision, pixels)]
+
+
+def _outputs(bundle: Bundle, precision: Precision, pixels: Iterable[Pixels]) -> Iterator[NetworkOutput]:
+    """Yields the outputs of each picture, which runs alone."""
+    for found in run_side_by_side(bundle.open_session(precision, num_threads=1), pixels):
+        for logits, features in zip(*found, strict=True):
+            yield NetworkOutput(logits[None], features[None])
 
 
 def _answer(output: NetworkOutput, model: AnswerModel, right: int) -> Answer:

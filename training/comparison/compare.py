@@ -11,6 +11,7 @@ from models.bundle import Bundle, Precision
 from models.errors import DataError, PictureError
 from models.preprocess import picture_to_input
 from models.taxonomy import Taxon
+from training.bundling.precisions.pictures import in_batches
 from training.bundling.precisions.ranges import Pixels
 from training.bundling.precisions.speed import speedup
 from training.comparison import figures
@@ -134,7 +135,7 @@ def _rejections(
         return None
     old, new = (
         figures.rejection(
-            answer_things(bundle, comparing.precision, (_pixels(path, bundle) for path in comparing.things)),
+            answer_things(bundle, comparing.precision, in_batches(_pixels(path, bundle) for path in comparing.things)),
             of_plants,
             has_table=bundle.calibration(comparing.precision).plant_head is not None,
         )
@@ -145,7 +146,7 @@ def _rejections(
 
 def _pixels(path: Path, bundle: Bundle) -> Pixels:
     try:
-        return picture_to_input(path.read_bytes(), bundle.record.input)[0][None]
+        return picture_to_input(path.read_bytes(), bundle.record.input)[0]
     except PictureError as error:
         raise DataError("a picture without a plant cannot be decoded", value=path, remedy="remove it") from error
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from models.errors import DataError
 from models.preprocess import InputSpec
 from models.taxonomy import Taxonomy
-from training.bundling.precisions.pictures import Pictures
+from training.bundling.precisions.pictures import BATCH_SIZE, Pictures
 from training.bundling.precisions.ranges import Pixels
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
@@ -43,8 +43,8 @@ class FrozenSet(msgspec.Struct, frozen=True):
         return np.unique(np.array(self.taxon_ids), return_inverse=True)[1].astype(np.int64)
 
     def pixels(self, spec: InputSpec) -> Iterator[Pixels]:
-        """Yields the input of a network for one picture at a time, shape (1, 3, height, width)."""
-        yield from Pictures(self.manifest, self.rows_N, spec, self.name, self.workers).pixels()
+        """Yields the input of a network for some pictures at a time, shape (batch, 3, height, width)."""
+        yield from Pictures(self.manifest, self.rows_N, spec, self.name, self.workers).pixels(BATCH_SIZE)
 
 
 def frozen_set(manifest: Manifest, split: Split, old: Taxonomy, new: Taxonomy, *, workers: int = 0) -> FrozenSet:

@@ -1,3 +1,5 @@
+import threading
+
 import msgspec
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ from models.bundle import load_bundle
 from models.calibration import Calibration, Cutoffs
 from models.candidates import conformal_table
 from models.errors import BundleError, DataError
+from models.session import OnnxSession
 from tests.training.comparison.color_bundles import good_weights, seal_color_bundle
 from training.comparison import compare as compare_module
 from training.comparison.answers import answer_plants
@@ -123,6 +126,20 @@ def test_candidate_sets_nest_and_hold_the_right_taxon_of_a_good_network(good, ma
     assert all(answer.set_sizes == tuple(sorted(answer.set_sizes)) for answer in answers)
     assert all(answer.set_hits == tuple(sorted(answer.set_hits)) for answer in answers)
     assert any(answer.set_hits[-1] for answer in answers)
+
+
+def test_every_picture_runs_alone_on_one_thread_of_several(good, manifest, monkeypatch):
+    pictures = compare_module.frozen_set(manifest, "test", good.taxonomy, good.taxonomy)
+    run, seen = OnnxSession.run, []
+
+    def record(session, pixels):
+        seen.append((len(pixels), threading.current_thread().name))
+        return run(session, pixels)
+
+    monkeypatch.setattr(OnnxSession, "run", record)
+    answer_plants(good, "fp32", pictures.pixels(good.record.input), pictures.taxon_ids)
+    assert [size for size, _ in seen] == [1] * len(pictures.rows_N)
+    assert threading.current_thread().name not in {name for _, name in seen}
 
 
 def test_verdict_is_right_at_the_rank_that_it_names(good, manifest):

@@ -109,7 +109,7 @@ class PictureFiles(msgspec.Struct, frozen=True):
             The outputs, and the group of each picture: its folder if there are five or more, else the picture itself.
         """
         readable: list[Path] = []
-        outputs = run_network(network, _in_batches(self._pixels(readable)), folder)
+        outputs = run_network(network, in_batches(self._pixels(readable)), folder)
         folders, group_of_picture = np.unique([str(path.parent) for path in readable], return_inverse=True)
         own_groups = np.arange(len(readable))
         return outputs, group_of_picture if len(folders) >= _LEAST_FOLDERS else own_groups
@@ -143,7 +143,8 @@ def run_network(network: Path, batches: Iterable[Pixels], folder: Path | None = 
     return store_outputs(run_side_by_side(OnnxSession(network, num_threads=1), batches), folder)
 
 
-def _in_batches(pictures: Iterator[Pixels]) -> Iterator[Pixels]:
+def in_batches(pictures: Iterator[Pixels]) -> Iterator[Pixels]:
+    """Yields pictures of shape (3, height, width) some at a time, shape (batch, 3, height, width)."""
     while batch := list(islice(pictures, BATCH_SIZE)):
         yield np.stack(batch)
 
