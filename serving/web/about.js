@@ -1,11 +1,11 @@
 // Describes the model in the footer, and searches the plants that it knows.
 
-import { element, scientificName } from "./elements.js";
+import { element, printed } from "./elements.js";
 import { measuredFacts, provedFacts } from "./facts.js";
 import { count } from "./formats.js";
 import { keyForm } from "./key.js";
 import { loadModel } from "./model.js";
-import { foundByWords, measuredSentence, searchSentence } from "./sentences.js";
+import { foundByWords, measuredSentence, nameOf, searchSentence } from "./sentences.js";
 import { findSpecies } from "./service.js";
 
 const SPECIES_LIMIT = 20;
@@ -59,7 +59,7 @@ async function listSpecies(query, signal) {
 function showSpecies(taxa, message) {
   find("species-count").textContent = message;
   find("species-list").replaceChildren(...taxa.map((taxon) => element("li", {},
-    scientificName(taxon.scientific_name),
+    printed(nameOf(taxon)),
     element("span", { className: "species__more" }, [taxon.common_names.join(", "), taxon.family, foundByWords(taxon)].filter(Boolean).join(" · ")))));
 }
 

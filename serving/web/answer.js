@@ -5,7 +5,8 @@ import { bar, element, printed, scientificName } from "./elements.js";
 import { count, percent, seconds } from "./formats.js";
 import { candidateList, candidateSet, folded, groupList, pictureList } from "./lists.js";
 import {
-  alternativesSentence, candidateWords, commonNames, discardedSentence, stateOf, trustSentence, verdictHeading, verdictSentence,
+  alternativesSentence, candidateWords, commonNames, discardedSentence, stateOf, trustSentence, verdictHeading, verdictName,
+  verdictSentence,
 } from "./sentences.js";
 
 const LIST_TITLES = { species: "All candidates", unknown_plant: "What it resembles most" };
@@ -30,7 +31,7 @@ function verdictCard(answer, model) {
   const common = commonNames(answer);
   return element("div", { className: `verdict verdict--${rank}` },
     element("p", { className: "verdict__rank" }, label),
-    element("h3", { className: "verdict__name" }, name === null ? title : printedName(rank, name)),
+    element("h3", { className: "verdict__name" }, name === null ? title : printedName(answer)),
     common.length > 0 && element("p", { className: "verdict__common" }, common.join(", ")),
     paragraph("verdict__meaning", verdictSentence(answer, model)),
     name !== null && element("div", { className: "verdict__score" }, element("b", {}, percent(score)), bar(score)),
@@ -44,8 +45,9 @@ function paragraph(className, sentence) {
   return sentence !== null && element("p", { className }, printed(sentence));
 }
 
-function printedName(rank, name) {
-  return rank === "family" ? element("span", { lang: "la" }, name) : scientificName(name);
+function printedName(answer) {
+  const { rank, name } = answer.verdict;
+  return rank === "family" ? element("span", { lang: "la" }, name) : printed(verdictName(answer));
 }
 
 function note(kind, title, sentences) {

@@ -1,8 +1,8 @@
 // Builds the lists of an answer: candidates, genera and families, and the pictures. Pure functions from data to elements.
 
-import { bar, element, scientificName } from "./elements.js";
+import { bar, element, printed } from "./elements.js";
 import { count, percent } from "./formats.js";
-import { unusedSentence } from "./sentences.js";
+import { nameOf, unusedSentence } from "./sentences.js";
 
 const NUM_SHOWN = 10; // candidates of a set that are shown at once; the others are folded away
 
@@ -49,14 +49,14 @@ function picture({ index, weight, predictions = [], ...image }) {
 function aloneWords(predictions) {
   if (!predictions.length) return null;
   const [best] = predictions;
-  return ["On its own: ", scientificName(best.scientific_name), `, ${percent(best.score)}`];
+  return printed(["On its own: ", nameOf(best), `, ${percent(best.score)}`]);
 }
 
 function candidate(prediction) {
   const names = prediction.common_names.join(", ");
   return element("li", { className: "candidate" },
     element("div", { className: "candidate__names" },
-      element("p", { className: "candidate__name" }, scientificName(prediction.scientific_name),
+      element("p", { className: "candidate__name" }, printed(nameOf(prediction)),
         prediction.rank === "genus" && element("span", { className: "tag" }, "genus only")),
       names && element("p", { className: "candidate__common" }, names),
       element("p", { className: "candidate__family" }, prediction.family,

@@ -20,6 +20,17 @@ export function stateOf({ verdict }) {
   return verdict.unknown_plant ? "unknown_plant" : verdict.rank;
 }
 
+/** Returns the name of a plant for a sentence; without a genus it is a common name, and not in italics. */
+export function nameOf({ scientific_name: name, genus }) {
+  return genus === "" ? name : { name };
+}
+
+/** Returns the name of a verdict of rank species or genus for a sentence. */
+export function verdictName({ verdict, predictions }) {
+  const named = predictions.find((prediction) => verdict.rank === "species" && prediction.scientific_name === verdict.name);
+  return named ? nameOf(named) : { name: verdict.name };
+}
+
 /** Returns the words over the verdict: its kind, and a title where the verdict has no name. */
 export function verdictHeading(answer) {
   const state = stateOf(answer);
@@ -30,7 +41,7 @@ export function verdictHeading(answer) {
 export function verdictSentence(answer, model) {
   const { verdict, predictions } = answer;
   const best = predictions[0];
-  const closest = best ? [" The closest match is ", { name: best.scientific_name }, `, at ${percent(best.score)}.`] : [];
+  const closest = best ? [" The closest match is ", nameOf(best), `, at ${percent(best.score)}.`] : [];
   const known = model ? `the ${count(model.num_taxa, "plant")}` : "the plants";
   const sentences = {
     genus: () => ["A species of the genus ", { name: verdict.name }, "; the species is not certain."],
@@ -96,15 +107,15 @@ export function candidateWords(answer) {
 export function alternativesSentence(answer) {
   const { candidates = null, verdict } = answer;
   if (!candidates?.taxa.length || stateOf(answer) !== "species") return null;
-  const others = candidates.taxa.map((taxon) => taxon.scientific_name).filter((name) => name !== verdict.name);
+  const others = candidates.taxa.filter((taxon) => taxon.scientific_name !== verdict.name);
   const coverage = candidates.guarantee === null ? "" : ` ${coverageSentence(candidates)}`;
   if (others.length) return ["Also possible: ", ...listedNames(others, candidates.num_taxa - candidates.taxa.length + others.length), `.${coverage}`];
   return coverage ? `No other plant is on the list of candidates.${coverage}` : null;
 }
 
-function listedNames(names, number) {
+function listedNames(taxa, number) {
   const left = number - MAX_ALTERNATIVES;
-  const shown = (left > 0 ? names.slice(0, MAX_ALTERNATIVES) : names).map((name) => ({ name }));
+  const shown = (left > 0 ? taxa.slice(0, MAX_ALTERNATIVES) : taxa).map(nameOf);
   const items = left > 0 ? [...shown, `${numberWord(left)} more`] : shown;
   return items.flatMap((item, index) => {
     if (index === 0) return [item];

@@ -55,6 +55,26 @@ def everything(page, whole, model):
     return [*texts, *page("advice.js", "adviceFor", whole)]
 
 
+# ---- names
+
+
+def test_only_scientific_names_are_marked_for_italics(page):
+    maize = {**predictions(0.9)[0], "scientific_name": "Maize", "genus": ""}
+    daisy = predictions(0.9, 0.1)[1]
+    assert page("sentences.js", "nameOf", maize) == "Maize"
+    assert page("sentences.js", "nameOf", daisy) == {"name": "Bellis perennis"}
+    found = answer(name="Maize", predictions=[maize, daisy])
+    assert page("sentences.js", "verdictName", found) == "Maize"
+    assert page("sentences.js", "verdictName", answer("genus", "Bellis", predictions=[daisy])) == {"name": "Bellis"}
+    unsure = answer("uncertain", None, predictions=[maize, daisy])
+    assert page("sentences.js", "verdictSentence", unsure, MODEL)[1:3] == [" The closest match is ", "Maize"]
+    several = {**candidates(2), "taxa": [maize, daisy]}
+    assert page("sentences.js", "alternativesSentence", answer(candidates=several))[1:4:2] == [
+        "Maize",
+        {"name": "Bellis perennis"},
+    ]
+
+
 # ---- the verdict
 
 
