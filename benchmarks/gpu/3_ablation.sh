@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # 3. Effect of each part of the recipe, from the weights of 2_scratch.sh (or WEIGHTS), on 200 drawn species or on the
-# photographs of flowers17 (FLOWERS: a folder with one folder of pictures per class).
+# photographs of flowers17 (FLOWERS: a folder with their list, labels.csv).
 #
 # 3_ablation.sh [herbarium-200|flowers17]
 #
@@ -22,8 +22,7 @@ case $data_set in
         herbarium_200 herbarium-200 160 12 0.5
         ;;
     flowers17)
-        step flowers17-packed "$PYTHON" training/prepare.py folder "${FLOWERS:-data/flowers17}" --out "$WORK/flowers17" \
-            --shards "$WORK/flowers17-packed" --workers "$(nproc)"
+        flowers17 flowers17 --validation-share 0.3
         ;;
     *)
         echo "error: no data set $data_set: use herbarium-200 or flowers17" >&2

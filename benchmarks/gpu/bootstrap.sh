@@ -130,3 +130,10 @@ herbarium_200() {
         herbarium "$@" --num-inaturalist 120 --num-plantnet 60 --num-house 20 --num-shared 20
     fi
 }
+
+# flowers17 NAME [flags]: prepares the photographs in FLOWERS (with their list labels.csv) and packs them to
+# $WORK/NAME-packed.
+flowers17() {
+    step "$1-packed" "$PYTHON" training/prepare.py table "${FLOWERS:-data/flowers17}/labels.csv" --source flowers17 \
+        --out "$WORK/$1" --shards "$WORK/$1-packed" --workers "$(nproc)" "${@:2}"
+}

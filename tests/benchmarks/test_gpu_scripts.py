@@ -40,7 +40,7 @@ while [[ $# -gt 1 ]]; do
             else
                 mkdir -p "$2/runs/equal-epochs/one-seed0"
                 for name in optimizations.json optimizations-speed.svg batch_sizes.md ablation.json machine.json \\
-                    model.fp32.onnx bundle.json evaluation.json log.jsonl best.pt runs/equal-epochs/one-seed0/arm.json
+                    model.fp32.onnx bundle.json bundle-test.json log.jsonl best.pt runs/equal-epochs/one-seed0/arm.json
                 do
                     echo '[]' > "$2/$name"
                 done
@@ -128,7 +128,7 @@ def test_every_command_is_parsed_and_run_once(script, tiny, tmp_path):
 @pytest.mark.parametrize(
     ("script", "argument", "bring"),
     [
-        *((script, "", "bundle") for script in NUMBERED),
+        *((script, "", "") for script in NUMBERED),
         ("2_scratch.sh", "", "weights"),
         ("3_ablation.sh", "flowers17", ""),
     ],
@@ -144,6 +144,9 @@ def test_the_copied_results_fit_the_limits_of_a_lent_machine(script, argument, b
         part = "weights.part.00" if bring == "weights" else "model.part.00"
         assert f"scratch/{part}" in places
         assert "scratch/log.jsonl" in places or bring == "weights"
+    if script == "5_demonstration.sh":
+        names = ("log.jsonl", "bundle-test.json", "demonstration.part.00")
+        assert places == {f"demonstration/{name}" for name in names}
 
 
 @pytest.mark.parametrize("script", ["1_speed.sh", "3_ablation.sh", "4_batch_sizes.sh"])
@@ -232,7 +235,18 @@ def test_the_ablation_takes_its_size_from_variables(tmp_path):
     assert (study.epochs, study.budget_s, study.equal_time) == (7, 30.0, True)
 
 
-@pytest.mark.parametrize(("script", "argument", "bring"), [("2_scratch.sh", "", "all"), ("3_ablation.sh", "roses", "")])
+def test_the_demonstration_takes_further_flags_of_the_training(tmp_path):
+    asked = run("5_demonstration.sh", tmp_path, EPOCHS="500", FLAGS="--picture-px 192 --progressive 0 96 450 192")[1]
+    (recipe,) = (understood(*words).recipe for words in asked if words[0].endswith("train.py"))
+    assert recipe.schedule.epochs == 500
+    assert (recipe.pictures.progressive, recipe.pictures.picture_px) == (((0, 96), (450, 192)), 192)
+    assert len(recipe.negatives.negatives) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "argument", "bring"),
+    [("2_scratch.sh", "", "all"), ("3_ablation.sh", "roses", ""), ("5_demonstration.sh", "", "all")],
+)
 def test_an_unknown_argument_is_an_error(script, argument, bring, tmp_path):
     code, asked, said = run(script, tmp_path, *filter(None, [argument]), BRING=bring or "bundle")
     assert (code, asked) == (1, [])
