@@ -55,7 +55,10 @@ class Store(Protocol):
         ...
 
     def snapshot(self) -> Mapping[str, int] | None:
-        """Returns what would be another if files were added or removed since `find`; None if that is not known."""
+        """Returns what would be another if files were added or removed where photographs were found or looked up.
+
+        It is None if that is not known.
+        """
         ...
 
     def is_unchanged(self, snapshot: Mapping[str, int]) -> bool:
@@ -93,6 +96,9 @@ class LocalFolder:
 
     def look_up(self, path: str) -> Photograph:
         """See `Store.look_up`."""
+        folder = path.rpartition("/")[0]
+        if folder not in self._changed_ns:
+            self._changed_ns[folder] = _changed_ns(self.root / folder)
         return _photograph(path, str(self.root / path))
 
     def read(self, path: str, num_bytes: int) -> bytes:

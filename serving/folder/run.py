@@ -78,6 +78,7 @@ class _FolderRun:
         self._command, self._given_decoder = command, decoder
         self._output, self._store = open_output(command.out), open_store(command.photographs)
         self._record = new_record(bundle_of(command), command.answer_options())
+        self._listed: str | None = None
 
     def result(self) -> Outcome:
         """Does what is left to do."""
@@ -114,8 +115,8 @@ class _FolderRun:
     def _is_finished(self, former: RunRecord) -> bool:
         """Whether there is nothing new, as far as that is seen without looking at each file."""
         command = self._command
-        wants_more = command.retry_failed or command.html or command.copy_to is not None
-        if not former.is_complete or wants_more or command.by_hash or command.list is not None:
+        wants_more = command.retry_failed or command.html or command.copy_to is not None or command.truth is not None
+        if not former.is_complete or wants_more or command.by_hash or former.listed != _listed(command):
             return False
         return former.snapshot is not None and self._store.is_unchanged(former.snapshot)
 
@@ -125,6 +126,7 @@ class _FolderRun:
         plan = Plan(()) if is_new else read_plan(self._output, self._record.run_id)
         if command.part is not None and plan.parts:
             return plan
+        self._listed = _listed(command)  # before the list is read
         plants = group_photographs(_find(command, self._store), command.group_by)
         if command.truth is not None:
             require_truths(plants, command.truth)
@@ -204,8 +206,10 @@ class _FolderRun:
             writer.close()
             stream.seek(0)
             self._output.replace(f"results.{files.format}", stream)
-        snapshot = self._store.snapshot() or self._record.snapshot
-        return msgspec.structs.replace(self._record, is_complete=True, counts=dict(counts), snapshot=snapshot)
+        record = msgspec.structs.replace(self._record, is_complete=True, counts=dict(counts))
+        if self._listed is None:  # another machine did
+            return record
+        return msgspec.structs.replace(record, listed=self._listed, snapshot=self._store.snapshot())
 
     def _show(self, plan: Plan, files: PartFiles) -> None:
         """Writes what people look at: the contact sheet and the sorted copies."""
@@ -235,6 +239,13 @@ class _FolderRun:
 
 def _tell(sentence: str) -> None:
     sys.stderr.write(f"{sentence}\n")
+
+
+def _listed(command: IdentifyFolder) -> str:
+    """Describes what is listed, so that other flags or another list are noticed."""
+    if command.list is None:
+        return f"{command.photographs}, {'recursive' if command.recursive else 'not recursive'}"
+    return f"{command.photographs}, {command.list} of {command.list.stat().st_mtime_ns if command.list.exists() else 0}"
 
 
 def _find(command: IdentifyFolder, store: Store) -> list[Photograph]:

@@ -2,10 +2,13 @@
 
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from serving.folder.run import Outcome
@@ -14,6 +17,8 @@ from tests.serving.program import ENVIRONMENT, ROOT
 from tests.serving.tiny import BLUE, GREEN, RED
 
 NUM_PHOTOGRAPHS = 60
+MOST_BYTES = 600_000_000
+MOST_GROWTH = 1.05
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +94,34 @@ def test_kills_lose_no_row_and_write_none_twice(tmp_path, bundle_folder, num_kil
         written = now
     assert finish(start(photographs, out, bundle_folder, "--part-rows", "1"))[0] == Outcome.COMPLETE
     assert len(rows_of(out)) == num_photographs
+
+
+def resident_bytes(process):
+    """Memory of a program and its decoder processes; pages that they share count for each."""
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    return sum(each.memory_info().rss for each in family)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("num_photographs", [5_000, 100_000])
+def test_memory_does_not_grow(tmp_path, bundle_folder, num_photographs):
+    drawn = draw_many(tmp_path / "drawn", 30)
+    photographs, out, samples = tmp_path / "photographs", tmp_path / "out", []
+    for number in range(num_photographs):
+        link = photographs / f"{number // 1000:03d}" / f"{number:06d}.jpg"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(drawn / f"{number % 30:04d}.jpg")
+    process = start(photographs, out, bundle_folder, "--part-rows", "100")
+    while process.poll() is None:
+        with suppress(psutil.NoSuchProcess):  # the program or a decoder has just ended
+            samples.append((len(list(out.glob("parts/*"))), resident_bytes(process)))
+        time.sleep(0.2)
+    assert finish(process)[0] == Outcome.COMPLETE
+    num_parts = num_photographs // 100
+    early = statistics.median(size for done, size in samples if 0.3 <= done / num_parts <= 0.4)
+    late = statistics.median(size for done, size in samples if done / num_parts >= 0.9)
+    most = max(size for _, size in samples)
+    print(f"{early / 1e6:.0f} MB after a third, {late / 1e6:.0f} MB at the end, {most / 1e6:.0f} MB at most")
+    assert late <= MOST_GROWTH * early
+    assert most < MOST_BYTES

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from models.errors import DataError, InputError
+from serving.folder import run
 from serving.folder.run import Outcome
 from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
 from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, seal_tiny_bundle, tables
@@ -59,6 +60,37 @@ def test_the_same_command_does_nothing_again(photographs, out, bundle_folder):
     assert len(before) == 3
     assert identify(photographs, out, bundle_folder, part_rows=2) == Outcome.COMPLETE
     assert parts(out) == before
+
+
+@pytest.fixture
+def lists(monkeypatch):
+    """The photographs that each run listed; a run that recognizes that it is finished lists none."""
+    found, find = [], run._find
+    monkeypatch.setattr(run, "_find", lambda *arguments: found.append(find(*arguments)) or found[-1])
+    return found
+
+
+def test_a_finished_run_of_a_folder_is_recognized_without_listing_it(photographs, out, bundle_folder, lists):
+    for flags, num_listed in (({}, 5), ({}, None), ({"recursive": False}, 3), ({}, 5), ({}, None)):
+        lists.clear()
+        assert identify(photographs, out, bundle_folder, **flags) == Outcome.COMPLETE
+        assert [len(found) for found in lists] == ([] if num_listed is None else [num_listed])
+    draw_photographs(photographs, {"deep/new.jpg": BLUE})
+    identify(photographs, out, bundle_folder)
+    assert len(lists) == 1
+
+
+def test_a_finished_run_of_a_list_is_recognized_without_reading_it(photographs, out, bundle_folder, tmp_path, lists):
+    flags = {"list": write_list(tmp_path / "list.csv", [("path",), ("a.jpg",), ("deep/d.jpg",)])}
+    for _ in range(2):
+        assert identify(photographs, out, bundle_folder, **flags) == Outcome.COMPLETE
+    assert len(lists) == 1
+    draw_photographs(photographs, {"deep/new.jpg": BLUE})
+    identify(photographs, out, bundle_folder, **flags)
+    assert len(lists) == 2
+    os.utime(tmp_path / "list.csv", (1, 1))
+    identify(photographs, out, bundle_folder, **flags)
+    assert len(lists) == 3
 
 
 def test_missing_parts_are_written_and_others_left_alone(photographs, out, bundle_folder):
