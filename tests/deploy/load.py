@@ -30,7 +30,7 @@ class OpenLoad:
 
     async def _send_all(self):
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-        async with httpx.AsyncClient(timeout=60, limits=limits) as client, asyncio.TaskGroup() as requests:
+        async with httpx.AsyncClient(timeout=600, limits=limits) as client, asyncio.TaskGroup() as requests:
             due = time.monotonic()
             while not self._stop.is_set():
                 requests.create_task(self._send(client))
@@ -44,7 +44,7 @@ class OpenLoad:
         except httpx.HTTPError as error:
             self.lost.append((sent, error))
 
-    def wait_for_answers(self, num_answers, seconds=300):
+    def wait_for_answers(self, num_answers, seconds=600):
         """Waits for this many more answers."""
         wanted, deadline = len(self.answers) + num_answers, time.monotonic() + seconds
         while len(self.answers) < wanted:
