@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
+from rich.console import Console
+from rich.progress import track
 
 from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, picture_to_input
@@ -28,6 +30,8 @@ LEAST_NEGATIVES: Final = 20
 BATCH_SIZE: Final = max(32, num_cores())
 """Pictures that are loaded at a time: enough for every core."""
 _LEAST_FOLDERS: Final = 5  # as many as folds
+_FEW_PICTURES: Final = 200  # which are soon done
+_Item = TypeVar("_Item")
 
 
 class Pictures(msgspec.Struct, frozen=True):
@@ -67,8 +71,8 @@ class Pictures(msgspec.Struct, frozen=True):
 
     def pixels(self, batch_size: int = 1) -> Iterator[Pixels]:
         """Yields the network input of some pictures at a time, shape (batch_size, 3, height, width)."""
-        recipe = DataRecipe(workers=self.workers)
-        for pixels, _ in evaluation_loader(self.manifest, self.rows, self.spec, recipe, batch_size):
+        loader = evaluation_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), batch_size)
+        for pixels, _ in _shown(loader, self.name, len(self.rows), batch_size):
             yield pixels.numpy()
 
     def sample(self, most: int, seed: int = 0) -> "Pictures":
@@ -116,7 +120,7 @@ class PictureFiles(msgspec.Struct, frozen=True):
 
     def _pixels(self, readable: list[Path]) -> Iterator[Pixels]:
         """Yields the network input of each picture that can be read, and appends its path to a list."""
-        for path in self.paths:
+        for path in _shown(self.paths, self.name, len(self.paths)):
             try:
                 pixels, _ = picture_to_input(path.read_bytes(), self.spec)
             except (OSError, PictureError):
@@ -141,6 +145,12 @@ def run_network(network: Path, batches: Iterable[Pixels], folder: Path | None = 
         folder: Where to store, see `StoredRows`.
     """
     return store_outputs(run_side_by_side(OnnxSession(network, num_threads=1), batches), folder)
+
+
+def _shown(batches: Iterable[_Item], name: str, num_pictures: int, batch_size: int = 1) -> Iterable[_Item]:
+    """Shows how many of many pictures are done, and the time left; a network takes hours for 100,000 on a CPU."""
+    num_batches, is_short = -(-num_pictures // batch_size), num_pictures < _FEW_PICTURES
+    return track(batches, name, num_batches, console=Console(stderr=True), disable=is_short)
 
 
 def in_batches(pictures: Iterator[Pixels]) -> Iterator[Pixels]:
