@@ -46,7 +46,8 @@ def with_fitting_sizes(recipe: Recipe) -> tuple[Recipe, str]:
     architecture, pictures = recipe.network.architecture, recipe.pictures
     multiple = side_multiple(architecture)
     if multiple == 1:
-        _require_its_size(architecture, pictures)
+        sides = {pictures.picture_px, pictures.serve_px, *(side_px for _, side_px in pictures.progressive)}
+        _require_its_size(architecture, sides, "pass --picture-px {side_px} --progressive --serve-px {side_px}")
         return recipe, ""
     fitting = msgspec.structs.replace(
         pictures,
@@ -65,12 +66,14 @@ def with_fitting_sizes(recipe: Recipe) -> tuple[Recipe, str]:
 
 
 def require_side(architecture: str, side_px: int) -> None:
-    """Refuses a size of pictures that is no multiple of the network's patches.
+    """Refuses a size of the service that is no multiple of the network's patches, or not its only one.
 
     Raises:
         RecipeError: The size does not fit.
     """
     multiple = side_multiple(architecture)
+    if multiple == 1:
+        _require_its_size(architecture, {side_px}, "leave out --serve-px")
     if side_px % multiple:
         raise RecipeError(
             f"{architecture} cuts pictures into patches, which do not fit",
@@ -92,17 +95,16 @@ def _input_of(network: NetworkRecipe) -> tuple[Interpolation, Channels, Channels
     return "bilinear" if published.interpolation == "bilinear" else "bicubic", mean, std
 
 
-def _require_its_size(architecture: str, pictures: PictureRecipe) -> None:
+def _require_its_size(architecture: str, sides: set[int], remedy: str) -> None:
     published = timm.get_pretrained_cfg(architecture)
     assert published is not None
-    sides = {pictures.picture_px, pictures.serve_px, *(side_px for _, side_px in pictures.progressive)}
     side_px = published.input_size[-1]
     if published.fixed_input_size and sides != {side_px}:
         raise RecipeError(
             f"{architecture} takes pictures of one size only",
             value=", ".join(f"{side} px" for side in sorted(sides)),
             limit=f"{side_px} px",
-            remedy=f"pass --picture-px {side_px} --progressive --serve-px {side_px}",
+            remedy=remedy.format(side_px=side_px),
         )
 
 

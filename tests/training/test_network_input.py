@@ -97,6 +97,9 @@ def test_without_patches_every_size_fits():
 def test_a_network_of_one_size_is_refused_with_its_size():
     with pytest.raises(RecipeError, match=r"one size only.*expected 224 px.*--picture-px 224 --progressive --serve-px"):
         with_fitting_sizes(recipe_for("swin_tiny_patch4_window7_224"))
+    with pytest.raises(RecipeError, match=r"one size only.*got 256 px; expected 224 px.*leave out --serve-px"):
+        require_side("swin_tiny_patch4_window7_224", 256)
+    require_side("swin_tiny_patch4_window7_224", 224)
     fitting = recipe_for("swin_tiny_patch4_window7_224", picture_px=224, serve_px=224)
     assert with_fitting_sizes(fitting) == (fitting, "")
 
