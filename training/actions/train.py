@@ -72,7 +72,8 @@ def train(command: Train) -> None:
     except RuntimeError as error:
         if is_out_of_memory(error):
             reason = str(error).partition("\n")[0]
-            raise OutOfMemory(f"memory ran out outside of a step ({reason}); use a smaller --batch-size.") from error
+            smaller = "use a smaller --batch-size, or --serve-px if it was in a validation"
+            raise OutOfMemory(f"memory ran out outside of a step ({reason}); {smaller}.") from error
         if (lost := lost_ranks(error)) is not None:
             raise lost from error
         raise

@@ -159,8 +159,9 @@ class Manifest:
             DataError: The split is empty.
         """
         if not self.has(split):
+            share = "" if split == "train" else f": --{split}-share 0.1 (in a collection: {split}_share)"
             raise DataError(
-                f"the data has no {split} pictures", value=self.folder, remedy="prepare the data with that split"
+                f"the data has no {split} pictures", value=self.folder, remedy=f"prepare it with that split{share}"
             )
         return np.flatnonzero(self._codes("split") == self._dictionary("split").index(split))
 
