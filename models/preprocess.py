@@ -30,7 +30,7 @@ Image.MAX_IMAGE_PIXELS = None
 PngImagePlugin.MAX_TEXT_MEMORY = 4_000_000
 
 # Most pixels by format. JPEG decodes at reduced scale and in strips. The others need several bytes for every pixel at
-# once: a WebP of 50 megapixels and 102 kB took 774 MB.
+# once: a WebP of 70 kB took 401 MB (canvas.webp in docs/measurements.md).
 PIXEL_LIMITS: Final[dict[str, int]] = {
     "JPEG": 100_000_000,
     "PNG": 40_000_000,

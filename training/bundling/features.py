@@ -24,8 +24,8 @@ def fit_features(features_NF: Floats, labels_N: npt.NDArray[np.intp]) -> Feature
     PCA keeps one dimension less than there are taxa, at most 256. Late in training the features of training pictures
     lie almost entirely in that subspace (neural collapse, Papyan et al. 2020), and those of other pictures do not: in
     any further dimension every unseen picture, of a plant or not, is many deviations away from the whole, and the
-    relative distance orders them wrongly. Of the bundle flowers17 1.0.0, things had an AUROC of 0.80 against unseen
-    plants with 16 dimensions, of 0.70 with 32 and of 0.30 with 256.
+    relative distance orders them wrongly. With 256 dimensions, the demonstration network of 17 taxa found things more
+    familiar than unseen plants; with 16 it told them apart.
 
     Args:
         features_NF: Pooled features of training pictures, preprocessed as in the service.

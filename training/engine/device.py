@@ -9,8 +9,7 @@ from models.errors import BotanifyError, RecipeError
 from training.machine import find_gpus
 from training.recipe import HardwareRecipe
 
-# Of malloc.h. Without mapped blocks and trimming, a step of EfficientNet-B4 with 16 pictures of 96 px on one thread
-# took 1.47 s of CPU time instead of 1.92 and 1.97 (two runs each, in turns, on a busy Xeon with glibc 2.36).
+# Of malloc.h. Without mapped blocks and trimming, steps of EfficientNet-B4 took less CPU time (in turns, glibc 2.36).
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_MAX: Final = -4
 

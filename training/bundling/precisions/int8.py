@@ -33,10 +33,10 @@ def write_int8(fp32: Path, target: Path, calibration: Iterable[Pixels]) -> None:
 def _quantize(network: Path, ranges: Path, target: Path) -> None:
     """Writes the network with quantize and dequantize nodes (QDQ) around its operators.
 
-    Activations are unsigned: on a processor without VNNI, signed activations ran at 0.35 times the speed of float32,
-    unsigned ones at 1.3 times. Weights use 7 of the 8 bits, with one scale for each output channel: without VNNI, two
-    products of 8-bit weights overflow the 16-bit sums of x86, so that the same file would give other results on another
-    processor. Without VNNI, 7 bits were as fast, and 90.4 % of the predictions agreed with float32 instead of 87.7 %.
+    Activations are unsigned: on a processor without VNNI, signed ones ran slower than float32, unsigned ones faster.
+    Weights use 7 of the 8 bits, with one scale for each output channel: without VNNI, two products of 8-bit weights
+    overflow the 16-bit sums of x86, so that the same file would give other results on another processor. There 7 bits
+    were as fast, and agreed with float32 more often.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
