@@ -19,7 +19,7 @@ from models.metrics import Confusion, NamesOfRank, Share, confusions, macro_top1
 from models.reliability import ReliabilityBin, calibration_error, reliability_bins
 from models.taxon_names import TaxonNames
 from models.taxonomy import Groups, Taxon, Taxonomy
-from models.verdict import RANKS, Rank
+from models.verdict import RANKS, Rank, VerdictRank
 from serving.folder.plants import Plant
 from serving.folder.rows import Row
 
@@ -84,10 +84,11 @@ class TruthReport(msgspec.Struct, frozen=True):
     """How many of those rows have a species as their verdict."""
     by_rank: Mapping[Rank, RankFigures]
     """The ranks of which there are true names."""
+    num_verdicts: Mapping[VerdictRank, int]
+    """Rows with each verdict."""
     verdicts: Mapping[Rank, NamesOfRank]
-    """The verdicts by rank; a true name that the model does not know makes them wrong."""
-    num_uncertain: int
-    num_not_a_plant: int
+    """The verdicts of which the true name tells whether they are right: it has their rank or a more precise one, or the
+    model does not know it, and they are wrong."""
     species: SpeciesFigures | None
     """None if no answered row has a true species that the model knows."""
 
@@ -107,7 +108,7 @@ class _Judged(NamedTuple):
     best: str | None
     """Name of the most likely taxon."""
     score: float
-    verdict_rank: str | None
+    verdict_rank: VerdictRank | None
     verdict_name: str | None
 
     def is_right(self, rank: Rank) -> bool:
@@ -227,9 +228,8 @@ def _report(
         unknown=dict(unknown.most_common()),
         num_unknown_named=sum(not each.true and each.verdict_rank == "species" for each in judged),
         by_rank=by_rank,
+        num_verdicts=Counter(each.verdict_rank for each in judged if each.verdict_rank is not None),
         verdicts={rank: _verdicts(judged, rank) for rank in by_rank},
-        num_uncertain=sum(each.verdict_rank == "uncertain" for each in judged),
-        num_not_a_plant=sum(each.verdict_rank == "not_a_plant" for each in judged),
         species=_species_figures(with_species) if with_species else None,
     )
 

@@ -2,12 +2,13 @@
 
 import html
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, get_args
 
 from models.metrics import Share, share
 from models.reliability import NUM_BINS, ReliabilityBin
+from models.verdict import VerdictRank
 from serving.folder.page import page
-from serving.folder.truth import RankFigures, TruthReport
+from serving.folder.truth import TruthReport
 
 TRUTH_PAGE: Final = "truth.html"
 _MOST_LISTED: Final = 50
@@ -32,17 +33,17 @@ def truth_page(report: TruthReport) -> str:
 
 
 def _counted(report: TruthReport) -> str:
-    sentences = [f"{report.num_rows:,} rows have a true name in the column <code>{_text(report.column)}</code>."]
+    sentences = [f"True names are in the column <code>{_text(report.column)}</code> of {_rows(report.num_rows)}."]
     if report.num_without_truth:
-        sentences.append(f"{report.num_without_truth:,} rows without one do not count.")
+        sentences.append(f"Not counted, because without a true name: {_rows(report.num_without_truth)}.")
     if report.num_failed:
-        sentences.append(f"{report.num_failed:,} rows failed; they do not count as right.")
+        sentences.append(f"Not right, because no photograph could be read: {_rows(report.num_failed)}.")
     if report.num_unknown:
         sentences.append(
-            f"The model does not know the true name of {report.num_unknown:,} rows; these do not count as right, and "
-            f"{report.num_unknown_named:,} of them were named as a species."
+            f"Not right, because the model does not know the true name: {_rows(report.num_unknown)}, of which it named "
+            f"{report.num_unknown_named:,} as a species."
         )
-    return f"<p>{' '.join(sentences)}</p>{_unknown(report)}"
+    return f"<p>{'<br>'.join(sentences)}</p>{_unknown(report)}"
 
 
 def _unknown(report: TruthReport) -> str:
@@ -54,23 +55,28 @@ def _unknown(report: TruthReport) -> str:
 
 def _ranks(report: TruthReport) -> str:
     columns = ("rank", "#right", "#of rows it can know", "#mean of the names")
-    rows = [(rank, *map(_share, _shares(figures))) for rank, figures in report.by_rank.items()]
+    rows = [
+        (rank, _share_of(each.right), _share_of(each.right_of_known), _share(each.macro_of_known))
+        for rank, each in report.by_rank.items()
+    ]
     explained = (
-        "How often the most likely taxon is right, with the 95 % interval: of all rows; without those that failed or "
-        "whose true name the model does not know; and of these, the mean of each name's share, so that rare plants "
-        "count as much as common ones."
+        "How often the most likely taxon is right, with the 95 % interval: of all rows; without those that could not "
+        "be read or whose true name the model does not know; and of these, the mean of each name's share, so that rare "
+        "plants count as much as common ones. A true name that is a genus does not count at the rank species."
     )
     return f"<h2>Right names</h2><p>{explained}</p>{_table(columns, rows)}"
 
 
-def _shares(figures: RankFigures) -> tuple[Share | None, ...]:
-    return figures.right, figures.right_of_known, figures.macro_of_known
-
-
 def _verdicts(report: TruthReport) -> str:
-    rows = [(str(rank), f"{names.num_named:,}", _share(names.right)) for rank, names in report.verdicts.items()]
-    rows += [("uncertain", f"{report.num_uncertain:,}", ""), ("not a plant", f"{report.num_not_a_plant:,}", "")]
-    explained = "The verdict is the most precise rank of which the model is sure enough."
+    right = {rank: names.right for rank, names in report.verdicts.items()}
+    rows = [
+        (verdict.replace("_", " "), f"{report.num_verdicts.get(verdict, 0):,}", _share_of(right.get(verdict)))
+        for verdict in get_args(VerdictRank)
+    ]
+    explained = (
+        "The verdict is the most precise rank of which the model is sure enough. It is compared with true names of the "
+        "same rank or a more precise one."
+    )
     return f"<h2>Verdicts</h2><p>{explained}</p>{_table(('verdict', '#rows', '#right'), rows)}"
 
 
@@ -82,9 +88,9 @@ def _species(report: TruthReport) -> list[str]:
     mistakes = [(each.right, each.named, f"{each.count:,}") for each in found.confusions]
     names = [(each.name, f"{each.num_rows:,}", f"{each.right:.1%}") for each in found.names]
     return [
-        f"<h2>Can the scores be believed?</h2><p>Expected calibration error: {_share(found.ece)}. A point is the rows "
-        "with about the same score, with the 95 % interval of how many of them are right. On the dashed line, scores "
-        "are as high as the share of right names; below it, they are too high.</p>",
+        f"<h2>Can the scores be believed?</h2><p>Expected calibration error: {_share_of(found.ece)} rows. A point is "
+        "the rows with about the same score, with the 95 % interval of how many are right. On the dashed line, "
+        "scores are as high as the share of right names; below it, they are too high.</p>",
         diagram(found.reliability),
         f"<h2>Mistakes</h2>{_table(('true name', 'most likely taxon', '#rows'), mistakes)}" if mistakes else "",
         f"<h2>Species</h2><p>The least often recognized first.</p>{_table(('true name', '#rows', '#right'), names)}",
@@ -140,6 +146,14 @@ def _x(value: float) -> float:
 
 def _y(value: float) -> float:
     return round(_TOP + _SIDE * (1 - value), 1)
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} row" if number == 1 else f"{number:,} rows"
+
+
+def _share_of(found: Share | None) -> str:
+    return "" if found is None else f"{_share(found)} of {found.num_pictures:,}"
 
 
 def _share(found: Share | None) -> str:

@@ -131,7 +131,8 @@ def test_verdicts_of_a_more_precise_rank_than_the_true_name_are_not_judged(bundl
     report = judge(rows, "truth", bundle)
     assert "species" not in report.verdicts
     assert (report.verdicts["genus"].num_named, report.verdicts["genus"].right.value) == (2, 0.5)
-    assert (report.num_uncertain, report.num_not_a_plant, report.species) == (1, 1, None)
+    assert report.num_verdicts == {"species": 1, "genus": 2, "uncertain": 1, "not_a_plant": 1}
+    assert report.species is None
 
 
 def plant(*truths):
