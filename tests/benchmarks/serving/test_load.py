@@ -79,6 +79,7 @@ def test_a_port_without_a_server_is_a_lost_connection():
 # ---- closed loop
 
 
+@pytest.mark.slow
 def test_a_closed_loop_measures_rate_and_latency():
     load, _ = against(
         lambda port: closed_loop(port, [REQUEST], concurrency=4, seconds=1.0, lead_in_s=0.2), seconds=0.05
@@ -135,6 +136,7 @@ class Stalling(Server):
         super().on_message_complete()
 
 
+@pytest.mark.slow
 def test_a_stall_counts_in_the_latency_of_every_request_that_was_due():
     """A client that waits for its answer before it sends again would see one slow request."""
     moments = [number / 30 for number in range(60)]
@@ -157,6 +159,7 @@ def test_latency_counts_from_the_due_time_even_if_the_generator_is_late():
     assert min(load.lateness_s) >= 0.25
 
 
+@pytest.mark.slow
 def test_requests_are_sent_when_due_even_if_the_server_is_slow():
     moments = [number / 50 for number in range(50)]
     began = time.monotonic()
@@ -167,6 +170,7 @@ def test_requests_are_sent_when_due_even_if_the_server_is_slow():
     assert percentile(load.lateness_s, 50) < 0.5
 
 
+@pytest.mark.slow
 def test_clients_disconnect_after_their_patience():
     load, server = against(
         lambda port: open_loop(port, [get("/")], [0.0, 0.1, 0.2], seconds=20, patience_s=1.0), seconds=30.0

@@ -46,6 +46,7 @@ def test_a_truncated_picture_does_not_decode():
         read_picture(broken(picture))
 
 
+@pytest.mark.slow
 def test_malicious_pictures_are_small_files_of_many_pixels():
     for picture, most in ((oversized_png(), 10_000), (hostile_webp(), 150_000)):
         assert len(picture) < most

@@ -35,6 +35,7 @@ def wait_for(condition, seconds=60):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [PARENT, APART])
 def test_children_that_outlive_their_parent_are_counted_and_killed(start, code):
     with start(code) as tree:
@@ -45,6 +46,7 @@ def test_children_that_outlive_their_parent_are_counted_and_killed(start, code):
     assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_even_when_the_measurement_fails(start):
     def fail():
         with tree:
@@ -72,6 +74,7 @@ with ProcessTree(command, environment=dict(os.environ), log=folder / "log", fold
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("server", [PARENT, APART])
 def test_no_server_outlives_a_measurement_that_is_ended(tmp_path, server, number):

@@ -94,6 +94,7 @@ def test_half_storage_keeps_large_weights_in_half_and_computes_in_single(written
     assert {node.type for node in onnxruntime.InferenceSession(path).get_outputs()} == {"tensor(float)"}
 
 
+@pytest.mark.slow
 def test_half_storage_is_about_half_the_size(tmp_path):
     network, sizes = lived_in("test_efficientnet"), []
     for half in (False, True):

@@ -96,6 +96,7 @@ def all_losses(run):
     return list(chain.from_iterable(losses for _, losses in sorted(losses_by_step(run).items())))
 
 
+@pytest.mark.slow
 def test_two_ranks_train_the_plant_output_as_one_rank_does(data, first_weights, tmp_path):
     things = write_things(tmp_path / "things", count=7)
     flags = (*STILL, "--weights", first_weights, "--epochs", 3, "--negatives", things, "--negatives-share", 0.25)

@@ -111,9 +111,10 @@ def test_a_crash_after_a_checkpoint_by_time_is_resumed_bit_for_bit(data, finishe
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--ema-decay", 0),
-        ("--head-only-epochs", 1),
-        ("--batch-size", 8, "--norms", "auto", "--ema-decay", 0),  # statistics are estimated again at each validation
+        pytest.param(("--ema-decay", 0), marks=pytest.mark.slow),
+        pytest.param(("--head-only-epochs", 1), marks=pytest.mark.slow),
+        # Statistics are estimated again at each validation.
+        pytest.param(("--batch-size", 8, "--norms", "auto", "--ema-decay", 0), marks=pytest.mark.slow),
         ("--batch-size", 8, "--norms", "auto", "--ema-decay", 0, "--head-only-epochs", 1),
         ("--norms", "frozen", "--weights", "finished", "--ema-decay", 0),
     ],

@@ -151,7 +151,7 @@ def test_a_truncated_jpeg_with_an_end_marker_is_found(examine_files, tmp_path):
 
 
 def test_copies_of_a_picture_have_hashes_within_4_bits(examine_files, tmp_path):
-    for number in range(4):
+    for number in range(2):
         original = photograph(number, (720, 540))
         versions = {
             "original": jpeg(original, quality=95),
@@ -171,7 +171,7 @@ def test_copies_of_a_picture_have_hashes_within_4_bits(examine_files, tmp_path):
 
 
 def test_different_pictures_have_hashes_far_apart(examine_files, tmp_path):
-    drawings = [jpeg(draw_plant(species, number, size_px=64)) for species in range(8) for number in range(4)]
+    drawings = [jpeg(draw_plant(species, number, size_px=64)) for species in range(8) for number in range(2)]
     found = examine_files(*(write(tmp_path / "p" / f"{number}.jpg", data) for number, data in enumerate(drawings)))
     distances = [bits_apart(first, second) for row, first in enumerate(found) for second in found[:row]]
     assert min(distances) > 8
