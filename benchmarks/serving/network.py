@@ -18,16 +18,18 @@ import msgspec
 import torch
 import tyro
 
-from models.bundle import FORMAT_VERSION, Architecture, Bundle, BundleRecord, NetworkFile, seal_bundle
+from models.bundle import FORMAT_VERSION, Architecture, Bundle, BundleRecord, NetworkFile, Precision, seal_bundle
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from models.taxonomy import Output, Taxon, Taxonomy
 from training.bundling.onnx_file import fold_batch_norm, write_onnx
+from training.bundling.precisions.fp16 import write_fp16
 from training.machine import current_commit
 from training.program import run_program
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _FILE: Final = "model.fp32.onnx"
+_FP16_FILE: Final = "model.fp16.onnx"
 _TAXA_A_GENUS: Final = 4
 _GENERA_A_FAMILY: Final = 12
 
@@ -45,6 +47,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     """Side of the network input, px."""
     seed: int = 0
     """Seed of the weights."""
+    fp16: bool = False
+    """Also write the network in half precision, for a GPU."""
 
 
 def main() -> None:
@@ -72,7 +76,11 @@ def write(command: Network) -> Bundle:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / _FILE
         write_onnx(network, spec, taxonomy, path, half_storage=True)
-        bundle = seal_bundle(command.out, _record(architecture, spec, taxonomy), taxonomy, {_FILE: path})
+        files = {_FILE: path}
+        if command.fp16:
+            files[_FP16_FILE] = path.with_name(_FP16_FILE)
+            write_fp16(path, files[_FP16_FILE])
+        bundle = seal_bundle(command.out, _record(architecture, spec, taxonomy, fp16=command.fp16), taxonomy, files)
     print(f"Written: {command.out}")
     return bundle
 
@@ -96,7 +104,10 @@ def _estimate_norms(network: PlantNetwork, spec: InputSpec) -> None:
             network(torch.randn(4, 3, spec.height, spec.width))
 
 
-def _record(architecture: Architecture, spec: InputSpec, taxonomy: Taxonomy) -> BundleRecord:
+def _record(architecture: Architecture, spec: InputSpec, taxonomy: Taxonomy, *, fp16: bool) -> BundleRecord:
+    networks: dict[Precision, NetworkFile] = {"fp32": NetworkFile(_FILE, temperature=1.0, stored_as="float16")}
+    if fp16:
+        networks["fp16"] = NetworkFile(_FP16_FILE, temperature=1.0, stored_as="float16")
     return BundleRecord(
         format_version=FORMAT_VERSION,
         name=f"random_{architecture.name}_{spec.height}",
@@ -104,7 +115,7 @@ def _record(architecture: Architecture, spec: InputSpec, taxonomy: Taxonomy) -> 
         architecture=architecture,
         input=spec,
         label_hash=taxonomy.label_hash,
-        networks={"fp32": NetworkFile(_FILE, temperature=1.0, stored_as="float16")},
+        networks=networks,
         metrics=(),
         recipe={},
         sources=(),

@@ -165,7 +165,11 @@ def _command(place: Place, contender: Contender, config: ServerConfig, port: int
     """The command line of a server, and its further environment variables."""
     if contender.server == "ours":
         flags = ["--bundle", str(place.bundle.folder.resolve()), "--port", str(port), "--precision", "fp32"]
-        return [sys.executable, "-m", "serving", *flags, *place.ours], {"PYTHONPATH": str(place.source.resolve())}
+        paths = [
+            str(place.source.resolve()),
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]  # it may name packages, too
+        return [sys.executable, "-m", "serving", *flags, *place.ours], {"PYTHONPATH": os.pathsep.join(paths)}
     network = place.bundle.network("fp32")
     task = RivalTask(
         network=(place.bundle.folder / network.file).resolve(),
