@@ -20,9 +20,11 @@ case $data_set in
     herbarium-200)
         # Half of the pictures are for validation: differences of a few points need a thousand pictures.
         herbarium_200 herbarium-200 160 12 0.5
+        data=$WORK/herbarium-200-packed
         ;;
     flowers17)
-        flowers17 flowers17 --validation-share 0.3
+        flowers17 ablation-data --validation-share 0.3
+        data=$WORK/ablation-data/flowers17
         ;;
     *)
         echo "error: no data set $data_set: use herbarium-200 or flowers17" >&2
@@ -39,5 +41,5 @@ fi
 # shellcheck disable=SC2206 # lists
 size=(--epochs "${EPOCHS:-5}" --rates ${RATES:-3e-5 1e-4 3e-4} --seeds ${SEEDS:-0 1 2} ${ARMS:+--only $ARMS})
 if [[ -n ${BUDGET_S:-} ]]; then size+=(--budget-s "$BUDGET_S"); else size+=(--no-equal-time); fi
-study "ablation-$data_set" ablation --data "$WORK/$data_set-packed" --weights "$weights" --out "$WORK/ablation-$data_set" \
+study "ablation-$data_set" ablation --data "$data" --weights "$weights" --out "$WORK/ablation-$data_set" \
     "${size[@]}" -- "${flags[@]}"

@@ -36,7 +36,7 @@ fi
 # shellcheck disable=SC2206 # a list of flags
 flags+=(--epochs "$epochs" ${FLAGS:-})
 flowers17 demonstration-data --calibration-share 0.16 --validation-share 0.1
-data=$WORK/demonstration-data-packed run=$WORK/demonstration bundle=$WORK/demonstration-bundle
+data=$WORK/demonstration-data/flowers17 run=$WORK/demonstration bundle=$WORK/demonstration-bundle
 step demonstration-trained "$PYTHON" training/train.py flowers17_scratch --data "$data" --run "$run" --auto-resume \
     --negatives "$negatives" "${flags[@]}"
 # shellcheck disable=SC2016 # the inner shell expands them

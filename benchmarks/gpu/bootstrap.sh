@@ -132,8 +132,8 @@ herbarium_200() {
 }
 
 # flowers17 NAME [flags]: prepares the photographs in FLOWERS (with their list labels.csv) and packs them to
-# $WORK/NAME-packed.
+# $WORK/NAME/flowers17; a bundle calls its data by the name of that folder.
 flowers17() {
     step "$1-packed" "$PYTHON" training/prepare.py table "${FLOWERS:-data/flowers17}/labels.csv" --source flowers17 \
-        --out "$WORK/$1" --shards "$WORK/$1-packed" --workers "$(nproc)" "${@:2}"
+        --out "$WORK/$1/prepared" --shards "$WORK/$1/flowers17" --workers "$(nproc)" "${@:2}"
 }

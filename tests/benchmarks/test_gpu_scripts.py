@@ -11,7 +11,9 @@ import pytest
 import tyro
 
 from benchmarks.gpu.ask import Ask
+from benchmarks.gpu.service_speed import ServiceSpeed
 from benchmarks.gpu.small_weights import SmallWeights
+from benchmarks.serving.network import Network
 from benchmarks.train_speed import TrainSpeed
 from training import benchmark, prepare
 from training.commands.evaluate import Evaluate
@@ -26,6 +28,7 @@ NUMBERED = [script.name for script in SCRIPTS if script.name[0].isdigit()]
 STAND_IN = """#!/usr/bin/env bash
 if [[ $1 == -c ]]; then
     if [[ ${{HIDE_GPU:-}} && $2 == *cuda* ]]; then exit 1; fi
+    if [[ ${{LACKS:-}} && $2 == *litestar* ]]; then echo "not installed: $LACKS"; fi
     exit 0
 fi
 printf '%s\\t' "$@" >> "{notes}"
@@ -77,34 +80,33 @@ def copied(folder):
     return {str(path.relative_to(folder / "out")) for path in (folder / "out").rglob("*") if path.is_file()}
 
 
+COMMANDS = {
+    "prepare.py": prepare.Command,
+    "train_speed.py": TrainSpeed,
+    "export.py": Export,
+    "evaluate.py": Evaluate,
+    "ask.py": Ask,
+    "small_weights.py": SmallWeights,
+    "network.py": Network,
+    "service_speed.py": ServiceSpeed,
+}
+
+
 def understood(program, *arguments):
     """Parses a command line as the program itself does."""
-    assert program == "-m" or (ROOT / program).is_file() or Path(program).is_file()
-    match Path(program).name:
-        case "-m":
-            files = [name for name in arguments if name.endswith(".py")]
-            assert arguments[0] == "pytest"
-            assert "tests/training/engine/test_trainer_on_gpu.py" in files
-            return files
-        case "prepare.py":
-            return tyro.cli(prepare.Command, args=arguments)
-        case "train_speed.py":
-            return tyro.cli(TrainSpeed, args=arguments)
-        case "train.py":
-            return parse(list(arguments))
-        case "export.py":
-            return tyro.cli(Export, args=arguments)
-        case "evaluate.py":
-            return tyro.cli(Evaluate, args=arguments)
-        case "ask.py":
-            return tyro.cli(Ask, args=arguments)
-        case "small_weights.py":
-            return tyro.cli(SmallWeights, args=arguments)
-        case "benchmark.py":
-            study = benchmark.parse(list(arguments))
-            parse(["b4_5337", *study.flags])
-            return study
-    raise AssertionError(f"no program {program}")
+    if program == "-m":
+        assert arguments[0] == "pytest"
+        assert "tests/training/engine/test_trainer_on_gpu.py" in arguments
+        return arguments
+    assert (ROOT / program).is_file() or Path(program).is_file()
+    name = Path(program).name
+    if name == "train.py":
+        return parse(list(arguments))
+    if name == "benchmark.py":
+        study = benchmark.parse(list(arguments))
+        parse(["b4_5337", *study.flags])
+        return study
+    return tyro.cli(COMMANDS[name], args=arguments)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
@@ -218,6 +220,13 @@ def test_the_tests_are_not_skipped_silently_without_a_gpu(tmp_path):
     assert "sees no GPU" in said
 
 
+def test_the_service_is_skipped_with_a_reason_where_its_packages_are_missing(tmp_path):
+    code, asked, _ = run("6_service.sh", tmp_path, LACKS="litestar")
+    assert (code, asked) == (0, [])
+    assert copied(tmp_path) == {"service/skipped.txt"}
+    assert (tmp_path / "out" / "service" / "skipped.txt").read_text() == "skipped: not installed: litestar\n"
+
+
 def test_a_script_without_time_pauses_before_its_first_command(tmp_path):
     assert run("4_batch_sizes.sh", tmp_path, LIMIT_S="0")[:2] == (75, [])
 
@@ -253,11 +262,18 @@ def test_an_unknown_argument_is_an_error(script, argument, bring, tmp_path):
     assert said.startswith("error: ")
 
 
-def test_the_wheels_are_those_of_the_lock(tmp_path):
+@pytest.mark.parametrize(
+    ("argument", "needed"),
+    [
+        ("", {"msgspec", "tyro", "typeguard", "simplejpeg", "imagehash", "pytest", "hypothesis"}),
+        ("service", {"msgspec", "litestar", "httptools", "structlog"}),
+    ],
+)
+def test_the_wheels_are_those_of_the_lock(argument, needed, tmp_path):
     shutil.copytree(ROOT / "benchmarks" / "gpu", tmp_path / "benchmarks" / "gpu")
     shutil.copy(ROOT / "requirements.lock", tmp_path)
-    code, asked, _ = run(tmp_path / "benchmarks" / "gpu" / "wheels.sh", tmp_path)
+    code, asked, _ = run(tmp_path / "benchmarks" / "gpu" / "wheels.sh", tmp_path, *filter(None, [argument]))
     assert code == 0
     pins = [argument for argument in asked[0] if "==" in argument]
-    assert {pin.partition("==")[0] for pin in pins} >= {"msgspec", "tyro", "typeguard", "simplejpeg", "imagehash"}
+    assert {pin.partition("==")[0] for pin in pins} >= needed
     assert all(f"\n{pin} " in (ROOT / "requirements.lock").read_text() for pin in pins)

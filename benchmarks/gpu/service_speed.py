@@ -1,0 +1,309 @@
+"""Program: measures the service on a GPU against the network alone, and that it refuses to start without CUDA.
+
+python benchmarks/gpu/service_speed.py --bundle DIR [--provider cuda] [--precision fp16] [--out FILE.json]
+
+The network alone runs the batch sizes of the service, in as many threads, with the same session. Then the service is
+started: its first request, then requests one by one, then clients that each wait for their answer.
+"""
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, Literal
+
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import msgspec
+import numpy as np
+import onnxruntime
+import tyro
+
+from benchmarks.serving.flags import ENVIRONMENT, Network, PictureFile, network_of, picture_file, write_result
+from benchmarks.serving.load import closed_loop, one_by_one, percentile
+from benchmarks.serving.photographs import Photograph, drawn, drawn_photographs
+from benchmarks.serving.server_config import ServerConfig
+from benchmarks.serving.servers import OURS, Place, Running, identify, running
+from benchmarks.serving.targets import Target, at_least, at_most, target_lines
+from models.bundle import Bundle, Precision, load_bundle
+from models.preprocess import upright_size
+from models.session import NetworkSession
+from serving.cores import available_cores
+from serving.scheduling.networks import choose_policy, open_networks
+from training.machine import Machine, this_machine
+from training.program import run_program
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+Provider = Literal["cpu", "cuda"]
+_LATER: Final = 20  # requests that the first one is compared with
+_FIRST_RUN_S: Final = 120.0
+_REFUSAL_S: Final = 120.0
+_DAY_S: Final = 86_400
+_DAMAGED: Final[Mapping[str, tuple[dict[str, str], str]]] = {
+    "no GPU is visible": ({"CUDA_VISIBLE_DEVICES": "-1"}, ""),
+    "the libraries of CUDA are hidden": ({"LD_LIBRARY_PATH": ""}, "onnxruntime.preload_dlls = lambda: None"),
+}
+
+
+class ServiceSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Measures the service on a GPU against the network alone."""
+
+    bundle: Path
+    """Bundle that is served."""
+    provider: Provider = "cuda"
+    """Where the network runs."""
+    precision: Precision = "fp16"
+    """Which network of the bundle runs."""
+    clients: int = 64
+    """Clients that wait for their answers."""
+    seconds: float = 15.0
+    """Length of each measurement."""
+    lead_in_s: float = 3.0
+    """Time of load before a measurement."""
+    out: Path | None = None
+    """File for the result, JSON."""
+
+
+class BatchRate(msgspec.Struct, frozen=True):
+    """The network alone, at one batch size."""
+
+    batch_size: int
+    per_s: float
+    """Pictures a second of all threads together."""
+    run_ms: float
+    """Median time of a run, ms; other threads run at the same time."""
+
+
+class Served(msgspec.Struct, frozen=True):
+    """The service under load with one picture."""
+
+    picture: str
+    clients: int
+    per_s: float
+    p50_ms: float | None
+    p99_ms: float | None
+    words: dict[str, int]
+    """How often each status, or end without a status, occurred."""
+    generator_share: float
+    """Share of one core that the load generator used."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The first requests after the service said that it is ready."""
+
+    ready_s: float
+    """Time from the start of the program, s."""
+    first_ms: float
+    later_ms: list[float]
+    """Each of the following requests, one after another, ms."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A start with CUDA where CUDA cannot be used."""
+
+    how: str
+    exit_code: int | None
+    """None: the service ran on."""
+    said: str
+    """Last line of its output."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The content of the result file."""
+
+    machine: Machine
+    measured_on: str
+    provider: Provider
+    precision: Precision
+    policy: str
+    """How the service runs the network."""
+    network: Network
+    pictures: list[PictureFile]
+    versions: dict[str, str]
+    single_ms: float
+    """Median time of a run with one picture, nothing else running."""
+    alone: list[BatchRate]
+    start: Start
+    served: list[Served]
+    refusals: list[Refusal]
+    targets: list[Target]
+
+
+def main() -> None:
+    """Runs the program with the arguments of the command line."""
+    run_program(lambda: measure(tyro.cli(ServiceSpeed, description=__doc__)))
+
+
+def measure(command: ServiceSpeed) -> Result:
+    """Measures everything, prints tables and, with `out`, writes the result.
+
+    Raises:
+        BundleError: The bundle is missing or damaged, or lacks the precision.
+        InputError: CUDA cannot be used.
+        DataError: The service does not start.
+    """
+    bundle = load_bundle(command.bundle)
+    pictures = [_small(bundle), drawn_photographs()["1 MP"]]
+    on_gpu = command.provider == "cuda"
+    policy = choose_policy(cuda=on_gpu, num_cores=available_cores(), num_threads=None, num_runs=None)
+    session = open_networks(bundle, command.precision, policy)["throughput"]
+    single = _rate(session, bundle, 1, 1, command.seconds)
+    alone = [_rate(session, bundle, size, policy.num_workers, command.seconds) for size in policy.batch_sizes]
+    del session  # its memory is the service's now
+    start, served = _serve(command, bundle, pictures)
+    refusals = [_refusal(command, how) for how in _DAMAGED]
+    result = Result(
+        machine=this_machine(),
+        measured_on=datetime.now(UTC).date().isoformat(),
+        provider=command.provider,
+        precision=command.precision,
+        policy=policy.describe(),
+        network=network_of(bundle),
+        pictures=[picture_file(each) for each in pictures],
+        versions=_versions(),
+        single_ms=single.run_ms,
+        alone=alone,
+        start=start,
+        served=served,
+        refusals=refusals,
+        targets=targets(alone[-1], start, served[0], refusals, applies=on_gpu),
+    )
+    print(markdown(result))
+    write_result(result, command.out)
+    return result
+
+
+def targets(
+    alone: BatchRate, start: Start, served: Served, refusals: Sequence[Refusal], *, applies: bool
+) -> list[Target]:
+    """The goals, which apply to a GPU.
+
+    Args:
+        alone: The network alone at the largest batch.
+        start: The first requests.
+        served: The service with the small picture, which takes little time to decode.
+        refusals: What the service did where CUDA could not be used.
+        applies: Whether the network ran on a GPU.
+    """
+    first = start.first_ms / statistics.median(start.later_ms)
+    p99 = None if served.p99_ms is None else served.p99_ms / alone.run_ms
+    refused = sum(each.exit_code not in (None, 0) and "CUDA" in each.said for each in refusals)
+    return [
+        at_least("the service against the network alone", 0.9, served.per_s / alone.per_s, applies=applies),
+        at_most("99th percentile against the time of a run", 2.0, p99, applies=applies),
+        at_most("the first request against later ones", 2.0, first, applies=applies),
+        at_least("starts without CUDA that were refused", len(refusals), refused),
+    ]
+
+
+def markdown(result: Result) -> str:
+    """The result as tables in Markdown."""
+    lines = [f"{result.machine}: {result.network.bundle}, {result.precision} on {result.provider}; {result.policy}", ""]
+    lines += ["| batch | pictures/s, network alone | ms a run |", "|---:|---:|---:|"]
+    lines += [f"| {each.batch_size} | {each.per_s:.1f} | {each.run_ms:.1f} |" for each in result.alone]
+    lines += [
+        "",
+        "| picture | clients | pictures/s | pictures a day | p50 ms | p99 ms | answers |",
+        "|---|" + "---:|" * 6,
+    ]
+    for each in result.served:
+        times = " | ".join("-" if value is None else f"{value:.0f}" for value in (each.p50_ms, each.p99_ms))
+        words = ", ".join(f"{count} x {word}" for word, count in each.words.items())
+        lines.append(
+            f"| {each.picture} | {each.clients} | {each.per_s:.1f} | {each.per_s * _DAY_S:,.0f} | {times} | {words} |"
+        )
+    start = result.start
+    later_ms = statistics.median(start.later_ms)
+    lines += ["", f"One picture alone: {result.single_ms:.1f} ms in the network. Ready after {start.ready_s:.1f} s;"]
+    lines += [f"first request {start.first_ms:.0f} ms, later ones {later_ms:.0f} ms.", ""]
+    lines += [f"* {each.how}: exit code {each.exit_code}: {each.said}" for each in result.refusals]
+    return "\n".join([*lines, "", target_lines(result.targets)])
+
+
+def _small(bundle: Bundle) -> Photograph:
+    """A picture of about the size that the network takes, so that decoding costs little."""
+    side = bundle.record.input.width
+    data = drawn(side * 4 // 3, side)
+    width, height = upright_size(data)
+    return Photograph("network size", data, width * height / 1e6)
+
+
+def _rate(session: NetworkSession, bundle: Bundle, batch_size: int, num_threads: int, seconds: float) -> BatchRate:
+    """Runs batches in several threads; the first run of each thread is not counted."""
+    spec = bundle.record.input
+    pixels = np.random.default_rng(0).standard_normal((batch_size, 3, spec.height, spec.width), dtype=np.float32)
+    together = threading.Barrier(num_threads, timeout=_FIRST_RUN_S)
+
+    def work() -> tuple[float, list[float]]:
+        session.run(pixels)
+        together.wait()
+        moments = [time.perf_counter()]
+        while moments[-1] - moments[0] < seconds:
+            session.run(pixels)
+            moments.append(time.perf_counter())
+        times = [after - before for before, after in pairwise(moments)]
+        return len(times) * batch_size / sum(times), times
+
+    with ThreadPoolExecutor(num_threads) as threads:
+        found = [future.result() for future in [threads.submit(work) for _ in range(num_threads)]]
+    times = [each for _, times in found for each in times]
+    return BatchRate(batch_size, sum(per_s for per_s, _ in found), 1000 * statistics.median(times))
+
+
+def _serve(command: ServiceSpeed, bundle: Bundle, pictures: Sequence[Photograph]) -> tuple[Start, list[Served]]:
+    flags = ("--provider", command.provider, "--precision", command.precision)
+    with running(Place(bundle, ENVIRONMENT, flags), OURS, ServerConfig()) as server:
+        load = asyncio.run(one_by_one(server.port, identify(pictures[0].data), 1 + _LATER))
+        first_ms, *later_ms = (outcome.latency_s * 1000 for outcome in load.outcomes)
+        served = [_under_load(command, server, each, clients) for each in pictures for clients in (command.clients, 1)]
+        return Start(server.start_s, first_ms, later_ms), served
+
+
+def _under_load(command: ServiceSpeed, server: Running, picture: Photograph, clients: int) -> Served:
+    requests = [identify(picture.data)]
+    seconds, lead_in_s = command.seconds, command.lead_in_s
+    load = asyncio.run(closed_loop(server.port, requests, concurrency=clients, seconds=seconds, lead_in_s=lead_in_s))
+    times = [outcome.latency_s * 1000 for outcome in load.good]
+    p50_ms, p99_ms = percentile(times, 50), percentile(times, 99)
+    return Served(picture.name, clients, load.per_s, p50_ms, p99_ms, load.words, load.generator_share)
+
+
+def _refusal(command: ServiceSpeed, how: str) -> Refusal:
+    """Starts the service with CUDA where it cannot be used."""
+    variables, before = _DAMAGED[how]
+    code = f"import onnxruntime, runpy; {before or 'pass'}; runpy.run_module('serving', run_name='__main__')"
+    flags = ("--bundle", str(command.bundle.resolve()), "--port", "0", "--provider", "cuda")
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", code, *flags, "--precision", command.precision],
+            cwd=ROOT,
+            env=os.environ | variables,
+            capture_output=True,
+            text=True,
+            timeout=_REFUSAL_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Refusal(how, None, "")
+    lines = f"{ended.stdout}{ended.stderr}".splitlines()
+    return Refusal(how, ended.returncode, lines[-1] if lines else "")
+
+
+def _versions() -> dict[str, str]:
+    """Versions that figures depend on; ONNX Runtime says its own, since two packages may install it."""
+    names = ("litestar", "uvicorn", "numpy", "pillow")
+    return {"onnxruntime": onnxruntime.__version__} | {name: version(name) for name in names}
+
+
+if __name__ == "__main__":
+    main()
