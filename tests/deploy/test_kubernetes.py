@@ -31,6 +31,7 @@ def build(overlay, components, scratch):
     return list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
 
 
+@pytest.mark.slow
 @needs("kubectl")
 @needs_schemas
 @pytest.mark.parametrize("components", [(), *((name,) for name in COMPONENTS)], ids="-".join)
