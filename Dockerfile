@@ -1,6 +1,7 @@
 # Images of the service and of training. Each holds only what it needs.
 #   docker build -t botanify .                                the service on a CPU, without PyTorch
 #   docker build --target gpu -t botanify:gpu .               the service on an NVIDIA GPU
+#   docker build --target folders -t botanify:folders .       python -m serving.identify_folder on a CPU
 #   docker build --target train -t REGISTRY/botanify-train .  training, with PyTorch
 #   docker run --read-only -p 8000:8000 botanify
 # gpu and train need the NVIDIA container toolkit; their Python packages bring CUDA.
@@ -25,10 +26,15 @@ ENV INSTALL="uv/bin/uv pip install --python /opt/venv/bin/python --no-cache --co
     --constraints requirements.lock --verify-hashes --only-binary :all: -r pyproject.toml"
 
 FROM uv AS cpu-packages
-RUN ${INSTALL} --extra serve
+# The packages bring their tests and the data for these.
+RUN ${INSTALL} --extra serve \
+    && find /opt/venv -type d \( -name tests -o -path '*/onnx/backend/test' \) -prune -exec rm -r {} +
 
 FROM uv AS gpu-packages
 RUN ${INSTALL} --extra serve-gpu
+
+FROM uv AS folders-packages
+RUN ${INSTALL} --extra serve --extra folders
 
 FROM uv AS train-packages
 RUN ${INSTALL} --extra train
@@ -53,6 +59,12 @@ EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-c", "from urllib.request import ProxyHandler, build_opener; build_opener(ProxyHandler({})).open('http://127.0.0.1:8000/health/ready', timeout=4)"]
 CMD ["python", "-m", "serving", "--host", "0.0.0.0", "--port", "8000"]
+
+FROM program AS folders
+COPY --from=folders-packages /opt/venv /opt/venv
+COPY serving/ serving/
+USER 10001:10001
+ENTRYPOINT ["python", "-m", "serving.identify_folder"]
 
 FROM program AS train
 # torch.compile needs a C compiler.

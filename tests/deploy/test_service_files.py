@@ -266,4 +266,4 @@ def test_images_copy_existing_paths_that_the_build_context_has():
 def test_default_image_is_that_for_a_cpu_and_every_target_exists():
     stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert stages[-1] == "cpu" == COMPOSE["services"]["service"]["build"]["target"]
-    assert {"gpu", "train"} <= set(stages)
+    assert {"gpu", "folders", "train"} <= set(stages)
