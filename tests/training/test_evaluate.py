@@ -175,3 +175,10 @@ def test_a_folder_of_negatives_that_is_missing_is_named_before_anything_is_measu
     monkeypatch.setattr("training.actions.evaluate.measure", lambda *arguments: pytest.fail("measured"))
     with pytest.raises(DataError, match="no such folder"):
         evaluate(Evaluate(data=data, bundle=bundle.folder, negatives=tmp_path / "missing", workers=0))
+
+
+def test_a_checkpoint_is_measured_in_single_precision_on_a_gpu_too(finished_run, data, monkeypatch):
+    asked = []
+    monkeypatch.setattr("training.actions.evaluate.allow_tf32", lambda _, allowed: asked.append(allowed))
+    evaluate(Evaluate(data=data, checkpoint=finished_run / "last.pt", workers=0))
+    assert asked == [False]

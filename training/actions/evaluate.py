@@ -26,7 +26,7 @@ from training.commands.evaluate import Evaluate
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.engine.checkpoint import read_checkpoint
-from training.engine.device import choose_device
+from training.engine.device import allow_tf32, choose_device
 from training.evaluation.predict import require_same_outputs, run_in_torch
 from training.evaluation.predictions import Predictions, calibrated_predictions
 from training.evaluation.provenance import OTHER_DATA, is_other_data
@@ -155,6 +155,7 @@ def _checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
     network.load_state_dict(checkpoint.eval_weights)
     device = choose_device(HardwareRecipe(amp="off"))
+    allow_tf32(device, False)  # single precision, which PyTorch's default for convolutions is not
     run = partial(run_in_torch, ExportableNetwork(network).to(device).eval(), device)
     spec, output_keys = served or input_spec(recipe), tuple(checkpoint.output_keys)
     return Subject("checkpoint", run, spec, output_keys, temperature=1.0, trained_with=checkpoint.trained_with)

@@ -59,6 +59,17 @@ def amp_dtype(hardware: HardwareRecipe, device: torch.device) -> torch.dtype | N
     return torch.float16 if hardware.amp == "fp16" else torch.bfloat16
 
 
+def allow_tf32(device: torch.device, allowed: bool) -> None:
+    """Switches TF32 on a GPU on or off.
+
+    PyTorch has an old and a new setting for this. Up to 2.15 its compiler reads both, and fails if only the new one was
+    set. These two setters change both.
+    """
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if allowed else "highest")
+        torch.backends.cudnn.allow_tf32 = allowed
+
+
 def cpu_warnings(hardware: HardwareRecipe, device: torch.device) -> list[str]:
     """Says that a run trains on a CPU where a GPU may have been expected, and that a CPU has no fp16."""
     warnings = []

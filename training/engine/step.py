@@ -17,7 +17,7 @@ from torch.nn.functional import dropout
 from torch.nn.parallel import DistributedDataParallel
 
 from models.network import PlantNetwork
-from training.engine.device import amp_dtype
+from training.engine.device import allow_tf32, amp_dtype
 from training.engine.distributed import Ranks
 from training.engine.losses import TrainingClasses, TrainingLoss
 from training.engine.norms import NO_NORMS, apply_norms, choose_norms, freeze_norms, has_norms
@@ -78,7 +78,7 @@ class Engine:
         self.recipe, self.device, self.ranks = recipe, device, ranks or Ranks()
         self.clock = clock or StepClock(device)
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
-        _allow_tf32(device, hardware.tf32)
+        allow_tf32(device, hardware.tf32)
         self._memory_format = torch.channels_last if hardware.channels_last else torch.contiguous_format
         self.norms = choose_norms(recipe, self.ranks.num_ranks, device) if has_norms(network) else NO_NORMS
         apply_norms(network, self.norms, recipe.network.ghost_size)
@@ -291,17 +291,6 @@ class Engine:
             return nullcontext()
         no_sync: AbstractContextManager[Any] = self._forward.no_sync()
         return no_sync
-
-
-def _allow_tf32(device: torch.device, allowed: bool) -> None:
-    """Switches TF32 on a GPU on or off.
-
-    PyTorch has an old and a new setting for this. Up to 2.15 its compiler reads both, and fails if only the new one was
-    set. These two setters change both.
-    """
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high" if allowed else "highest")
-        torch.backends.cudnn.allow_tf32 = allowed
 
 
 def _moving_average(network: nn.Module, decay: float) -> ModelEmaV3 | None:

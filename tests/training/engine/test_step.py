@@ -10,9 +10,10 @@ import torch
 
 from models.network import PlantNetwork
 from tests.training.small import command
+from training.engine.device import allow_tf32
 from training.engine.distributed import Ranks
 from training.engine.losses import TrainingClasses
-from training.engine.step import Engine, _allow_tf32
+from training.engine.step import Engine
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 CLASSES = TrainingClasses(taxon_of_output=(0, 1, 2), num_taxa=3, samples_of_output=(4.0, 4.0, 4.0))
@@ -312,8 +313,8 @@ def restored():
 @pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("allowed", [True, False])
 def test_both_settings_of_pytorch_for_tf32_agree(allowed):
-    _allow_tf32(CUDA, not allowed)
-    _allow_tf32(CUDA, allowed)
+    allow_tf32(CUDA, not allowed)
+    allow_tf32(CUDA, allowed)
     old = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32  # a mix of the two raises here
     assert old == (allowed, allowed)
     new = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
@@ -323,5 +324,5 @@ def test_both_settings_of_pytorch_for_tf32_agree(allowed):
 @pytest.mark.usefixtures("restored")
 def test_on_a_cpu_tf32_changes_nothing():
     before = torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul.fp32_precision
-    _allow_tf32(CPU, True)
+    allow_tf32(CPU, True)
     assert (torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul.fp32_precision) == before
