@@ -8,13 +8,9 @@
 # no such runs). They must stay the same when the script is started again.
 source "$(dirname "$0")/bootstrap.sh"
 data_set=${1:-herbarium-200}
-weights=${WEIGHTS:-$WORK/weights.safetensors}
 keep "ablation-$data_set" "ablation-$data_set/ablation*"
 remember "ablation-$data_set/machine.json" "ablation-$data_set/runs/*/*/arm.json"
-if [[ ! -e $weights ]]; then
-    echo "error: no weights at $weights: run benchmarks/gpu/2_scratch.sh first, or set WEIGHTS" >&2
-    exit 1
-fi
+need_weights
 
 case $data_set in
     herbarium-200)

@@ -118,8 +118,19 @@ herbarium() {
     whole_step "$1-drawn" bash -c 'rm -rf "$0" && exec "$@"' "$raw" "$PYTHON" training/prepare.py herbarium "$raw" \
         --size-px "$2" --pictures-per-class "$3" --workers "$(nproc)" "${@:5}"
     sed "s/^merge = /validation_share = $4\n&/" "$raw/data_herbarium.toml" >"$raw/data.toml"
-    step "$1-packed" "$PYTHON" training/prepare.py sources "$raw/data.toml" --root "$raw" --out "$WORK/$1" \
-        --shards "$WORK/$1-packed" --workers "$(nproc)"
+    pack_herbarium "$raw" "$1" "$raw/data.toml"
+}
+
+# merged NAME: packs the plants of $WORK/NAME-raw to $WORK/NAME-merged-packed, with one output for each taxon.
+merged() {
+    local raw=$WORK/$1-raw
+    sed -e 's/^merge = .*/merge = "across_sources"/' -e '/^expect_outputs/d' "$raw/data.toml" >"$raw/merged.toml"
+    pack_herbarium "$raw" "$1-merged" "$raw/merged.toml"
+}
+
+pack_herbarium() {
+    step "$2-packed" "$PYTHON" training/prepare.py sources "$3" --root "$1" --out "$WORK/$2" \
+        --shards "$WORK/$2-packed" --workers "$(nproc)"
 }
 
 # herbarium_200 NAME SIZE_PX PICTURES_PER_CLASS VALIDATION_SHARE: the same with 200 species.
@@ -136,4 +147,13 @@ herbarium_200() {
 flowers17() {
     step "$1-packed" "$PYTHON" training/prepare.py table "${FLOWERS:-data/flowers17}/labels.csv" --source flowers17 \
         --out "$WORK/$1/prepared" --shards "$WORK/$1/flowers17" --workers "$(nproc)" "${@:2}"
+}
+
+# need_weights: finds the weights of script 2 (or WEIGHTS) as $weights.
+need_weights() {
+    weights=${WEIGHTS:-$WORK/weights.safetensors}
+    if [[ ! -e $weights ]]; then
+        echo "error: no weights at $weights: run benchmarks/gpu/2_scratch.sh first, or set WEIGHTS" >&2
+        exit 1
+    fi
 }

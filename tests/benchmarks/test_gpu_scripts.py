@@ -11,8 +11,10 @@ import pytest
 import tyro
 
 from benchmarks.gpu.ask import Ask
+from benchmarks.gpu.epoch_time import EpochTime
 from benchmarks.gpu.service_speed import ServiceSpeed
 from benchmarks.gpu.small_weights import SmallWeights
+from benchmarks.gpu.transfer import Transfer
 from benchmarks.serving.network import Network
 from benchmarks.train_speed import TrainSpeed
 from training import benchmark, prepare
@@ -89,6 +91,8 @@ COMMANDS = {
     "small_weights.py": SmallWeights,
     "network.py": Network,
     "service_speed.py": ServiceSpeed,
+    "transfer.py": Transfer,
+    "epoch_time.py": EpochTime,
 }
 
 
@@ -132,6 +136,7 @@ def test_every_command_is_parsed_and_run_once(script, tiny, tmp_path):
     [
         *((script, "", "") for script in NUMBERED),
         ("2_scratch.sh", "", "weights"),
+        ("2_scratch.sh", "merged", "bundle"),
         ("3_ablation.sh", "flowers17", ""),
     ],
 )
@@ -144,8 +149,9 @@ def test_the_copied_results_fit_the_limits_of_a_lent_machine(script, argument, b
         assert {"train_speed.json", "data/train_speed.json", "optimizations.json", "state.tar.gz"} <= places
     if script == "2_scratch.sh":
         part = "weights.part.00" if bring == "weights" else "model.part.00"
-        assert f"scratch/{part}" in places
-        assert "scratch/log.jsonl" in places or bring == "weights"
+        folder = "scratch-merged" if argument else "scratch"
+        assert f"{folder}/{part}" in places
+        assert f"{folder}/log.jsonl" in places or bring == "weights"
     if script == "5_demonstration.sh":
         names = ("log.jsonl", "bundle-test.json", "demonstration.part.00")
         assert places == {f"demonstration/{name}" for name in names}
@@ -231,8 +237,9 @@ def test_a_script_without_time_pauses_before_its_first_command(tmp_path):
     assert run("4_batch_sizes.sh", tmp_path, LIMIT_S="0")[:2] == (75, [])
 
 
-def test_the_ablation_asks_for_its_weights(tmp_path):
-    code, asked, said = run("3_ablation.sh", tmp_path, WEIGHTS=str(tmp_path / "missing.pt"))
+@pytest.mark.parametrize("script", ["3_ablation.sh", "7_transfer.sh"])
+def test_a_script_asks_for_its_weights(script, tmp_path):
+    code, asked, said = run(script, tmp_path, WEIGHTS=str(tmp_path / "missing.pt"))
     assert (code, asked) == (1, [])
     assert "2_scratch.sh first" in said
 
@@ -242,6 +249,25 @@ def test_the_ablation_takes_its_size_from_variables(tmp_path):
     study = understood(*asked[-1])
     assert (study.seeds, study.rates, study.only) == ((5, 6), (1e-4,), ("batch_16", "amp"))
     assert (study.epochs, study.budget_s, study.equal_time) == (7, 30.0, True)
+
+
+def test_outputs_of_one_taxon_are_merged_on_the_same_drawn_plants(tmp_path):
+    run("2_scratch.sh", tmp_path)
+    code, asked, _ = run("2_scratch.sh", tmp_path, "merged")
+    assert code == 0
+    packed = understood(*asked[0])
+    assert packed.collection.read_text() == 'validation_share = 0.1\nmerge = "across_sources"\n'
+    (recipe,) = (understood(*words).recipe for words in asked if words[0].endswith("train.py"))
+    assert (recipe.data.data, recipe.data.expect_outputs) == (packed.shards, 0)
+
+
+def test_the_classifier_learns_at_three_rates_from_the_given_weights(tmp_path):
+    asked = run("7_transfer.sh", tmp_path, RATE="2e-4", SEEDS="4")[1]
+    recipes = [understood(*words).recipe for words in asked if words[0].endswith("train.py")]
+    rates = [(each.schedule.backbone_lr, each.schedule.head_lr) for each in recipes]
+    assert rates == [(1e-3, 1e-3), (2e-4, 2e-4), (2e-4, 6e-4), (2e-4, 2e-3)]
+    assert [each.network.weights == "none" for each in recipes] == [True, False, False, False]
+    assert {each.run.seed for each in recipes} == {4}
 
 
 def test_the_demonstration_takes_further_flags_of_the_training(tmp_path):

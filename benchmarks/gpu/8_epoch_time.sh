@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# 8. The reference recipe from shards for five minutes (b4_5337_scratch at 320 px, with pictures of 420 px), and the time
+# of an epoch of 1.6 million pictures by it.
+source "$(dirname "$0")/bootstrap.sh"
+keep epoch-time 'epoch-time.json' 'epoch-time/log.jsonl'
+
+if [[ $TINY == 1 ]]; then
+    herbarium epoch-time-data 48 8 0.1
+    flags=(--architecture test_efficientnet --expect-outputs 0 --batch-size 16 --workers 0 --amp off --no-compile)
+    flags+=(--picture-px 32 --progressive --serve-px 32 --epochs 3)
+else
+    herbarium epoch-time-data 420 8 0.02 --full-width
+    flags=(--workers "$(nproc)" --picture-px 320 --progressive --epochs 1000 --max-seconds 300)
+    flags+=(--validate-every-epochs 1000)
+fi
+step epoch-time-trained "$PYTHON" training/train.py b4_5337_scratch --data "$WORK/epoch-time-data-packed" \
+    --run "$WORK/epoch-time" --auto-resume "${flags[@]}"
+whole_step epoch-time "$PYTHON" benchmarks/gpu/epoch_time.py "$WORK/epoch-time" --out "$WORK/epoch-time.json"
