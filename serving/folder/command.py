@@ -66,6 +66,8 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """List the photographs and cut the parts, but answer none: machines with --part then do not list them again."""
     part: str | None = None
     """Answer every n-th part only, i/n with i from 0 to n - 1, so that n machines share the work."""
+    ray: str | None = None
+    """Share the parts among the machines of a Ray cluster: auto (the one that this machine is in) or its address."""
     truth: str | None = None
     """Column of --list with true names or taxon ids: writes how often the answers are right, in truth.json and
     truth.html."""

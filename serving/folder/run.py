@@ -16,6 +16,7 @@ import msgspec
 
 from models.bundle import load_bundle
 from serving.cores import available_cores
+from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
 from serving.folder.devices import write_on_devices
 from serving.folder.output import Output, open_output
@@ -174,8 +175,9 @@ class _FolderRun:
 
     async def _write_parts(self, todo: Sequence[Part], files: PartFiles, progress: Progress) -> None:
         command, bundle = self._command, self._record.bundle
-        if command.devices != 1:
-            async for rows in write_on_devices(command, bundle, files, todo):
+        if command.ray is not None or command.devices != 1:
+            write = write_on_devices if command.ray is None else write_on_cluster
+            async for rows in write(command, bundle, files, todo):
                 for row in rows:
                     progress.add(row)
                 self._check_failures(progress)

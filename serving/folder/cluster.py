@@ -1,0 +1,264 @@
+"""Parts on the machines of a Ray cluster: each part is a task on a machine that this process chooses.
+
+Nothing returns through Ray but the counts: the rows are in the file of the part. Ray could choose the machines, and
+start a lost task again. But it noticed only after minutes that a frozen machine did not answer (2.60), and meanwhile no
+task was started on the others.
+"""
+
+import asyncio
+import logging
+import math
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+import structlog
+
+from models.errors import BotanifyError, InputError
+from serving.folder.command import IdentifyFolder
+from serving.folder.dispatch import Dispatch
+from serving.folder.parts import PartFiles
+from serving.folder.plan import Part
+from serving.folder.record import BundleName
+from serving.folder.rows import Row
+from serving.folder.worker import open_worker
+
+_Result = TypeVar("_Result")
+_LOOK_S: Final = 5.0  # between two looks at which machines are there
+_AVOID_S: Final = 30.0  # after a loss: Ray may take some time to notice that a machine is dead
+_CONNECT_S: Final = 10.0
+_log = structlog.get_logger(__name__)
+
+
+class _Job(msgspec.Struct, frozen=True):
+    """What the tasks of a run have in common."""
+
+    command: IdentifyFolder
+    bundle: BundleName
+    files: PartFiles
+    num_cores: int
+
+
+async def write_on_cluster(
+    command: IdentifyFolder, bundle: BundleName, files: PartFiles, parts: Iterable[Part]
+) -> AsyncIterator[list[Row]]:
+    """Yields the counted columns of the rows of each part once they are written, in any order.
+
+    Args:
+        command: The flags, with `--ray`.
+        bundle: The bundle that the run started with.
+        files: Where the rows go.
+        parts: What to identify.
+
+    Raises:
+        InputError: Ray is not installed, no cluster has that address, or a part failed.
+    """
+    dispatch = Dispatch(parts)
+    with _connected(str(command.ray)) as ray:
+        machines = _Machines(ray, command, bundle, files)
+        while not dispatch.is_done:
+            machines.fill(dispatch)
+            for part, machine, rows in await machines.wait():
+                if rows is None:
+                    dispatch.lose(part, machine)
+                elif dispatch.finish(part):
+                    yield rows
+
+
+class _Ended(NamedTuple):
+    """A task that ended."""
+
+    part: Part
+    machine: str
+    rows: list[Row] | None
+    """None if the machine or the process died."""
+
+
+class _Machines:
+    """The machines of a cluster, and what each of them does."""
+
+    def __init__(self, ray: Any, command: IdentifyFolder, bundle: BundleName, files: PartFiles) -> None:
+        self._ray, self._running = ray, dict[asyncio.Future[list[Row]], tuple[Part, str]]()
+        self._needs = task_needs([node["Resources"] for node in ray.nodes() if node["Alive"]], command.provider)
+        self._task = ray.remote(**self._needs, max_retries=0)(_write_part)
+        self._job = ray.put(_Job(with_absolute_paths(command), bundle, files, int(self._needs["num_cpus"])))
+        self._places: dict[str, int] = {}
+        self._avoided_until: dict[str, float] = {}
+        self._looked_at = -math.inf
+
+    def fill(self, dispatch: Dispatch) -> None:
+        """Gives parts to the machines with free places."""
+        self._look()
+        busy = Counter(machine for _, machine in self._running.values())
+        for machine, num_places in self._places.items():
+            for _ in range(num_places - busy[machine]):
+                part = dispatch.give(machine)
+                if part is not None:
+                    self._running[self._start(part, machine)] = part, machine
+
+    async def wait(self) -> list[_Ended]:
+        """Waits until a task ends, or some seconds, after which other machines may be there."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(_LOOK_S)
+        running = list(self._running.items())
+        return [self._end(future) for future, (_, machine) in running if future.done() or machine not in self._places]
+
+    def _end(self, future: "asyncio.Future[list[Row]]") -> _Ended:
+        part, machine = self._running.pop(future)
+        rows = _result(future) if future.done() else None
+        if rows is None:
+            self._avoided_until[machine] = time.monotonic() + _AVOID_S
+            self._looked_at = -math.inf
+        return _Ended(part, machine, rows)
+
+    def _start(self, part: Part, machine: str) -> "asyncio.Future[list[Row]]":
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        there = NodeAffinitySchedulingStrategy(machine, soft=False)
+        return asyncio.wrap_future(self._task.options(scheduling_strategy=there).remote(self._job, part).future())
+
+    def _look(self) -> None:
+        """Notices, every few seconds, which machines came and which are gone."""
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_S:
+            return
+        self._looked_at = now
+        alive = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+        self._places = {
+            machine: 0 if now < self._avoided_until.get(machine, 0) else num_places(has, self._needs)
+            for machine, has in alive.items()
+        }
+
+
+def num_places(has: Mapping[str, float], needs: Mapping[str, float]) -> int:
+    """Returns how many tasks fit on a machine.
+
+    Args:
+        has: Its resources, by Ray's names.
+        needs: What a task takes, see `task_needs`.
+    """
+    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+    return int(min(has.get(names[name], 0) // number for name, number in needs.items()))
+
+
+def task_needs(nodes: Sequence[Mapping[str, float]], provider: str) -> dict[str, float]:
+    """Returns what a task takes of its machine: a core, or a GPU with its share of the cores, which decode ahead of it.
+
+    Args:
+        nodes: Resources of each machine, by Ray's names.
+        provider: "cpu" or "cuda".
+
+    Raises:
+        InputError: No machine has a GPU.
+    """
+    if provider == "cpu":
+        return {"num_cpus": 1}
+    shares = [node.get("CPU", 0) // node["GPU"] for node in nodes if node.get("GPU", 0) >= 1]
+    if not shares:
+        raise InputError("no machine of the Ray cluster has a GPU", remedy="add one, or leave out --provider cuda")
+    return {"num_cpus": max(1, min(shares)), "num_gpus": 1}
+
+
+def with_absolute_paths(command: IdentifyFolder) -> IdentifyFolder:
+    """Returns the command as other processes understand it, whatever folder they start in."""
+    files = {name: getattr(command, name) for name in ("bundle", "taxa_lists")}
+    changed: dict[str, Any] = {name: path and path.absolute() for name, path in files.items()}
+    if "://" not in command.photographs:
+        changed["photographs"] = str(Path(command.photographs).absolute())
+    return msgspec.structs.replace(command, **changed)
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Any]:
+    """Connects this process to a cluster; what it has started there ends with the context."""
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise InputError("--ray needs the package ray", remedy="install botanify[ray]") from error
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        _require_answer(address)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(
+            "no Ray cluster can be reached",
+            value=address,
+            limit=" ".join(str(error).split())[:200],
+            remedy="start one with `ray start --head`, or correct --ray",
+        ) from error
+    for number, handler in handlers.items():  # Ray's own would exit at once
+        signal.signal(number, handler)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Fails at once if nothing listens at host:port, for which Ray tries again for many minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal() and "://" not in address:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+
+
+def _result(future: "asyncio.Future[list[Row]]") -> list[Row] | None:
+    """Returns what a task returned, or None if its machine or process died; an error in our own code is raised."""
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        return future.result()
+    except RayTaskError as error:
+        if isinstance(error.cause, (BotanifyError, OSError)):
+            raise error.cause from None
+        raise
+    except RayError as error:
+        _log.warning("task_lost", error=" ".join(str(error).split())[:300])
+        return None
+
+
+# ---- in the processes of the cluster
+
+
+class _Process:
+    """Opens the bundle once for all tasks of a process. Its event loop runs between them too, for the decoder."""
+
+    def __init__(self, job: _Job) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._context = AsyncExitStack()  # never left: it ends with the process
+        self._worker = self._wait(
+            self._context.enter_async_context(open_worker(job.command, job.bundle, job.files, job.num_cores))
+        )
+
+    def write(self, part: Part) -> list[Row]:
+        """Writes the rows of a part, and returns their counted columns."""
+        return self._wait(self._write(part))
+
+    async def _write(self, part: Part) -> list[Row]:
+        rows: list[Row] = []
+        async for _ in self._worker.write([part], rows.append):
+            pass
+        return [{name: row[name] for name in ("status", "num_photographs")} for row in rows]
+
+    def _wait(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+_processes: Final[dict[str, _Process]] = {}
+
+
+def _write_part(job: _Job, part: Part) -> list[Row]:
+    """Is the task; Ray keeps its process for the next one."""
+    run_id = job.files.run_id
+    if run_id not in _processes:
+        _processes[run_id] = _Process(job)
+    return _processes[run_id].write(part)

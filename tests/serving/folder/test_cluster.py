@@ -1,0 +1,178 @@
+"""Parts on a Ray cluster: machines that die or freeze lose no row and write none twice."""
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from models.errors import InputError
+from serving.folder.cluster import task_needs, with_absolute_paths
+from serving.folder.command import IdentifyFolder
+from serving.folder.run import Outcome
+from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
+from tests.serving.program import ENVIRONMENT, ROOT
+from tests.serving.tiny import BLUE, GREEN, RED
+
+PART_ROWS = 5
+ONE_CORE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
+# Ray takes a machine for dead after some 15 s without an answer. Of the three here, each is slow if this one is busy.
+QUICK_CHECKS = {
+    "health_check_initial_delay_ms": 5000,
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 5000,
+    "health_check_failure_threshold": 3,
+}
+
+
+def test_a_task_takes_a_core_or_a_gpu_with_its_share_of_the_cores():
+    nodes = [{"CPU": 64, "GPU": 4}, {"CPU": 12, "GPU": 1}, {"CPU": 8}, {}]
+    assert task_needs(nodes, "cpu") == {"num_cpus": 1}
+    assert task_needs(nodes, "cuda") == {"num_cpus": 12, "num_gpus": 1}
+    assert task_needs([{"CPU": 2, "GPU": 4}], "cuda") == {"num_cpus": 1, "num_gpus": 1}
+    with pytest.raises(InputError, match="no machine of the Ray cluster has a GPU"):
+        task_needs([{"CPU": 8}], "cuda")
+
+
+def test_other_processes_find_the_same_files(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    found = with_absolute_paths(IdentifyFolder(photographs="photos", out="s3://a/b", bundle=Path("bundle")))
+    assert (found.photographs, found.bundle, found.taxa_lists) == (str(tmp_path / "photos"), tmp_path / "bundle", None)
+    assert with_absolute_paths(IdentifyFolder(photographs="s3://a", out="b")).photographs == "s3://a"
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch, tmp_path, bundle_folder):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    photographs = draw_photographs(tmp_path / "photographs", {"a.jpg": RED})
+    with pytest.raises(InputError, match=r"install botanify\[ray\]"):
+        identify(photographs, tmp_path / "out", bundle_folder, ray="auto")
+
+
+# ---- a real cluster
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Three machines with a core each: processes of this machine."""
+    pytest.importorskip("ray", reason="needs Ray: pip install 'botanify[ray]'")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:  # pytest's own is too long for the name of a socket
+        cluster = Cluster()
+        try:
+            cluster.add_node(**ONE_CORE, **ports(), _system_config=QUICK_CHECKS, temp_dir=folder)
+            cluster.add_node(**ONE_CORE, **ports())
+            cluster.add_node(**ONE_CORE, **ports())
+            yield cluster
+        finally:
+            cluster.shutdown()
+
+
+def ports():
+    """Ray chooses ports of its own otherwise, and waits for them no longer than 15 s, which a busy machine exceeds."""
+    names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+    with ExitStack() as sockets:
+        bound = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
+        return {name: each.getsockname()[1] for name, each in zip(names, bound, strict=True)}
+
+
+def processes_of(node):
+    """Returns the processes of a machine: Ray's own, and those that it has started."""
+    own = [psutil.Process(started.process.pid) for several in node.all_processes.values() for started in several]
+    return own + [child for process in own for child in process.children(recursive=True)]
+
+
+def send(processes, number):
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+@contextmanager
+def start(cluster, photographs, out, bundle):
+    """Starts the program on a cluster."""
+    flags = ["--out", out, "--bundle", bundle, "--part-rows", str(PART_ROWS), "--ray", cluster.address]
+    command = [sys.executable, "-m", "serving.identify_folder", photographs, *flags]
+    process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_until(is_true, process):
+    deadline = time.monotonic() + 300
+    while not is_true() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def written(out):
+    return {path.name: path.stat().st_mtime_ns for path in out.glob("parts/*.parquet")}
+
+
+def is_dead(cluster, node):
+    return not next(each for each in cluster.global_state.node_table() if each["NodeID"] == node.node_id)["Alive"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("thaw", ["at once", "when Ray has given it up", "after the end"])
+def test_a_machine_that_dies_and_one_that_freezes_lose_no_row(cluster, tmp_path, bundle_folder, thaw):
+    num_photographs, out = 2000, tmp_path / "out"
+    colors = {f"{index:04d}.jpg": (RED, GREEN, BLUE)[index % 3] for index in range(num_photographs)}
+    photographs = draw_photographs(tmp_path / "photographs", colors)
+    dies, freezes = cluster.worker_nodes
+    frozen = []
+    with start(cluster, photographs, out, bundle_folder) as process:
+        wait_until(lambda: len(written(out)) >= 30, process)
+        frozen += processes_of(freezes)
+        send(frozen, signal.SIGSTOP)
+        wait_until(lambda: len(written(out)) >= 60, process)
+        send(processes_of(dies), signal.SIGKILL)
+        wait_until(lambda: is_dead(cluster, dies), process)
+        if thaw == "when Ray has given it up":
+            wait_until(lambda: is_dead(cluster, freezes), process)
+        if thaw != "after the end":
+            send(frozen, signal.SIGCONT)
+        code, before = process.wait(600), written(out)
+    assert code == Outcome.COMPLETE
+    send(frozen, signal.SIGCONT)
+    psutil.wait_procs([each for each in frozen if is_dead(cluster, freezes)], timeout=300)
+    assert len(rows_of(out)) == num_photographs
+    assert len(before) == num_photographs / PART_ROWS
+    assert written(out) == before, "a part was written twice"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_interrupted_run_continues_with_or_without_the_cluster(cluster, tmp_path, bundle_folder):
+    out = tmp_path / "out"
+    photographs = draw_photographs(tmp_path / "photographs", {f"{index:03d}.jpg": GREEN for index in range(500)})
+    with start(cluster, photographs, out, bundle_folder) as process:
+        wait_until(lambda: len(written(out)) >= 10, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(300) == Outcome.INTERRUPTED
+    before = written(out)
+    assert len(before) < 100
+    assert identify(photographs, out, bundle_folder, part_rows=PART_ROWS) == Outcome.COMPLETE
+    assert len(rows_of(out)) == 500
+    assert written(out).items() >= before.items()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_fails_on_a_machine_of_the_cluster_is_one_error(cluster, tmp_path, bundle_folder):
+    photographs = draw_photographs(tmp_path / "photographs", {"a.jpg": RED})
+    with pytest.raises(InputError, match="Nonsense"):
+        identify(photographs, tmp_path / "out", bundle_folder, taxa=("Nonsense",), ray=cluster.address)
+    with pytest.raises(InputError, match="no Ray cluster can be reached"):
+        identify(photographs, tmp_path / "other", bundle_folder, ray="127.0.0.1:1")
