@@ -74,10 +74,14 @@ def test_a_run_stopped_inside_an_epoch_resumes_exactly(data, uninterrupted, tmp_
     require_same_weights(run, uninterrupted)
 
 
-@pytest.mark.parametrize(("limit", "said"), [(1, "nothing was validated"), (3, "best validation top-1 ")])
-def test_a_run_says_whether_it_was_validated(limit, said, data, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("limit", "said", "file"), [(1, "nothing was validated", "last.pt"), (3, "best validation top-1 ", "best.pt")]
+)
+def test_a_run_says_whether_it_was_validated(limit, said, file, data, tmp_path, capsys):
     train(command(data, tmp_path / "run", "--batch-size", 8, "--epochs", 2, "--max-steps", limit))
     last = capsys.readouterr().out.splitlines()[-1]
+    assert f"--checkpoint {tmp_path / 'run' / file} " in last
+    assert (tmp_path / "run" / file).exists()
     assert said in last
     assert ("validation top-1" in last) == (limit == 3)
 

@@ -15,7 +15,7 @@ from models.network import PlantNetwork
 from training.bundling.commands import without_folders
 from training.commands.train import Train
 from training.dataset.manifest import Manifest
-from training.engine.checkpoint import LAST
+from training.engine.checkpoint import BEST, LAST
 from training.engine.checkpoint_folder import CheckpointFolder
 from training.engine.device import choose_device, keep_freed_memory
 from training.engine.distributed import Ranks, exit_now, has_joined, join, launch_id, leave, lost_ranks, restart_count
@@ -139,10 +139,12 @@ def _train(command: Train, manifest: Manifest, device: torch.device, ranks: Rank
             (recipe.run.run / RECIPE_COPY).write_bytes(msgspec.json.format(plain))
         position = trainer.run(command.max_steps, command.max_seconds)
     if ranks.is_main:
-        found = f"best validation top-1 {position.best:.1%}" if position.best >= 0 else "nothing was validated"
+        found, name = "nothing was validated", LAST
+        if position.best >= 0:
+            found, name = f"best validation top-1 {position.best:.1%}", BEST
         print(
             f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; {found}. "
-            f"Next: python training/evaluate.py --checkpoint {recipe.run.run / LAST} --data {recipe.data.data}"
+            f"Next: python training/evaluate.py --checkpoint {recipe.run.run / name} --data {recipe.data.data}"
         )
 
 
