@@ -117,6 +117,8 @@ class Trainer:
         self.reporter.started(self.position.step, str(self.device), plan)
         reason, stop_at = StopReason.NONE, None if max_steps is None else self.position.step + max_steps
         seconds_left = None if max_seconds is None else max_seconds - self.position.seconds
+        if seconds_left is not None and seconds_left <= 0 and self.position.validated == self.position.step:
+            reason = StopReason.TIME_LIMIT  # the run has ended before, with its validation
         with self.reporter.progress(max_steps, seconds_left), StopSignal() as signal:
             limits = Limits(stop_at, max_seconds, signal)
             while reason is StopReason.NONE and not self._is_over:
