@@ -17,8 +17,12 @@ SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif",
 PATH_COLUMN: Final = "path"
 """The column of a list that names the file."""
 
+NO_COLUMNS: Final[Mapping[str, str]] = {}
+"""The columns of all photographs without a list: a million empty dictionaries would take 64 MB."""
 
-class Photograph(msgspec.Struct, frozen=True):
+
+# Garbage collection would look at each of millions; they refer to nothing that refers back.
+class Photograph(msgspec.Struct, frozen=True, gc=False):
     """A file to identify."""
 
     path: str
@@ -27,7 +31,7 @@ class Photograph(msgspec.Struct, frozen=True):
     """Size of the file; -1 if it does not exist."""
     version: str
     """Changes with its content: its time of change, the store's own tag, or the hash of its bytes; "" if unknown."""
-    columns: Mapping[str, str] = {}
+    columns: Mapping[str, str] = msgspec.field(default_factory=lambda: NO_COLUMNS)
     """Its other columns in the list."""
 
 

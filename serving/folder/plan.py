@@ -2,6 +2,8 @@
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -9,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from serving.folder.output import Output
-from serving.folder.photographs import Photograph
+from serving.folder.photographs import NO_COLUMNS, Photograph
 from serving.folder.plants import Plant
 
 _FOLDER: Final = "plans"
+_ROWS_AT_ONCE: Final = 10_000
 _SCHEMA: Final = pa.schema(
     {"part": pa.int32(), "plant": pa.string(), "path": pa.string(), "num_bytes": pa.int64(), "version": pa.string(),
      "columns": pa.string()}
@@ -89,23 +92,31 @@ def remove_plans(output: Output) -> None:
         output.remove(f"{_FOLDER}/{name}")
 
 
-def _encode(parts: Sequence[Part]) -> bytes:
-    rows = [
-        (part.number, plant.name, each.path, each.num_bytes, each.version, msgspec.json.encode(each.columns).decode())
-        for part in parts
-        for plant in part.plants
-        for each in plant.photographs
-    ]
-    columns = [list(values) for values in zip(*rows, strict=True)]
+def _encode(parts: Iterable[Part]) -> bytes:
     stream = io.BytesIO()
-    pq.write_table(pa.table(columns, schema=_SCHEMA), stream, compression="zstd")
+    with pq.ParquetWriter(stream, _SCHEMA, compression="zstd") as writer:
+        for part in parts:
+            writer.write_table(_table(part))
     return stream.getvalue()
 
 
+def _table(part: Part) -> pa.Table:
+    rows = [
+        (part.number, plant.name, each.path, each.num_bytes, each.version, msgspec.json.encode(each.columns).decode())
+        for plant in part.plants
+        for each in plant.photographs
+    ]
+    return pa.table([list(values) for values in zip(*rows, strict=True)], schema=_SCHEMA)
+
+
 def _decode(table: pa.Table) -> Iterator[Part]:
-    plants: dict[int, dict[str, list[Photograph]]] = {}
-    for part, plant, path, num_bytes, version, columns in zip(*(column.to_pylist() for column in table), strict=True):
-        photograph = Photograph(path, num_bytes, version, msgspec.json.decode(columns) if columns != "{}" else {})
-        plants.setdefault(part, {}).setdefault(plant, []).append(photograph)
-    for number, members in plants.items():
-        yield Part(number, tuple(Plant(name, tuple(found)) for name, found in members.items()))
+    """Yields the parts, whose rows follow each other; only a few rows at a time are more than their photographs."""
+    batches = table.to_batches(max_chunksize=_ROWS_AT_ONCE)
+    rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    for number, members in groupby(rows, key=itemgetter(0)):
+        plants: dict[str, list[Photograph]] = {}
+        for _, plant, path, num_bytes, version, columns in members:
+            listed = NO_COLUMNS if columns == "{}" else msgspec.json.decode(columns)
+            photograph = Photograph(path, num_bytes, version, listed)
+            plants.setdefault(path if plant == path else plant, []).append(photograph)  # one text for both
+        yield Part(number, tuple(Plant(name, tuple(found)) for name, found in plants.items()))

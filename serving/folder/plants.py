@@ -12,7 +12,7 @@ from serving.folder.photographs import Photograph
 _FORMS: Final = "folder, column:NAME or regex:PATTERN"
 
 
-class Plant(msgspec.Struct, frozen=True):
+class Plant(msgspec.Struct, frozen=True, gc=False):
     """A row of the result: a plant and its photographs."""
 
     name: str
