@@ -8,9 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
-import fsspec
-
-from models.errors import DataError
+from serving.folder.bucket import errors_of_stores, open_bucket
 
 _UNFINISHED: Final = ".part"
 
@@ -118,13 +116,9 @@ class OutputBucket:
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            self._files, self._root = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError) as error:
-            raise DataError(
-                "this kind of address cannot be opened", value=url, limit=str(error), remedy="install the package"
-            ) from error
+        self._files, self._root = open_bucket(url)
 
+    @errors_of_stores()
     def names(self, folder: str) -> list[str]:
         """See `Output.names`."""
         with suppress(FileNotFoundError):
@@ -132,6 +126,7 @@ class OutputBucket:
             return sorted(path.rpartition("/")[2] for path in found if not path.endswith("/"))
         return []
 
+    @errors_of_stores()
     def read(self, name: str) -> bytes | None:
         """See `Output.read`."""
         with suppress(FileNotFoundError):
@@ -139,19 +134,25 @@ class OutputBucket:
             return bytes(data)
         return None
 
+    @errors_of_stores()
     def create(self, name: str, content: bytes) -> bool:
         """See `Output.create`."""
+        path = f"{self._root}/{name}"
         try:
-            self._files.pipe_file(f"{self._root}/{name}", content, mode="create")
-        except FileExistsError:
+            self._files.pipe_file(path, content, mode="create")
+        except OSError:  # s3fs gives the refusal of S3 (412, If-None-Match) no type of its own
+            if not self._files.exists(path):
+                raise
             return False
         return True
 
+    @errors_of_stores()
     def replace(self, name: str, content: BinaryIO) -> None:
         """See `Output.replace`."""
         with self._files.open(f"{self._root}/{name}", "wb") as stream:
             shutil.copyfileobj(content, stream)
 
+    @errors_of_stores()
     def remove(self, name: str) -> None:
         """See `Output.remove`."""
         with suppress(FileNotFoundError):

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
-import fsspec
 import msgspec
 
 from models.errors import DataError
+from serving.folder.bucket import errors_of_stores, open_bucket
 
 SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif"})
 """Names that end so are taken for photographs; what the file really is, its bytes decide."""
@@ -130,24 +130,20 @@ class Bucket:
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            self._files, self._root = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError) as error:
-            raise DataError(
-                "this kind of address cannot be opened", value=url, limit=str(error), remedy="install the package"
-            ) from error
+        self._files, self._root = open_bucket(url)
 
     def find(self, *, recursive: bool) -> Iterator[Photograph]:
         """See `Store.find`."""
-        found: Mapping[str, Mapping[str, Any]] = self._files.find(
-            self._root, maxdepth=None if recursive else 1, detail=True
-        )
+        depth = None if recursive else 1
+        with errors_of_stores():
+            found: Mapping[str, Mapping[str, Any]] = self._files.find(self._root, maxdepth=depth, detail=True)
         for name, facts in sorted(found.items()):
             path = name.removeprefix(self._root).lstrip("/")
             hidden = any(part.startswith(".") for part in PurePosixPath(path).parts)
             if has_photograph_name(path) and not hidden:
                 yield _remote(path, facts)
 
+    @errors_of_stores()
     def look_up(self, path: str) -> Photograph:
         """See `Store.look_up`."""
         try:
@@ -155,6 +151,7 @@ class Bucket:
         except FileNotFoundError:
             return Photograph(path, -1, "")
 
+    @errors_of_stores()
     def read(self, path: str, num_bytes: int) -> bytes:
         """See `Store.read`."""
         data: bytes = self._files.cat_file(f"{self._root}/{path}", start=0, end=num_bytes)
