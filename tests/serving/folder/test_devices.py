@@ -58,8 +58,9 @@ def test_a_process_that_fails_says_why(tmp_path, bundle_folder, capfd):
 
 
 @pytest.mark.slow
-def test_processes_end_with_their_parent(tmp_path, bundle_folder):
-    photographs = draw_photographs(tmp_path / "photographs", {f"{number:04d}.jpg": RED for number in range(3000)})
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_processes_end_with_their_parent(tmp_path, bundle_folder, number):
+    photographs = draw_photographs(tmp_path / "photographs", {f"{at:04d}.jpg": RED for at in range(3000)})
     program = [sys.executable, "-m", "serving.identify_folder", photographs, "--out", tmp_path / "out"]
     process = subprocess.Popen(
         [*program, "--bundle", bundle_folder, "--devices", "2", "--part-rows", "5"], cwd=ROOT, env=ENVIRONMENT
@@ -68,7 +69,7 @@ def test_processes_end_with_their_parent(tmp_path, bundle_folder):
         assert process.poll() is None
         time.sleep(0.01)
     family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(number)
+    assert process.wait() == (Outcome.INTERRUPTED if number == signal.SIGTERM else -number)
     _, alive = psutil.wait_procs(family, timeout=100)
     assert not alive
