@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # 2. Trains EfficientNet-B4 with 5,337 outputs from random weights on drawn plants in the layouts of the three public data
 # sets, exports a bundle, measures it, also with drawn plants of which it knows no species (30 % of all), and sends one
-# request to the service. The bundle's network, and the weights for scripts 3, 4 and 7, are copied to OUT in parts of
-# 15 MB.
+# request to the service. The bundle with its figures, and the weights for scripts 3, 4 and 7, are copied to OUT in parts
+# of 15 MB.
 #
 # 2_scratch.sh           one output for each class of a data set
 # 2_scratch.sh merged    one output for each taxon, on the same pictures; after the other
 #
-# BRING=bundle    (default) log, figures and bundle: tar -xzf scratch.tar.gz; cat model.part.* > bundle/model.fp32.onnx
+# BRING=bundle    (default) log, figures and bundle: cat scratch.part.* | tar -xz
 # BRING=weights   cat weights.part.* > weights.safetensors. Set it when the script has ended; it then only copies.
 source "$(dirname "$0")/bootstrap.sh"
 name=scratch
@@ -20,7 +20,7 @@ case ${1:-} in
         ;;
 esac
 case ${BRING:-bundle} in
-    bundle) keep "$name" "$name/log.jsonl" "$name-parts/scratch.tar.gz" "$name-parts/model.part.*" ;;
+    bundle) keep "$name" "$name/log.jsonl" "$name-parts/scratch.part.*" ;;
     weights) keep "$name" "$name-parts/weights.part.*" ;;
     *)
         echo "error: BRING is bundle or weights, not $BRING" >&2
@@ -59,8 +59,7 @@ picture=$(find "$WORK/herbarium-raw" -name '*.jpg' -print -quit)
 whole_step "$name-asked" "$PYTHON" benchmarks/gpu/ask.py --bundle "$bundle" --picture "$picture" \
     --out "$WORK/$name-files/answer.json"
 # shellcheck disable=SC2016 # the inner shell expands them
-whole_step "$name-parts" bash -c '
+whole_step "$name-parts" bash -o pipefail -c '
     rm -rf "$0" && mkdir "$0"
-    tar -C "$1" --exclude "*.onnx" --exclude weights.safetensors -czf "$0/scratch.tar.gz" .
-    split -b 15000000 -d "$1/bundle/model.fp32.onnx" "$0/model.part."
+    tar -C "$1" -cz bundle evaluation answer.json | split -b 15000000 -d - "$0/scratch.part."
     split -b 15000000 -d "$2" "$0/weights.part."' "$WORK/$name-parts" "$WORK/$name-files" "$weights"

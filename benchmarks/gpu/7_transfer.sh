@@ -7,6 +7,7 @@
 source "$(dirname "$0")/bootstrap.sh"
 need_weights
 keep transfer 'transfer.json' 'transfer.md' 'transfer-parts/logs.tar.gz'
+remember 'done/transfer-*' 'transfer/*/*/log.jsonl' 'transfer/*/*/evaluation/*.json'
 
 rate=${RATE:-3e-4}
 if [[ $TINY == 1 ]]; then
@@ -17,8 +18,8 @@ else
     flags=(--batch-size 64 --workers "$(nproc)" --amp bf16 --picture-px 128 --progressive --serve-px 128)
 fi
 flags+=(--epochs "${EPOCHS:-60}" --no-tensorboard)
-flowers17 transfer-data --calibration-share 0.16 --validation-share 0.1
-data=$WORK/transfer-data/flowers17
+flowers17 photographs --calibration-share 0.16 --validation-share 0.1
+data=$WORK/photographs/flowers17
 arm() {
     local seed run
     for seed in ${SEEDS:-0 1 2}; do

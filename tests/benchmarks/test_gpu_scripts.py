@@ -98,6 +98,9 @@ COMMANDS = {
 
 def understood(program, *arguments):
     """Parses a command line as the program itself does."""
+    if arguments[0] == "torch.distributed.run":
+        at = arguments.index("--")
+        return understood(*arguments[at + 1 :])
     if program == "-m":
         assert arguments[0] == "pytest"
         assert "tests/training/engine/test_trainer_on_gpu.py" in arguments
@@ -148,7 +151,7 @@ def test_the_copied_results_fit_the_limits_of_a_lent_machine(script, argument, b
     if script == "1_speed.sh":
         assert {"train_speed.json", "data/train_speed.json", "optimizations.json", "state.tar.gz"} <= places
     if script == "2_scratch.sh":
-        part = "weights.part.00" if bring == "weights" else "model.part.00"
+        part = "weights.part.00" if bring == "weights" else "scratch.part.00"
         folder = "scratch-merged" if argument else "scratch"
         assert f"{folder}/{part}" in places
         assert f"{folder}/log.jsonl" in places or bring == "weights"
@@ -259,6 +262,17 @@ def test_outputs_of_one_taxon_are_merged_on_the_same_drawn_plants(tmp_path):
     assert packed.collection.read_text() == 'validation_share = 0.1\nmerge = "across_sources"\n'
     (recipe,) = (understood(*words).recipe for words in asked if words[0].endswith("train.py"))
     assert (recipe.data.data, recipe.data.expect_outputs) == (packed.shards, 0)
+
+
+def test_another_machine_trains_only_the_arms_that_are_not_finished(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    run("7_transfer.sh", one, SEEDS="0", FAILS="transfer.py", CODE="75")
+    code, asked, _ = run("7_transfer.sh", other, SEEDS="0 1", STATE=str(one / "out" / "state.tar.gz"))
+    assert code == 0
+    assert [words[0] for words in asked].count("training/train.py") == 4
+    assert asked[0][:2] == ["training/prepare.py", "table"]
 
 
 def test_the_classifier_learns_at_three_rates_from_the_given_weights(tmp_path):
