@@ -236,7 +236,8 @@ class _FolderRun:
         counts = self._record.counts
         failed = counts.get("failed", 0)
         _tell(f"{sum(counts.values()):,} rows, {failed:,} failed: {self._command.out}/results.{self._command.format}")
-        return Outcome.SOME_FAILED if failed else Outcome.COMPLETE
+        # A scheduler would start a machine of several again.
+        return Outcome.SOME_FAILED if failed and self._command.part is None else Outcome.COMPLETE
 
 
 def _tell(sentence: str) -> None:

@@ -1,0 +1,116 @@
+"""The Slurm array and the Kubernetes Job that share the parts of a folder."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import tyro
+import yaml
+
+from serving.folder.command import IdentifyFolder
+from serving.folder.run import Outcome
+from tests.deploy.service_files import ROOT
+from tests.serving.folder.photograph_folder import draw_photographs, rows_of
+from tests.serving.tiny import GREEN, seal_tiny_bundle
+
+SLURM = ROOT / "deploy" / "slurm" / "identify.sbatch"
+MANIFEST = ROOT / "deploy" / "kubernetes" / "identify.yaml"
+
+
+def jobs():
+    return {job["metadata"]["name"]: job for job in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))}
+
+
+def container(job):
+    (found,) = job["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def command_of(job, index=0):
+    """Returns what a pod runs; Kubernetes puts its index in."""
+    return tyro.cli(
+        IdentifyFolder,
+        args=[word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container(job)["args"]],
+    )
+
+
+def submit(folder, index, count, srun, *arguments):
+    """Runs a job of the array with fake commands of Slurm; returns its exit code."""
+    for name, body in {"srun": srun, "scontrol": f'echo "$@" >> {folder}/scontrol.txt'}.items():
+        (folder / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    variables = {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "SLURM_SUBMIT_DIR": str(ROOT),
+        "SLURM_ARRAY_JOB_ID": "42",
+        "SLURM_ARRAY_TASK_ID": str(index + 1),
+        "SLURM_ARRAY_TASK_MIN": "1",
+        "SLURM_ARRAY_TASK_COUNT": str(count),
+    }
+    return subprocess.run(["bash", SLURM, *arguments], env=os.environ | variables, timeout=300, check=False).returncode
+
+
+@pytest.mark.parametrize("code", [0, 1, Outcome.INTERRUPTED])
+def test_a_job_of_the_array_has_its_share_and_requeues_itself_if_interrupted(code, tmp_path):
+    said = tmp_path / "srun.txt"
+    srun = f"printf '%s\\n' \"$@\" > {said}; exit {int(code)}"
+    assert submit(tmp_path, 2, 8, srun, "/shared/photos", "--out", "/shared/names", "--k", "3") == code
+    program, *words = said.read_text().splitlines()
+    assert (program, words[:2]) == (".venv/bin/python", ["-m", "serving.identify_folder"])
+    command = tyro.cli(IdentifyFolder, args=words[2:])
+    assert (command.photographs, command.out, command.k) == ("/shared/photos", "/shared/names", 3)
+    assert command.share() == (2, 8)
+    requeued = tmp_path / "scontrol.txt"
+    assert requeued.exists() == (code == Outcome.INTERRUPTED)
+    assert not requeued.exists() or requeued.read_text() == "requeue 42_3\n"
+
+
+def test_a_wrong_command_line_ends_the_job_at_once(tmp_path):
+    assert submit(tmp_path, 0, 1, "exit 0") == 64
+
+
+@pytest.mark.slow
+def test_an_array_makes_one_table(tmp_path):
+    bundle = seal_tiny_bundle(tmp_path / "bundle", tmp_path).folder
+    photographs = draw_photographs(tmp_path / "photos", {f"{index}.jpg": GREEN for index in range(12)})
+    arguments = [photographs, "--out", tmp_path / "out", "--bundle", bundle, "--part-rows", "2"]
+    planning = [sys.executable, "-m", "serving.identify_folder", *arguments, "--plan-only"]
+    subprocess.run(planning, cwd=ROOT, check=True, timeout=300)
+    srun = f'shift; exec {sys.executable} "$@"'
+    for index in (2, 0, 1):
+        assert not (tmp_path / "out" / "results.parquet").exists()
+        assert submit(tmp_path, index, 3, srun, *arguments) == 0
+    assert len(rows_of(tmp_path / "out")) == 12
+
+
+def test_the_pods_share_the_parts_of_the_plan():
+    plan, identify = jobs()["botanify-plan"], jobs()["botanify-identify"]
+    spec = identify["spec"]
+    assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
+    shares = [command_of(identify, index).share() for index in range(spec["completions"])]
+    assert shares == [(index, spec["completions"]) for index in range(spec["completions"])]
+    planned, answered = command_of(plan), command_of(identify)
+    assert planned.plan_only
+    assert (planned.photographs, planned.out) == (answered.photographs, answered.out)
+    assert planned.answer_options() == answered.answer_options()
+
+
+def test_an_interrupted_pod_starts_again_and_a_broken_run_does_not():
+    rules = jobs()["botanify-identify"]["spec"]["podFailurePolicy"]["rules"]
+    codes = {rule["action"]: rule["onExitCodes"]["values"] for rule in rules if "onExitCodes" in rule}
+    assert codes == {"Ignore": [Outcome.INTERRUPTED], "FailJob": [2, Outcome.TOO_MANY_FAILED]}
+
+
+@pytest.mark.parametrize("name", ["botanify-plan", "botanify-identify"])
+def test_a_pod_has_the_volumes_and_the_image_of_the_program(name):
+    job = jobs()[name]
+    pod = job["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    assert {volume["name"] for volume in pod["volumes"]} == {each["name"] for each in container(job)["volumeMounts"]}
+    assert container(job)["image"].endswith("botanify:folders")
+    assert "FROM program AS folders" in (ROOT / "Dockerfile").read_text()
+    kubernetes_validate = pytest.importorskip(
+        "kubernetes_validate", reason="needs kubernetes-validate: python -m uv pip install kubernetes-validate"
+    )
+    kubernetes_validate.validate(job, "1.31", strict=True)
