@@ -43,7 +43,7 @@ RUN ${INSTALL} --extra train
 
 FROM ${BASE} AS program
 RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin botanify
-ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 ORT_DISABLE_TELEMETRY=1
 WORKDIR /app
 COPY LICENSE ./
 COPY models/ models/

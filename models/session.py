@@ -16,6 +16,9 @@ import numpy.typing as npt
 from models.errors import BundleError
 from models.taxonomy import label_hash
 
+# ONNX Runtime reads this when it is first imported; otherwise it writes a device id and sends data.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 # Names in the network file: export writes them, a session checks them.
 INPUT_NAME = "pixels"
 LOGITS_NAME = "logits"
@@ -129,7 +132,6 @@ class _Buffers:
 
 
 def _options(num_threads: int | None, *, optimize: bool, optimized_copy: Path | None) -> Any:
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the import, which would write a device id
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,5 +1,8 @@
-"""The precision of the network that is opened."""
+"""The precision of the network that is opened, and ONNX Runtime's telemetry."""
 
+import os
+import subprocess
+import sys
 from itertools import combinations
 from pathlib import Path
 
@@ -20,3 +23,18 @@ def test_the_fastest_precision_of_the_device_is_opened_unless_another_is_asked_f
     bundle = Bundle(Path("nowhere"), bundle_record(networks=networks), TAXONOMY)
     assert choose_precision(bundle, None, cuda=cuda) == next(name for name in FASTEST[cuda] if name in names)
     assert all(choose_precision(bundle, name, cuda=cuda) == name for name in names)
+
+
+def test_telemetry_is_off_before_onnx_runtime_is_imported_for_cuda():
+    program = """
+import os, sys, types
+class Loaded(types.ModuleType):
+    def preload_dlls(self):
+        print(os.environ.get("ORT_DISABLE_TELEMETRY"))
+sys.modules["onnxruntime"] = Loaded("onnxruntime")
+from serving.scheduling.networks import _load_cuda_libraries
+_load_cuda_libraries()
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
