@@ -4,6 +4,7 @@ import csv
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
@@ -16,6 +17,8 @@ SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif",
 """Names that end so are taken for photographs; what the file really is, its bytes decide."""
 PATH_COLUMN: Final = "path"
 """The column of a list that names the file."""
+_LOOK_UPS: Final = 32
+_LOOK_UPS_PLANNED: Final = 1000  # a list may have millions
 
 NO_COLUMNS: Final[Mapping[str, str]] = {}
 """The columns of all photographs without a list: a million empty dictionaries would take 64 MB."""
@@ -46,8 +49,8 @@ class Store(Protocol):
         """
         ...
 
-    def look_up(self, path: str) -> Photograph:
-        """Returns one photograph; its size is -1 if it does not exist."""
+    def look_up_all(self, paths: Sequence[str]) -> Iterator[Photograph]:
+        """Yields photographs in the order of their paths; the size of one that does not exist is -1."""
         ...
 
     def read(self, path: str, num_bytes: int) -> bytes:
@@ -98,12 +101,13 @@ class LocalFolder:
                 elif has_photograph_name(entry.name):
                     yield _photograph(path, entry.path)
 
-    def look_up(self, path: str) -> Photograph:
-        """See `Store.look_up`."""
-        folder = path.rpartition("/")[0]
-        if folder not in self._changed_ns:
-            self._changed_ns[folder] = _changed_ns(self.root / folder)
-        return _photograph(path, str(self.root / path))
+    def look_up_all(self, paths: Sequence[str]) -> Iterator[Photograph]:
+        """See `Store.look_up_all`."""
+        for path in paths:
+            folder = path.rpartition("/")[0]
+            if folder not in self._changed_ns:
+                self._changed_ns[folder] = _changed_ns(self.root / folder)
+            yield _photograph(path, str(self.root / path))
 
     def read(self, path: str, num_bytes: int) -> bytes:
         """See `Store.read`."""
@@ -143,9 +147,14 @@ class Bucket:
             if has_photograph_name(path) and not hidden:
                 yield _remote(path, facts)
 
+    def look_up_all(self, paths: Sequence[str]) -> Iterator[Photograph]:
+        """See `Store.look_up_all`; many at the same time, because each is a request."""
+        with ThreadPoolExecutor(_LOOK_UPS) as pool:
+            for first in range(0, len(paths), _LOOK_UPS_PLANNED):
+                yield from pool.map(self._look_up, paths[first : first + _LOOK_UPS_PLANNED])
+
     @errors_of_stores()
-    def look_up(self, path: str) -> Photograph:
-        """See `Store.look_up`."""
+    def _look_up(self, path: str) -> Photograph:
         try:
             return _remote(path, self._files.info(f"{self._root}/{path}"))
         except FileNotFoundError:
@@ -195,11 +204,11 @@ def read_list(path: Path, store: Store) -> Iterator[Photograph]:
     Raises:
         DataError: The file cannot be read, has no such column, or a row has no path.
     """
-    for number, row in enumerate(_rows(path), start=2):
-        name = row.get(PATH_COLUMN)
-        if not name:
+    rows = _rows(path)
+    for number, row in enumerate(rows, start=2):
+        if not row.get(PATH_COLUMN):
             raise DataError(f"line {number} of {path} names no file", limit=f"a column {PATH_COLUMN}")
-        found = store.look_up(name)
+    for row, found in zip(rows, store.look_up_all([row[PATH_COLUMN] for row in rows]), strict=True):
         yield msgspec.structs.replace(found, columns={key: row[key] or "" for key in row if key != PATH_COLUMN})
 
 

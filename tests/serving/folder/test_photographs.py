@@ -33,8 +33,13 @@ def test_photographs_are_found_by_their_names(store):
 
 def test_no_more_is_read_than_asked_for(store):
     assert store.read("deep/b.PNG", 3) == b"123"
-    assert store.look_up("deep/b.PNG").num_bytes == 5
-    assert store.look_up("gone.jpg").num_bytes == -1
+
+
+def test_photographs_are_looked_up_in_the_order_of_the_list(store):
+    paths = ["deep/b.PNG", "gone.jpg", "a.jpg"] * 700
+    found = list(store.look_up_all(paths))
+    assert [each.path for each in found] == paths
+    assert [each.num_bytes for each in found] == [5, -1, 5] * 700
 
 
 def test_an_added_or_removed_file_is_noticed_by_the_time_of_its_folder(tmp_path):
