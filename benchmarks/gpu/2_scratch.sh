@@ -45,6 +45,7 @@ if [[ $name == scratch-merged ]]; then
     flags+=(--expect-outputs 0)
 fi
 run=$WORK/$name bundle=$WORK/$name-files/bundle
+mkdir -p "$WORK/$name-files"
 step "$name-trained" "$PYTHON" training/train.py b4_5337_scratch --data "$data" --run "$run" --auto-resume "${flags[@]}"
 weights=$WORK/weights.safetensors
 if [[ $name != scratch ]]; then weights=$WORK/$name-files/weights.safetensors; fi
