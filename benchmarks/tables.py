@@ -20,7 +20,7 @@ if not __package__:
 import msgspec
 import tyro
 
-from benchmarks import answer, drawn_answers, figures_scale, loader, precisions, scale, train_speed
+from benchmarks import answer, drawn_answers, figures_scale, identify_folder, loader, precisions, scale, train_speed
 from benchmarks.loader_variants import Variant
 from benchmarks.serving.tables import SERVING_TABLES
 from models.errors import DataError
@@ -162,10 +162,16 @@ def drawn_answers_table(path: Path, link: str) -> str:
     return f"[Result]({link}). {drawn_answers.markdown(_read(path, drawn_answers.Result))}"
 
 
+def identify_folder_table(path: Path, link: str) -> str:
+    """Returns how many photographs a second `serving.identify_folder` and simpler ways answer."""
+    return f"[Result]({link}). {identify_folder.markdown(_read(path, identify_folder.FolderSpeedResult))}"
+
+
 TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
     "answer": answer_table,
     "drawn_answers": drawn_answers_table,
     "figures_scale": figures_scale_table,
+    "identify_folder": identify_folder_table,
     "loader": loader_table,
     "scale": scale_table,
     "train_speed": train_speed_table,

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -73,10 +74,17 @@ def test_a_page_that_shows_other_figures_fails_the_check_and_is_left_alone(page)
     assert page.read_text() == before
 
 
+def test_every_result_was_made_on_a_clean_commit():
+    text = {path.relative_to(RESULTS): path.read_text(encoding="utf-8") for path in RESULTS.rglob("*.json")}
+    commits = [(path, commit) for path in text for commit in re.findall(r'"git_commit":\s*"([^"]*)"', text[path])]
+    assert len(commits) > 10
+    assert [(path, commit) for path, commit in commits if not re.fullmatch("[0-9a-f]{40}", commit)] == []
+
+
 def test_every_device_with_a_result_is_shown_and_no_other(tmp_path):
     page = "<!-- table: train_speed -->\n<!-- end of table -->\n"
     assert with_tables(page, tmp_path, tmp_path) == page
-    result = (RESULTS / "amd-epyc-2-cores" / "train_speed.json").read_bytes()
+    result = (RESULTS / "intel-xeon-2-cores-2500" / "train_speed.json").read_bytes()
     for folder in ("one", "two/herbarium", "three"):
         (tmp_path / folder).mkdir(parents=True)
     for folder in ("one", "two/herbarium"):
@@ -89,7 +97,7 @@ def test_every_device_with_a_result_is_shown_and_no_other(tmp_path):
 
 def test_two_results_of_one_device_stand_one_below_the_other(tmp_path):
     page = "<!-- table: train_speed -->\n<!-- end of table -->\n"
-    result = (RESULTS / "amd-epyc-2-cores" / "train_speed.json").read_bytes()
+    result = (RESULTS / "intel-xeon-2-cores-2500" / "train_speed.json").read_bytes()
     for folder in ("one", "one/data"):  # as benchmarks/gpu/1_speed.sh brings them home
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "train_speed.json").write_bytes(result)
