@@ -53,6 +53,7 @@ def test_without_litestar_the_bundle_answers_in_the_program_itself(picture, tmp_
     assert json.loads((tmp_path / "answer.json").read_text())["asked"] == "the bundle in process"
 
 
+@pytest.mark.slow
 def test_a_service_that_does_not_start_is_told(picture, tmp_path):
     with pytest.raises(BundleError, match="does not become ready"):
         ask(Ask(bundle=tmp_path, picture=picture))

@@ -125,6 +125,7 @@ def stored_as(upright, orientation):
     return stream.getvalue()
 
 
+@pytest.mark.slow
 @on_photos
 @pytest.mark.parametrize("name", ["orientation/landscape_1.jpg", "orientation/portrait_1.jpg", "phone_flower_8mp.jpg"])
 def test_one_photograph_in_all_eight_orientations_gets_one_answer(service, name):

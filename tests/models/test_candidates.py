@@ -95,7 +95,9 @@ def table(long_tail):
     return conformal_table(*calibration, prior_T)
 
 
-@pytest.mark.parametrize("coverage", [0.80, 0.90, 0.95])
+@pytest.mark.parametrize(
+    "coverage", [pytest.param(0.80, marks=pytest.mark.slow), 0.90, pytest.param(0.95, marks=pytest.mark.slow)]
+)
 def test_coverage_is_within_a_point_or_its_sampling_error(long_tail, table, coverage):
     _, _, fresh = long_tail
     marginal, _, _ = set_figures(table, *fresh, "marginal", coverage)

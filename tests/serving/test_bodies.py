@@ -317,6 +317,7 @@ def test_slow_form_is_refused_too():
 # ---- cost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content_type", ["image/jpeg", MULTIPART])
 def test_tiny_chunks_take_no_more_memory_than_their_bytes(content_type):
     picture = bytes(100_000)

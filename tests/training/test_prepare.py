@@ -242,7 +242,8 @@ def test_a_file_in_the_place_of_the_new_folder_is_one_line(pictures, tmp_path):
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("limit_kb", [pytest.param(4, marks=pytest.mark.slow), 24])
+@pytest.mark.slow
+@pytest.mark.parametrize("limit_kb", [4, 24])
 def test_a_full_disk_is_one_line_and_leaves_the_old_manifest(limit_kb, pictures, data, tmp_path):
     """A limit on the file size, which the journal of the cache or the report exceeds."""
     shutil.copytree(data, tmp_path / "data")

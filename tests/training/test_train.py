@@ -86,7 +86,7 @@ def test_a_run_says_whether_it_was_validated(limit, said, file, data, tmp_path, 
     assert ("validation top-1" in last) == (limit == 3)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_crash_between_two_checkpoints_costs_only_the_steps_since_the_first(
     workers, data, uninterrupted, tmp_path, monkeypatch
 ):

@@ -103,6 +103,7 @@ def test_the_peak_memory_of_a_process_can_be_reset(start):
         assert tree.high_water_mb() < 50
 
 
+@pytest.mark.slow
 def test_cpu_time_includes_the_children(start):
     with start("import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])") as tree:
         wait_for(lambda: tree.core_s() > 0.5)

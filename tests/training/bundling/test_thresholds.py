@@ -51,6 +51,7 @@ def draw_hierarchy(num_plants, gap, genus_gap, seed):
     return dict(zip(("species", "genus", "family"), scores, strict=True))
 
 
+@pytest.mark.slow
 # With a gap of 0.03 the species gets its threshold without a promise: from all labels.
 @pytest.mark.parametrize(("num_plants", "gap", "genus_gap"), [(3000, 0, 0), (1500, 0.03, -0.02), (3000, 0.02, 0.01)])
 def test_the_promise_of_the_genus_holds_although_the_same_plants_chose_the_species_threshold(

@@ -200,6 +200,7 @@ def test_an_epoch_without_a_batch_of_this_process_took_no_time(data, tmp_path, v
     assert (epoch["pictures_per_s"], epoch["use"]["pictures"], epoch["use"]["start_s"]) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_validations_do_not_count_as_training_time(data, tmp_path, monkeypatch):
     def validate(*_):
         time.sleep(0.4)

@@ -85,6 +85,7 @@ def test_a_run_with_negatives_resumes_bit_for_bit(data, things, uninterrupted, t
     assert all(map(torch.equal, tensors(run), tensors(uninterrupted)))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_between_two_checkpoints_resumes_bit_for_bit(
     data, things, uninterrupted, tmp_path, monkeypatch
 ):

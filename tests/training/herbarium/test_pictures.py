@@ -123,6 +123,7 @@ def test_neighboring_species_share_colors():
     assert len(set(pigments)) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 3])
 def test_names_are_unique_over_12000_species(seed):
     names = [species_name(species, seed) for species in range(12_000)]

@@ -52,6 +52,7 @@ def test_every_split_has_pictures_of_every_drawn_species(tmp_path_factory):
     assert len(set(manifest.table["sha256"].to_pylist())) == len(manifest) == num_species * len(SPLIT_OF_PICTURE)
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_pictures_anywhere_however_many_species(tmp_path, tmp_path_factory):
     ensure_training_data(asked(tmp_path / "again"), DEBUG.run.seed)
     again, whole = files(tmp_path / "again" / "pictures"), files(debug_data(tmp_path_factory) / "pictures")

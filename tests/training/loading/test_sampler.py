@@ -186,6 +186,7 @@ def million():
     return np.searchsorted(np.cumsum(shares / shares.sum()), np.random.default_rng(0).random(1_600_000)).clip(0, 5336)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_a_sampler_of_1600000_rows_starts_soon_and_holds_little(order, sampling, million):

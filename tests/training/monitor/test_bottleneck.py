@@ -34,6 +34,7 @@ def second_epoch_bottleneck(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_slow_disk_is_distinguished_from_a_slow_decoder(second_epoch_bottleneck, data, monkeypatch):
     monkeypatch.setattr(training.loading.data, "PictureStore", SlowStore)
     bottleneck = second_epoch_bottleneck(data, "--batch-size", 8)
