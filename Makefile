@@ -27,7 +27,7 @@ test: check  ## run every check and the quick tests, as CI does
 
 test-all: tests = slow or not slow
 test-all: check  ## run every check and every test that this machine can run
-	$(run_tests)
+	$(run_tests) --hypothesis-profile=random
 
 check: train-env  ## run the checks without the tests: format, lint, types, import contracts
 	$(python) -m ruff format --check .

@@ -14,7 +14,11 @@ from training.processes import clean_context
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 # No property is about time, and a busy machine takes long to draw and to run an example.
-settings.register_profile("tests", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "tests", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+# Looks for examples that no run has tried yet: `make test-all`.
+settings.register_profile("random", settings.get_profile("tests"), derandomize=False)
 settings.load_profile("tests")
 
 # Only the first start of the server imports anything. These are what the worker processes of the programs need; without

@@ -61,7 +61,7 @@ class RateLimiter:
         num_used = math.ceil((used_s - _ROUNDING_S) / self._token_s)
         next_s = max(1, math.ceil(used_s - (num_used - 1) * self._token_s - _ROUNDING_S))
         return {
-            "RateLimit-Policy": f'"client";q={self._burst};w={math.ceil(self._burst_s)}',
+            "RateLimit-Policy": f'"client";q={self._burst};w={math.ceil(self._burst_s - _ROUNDING_S)}',
             "RateLimit": f'"client";r={self._burst - num_used};t={next_s}',
         }
 

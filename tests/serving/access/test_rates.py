@@ -4,7 +4,7 @@ import math
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.access.rates import RateLimiter, client_network
@@ -158,6 +158,7 @@ def parameters(headers):
 
 
 @given(rate=st.integers(1, 6000), burst=st.integers(1, 30), num_taken=st.integers(0, 40), pause_s=st.floats(0, 100))
+@example(rate=29, burst=29, num_taken=0, pause_s=0.0)  # 29 / (29 / 60) is a little over 60
 def test_headers_say_how_many_requests_are_left_and_when_the_next_one_comes(rate, burst, num_taken, pause_s):
     clock = [1000.0]
     limiter = RateLimiter(rate, burst, clock=lambda: clock[0])
