@@ -11,6 +11,7 @@ import multiprocessing
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -37,6 +38,7 @@ from training.program import run_program
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _GOAL: Final = 0.95  # of decode and network alone
+_WAIT_S: Final = 600.0
 _CURL_PHOTOGRAPHS: Final = 60  # one at a time takes long
 Way = Literal["identify_folder", "decode and network alone", "curl, one at a time", "torch and timm"]
 
@@ -154,22 +156,25 @@ def _alone(command: FolderSpeed, photographs: Sequence[Path]) -> float:
     """One process per core decodes and runs its share; no queue, no answer, no table."""
     context = multiprocessing.get_context("spawn")
     num_cores = this_machine().num_cores
-    ready, go = context.Barrier(num_cores + 1), context.Event()
+    at_once = context.Barrier(num_cores + 1, timeout=_WAIT_S)  # before the first photograph, and after the last
     shares = [list(photographs[start::num_cores]) for start in range(num_cores)]
-    processes = [context.Process(target=_decode_and_run, args=(command, share, ready, go)) for share in shares]
+    processes = [context.Process(target=_decode_and_run, args=(command, share, at_once)) for share in shares]
     for process in processes:
         process.start()
-    ready.wait()
-    began = time.perf_counter()
-    go.set()
-    for process in processes:
-        process.join()
-    if any(process.exitcode for process in processes):
-        raise DataError("decode and network alone failed", remedy="see the messages above")
-    return len(photographs) / (time.perf_counter() - began)
+    try:
+        at_once.wait()
+        began = time.perf_counter()
+        at_once.wait()
+        seconds = time.perf_counter() - began
+    except threading.BrokenBarrierError:
+        raise DataError("decode and network alone failed", remedy="see the messages above") from None
+    finally:
+        for process in processes:
+            process.join()
+    return len(photographs) / seconds
 
 
-def _decode_and_run(command: FolderSpeed, photographs: Sequence[Path], ready: object, go: object) -> None:
+def _decode_and_run(command: FolderSpeed, photographs: Sequence[Path], at_once: threading.Barrier) -> None:
     from models.preprocess import picture_to_input
     from serving.scheduling.networks import open_networks
     from serving.scheduling.policies import FixedPolicy
@@ -177,10 +182,10 @@ def _decode_and_run(command: FolderSpeed, photographs: Sequence[Path], ready: ob
     bundle = load_bundle(command.bundle)
     network = open_networks(bundle, command.precision, FixedPolicy(1, 1))["throughput"]
     network.run(picture_to_input(photographs[0].read_bytes(), bundle.record.input)[0][None])
-    ready.wait()  # type: ignore[attr-defined]
-    go.wait()  # type: ignore[attr-defined]
+    at_once.wait()
     for photograph in photographs:
         network.run(picture_to_input(photograph.read_bytes(), bundle.record.input)[0][None])
+    at_once.wait()
 
 
 def _curl(command: FolderSpeed, photographs: Sequence[Path]) -> float:

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         from serving.folder.run import run
         from serving.logs import say_warnings
     except ModuleNotFoundError as error:
-        _end(f"the package {error.name} is not installed: run `make serve` once, or install botanify[serve,folders]")
+        _end(f"the package {error.name} is not installed: run `make serve` once in the clone")
     try:
         with quiet_when_output_closes():
             command = tyro.cli(IdentifyFolder, args=arguments, prog="python -m serving.identify_folder")

@@ -183,7 +183,9 @@ def _connected(address: str) -> Iterator[Any]:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise InputError("--ray needs the package ray", remedy="install botanify[ray]") from error
+        raise InputError(
+            "--ray needs the package ray", remedy="run `python -m uv pip install --editable '.[ray]'` in the clone"
+        ) from error
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         _require_answer(address)

@@ -47,19 +47,19 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Time since `begin`, s."""
-        return time.monotonic() - self._started_at
+        """Time from `begin` to the last row, s."""
+        return self._last_at - self._started_at
 
     def begin(self) -> None:
         """Starts the clock: the network is open, and the first plant follows."""
-        self._started_at = self._said_at = time.monotonic()
+        self._started_at = self._said_at = self._last_at = time.monotonic()
         self._recent = [(self._started_at, 0)]
 
     def add(self, row: Row) -> None:
         """Counts a row."""
         self.counts[row["status"]] += 1
         self.num_photographs += row["num_photographs"]
-        now = time.monotonic()
+        now = self._last_at = time.monotonic()
         if now - self._said_at >= (_BAR_S if self._is_terminal else _LINE_S):
             self._said_at = now
             self._say()

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -50,7 +51,7 @@ def test_other_processes_find_the_same_files(monkeypatch, tmp_path):
 def test_without_ray_the_error_says_what_to_install(monkeypatch, tmp_path, bundle_folder):
     monkeypatch.setitem(sys.modules, "ray", None)
     photographs = draw_photographs(tmp_path / "photographs", {"a.jpg": RED})
-    with pytest.raises(InputError, match=r"install botanify\[ray\]"):
+    with pytest.raises(InputError, match=r"install --editable '\.\[ray\]'"):
         identify(photographs, tmp_path / "out", bundle_folder, ray="auto")
 
 
@@ -60,7 +61,9 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch, tmp_path, bundl
 @pytest.fixture
 def cluster(monkeypatch):
     """Three machines with a core each: processes of this machine."""
-    pytest.importorskip("ray", reason="needs Ray: pip install 'botanify[ray]'")
+    pytest.importorskip(
+        "ray", reason="needs Ray: python -m uv pip install --constraints requirements.lock --editable '.[ray]'"
+    )
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -72,7 +75,9 @@ def cluster(monkeypatch):
             cluster.add_node(**ONE_CORE, **ports())
             yield cluster
         finally:
+            left = [process for node in cluster.list_all_nodes() for process in processes_of(node)]
             cluster.shutdown()
+            send(left, signal.SIGKILL)  # it does not end what a frozen machine has started
 
 
 def ports():
@@ -85,8 +90,12 @@ def ports():
 
 def processes_of(node):
     """Returns the processes of a machine: Ray's own, and those that it has started."""
-    own = [psutil.Process(started.process.pid) for several in node.all_processes.values() for started in several]
-    return own + [child for process in own for child in process.children(recursive=True)]
+    found = []
+    for started in chain.from_iterable(node.all_processes.values()):
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(started.process.pid)
+            found += [process, *process.children(recursive=True)]
+    return found
 
 
 def send(processes, number):
