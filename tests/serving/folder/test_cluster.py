@@ -68,9 +68,11 @@ def cluster(monkeypatch):
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     with tempfile.TemporaryDirectory(prefix="ray") as folder:  # pytest's own is too long for the name of a socket
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        Path(folder, "ray").mkdir()  # where Ray notes the address, whatever its temp_dir
         cluster = Cluster()
         try:
-            cluster.add_node(**ONE_CORE, **ports(), _system_config=QUICK_CHECKS, temp_dir=folder)
+            cluster.add_node(**ONE_CORE, **ports(), _system_config=QUICK_CHECKS)
             cluster.add_node(**ONE_CORE, **ports())
             cluster.add_node(**ONE_CORE, **ports())
             yield cluster
