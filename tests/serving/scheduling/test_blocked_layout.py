@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -17,6 +16,7 @@ from serving.scheduling.blocked_graph import keep_blocked, one_convolution, read
 from serving.scheduling.blocked_layout import rewritten_network
 from serving.scheduling.policies import CpuPolicy
 from serving.scheduling.rewriting import block_size
+from tests.models.open_files import open_files
 from tests.models.tiny import SIDE_PX, TAXONOMY, bundle_record, metadata_of, seal_tiny
 
 CHANNELS, OUTPUTS, POLICY = 32, 4, CpuPolicy(2)
@@ -106,10 +106,6 @@ def require_same_output(path, rewritten_file):
     plain, faster = OnnxSession(path), OnnxSession(copy, optimize=False)
     for actual, expected in zip(faster.run(noise()), plain.run(noise()), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
-
-
-def num_open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.fixture
@@ -295,7 +291,7 @@ def test_nothing_is_rewritten_without_in_memory_files(bundle, monkeypatch):
 
 def test_in_memory_file_is_closed_with_the_context(bundle):
     sealed = bundle()
-    before = num_open_files()
     with rewritten_network(sealed.network_path("fp32"), sealed.record.input) as rewritten:
         assert rewritten.path.exists()
-    assert num_open_files() == before
+        assert len(open_files("memfd:botanify-network")) == 1
+    assert open_files("memfd:botanify-network") == []

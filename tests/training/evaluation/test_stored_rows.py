@@ -1,4 +1,3 @@
-import gc
 from pathlib import Path
 from unittest import mock
 
@@ -8,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.session import NetworkOutput
+from tests.models.open_files import open_files
 from training.evaluation.stored_rows import ChosenRows, StoredRows, chunks, store_outputs
-
-OPEN_FILES = Path("/proc/self/fd")
 
 
 def stored(rows, folder=None, batch=3):
@@ -43,13 +41,12 @@ def test_chunks_hold_every_row_once_and_stay_small(num_rows, width):
 
 
 def test_the_file_has_no_name_and_is_closed_with_its_rows(tmp_path):
-    before = len(list(OPEN_FILES.iterdir()))
     outputs = store_outputs([NetworkOutput(np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))] * 2, tmp_path)
     assert (outputs.logits.shape, outputs.features.shape) == ((4, 3), (4, 4))
     assert list(tmp_path.iterdir()) == []
+    assert len(open_files(tmp_path)) == 2
     del outputs
-    gc.collect()
-    assert len(list(OPEN_FILES.iterdir())) == before
+    assert open_files(tmp_path) == []
 
 
 def test_a_full_disk_is_named_with_its_folder(tmp_path):
