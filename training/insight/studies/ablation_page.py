@@ -74,7 +74,9 @@ def describe(found: Ablation, weights: str, schedule: str) -> Content:
 def _about(found: Ablation, weights: str, schedule: str) -> str:
     num_pictures = {epoch.num_pictures for one in found.equal_epochs for epoch in one.epochs if epoch.num_pictures}
     text = (
-        f"Every arm starts from {weights}, {schedule}. Each arm is its parent and one change. There are "
+        "A developer reported that the reference recipe raised top-1 from 72.3 % to 80.2 %, and what each part of it "
+        f"contributed. This study measures the parts. Every arm starts from {weights}, {schedule}. Each arm is its "
+        "parent and one change. There are "
         f"{' and '.join(f'{count:,}' for count in sorted(num_pictures)) or 'no'} validation pictures."
     )
     if found.budget_s is not None:
