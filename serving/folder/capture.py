@@ -29,7 +29,9 @@ def read_capture(data: bytes) -> Capture:
     with suppress(Exception):  # Pillow raises errors of many types for damaged EXIF data
         with Image.open(io.BytesIO(data)) as opened:
             raw = opened.info.get("exif", b"")
-            exif = opened.getexif() if len(raw) <= _MAX_EXIF_BYTES else Image.Exif()
+        exif = Image.Exif()
+        if len(raw) <= _MAX_EXIF_BYTES:
+            exif.load(raw)  # opened.getexif() would decode the pixels of a PNG without EXIF data
         place = exif.get_ifd(ExifTags.IFD.GPSInfo)
         latitude = _degrees(place, ExifTags.GPS.GPSLatitude, ExifTags.GPS.GPSLatitudeRef, "S", 90)
         longitude = _degrees(place, ExifTags.GPS.GPSLongitude, ExifTags.GPS.GPSLongitudeRef, "W", 180)

@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
+import models.preprocess  # noqa: F401 - opens HEIF
 from serving.folder.capture import Capture, read_capture
 
 
-def photograph(taken=None, offset=None, place=None):
+def photograph(taken=None, offset=None, place=None, file_format="JPEG"):
     exif = Image.Exif()
+    exif[ExifTags.Base.Make] = "a camera"  # PNG and AVIF are written without EXIF data if there is no such tag
     if taken is not None:
         exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = taken
     if offset is not None:
@@ -19,7 +21,7 @@ def photograph(taken=None, offset=None, place=None):
     if place is not None:
         exif.get_ifd(ExifTags.IFD.GPSInfo).update(place)
     stream = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(stream, "JPEG", exif=exif)
+    Image.new("RGB", (8, 8)).save(stream, file_format, **({} if taken is None and place is None else {"exif": exif}))
     return stream.getvalue()
 
 
@@ -46,6 +48,18 @@ def at(latitude, north, longitude, east):
 )
 def test_time(taken, offset, expected):
     assert read_capture(photograph(taken, offset)).taken_at == expected
+
+
+@pytest.mark.parametrize("taken", [None, "2026:07:04 12:30:01"])
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP", "AVIF", "HEIF"])
+def test_no_pixel_is_decoded(taken, file_format, monkeypatch):
+    data, loads = photograph(taken, file_format=file_format), []
+    with Image.open(io.BytesIO(data)) as opened:
+        for kind in type(opened).__mro__[:-1]:
+            if "load" in vars(kind):
+                monkeypatch.setattr(kind, "load", loads.append)
+    assert read_capture(data).taken_at == (taken and "2026-07-04T12:30:01")
+    assert not loads
 
 
 @pytest.mark.parametrize(
