@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Final
 
 import numpy as np
 
 from models.answer import Question
 from models.errors import BotanifyError, DataError
 from models.session import NetworkOutput
-from serving.errors import TooLarge
+from serving.errors import TooLarge, Unavailable
 from serving.folder.capture import read_capture
 from serving.folder.photographs import Photograph, Store
 from serving.folder.plan import Part
@@ -17,13 +18,7 @@ from serving.folder.plants import Plant
 from serving.folder.rows import Failure, Row, Seen, answered, failed, of_bundle
 from serving.loaded_bundle import LoadedBundle, PictureDecoder
 
-
-class _Started(NamedTuple):
-    """A part in progress."""
-
-    part: Part
-    rows: "asyncio.Future[list[asyncio.Task[Row]]]"
-    """Known once the last plant of the part has been started."""
+_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0)  # before a photograph is tried again that the machine failed on
 
 
 class PlantIdentifier:
@@ -53,53 +48,59 @@ class PlantIdentifier:
         self._loaded, self._decoder, self._store, self._question = loaded, decoder, store, question
         self._max_bytes, self._min_score = max_bytes, min_score
         self._slots = asyncio.Semaphore(max_photographs)
-        self._rows: set[asyncio.Task[Row]] = set()
         self._bundle_columns = of_bundle(loaded.bundle)
 
     async def identify(
         self, parts: Iterable[Part], on_row: Callable[[Row], None]
     ) -> AsyncIterator[tuple[Part, list[Row]]]:
-        """Yields each part with its rows, in the order of the parts, as soon as the part is complete.
+        """Yields each part with its rows as soon as it is complete, in any order: a slow plant holds up its own part.
 
         Args:
             parts: What to identify.
             on_row: Called with each row as soon as it is there.
+
+        Raises:
+            Unavailable: The network or the decoder does not work, also after some pauses.
         """
-        started: asyncio.Queue[_Started | None] = asyncio.Queue()
-        feeder = asyncio.create_task(self._feed(parts, started, on_row))
+        complete: asyncio.Queue[tuple[Part, list[Row]] | None] = asyncio.Queue()
+        feeder = asyncio.create_task(self._feed(parts, complete, on_row))
+        feeder.add_done_callback(lambda _: complete.put_nowait(None))
         try:
-            while (next_part := await _next(started, feeder)) is not None:
-                yield next_part.part, await asyncio.gather(*await next_part.rows)
+            while (part_with_rows := await complete.get()) is not None:
+                yield part_with_rows
+            await feeder  # raises its error
         finally:
             feeder.cancel()
-            for row in self._rows:
-                row.cancel()
-            await asyncio.gather(feeder, *self._rows, return_exceptions=True)
+            await asyncio.gather(feeder, return_exceptions=True)
 
     async def _feed(
-        self, parts: Iterable[Part], started: "asyncio.Queue[_Started | None]", on_row: Callable[[Row], None]
+        self,
+        parts: Iterable[Part],
+        complete: "asyncio.Queue[tuple[Part, list[Row]] | None]",
+        on_row: Callable[[Row], None],
     ) -> None:
         """Starts one plant after the other, whatever part it is in, so that the processor is busy between parts."""
-        for part in parts:
-            rows: list[asyncio.Task[Row]] = []
-            all_rows: asyncio.Future[list[asyncio.Task[Row]]] = asyncio.get_running_loop().create_future()
-            started.put_nowait(_Started(part, all_rows))
-            for plant in part.plants:
-                await self._slots.acquire()
-                rows.append(self._start(plant, on_row))
-            all_rows.set_result(rows)
-        started.put_nowait(None)
 
-    def _start(self, plant: Plant, on_row: Callable[[Row], None]) -> "asyncio.Task[Row]":
-        def done(row: asyncio.Task[Row]) -> None:
-            self._rows.discard(row)
+        async def complete_part(part: Part, rows: Sequence[asyncio.Task[Row]]) -> None:
+            complete.put_nowait((part, await asyncio.gather(*rows)))
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part in parts:
+                    rows: list[asyncio.Task[Row]] = []
+                    for plant in part.plants:
+                        await self._slots.acquire()
+                        rows.append(tasks.create_task(self._start(plant, on_row)))
+                    tasks.create_task(complete_part(part, rows))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _start(self, plant: Plant, on_row: Callable[[Row], None]) -> Row:
+        try:
+            row = await self._row(plant)
+        finally:
             self._slots.release()
-            if not row.cancelled() and row.exception() is None:
-                on_row(row.result())
-
-        row = asyncio.create_task(self._row(plant))
-        self._rows.add(row)
-        row.add_done_callback(done)
+        on_row(row)
         return row
 
     async def _row(self, plant: Plant) -> Row:
@@ -108,7 +109,9 @@ class PlantIdentifier:
         failures: list[Failure] = []
         for photograph in plant.photographs:
             try:
-                output, facts = await self._run(photograph)
+                output, facts = await self._run_patiently(photograph)
+            except Unavailable:  # not the photograph's fault: no row, so that the same command answers it later
+                raise
             except (BotanifyError, OSError) as error:
                 failures.append(Failure.of(error))
             else:
@@ -128,6 +131,13 @@ class PlantIdentifier:
             return failed(plant, [*failures, Failure.of(error)])
         return answered(plant, answer, seen, failures, self._min_score)
 
+    async def _run_patiently(self, photograph: Photograph) -> tuple[NetworkOutput, Seen]:
+        for pause_s in _PAUSES_S:
+            with suppress(Unavailable):
+                return await self._run(photograph)
+            await asyncio.sleep(pause_s)
+        return await self._run(photograph)
+
     async def _run(self, photograph: Photograph) -> tuple[NetworkOutput, Seen]:
         data = await asyncio.to_thread(self._read, photograph)
         decoded = await self._decoder.decode(data, self._loaded.spec)
@@ -136,20 +146,11 @@ class PlantIdentifier:
 
     def _read(self, photograph: Photograph) -> bytes:
         if photograph.num_bytes < 0:
-            raise DataError("the file does not exist", value=photograph.path, remedy="correct the list")
+            problem = photograph.version or "the file does not exist"
+            raise DataError(problem, value=photograph.path, remedy="correct the file or the list")
         data = self._store.read(photograph.path, self._max_bytes + 1)
         if len(data) > self._max_bytes:
             raise TooLarge(
                 "the file is too large", value=f"{photograph.num_bytes} bytes", limit=f"{self._max_bytes} bytes"
             )
         return data
-
-
-async def _next(started: "asyncio.Queue[_Started | None]", feeder: "asyncio.Task[None]") -> _Started | None:
-    """Waits for the next part; an error of the feeder is raised here."""
-    waiting = asyncio.ensure_future(started.get())
-    await asyncio.wait({waiting, feeder}, return_when=asyncio.FIRST_COMPLETED)
-    if not waiting.done() and feeder.done():
-        waiting.cancel()
-        feeder.result()
-    return await waiting

@@ -1,0 +1,95 @@
+"""Plants become rows: parts come when they are complete, and a failure of the machine is no failure of a photograph."""
+
+import asyncio
+
+import pytest
+
+from models.answer import Question
+from serving.errors import NotReady
+from serving.folder import identifying
+from serving.folder.command import IdentifyFolder
+from serving.folder.identifying import PlantIdentifier
+from serving.folder.photographs import LocalFolder
+from serving.folder.plan import Part
+from serving.folder.plants import Plant
+from serving.folder.run import Outcome, run
+from serving.loaded_bundle import open_bundle
+from serving.metrics import Metrics
+from serving.settings import Settings
+from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
+from tests.serving.tiny import BLUE, GREEN, RED, InProcessDecoder, jpeg
+
+COLORS = {"a.jpg": RED, "b.jpg": GREEN, "c.jpg": BLUE}
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    return draw_photographs(tmp_path / "photographs", COLORS)
+
+
+class SlowForRed(InProcessDecoder):
+    """Holds red pictures until they are let go."""
+
+    def __init__(self):
+        self.free = asyncio.Event()
+
+    async def decode(self, data, spec, time=None):
+        if data == jpeg(RED):
+            await self.free.wait()
+        return await super().decode(data, spec, time)
+
+
+class Broken(InProcessDecoder):
+    """Does not work at first."""
+
+    def __init__(self, num_failures, color):
+        self.num_failures, self.color = num_failures, color
+
+    async def decode(self, data, spec, time=None):
+        if data == jpeg(self.color) and self.num_failures:
+            self.num_failures -= 1
+            raise NotReady("the network does not run")
+        return await super().decode(data, spec, time)
+
+
+def test_a_slow_plant_holds_up_its_own_part_only(photographs, bundle_folder):
+    store, decoder, rows = LocalFolder(photographs), SlowForRed(), []
+    parts = [Part(number, (Plant(each.path, (each,)),)) for number, each in enumerate(store.find(recursive=True))]
+    loaded = open_bundle(Settings(bundle=bundle_folder), Metrics())
+    identifier = PlantIdentifier(loaded, decoder, store, Question(), max_photographs=9, max_bytes=10**6)
+
+    async def order():
+        await loaded.warm_up(InProcessDecoder())
+        numbers = []
+        async with asyncio.timeout(100):
+            async for part, (row,) in identifier.identify(parts, rows.append):
+                assert row["path"] == part.plants[0].name
+                numbers.append(part.number)
+                if len(numbers) == 2:
+                    decoder.free.set()
+        return {*numbers[:2]}, numbers[2:]
+
+    assert asyncio.run(order()) == ({1, 2}, [0])
+    assert len(rows) == 3
+    loaded.scheduler.close()
+
+
+def command(photographs, out, bundle):
+    return IdentifyFolder(photographs=str(photographs), out=str(out), bundle=bundle, part_rows=1)
+
+
+def test_a_photograph_is_tried_again_after_a_pause(photographs, tmp_path, bundle_folder, monkeypatch):
+    monkeypatch.setattr(identifying, "_PAUSES_S", (0.0, 0.0))
+    assert run(command(photographs, tmp_path / "out", bundle_folder), Broken(2, RED)) == Outcome.COMPLETE
+    assert {row["status"] for row in rows_of(tmp_path / "out").values()} == {"ok"}
+
+
+def test_a_failure_of_the_machine_ends_the_run_and_the_same_command_continues(
+    photographs, tmp_path, bundle_folder, monkeypatch
+):
+    monkeypatch.setattr(identifying, "_PAUSES_S", (0.0, 0.0))
+    out = tmp_path / "out"
+    with pytest.raises(NotReady, match="the network does not run"):
+        run(command(photographs, out, bundle_folder), Broken(1000, BLUE))
+    assert identify(photographs, out, bundle_folder, part_rows=1) == Outcome.COMPLETE
+    assert {path: row["status"] for path, row in rows_of(out).items()} == dict.fromkeys(COLORS, "ok")
