@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
+from stat import S_ISREG
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -20,6 +21,9 @@ PATH_COLUMN: Final = "path"
 _LOOK_UPS: Final = 32
 _LOOK_UPS_PLANNED: Final = 1000  # a list may have millions
 
+_IRREGULAR: Final = "this is no regular file"
+_NOT_UTF8: Final = "the name of the file is not UTF-8"
+
 NO_COLUMNS: Final[Mapping[str, str]] = {}
 """The columns of all photographs without a list: a million empty dictionaries would take 64 MB."""
 
@@ -29,11 +33,13 @@ class Photograph(msgspec.Struct, frozen=True, gc=False):
     """A file to identify."""
 
     path: str
-    """Path in the folder or bucket, with "/" between its parts; of a list, as the list has it."""
+    """Path in the folder or bucket, with "/" between its parts; of a list, as the list has it. Text without UTF-8 form
+    is escaped."""
     num_bytes: int
-    """Size of the file; -1 if it does not exist."""
+    """Size of the file; -1 if it cannot be read."""
     version: str
-    """Changes with its content: its time of change, the store's own tag, or the hash of its bytes; "" if unknown."""
+    """Changes with its content: its time of change, the store's own tag, or the hash of its bytes; "" if unknown. Of a
+    file that cannot be read it says why; "" if it does not exist."""
     columns: Mapping[str, str] = msgspec.field(default_factory=lambda: NO_COLUMNS)
     """Its other columns in the list."""
 
@@ -50,7 +56,7 @@ class Store(Protocol):
         ...
 
     def look_up_all(self, paths: Sequence[str]) -> Iterator[Photograph]:
-        """Yields photographs in the order of their paths; the size of one that does not exist is -1."""
+        """Yields photographs in the order of their paths; the size of one that cannot be read is -1."""
         ...
 
     def read(self, path: str, num_bytes: int) -> bytes:
@@ -91,7 +97,7 @@ class LocalFolder:
         folders = [""]
         while folders:
             folder = folders.pop()
-            self._changed_ns[folder] = _changed_ns(self.root / folder)  # before its files are listed
+            self._changed_ns[_printable(folder)] = _changed_ns(self.root / folder)  # before its files are listed
             for entry in sorted(_entries(self.root / folder), key=lambda entry: entry.name):
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.name.startswith("."):
@@ -99,7 +105,9 @@ class LocalFolder:
                 if entry.is_dir(follow_symlinks=False):
                     folders += [path] if recursive else []
                 elif has_photograph_name(entry.name):
-                    yield _photograph(path, entry.path)
+                    found = _photograph(path, entry.path)
+                    if found.version != _IRREGULAR:
+                        yield found
 
     def look_up_all(self, paths: Sequence[str]) -> Iterator[Photograph]:
         """See `Store.look_up_all`."""
@@ -186,6 +194,8 @@ def open_store(address: str) -> Store:
 
 def with_content_hash(photograph: Photograph, store: Store) -> Photograph:
     """Reads a photograph, and returns it with the hash of its bytes as its version; unchanged if it cannot be read."""
+    if photograph.num_bytes < 0:
+        return photograph
     try:
         data = store.read(photograph.path, photograph.num_bytes)
     except OSError:
@@ -252,10 +262,23 @@ def _photograph(path: str, file: str) -> Photograph:
     try:
         facts = Path(file).stat()
     except OSError:  # a link to nowhere, or removed meanwhile: its row will say so
-        return Photograph(path, -1, "")
-    return Photograph(path, facts.st_size, str(facts.st_mtime_ns))
+        return _named(path, -1, "")
+    if not S_ISREG(facts.st_mode):  # reading a pipe could wait for ever
+        return _named(path, -1, _IRREGULAR)
+    return _named(path, facts.st_size, str(facts.st_mtime_ns))
 
 
 def _remote(path: str, facts: Mapping[str, Any]) -> Photograph:
     version = facts.get("ETag") or facts.get("etag") or facts.get("LastModified") or facts.get("mtime") or ""
-    return Photograph(path, int(facts.get("size") or 0), str(version))
+    return _named(path, int(facts.get("size") or 0), str(version))
+
+
+def _named(path: str, num_bytes: int, version: str) -> Photograph:
+    """Returns a photograph; one whose name no table can hold as it is gets another one, and is not read."""
+    printable = _printable(path)
+    return Photograph(path, num_bytes, version) if printable == path else Photograph(printable, -1, _NOT_UTF8)
+
+
+def _printable(path: str) -> str:
+    r"""Returns a path with its bytes that are not UTF-8 as \xNN."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")

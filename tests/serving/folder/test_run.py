@@ -54,6 +54,36 @@ def test_a_file_that_is_no_photograph_is_a_row_and_not_the_end(photographs, out,
     assert json.loads((out / "run.json").read_bytes())["counts"] == {"ok": 2, "failed": 3}
 
 
+def test_a_name_that_is_not_utf_8_is_a_row_and_not_the_end(photographs, out, bundle_folder):
+    folder = photographs / os.fsdecode(b"gar\xe7on")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system has no such names")
+    for path in (folder / "d.jpg", photographs / os.fsdecode(b"caf\xe9.jpg")):
+        path.hardlink_to(photographs / "a.jpg")
+    for _ in range(2):
+        assert identify(photographs, out, bundle_folder) == Outcome.SOME_FAILED
+        rows = rows_of(out)
+        failed = {path: row["error"] for path, row in rows.items() if row["status"] == "failed"}
+        assert list(failed) == [r"caf\xe9.jpg", r"gar\xe7on/d.jpg"]
+        assert all("not UTF-8" in error for error in failed.values())
+        assert rows.keys() - failed.keys() == COLORS.keys()
+    assert len(parts(out)) == 1
+
+
+@pytest.mark.parametrize("by_hash", [False, True])
+def test_what_is_no_regular_file_is_never_opened(photographs, out, bundle_folder, tmp_path, by_hash):
+    os.mkfifo(photographs / "pipe.jpg")
+    assert identify(photographs, out / "found", bundle_folder, by_hash=by_hash) == Outcome.COMPLETE
+    assert list(rows_of(out / "found")) == list(COLORS)
+    listed = write_list(tmp_path / "list.csv", [("path",), ("a.jpg",), ("pipe.jpg",), ("deep",)])
+    assert identify(photographs, out / "listed", bundle_folder, list=listed, by_hash=by_hash) == Outcome.SOME_FAILED
+    rows = rows_of(out / "listed")
+    assert [row["status"] for row in rows.values()] == ["ok", "failed", "failed"]
+    assert "no regular file" in rows["pipe.jpg"]["error"]
+
+
 def test_the_same_command_does_nothing_again(photographs, out, bundle_folder):
     identify(photographs, out, bundle_folder, part_rows=2)
     before = parts(out)
