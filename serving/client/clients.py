@@ -1,124 +1,74 @@
-"""The client with threads, and the one with asyncio."""
+"""The client with asyncio, and the one with threads."""
 
 import asyncio
-import time
+import threading
+import weakref
+from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import httpx
+import msgspec
 
-from serving.client.exchange import EVERYTHING, Asking, Exchange, exchange
+from models.errors import InputError
+from serving.client.checks import check_limits, check_number, checked_url, key_header
+from serving.client.exchange import EVERYTHING, Asking, exchange
 from serving.client.shrinking import shrunk
 from serving.schemas import Identification
 
 Picture = bytes | str | Path
 """The bytes of a picture file, or its path."""
-_CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=60)
+_MOST_QUESTIONS: Final = 64  # at the same time: each has a connection, and its pictures in memory
+_LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=_MOST_QUESTIONS, keepalive_expiry=60)
+# A proxy of the environment cannot reach a service on this machine.
+_WITHOUT_PROXY: Final = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
+_Result = TypeVar("_Result")
 
 
-class _Settings:
+class _Service:
+    """What both clients are made of: a connection to a service, which runs in one event loop."""
+
     def __init__(
         self, url: str = "http://127.0.0.1:8000", *, api_key: str = "", timeout_s: float = 120.0,
         max_side_px: int | None = None,
     ) -> None:  # fmt: skip
-        self._url, self._timeout_s, self._max_side_px = url, timeout_s, max_side_px
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        check_limits(timeout_s, max_side_px)
+        self._url, self._headers = checked_url(url), key_header(api_key)
+        self._timeout_s, self._max_side_px = timeout_s, max_side_px
+        self._http, self._turns = _connections(), asyncio.Semaphore(_MOST_QUESTIONS)
+        self._start()
 
-    def _exchange(self, pictures: tuple[Picture, ...], asking: Asking) -> Exchange:
+    def _start(self) -> None:
+        """Starts what a client needs beside the connections."""
+
+    async def _ask(self, pictures: tuple[Picture, ...], asking: Asking) -> bytes:
+        check_number(len(pictures))
+        async with self._turns:
+            data = await asyncio.to_thread(self._read, pictures)
+            return await exchange(
+                self._http.send, self._url, data, asking, timeout_s=self._timeout_s, headers=self._headers
+            )
+
+    def _read(self, pictures: tuple[Picture, ...]) -> list[bytes]:
         data = [each if isinstance(each, bytes) else Path(each).read_bytes() for each in pictures]
-        if self._max_side_px is not None:
-            data = [shrunk(each, self._max_side_px) for each in data]
-        return exchange(self._url, data, asking, timeout_s=self._timeout_s, headers=self._headers)
+        return data if self._max_side_px is None else [shrunk(each, self._max_side_px) for each in data]
 
 
-class Client(_Settings):
-    """Asks the service, and waits for the answer. Threads may share a client.
+class AsyncClient(_Service):
+    """Asks the service with asyncio, in one event loop.
 
-    Args:
-        url: Address of the service.
-        api_key: Key, if the service needs one.
-        timeout_s: Longest time for an answer with all attempts, seconds.
-        max_side_px: Pictures with a longer side are reduced to it before they are sent; None sends them as they are.
+    Start as many calls at the same time as you like: 64 are in progress, and the others wait for their turn, with
+    nothing read yet. The arguments are those of `Client`.
     """
-
-    def __init__(
-        self, url: str = "http://127.0.0.1:8000", *, api_key: str = "", timeout_s: float = 120.0,
-        max_side_px: int | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(url, api_key=api_key, timeout_s=timeout_s, max_side_px=max_side_px)
-        self._http = httpx.Client(limits=_CONNECTIONS)
-
-    def identify(self, *pictures: Picture, asking: Asking = EVERYTHING) -> Identification:
-        """Identifies the plant that all pictures show.
-
-        Args:
-            pictures: One to five picture files, as bytes or paths.
-            asking: What to ask.
-
-        Raises:
-            ServiceRefusal: The request is wrong, or the service was overloaded all the time.
-            ServiceUnreachable: No service answered.
-            OSError: A file cannot be read.
-        """
-        steps = self._exchange(pictures, asking)
-        outcome: httpx.Response | httpx.TransportError | None = None
-        while True:
-            try:
-                step = steps.send(outcome)
-            except StopIteration as end:
-                answer: Identification = end.value
-                return answer
-            if isinstance(step, httpx.Request):
-                try:
-                    outcome = self._http.send(step)
-                except httpx.TransportError as error:
-                    outcome = error
-            else:
-                time.sleep(step)
-                outcome = None
-
-    def close(self) -> None:
-        """Closes the connections."""
-        self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class AsyncClient(_Settings):
-    """Asks the service with asyncio. Start as many calls at the same time as you like; see `Client`."""
-
-    def __init__(
-        self, url: str = "http://127.0.0.1:8000", *, api_key: str = "", timeout_s: float = 120.0,
-        max_side_px: int | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(url, api_key=api_key, timeout_s=timeout_s, max_side_px=max_side_px)
-        self._http = httpx.AsyncClient(limits=_CONNECTIONS)
 
     async def identify(self, *pictures: Picture, asking: Asking = EVERYTHING) -> Identification:
         """Identifies the plant that all pictures show, see `Client.identify`."""
-        steps = await asyncio.to_thread(self._exchange, pictures, asking)
-        outcome: httpx.Response | httpx.TransportError | None = None
-        while True:
-            try:
-                step = steps.send(outcome)
-            except StopIteration as end:
-                answer: Identification = end.value
-                return answer
-            if isinstance(step, httpx.Request):
-                try:
-                    outcome = await self._http.send(step)
-                except httpx.TransportError as error:
-                    outcome = error
-            else:
-                await asyncio.sleep(step)
-                outcome = None
+        return msgspec.json.decode(await self._ask(pictures, asking), type=Identification)
+
+    async def identify_json(self, *pictures: Picture, asking: Asking = EVERYTHING) -> bytes:
+        """Identifies the plant that all pictures show, see `Client.identify_json`."""
+        return await self._ask(pictures, asking)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -131,3 +81,90 @@ class AsyncClient(_Settings):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class Client(_Service):
+    """Asks the service, and waits for the answer. Threads may share a client; processes may not.
+
+    It asks in an event loop in a thread of its own: only so can it end an attempt whose bytes come one by one.
+
+    Args:
+        url: Address of the service, also with a path. A service on this machine is asked without the proxies that the
+            environment names, others with them. Redirects are refused.
+        api_key: Key, if the service needs one.
+        timeout_s: Longest time for an answer with all attempts, seconds. It begins when the pictures are read; the
+            wait for one of 64 turns before that does not count.
+        max_side_px: Pictures with a longer side are reduced to it before they are sent, at least 224; None sends them
+            as they are.
+
+    Raises:
+        InputError: An argument is wrong.
+    """
+
+    def _start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name="botanify-client", daemon=True)
+        self._thread.start()
+        self._stop = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+
+    def identify(self, *pictures: Picture, asking: Asking = EVERYTHING) -> Identification:
+        """Identifies the plant that all pictures show.
+
+        Args:
+            pictures: One to five picture files, as bytes or paths.
+            asking: What to ask.
+
+        Raises:
+            InputError: There are no pictures, or too many.
+            ServiceRefusal: The request is wrong, or the service was overloaded all the time.
+            ServiceUnreachable: No service answered in time.
+            OSError: A file cannot be read.
+        """
+        return msgspec.json.decode(self.identify_json(*pictures, asking=asking), type=Identification)
+
+    def identify_json(self, *pictures: Picture, asking: Asking = EVERYTHING) -> bytes:
+        """Does the same as `identify`, and returns the answer as the service sent it: JSON in UTF-8."""
+        return self._wait(self._ask(pictures, asking))
+
+    def close(self) -> None:
+        """Closes the connections and ends the thread; a call of another thread raises `futures.CancelledError`."""
+        if self._thread.is_alive():
+            self._wait(self._http.aclose())
+            self._stop()
+            self._thread.join()
+
+    def _wait(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        if not self._thread.is_alive():  # a fork copies no threads
+            work.close()
+            raise RuntimeError("this client is closed, or was made before this process was forked: make another one")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # such as Ctrl-C
+            future.cancel()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _connections() -> httpx.AsyncClient:
+    try:
+        return httpx.AsyncClient(limits=_LIMITS, mounts=_WITHOUT_PROXY)
+    except (httpx.InvalidURL, ValueError, ImportError) as error:  # ImportError: SOCKS needs another package
+        raise InputError(
+            "a proxy that the environment names cannot be used",
+            limit="an address with http:// or https://",
+            remedy="correct or unset HTTP_PROXY, HTTPS_PROXY and ALL_PROXY",
+        ) from error
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Runs an event loop until it is stopped, and then cancels what is left."""
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()

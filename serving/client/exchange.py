@@ -1,13 +1,12 @@
-"""One question to the service: what to send, when to send it again, what came back. It does not send anything itself.
+"""One question to the service: what to send, when to send it again, what came back."""
 
-An exchange is a generator. It yields a request, and is sent the response or the error; it yields a number, and goes on
-after so many seconds. So the client with threads and the one with asyncio share it.
-"""
-
+import asyncio
+import email.utils
 import math
 import random
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC
 from http import HTTPStatus
 from typing import Final
 
@@ -18,12 +17,12 @@ from models.candidates import CoverageKind
 from models.errors import BotanifyError
 from serving.schemas import Identification, Problem
 
-Exchange = Generator[httpx.Request | float, httpx.Response | httpx.TransportError | None, Identification]
-
 _AGAIN: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
+_NEVER_SENT: Final = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises for odd bytes
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _LEAST_WAIT_S: Final = 1
-_MOST_UNREACHED: Final = 6  # attempts without any answer, about ten seconds: a service that restarts needs less
+_MOST_UNREACHED: Final = 6  # attempts without any answer, 16 s on average: a service that restarts needs less
 
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +41,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the query parameters."""
         found = [("k", str(self.k)), *(("taxa", name) for name in self.taxa)]
         if self.coverage is not None:
-            found += [("coverage", f"{self.coverage:g}"), ("coverage_kind", self.coverage_kind)]
+            found += [("coverage", str(self.coverage)), ("coverage_kind", self.coverage_kind)]
         return found
 
 
@@ -70,59 +69,76 @@ class ServiceUnreachable(BotanifyError):
     code = "unreachable"
 
 
-def exchange(
-    base_url: str,
+async def exchange(
+    send: Callable[[httpx.Request], Awaitable[httpx.Response]],
+    base_url: httpx.URL,
     pictures: Sequence[bytes],
     asking: Asking,
     *,
     timeout_s: float,
     headers: Mapping[str, str],
     clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     chance: Callable[[float, float], float] = random.uniform,
-) -> Exchange:
+) -> bytes:
     """Asks about the plant that all pictures show, and again while the service is overloaded or away.
 
-    Before the n-th new attempt it waits as long as `Retry-After` says, and a random time of at most 0.5 s * 2^n more
-    ("full jitter"), so that many clients do not come back together. `Prefer: wait` tells the service the time left.
+    Before a new attempt it waits as long as `Retry-After` says, and a random time more ("full jitter"), so that many
+    clients do not come back together: at most 0.5 s before the first, twice as much before each further one, and 30 s
+    at most. `Prefer: wait` tells the service the time left.
 
     Args:
+        send: Sends a request and reads the response.
         base_url: Address of the service.
         pictures: The bytes of one to five picture files.
         asking: What to ask.
-        timeout_s: Longest time for all attempts together, seconds.
+        timeout_s: Longest time for all attempts together, seconds; an attempt in progress is canceled then.
         headers: Sent with each request.
         clock: The time, seconds.
+        sleep: Waits so many seconds.
         chance: A random number between two others.
+
+    Returns:
+        The answer as the service sent it: an `Identification` in JSON.
 
     Raises:
         ServiceRefusal: The request is wrong, or the service was overloaded all the time.
-        ServiceUnreachable: No service answered.
+        ServiceUnreachable: No service answered in time.
     """
     end, attempt, num_unreached = clock() + timeout_s, 0, 0
+    shown = str(base_url.copy_with(userinfo=b""))  # without the password of a proxy
     while True:
         left_s = end - clock()
-        outcome = yield _request(base_url, pictures, asking, {**headers, "Prefer": _wait(left_s)}, left_s)
-        if isinstance(outcome, httpx.Response) and outcome.status_code == HTTPStatus.OK:
-            return msgspec.json.decode(outcome.content, type=Identification)
-        failure, pause_s = _failure(outcome, base_url)
+        try:
+            async with asyncio.timeout(left_s):
+                response = await send(_request(base_url, pictures, asking, {**headers, "Prefer": _wait(left_s)}))
+        except TimeoutError:
+            raise ServiceUnreachable(
+                f"{shown} did not answer in time (limit {timeout_s:g} s): allow more time, or send smaller pictures."
+            ) from None
+        except httpx.RequestError as error:
+            failure, pause_s = _unreachable(error, shown)
+            num_unreached += 1
+        else:
+            if _is_answer(response):
+                return response.content
+            failure, pause_s = _refusal(response, shown)
         pause_s += chance(0.0, min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S))
-        num_unreached += isinstance(failure, ServiceUnreachable)
         if not math.isfinite(pause_s) or clock() + pause_s >= end or num_unreached > _MOST_UNREACHED:
             raise failure
         attempt += 1
-        yield pause_s
+        await sleep(pause_s)
 
 
 def _request(
-    base_url: str, pictures: Sequence[bytes], asking: Asking, headers: Mapping[str, str], timeout_s: float
+    base_url: httpx.URL, pictures: Sequence[bytes], asking: Asking, headers: Mapping[str, str]
 ) -> httpx.Request:
     return httpx.Request(
         "POST",
-        f"{base_url.rstrip('/')}/identify",
+        f"{str(base_url).rstrip('/')}/identify",
         params=httpx.QueryParams(tuple(asking.parameters())),
         headers=headers,
         files=[("image", ("image", data)) for data in pictures],
-        extensions={"timeout": httpx.Timeout(max(timeout_s, _LEAST_WAIT_S)).as_dict()},
     )
 
 
@@ -130,21 +146,55 @@ def _wait(left_s: float) -> str:
     return f"wait={max(_LEAST_WAIT_S, math.floor(left_s))}"
 
 
-def _failure(outcome: httpx.Response | httpx.TransportError | None, url: str) -> tuple[BotanifyError, float]:
-    """Returns the error of an attempt, and the least time before another one, seconds; infinite if none would help."""
-    if not isinstance(outcome, httpx.Response):
-        reason = str(outcome) or type(outcome).__name__
-        return ServiceUnreachable(f"no service answers at {url}: {reason}"), 0.0
+def _is_answer(response: httpx.Response) -> bool:
     try:
-        problem = msgspec.json.decode(outcome.content, type=Problem)
-    except msgspec.DecodeError:  # a proxy answered
-        status, phrase = outcome.status_code, outcome.reason_phrase
-        detail = f"{url} answered {status} {phrase} and no problem document."
-        problem = Problem("about:blank", phrase, status, detail, "http_error", "")
-    if outcome.status_code not in _AGAIN and outcome.status_code != HTTPStatus.BAD_GATEWAY:
+        msgspec.json.decode(response.content, type=Identification)
+    except _NOT_JSON:
+        return False
+    return response.status_code == HTTPStatus.OK
+
+
+def _unreachable(error: httpx.RequestError, url: str) -> tuple[BotanifyError, float]:
+    """Returns the error of an attempt without an answer, and the least time before another, as `_refusal` does."""
+    never_sent = isinstance(error, _NEVER_SENT)
+    # The text about a request that cannot be sent can hold its headers, and so the key.
+    reason = "" if never_sent else str(error)
+    failure = ServiceUnreachable(
+        f"no service answers at {url} ({reason or type(error).__name__}): check the address, and that the service runs."
+    )
+    return failure, math.inf if never_sent else 0.0
+
+
+def _refusal(response: httpx.Response, url: str) -> tuple[BotanifyError, float]:
+    """Returns the error of a refusal, and the least time before another attempt, seconds; infinite if none helps."""
+    try:
+        problem = msgspec.json.decode(response.content, type=Problem)
+    except _NOT_JSON:
+        problem = _foreign(response, url)
+    if response.status_code not in _AGAIN and response.status_code != HTTPStatus.BAD_GATEWAY:
         return ServiceRefusal(problem), math.inf
-    return ServiceRefusal(problem), _retry_after_s(outcome.headers.get("Retry-After", ""))
+    return ServiceRefusal(problem), _retry_after_s(response.headers.get("Retry-After", ""))
+
+
+def _foreign(response: httpx.Response, url: str) -> Problem:
+    """Returns the problem of a response that is not from the service, such as a proxy's."""
+    status, phrase = response.status_code, response.reason_phrase
+    if response.has_redirect_location:  # to follow it could send the key and the pictures to somebody else
+        place = response.headers["Location"].partition("?")[0].removesuffix("/identify")
+        detail = f"{url} redirects to {place} ({status} {phrase}): give that address, if you trust it."
+    else:
+        detail = (
+            f"{url} answered {status} {phrase}, but not as botanify does: check the address, and any proxy before it."
+        )
+    return Problem("about:blank", phrase, status, detail, "http_error", "")
 
 
 def _retry_after_s(text: str) -> float:
-    return float(text) if text.isdecimal() else 0.0
+    """Returns the seconds of a `Retry-After`, which are a number or a date (RFC 9110, 10.2.3); 0 for anything else."""
+    if text.isdecimal():
+        return float(text)
+    try:
+        date = email.utils.parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return 0.0
+    return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - time.time())

@@ -1,9 +1,12 @@
 """An exchange tries again where that helps, and as late as the service asks for."""
 
+import asyncio
+from email.utils import formatdate
+
 import httpx
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.client.exchange import EVERYTHING, Asking, ServiceRefusal, ServiceUnreachable, exchange
@@ -28,32 +31,32 @@ def refusal(status, retry_after=None):
 class Talk:
     """Plays the service; counts time without waiting."""
 
-    def __init__(self, *outcomes, timeout_s=120.0, chance=lambda low, high: high, asking=EVERYTHING, pictures=(b"1",)):
+    def __init__(self, *outcomes, **options):
         self.now, self.requests, self.pauses, self.outcomes = 0.0, [], [], list(outcomes)
-        self.steps = exchange(
-            "http://host:1/", pictures, asking, timeout_s=timeout_s, headers={}, clock=lambda: self.now, chance=chance
-        )
+        self.options = {"timeout_s": 120.0, "headers": {}, "chance": lambda low, high: high, **options}
 
-    def run(self):
-        outcome = None
-        while True:
-            try:
-                step = self.steps.send(outcome)
-            except StopIteration as end:
-                return end.value
-            if isinstance(step, httpx.Request):
-                self.requests.append(step)
-                outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
-            else:
-                self.now += step
-                self.pauses.append(step)
-                outcome = None
+    async def send(self, request):
+        self.requests.append(request)
+        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def sleep(self, seconds):
+        self.now += seconds
+        self.pauses.append(seconds)
+
+    def run(self, url="http://host:1/", asking=EVERYTHING, pictures=(b"1",)):
+        steps = exchange(
+            self.send, httpx.URL(url), pictures, asking, clock=lambda: self.now, sleep=self.sleep, **self.options
+        )
+        return msgspec.json.decode(asyncio.run(steps), type=Identification)
 
 
 def test_a_request_asks_for_everything():
     asking = Asking(k=3, coverage=0.9, coverage_kind="macro", taxa=("Rosa", "list:de"))
-    talk = Talk(ok(), asking=asking, pictures=(b"one", b"two"))
-    assert talk.run() == ANSWER
+    talk = Talk(ok())
+    assert talk.run(asking=asking, pictures=(b"one", b"two")) == ANSWER
     (request,) = talk.requests
     assert request.url == "http://host:1/identify?k=3&taxa=Rosa&taxa=list%3Ade&coverage=0.9&coverage_kind=macro"
     assert request.headers["Prefer"] == "wait=120"
@@ -96,7 +99,7 @@ def test_a_wrong_request_is_not_sent_again(status):
 def test_a_lost_connection_is_tried_again_for_a_while():
     assert Talk(httpx.ReadError("lost"), httpx.ConnectError(""), ok()).run() == ANSWER
     talk = Talk(httpx.ConnectError("refused"))
-    with pytest.raises(ServiceUnreachable, match=r"http://host:1/: refused"):
+    with pytest.raises(ServiceUnreachable, match=r"no service answers at http://host:1/ \(refused\): check"):
         talk.run()
     assert len(talk.requests) == 7
 
@@ -105,3 +108,76 @@ def test_the_page_of_a_proxy_is_an_error_and_not_a_crash():
     with pytest.raises(ServiceRefusal, match="answered 413"):
         Talk(httpx.Response(413, content=b"<html>")).run()
     assert Talk(httpx.Response(502, content=b"<html>"), ok()).run() == ANSWER
+
+
+@pytest.mark.parametrize("content", [b"<html>", b'{"status": "ok"}', b'"\xff"', b"[" * 100_000])
+@pytest.mark.parametrize("status", [200, 404])
+def test_what_is_not_from_the_service_is_a_refusal(content, status):
+    with pytest.raises(ServiceRefusal, match=rf"http://host:1/ answered {status} \w+.*: check the address"):
+        Talk(httpx.Response(status, content=content)).run()
+
+
+def test_an_answer_is_exactly_what_the_service_sent():
+    sent = msgspec.json.encode({**msgspec.to_builtins(ANSWER), "later": 1.50})
+    talk = Talk(httpx.Response(200, content=sent))
+    steps = exchange(talk.send, httpx.URL("http://host"), (b"1",), EVERYTHING, timeout_s=9, headers={})
+    assert asyncio.run(steps) == sent
+
+
+@pytest.mark.parametrize("error", [httpx.UnsupportedProtocol, httpx.LocalProtocolError])
+def test_what_cannot_be_sent_is_not_tried_again_and_not_shown(error):
+    talk = Talk(error("Illegal header value b'Bearer secret'"))
+    with pytest.raises(ServiceUnreachable) as caught:
+        talk.run()
+    assert "secret" not in str(caught.value)
+    assert len(talk.requests) == 1
+
+
+def test_a_damaged_response_is_tried_again():
+    assert Talk(httpx.DecodingError("incorrect header check"), ok()).run() == ANSWER
+
+
+def test_the_password_of_a_proxy_is_sent_and_not_shown():
+    talk = Talk(httpx.Response(404))
+    with pytest.raises(ServiceRefusal) as caught:
+        talk.run("http://user:secret@host:1/")
+    assert "secret" not in str(caught.value)
+    assert talk.requests[0].url.password == "secret"
+
+
+@pytest.mark.parametrize("url", ["http://host/plants", "http://host/plants/", "http://[::1]:80/plants/"])
+def test_an_address_may_have_a_path(url):
+    talk = Talk(ok())
+    talk.run(url)
+    assert talk.requests[0].url.path == "/plants/identify"
+
+
+def test_a_redirect_is_refused_with_the_other_address():
+    talk = Talk(httpx.Response(301, headers={"Location": "https://host/plants/identify?k=5"}))
+    with pytest.raises(ServiceRefusal, match=r"http://host:1/ redirects to https://host/plants \(301"):
+        talk.run()
+    assert len(talk.requests) == 1
+
+
+@pytest.mark.parametrize(("later_s", "pause_s"), [(60, 60), (-60, 0), (0, 0)])
+@pytest.mark.parametrize("zone", ["GMT", "-0000", "+0000"])
+def test_retry_after_may_be_a_date(later_s, pause_s, zone, monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+    date = formatdate(1_800_000_000 + later_s, usegmt=True).replace("GMT", zone)
+    talk = Talk(refusal(503, date), ok(), chance=lambda low, high: low)
+    talk.run()
+    assert talk.pauses == [pause_s]
+
+
+@given(st.text(st.characters(codec="ascii", categories=["L", "N", "P", "Zs"]), max_size=40))
+@example("Mon, 23 Nov 2026 99999999999999999999:00:00 GMT")
+@example("Mon, 23 Nov 2026 06:11:21 +999999999999")
+@example("9" * 400)
+def test_any_retry_after_is_a_pause_or_the_end(text):
+    talk = Talk(refusal(503, text), ok(), chance=lambda low, high: low)
+    try:
+        talk.run()
+    except ServiceRefusal:
+        assert talk.pauses == []
+    else:
+        assert 0 <= talk.pauses[0] < 120

@@ -1,0 +1,149 @@
+"""The time of a call, its turn, and the thread of the client with threads."""
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from serving.client import AsyncClient, Client, ServiceUnreachable
+from serving.client import clients as clients_module
+
+
+@contextmanager
+def http_server(answer):
+    """A server that answers each POST by `answer(handler)`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            with suppress(ConnectionError):
+                answer(self)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def trickle(start):
+    def answer(handler):
+        handler.wfile.write(start)
+        for _ in range(400):  # much longer than the client waits
+            time.sleep(0.05)
+            handler.wfile.write(b" ")
+
+    return answer
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"])
+def test_the_time_limit_is_for_the_whole_answer(start):
+    async def ask(url):
+        async with AsyncClient(url, timeout_s=0.3) as client:
+            await client.identify(b"1")
+
+    with http_server(trickle(start)) as url:
+        with Client(url, timeout_s=0.3) as client, pytest.raises(ServiceUnreachable, match=r"in time \(limit 0.3 s\)"):
+            client.identify(b"1")
+        with pytest.raises(ServiceUnreachable, match="in time"):
+            asyncio.run(ask(url))
+
+
+def test_calls_wait_for_their_turn_before_they_read_and_before_their_time_begins(monkeypatch):
+    started, ended, most_at_once = [], [], []
+
+    async def exchange(*_, timeout_s, **__):
+        most_at_once.append(len(started) - len(ended))
+        await asyncio.sleep(0.01)
+        ended.append(timeout_s)
+        return b""
+
+    async def ask():
+        async with AsyncClient(timeout_s=1.2) as client:
+            await asyncio.gather(*(client.identify_json("a.jpg") for _ in range(200)))
+
+    monkeypatch.setattr(Path, "read_bytes", lambda _: started.append(1) or b"1")
+    monkeypatch.setattr(clients_module, "exchange", exchange)
+    asyncio.run(ask())
+    assert ended == [1.2] * 200
+    assert 1 < max(most_at_once) <= 64
+
+
+def client_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "botanify-client"]
+
+
+def wait_until_no_thread_is_left():
+    end = time.monotonic() + 60
+    while client_threads() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert client_threads() == []
+
+
+def test_a_closed_client_has_no_thread_and_says_so():
+    client = Client()
+    client.close()
+    client.close()
+    assert client_threads() == []
+    with pytest.raises(RuntimeError, match="this client is closed"):
+        client.identify(b"1")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_forgotten_client_leaves_no_thread():
+    Client()
+    gc.collect()
+    wait_until_no_thread_is_left()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of a fork beside threads
+def test_a_client_does_not_hang_in_a_forked_process():
+    with Client() as client:
+        child = os.fork()
+        if not child:
+            try:
+                client.identify(b"1")
+            except RuntimeError:
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_to_close_a_client_ends_the_calls_of_other_threads():
+    reached, left = threading.Event(), threading.Event()
+
+    def hold(_):
+        reached.set()
+        left.wait(60)
+
+    with http_server(hold) as url:
+        client = Client(url)
+        outcomes = []
+
+        def ask():
+            try:
+                client.identify(b"1")
+            except CancelledError as error:
+                outcomes.append(error)
+
+        caller = threading.Thread(target=ask)
+        caller.start()
+        assert reached.wait(60)
+        client.close()
+        caller.join(60)
+        left.set()
+    assert len(outcomes) == 1
