@@ -13,13 +13,14 @@ import msgspec
 import tyro
 
 from models.candidates import CoverageKind
-from models.errors import BotanifyError
+from models.errors import BotanifyError, InputError
 from models.program import quiet_when_output_closes
 from serving.client.clients import Client
 from serving.client.exchange import Asking
 from serving.schemas import Identification
 
 EXIT_NO_ANSWER: Final = 1
+EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell reports it
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,9 +43,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 120.0
     """Longest time for the answer with all attempts, seconds."""
     max_side_px: int | None = None
-    """Photographs with a longer side are reduced to it before they are sent."""
+    """Photographs with a longer side are reduced to it before they are sent; at least 224."""
     json: bool = False
-    """Print the service's answer as JSON."""
+    """Print the service's answer as it is, in JSON."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -53,15 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Command line without the program's name; by default that of this process.
     """
-    command = tyro.cli(Ask, args=arguments, prog="python -m serving.client")
     try:
         with quiet_when_output_closes():
-            answer = _ask(command)
-            text = msgspec.json.encode(answer).decode() if command.json else in_words(answer)
-            sys.stdout.write(f"{text}\n")
+            command = tyro.cli(Ask, args=arguments, prog="python -m serving.client")
+            sys.stdout.buffer.write(_answer(command) + b"\n")
     except (BotanifyError, OSError) as error:
-        sys.stderr.write(f"botanify: {error}\n")
+        sys.stderr.write(f"botanify: {_in_one_line(error)}\n")
         raise SystemExit(EXIT_NO_ANSWER) from None
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 def in_words(answer: Identification) -> str:
@@ -79,11 +80,26 @@ def in_words(answer: Identification) -> str:
     return "\n".join([*lines, *(f"note: {warning}" for warning in answer.warnings)])
 
 
-def _ask(command: Ask) -> Identification:
+def _answer(command: Ask) -> bytes:
     key = command.api_key or os.environ.get("BOTANIFY_API_KEY", "")
     asking = Asking(k=command.k, coverage=command.coverage, coverage_kind=command.coverage_kind, taxa=command.taxa)
     with Client(command.url, api_key=key, timeout_s=command.timeout_s, max_side_px=command.max_side_px) as client:
-        return client.identify(*command.photographs, asking=asking)
+        answer = client.identify_json(*command.photographs, asking=asking)
+    if command.json:
+        return answer
+    return in_words(msgspec.json.decode(answer, type=Identification)).encode(sys.stdout.encoding, "replace")
+
+
+def _in_one_line(error: BotanifyError | OSError) -> str:
+    if not isinstance(error, OSError) or error.filename is None:
+        return str(error)
+    unreadable = InputError(
+        f"the file {error.filename} cannot be read",
+        value=error.strerror,
+        limit="a photograph",
+        remedy="check the path; `python -m serving.identify_folder` takes folders",
+    )
+    return str(unreadable)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from PIL import Image
@@ -39,14 +40,8 @@ def test_refusal_is_an_error_with_its_document(url):
 @pytest.mark.parametrize("number", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_many_questions_at_once_are_all_answered(url, number):
     async def ask():
-        turns = asyncio.Semaphore(64)
-
-        async def one(client):
-            async with turns:
-                return await client.identify(jpeg(RED))
-
         async with AsyncClient(url, timeout_s=500) as client:
-            return await asyncio.gather(*(one(client) for _ in range(number)))
+            return await asyncio.gather(*(client.identify(jpeg(RED)) for _ in range(number)))
 
     answers = asyncio.run(ask())
     assert len(answers) == number
@@ -64,13 +59,18 @@ def test_program_prints_words_or_json(url, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["verdict"]["name"] == "Bellis perennis"
 
 
-@pytest.mark.parametrize("arguments", [["gone.jpg"], ["{here}", "--url", "http://127.0.0.1:9", "--timeout-s", "0.1"]])
-def test_no_answer_is_one_line(arguments, tmp_path, capsys):
-    (tmp_path / "a.jpg").write_bytes(jpeg())
-    with pytest.raises(SystemExit) as caught:
-        main([argument.format(here=tmp_path / "a.jpg") for argument in arguments])
-    assert caught.value.code == 1
-    assert len(capsys.readouterr().err.splitlines()) == 1
+def test_threads_share_a_client(url):
+    with Client(url, timeout_s=500) as client, ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(client.identify, [jpeg(RED), jpeg(GREEN)] * 8))
+    names = [answer.predictions[0].scientific_name for answer in answers]
+    assert names == ["Rosa canina", "Bellis perennis"] * 8
+
+
+def test_an_empty_photograph_is_refused_by_the_service(url, tmp_path, capsys):
+    (tmp_path / "empty.jpg").touch()
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "empty.jpg"), "--url", url])
+    assert capsys.readouterr().err.startswith("botanify: ")
 
 
 def test_large_pictures_are_shrunk_upright_and_without_exif():

@@ -1,0 +1,64 @@
+"""The program ends with one line where there is no answer, and never shows the key."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from serving.client.__main__ import main
+from tests.serving.program import ENVIRONMENT, ROOT
+from tests.serving.tiny import jpeg
+
+KEY = "botanify_Zq9wX"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gone.jpg"], "gone.jpg cannot be read"),
+        (["."], "cannot be read (got Is a directory"),
+        ([], "got 0 photographs"),
+        (["{here}"] * 6, "got 6 photographs"),
+        (["{here}", "--url", "localhost:8000"], "http://HOST:PORT"),
+        (["{here}", "--url", "http://127.0.0.1:9", "--timeout-s", "0.1"], "no service answers at http://127.0.0.1:9"),
+        (["{here}", "--timeout-s", "inf"], "timeout_s"),
+        (["{here}", "--max-side-px", "0"], "at least 224 px"),
+        (["{here}", "--max-side-px", "-5"], "at least 224 px"),
+        (["{here}", "--api-key", f"{KEY}\n"], f"U+000A as character {len(KEY) + 1}"),
+        (["{here}", "--api-key", f"é{KEY}"], "U+00E9 as character 1"),
+    ],
+)
+def test_no_answer_is_one_line(arguments, words, tmp_path, capsys):
+    (tmp_path / "a.jpg").write_bytes(jpeg())
+    with pytest.raises(SystemExit) as caught:
+        main([argument.format(here=tmp_path / "a.jpg") for argument in arguments])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert caught.value.code == 1
+    assert line.startswith("botanify: ")
+    assert words in line
+    assert KEY not in line
+
+
+def test_ctrl_c_ends_the_program_without_a_traceback(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(jpeg())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        command = [sys.executable, "-m", "serving.client", tmp_path / "a.jpg"]
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen([*command, "--url", url], cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE)
+        silent.settimeout(120)
+        with silent.accept()[0]:
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=120)
+    assert (process.returncode, told) == (130, b"")
+
+
+def test_help_into_a_closed_pipe_is_quiet():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "serving.client", "--help"]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
