@@ -59,8 +59,8 @@ class Store(Protocol):
         """Yields photographs in the order of their paths; the size of one that cannot be read is -1."""
         ...
 
-    def read(self, path: str, num_bytes: int) -> bytes:
-        """Returns at most the first `num_bytes` bytes of a photograph.
+    def read(self, path: str, num_bytes: int | None = None) -> bytes:
+        """Returns a photograph, or its first `num_bytes` bytes.
 
         Raises:
             OSError: It cannot be read.
@@ -84,10 +84,12 @@ class LocalFolder:
 
     Args:
         root: The folder.
+        left_out: A folder that is not searched: the results may be among the photographs.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, left_out: Path | None = None) -> None:
         self.root = root
+        self._left_out = None if left_out is None else _inside(left_out.resolve(), root.resolve())
         self._changed_ns: dict[str, int] = {}
 
     def find(self, *, recursive: bool) -> Iterator[Photograph]:
@@ -100,7 +102,7 @@ class LocalFolder:
             self._changed_ns[_printable(folder)] = _changed_ns(self.root / folder)  # before its files are listed
             for entry in sorted(_entries(self.root / folder), key=lambda entry: entry.name):
                 path = f"{folder}/{entry.name}" if folder else entry.name
-                if entry.name.startswith("."):
+                if entry.name.startswith(".") or path == self._left_out:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     folders += [path] if recursive else []
@@ -117,7 +119,7 @@ class LocalFolder:
                 self._changed_ns[folder] = _changed_ns(self.root / folder)
             yield _photograph(path, str(self.root / path))
 
-    def read(self, path: str, num_bytes: int) -> bytes:
+    def read(self, path: str, num_bytes: int | None = None) -> bytes:
         """See `Store.read`."""
         with (self.root / path).open("rb") as stream:
             return stream.read(num_bytes)
@@ -169,9 +171,10 @@ class Bucket:
             return Photograph(path, -1, "")
 
     @errors_of_stores()
-    def read(self, path: str, num_bytes: int) -> bytes:
+    def read(self, path: str, num_bytes: int | None = None) -> bytes:
         """See `Store.read`."""
-        data: bytes = self._files.cat_file(f"{self._root}/{path}", start=0, end=num_bytes)
+        start = None if num_bytes is None else 0  # S3 refuses a range of an empty object
+        data: bytes = self._files.cat_file(f"{self._root}/{path}", start=start, end=num_bytes)
         return data
 
     def snapshot(self) -> Mapping[str, int] | None:
@@ -183,13 +186,19 @@ class Bucket:
         return False
 
 
-def open_store(address: str) -> Store:
+def open_store(address: str, results: str | None = None) -> Store:
     """Opens a folder, or a bucket if the address has a scheme such as s3://.
+
+    Args:
+        address: The folder or bucket.
+        results: Folder or bucket of the results, where no photographs are searched.
 
     Raises:
         DataError: The package for this kind of address is not installed.
     """
-    return Bucket(address) if "://" in address else LocalFolder(Path(address))
+    if "://" in address:
+        return Bucket(address)
+    return LocalFolder(Path(address), None if results is None or "://" in results else Path(results))
 
 
 def with_content_hash(photograph: Photograph, store: Store) -> Photograph:
@@ -197,7 +206,7 @@ def with_content_hash(photograph: Photograph, store: Store) -> Photograph:
     if photograph.num_bytes < 0:
         return photograph
     try:
-        data = store.read(photograph.path, photograph.num_bytes)
+        data = store.read(photograph.path)
     except OSError:
         return photograph
     return msgspec.structs.replace(photograph, version=f"sha256:{hashlib.sha256(data).hexdigest()}")
@@ -249,6 +258,11 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return list(entries)
     except OSError as error:
         raise DataError("a folder cannot be read", value=error, remedy="make it readable, or move it away") from error
+
+
+def _inside(folder: Path, root: Path) -> str | None:
+    """Returns the path of a folder from the root, or None if it is elsewhere."""
+    return folder.relative_to(root).as_posix() if folder.is_relative_to(root) else None
 
 
 def _changed_ns(folder: Path) -> int:

@@ -37,7 +37,7 @@ from serving.folder.record import (
 )
 from serving.folder.rows import Row
 from serving.folder.sheet import SHEET_FILE, contact_sheet
-from serving.folder.sorting import sort_photographs
+from serving.folder.sorting import require_outside, sort_photographs
 from serving.folder.tables import open_writer
 from serving.folder.truth import TRUTH_FILE, in_words, judge, require_truths
 from serving.folder.truth_page import TRUTH_PAGE, truth_page
@@ -71,13 +71,15 @@ def run(command: IdentifyFolder, decoder: PictureDecoder | None = None) -> Outco
     Raises:
         InputError: The bundle, the photographs or an option cannot be used, or the results are those of another run.
     """
+    if command.copy_to is not None and command.list is None:
+        require_outside(command.copy_to, command.photographs)
     return _FolderRun(command, decoder).result()
 
 
 class _FolderRun:
     def __init__(self, command: IdentifyFolder, decoder: PictureDecoder | None) -> None:
         self._command, self._given_decoder = command, decoder
-        self._output, self._store = open_output(command.out), open_store(command.photographs)
+        self._output, self._store = open_output(command.out), open_store(command.photographs, command.out)
         self._record = new_record(bundle_of(command), command.answer_options())
         self._listed: str | None = None
 
@@ -98,8 +100,8 @@ class _FolderRun:
             _tell("other parts are missing; the last run that ends joins them")
             return Outcome.COMPLETE
         self._record = with_speed(self._join(plan, files), progress.num_photographs, progress.seconds)
-        self._show(plan, files)
         write_record(self._output, self._record)
+        self._show(plan, files)
         return self._say()
 
     # ---- what is left to do

@@ -1,23 +1,47 @@
 """Copies of the photographs, or links to them, in a folder for each name."""
 
+import hashlib
 import re
+import sys
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
+from models.errors import BotanifyError, InputError
 from serving.folder.photographs import LocalFolder, Photograph, Store
 from serving.folder.plants import Plant
 from serving.folder.rows import Row
 
 SortRank = Literal["species", "genus", "family"]
 _UNSAFE: Final = re.compile(r"[^\w .×-]")
+_MOST_BYTES: Final = 200  # of a name; file systems allow 255
+
+
+def require_outside(target: Path, photographs: str) -> None:
+    """Checks that the copies will not be found as photographs by the next run.
+
+    Args:
+        target: Folder for the copies.
+        photographs: Folder or address that is searched.
+
+    Raises:
+        InputError: The one is in the other.
+    """
+    if "://" not in photographs and target.resolve().is_relative_to(Path(photographs).resolve()):
+        raise InputError(
+            "--copy-to is inside the folder of photographs, where the next run would find the copies",
+            value=target,
+            limit=f"a folder outside {photographs}",
+            remedy="choose another folder",
+        )
 
 
 def sort_photographs(
     rows: Iterable[Row], plants: Mapping[str, Plant], store: Store, target: Path, rank: SortRank, *, links: bool
 ) -> None:
     """Puts each photograph into the folder of its name, or of why it has none; what is there stays.
+
+    Says on standard error how many could not be put there, and why the first one could not.
 
     Args:
         rows: The rows of the table.
@@ -27,11 +51,16 @@ def sort_photographs(
         rank: Whose names the folders have.
         links: Make symbolic links to the files of a local folder in place of copies.
     """
+    problems: list[str] = []
     for row in rows:
         folder = target / folder_name(row, rank)
         for photograph in plants[row["group"]].photographs:
-            with suppress(FileNotFoundError):  # a row says that it is missing
+            try:
                 _put(photograph, store, folder, links=links)
+            except (BotanifyError, OSError) as error:
+                problems.append(f"{photograph.path}: {error}")
+    if problems:
+        sys.stderr.write(f"warning: {len(problems):,} photographs are not in {target}, such as {problems[0]}\n")
 
 
 def folder_name(row: Row, rank: SortRank) -> str:
@@ -43,8 +72,17 @@ def folder_name(row: Row, rank: SortRank) -> str:
     return _UNSAFE.sub("_", name).strip(" .") or "_"
 
 
+def file_name(path: str) -> str:
+    """Returns the name of the copy of a photograph; no two paths have the same one."""
+    flat = path.replace("/", "__")
+    if flat.replace("__", "/") == path and not path.startswith("/") and len(flat.encode()) <= _MOST_BYTES:
+        return flat
+    end = flat.encode()[-_MOST_BYTES:].decode(errors="ignore").lstrip("_")
+    return f"{hashlib.sha256(path.encode()).hexdigest()[:8]}__{end}"
+
+
 def _put(photograph: Photograph, store: Store, folder: Path, *, links: bool) -> None:
-    path = folder / photograph.path.strip("/").replace("/", "__")
+    path = folder / file_name(photograph.path)
     if photograph.num_bytes < 0 or path.is_symlink() or path.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,5 +90,5 @@ def _put(photograph: Photograph, store: Store, folder: Path, *, links: bool) -> 
         path.symlink_to((store.root / photograph.path).resolve())
         return
     unfinished = path.with_name(f".{path.name}.part")
-    unfinished.write_bytes(store.read(photograph.path, photograph.num_bytes))
+    unfinished.write_bytes(store.read(photograph.path))
     unfinished.replace(path)

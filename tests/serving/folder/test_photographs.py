@@ -1,12 +1,13 @@
 """Photographs are found in folders, buckets and lists."""
 
+import hashlib
 import uuid
 
 import fsspec
 import pytest
 
 from models.errors import DataError
-from serving.folder.photographs import LocalFolder, open_store, read_list
+from serving.folder.photographs import LocalFolder, Photograph, open_store, read_list, with_content_hash
 
 PATHS = ["a.jpg", "deep/b.PNG", "deep/er/c.heic"]
 LEFT_OUT = [".hidden.jpg", ".folder/d.jpg", "notes.txt"]
@@ -33,6 +34,12 @@ def test_photographs_are_found_by_their_names(store):
 
 def test_no_more_is_read_than_asked_for(store):
     assert store.read("deep/b.PNG", 3) == b"123"
+    assert store.read("deep/b.PNG") == b"12345"
+
+
+def test_the_hash_is_of_all_bytes_whatever_size_the_store_reports(store):
+    hashes = {with_content_hash(Photograph("a.jpg", num_bytes, ""), store).version for num_bytes in (0, 3, 5)}
+    assert hashes == {f"sha256:{hashlib.sha256(b'12345').hexdigest()}"}
 
 
 def test_photographs_are_looked_up_in_the_order_of_the_list(store):

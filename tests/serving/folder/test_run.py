@@ -110,6 +110,15 @@ def test_a_finished_run_of_a_folder_is_recognized_without_listing_it(photographs
     assert len(lists) == 1
 
 
+def test_results_among_the_photographs_are_no_photographs(photographs, bundle_folder, lists, monkeypatch):
+    monkeypatch.chdir(photographs)
+    draw_photographs(photographs, {"names/no.jpg": RED, "deep/names/yes.jpg": RED})
+    for _ in range(2):
+        assert identify(".", photographs / "names", bundle_folder) == Outcome.COMPLETE
+    assert len(lists) == 1
+    assert rows_of(photographs / "names").keys() == COLORS.keys() | {"deep/names/yes.jpg"}
+
+
 def test_a_finished_run_of_a_list_is_recognized_without_reading_it(photographs, out, bundle_folder, tmp_path, lists):
     flags = {"list": write_list(tmp_path / "list.csv", [("path",), ("a.jpg",), ("deep/d.jpg",)])}
     for _ in range(2):
@@ -248,6 +257,18 @@ def test_sheet_and_sorted_copies(photographs, out, bundle_folder, tmp_path):
     assert "photographs/deep/d.jpg" in (out / "results.html").read_text()
     assert sorted(path.name for path in (tmp_path / "sorted").iterdir()) == ["Bellis", "Crocus", "Rosa"]
     assert (tmp_path / "sorted" / "Bellis" / "deep__e.jpg").read_bytes() == jpeg(GREEN)
+
+
+def test_copies_that_fail_leave_the_run_complete(photographs, out, bundle_folder, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "sort_photographs", fail)
+    with pytest.raises(KeyboardInterrupt):
+        identify(photographs, out, bundle_folder, copy_to=tmp_path / "sorted")
+    assert json.loads((out / "run.json").read_bytes())["is_complete"]
+    with pytest.raises(InputError, match="--copy-to"):
+        identify(photographs, out, bundle_folder, copy_to=photographs / "sorted")
 
 
 def write_list(path, rows):

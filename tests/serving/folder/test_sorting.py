@@ -1,10 +1,13 @@
 """Photographs are sorted into folders by name."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from models.errors import InputError
 from serving.folder.photographs import LocalFolder, Photograph
 from serving.folder.plants import Plant
-from serving.folder.sorting import folder_name, sort_photographs
+from serving.folder.sorting import file_name, folder_name, require_outside, sort_photographs
 
 SPECIES = {"status": "ok", "verdict_rank": "species", "verdict_name": "Rosa × alba", "genus": "Rosa", "family": None}
 GENUS = {"status": "ok", "verdict_rank": "genus", "verdict_name": "Rosa", "genus": "Rosa", "family": "Rosaceae"}
@@ -43,3 +46,35 @@ def test_files_of_one_name_from_two_folders_stay_apart(tmp_path, links):
         sort_photographs(rows, {"rose": plant}, store, tmp_path / "sorted", "genus", links=links)
     found = {path.name: (path.read_bytes(), path.is_symlink()) for path in (tmp_path / "sorted" / "Rosa").iterdir()}
     assert found == {"a__1.jpg": (b"a/1.jpg", links), "b__1.jpg": (b"b/1.jpg", links)}
+
+
+PATHS = st.text("a_/.é", min_size=1, max_size=8) | st.integers(1, 300).map(lambda length: "é" * length + ".jpg")
+
+
+@given(PATHS, PATHS)
+def test_two_paths_never_have_one_name(one, other):
+    assert (file_name(one) == file_name(other)) == (one == other)
+    assert len(file_name(one).encode()) <= 230
+    assert "/" not in file_name(one)
+
+
+def test_a_file_that_cannot_be_copied_is_told_and_the_others_are_copied(tmp_path, capsys):
+    photos, target = tmp_path / "photos", tmp_path / "sorted"
+    (photos / "folder.jpg").mkdir(parents=True)
+    (photos / "grown.jpg").write_bytes(b"1234567890")
+    plant = Plant("rose", tuple(Photograph(path, 5, "1") for path in ("folder.jpg", "gone.jpg", "grown.jpg")))
+    sort_photographs([SPECIES | {"group": "rose"}], {"rose": plant}, LocalFolder(photos), target, "genus", links=False)
+    assert [(path.name, path.read_bytes()) for path in (target / "Rosa").iterdir()] == [("grown.jpg", b"1234567890")]
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert said.startswith(f"warning: 2 photographs are not in {target}, such as folder.jpg: [Errno 21]")
+
+
+def test_copies_among_the_photographs_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    require_outside(tmp_path / "sorted", "photos")
+    require_outside(tmp_path / "photos_sorted", "photos")
+    require_outside(tmp_path, "s3://garden")
+    for target, photographs in ((tmp_path / "photos" / "sorted", "photos"), (tmp_path / "sorted", ".")):
+        with pytest.raises(InputError, match="--copy-to is inside"):
+            require_outside(target, photographs)
