@@ -89,11 +89,11 @@ class Client(_Service):
     It asks in an event loop in a thread of its own: only so can it end an attempt whose bytes come one by one.
 
     Args:
-        url: Address of the service, also with a path. A service on this machine is asked without the proxies that the
-            environment names, others with them. Redirects are refused.
+        url: Address of the service, also with a path. Without the proxies that the environment names if it is
+            localhost, 127.0.0.1 or ::1, else with them. Redirects are refused.
         api_key: Key, if the service needs one.
-        timeout_s: Longest time for an answer with all attempts, seconds. It begins when the pictures are read; the
-            wait for one of 64 turns before that does not count.
+        timeout_s: Longest time for an answer with all attempts, seconds. It begins after the pictures are read;
+            the wait for one of 64 turns before that does not count.
         max_side_px: Pictures with a longer side are reduced to it before they are sent, at least 224; None sends them
             as they are.
 
@@ -116,7 +116,8 @@ class Client(_Service):
 
         Raises:
             InputError: There are no pictures, or too many.
-            ServiceRefusal: The request is wrong, or the service was overloaded all the time.
+            ServiceRefusal: The request is wrong, what answers is not botanify, or the service was overloaded all the
+                time.
             ServiceUnreachable: No service answered in time.
             OSError: A file cannot be read.
         """

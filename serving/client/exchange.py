@@ -35,11 +35,12 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     coverage_kind: CoverageKind = "marginal"
     """Whether that holds for the mean plant or for the mean taxon."""
     taxa: Sequence[str] = ()
-    """Names of the taxa that can be the answer, and list:NAME; none for all."""
+    """Name or names of the taxa that can be the answer, and of lists, as `POST /identify` takes them; none for all."""
 
     def parameters(self) -> list[tuple[str, str]]:
         """Returns the query parameters."""
-        found = [("k", str(self.k)), *(("taxa", name) for name in self.taxa)]
+        names = [self.taxa] if isinstance(self.taxa, str) else self.taxa  # a text is also a sequence of letters
+        found = [("k", str(self.k)), *(("taxa", name) for name in names)]
         if self.coverage is not None:
             found += [("coverage", str(self.coverage)), ("coverage_kind", self.coverage_kind)]
         return found
@@ -53,7 +54,7 @@ class ServiceRefusal(BotanifyError):
     """The service refused the request, and another attempt would not help or came too late.
 
     Args:
-        problem: The problem document.
+        problem: The problem document; the error's `document`.
     """
 
     code = "refused"
@@ -102,7 +103,7 @@ async def exchange(
         The answer as the service sent it: an `Identification` in JSON.
 
     Raises:
-        ServiceRefusal: The request is wrong, or the service was overloaded all the time.
+        ServiceRefusal: The request is wrong, what answers is not botanify, or the service was overloaded all the time.
         ServiceUnreachable: No service answered in time.
     """
     end, attempt, num_unreached = clock() + timeout_s, 0, 0

@@ -66,6 +66,10 @@ def test_a_request_asks_for_everything():
     assert b"two" in body
 
 
+def test_the_only_taxon_may_be_a_text():
+    assert Asking(taxa="Rosa").parameters() == Asking(taxa=["Rosa"]).parameters() == [("k", "5"), ("taxa", "Rosa")]
+
+
 def test_retry_after_is_the_least_pause_and_pauses_grow():
     talk = Talk(refusal(503, "3"), refusal(429, "1"), refusal(504), ok())
     talk.run()
