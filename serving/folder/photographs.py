@@ -1,6 +1,5 @@
-"""The photographs to identify: found in a folder or a bucket, or named by a list."""
+"""The photographs to identify, in a folder or a bucket."""
 
-import csv
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +15,6 @@ from serving.folder.bucket import errors_of_stores, open_bucket
 
 SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif"})
 """Names that end so are taken for photographs; what the file really is, its bytes decide."""
-PATH_COLUMN: Final = "path"
-"""The column of a list that names the file."""
 _LOOK_UPS: Final = 32
 _LOOK_UPS_PLANNED: Final = 1000  # a list may have millions
 
@@ -215,41 +212,6 @@ def with_content_hash(photograph: Photograph, store: Store) -> Photograph:
 def has_photograph_name(name: str) -> bool:
     """Returns whether a file name ends as those of photographs do."""
     return PurePosixPath(name).suffix.lower() in SUFFIXES
-
-
-def read_list(path: Path, store: Store) -> Iterator[Photograph]:
-    """Yields the photographs of a list: a CSV file with a column `path`, or a text file with one path a line.
-
-    Raises:
-        DataError: The file cannot be read, has no such column, or a row has no path.
-    """
-    rows = _rows(path)
-    for number, row in enumerate(rows, start=2):
-        if not row.get(PATH_COLUMN):
-            raise DataError(f"line {number} of {path} names no file", limit=f"a column {PATH_COLUMN}")
-    for row, found in zip(rows, store.look_up_all([row[PATH_COLUMN] for row in rows]), strict=True):
-        yield msgspec.structs.replace(found, columns={key: row[key] or "" for key in row if key != PATH_COLUMN})
-
-
-def _rows(path: Path) -> Sequence[Mapping[str, str]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"the list {path} cannot be read", value=error, limit="a CSV file in UTF-8", remedy="correct the path"
-        ) from error
-    lines = text.splitlines()
-    header = next(csv.reader(lines[:1]), [])
-    if PATH_COLUMN in header:
-        return [{key: row[key] for key in header} for row in csv.DictReader(lines)]
-    if len(header) > 1:
-        raise DataError(
-            f"the list {path} has no column {PATH_COLUMN}",
-            value=", ".join(header)[:200],
-            limit=f"a CSV file with a column {PATH_COLUMN}",
-            remedy="name the column of the files so",
-        )
-    return [{PATH_COLUMN: line.strip()} for line in lines if line.strip()]
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

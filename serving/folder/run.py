@@ -19,9 +19,10 @@ from serving.cores import available_cores
 from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
 from serving.folder.devices import write_on_devices
+from serving.folder.lists import read_list
 from serving.folder.output import Output, open_output
 from serving.folder.parts import PartFiles, columns_of, remove_parts
-from serving.folder.photographs import Photograph, Store, open_store, read_list, with_content_hash
+from serving.folder.photographs import Photograph, Store, open_store, with_content_hash
 from serving.folder.plan import Part, Plan, extend_plan, read_plan, remove_plans
 from serving.folder.plants import Plant, group_photographs
 from serving.folder.progress import Progress

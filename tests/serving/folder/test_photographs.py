@@ -1,4 +1,4 @@
-"""Photographs are found in folders, buckets and lists."""
+"""Photographs are found in folders and buckets."""
 
 import hashlib
 import uuid
@@ -7,7 +7,7 @@ import fsspec
 import pytest
 
 from models.errors import DataError
-from serving.folder.photographs import LocalFolder, Photograph, open_store, read_list, with_content_hash
+from serving.folder.photographs import LocalFolder, Photograph, open_store, with_content_hash
 
 PATHS = ["a.jpg", "deep/b.PNG", "deep/er/c.heic"]
 LEFT_OUT = [".hidden.jpg", ".folder/d.jpg", "notes.txt"]
@@ -70,22 +70,3 @@ def test_a_missing_folder_is_one_error(tmp_path):
         list(LocalFolder(tmp_path / "gone").find(recursive=True))
     with pytest.raises(DataError, match="cannot be opened"):
         open_store("nothing://there")
-
-
-@pytest.mark.parametrize("text", ["a.jpg\ngone.jpg\n", "\ufeffpath,bed\na.jpg,1\ngone.jpg,\n"])
-def test_lists(tmp_path, text):
-    (tmp_path / "a.jpg").write_bytes(b"1")
-    (tmp_path / "list").write_text(text, encoding="utf-8")
-    found = list(read_list(tmp_path / "list", LocalFolder(tmp_path)))
-    assert [(each.path, each.num_bytes) for each in found] == [("a.jpg", 1), ("gone.jpg", -1)]
-    assert found[0].columns == ({"bed": "1"} if "bed" in text else {})
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"file,bed\na.jpg,1\n", "no column path"), (b"path,bed\n,1\n", "line 2"), (b"\xff\xfe\xff", "cannot be read")],
-)
-def test_wrong_lists_are_one_error(tmp_path, content, message):
-    (tmp_path / "list").write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        list(read_list(tmp_path / "list", LocalFolder(tmp_path)))
