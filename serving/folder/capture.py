@@ -33,9 +33,9 @@ def read_capture(data: bytes) -> Capture:
         if len(raw) <= _MAX_EXIF_BYTES:
             exif.load(raw)  # opened.getexif() would decode the pixels of a PNG without EXIF data
         place = exif.get_ifd(ExifTags.IFD.GPSInfo)
-        latitude = _degrees(place, ExifTags.GPS.GPSLatitude, ExifTags.GPS.GPSLatitudeRef, "S", 90)
-        longitude = _degrees(place, ExifTags.GPS.GPSLongitude, ExifTags.GPS.GPSLongitudeRef, "W", 180)
-        if latitude is None or longitude is None:
+        latitude = _degrees(place, ExifTags.GPS.GPSLatitude, ExifTags.GPS.GPSLatitudeRef, {"N": 1, "S": -1}, 90)
+        longitude = _degrees(place, ExifTags.GPS.GPSLongitude, ExifTags.GPS.GPSLongitudeRef, {"E": 1, "W": -1}, 180)
+        if latitude is None or longitude is None or latitude == longitude == 0:  # (0, 0): no position was found
             latitude = longitude = None
         return Capture(_time(exif.get_ifd(ExifTags.IFD.Exif)), latitude, longitude)
     return Capture()
@@ -52,12 +52,14 @@ def _time(tags: Mapping[int, Any]) -> str | None:
     return None
 
 
-def _degrees(place: Mapping[int, Any], tag: int, reference: int, negative: str, most: int) -> float | None:
+def _degrees(place: Mapping[int, Any], tag: int, reference: int, signs: Mapping[str, int], most: int) -> float | None:
+    """Returns an angle; None without its hemisphere, as the other one would be as likely."""
     values = place.get(tag)
-    if not isinstance(values, tuple) or len(values) != 3:
+    sign = signs.get(str(place.get(reference, "")).strip("\0 ")[:1].upper())
+    if sign is None or not isinstance(values, tuple) or not 2 <= len(values) <= 3:
         return None
-    degrees, minutes, seconds = map(float, values)
-    found = degrees + minutes / 60 + seconds / 3600
-    if not math.isfinite(found) or not 0 <= found <= most:
+    parts = [float(value) for value in values]  # some cameras write degrees and decimal minutes
+    found = sum(part / unit for part, unit in zip(parts, (1, 60, 3600), strict=False))
+    if not math.isfinite(found) or min(parts) < 0 or found > most:
         return None
-    return -found if str(place.get(reference, "")).strip("\0 ").upper() == negative else found
+    return sign * found
