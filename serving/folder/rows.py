@@ -18,9 +18,9 @@ Row = dict[str, Any]
 COLUMNS: Final[dict[str, type]] = {
     "path": str, "group": str, "num_photographs": int, "num_failed": int, "status": str, "error_code": str,
     "error": str, "verdict_rank": str, "verdict_name": str, "taxon_id": str, "verdict_score": float, "genus": str,
-    "family": str, "reason": str,
-    "plant_score": float, "candidates": list, "width": int, "height": int, "taken_at": str, "latitude": float,
-    "longitude": float, "bundle_name": str, "bundle_version": str, "label_hash": str,
+    "family": str, "reason": str, "plant_score": float, "candidates": list, "num_candidates": int,
+    "candidates_guarantee": str, "width": int, "height": int, "taken_at": str, "latitude": float, "longitude": float,
+    "bundle_name": str, "bundle_version": str, "label_hash": str,
 }  # fmt: skip
 """The columns but the names and scores, which depend on how many were asked for, and the type of each."""
 
@@ -93,6 +93,8 @@ def answered(
     }
     if answer.candidates is not None:
         row["candidates"] = [ranked.taxon.scientific_name for ranked in answer.candidates.taxa]
+        row["num_candidates"] = answer.candidates.num_taxa
+        row["candidates_guarantee"] = answer.candidates.guarantee
     for position, ranked in enumerate(answer.taxa, start=1):
         row |= {f"name_{position}": ranked.taxon.scientific_name, f"score_{position}": ranked.score}
     return _of_plant(plant, failures) | row

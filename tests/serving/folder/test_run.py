@@ -245,9 +245,13 @@ def test_candidates_taxa_and_least_score(photographs, out, tmp_path):
     rows = rows_of(out)
     assert rows["white.jpg"]["verdict_rank"] == "not_a_plant"
     assert 0 <= rows["white.jpg"]["plant_score"] <= 1
-    assert set(rows["a.jpg"]["candidates"]) <= {"Rosa canina", "Rosa rugosa"}
+    candidates = rows["a.jpg"]["candidates"]
+    assert set(candidates) <= {"Rosa canina", "Rosa rugosa"}
+    assert (rows["a.jpg"]["num_candidates"], rows["a.jpg"]["candidates_guarantee"]) == (len(candidates), None)
     assert rows["a.jpg"]["verdict_name"] is None
     assert rows["a.jpg"]["name_1"].startswith("Rosa")
+    identify(photographs, tmp_path / "all", bundle, coverage=0.9, coverage_kind="macro")
+    assert rows_of(tmp_path / "all")["a.jpg"]["candidates_guarantee"] == "macro"
 
 
 def test_sheet_and_sorted_copies(photographs, out, bundle_folder, tmp_path):
