@@ -1,49 +1,93 @@
 """Lists that name the photographs to identify."""
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+import io
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from models.errors import DataError
-from serving.folder.photographs import Photograph, Store
+from serving.folder.photographs import Photograph, Store, has_photograph_name
 
 PATH_COLUMN: Final = "path"
 """The column that names the file."""
+_MAX_HEADER: Final = 100_000  # characters; the module csv accepts 131,072 in a cell
+_SURPLUS: Final = "\0"  # no header has it
 
 
 def read_list(path: Path, store: Store) -> Iterator[Photograph]:
     """Yields the photographs of a list: a CSV file with a column `path`, or a text file with one path a line.
 
     Raises:
-        DataError: The file cannot be read, has no such column, or a row has no path.
+        DataError: The file cannot be read, is neither, or a row names no file or one that was named before.
     """
-    rows = _rows(path)
-    for number, row in enumerate(rows, start=2):
-        if not row.get(PATH_COLUMN):
-            raise DataError(f"line {number} of {path} names no file", limit=f"a column {PATH_COLUMN}")
+    rows = list(_rows(path))
     for row, found in zip(rows, store.look_up_all([row[PATH_COLUMN] for row in rows]), strict=True):
-        yield msgspec.structs.replace(found, columns={key: row[key] or "" for key in row if key != PATH_COLUMN})
+        yield msgspec.structs.replace(found, columns={key: row[key] for key in row if key != PATH_COLUMN})
 
 
-def _rows(path: Path) -> Sequence[Mapping[str, str]]:
+def _rows(path: Path) -> Iterator[Mapping[str, str]]:
+    seen: set[str] = set()
+    for number, row in _numbered_rows(path, _text(path)):
+        name = row[PATH_COLUMN]
+        if not name:
+            raise DataError(f"line {number} of {path} names no file", limit=f"a column {PATH_COLUMN}")
+        if name in seen:
+            raise DataError(f"line {number} of {path} names a file again", value=name, remedy="remove one of the lines")
+        seen.add(name)
+        yield row
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            text = stream.read()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"the list {path} cannot be read", value=error, limit="a CSV file in UTF-8", remedy="correct the path"
         ) from error
-    lines = text.splitlines()
-    header = next(csv.reader(lines[:1]), [])
+    if "\0" in text:
+        raise DataError(
+            f"the list {path} has zero bytes", limit="a CSV file in UTF-8", remedy="save it in UTF-8, or correct it"
+        )
+    return text
+
+
+def _numbered_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    first = io.StringIO(text, newline="").readline().strip()[:_MAX_HEADER]
+    header = [] if has_photograph_name(first) else next(csv.reader([first]), [])
     if PATH_COLUMN in header:
-        return [{key: row[key] for key in header} for row in csv.DictReader(lines)]
-    if len(header) > 1:
+        return _table_rows(path, text)
+    separators = [separator for separator in (";", "\t") if PATH_COLUMN in first.split(separator)]
+    if len(header) > 1 or separators:
         raise DataError(
             f"the list {path} has no column {PATH_COLUMN}",
-            value=", ".join(header)[:200],
-            limit=f"a CSV file with a column {PATH_COLUMN}",
-            remedy="name the column of the files so",
+            value=first[:200],
+            limit=f"a CSV file with a column {PATH_COLUMN} and commas between its columns",
+            remedy="separate the columns by commas" if separators else "name the column of the files so",
         )
-    return [{PATH_COLUMN: line.strip()} for line in lines if line.strip()]
+    return _lines(text)
+
+
+def _lines(text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    for number, line in enumerate(text.split("\n"), start=1):  # splitlines() would split names at rarer signs too
+        if line.strip():
+            yield number, {PATH_COLUMN: line.strip()}
+
+
+def _table_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    table = csv.DictReader(io.StringIO(text, newline=""), restkey=_SURPLUS, restval="", strict=True)
+    try:
+        for row in table:
+            if _SURPLUS in row:
+                raise DataError(
+                    f"line {table.line_num} of {path} has more cells than the header",
+                    remedy='put a value with a comma between double quotes: "IMG 1, rose.jpg"',
+                )
+            yield table.line_num, row
+    except csv.Error as error:
+        raise DataError(
+            f"line {table.reader.line_num} of {path} is no CSV", value=error, remedy="correct the double quotes"
+        ) from error
