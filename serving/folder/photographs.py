@@ -19,6 +19,7 @@ _LOOK_UPS: Final = 32
 _LOOK_UPS_PLANNED: Final = 1000  # a list may have millions
 
 _IRREGULAR: Final = "this is no regular file"
+_IRREGULAR_TYPES: Final = ("directory", "other")  # fsspec's names
 _NOT_UTF8: Final = "the name of the file is not UTF-8"
 
 NO_COLUMNS: Final[Mapping[str, str]] = {}
@@ -142,16 +143,19 @@ class Bucket:
 
     def __init__(self, url: str) -> None:
         self._files, self._root = open_bucket(url)
+        self._url = url
 
     def find(self, *, recursive: bool) -> Iterator[Photograph]:
         """See `Store.find`."""
         depth = None if recursive else 1
         with errors_of_stores():
             found: Mapping[str, Mapping[str, Any]] = self._files.find(self._root, maxdepth=depth, detail=True)
+            if not found and not self._files.exists(self._root):
+                raise DataError("nothing has this address", value=self._url, remedy="correct the address")
         for name, facts in sorted(found.items()):
             path = name.removeprefix(self._root).lstrip("/")
             hidden = any(part.startswith(".") for part in PurePosixPath(path).parts)
-            if has_photograph_name(path) and not hidden:
+            if has_photograph_name(path) and not hidden and facts.get("type") not in _IRREGULAR_TYPES:
                 yield _remote(path, facts)
 
     def look_up_all(self, paths: Sequence[str]) -> Iterator[Photograph]:
@@ -245,6 +249,8 @@ def _photograph(path: str, file: str) -> Photograph:
 
 
 def _remote(path: str, facts: Mapping[str, Any]) -> Photograph:
+    if facts.get("type") in _IRREGULAR_TYPES:
+        return _named(path, -1, _IRREGULAR)
     version = facts.get("ETag") or facts.get("etag") or facts.get("LastModified") or facts.get("mtime") or ""
     return _named(path, int(facts.get("size") or 0), str(version))
 

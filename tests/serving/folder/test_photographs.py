@@ -1,6 +1,7 @@
 """Photographs are found in folders and buckets."""
 
 import hashlib
+import os
 import uuid
 
 import fsspec
@@ -70,3 +71,25 @@ def test_a_missing_folder_is_one_error(tmp_path):
         list(LocalFolder(tmp_path / "gone").find(recursive=True))
     with pytest.raises(DataError, match="cannot be opened"):
         open_store("nothing://there")
+
+
+@pytest.mark.parametrize("address", ["memory://mistyped", "file:///mistyped/folder"])
+def test_an_address_of_nothing_is_one_error(address):
+    with pytest.raises(DataError, match=f"{address}.*correct the address"):
+        list(open_store(address).find(recursive=True))
+
+
+def test_an_empty_bucket_is_no_error():
+    bucket = f"memory://{uuid.uuid4().hex}"
+    fsspec.filesystem("memory").mkdir(bucket)
+    assert list(open_store(bucket).find(recursive=True)) == []
+
+
+def test_pipes_of_a_bucket_are_never_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    store = open_store(f"file://{tmp_path}")
+    assert list(store.find(recursive=True)) == []
+    assert [(each.path, each.num_bytes) for each in store.look_up_all(["pipe.jpg", "."])] == [
+        ("pipe.jpg", -1),
+        (".", -1),
+    ]
