@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -72,18 +73,18 @@ def test_the_number_of_photographs_is_checked_before_one_is_read(number):
 
 
 def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as proxy:
+    with socket.create_server(("127.0.0.1", 0)) as proxy, socket.create_server(("127.0.0.1", 0)) as service:
         monkeypatch.setenv("ALL_PROXY", f"http://127.0.0.1:{proxy.getsockname()[1]}")
-        with socket.create_server(("127.0.0.1", 0)) as service, Client(
-            f"http://localhost:{service.getsockname()[1]}", timeout_s=0.5
-        ) as client:  # fmt: skip
-            with pytest.raises(Exception, match="in time"):
-                client.identify(b"1")
-            service.settimeout(60)
+        service.settimeout(60)
+        proxy.setblocking(False)
+        client = Client(f"http://localhost:{service.getsockname()[1]}")
+        with ThreadPoolExecutor(1) as threads:
+            call = threads.submit(client.identify, b"1")
             service.accept()[0].close()  # the service was asked
-            proxy.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                proxy.accept()
+            client.close()
+        assert call.exception() is not None
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
 
 
 @pytest.mark.parametrize("proxy", ["socks9://host", "host name:x", "socks5://host"])

@@ -23,7 +23,7 @@ KEY = "botanify_Zq9wX"
         ([], "got 0 photographs"),
         (["{here}"] * 6, "got 6 photographs"),
         (["{here}", "--url", "localhost:8000"], "http://HOST:PORT"),
-        (["{here}", "--url", "http://127.0.0.1:9", "--timeout-s", "0.1"], "no service answers at http://127.0.0.1:9"),
+        (["{here}", "--url", "http://127.0.0.1:9", "--timeout-s", "0.1"], "http://127.0.0.1:9 "),
         (["{here}", "--timeout-s", "inf"], "timeout_s"),
         (["{here}", "--max-side-px", "0"], "at least 224 px"),
         (["{here}", "--max-side-px", "-5"], "at least 224 px"),
