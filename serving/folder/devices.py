@@ -18,7 +18,7 @@ from models.errors import BotanifyError, DataError, InputError
 from serving.cores import available_cores
 from serving.folder.command import IdentifyFolder
 from serving.folder.parts import PartFiles
-from serving.folder.plan import Part, Plan
+from serving.folder.plan import Part
 from serving.folder.record import BundleName
 from serving.folder.rows import Row
 from serving.folder.worker import open_worker
@@ -111,12 +111,12 @@ async def _written(
     files: PartFiles, parts: Sequence[Part], processes: Sequence[BaseProcess]
 ) -> AsyncIterator[list[Row]]:
     """Yields the rows of each part once its file is there, until no process is left."""
-    left, is_last = {part.number: part for part in parts}, False
+    left, is_last = {part.number for part in parts}, False
     while not is_last:
         is_last = not any(process.is_alive() for process in processes)
-        missing = await asyncio.to_thread(files.missing, Plan(tuple(left.values())))
-        for number in left.keys() - missing:
-            yield list(files.rows(Plan((left.pop(number),))))
+        for number in left & await asyncio.to_thread(files.written):
+            left.remove(number)
+            yield files.read(number)
         await asyncio.sleep(0 if is_last else _LOOK_S)
 
 

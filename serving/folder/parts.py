@@ -1,5 +1,6 @@
 """The files of the parts: what is written decides what is done."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -11,6 +12,7 @@ from serving.folder.rows import Row, columns
 from serving.folder.tables import TableFormat, decode, encode
 
 _FOLDER: Final = "parts"
+_NAME: Final = re.compile(r"part-(?P<number>[0-9]{6,})-(?P<run>[0-9a-f]{8})\.(?P<format>parquet|csv|jsonl)")
 
 
 class PartFiles(msgspec.Struct, frozen=True):
@@ -23,23 +25,24 @@ class PartFiles(msgspec.Struct, frozen=True):
     """All columns, with their types, in their order."""
     format: TableFormat
 
-    def missing(self, plan: Plan) -> set[int]:
-        """Returns the numbers of the parts without rows."""
-        there = set(self.output.names(_FOLDER))
-        return {part.number for part in plan.parts if self._name(part.number) not in there}
+    def written(self) -> set[int]:
+        """Returns the numbers of the parts that have their rows."""
+        found = filter(None, map(_NAME.fullmatch, self.output.names(_FOLDER)))
+        return {int(name["number"]) for name in found if (name["run"], name["format"]) == (self.run_id, self.format)}
 
     def write(self, number: int, rows: Sequence[Row]) -> None:
         """Writes the rows of a part, unless another process did: a part that was done twice counts once."""
         self.output.create(f"{_FOLDER}/{self._name(number)}", encode(rows, self.kinds, self.format))
 
+    def read(self, number: int) -> list[Row]:
+        """Returns the rows of a part; none if they are not written yet."""
+        content = self.output.read(f"{_FOLDER}/{self._name(number)}")
+        return [] if content is None else decode(content, self.kinds, self.format)
+
     def rows(self, plan: Plan) -> Iterator[Row]:
-        """Yields the current row of each plant, part by part."""
-        latest = plan.latest_part()
+        """Yields the current row of each plant that is listed, part by part."""
         for part in plan.parts:
-            content = self.output.read(f"{_FOLDER}/{self._name(part.number)}")
-            if content is not None:
-                rows = decode(content, self.kinds, self.format)
-                yield from (row for row in rows if latest[row["group"]] == part.number)
+            yield from (row for row in self.read(part.number) if plan.current.get(row["group"]) == part.number)
 
     def _name(self, number: int) -> str:
         return f"part-{number:06d}-{self.run_id}.{self.format}"
@@ -61,5 +64,5 @@ def columns_of(plan: Plan, top_k: int) -> dict[str, type]:
 
 def remove_parts(output: Output) -> None:
     """Removes the parts of all runs."""
-    for name in output.names(_FOLDER):
+    for name in filter(_NAME.fullmatch, output.names(_FOLDER)):
         output.remove(f"{_FOLDER}/{name}")

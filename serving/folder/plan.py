@@ -1,13 +1,15 @@
 """The plan of a run: which plants are in which part. A part is written completely or not at all."""
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from serving.folder.output import Output
@@ -15,6 +17,8 @@ from serving.folder.photographs import NO_COLUMNS, Photograph
 from serving.folder.plants import Plant
 
 _FOLDER: Final = "plans"
+_NAME: Final = re.compile(r"plan-(?P<number>[0-9]{4,})-(?P<run>[0-9a-f]{8})\.parquet")
+_GONE: Final = -1  # the part of a plant that is no longer listed
 _ROWS_AT_ONCE: Final = 10_000
 _SCHEMA: Final = pa.schema(
     {"part": pa.int32(), "plant": pa.string(), "path": pa.string(), "num_bytes": pa.int64(), "version": pa.string(),
@@ -30,73 +34,151 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All parts, in the order of their numbers. A plant in a later part replaces the same plant in an earlier one."""
+    """All parts, in the order of their numbers, and which of their rows are in the table."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] = ()
+    current: Mapping[str, int] = {}
+    """Name of each plant that is listed now -> the part with its row; a plant can be in several parts."""
     num_files: int = 0
-    """Files that it was read from."""
+    """One more than the highest number of a file that it was read from."""
 
-    def latest_part(self) -> dict[str, int]:
-        """Returns for each plant the part with its current row."""
-        return {plant.name: part.number for part in self.parts for plant in part.plants}
+    @property
+    def next_part(self) -> int:
+        """Number of the first part that can be added."""
+        return self.parts[-1].number + 1 if self.parts else 0
 
-    def changed(self, plants: Iterable[Plant]) -> list[Plant]:
-        """Returns the plants that are new, or whose photographs changed since they were planned."""
-        planned: Mapping[str, tuple[Photograph, ...]] = {
-            plant.name: plant.photographs for part in self.parts for plant in part.plants
-        }
-        return [plant for plant in plants if planned.get(plant.name) != plant.photographs]
+    def missing(self, written: Set[int]) -> list[Part]:
+        """Returns the parts to identify.
+
+        Args:
+            written: Numbers of the parts that have their rows.
+        """
+        left = [part for part in self.parts if part.number not in written]
+        return [part for part in left if any(self.current.get(plant.name) == part.number for plant in part.plants)]
+
+    def changes(
+        self, listed: Iterable[Plant], known: Iterable[str], failed: Mapping[str, int]
+    ) -> tuple[list[Plant], dict[str, int]]:
+        """Compares the plan with what is listed now.
+
+        Args:
+            listed: All plants; each name once.
+            known: Plants that are gone if they are not listed.
+            failed: Plants to identify again -> the part with the row to replace.
+
+        Returns:
+            The plants to add, because they are new, their photographs have changed, or they failed; and each plant that
+            is gone, with `_GONE`, or back, with the part where its row is.
+        """
+        numbers = {plant.name: part.number for part in self.parts for plant in part.plants}
+        photographs = {plant.name: plant.photographs for part in self.parts for plant in part.plants}
+        new: list[Plant] = []
+        moved = {name: _GONE for name in known if name in self.current}
+        for plant in listed:
+            moved.pop(plant.name, None)
+            number = numbers.get(plant.name, _GONE)
+            if photographs.get(plant.name) != plant.photographs or failed.get(plant.name) == number:
+                new.append(plant)
+            elif self.current.get(plant.name) != number:
+                moved[plant.name] = number
+        return new, moved
 
 
 def read_plan(output: Output, run_id: str) -> Plan:
     """Reads what a run planned so far; no parts if nothing."""
     parts: list[Part] = []
-    names = [name for name in output.names(_FOLDER) if name.endswith(f"-{run_id}.parquet")]
-    for name in names:
-        content = output.read(f"{_FOLDER}/{name}")
-        assert content is not None, name
-        parts += _decode(pq.read_table(io.BytesIO(content)))
-    return Plan(tuple(parts), len(names))
+    current: dict[str, int] = {}
+    num_files = 0
+    for number in _numbers(output, run_id):
+        content = output.read(_file(number, run_id))
+        assert content is not None, number
+        new, moved = _decode(pq.read_table(io.BytesIO(content)))
+        parts += new
+        _update(current, new, moved)
+        num_files = number + 1
+    return Plan(tuple(parts), current, num_files)
 
 
-def extend_plan(output: Output, run_id: str, plan: Plan, plants: Sequence[Plant], part_rows: int) -> Plan:
-    """Plans more plants. If another process plans at the same time, the first one counts, and this one adds to it.
+def count_plans(output: Output, run_id: str) -> int:
+    """Returns `Plan.num_files` without reading the files."""
+    return max(_numbers(output, run_id), default=-1) + 1
+
+
+def extend_plan(
+    output: Output,
+    run_id: str,
+    plan: Plan,
+    listed: Sequence[Plant],
+    *,
+    part_rows: int,
+    failed: Mapping[str, int] | None = None,
+) -> Plan:
+    """Plans what is new. If another process plans at the same time, the first one counts, and this one adds to it.
 
     Args:
         output: Where the plan is written.
         run_id: Whose plan it is.
-        plan: What is planned already.
-        plants: The plants to add.
+        plan: What was planned when the listing began. Only what is in it can be gone: others may list at the same time.
+        listed: All plants; each name once.
         part_rows: Number of plants in a part.
+        failed: Plants to identify again -> the part with the row to replace.
 
     Returns:
-        The plan with the new parts.
+        The plan with the new parts, and without the plants that are not listed.
     """
-    if not plants:
-        return plan
-    first = len(plan.parts)
-    new = [
-        Part(first + index, tuple(plants[at : at + part_rows]))
-        for index, at in enumerate(range(0, len(plants), part_rows))
-    ]
-    name = f"{_FOLDER}/plan-{plan.num_files:04d}-{run_id}.parquet"
-    if output.create(name, _encode(new)):
-        return Plan((*plan.parts, *new), plan.num_files + 1)
-    plan = read_plan(output, run_id)
-    return extend_plan(output, run_id, plan, plan.changed(plants), part_rows)
+    known = plan.current
+    while True:
+        plants, moved = plan.changes(listed, known, failed or {})
+        if not plants and not moved:
+            return plan
+        assert len({plant.name for plant in plants}) == len(plants)
+        new = [
+            Part(plan.next_part + index, tuple(plants[at : at + part_rows]))
+            for index, at in enumerate(range(0, len(plants), part_rows))
+        ]
+        if output.create(_file(plan.num_files, run_id), _encode(new, moved)):
+            current = dict(plan.current)
+            _update(current, new, moved)
+            return Plan((*plan.parts, *new), current, plan.num_files + 1)
+        plan = read_plan(output, run_id)
 
 
 def remove_plans(output: Output) -> None:
-    """Removes the plans of all runs."""
-    for name in output.names(_FOLDER):
-        output.remove(f"{_FOLDER}/{name}")
+    """Removes the plans of all runs, the last one first: what is left after a kill is a plan."""
+    for found in reversed(_files(output)):
+        output.remove(f"{_FOLDER}/{found[0]}")
 
 
-def _encode(parts: Iterable[Part]) -> bytes:
+def _file(number: int, run_id: str) -> str:
+    return f"{_FOLDER}/plan-{number:04d}-{run_id}.parquet"
+
+
+def _files(output: Output) -> list[re.Match[str]]:
+    found = filter(None, map(_NAME.fullmatch, output.names(_FOLDER)))
+    return sorted(found, key=lambda name: int(name["number"]))
+
+
+def _numbers(output: Output, run_id: str) -> list[int]:
+    return [int(name["number"]) for name in _files(output) if name["run"] == run_id]
+
+
+def _update(current: dict[str, int], new: Iterable[Part], moved: Mapping[str, int]) -> None:
+    for name, number in moved.items():
+        if number == _GONE:
+            current.pop(name, None)
+        else:
+            current[name] = number
+    for part in new:
+        current |= dict.fromkeys((plant.name for plant in part.plants), part.number)
+
+
+def _encode(parts: Iterable[Part], moved: Mapping[str, int]) -> bytes:
     stream = io.BytesIO()
     with pq.ParquetWriter(stream, _SCHEMA, compression="zstd") as writer:
         for part in parts:
             writer.write_table(_table(part))
+        rows = [{"part": number, "plant": name} for name, number in moved.items()]
+        writer.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA))
     return stream.getvalue()
 
 
@@ -109,7 +191,15 @@ def _table(part: Part) -> pa.Table:
     return pa.table([list(values) for values in zip(*rows, strict=True)], schema=_SCHEMA)
 
 
-def _decode(table: pa.Table) -> Iterator[Part]:
+def _decode(table: pa.Table) -> tuple[list[Part], dict[str, int]]:
+    """Returns the parts, and the plants that are gone or back: their rows have no path."""
+    is_plant = pc.is_valid(table["path"])
+    others = table.filter(pc.invert(is_plant))
+    moved = dict(zip(others["plant"].to_pylist(), others["part"].to_pylist(), strict=True))
+    return list(_parts(table.filter(is_plant))), moved
+
+
+def _parts(table: pa.Table) -> Iterator[Part]:
     """Yields the parts, whose rows follow each other; only a few rows at a time are more than their photographs."""
     batches = table.to_batches(max_chunksize=_ROWS_AT_ONCE)
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))

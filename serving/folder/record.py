@@ -42,6 +42,8 @@ class RunRecord(msgspec.Struct, frozen=True):
     """Another one after each --restart."""
     is_complete: bool = False
     """Whether every plant has a row."""
+    num_plans: int = 0
+    """`Plan.num_files` of the plan that the table was made from; another number: it is not complete after all."""
     counts: Mapping[str, int] = {}
     """Rows by status."""
     photographs_per_s: float | None = None

@@ -1,33 +1,25 @@
 """One run: list, plan, identify what has no row yet, join the parts."""
 
 import asyncio
-import io
-import signal
 import sys
-import tempfile
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from enum import IntEnum
-from pathlib import Path
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
-from models.bundle import load_bundle
+from models.errors import InputError
 from serving.cores import available_cores
 from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
 from serving.folder.devices import write_on_devices
-from serving.folder.lists import read_list
-from serving.folder.output import Output, open_output
-from serving.folder.parts import PartFiles, columns_of, remove_parts
-from serving.folder.photographs import Photograph, Store, open_store, with_content_hash
-from serving.folder.plan import Part, Plan, extend_plan, read_plan, remove_plans
-from serving.folder.plants import Plant, group_photographs
+from serving.folder.listing import list_plants, what_is_listed
+from serving.folder.outcome import Outcome
+from serving.folder.output import open_output
+from serving.folder.parts import PartFiles, columns_of
+from serving.folder.photographs import open_store
+from serving.folder.plan import Part, Plan, count_plans, extend_plan, read_plan
 from serving.folder.progress import Progress
 from serving.folder.record import (
-    RECORD_FILE,
     RunRecord,
     new_record,
     read_record,
@@ -36,30 +28,23 @@ from serving.folder.record import (
     with_speed,
     write_record,
 )
-from serving.folder.rows import Row
-from serving.folder.sheet import SHEET_FILE, contact_sheet
-from serving.folder.sorting import require_outside, sort_photographs
-from serving.folder.tables import open_writer
-from serving.folder.truth import TRUTH_FILE, in_words, judge, require_truths
-from serving.folder.truth_page import TRUTH_PAGE, truth_page
+from serving.folder.results import remove_results, table_file, write_pages, write_table
+from serving.folder.sorting import require_outside
 from serving.folder.worker import bundle_of, open_worker
 from serving.loaded_bundle import PictureDecoder
-from serving.settings import Settings, find_bundle
 
 _FIRST_JUDGED: Final = 100  # rows before the share of failures counts
 
 
-class Outcome(IntEnum):
-    """Exit codes."""
-
-    COMPLETE = 0
-    SOME_FAILED = 3
-    TOO_MANY_FAILED = 4
-    INTERRUPTED = 75
-
-
 class _TooManyFailed(Exception):
     """The share of failures is above its limit."""
+
+
+class _State(NamedTuple):
+    """What is known of a run at a moment; other machines may add to it."""
+
+    record: RunRecord
+    plan: Plan
 
 
 def run(command: IdentifyFolder, decoder: PictureDecoder | None = None) -> Outcome:
@@ -80,104 +65,89 @@ def run(command: IdentifyFolder, decoder: PictureDecoder | None = None) -> Outco
 class _FolderRun:
     def __init__(self, command: IdentifyFolder, decoder: PictureDecoder | None) -> None:
         self._command, self._given_decoder = command, decoder
+        self._new = new_record(bundle_of(command), command.answer_options())
         self._output, self._store = open_output(command.out), open_store(command.photographs, command.out)
-        self._record = new_record(bundle_of(command), command.answer_options())
-        self._listed: str | None = None
 
     def result(self) -> Outcome:
         """Does what is left to do."""
-        former = self._former_record()
+        former = self._former()
         if former is not None and self._is_finished(former):
-            return self._say()
-        plan = self._plan(is_new=former is None)
+            return self._say(former)
+        planned = self._plan(former)
         if self._command.plan_only:
-            _tell(f"{len(plan.parts):,} parts are planned")
+            _tell(f"{len(planned.plan.parts):,} parts are planned")
             return Outcome.COMPLETE
-        files = self._files(plan)
-        outcome, progress = asyncio.run(self._identify(plan, files))
-        if outcome is not None:
-            return outcome
-        if files.missing(plan):
-            _tell("other parts are missing; the last run that ends joins them")
-            return Outcome.COMPLETE
-        self._record = with_speed(self._join(plan, files), progress.num_photographs, progress.seconds)
-        write_record(self._output, self._record)
-        self._show(plan, files)
-        return self._say()
+        try:
+            progress = asyncio.run(self._identify(planned))
+        except _TooManyFailed as error:
+            _tell(f"botanify: {error}")
+            return Outcome.TOO_MANY_FAILED
+        return self._finish(self._latest(planned), progress)
 
     # ---- what is left to do
 
-    def _former_record(self) -> RunRecord | None:
-        if self._command.restart:
-            _remove_results(self._output)
-        former = read_record(self._output)
+    def _former(self) -> RunRecord | None:
+        former = None if self._command.restart else read_record(self._output)
         if former is not None:
-            require_same(former, self._record)
-            self._record = msgspec.structs.replace(former, machine=self._record.machine)
+            require_same(former, self._new)
         return former
 
     def _is_finished(self, former: RunRecord) -> bool:
         """Whether there is nothing new, as far as that is seen without looking at each file."""
         command = self._command
         wants_more = command.retry_failed or command.html or command.copy_to is not None or command.truth is not None
-        if not former.is_complete or wants_more or command.by_hash or former.listed != _listed(command):
+        if not former.is_complete or wants_more or command.by_hash or former.listed != what_is_listed(command):
+            return False
+        if former.num_plans != count_plans(self._output, former.run_id):
             return False
         return former.snapshot is not None and self._store.is_unchanged(former.snapshot)
 
-    def _plan(self, *, is_new: bool) -> Plan:
-        """Returns the plan with what is new. A machine that has a share takes it as it is: only one of them lists."""
-        command = self._command
-        plan = Plan(()) if is_new else read_plan(self._output, self._record.run_id)
-        if command.part is not None and plan.parts:
-            return plan
-        self._listed = _listed(command)  # before the list is read
-        plants = group_photographs(_find(command, self._store), command.group_by)
-        if command.truth is not None:
-            require_truths(plants, command.truth)
-        if is_new:  # not earlier: where the listing fails there is no run yet
-            self._record = start_record(self._output, self._record)
-            plan = read_plan(self._output, self._record.run_id)  # another machine may have started it
-        new = plan.changed(plants)
-        if command.retry_failed:
-            new += self._failed_plants(plan)
-        return extend_plan(self._output, self._record.run_id, plan, new, command.part_rows)
+    def _plan(self, former: RunRecord | None) -> _State:
+        """Plans what is new. A machine that has a share takes the plan as it is: only one of them lists."""
+        command, output = self._command, self._output
+        plan = Plan() if former is None else read_plan(output, former.run_id)
+        if former is not None and command.part is not None and plan.parts:
+            return _State(former, plan)
+        listing = list_plants(command, self._store)
+        record = former or self._start()
+        failed = self._failed(_State(record, plan)) if command.retry_failed else {}
+        plan = extend_plan(output, record.run_id, plan, listing.plants, part_rows=command.part_rows, failed=failed)
+        record = msgspec.structs.replace(record, is_complete=False, listed=listing.listed, snapshot=listing.snapshot)
+        write_record(output, record)  # after the plan: who reads the record first finds no older plan
+        return _State(record, plan)
 
-    def _failed_plants(self, plan: Plan) -> list[Plant]:
-        plants = {plant.name: plant for part in plan.parts for plant in part.plants}
-        rows = self._files(plan).rows(plan)
-        return [plants[row["group"]] for row in rows if row["status"] == "failed" or row["num_failed"]]
+    def _start(self) -> RunRecord:
+        """Starts the record; by now all that can be refused has been refused."""
+        if self._command.restart:
+            remove_results(self._output)
+        return start_record(self._output, self._new)
 
-    def _files(self, plan: Plan) -> PartFiles:
-        return PartFiles(self._output, self._record.run_id, columns_of(plan, self._command.k), self._command.format)
+    def _failed(self, planned: _State) -> Mapping[str, int]:
+        """Returns the plants with a photograph that failed, and the part of each."""
+        rows = self._files(planned).rows(planned.plan)
+        names = (row["group"] for row in rows if row["status"] == "failed" or row["num_failed"])
+        return {name: planned.plan.current[name] for name in names}
+
+    def _files(self, planned: _State) -> PartFiles:
+        kinds = columns_of(planned.plan, self._command.k)
+        return PartFiles(self._output, planned.record.run_id, kinds, self._command.format)
 
     # ---- identifying
 
-    async def _identify(self, plan: Plan, files: PartFiles) -> tuple[Outcome | None, Progress]:
-        """Writes the rows of the parts that lack them; returns why it ended early, or None."""
+    async def _identify(self, planned: _State) -> Progress:
+        """Writes the rows of the parts that lack them."""
         index, count = self._command.share()
-        missing = files.missing(plan)
-        todo = [part for part in plan.parts if part.number in missing and part.number % count == index]
-        num_todo = sum(len(part.plants) for part in todo)
-        with Progress(num_todo, len(plan.latest_part()) - num_todo) as progress:
-            if not todo:
-                return None, progress
-            task = asyncio.ensure_future(self._write_parts(todo, files, progress))
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                with suppress(NotImplementedError):  # on Windows, Ctrl-C raises KeyboardInterrupt
-                    loop.add_signal_handler(number, task.cancel)
-            try:
-                await task
-            except asyncio.CancelledError:
-                _tell("interrupted; the same command continues")
-                return Outcome.INTERRUPTED, progress
-            except _TooManyFailed as error:
-                _tell(f"botanify: {error}")
-                return Outcome.TOO_MANY_FAILED, progress
-        return None, progress
+        files = self._files(planned)
+        todo = [part for part in planned.plan.missing(files.written()) if part.number % count == index]
+        left = {part.number for part in todo}
+        num_before = sum(number not in left for number in planned.plan.current.values())
+        with Progress(sum(len(part.plants) for part in todo), num_before) as progress:
+            if todo:
+                await self._write_parts(planned.record, todo, files, progress)
+        return progress
 
-    async def _write_parts(self, todo: Sequence[Part], files: PartFiles, progress: Progress) -> None:
-        command, bundle = self._command, self._record.bundle
+    async def _write_parts(self, record: RunRecord, todo: Sequence[Part], files: PartFiles, progress: Progress) -> None:
+        command, bundle = self._command, record.bundle
         if command.ray is not None or command.devices != 1:
             write = write_on_devices if command.ray is None else write_on_cluster
             async for rows in write(command, bundle, files, todo):
@@ -200,78 +170,43 @@ class _FolderRun:
 
     # ---- the table
 
-    def _join(self, plan: Plan, files: PartFiles) -> RunRecord:
-        """Writes the table of all rows; returns the record with their counts."""
-        counts: Counter[str] = Counter()
-        with tempfile.TemporaryFile() as stream:
-            writer = open_writer(stream, files.kinds, files.format)
-            for chunk in _chunks(files.rows(plan), self._command.part_rows):
-                writer.write(chunk)
-                counts.update(row["status"] for row in chunk)
-            writer.close()
-            stream.seek(0)
-            self._output.replace(f"results.{files.format}", stream)
-        record = msgspec.structs.replace(self._record, is_complete=True, counts=dict(counts))
-        if self._listed is None:  # another machine did
-            return record
-        return msgspec.structs.replace(record, listed=self._listed, snapshot=self._store.snapshot())
+    def _latest(self, planned: _State) -> _State:
+        """Reads again what others may have changed meanwhile; the record first, see `_plan`."""
+        record = read_record(self._output)
+        if record is None or record.run_id != planned.record.run_id:
+            raise InputError(
+                "another run was started in this place meanwhile, so that this one has no results",
+                value=self._command.out,
+                remedy="run the same command again, or choose another --out",
+            )
+        if count_plans(self._output, record.run_id) == planned.plan.num_files:
+            return _State(record, planned.plan)
+        return _State(record, read_plan(self._output, record.run_id))
 
-    def _show(self, plan: Plan, files: PartFiles) -> None:
-        """Writes what people look at: the contact sheet and the sorted copies."""
-        command = self._command
-        if command.truth is not None:
-            self._judge(plan, files, command.truth)
-        if command.html:
-            page = contact_sheet(files.rows(plan), command.photographs, Path(command.out) / SHEET_FILE)
-            self._output.replace(SHEET_FILE, io.BytesIO(page.encode()))
-        if command.copy_to is not None:
-            plants = {plant.name: plant for part in plan.parts for plant in part.plants}
-            sort_photographs(files.rows(plan), plants, self._store, command.copy_to, command.by, links=command.links)
+    def _finish(self, latest: _State, progress: Progress) -> Outcome:
+        """Joins the table, if all parts are there."""
+        record, plan = latest
+        files = self._files(latest)
+        if plan.missing(files.written()):
+            _tell("other parts are missing; the last run that ends joins them")
+            return Outcome.COMPLETE
+        counts = write_table(plan, files, self._command.part_rows)
+        record = msgspec.structs.replace(
+            record, machine=self._new.machine, is_complete=True, counts=counts, num_plans=plan.num_files
+        )
+        record = with_speed(record, progress.num_photographs, progress.seconds)
+        write_record(self._output, record)
+        for sentence in write_pages(self._command, plan, files, self._store):
+            _tell(sentence)
+        return self._say(record)
 
-    def _judge(self, plan: Plan, files: PartFiles, column: str) -> None:
-        bundle = load_bundle(find_bundle(Settings(bundle=self._command.bundle)))
-        report = judge(files.rows(plan), column, bundle)
-        self._output.replace(TRUTH_FILE, io.BytesIO(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"))
-        self._output.replace(TRUTH_PAGE, io.BytesIO(truth_page(report).encode()))
-        _tell(f"{in_words(report)}; see {self._command.out}/{TRUTH_PAGE}")
-
-    def _say(self) -> Outcome:
-        counts = self._record.counts
-        failed = counts.get("failed", 0)
-        _tell(f"{sum(counts.values()):,} rows, {failed:,} failed: {self._command.out}/results.{self._command.format}")
+    def _say(self, record: RunRecord) -> Outcome:
+        failed = record.counts.get("failed", 0)
+        table = f"{self._command.out}/{table_file(self._command.format)}"
+        _tell(f"{sum(record.counts.values()):,} rows, {failed:,} failed: {table}")
         # A scheduler would start a machine of several again.
         return Outcome.SOME_FAILED if failed and self._command.part is None else Outcome.COMPLETE
 
 
 def _tell(sentence: str) -> None:
     sys.stderr.write(f"{sentence}\n")
-
-
-def _listed(command: IdentifyFolder) -> str:
-    """Describes what is listed, so that other flags or another list are noticed."""
-    if command.list is None:
-        return f"{command.photographs}, {'recursive' if command.recursive else 'not recursive'}"
-    return f"{command.photographs}, {command.list} of {command.list.stat().st_mtime_ns if command.list.exists() else 0}"
-
-
-def _find(command: IdentifyFolder, store: Store) -> list[Photograph]:
-    found = store.find(recursive=command.recursive) if command.list is None else read_list(command.list, store)
-    return [with_content_hash(each, store) for each in found] if command.by_hash else list(found)
-
-
-def _remove_results(output: Output) -> None:
-    """Removes all that former runs wrote; the record goes last, so that a killed removal is noticed."""
-    remove_parts(output)
-    remove_plans(output)
-    output.remove(RECORD_FILE)
-
-
-def _chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
-    chunk: list[Row] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from serving.folder.output import OutputFolder, open_output
 from serving.folder.photographs import Photograph
-from serving.folder.plan import Plan, extend_plan, read_plan
+from serving.folder.plan import Plan, count_plans, extend_plan, read_plan, remove_plans
 from serving.folder.plants import Plant
 
 RUN = "01234567"
@@ -19,16 +19,71 @@ def plant(name, version="1"):
     return Plant(name, (Photograph(f"{name}.jpg", 1, version, {"bed": name}), Photograph(f"{name}2.jpg", 2, "")))
 
 
-@given(st.lists(st.lists(st.text(min_size=1), unique=True), max_size=4), st.integers(1, 5))
-def test_every_plant_is_in_the_plan_that_is_read(extensions, part_rows):
-    output, plan = open_output(f"memory://{uuid.uuid4().hex}"), Plan(())
-    for names in extensions:
-        plan = extend_plan(output, RUN, plan, plan.changed(map(plant, names)), part_rows)
+versions = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from("12"))
+
+
+@given(st.lists(versions, max_size=5), st.integers(1, 5))
+def test_the_plants_that_were_listed_last_are_in_the_plan_that_is_read(listings, part_rows):
+    output, plan = open_output(f"memory://{uuid.uuid4().hex}"), Plan()
+    for listed in listings:
+        before, plants = plan, [plant(*each) for each in listed.items()]
+        plan = extend_plan(output, RUN, plan, plants, part_rows=part_rows)
+        in_part = {part.number: {each.name: each for each in part.plants} for part in plan.parts}
+        assert {name: in_part[number][name] for name, number in plan.current.items()} == dict(
+            zip(listed, plants, strict=True)
+        )
+        assert plan.parts[: len(before.parts)] == before.parts
+        assert extend_plan(output, RUN, plan, plants, part_rows=part_rows) == plan
     assert read_plan(output, RUN) == plan
+    assert count_plans(output, RUN) == plan.num_files
     assert [part.number for part in plan.parts] == list(range(len(plan.parts)))
-    assert set(plan.latest_part()) == {name for names in extensions for name in names}
     assert all(len(part.plants) <= part_rows for part in plan.parts)
-    assert plan.changed(plant(name) for name in plan.latest_part()) == []
+
+
+def test_plants_that_are_back_are_not_planned_again(tmp_path):
+    output, first, second = OutputFolder(tmp_path), [plant("a"), plant("b")], [plant("b", "2"), plant("c")]
+    plan = extend_plan(output, RUN, Plan(), first, part_rows=1)
+    assert plan.current == {"a": 0, "b": 1}
+    plan = extend_plan(output, RUN, plan, second, part_rows=1)
+    assert plan.current == {"b": 2, "c": 3}
+    plan = extend_plan(output, RUN, plan, [plant("a"), *second], part_rows=1)
+    assert plan.current == {"a": 0, "b": 2, "c": 3}
+    assert plan == read_plan(output, RUN)
+    assert [part.number for part in plan.missing({1, 2})] == [0, 3]
+    assert [part.number for part in plan.missing({0})] == [2, 3]
+
+
+def test_a_plant_that_failed_is_planned_again_unless_another_process_did(tmp_path):
+    output, listed = OutputFolder(tmp_path), [plant("a"), plant("b")]
+    before = extend_plan(output, RUN, Plan(), listed, part_rows=2)
+    for _ in range(2):
+        plan = extend_plan(output, RUN, before, listed, part_rows=2, failed={"a": 0})
+        assert plan.current == {"a": 1, "b": 0}
+        assert plan == read_plan(output, RUN)
+
+
+def test_a_plan_without_its_first_file_can_be_extended(tmp_path):
+    output = OutputFolder(tmp_path)
+    for number in range(1, 4):
+        plan = extend_plan(
+            output, RUN, read_plan(output, RUN), [plant(str(each)) for each in range(number)], part_rows=1
+        )
+    (tmp_path / "plans" / f"plan-0001-{RUN}.parquet").unlink()
+    plan = read_plan(output, RUN)
+    assert plan.current == {"0": 0, "2": 2}
+    plan = extend_plan(output, RUN, plan, [plant(str(each)) for each in range(4)], part_rows=1)
+    assert plan.current == {"0": 0, "1": 3, "2": 2, "3": 4}
+    assert plan == read_plan(output, RUN)
+
+
+def test_removal_leaves_the_files_of_others(tmp_path):
+    output = OutputFolder(tmp_path)
+    extend_plan(output, RUN, Plan(), [plant("a")], part_rows=1)
+    for name in ("garden.pdf", "plan-0000.parquet", f"plan-0000-{RUN}.parquet.old", f"my-plan-0000-{RUN}.parquet"):
+        (tmp_path / "plans" / name).write_bytes(b"")
+    remove_plans(output)
+    assert len(list((tmp_path / "plans").iterdir())) == 4
+    assert read_plan(output, RUN) == Plan()
 
 
 def test_of_several_planners_the_first_counts_and_the_others_add(tmp_path):
@@ -38,7 +93,7 @@ def test_of_several_planners_the_first_counts_and_the_others_add(tmp_path):
 
     def make(number):
         barrier.wait()
-        plans.append(extend_plan(output, RUN, Plan(()), [*found, plant(f"only {number}")], 3))
+        plans.append(extend_plan(output, RUN, Plan(), [*found, plant(f"only {number}")], part_rows=3))
 
     threads = [threading.Thread(target=make, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -55,5 +110,5 @@ def test_of_several_planners_the_first_counts_and_the_others_add(tmp_path):
 @pytest.mark.parametrize("run_id", ["76543210", ""])
 def test_the_plan_of_another_run_is_not_read(tmp_path, run_id):
     output = OutputFolder(tmp_path)
-    extend_plan(output, RUN, Plan(()), [plant("a")], 1)
-    assert read_plan(output, run_id) == Plan(())
+    extend_plan(output, RUN, Plan(), [plant("a")], part_rows=1)
+    assert read_plan(output, run_id) == Plan()

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from models.errors import DataError, InputError
-from serving.folder import run
+from serving.folder import results, run
+from serving.folder.parts import PartFiles
 from serving.folder.run import Outcome
 from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
 from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, seal_tiny_bundle, tables
@@ -95,8 +96,8 @@ def test_the_same_command_does_nothing_again(photographs, out, bundle_folder):
 @pytest.fixture
 def lists(monkeypatch):
     """The photographs that each run listed; a run that recognizes that it is finished lists none."""
-    found, find = [], run._find
-    monkeypatch.setattr(run, "_find", lambda *arguments: found.append(find(*arguments)) or found[-1])
+    found, find = [], run.list_plants
+    monkeypatch.setattr(run, "list_plants", lambda *arguments: found.append(find(*arguments)) or found[-1])
     return found
 
 
@@ -104,7 +105,7 @@ def test_a_finished_run_of_a_folder_is_recognized_without_listing_it(photographs
     for flags, num_listed in (({}, 5), ({}, None), ({"recursive": False}, 3), ({}, 5), ({}, None)):
         lists.clear()
         assert identify(photographs, out, bundle_folder, **flags) == Outcome.COMPLETE
-        assert [len(found) for found in lists] == ([] if num_listed is None else [num_listed])
+        assert [len(found.plants) for found in lists] == ([] if num_listed is None else [num_listed])
     draw_photographs(photographs, {"deep/new.jpg": BLUE})
     identify(photographs, out, bundle_folder)
     assert len(lists) == 1
@@ -173,6 +174,52 @@ def test_failed_photographs_are_tried_again_if_asked(photographs, out, bundle_fo
     assert identify(photographs, out, bundle_folder) == Outcome.SOME_FAILED
     assert identify(photographs, out, bundle_folder, retry_failed=True) == Outcome.COMPLETE
     assert {row["status"] for row in rows_of(out).values()} == {"ok"}
+
+
+def test_a_failed_photograph_that_was_repaired_has_one_row(photographs, out, bundle_folder, tmp_path):
+    (photographs / "a.jpg").write_bytes(b"nothing")
+    rows = [("path",), ("a.jpg",), ("b.jpg",), ("gone.jpg",)]
+    flags = {"list": write_list(tmp_path / "list.csv", rows), "bundle": bundle_folder}
+    assert identify(photographs, out, **flags) == Outcome.SOME_FAILED
+    draw_photographs(photographs, {"a.jpg": RED, "gone.jpg": BLUE})
+    assert identify(photographs, out, retry_failed=True, part_rows=1, **flags) == Outcome.COMPLETE
+    assert {name: (row["status"], row["num_photographs"]) for name, row in rows_of(out).items()} == {
+        "a.jpg": ("ok", 1),
+        "b.jpg": ("ok", 1),
+        "gone.jpg": ("ok", 1),
+    }
+    assert len(parts(out)) == 3
+
+
+def test_several_machines_try_again_what_one_of_them_planned(photographs, out, bundle_folder):
+    content, times = (photographs / "a.jpg").read_bytes(), (photographs / "a.jpg").stat()
+    (photographs / "a.jpg").write_bytes(bytes(len(content)))
+    identify(photographs, out, bundle_folder)
+    (photographs / "a.jpg").write_bytes(content)
+    os.utime(photographs / "a.jpg", ns=(times.st_atime_ns, times.st_mtime_ns))
+    identify(photographs, out, bundle_folder, retry_failed=True, plan_only=True)
+    assert not json.loads((out / "run.json").read_bytes())["is_complete"]
+    for share in ("0/2", "1/2"):
+        assert identify(photographs, out, bundle_folder, part=share) == Outcome.COMPLETE
+    assert rows_of(out)["a.jpg"]["status"] == "ok"
+    assert json.loads((out / "run.json").read_bytes())["is_complete"]
+
+
+@pytest.mark.parametrize("others_finish", [True, False])
+def test_a_run_that_ends_last_joins_what_others_added(photographs, out, bundle_folder, monkeypatch, others_finish):
+    write = PartFiles.write
+
+    def write_late(files, number, rows):
+        monkeypatch.setattr(PartFiles, "write", write)
+        draw_photographs(photographs, {"new.jpg": BLUE})
+        identify(photographs, out, bundle_folder, plan_only=not others_finish)
+        write(files, number, rows)
+
+    monkeypatch.setattr(PartFiles, "write", write_late)
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    assert json.loads((out / "run.json").read_bytes())["is_complete"] == others_finish
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    assert len(rows_of(out)) == len(COLORS) + 1
 
 
 def test_other_options_and_bundles_cannot_continue(photographs, out, bundle_folder, tmp_path):
@@ -267,7 +314,7 @@ def test_copies_that_fail_leave_the_run_complete(photographs, out, bundle_folder
     def fail(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "sort_photographs", fail)
+    monkeypatch.setattr(results, "sort_photographs", fail)
     with pytest.raises(KeyboardInterrupt):
         identify(photographs, out, bundle_folder, copy_to=tmp_path / "sorted")
     assert json.loads((out / "run.json").read_bytes())["is_complete"]

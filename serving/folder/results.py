@@ -1,0 +1,90 @@
+"""What people open: the table of all rows, the contact sheet, the sorted copies and the judgment."""
+
+import io
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from models.bundle import load_bundle
+from serving.folder.command import IdentifyFolder
+from serving.folder.output import Output
+from serving.folder.parts import PartFiles, remove_parts
+from serving.folder.photographs import Store
+from serving.folder.plan import Plan, remove_plans
+from serving.folder.record import RECORD_FILE
+from serving.folder.rows import Row
+from serving.folder.sheet import SHEET_FILE, contact_sheet
+from serving.folder.sorting import sort_photographs
+from serving.folder.tables import TableFormat, open_writer
+from serving.folder.truth import TRUTH_FILE, in_words, judge
+from serving.folder.truth_page import TRUTH_PAGE, truth_page
+from serving.settings import Settings, find_bundle
+
+
+def write_table(plan: Plan, files: PartFiles, chunk_rows: int) -> Mapping[str, int]:
+    """Joins the parts to one table; returns the number of rows by status.
+
+    Args:
+        plan: The plan, all parts of which are written.
+        files: The parts.
+        chunk_rows: Rows in memory at the same time.
+    """
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryFile() as stream:
+        writer = open_writer(stream, files.kinds, files.format)
+        for chunk in _chunks(files.rows(plan), chunk_rows):
+            writer.write(chunk)
+            counts.update(row["status"] for row in chunk)
+        writer.close()
+        stream.seek(0)
+        files.output.replace(table_file(files.format), stream)
+    return dict(counts)
+
+
+def table_file(table_format: TableFormat) -> str:
+    """Returns the name of the table."""
+    return f"results.{table_format}"
+
+
+def write_pages(command: IdentifyFolder, plan: Plan, files: PartFiles, store: Store) -> Iterator[str]:
+    """Writes what the flags ask for beside the table; yields sentences about it."""
+    if command.truth is not None:
+        yield _judge(command, command.truth, plan, files)
+    if command.html:
+        page = contact_sheet(files.rows(plan), command.photographs, Path(command.out) / SHEET_FILE)
+        files.output.replace(SHEET_FILE, io.BytesIO(page.encode()))
+    if command.copy_to is not None:
+        plants = {plant.name: plant for part in plan.parts for plant in part.plants}
+        sort_photographs(files.rows(plan), plants, store, command.copy_to, command.by, links=command.links)
+
+
+def remove_results(output: Output) -> None:
+    """Removes all that former runs wrote; the record goes last, so that a killed removal is noticed."""
+    remove_parts(output)
+    remove_plans(output)
+    if output.read(RECORD_FILE) is not None:  # otherwise such files are of the user
+        for name in (*map(table_file, get_args(TableFormat)), TRUTH_FILE, TRUTH_PAGE, SHEET_FILE, RECORD_FILE):
+            output.remove(name)
+
+
+def _judge(command: IdentifyFolder, column: str, plan: Plan, files: PartFiles) -> str:
+    report = judge(files.rows(plan), column, load_bundle(find_bundle(Settings(bundle=command.bundle))))
+    encoded = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    files.output.replace(TRUTH_FILE, io.BytesIO(encoded))
+    files.output.replace(TRUTH_PAGE, io.BytesIO(truth_page(report).encode()))
+    return f"{in_words(report)}; see {command.out}/{TRUTH_PAGE}"
+
+
+def _chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
+    chunk: list[Row] = []
+    for row in rows:
+        chunk.append(row)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
