@@ -3,6 +3,7 @@
 python -m serving.identify_folder PHOTOS --out DIR
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import tyro
 
 from models.errors import BotanifyError
 from models.program import quiet_when_output_closes
+from serving.folder.outcome import Outcome
 
 EXIT_BAD_INPUT: Final = 1
 
@@ -25,20 +27,30 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Args:
         arguments: Command line without the program's name; by default that of this process.
     """
+    # A scheduler's SIGTERM is a Ctrl-C, which asyncio understands, and which a shell in the background ignores.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
-        from serving.folder.command import IdentifyFolder
-        from serving.folder.run import run
-        from serving.logs import say_warnings
+        outcome = _run(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; the same command continues\n")
+        outcome = Outcome.INTERRUPTED
     except ModuleNotFoundError as error:
         _end(f"the package {error.name} is not installed: run `make serve` once in the clone")
-    try:
-        with quiet_when_output_closes():
-            command = tyro.cli(IdentifyFolder, args=arguments, prog="python -m serving.identify_folder")
-            say_warnings()
-            outcome = run(command)
     except (BotanifyError, OSError) as error:
         _end(str(error))
     raise SystemExit(outcome)
+
+
+def _run(arguments: Sequence[str] | None) -> Outcome:
+    from serving.folder.command import IdentifyFolder
+    from serving.folder.run import run
+    from serving.logs import say_warnings
+
+    with quiet_when_output_closes():
+        command = tyro.cli(IdentifyFolder, args=arguments, prog="python -m serving.identify_folder")
+        say_warnings()
+        return run(command)
 
 
 def _end(problem: str) -> NoReturn:
