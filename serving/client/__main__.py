@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
+from models.program import explain_missing_packages, quiet_when_output_closes
+
+explain_missing_packages("run `make serve` once, or install the extra `client`")
+
 import msgspec
 import tyro
 
 from models.candidates import CoverageKind
 from models.errors import BotanifyError, InputError
-from models.program import quiet_when_output_closes
 from serving.client.clients import Client
 from serving.client.exchange import Asking
 from serving.schemas import Identification
