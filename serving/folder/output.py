@@ -1,16 +1,24 @@
 """The folder or bucket of the results. A file is there completely or not at all."""
 
+import errno
 import io
 import os
+import re
 import shutil
 import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
+from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from models.errors import DataError
 from serving.folder.bucket import errors_of_stores, open_bucket
 
 _UNFINISHED: Final = ".part"
+_UNFINISHED_NAME: Final = re.compile(r"\..+\.[0-9a-f]{32}\.part")
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class Output(Protocol):
@@ -34,6 +42,10 @@ class Output(Protocol):
 
     def remove(self, name: str) -> None:
         """Removes a file, which may not exist."""
+        ...
+
+    def remove_unfinished(self) -> None:
+        """Removes what killed processes had begun to write."""
         ...
 
 
@@ -68,6 +80,10 @@ class OutputFolder:
             os.link(temporary, self.root / name)  # unlike a rename, it fails if the name is taken
         except FileExistsError:
             return False
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise _without_links(self.root) from error
+            raise
         finally:
             temporary.unlink()
         self._sync(name)
@@ -81,6 +97,13 @@ class OutputFolder:
     def remove(self, name: str) -> None:
         """See `Output.remove`."""
         (self.root / name).unlink(missing_ok=True)
+
+    def remove_unfinished(self) -> None:
+        """See `Output.remove_unfinished`."""
+        for folder in (self.root, self.root / "parts", self.root / "plans"):
+            for path in folder.glob(f".*{_UNFINISHED}"):
+                if _UNFINISHED_NAME.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
 
     def _write(self, name: str, content: BinaryIO) -> Path:
         path = self.root / name
@@ -109,14 +132,12 @@ class OutputBucket:
     """An object store: objects are complete or absent, and S3 refuses a conditional write if the name is taken.
 
     Args:
-        url: Its address, such as s3://bucket/results.
-
-    Raises:
-        DataError: The package for this kind of address is not installed.
+        files: The store.
+        root: Path of the results in it.
     """
 
-    def __init__(self, url: str) -> None:
-        self._files, self._root = open_bucket(url)
+    def __init__(self, files: Any, root: str) -> None:
+        self._files, self._root = files, root
 
     @errors_of_stores()
     def names(self, folder: str) -> list[str]:
@@ -158,11 +179,35 @@ class OutputBucket:
         with suppress(FileNotFoundError):
             self._files.rm_file(f"{self._root}/{name}")
 
+    def remove_unfinished(self) -> None:
+        """See `Output.remove_unfinished`: an object store shows no such files."""
+
 
 def open_output(address: str) -> Output:
     """Opens a folder for results, or a bucket if the address has a scheme such as s3://.
 
     Raises:
-        DataError: The package for this kind of address is not installed.
+        DataError: The package for this kind of address is not installed, or a killed write to it leaves a cut file.
     """
-    return OutputBucket(address) if "://" in address else OutputFolder(Path(address))
+    if "://" not in address:
+        return OutputFolder(Path(address))
+    files, root = open_bucket(address)
+    if isinstance(files, LocalFileSystem):
+        return OutputFolder(Path(root))
+    if getattr(files.pipe_file, "__func__", None) is AbstractFileSystem.pipe_file:  # which writes in place
+        raise DataError(
+            "results cannot be written to this kind of address, where a killed write leaves a cut file",
+            value=address,
+            limit="a folder or an object store such as s3://",
+            remedy="choose another --out",
+        )
+    return OutputBucket(files, root)
+
+
+def _without_links(root: Path) -> DataError:
+    return DataError(
+        "results cannot be written to this disk, which has no hard links",
+        value=root,
+        limit="a disk where a file can be linked, unlike exFAT",
+        remedy="choose an --out on another disk",
+    )

@@ -64,6 +64,7 @@ def write_pages(command: IdentifyFolder, plan: Plan, files: PartFiles, store: St
 
 def remove_results(output: Output) -> None:
     """Removes all that former runs wrote; the record goes last, so that a killed removal is noticed."""
+    output.remove_unfinished()
     remove_parts(output)
     remove_plans(output)
     if output.read(RECORD_FILE) is not None:  # otherwise such files are of the user

@@ -1,11 +1,16 @@
 """A file of the results is there completely or not at all, on a disk and in a bucket."""
 
+import errno
 import io
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
+from fsspec import AbstractFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
+from models.errors import DataError
 from serving.folder.output import OutputFolder, open_output
 
 
@@ -58,3 +63,37 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         output.replace("part", io.BytesIO(b"new"))
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_a_disk_without_hard_links_is_one_error(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("serving.folder.output.os.link", fail)
+    with pytest.raises(DataError, match=r"no hard links.*another disk"):
+        OutputFolder(tmp_path).create("part", b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_of_a_folder_is_a_folder(tmp_path):
+    output = open_output(f"file://{tmp_path}/new/out")
+    assert output.create("parts/a", b"first")
+    assert (tmp_path / "new" / "out" / "parts" / "a").read_bytes() == b"first"
+
+
+def test_an_address_that_is_written_in_place_is_refused(monkeypatch):
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", AbstractFileSystem.pipe_file)
+    with pytest.raises(DataError, match="cut file"):
+        open_output("memory://out")
+
+
+def test_what_killed_writes_left_can_be_removed(tmp_path, monkeypatch):
+    output = OutputFolder(tmp_path)
+    output.create("parts/a", b"")
+    monkeypatch.setattr(Path, "replace", lambda *_: None)  # the process ends here
+    for name in ("parts/a", "plans/b", "results.csv"):
+        output.replace(name, io.BytesIO())
+    (tmp_path / "plans" / ".garden.part").write_bytes(b"")
+    output.remove_unfinished()
+    assert sorted(path.name for path in tmp_path.rglob("*.part")) == [".garden.part"]
+    assert output.read("parts/a") == b""
