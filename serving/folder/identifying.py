@@ -141,7 +141,7 @@ class PlantIdentifier:
     async def _run(self, photograph: Photograph) -> tuple[NetworkOutput, Seen]:
         data = await asyncio.to_thread(self._read, photograph)
         decoded = await self._decoder.decode(data, self._loaded.spec)
-        facts = Seen(decoded.width, decoded.height, read_capture(data))
+        facts = Seen(photograph, decoded.width, decoded.height, read_capture(data))
         return await self._loaded.scheduler.run([decoded.pixels]), facts
 
     def _read(self, photograph: Photograph) -> bytes:

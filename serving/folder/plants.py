@@ -76,11 +76,12 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def _matched(photograph: Photograph, pattern: re.Pattern[str]) -> str:
     found = pattern.search(photograph.path)
-    if found is None:
+    name = "" if found is None else found[1] if pattern.groups and found[1] is not None else found[0]
+    if not name:
         raise DataError(
-            "the pattern of --group-by does not match a path",
+            "the pattern of --group-by matches no text of a path",
             value=photograph.path,
             limit=pattern.pattern,
-            remedy="correct the pattern, so that it matches every path",
+            remedy="correct the pattern, so that it matches a part of every path",
         )
-    return found[1] if pattern.groups and found[1] is not None else found[0]
+    return name

@@ -11,6 +11,7 @@ from models.errors import BotanifyError
 from models.taxonomy import Taxon
 from models.verdict import Verdict, comparison
 from serving.folder.capture import Capture
+from serving.folder.photographs import Photograph
 from serving.folder.plants import Plant
 
 Row = dict[str, Any]
@@ -28,6 +29,7 @@ COLUMNS: Final[dict[str, type]] = {
 class Seen(msgspec.Struct, frozen=True):
     """What a photograph says about itself."""
 
+    photograph: Photograph
     width: int
     """Width of the upright original, px."""
     height: int
@@ -97,12 +99,12 @@ def answered(
         row["candidates_guarantee"] = answer.candidates.guarantee
     for position, ranked in enumerate(answer.taxa, start=1):
         row |= {f"name_{position}": ranked.taxon.scientific_name, f"score_{position}": ranked.score}
-    return _of_plant(plant, failures) | row
+    return _of_plant(plant, seen[0].photograph, failures) | row
 
 
 def failed(plant: Plant, failures: Sequence[Failure]) -> Row:
     """Returns the row of a plant none of whose photographs gave an answer."""
-    return _of_plant(plant, failures) | {"status": "failed"}
+    return _of_plant(plant, plant.photographs[0], failures) | {"status": "failed"}
 
 
 def of_bundle(bundle: Bundle) -> Row:
@@ -130,14 +132,15 @@ def _withheld(verdict: Verdict, min_score: float | None) -> Verdict:
     return Verdict("uncertain", None, verdict.score, reason)
 
 
-def _of_plant(plant: Plant, failures: Sequence[Failure]) -> Row:
+def _of_plant(plant: Plant, shown: Photograph, failures: Sequence[Failure]) -> Row:
+    """Returns the columns that every row has; those of one photograph are those of the one that is shown."""
     first = failures[0] if failures else Failure("", "")
     return {
-        "path": plant.photographs[0].path,
+        "path": shown.path,
         "group": plant.name,
         "num_photographs": len(plant.photographs),
         "num_failed": len(failures),
         "error_code": first.code or None,
         "error": first.message or None,
-        **{f"list_{name}": value for name, value in plant.photographs[0].columns.items()},
+        **{f"list_{name}": value for name, value in shown.columns.items()},
     }

@@ -30,7 +30,9 @@ def test_rules(rule, groups):
     assert [plant.name for plant in plants] == list(groups)
 
 
-@pytest.mark.parametrize("rule", ["folders", "column:", "regex:", "regex:(", "regex:z", "column:tree"])
+@pytest.mark.parametrize(
+    "rule", ["folders", "column:", "regex:", "regex:(", "regex:z", "regex:x*", r"regex:([ab]?)\d_", "column:tree"]
+)
 def test_wrong_rules_are_one_error(rule):
     with pytest.raises(BotanifyError):
         group_photographs(PHOTOGRAPHS, rule)

@@ -236,9 +236,10 @@ def test_other_options_and_bundles_cannot_continue(photographs, out, bundle_fold
 
 def test_photographs_of_a_folder_can_be_one_plant(photographs, out, bundle_folder):
     draw_photographs(photographs, {"deep/f.jpg": GREEN})
-    (photographs / "deep" / "g.jpg").write_bytes(b"nothing")
+    (photographs / "deep" / "b.jpg").write_bytes(b"nothing")
     assert identify(photographs, out, bundle_folder, group_by="folder") == Outcome.COMPLETE
     row = rows_of(out)["deep"]
+    assert row["path"] == "deep/d.jpg", "the size and the time are those of the path"
     assert (row["num_photographs"], row["num_failed"], row["status"]) == (4, 1, "ok")
     assert row["name_1"] == "Bellis perennis"
 
