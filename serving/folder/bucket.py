@@ -9,6 +9,11 @@ import fsspec
 from models.errors import DataError
 
 
+def is_bucket(address: str) -> bool:
+    """Returns whether an address has a scheme, such as s3://, and is no folder."""
+    return "://" in address
+
+
 def open_bucket(url: str) -> tuple[Any, str]:
     """Returns the file system of an address such as s3://bucket/photographs, and the path in it.
 

@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -88,7 +87,7 @@ class _Machines:
         self._ray, self._running = ray, dict[asyncio.Future[list[Row]], tuple[Part, str]]()
         self._needs = task_needs([node["Resources"] for node in ray.nodes() if node["Alive"]], command.provider)
         self._task = ray.remote(**self._needs, max_retries=0)(_write_part)
-        self._job = ray.put(_Job(with_absolute_paths(command), bundle, files, int(self._needs["num_cpus"])))
+        self._job = ray.put(_Job(command, bundle, files, int(self._needs["num_cpus"])))
         self._places: dict[str, int] = {}
         self._avoided_until: dict[str, float] = {}
         self._looked_at = -math.inf
@@ -166,15 +165,6 @@ def task_needs(nodes: Sequence[Mapping[str, float]], provider: str) -> dict[str,
     if not shares:
         raise InputError("no machine of the Ray cluster has a GPU", remedy="add one, or leave out --provider cuda")
     return {"num_cpus": max(1, min(shares)), "num_gpus": 1}
-
-
-def with_absolute_paths(command: IdentifyFolder) -> IdentifyFolder:
-    """Returns the command as other processes understand it, whatever folder they start in."""
-    files = {name: getattr(command, name) for name in ("bundle", "taxa_lists")}
-    changed: dict[str, Any] = {name: path and path.absolute() for name, path in files.items()}
-    if "://" not in command.photographs:
-        changed["photographs"] = str(Path(command.photographs).absolute())
-    return msgspec.structs.replace(command, **changed)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The flags of `python -m serving.identify_folder`."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ import tyro
 from models.bundle import Precision
 from models.candidates import CoverageKind
 from models.errors import InputError
+from serving.folder.bucket import is_bucket
 from serving.folder.sorting import SortRank
 from serving.folder.tables import TableFormat
 from serving.parameters import MAX_COVERAGE, MAX_K, MIN_COVERAGE
@@ -75,8 +77,8 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Write results.html too: a contact sheet of the photographs with their answers, the least certain first."""
     copy_to: Path | None = None
     """Copy the photographs into this folder, into one folder for each name."""
-    by: SortRank = "species"
-    """Whose names the folders of --copy-to have."""
+    by: SortRank | None = None
+    """Whose names the folders of --copy-to have; by default those of the species."""
     links: bool = False
     """Make links in the folder of --copy-to in place of copies."""
     devices: Count | Literal["all"] = 1
@@ -105,6 +107,14 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
                 "--part is for one machine of several, but --restart and --retry-failed change the work of all",
                 remedy="give these flags with --plan-only first, and then --part to each machine",
             )
+        if self.copy_to is None and (self.links or self.by is not None):
+            raise InputError("--links and --by need --copy-to", remedy="add --copy-to, or leave them out")
+        if self.links and is_bucket(self.photographs):
+            raise InputError(
+                "--links needs photographs in a folder of this machine",
+                value=self.photographs,
+                remedy="leave --links out to make copies",
+            )
         self.share()
 
     def share(self) -> tuple[int, int]:
@@ -118,7 +128,28 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
             return int(index), int(count)
         raise InputError("--part is not understood", value=self.part, limit="i/n with i < n", remedy="correct --part")
 
+    def with_absolute_paths(self) -> "IdentifyFolder":
+        """Returns the command as it is understood in every folder, with one form for the root of the photographs."""
+        # Links stay, because they may lead elsewhere on another machine.
+        folder = os.path.abspath(self.photographs)  # noqa: PTH100
+        return msgspec.structs.replace(
+            self,
+            photographs=self.photographs if is_bucket(self.photographs) else folder,
+            bundle=self.bundle and self.bundle.absolute(),
+            taxa_lists=self.taxa_lists and self.taxa_lists.absolute(),
+        )
+
     def answer_options(self) -> dict[str, Any]:
         """Returns the options that change rows, as they are compared when a run is continued."""
-        names = ("format", "precision", "group_by", "k", "taxa", "coverage", "coverage_kind", "min_score")
+        names = (
+            "photographs",
+            "format",
+            "precision",
+            "group_by",
+            "k",
+            "taxa",
+            "coverage",
+            "coverage_kind",
+            "min_score",
+        )
         return {name: getattr(self, name) for name in names}

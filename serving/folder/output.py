@@ -14,7 +14,7 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from models.errors import DataError
-from serving.folder.bucket import errors_of_stores, open_bucket
+from serving.folder.bucket import errors_of_stores, is_bucket, open_bucket
 
 _UNFINISHED: Final = ".part"
 _UNFINISHED_NAME: Final = re.compile(r"\..+\.[0-9a-f]{32}\.part")
@@ -189,7 +189,7 @@ def open_output(address: str) -> Output:
     Raises:
         DataError: The package for this kind of address is not installed, or a killed write to it leaves a cut file.
     """
-    if "://" not in address:
+    if not is_bucket(address):
         return OutputFolder(Path(address))
     files, root = open_bucket(address)
     if isinstance(files, LocalFileSystem):

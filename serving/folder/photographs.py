@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from models.errors import DataError
-from serving.folder.bucket import errors_of_stores, open_bucket
+from serving.folder.bucket import errors_of_stores, is_bucket, open_bucket
 
 SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif"})
 """Names that end so are taken for photographs; what the file really is, its bytes decide."""
@@ -197,9 +197,9 @@ def open_store(address: str, results: str | None = None) -> Store:
     Raises:
         DataError: The package for this kind of address is not installed.
     """
-    if "://" in address:
+    if is_bucket(address):
         return Bucket(address)
-    return LocalFolder(Path(address), None if results is None or "://" in results else Path(results))
+    return LocalFolder(Path(address), None if results is None or is_bucket(results) else Path(results))
 
 
 def with_content_hash(photograph: Photograph, store: Store) -> Photograph:

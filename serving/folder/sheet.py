@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from serving.folder.bucket import is_bucket
 from serving.folder.page import page
 from serving.folder.rows import Row
 
@@ -67,6 +68,6 @@ def _verdict(row: Row) -> str:
 
 
 def _link(path: str, photographs: str, target: Path) -> str:
-    if "://" in photographs:
+    if is_bucket(photographs):
         return html.escape(f"{photographs.rstrip('/')}/{quote(path)}")
     return html.escape(quote(os.path.relpath(Path(photographs) / path, target.parent).replace(os.sep, "/")))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from models.errors import BotanifyError, InputError
+from serving.folder.bucket import is_bucket
 from serving.folder.photographs import LocalFolder, Photograph, Store
 from serving.folder.plants import Plant
 from serving.folder.rows import Row
@@ -27,7 +28,7 @@ def require_outside(target: Path, photographs: str) -> None:
     Raises:
         InputError: The one is in the other.
     """
-    if "://" not in photographs and target.resolve().is_relative_to(Path(photographs).resolve()):
+    if not is_bucket(photographs) and target.resolve().is_relative_to(Path(photographs).resolve()):
         raise InputError(
             "--copy-to is inside the folder of photographs, where the next run would find the copies",
             value=target,

@@ -10,16 +10,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from models.errors import InputError
-from serving.folder.cluster import task_needs, with_absolute_paths
+from serving.folder.cluster import task_needs
 from serving.folder.command import IdentifyFolder
 from serving.folder.run import Outcome
 from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
 from tests.serving.program import ENVIRONMENT, ROOT
-from tests.serving.tiny import BLUE, GREEN, RED
+from tests.serving.tiny import BLUE, GREEN, RED, WEIGHTS, seal_tiny_bundle
 
 PART_ROWS = 5
 ONE_CORE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
@@ -43,9 +44,13 @@ def test_a_task_takes_a_core_or_a_gpu_with_its_share_of_the_cores():
 
 def test_other_processes_find_the_same_files(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    found = with_absolute_paths(IdentifyFolder(photographs="photos", out="s3://a/b", bundle=Path("bundle")))
-    assert (found.photographs, found.bundle, found.taxa_lists) == (str(tmp_path / "photos"), tmp_path / "bundle", None)
-    assert with_absolute_paths(IdentifyFolder(photographs="s3://a", out="b")).photographs == "s3://a"
+    found = IdentifyFolder(photographs="../photos", out="s3://a/b", bundle=Path("bundle")).with_absolute_paths()
+    assert (found.photographs, found.bundle, found.taxa_lists) == (
+        str(tmp_path.parent / "photos"),
+        tmp_path / "bundle",
+        None,
+    )
+    assert IdentifyFolder(photographs="s3://a", out="b").with_absolute_paths().photographs == "s3://a"
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch, tmp_path, bundle_folder):
@@ -183,7 +188,8 @@ def test_an_interrupted_run_continues_with_or_without_the_cluster(cluster, tmp_p
 @pytest.mark.timeout(900)
 def test_what_fails_on_a_machine_of_the_cluster_is_one_error(cluster, tmp_path, bundle_folder):
     photographs = draw_photographs(tmp_path / "photographs", {"a.jpg": RED})
-    with pytest.raises(InputError, match="Nonsense"):
-        identify(photographs, tmp_path / "out", bundle_folder, taxa=("Nonsense",), ray=cluster.address)
+    broken = seal_tiny_bundle(tmp_path / "bundle", tmp_path, weights=WEIGHTS * np.nan).folder
+    with pytest.raises(InputError, match="logits are not finite"):
+        identify(photographs, tmp_path / "out", broken, ray=cluster.address)
     with pytest.raises(InputError, match="no Ray cluster can be reached"):
         identify(photographs, tmp_path / "other", bundle_folder, ray="127.0.0.1:1")
