@@ -310,7 +310,7 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
     bundle = load_bundle(find_bundle(settings))
     for warning in bundle.warnings:
         _log.warning("bundle_warning", warning=warning)
-    precision = choose_precision(bundle, settings.precision, cuda=cuda)
+    precision = choose_precision(bundle.record, settings.precision, cuda=cuda)
     policy = choose_policy(
         cuda=cuda, num_cores=available_cores(), num_threads=settings.num_threads, num_runs=settings.num_runs
     )

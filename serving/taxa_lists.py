@@ -15,7 +15,8 @@ from serving.errors import BadParameter
 TaxaLists = Mapping[str, tuple[str, ...]]
 """Name of a list -> the names in it."""
 
-_LIST_PREFIX: Final = "list:"
+LIST_PREFIX: Final = "list:"
+"""Starts a value that names a list."""
 _SUFFIX: Final = ".txt"
 _COMMENT: Final = "#"
 _NUM_NAMED: Final = 3  # names that a warning repeats; it counts the others
@@ -92,8 +93,8 @@ class TaxaSelector:
         """
         if not values:
             return AllowedTaxa(None)
-        lists = [value.removeprefix(_LIST_PREFIX) for value in values if value.startswith(_LIST_PREFIX)]
-        by_name = self._names.choose(value for value in values if not value.startswith(_LIST_PREFIX))
+        lists = [value.removeprefix(LIST_PREFIX) for value in values if value.startswith(LIST_PREFIX)]
+        by_name = self._names.choose(value for value in values if not value.startswith(LIST_PREFIX))
         by_list = {name: self._find(name) for name in dict.fromkeys(lists)}
         allowed_T = np.any([by_name.chosen_T, *(choice.chosen_T for choice in by_list.values())], axis=0)
         allowed_T &= self._has_output_T  # without any output no probability would be left to share

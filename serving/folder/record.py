@@ -115,7 +115,8 @@ def require_same(old: RunRecord, new: RunRecord) -> None:
     """
     if old.fingerprint == new.fingerprint:
         return
-    changed = [name for name in new.options if old.options.get(name) != new.options[name]]
+    before, now = (msgspec.json.decode(msgspec.json.encode(each.options)) for each in (old, new))
+    changed = [f"{name} ({_shown(before.get(name))} before)" for name in now if before.get(name) != now[name]]
     if old.bundle != new.bundle:
         changed.insert(0, f"bundle ({old.bundle.name} {old.bundle.version} before)")
     raise InputError(
@@ -134,6 +135,10 @@ def with_speed(record: RunRecord, num_photographs: int, seconds: float) -> RunRe
     return msgspec.structs.replace(
         record, photographs_per_s=round(rate, 2), photographs_per_day=round(rate * _SECONDS_A_DAY)
     )
+
+
+def _shown(option: Any) -> str:
+    return option if isinstance(option, str) else msgspec.json.encode(option).decode()[:100]
 
 
 def _encode(record: RunRecord) -> bytes:

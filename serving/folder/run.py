@@ -11,7 +11,7 @@ from models.errors import InputError
 from serving.cores import available_cores
 from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
-from serving.folder.devices import write_on_devices
+from serving.folder.devices import find_devices, write_on_devices
 from serving.folder.listing import list_plants, what_is_listed
 from serving.folder.outcome import Outcome
 from serving.folder.output import open_output
@@ -19,6 +19,7 @@ from serving.folder.parts import PartFiles, columns_of
 from serving.folder.photographs import open_store
 from serving.folder.plan import Part, Plan, count_plans, extend_plan, read_plan
 from serving.folder.progress import Progress
+from serving.folder.question import options_of, require_question
 from serving.folder.record import (
     RunRecord,
     new_record,
@@ -59,13 +60,13 @@ def run(command: IdentifyFolder, decoder: PictureDecoder | None = None) -> Outco
     """
     if command.copy_to is not None and command.list is None:
         require_outside(command.copy_to, command.photographs)
-    return _FolderRun(command, decoder).result()
+    return _FolderRun(command.with_absolute_paths(), decoder).result()
 
 
 class _FolderRun:
     def __init__(self, command: IdentifyFolder, decoder: PictureDecoder | None) -> None:
         self._command, self._given_decoder = command, decoder
-        self._new = new_record(bundle_of(command), command.answer_options())
+        self._new = new_record(bundle_of(command), options_of(command))
         self._output, self._store = open_output(command.out), open_store(command.photographs, command.out)
 
     def result(self) -> Outcome:
@@ -117,8 +118,12 @@ class _FolderRun:
         return _State(record, plan)
 
     def _start(self) -> RunRecord:
-        """Starts the record; by now all that can be refused has been refused."""
-        if self._command.restart:
+        """Starts the record, once all that can be refused has been refused."""
+        command = self._command
+        require_question(command)
+        if command.devices != 1 and command.ray is None and not command.plan_only:
+            find_devices(command)
+        if command.restart:
             remove_results(self._output)
         return start_record(self._output, self._new)
 

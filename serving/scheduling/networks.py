@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from models.bundle import Bundle, Precision
+from models.bundle import Bundle, BundleRecord, Precision
 from models.errors import InputError
 from models.session import NetworkSession, OnnxSession
 from serving.scheduling.blocked_layout import rewritten_network
@@ -26,7 +26,7 @@ _GPU_PREFERENCE: Final[tuple[Precision, ...]] = ("fp16", "fp32", "int8")
 _log = structlog.get_logger(__name__)
 
 
-def choose_precision(bundle: Bundle, requested: Precision | None, *, cuda: bool = False) -> Precision:
+def choose_precision(record: BundleRecord, requested: Precision | None, *, cuda: bool = False) -> Precision:
     """Returns the requested precision, or else the fastest one in the bundle for the device.
 
     The fastest is int8 on a CPU and fp16 on a GPU. A bundle contains them only if they passed their accuracy checks at
@@ -35,7 +35,7 @@ def choose_precision(bundle: Bundle, requested: Precision | None, *, cuda: bool 
     if requested is not None:
         return requested
     order = _GPU_PREFERENCE if cuda else _CPU_PREFERENCE
-    return next(precision for precision in order if precision in bundle.record.networks)
+    return next(precision for precision in order if precision in record.networks)
 
 
 def choose_policy(*, cuda: bool, num_cores: int, num_threads: int | None, num_runs: int | None) -> SchedulingPolicy:

@@ -4,7 +4,7 @@ import pytest
 
 from models.errors import InputError
 from serving.folder.output import OutputFolder
-from serving.folder.record import BundleName, new_record, read_record, start_record
+from serving.folder.record import BundleName, new_record, read_record, require_same, start_record
 
 BUNDLE = BundleName("tiny", "1", "0" * 64)
 
@@ -26,3 +26,10 @@ def test_a_damaged_record_is_one_error(tmp_path):
     (tmp_path / "run.json").write_bytes(b"{")
     with pytest.raises(InputError, match="cannot be read"):
         read_record(OutputFolder(tmp_path))
+
+
+def test_only_what_differs_is_named_as_changed(tmp_path):
+    start_record(OutputFolder(tmp_path), new_record(BUNDLE, {"k": 5, "taxa": (), "coverage": None}))
+    former = read_record(OutputFolder(tmp_path))
+    with pytest.raises(InputError, match=r"got changed: coverage \(null before\);"):
+        require_same(former, new_record(BUNDLE, {"k": 5, "taxa": (), "coverage": 0.9}))

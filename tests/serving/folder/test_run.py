@@ -224,7 +224,7 @@ def test_a_run_that_ends_last_joins_what_others_added(photographs, out, bundle_f
 
 def test_other_options_and_bundles_cannot_continue(photographs, out, bundle_folder, tmp_path):
     identify(photographs, out, bundle_folder)
-    with pytest.raises(InputError, match=r"changed: k\b.*--restart"):
+    with pytest.raises(InputError, match=r"changed: k \(5 before\); .*--restart"):
         identify(photographs, out, bundle_folder, k=2)
     other = seal_tiny_bundle(tmp_path / "other", tmp_path, version="0.0.2").folder
     with pytest.raises(InputError, match=r"bundle \(tiny 0.0.1 before\)"):
@@ -232,6 +232,103 @@ def test_other_options_and_bundles_cannot_continue(photographs, out, bundle_fold
     assert len(rows_of(out)) == 5
     assert identify(photographs, out, bundle_folder, k=2, restart=True) == Outcome.COMPLETE
     assert "name_3" not in next(iter(rows_of(out).values()))
+
+
+def files_of(out):
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_restart_removes_all_results_and_nothing_else(photographs, out, bundle_folder, tmp_path):
+    own = {"plans/garden.pdf": b"1", "parts/part-1.csv": b"2", "notes.txt": b"3"}
+    for name, content in own.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(content)
+    (out / "results.csv").write_bytes(b"before any run")
+    flags = {"restart": True, "plan_only": True, "bundle": bundle_folder}
+    identify(photographs, out, **flags)
+    assert (out / "results.csv").read_bytes() == b"before any run"
+    listed = write_list(tmp_path / "list.csv", [("path", "species"), ("a.jpg", "Rosa canina")])
+    identify(photographs, out, bundle_folder, html=True, list=listed, truth="species")
+    assert {"results.html", "truth.json", "truth.html", "results.parquet"} <= files_of(out).keys()
+    identify(photographs, out, format="csv", **flags)
+    left = files_of(out)
+    assert left.items() >= own.items()
+    run_id = json.loads(left["run.json"])["run_id"]
+    assert left.keys() - own.keys() == {"run.json", f"plans/plan-0000-{run_id}.parquet"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"photographs": "gone"},
+        {"list": "gone.csv"},
+        {"group_by": "column:bed"},
+        {"taxa": ("Helianthus",)},
+        {"taxa": ("list:gone",)},
+        {"taxa_lists": "gone"},
+        {"precision": "int8"},
+        {"bundle": "gone"},
+        {"devices": 2, "provider": "cuda"},
+    ],
+)
+def test_a_restart_that_is_refused_removes_nothing(photographs, out, bundle_folder, tmp_path, wrong, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    identify(photographs, out, bundle_folder)
+    before = files_of(out)
+    paths = {name: tmp_path / value for name, value in wrong.items() if isinstance(value, str) and "gone" in value}
+    with pytest.raises((InputError, FileNotFoundError)):
+        identify(**{"photographs": photographs, "out": out, "bundle": bundle_folder, "restart": True} | wrong | paths)
+    assert files_of(out) == before
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"taxa": ("Roza",)}, {"taxa": ("list:gone",)}, {"precision": "int8"}, {"list": "gone.csv"}]
+)
+def test_a_mistake_does_not_start_a_run(photographs, out, bundle_folder, wrong, tmp_path):
+    paths = {name: tmp_path / value for name, value in wrong.items() if name == "list"}
+    with pytest.raises(InputError, match=r"^(?!.*another run)"):
+        identify(photographs, out, bundle_folder, **wrong | paths)
+    assert identify(photographs, out, bundle_folder, taxa=("Rosa",)) == Outcome.COMPLETE
+
+
+def test_another_root_cannot_continue(photographs, out, bundle_folder, tmp_path, monkeypatch):
+    identify(photographs, out, bundle_folder)
+    with pytest.raises(InputError, match=rf"changed: photographs \({photographs} before\)"):
+        identify(draw_photographs(tmp_path / "others", {"a.jpg": BLUE}), out, bundle_folder)
+    monkeypatch.chdir(photographs)
+    assert identify("../photographs/.", out, bundle_folder) == Outcome.COMPLETE
+
+
+def test_the_table_holds_what_is_listed_now(photographs, out, bundle_folder, tmp_path):
+    identify(photographs, out, bundle_folder, part_rows=2)
+    before = parts(out)
+    (photographs / "a.jpg").rename(tmp_path / "a.jpg")
+    identify(photographs, out, bundle_folder)
+    assert rows_of(out).keys() == COLORS.keys() - {"a.jpg"}
+    listed = {"list": write_list(tmp_path / "list.csv", [("path",), ("b.jpg",)])}
+    identify(photographs, out, bundle_folder, **listed)
+    assert list(rows_of(out)) == ["b.jpg"]
+    (tmp_path / "a.jpg").rename(photographs / "a.jpg")
+    identify(photographs, out, bundle_folder)
+    assert rows_of(out).keys() == COLORS.keys()
+    assert parts(out) == before
+
+
+def test_the_precision_of_the_device_and_the_names_in_a_list_are_options(photographs, out, bundle_folder, tmp_path):
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    (lists / "garden.txt").write_text("Rosa\n")
+    flags = {"taxa": ("list:garden",), "taxa_lists": lists}
+    identify(photographs, out, bundle_folder, **flags)
+    options = json.loads((out / "run.json").read_bytes())["options"]
+    assert (options["precision"], list(options["taxa_lists"])) == ("fp32", ["garden"])
+    (lists / "garden.txt").write_text("# mine\nRosa\n")
+    (lists / "other.txt").write_text("Bellis\n")
+    assert identify(photographs, out, bundle_folder, precision="fp32", **flags) == Outcome.COMPLETE
+    (lists / "garden.txt").write_text("Bellis\n")
+    with pytest.raises(InputError, match="changed: taxa_lists"):
+        identify(photographs, out, bundle_folder, **flags)
 
 
 def test_photographs_of_a_folder_can_be_one_plant(photographs, out, bundle_folder):
