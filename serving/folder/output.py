@@ -114,7 +114,7 @@ class OutputFolder:
                 shutil.copyfileobj(content, stream)
                 stream.flush()
                 os.fsync(stream.fileno())
-        except OSError:
+        except BaseException:  # Ctrl-C too
             temporary.unlink(missing_ok=True)
             raise
         return temporary

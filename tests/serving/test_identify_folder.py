@@ -11,8 +11,10 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from serving.folder.run import Outcome
-from tests.serving.folder.photograph_folder import draw_photographs, rows_of
+from serving.folder import run
+from serving.folder.outcome import Outcome
+from serving.identify_folder import main
+from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
 from tests.serving.program import ENVIRONMENT, ROOT
 from tests.serving.tiny import BLUE, GREEN, RED
 
@@ -75,6 +77,37 @@ def test_a_signal_ends_the_run_and_the_same_command_continues(photographs, tmp_p
     )
     assert finish(start(photographs, out, bundle_folder, "--part-rows", "4"))[0] == Outcome.COMPLETE
     assert len(rows_of(out)) == NUM_PHOTOGRAPHS
+
+
+@pytest.fixture
+def handlers():
+    """The program in this process changes them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stage", ["list_plants", "extend_plan", "open_worker", "write_table", "write_record"])
+def test_a_signal_at_any_stage_is_one_sentence(tmp_path, bundle_folder, monkeypatch, capsys, stage, number):
+    photographs, out = draw_many(tmp_path / "photographs", 3), tmp_path / "out"
+    original = getattr(run, stage)
+
+    def interrupted(*arguments, **named):
+        signal.raise_signal(number)
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(run, stage, interrupted)
+    with pytest.raises(SystemExit) as exit_code:
+        main([str(photographs), "--out", str(out), "--bundle", str(bundle_folder)])
+    monkeypatch.undo()
+    assert exit_code.value.code == Outcome.INTERRUPTED
+    assert capsys.readouterr().err == "interrupted; the same command continues\n"
+    assert not list(out.rglob("*.part"))
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    assert len(rows_of(out)) == 3
 
 
 @pytest.mark.parametrize("num_kills", [2, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])

@@ -33,6 +33,16 @@ def test_files_are_created_once_and_replaced(output):
     assert output.names("parts") == []
 
 
+def test_a_write_that_is_interrupted_leaves_nothing(tmp_path):
+    class Interrupted(io.BytesIO):
+        def read(self, *_):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        OutputFolder(tmp_path).replace("results.csv", Interrupted())
+    assert not list(tmp_path.iterdir())
+
+
 def test_of_several_writers_one_succeeds(tmp_path):
     output, created = OutputFolder(tmp_path), []
     barrier = threading.Barrier(8)
