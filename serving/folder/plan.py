@@ -47,6 +47,10 @@ class Plan(msgspec.Struct, frozen=True):
         """Number of the first part that can be added."""
         return self.parts[-1].number + 1 if self.parts else 0
 
+    def plants(self) -> dict[str, Plant]:
+        """Returns the plants by name, also those that are no longer listed, each as it was planned last."""
+        return {plant.name: plant for part in self.parts for plant in part.plants}
+
     def missing(self, written: Set[int]) -> list[Part]:
         """Returns the parts to identify.
 
@@ -71,13 +75,13 @@ class Plan(msgspec.Struct, frozen=True):
             is gone, with `_GONE`, or back, with the part where its row is.
         """
         numbers = {plant.name: part.number for part in self.parts for plant in part.plants}
-        photographs = {plant.name: plant.photographs for part in self.parts for plant in part.plants}
+        planned = self.plants()
         new: list[Plant] = []
         moved = {name: _GONE for name in known if name in self.current}
         for plant in listed:
             moved.pop(plant.name, None)
             number = numbers.get(plant.name, _GONE)
-            if photographs.get(plant.name) != plant.photographs or failed.get(plant.name) == number:
+            if planned.get(plant.name) != plant or failed.get(plant.name) == number:
                 new.append(plant)
             elif self.current.get(plant.name) != number:
                 moved[plant.name] = number

@@ -58,8 +58,9 @@ def write_pages(command: IdentifyFolder, plan: Plan, files: PartFiles, store: St
         page = contact_sheet(files.rows(plan), command.photographs, Path(command.out) / SHEET_FILE)
         files.output.replace(SHEET_FILE, io.BytesIO(page.encode()))
     if command.copy_to is not None:
-        plants = {plant.name: plant for part in plan.parts for plant in part.plants}
-        sort_photographs(files.rows(plan), plants, store, command.copy_to, command.by or "species", links=command.links)
+        sort_photographs(
+            files.rows(plan), plan.plants(), store, command.copy_to, command.by or "species", links=command.links
+        )
 
 
 def remove_results(output: Output) -> None:
