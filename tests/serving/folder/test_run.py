@@ -9,6 +9,7 @@ import pytest
 
 from models.errors import DataError, InputError
 from serving.folder import results, run
+from serving.folder.output import OutputFolder
 from serving.folder.parts import PartFiles
 from serving.folder.run import Outcome
 from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
@@ -232,6 +233,43 @@ def test_other_options_and_bundles_cannot_continue(photographs, out, bundle_fold
     assert len(rows_of(out)) == 5
     assert identify(photographs, out, bundle_folder, k=2, restart=True) == Outcome.COMPLETE
     assert "name_3" not in next(iter(rows_of(out).values()))
+
+
+def test_a_run_whose_place_another_one_took_writes_no_table(photographs, out, bundle_folder, monkeypatch):
+    write = PartFiles.write
+
+    def write_late(files, number, rows):
+        monkeypatch.setattr(PartFiles, "write", write)
+        identify(photographs, out, bundle_folder, restart=True, plan_only=True)
+        write(files, number, rows)
+
+    monkeypatch.setattr(PartFiles, "write", write_late)
+    with pytest.raises(InputError, match="another run was started"):
+        identify(photographs, out, bundle_folder)
+    assert not (out / "results.parquet").exists()
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    assert len(rows_of(out)) == len(COLORS)
+
+
+@pytest.mark.parametrize("num_removed", range(7))
+def test_a_restart_that_was_killed_loses_no_row(photographs, out, bundle_folder, monkeypatch, num_removed):
+    identify(photographs, out, bundle_folder, part_rows=3)
+    draw_photographs(photographs, {"new.jpg": BLUE})
+    identify(photographs, out, bundle_folder)
+    remove, left = OutputFolder.remove, iter(range(num_removed))
+
+    def killed(output, name):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        remove(output, name)
+
+    monkeypatch.setattr(OutputFolder, "remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        identify(photographs, out, bundle_folder, restart=True)
+    monkeypatch.undo()
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    assert rows_of(out).keys() == COLORS.keys() | {"new.jpg"}
+    assert {row["status"] for row in rows_of(out).values()} == {"ok"}
 
 
 def files_of(out):
