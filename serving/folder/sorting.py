@@ -66,10 +66,13 @@ def sort_photographs(
 
 def folder_name(row: Row, rank: SortRank) -> str:
     """Returns the name at a rank, or "_uncertain", "_not_a_plant" or "_failed"."""
-    name = row["verdict_name"] if rank == row["verdict_rank"] == "species" else row.get(rank)
-    if name is None:
-        rejected = row["verdict_rank"] == "not_a_plant"
-        return "_failed" if row["status"] == "failed" else "_not_a_plant" if rejected else "_uncertain"
+    if row["status"] == "failed":
+        return "_failed"
+    if row["verdict_rank"] == "not_a_plant":
+        return "_not_a_plant"
+    name = row["verdict_name"] if rank == "species" else row[rank]
+    if name is None or (rank == "species" and row["verdict_rank"] != "species"):
+        return "_uncertain"
     return _UNSAFE.sub("_", name).strip(" .") or "_"
 
 
