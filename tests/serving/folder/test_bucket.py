@@ -9,6 +9,7 @@ import fsspec
 import pyarrow.parquet as pq
 import pytest
 
+from models.errors import DataError
 from serving.folder.output import open_output
 from serving.folder.photographs import open_store
 from serving.folder.run import Outcome
@@ -73,6 +74,9 @@ def test_what_a_store_refuses_is_an_error_of_files(s3, monkeypatch):
     s3[1].pipe_file("garden/empty.jpg", b"")
     with pytest.raises(OSError, match=r"."):
         open_store("s3://garden").read("empty.jpg", 10)
+    assert open_store("s3://garden").read("empty.jpg") == b""
+    with pytest.raises(DataError, match="correct the address"):
+        list(open_store("s3://garden/mistyped").find(recursive=True))
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("HOME", "/nonexistent")
     s3[1].clear_instance_cache()  # which would give the same client again
