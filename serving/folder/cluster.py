@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from models.errors import BotanifyError, InputError
+from serving.errors import Unavailable
 from serving.folder.command import IdentifyFolder
 from serving.folder.dispatch import Dispatch
 from serving.folder.parts import PartFiles
@@ -203,18 +204,19 @@ def _require_answer(address: str) -> None:
 
 
 def _result(future: "asyncio.Future[list[Row]]") -> list[Row] | None:
-    """Returns what a task returned, or None if its machine or process died; an error in our own code is raised."""
+    """Returns what a task returned, or None if its machine died or cannot answer; other errors are raised."""
     from ray.exceptions import RayError, RayTaskError
 
     try:
         return future.result()
     except RayTaskError as error:
-        if isinstance(error.cause, (BotanifyError, OSError)):
-            raise error.cause from None
-        raise
+        if not isinstance(error.cause, Unavailable):
+            raise (error.cause if isinstance(error.cause, (BotanifyError, OSError)) else error) from None
+        lost: Exception = error.cause
     except RayError as error:
-        _log.warning("task_lost", error=" ".join(str(error).split())[:300])
-        return None
+        lost = error
+    _log.warning("task_lost", error=" ".join(str(lost).split())[:300])
+    return None
 
 
 # ---- in the processes of the cluster

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -15,7 +16,8 @@ import psutil
 import pytest
 
 from models.errors import InputError
-from serving.folder.cluster import task_needs
+from serving.errors import NotReady
+from serving.folder.cluster import _result, task_needs
 from serving.folder.command import IdentifyFolder
 from serving.folder.run import Outcome
 from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
@@ -31,6 +33,21 @@ QUICK_CHECKS = {
     "health_check_timeout_ms": 5000,
     "health_check_failure_threshold": 3,
 }
+
+
+def test_a_machine_whose_network_fails_is_lost_but_wrong_input_ends_the_run():
+    exceptions = pytest.importorskip("ray.exceptions", reason="needs Ray: see docs/folders.md")
+
+    def result(cause):
+        future = Future()
+        future.set_exception(exceptions.RayTaskError("write_part", "", cause))
+        return _result(future)
+
+    assert result(NotReady("the network does not run")) is None
+    with pytest.raises(InputError, match="wrong"):
+        result(InputError("wrong"))
+    with pytest.raises(exceptions.RayTaskError):
+        result(KeyError("our mistake"))
 
 
 def test_a_task_takes_a_core_or_a_gpu_with_its_share_of_the_cores():
