@@ -61,7 +61,7 @@ def flowers(tmp_path_factory):
 
 def test_demonstration_bundle_is_small_and_complete(bundle):
     assert sum(path.stat().st_size for path in bundle.folder.iterdir()) < MAX_BUNDLE_BYTES
-    assert {metric.num_pictures for metric in bundle.record.metrics} == {272}
+    assert {each.num_pictures for each in bundle.record.metrics if each.data.endswith("test split")} == {272}
     assert all(check.passed for check in bundle.network("fp32").checks)
     assert "unclear" in json.dumps([source.note for source in bundle.record.sources])
 
