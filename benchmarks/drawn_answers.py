@@ -23,10 +23,10 @@ if not __package__:
 import msgspec
 import tyro
 
+from benchmarks.answer_tables import answer_tables
 from models.bundle import load_bundle
 from models.errors import DataError
-from models.metrics import Share
-from models.verdict import Promise, Promises, Rank, Thresholds
+from models.verdict import Promises, Thresholds
 from training.atomic_file import replaced
 from training.bundling.served import ServedAnswers
 from training.dataset.manifest import MANIFEST_FILE
@@ -35,7 +35,6 @@ from training.evaluation.split_metrics import Evaluation, SplitMetrics
 from training.herbarium.drawings import Drawing, draw_files
 from training.herbarium.names import species_name
 from training.herbarium.photo_styles import INATURALIST_STYLE
-from training.insight.studies.report import table
 from training.machine import Machine, this_machine
 from training.program import run_program
 
@@ -106,42 +105,12 @@ def measure(command: DrawnAnswers) -> Result:
 
 def markdown(result: Result) -> str:
     """Returns the result as Markdown tables."""
-    metrics, served, num = result.metrics, result.served, result.num_pictures
-    rows = [
-        ("top-1", percent(metrics.top1_taxon)),
-        ("calibration error (ECE, 15 bins)", f"{metrics.ece.value:.4f}"),
-        *(
-            (f"right names of rank {rank}", f"{percent(names.right)}; promised: {_promise(result.promises, rank)}")
-            for rank, names in served.verdicts.by_rank.items()
-            if names.right
-        ),
-        *((f"top-1 of {each.num_pictures} pictures", percent(each.top1)) for each in served.several_pictures),
-    ]
-    if served.unknown:
-        rows.append(("unknown plants: AUROC of familiarity", f"{served.unknown.auroc:.3f}"))
-        rows.append(("unknown plants named a species", percent(served.unknown.named_species)))
-    sets = [
-        (each.kind, f"{each.coverage:.2f}", percent(each.covered), f"{each.macro_covered:.3f}", f"{each.mean_size:.2f}")
-        for each in served.candidates
-    ]
+    num = result.num_pictures
     return (
         f"{result.machine}; {num['train']:,} training, {num['calibration']:,} calibration and {num['test']:,} test "
         f"pictures of {_NUM_KNOWN} species, {num['unknown']:,} pictures of {_NUM_UNKNOWN} others:\n\n"
-        f"{table(('figure', 'measured'), rows)}\n\n"
-        f"{table(('candidate sets', 'asked', 'plants covered', 'mean of the taxa', 'mean size'), sets)}"
+        f"{answer_tables(result.metrics, result.served, result.promises)}"
     )
-
-
-def percent(measured: Share) -> str:
-    """Returns a share with its number: "61.2 % of 25,200"."""
-    return f"{measured.value:.1%} of {measured.num_pictures:,}".replace("%", " %")
-
-
-def _promise(promises: Promises, rank: Rank) -> str:
-    promise: Promise | None = getattr(promises, rank)
-    if promise is None:
-        return "nothing"
-    return f"at least {1 - promise.max_risk:.0%} with {promise.confidence:.0%} confidence".replace("%", " %")
 
 
 def draw(folder: Path, workers: int) -> int:

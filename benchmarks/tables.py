@@ -20,7 +20,17 @@ if not __package__:
 import msgspec
 import tyro
 
-from benchmarks import answer, drawn_answers, figures_scale, identify_folder, loader, precisions, scale, train_speed
+from benchmarks import (
+    answer,
+    demonstration,
+    drawn_answers,
+    figures_scale,
+    identify_folder,
+    loader,
+    precisions,
+    scale,
+    train_speed,
+)
 from benchmarks.loader_variants import Variant
 from benchmarks.serving.tables import SERVING_TABLES
 from models.errors import DataError
@@ -157,6 +167,11 @@ def answer_table(path: Path, link: str) -> str:
     return f"[Result]({link}). {answer.markdown(_read(path, answer.Result))}"
 
 
+def demonstration_table(path: Path, link: str) -> str:
+    """Returns how far the answers of the demonstration bundle can be believed."""
+    return f"[Result]({link}). {demonstration.markdown(_read(path, demonstration.Result))}"
+
+
 def drawn_answers_table(path: Path, link: str) -> str:
     """Returns how far the answers of a network over drawn plants can be believed."""
     return f"[Result]({link}). {drawn_answers.markdown(_read(path, drawn_answers.Result))}"
@@ -169,6 +184,7 @@ def identify_folder_table(path: Path, link: str) -> str:
 
 TABLES: Final[Mapping[str, Callable[[Path, str], str]]] = {
     "answer": answer_table,
+    "demonstration": demonstration_table,
     "drawn_answers": drawn_answers_table,
     "figures_scale": figures_scale_table,
     "identify_folder": identify_folder_table,
