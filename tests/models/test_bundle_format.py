@@ -1,7 +1,6 @@
 """Formats 1 and 2 are read, another format is named, and an unknown field is ignored with a warning."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,8 +10,6 @@ from msgspec.structs import replace
 from models.bundle import BUNDLE_FILE, FORMAT_VERSION, LeftOut, load_bundle
 from models.errors import BundleError
 from tests.models.tiny import bundle_record, seal_tiny
-
-FLOWERS17 = Path(__file__).parents[2] / "models" / "releases" / "flowers17"
 
 
 def edit(folder, change):
@@ -102,15 +99,6 @@ def test_sealing_what_was_read_from_format_1_writes_format_2(sealed, tmp_path, n
     edit(sealed, as_format_1)
     again = seal_tiny(tmp_path / "again", network_file, record=load_bundle(sealed).record)
     assert (again.record.format_version, again.warnings) == (FORMAT_VERSION, ())
-
-
-def test_demonstration_bundle_of_format_1_loads():
-    bundle = load_bundle(FLOWERS17)
-    if bundle.record.format_version > 1:
-        pytest.skip("the demonstration bundle has a newer format")
-    assert bundle.record.sources[0].licenses == {"unclear (research data set)": 986}
-    assert len(bundle.network("fp32").checks) == 2
-    assert len(bundle.warnings) == 2
 
 
 # ---- other formats
