@@ -5,6 +5,7 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
+import structlog
 from litestar.testing import TestClient
 from msgspec.structs import replace
 
@@ -12,6 +13,14 @@ from serving.app import create_app
 from serving.settings import Settings
 from tests.serving.raw_http import SOON_S, App, serve
 from tests.serving.tiny import InProcessDecoder, seal_tiny_bundle
+
+
+@pytest.fixture(autouse=True)
+def _same_logging():
+    """A program that a test runs in this process sends the log to a stream that is closed with the test."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

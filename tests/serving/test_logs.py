@@ -1,16 +1,8 @@
 """What programs say, other than the service."""
 
-import pytest
 import structlog
 
 from serving.logs import say_warnings
-
-
-@pytest.fixture(autouse=True)
-def _former_configuration():
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
 
 
 def test_warnings_are_lines_in_words(capsys):
