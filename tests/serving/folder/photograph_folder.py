@@ -1,5 +1,7 @@
 """A folder of drawn photographs, and the rows of a run."""
 
+import csv
+
 import pyarrow.parquet as pq
 
 from serving.folder.command import IdentifyFolder
@@ -7,6 +9,7 @@ from serving.folder.run import run
 from tests.serving.tiny import BLUE, GREEN, RED, InProcessDecoder, jpeg
 
 NAMES = {RED: "Rosa canina", GREEN: "Bellis perennis", BLUE: "Crocus"}
+COLORS = {"a.jpg": RED, "b.jpg": GREEN, "c.jpg": RED, "deep/d.jpg": BLUE, "deep/e.jpg": GREEN}
 
 
 def draw_photographs(folder, colors):
@@ -30,3 +33,15 @@ def rows_of(out):
     by_name = {row["group"]: row for row in rows}
     assert len(by_name) == len(rows), "a plant has two rows"
     return by_name
+
+
+def parts(out):
+    """Returns when each part was written."""
+    return {path.name: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
+
+
+def write_list(path, rows):
+    """Writes a list; returns its path."""
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+    return path

@@ -1,0 +1,297 @@
+"""The same command again: it continues, adds what is new, and refuses what would mix two runs."""
+
+import json
+import os
+
+import pytest
+
+from models.errors import InputError
+from serving.folder import run
+from serving.folder.output import OutputFolder
+from serving.folder.parts import PartFiles
+from serving.folder.run import Outcome
+from tests.serving.folder.photograph_folder import COLORS, draw_photographs, identify, parts, rows_of, write_list
+from tests.serving.tiny import BLUE, GREEN, RED, jpeg, seal_tiny_bundle
+
+
+def test_the_same_command_does_nothing_again(photographs, out, bundle_folder):
+    identify(photographs, out, bundle_folder, part_rows=2)
+    before = parts(out)
+    assert len(before) == 3
+    assert identify(photographs, out, bundle_folder, part_rows=2) == Outcome.COMPLETE
+    assert parts(out) == before
+
+
+@pytest.fixture
+def lists(monkeypatch):
+    """The photographs that each run listed; a run that recognizes that it is finished lists none."""
+    found, find = [], run.list_plants
+    monkeypatch.setattr(run, "list_plants", lambda *arguments: found.append(find(*arguments)) or found[-1])
+    return found
+
+
+def test_a_finished_run_of_a_folder_is_recognized_without_listing_it(photographs, out, bundle_folder, lists):
+    for flags, num_listed in (({}, 5), ({}, None), ({"recursive": False}, 3), ({}, 5), ({}, None)):
+        lists.clear()
+        assert identify(photographs, out, bundle_folder, **flags) == Outcome.COMPLETE
+        assert [len(found.plants) for found in lists] == ([] if num_listed is None else [num_listed])
+    draw_photographs(photographs, {"deep/new.jpg": BLUE})
+    identify(photographs, out, bundle_folder)
+    assert len(lists) == 1
+
+
+def test_results_among_the_photographs_are_no_photographs(photographs, bundle_folder, lists, monkeypatch):
+    monkeypatch.chdir(photographs)
+    draw_photographs(photographs, {"names/no.jpg": RED, "deep/names/yes.jpg": RED})
+    for _ in range(2):
+        assert identify(".", photographs / "names", bundle_folder) == Outcome.COMPLETE
+    assert len(lists) == 1
+    assert rows_of(photographs / "names").keys() == COLORS.keys() | {"deep/names/yes.jpg"}
+
+
+def test_a_finished_run_of_a_list_is_recognized_without_reading_it(photographs, out, bundle_folder, tmp_path, lists):
+    flags = {"list": write_list(tmp_path / "list.csv", [("path",), ("a.jpg",), ("deep/d.jpg",)])}
+    for _ in range(2):
+        assert identify(photographs, out, bundle_folder, **flags) == Outcome.COMPLETE
+    assert len(lists) == 1
+    draw_photographs(photographs, {"deep/new.jpg": BLUE})
+    identify(photographs, out, bundle_folder, **flags)
+    assert len(lists) == 2
+    os.utime(tmp_path / "list.csv", (1, 1))
+    identify(photographs, out, bundle_folder, **flags)
+    assert len(lists) == 3
+
+
+def test_missing_parts_are_written_and_others_left_alone(photographs, out, bundle_folder):
+    identify(photographs, out, bundle_folder, part_rows=2)
+    before, table = parts(out), rows_of(out)
+    first, second, _ = sorted(before)
+    (out / "parts" / second).unlink()
+    record = (out / "run.json").read_bytes()
+    (out / "run.json").write_bytes(record.replace(b'"is_complete": true', b'"is_complete": false'))
+    assert identify(photographs, out, bundle_folder, part_rows=2) == Outcome.COMPLETE
+    after = parts(out)
+    assert after[first] == before[first]
+    assert rows_of(out) == table
+
+
+def test_new_and_changed_photographs_are_answered(photographs, out, bundle_folder):
+    identify(photographs, out, bundle_folder)
+    draw_photographs(photographs, {"new.jpg": BLUE})
+    (photographs / "a.jpg").write_bytes(jpeg(GREEN))
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    rows = rows_of(out)
+    assert len(rows) == 6
+    assert rows["a.jpg"]["name_1"] == "Bellis perennis"
+    assert len(parts(out)) == 2
+
+
+def test_by_hash_a_touched_file_is_not_answered_again(photographs, out, bundle_folder):
+    identify(photographs, out, bundle_folder, by_hash=True)
+    os.utime(photographs / "a.jpg", (1, 1))
+    identify(photographs, out, bundle_folder, by_hash=True)
+    assert len(parts(out)) == 1
+
+
+def test_failed_photographs_are_tried_again_if_asked(photographs, out, bundle_folder):
+    content, times = (photographs / "a.jpg").read_bytes(), (photographs / "a.jpg").stat()
+    (photographs / "a.jpg").write_bytes(bytes(len(content)))
+    os.utime(photographs / "a.jpg", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert identify(photographs, out, bundle_folder) == Outcome.SOME_FAILED
+    (photographs / "a.jpg").write_bytes(content)
+    os.utime(photographs / "a.jpg", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert identify(photographs, out, bundle_folder) == Outcome.SOME_FAILED
+    assert identify(photographs, out, bundle_folder, retry_failed=True) == Outcome.COMPLETE
+    assert {row["status"] for row in rows_of(out).values()} == {"ok"}
+
+
+def test_a_failed_photograph_that_was_repaired_has_one_row(photographs, out, bundle_folder, tmp_path):
+    (photographs / "a.jpg").write_bytes(b"nothing")
+    rows = [("path",), ("a.jpg",), ("b.jpg",), ("gone.jpg",)]
+    flags = {"list": write_list(tmp_path / "list.csv", rows), "bundle": bundle_folder}
+    assert identify(photographs, out, **flags) == Outcome.SOME_FAILED
+    draw_photographs(photographs, {"a.jpg": RED, "gone.jpg": BLUE})
+    assert identify(photographs, out, retry_failed=True, part_rows=1, **flags) == Outcome.COMPLETE
+    assert {name: (row["status"], row["num_photographs"]) for name, row in rows_of(out).items()} == {
+        "a.jpg": ("ok", 1),
+        "b.jpg": ("ok", 1),
+        "gone.jpg": ("ok", 1),
+    }
+    assert len(parts(out)) == 3
+
+
+def test_several_machines_try_again_what_one_of_them_planned(photographs, out, bundle_folder):
+    content, times = (photographs / "a.jpg").read_bytes(), (photographs / "a.jpg").stat()
+    (photographs / "a.jpg").write_bytes(bytes(len(content)))
+    identify(photographs, out, bundle_folder)
+    (photographs / "a.jpg").write_bytes(content)
+    os.utime(photographs / "a.jpg", ns=(times.st_atime_ns, times.st_mtime_ns))
+    identify(photographs, out, bundle_folder, retry_failed=True, plan_only=True)
+    assert not json.loads((out / "run.json").read_bytes())["is_complete"]
+    for share in ("0/2", "1/2"):
+        assert identify(photographs, out, bundle_folder, part=share) == Outcome.COMPLETE
+    assert rows_of(out)["a.jpg"]["status"] == "ok"
+    assert json.loads((out / "run.json").read_bytes())["is_complete"]
+
+
+@pytest.mark.parametrize("others_finish", [True, False])
+def test_a_run_that_ends_last_joins_what_others_added(photographs, out, bundle_folder, monkeypatch, others_finish):
+    write = PartFiles.write
+
+    def write_late(files, number, rows):
+        monkeypatch.setattr(PartFiles, "write", write)
+        draw_photographs(photographs, {"new.jpg": BLUE})
+        identify(photographs, out, bundle_folder, plan_only=not others_finish)
+        write(files, number, rows)
+
+    monkeypatch.setattr(PartFiles, "write", write_late)
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    assert json.loads((out / "run.json").read_bytes())["is_complete"] == others_finish
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    assert len(rows_of(out)) == len(COLORS) + 1
+
+
+def test_other_options_and_bundles_cannot_continue(photographs, out, bundle_folder, tmp_path):
+    identify(photographs, out, bundle_folder)
+    with pytest.raises(InputError, match=r"changed: k \(5 before\); .*--restart"):
+        identify(photographs, out, bundle_folder, k=2)
+    other = seal_tiny_bundle(tmp_path / "other", tmp_path, version="0.0.2").folder
+    with pytest.raises(InputError, match=r"bundle \(tiny 0.0.1 before\)"):
+        identify(photographs, out, other)
+    assert len(rows_of(out)) == 5
+    assert identify(photographs, out, bundle_folder, k=2, restart=True) == Outcome.COMPLETE
+    assert "name_3" not in next(iter(rows_of(out).values()))
+
+
+def test_a_run_whose_place_another_one_took_writes_no_table(photographs, out, bundle_folder, monkeypatch):
+    write = PartFiles.write
+
+    def write_late(files, number, rows):
+        monkeypatch.setattr(PartFiles, "write", write)
+        identify(photographs, out, bundle_folder, restart=True, plan_only=True)
+        write(files, number, rows)
+
+    monkeypatch.setattr(PartFiles, "write", write_late)
+    with pytest.raises(InputError, match="another run was started"):
+        identify(photographs, out, bundle_folder)
+    assert not (out / "results.parquet").exists()
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    assert len(rows_of(out)) == len(COLORS)
+
+
+@pytest.mark.parametrize("num_removed", range(7))
+def test_a_restart_that_was_killed_loses_no_row(photographs, out, bundle_folder, monkeypatch, num_removed):
+    identify(photographs, out, bundle_folder, part_rows=3)
+    draw_photographs(photographs, {"new.jpg": BLUE})
+    identify(photographs, out, bundle_folder)
+    remove, left = OutputFolder.remove, iter(range(num_removed))
+
+    def killed(output, name):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        remove(output, name)
+
+    monkeypatch.setattr(OutputFolder, "remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        identify(photographs, out, bundle_folder, restart=True)
+    monkeypatch.undo()
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    assert rows_of(out).keys() == COLORS.keys() | {"new.jpg"}
+    assert {row["status"] for row in rows_of(out).values()} == {"ok"}
+
+
+def files_of(out):
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_restart_removes_all_results_and_nothing_else(photographs, out, bundle_folder, tmp_path):
+    own = {"plans/garden.pdf": b"1", "parts/part-1.csv": b"2", "notes.txt": b"3"}
+    for name, content in own.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(content)
+    (out / "results.csv").write_bytes(b"before any run")
+    flags = {"restart": True, "plan_only": True, "bundle": bundle_folder}
+    identify(photographs, out, **flags)
+    assert (out / "results.csv").read_bytes() == b"before any run"
+    listed = write_list(tmp_path / "list.csv", [("path", "species"), ("a.jpg", "Rosa canina")])
+    identify(photographs, out, bundle_folder, html=True, list=listed, truth="species")
+    assert {"results.html", "truth.json", "truth.html", "results.parquet"} <= files_of(out).keys()
+    identify(photographs, out, format="csv", **flags)
+    left = files_of(out)
+    assert left.items() >= own.items()
+    run_id = json.loads(left["run.json"])["run_id"]
+    assert left.keys() - own.keys() == {"run.json", f"plans/plan-0000-{run_id}.parquet"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"photographs": "gone"},
+        {"list": "gone.csv"},
+        {"group_by": "column:bed"},
+        {"taxa": ("Helianthus",)},
+        {"taxa": ("list:gone",)},
+        {"taxa_lists": "gone"},
+        {"precision": "int8"},
+        {"bundle": "gone"},
+        {"devices": 2, "provider": "cuda"},
+    ],
+)
+def test_a_restart_that_is_refused_removes_nothing(photographs, out, bundle_folder, tmp_path, wrong, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    identify(photographs, out, bundle_folder)
+    before = files_of(out)
+    paths = {name: tmp_path / value for name, value in wrong.items() if isinstance(value, str) and "gone" in value}
+    with pytest.raises((InputError, FileNotFoundError)):
+        identify(**{"photographs": photographs, "out": out, "bundle": bundle_folder, "restart": True} | wrong | paths)
+    assert files_of(out) == before
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"taxa": ("Roza",)}, {"taxa": ("list:gone",)}, {"precision": "int8"}, {"list": "gone.csv"}]
+)
+def test_a_mistake_does_not_start_a_run(photographs, out, bundle_folder, wrong, tmp_path):
+    paths = {name: tmp_path / value for name, value in wrong.items() if name == "list"}
+    with pytest.raises(InputError, match=r"^(?!.*another run)"):
+        identify(photographs, out, bundle_folder, **wrong | paths)
+    assert identify(photographs, out, bundle_folder, taxa=("Rosa",)) == Outcome.COMPLETE
+
+
+def test_another_root_cannot_continue(photographs, out, bundle_folder, tmp_path, monkeypatch):
+    identify(photographs, out, bundle_folder)
+    with pytest.raises(InputError, match=rf"changed: photographs \({photographs} before\)"):
+        identify(draw_photographs(tmp_path / "others", {"a.jpg": BLUE}), out, bundle_folder)
+    monkeypatch.chdir(photographs)
+    assert identify("../photographs/.", out, bundle_folder) == Outcome.COMPLETE
+
+
+def test_the_table_holds_what_is_listed_now(photographs, out, bundle_folder, tmp_path):
+    identify(photographs, out, bundle_folder, part_rows=2)
+    before = parts(out)
+    (photographs / "a.jpg").rename(tmp_path / "a.jpg")
+    identify(photographs, out, bundle_folder)
+    assert rows_of(out).keys() == COLORS.keys() - {"a.jpg"}
+    listed = {"list": write_list(tmp_path / "list.csv", [("path",), ("b.jpg",)])}
+    identify(photographs, out, bundle_folder, **listed)
+    assert list(rows_of(out)) == ["b.jpg"]
+    (tmp_path / "a.jpg").rename(photographs / "a.jpg")
+    identify(photographs, out, bundle_folder)
+    assert rows_of(out).keys() == COLORS.keys()
+    assert parts(out) == before
+
+
+def test_the_precision_of_the_device_and_the_names_in_a_list_are_options(photographs, out, bundle_folder, tmp_path):
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    (lists / "garden.txt").write_text("Rosa\n")
+    flags = {"taxa": ("list:garden",), "taxa_lists": lists}
+    identify(photographs, out, bundle_folder, **flags)
+    options = json.loads((out / "run.json").read_bytes())["options"]
+    assert (options["precision"], list(options["taxa_lists"])) == ("fp32", ["garden"])
+    (lists / "garden.txt").write_text("# mine\nRosa\n")
+    (lists / "other.txt").write_text("Bellis\n")
+    assert identify(photographs, out, bundle_folder, precision="fp32", **flags) == Outcome.COMPLETE
+    (lists / "garden.txt").write_text("Bellis\n")
+    with pytest.raises(InputError, match="changed: taxa_lists"):
+        identify(photographs, out, bundle_folder, **flags)
