@@ -35,6 +35,9 @@ from serving.settings import Settings
 
 _MAX_REQUESTS_ON_CPU: Final = 64
 _MAX_REQUESTS_ON_GPU: Final = 512
+_COMPRESSION: Final = CompressionConfig(
+    "gzip", minimum_size=MIN_COMPRESSED_BYTES, gzip_compress_level=6, exclude_opt_key=PRECOMPRESSED
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -95,9 +98,7 @@ def create_app(
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         openapi_config=openapi_config(),
-        compression_config=CompressionConfig(
-            "gzip", minimum_size=MIN_COMPRESSED_BYTES, gzip_compress_level=6, exclude_opt_key=PRECOMPRESSED
-        ),
+        compression_config=_COMPRESSION,
         cors_config=cors_config(settings.cors_origins, has_keys=access.requires_key),
         lifespan=[_lifespan(live_bundle, decoder, on_failure)],
         logging_config=None,  # serving.logs configures logging; Litestar's own configuration changes in 3.0

@@ -42,7 +42,8 @@ step demonstration-trained "$PYTHON" training/train.py flowers17_scratch --data 
 # shellcheck disable=SC2016 # the inner shell expands them
 whole_step demonstration-exported bash -c 'rm -rf "$0" && exec "$@"' "$bundle" "$PYTHON" training/export.py \
     --checkpoint "$run/best.pt" --data "$data" --out "$bundle" --precision "${precisions[@]}" --negatives "$negatives" \
-    --model-version "${VERSION:-1.1.0}" --workers "$(nproc)"
+    --model-version "${VERSION:-2.1.0}" --workers "$(nproc)" \
+    --note 'The licenses of these photographs are unclear (a research data set): for trying the service only.'
 whole_step demonstration-evaluated "$PYTHON" training/evaluate.py --bundle "$bundle" --checkpoint "$run/best.pt" \
     --data "$data" --negatives "$negatives" --unknown "$unknown" --out "$WORK/demonstration-evaluation" \
     --workers "$(nproc)"

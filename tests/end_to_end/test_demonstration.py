@@ -131,7 +131,9 @@ def stored_as(upright, orientation):
 def test_one_photograph_in_all_eight_orientations_gets_one_answer(service, name):
     upright = ImageOps.exif_transpose(Image.open(PHOTOS / "photos" / name))
     expected, *others = [scores_of(service, stored_as(upright, orientation)) for orientation in range(1, 9)]
+    first = max(expected, key=expected.get)
     for scores in others:
+        assert scores[first] > max(scores.values()) - 0.01  # the same name, or a tie on a scene without a flower
         assert scores == pytest.approx(expected, abs=0.02)
 
 

@@ -28,7 +28,9 @@ class Pace:
         most_seconds: Training time after which it stops, likewise.
     """
 
-    def __init__(self, areas: Sequence[float], most_batches: int | None = None, most_seconds: float | None = None):
+    def __init__(
+        self, areas: Sequence[float], most_batches: int | None = None, most_seconds: float | None = None
+    ) -> None:
         self._areas, self._most_batches, self._most_seconds = areas, most_batches, most_seconds
         self._taken, self._trained_s, self._between_s = 0, 0.0, 0.0
         self._last: float | None = None
