@@ -21,7 +21,8 @@ VerdictRank = Literal[Rank, "uncertain", "not_a_plant"]
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The smallest calibrated probability at which a verdict names a species, genus or family.
 
-    A name that reaches the default of 0.5 has at least as much probability as all other names of its rank together.
+    A name that reaches the default of 0.5 has at least as much probability as all other names of its rank together. A
+    rank whose threshold is 1 names nothing.
     """
 
     species: Probability = 0.5
@@ -92,6 +93,8 @@ def decide(
             reasons.append(_no_name(rank, ranking.taxa[0]))
         elif rank in shared:
             reasons.append(f"every allowed taxon is of the {rank} {name}")
+        elif getattr(thresholds, rank) == 1:
+            reasons.append(f"no {rank} is named: too few calibration plants show from which score it is right")
         else:
             reasons.append(_compared(rank, name, score, getattr(thresholds, rank)))
             if score >= getattr(thresholds, rank):

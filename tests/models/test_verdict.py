@@ -52,6 +52,12 @@ def test_each_rank_has_its_own_threshold():
     assert verdict_of(WOOD, *probabilities, genus=0.61, family=0.81).rank == "uncertain"
 
 
+def test_a_rank_with_a_threshold_of_1_names_nothing():
+    found = verdict_of(WOOD, 1.0, 0.0, 0.0, 0.0, species=1.0, genus=1.0, family=1.0)
+    assert found.rank == "uncertain"
+    assert "no species is named: too few calibration plants" in found.reason
+
+
 def test_threshold_that_is_just_reached_counts():
     verdict = verdict_of(taxonomy_of(species("Rosa canina"), species("Malus alba")), 0.5, 0.5, species=0.5)
     assert (verdict.rank, verdict.score, verdict.reason) == ("species", 0.5, "species 0.50 reaches 0.50.")

@@ -81,7 +81,7 @@ def _verdicts(fitted: FittedThresholds) -> str:
     without = (
         "\n\nA rank has no promise if its threshold was given, if it names too few calibration plants (under "
         f"{MIN_NAMED}) or too many wrongly, or if these are of other data. A threshold that was not given is then the "
-        "least at which 95 % of them were right, or 1 if there is none. It says little about other plants."
+        "least that names 20 of them or more, 95 % of these rightly, or else 1: the rank is not named."
     )
     return "\n".join(lines) + (without if any(getattr(fitted, rank).promise is None for rank in RANKS) else "")
 

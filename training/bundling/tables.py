@@ -21,6 +21,7 @@ from training.bundling.plant_head import FittedHead, HeadInputs, fit_plant_head
 from training.bundling.thresholds import FittedThresholds, fit_thresholds
 from training.evaluation.picture_scores import distances, plant_scores
 from training.evaluation.predictions import Predictions, calibrated_predictions
+from training.evaluation.rank_scores import named as named_at
 from training.evaluation.separation import Scores, cutoff
 from training.evaluation.stored_rows import Outputs
 
@@ -168,7 +169,7 @@ def _rejection(
     assert calibration.cutoffs is not None
     found = _unlabeled(data.negatives, data.taxonomy, temperature)
     least = thresholds.thresholds
-    reaches_M = np.any([found.rank_scores[rank].score_N >= getattr(least, rank) for rank in RANKS], axis=0)
+    reaches_M = np.any([named_at(found.rank_scores[rank].score_N, getattr(least, rank)) for rank in RANKS], axis=0)
     distance_M = distances(calibration.features, data.negatives.features)
     familiar_M = calibration.familiarity.scores(found.confidence_N, distance_M) >= calibration.cutoffs.familiar
     num_accepted, num_named = head.accepted_M.sum(), (head.accepted_M & familiar_M & reaches_M).sum()

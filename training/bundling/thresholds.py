@@ -14,12 +14,14 @@ import numpy as np
 from scipy.stats import binom
 
 from models.verdict import RANKS, Promise, Promises, Rank, Thresholds
-from training.evaluation.rank_scores import RankScores
+from training.evaluation.rank_scores import RankScores, named
 
 MAX_RISK: Final = 0.05
 CONFIDENCE: Final = 0.95
 MIN_NAMED: Final = 300
 """Named plants below which no promise is made; of 300, at most 8 (2.7 %) may be wrong."""
+LEAST_NAMED: Final = 20
+"""Named plants below which no threshold is fitted: where 20 names are right, up to 14 % may still be wrong."""
 GRID: Final = tuple(round(step / 1000, 3) for step in range(999, 0, -1))
 """Thresholds, the strictest first."""
 
@@ -78,7 +80,7 @@ def fit_thresholds(scores: Mapping[Rank, RankScores], fixed: Mapping[Rank, float
         chosen = (fixed or {}).get(rank)
         own = scores[rank].subset(left_N)
         found[rank] = fit_threshold(own) if chosen is None else _without_promise(own, chosen)
-        left_N &= scores[rank].score_N < found[rank].threshold
+        left_N &= ~named(scores[rank].score_N, found[rank].threshold)
     return FittedThresholds(**found)
 
 
@@ -96,8 +98,8 @@ def fit_threshold(scores: RankScores) -> FittedThreshold:
         scores: The best name of this rank, for each calibration plant that no finer rank names.
 
     Returns:
-        The loosest threshold that passed. If none did, the loosest threshold that at least 95 % right names reach,
-        without a promise, or 1 if there is none.
+        The loosest threshold that passed. If none did, the loosest that names at least 20 plants, 95 % of them right,
+        without a promise; or 1 if there is none, so that the rank stays silent.
     """
     named_G, wrong_G = _count(scores)
     tested_G = named_G >= MIN_NAMED
@@ -107,7 +109,7 @@ def fit_threshold(scores: RankScores) -> FittedThreshold:
         named, wrong = int(named_G[passed[-1]]), int(wrong_G[passed[-1]])
         promise = Promise(max_risk=MAX_RISK, confidence=CONFIDENCE, num_named=named, num_wrong=wrong)
         return FittedThreshold(GRID[passed[-1]], promise, named, wrong)
-    holding = np.flatnonzero((named_G > 0) & (wrong_G <= MAX_RISK * named_G))
+    holding = np.flatnonzero((named_G >= LEAST_NAMED) & (wrong_G <= MAX_RISK * named_G))
     return _without_promise(scores, GRID[holding[-1]] if len(holding) else 1.0)
 
 
@@ -120,5 +122,5 @@ def _count(scores: RankScores) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]
 
 
 def _without_promise(scores: RankScores, threshold: float) -> FittedThreshold:
-    named_N = scores.score_N >= threshold
+    named_N = named(scores.score_N, threshold)
     return FittedThreshold(threshold, None, int(named_N.sum()), int((named_N & ~scores.right_N).sum()))

@@ -14,6 +14,7 @@ from models.answer import AnswerModel
 from models.rejection import FeatureTable, PlantHead
 from models.verdict import RANKS, VerdictRank
 from training.evaluation.predictions import Predictions, calibrated_predictions
+from training.evaluation.rank_scores import named
 from training.evaluation.separation import Scores
 from training.evaluation.stored_rows import Outputs, Rows, chunks
 
@@ -73,7 +74,7 @@ def verdicts_of(scores: PictureScores, model: AnswerModel) -> Verdicts:
         open_N &= scores.familiar_N >= cutoffs.familiar
     for rank in RANKS:
         best = scores.found.rank_scores[rank]
-        named_N = open_N & (best.score_N >= getattr(model.thresholds, rank)) & (best.score_N > 0)
+        named_N = open_N & named(best.score_N, getattr(model.thresholds, rank))
         rank_N[named_N], right_N[named_N] = rank, best.right_N[named_N]
         open_N &= ~named_N
     return Verdicts(rank_N, right_N)

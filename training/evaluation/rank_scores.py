@@ -30,6 +30,11 @@ class RankScores(msgspec.Struct, frozen=True):
         return RankScores(self.score_N[chosen], self.right_N[chosen])
 
 
+def named(score_N: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[np.bool_]:
+    """Returns which pictures a verdict names at a rank; a threshold of 1 names none (`models/verdict.py`)."""
+    return np.asarray((score_N >= threshold) & (threshold < 1) & (score_N > 0))
+
+
 def rank_scores(
     taxa_NT: npt.NDArray[np.float64], labels_N: npt.NDArray[np.intp], taxonomy: Taxonomy
 ) -> dict[Rank, RankScores]:

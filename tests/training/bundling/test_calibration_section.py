@@ -79,7 +79,7 @@ def test_a_threshold_that_was_given_is_not_said_to_be_fitted():
     text = section({"all": [SURE]}, fixed={"genus": 0.875})
     assert "* genus: named from a score of 0.875, without a promise (0 wrong of 0 calibration plants)" in text
     assert "A rank has no promise if its threshold was given" in text
-    assert "A threshold that was not given is then the least at which 95 % of them were right, or 1" in text
+    assert "A threshold that was not given is then the least that names 20 of them or more" in text
 
 
 def test_the_area_under_the_risk_coverage_curve_is_one_line():

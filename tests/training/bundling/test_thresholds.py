@@ -4,7 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from training.bundling.thresholds import CONFIDENCE, GRID, MAX_RISK, MIN_NAMED, fit_threshold, fit_thresholds
+from training.bundling.thresholds import (
+    CONFIDENCE,
+    GRID,
+    LEAST_NAMED,
+    MAX_RISK,
+    MIN_NAMED,
+    fit_threshold,
+    fit_thresholds,
+)
 from training.evaluation.rank_scores import RankScores
 
 NUM_DRAWS = 200
@@ -89,11 +97,17 @@ def test_too_few_plants_get_the_empirical_threshold_and_no_promise():
     assert (score[looser] <= 0.6).sum() > 0.05 * looser.sum()
 
 
-@pytest.mark.parametrize("count", [10, MIN_NAMED])
+@pytest.mark.parametrize("count", [LEAST_NAMED, MIN_NAMED])
 def test_a_score_that_equals_a_threshold_reaches_it(count):
     score = np.repeat([0.5, 0.499], count)
     found = fit_threshold(RankScores(score, score == 0.5))
     assert (found.threshold, found.num_named, found.num_wrong) == (0.5, count, 0)
+
+
+def test_a_rank_with_fewer_than_20_named_plants_stays_silent():
+    right = np.ones(LEAST_NAMED - 1, dtype=bool)
+    found = fit_threshold(RankScores(np.ones(len(right)), right))  # a score of exactly 1 is no exception
+    assert (found.threshold, found.num_named) == (1.0, 0)
 
 
 def test_no_plant_at_all_gives_a_threshold_that_names_nothing():
@@ -137,7 +151,7 @@ def test_a_promise_states_what_was_counted(plants):
     score = np.repeat([each for each, _ in plants], 12)
     right = np.repeat([each for _, each in plants], 12).astype(bool)
     found = fit_threshold(RankScores(score, right))
-    named = score >= found.threshold
+    named = (score >= found.threshold) & (found.threshold < 1)
     assert (found.num_named, found.num_wrong) == (named.sum(), (named & ~right).sum())
     if found.promise is not None:
         assert found.num_named >= MIN_NAMED
