@@ -142,13 +142,6 @@ herbarium_200() {
     fi
 }
 
-# flowers17 NAME [flags]: prepares the photographs in FLOWERS (with their list labels.csv) and packs them to
-# $WORK/NAME/flowers17; a bundle calls its data by the name of that folder.
-flowers17() {
-    step "$1-packed" "$PYTHON" training/prepare.py table "${FLOWERS:-data/flowers17}/labels.csv" --source flowers17 \
-        --out "$WORK/$1/prepared" --shards "$WORK/$1/flowers17" --workers "$(nproc)" "${@:2}"
-}
-
 # need_weights: finds the weights of script 2 (or WEIGHTS) as $weights.
 need_weights() {
     weights=${WEIGHTS:-$WORK/weights.safetensors}

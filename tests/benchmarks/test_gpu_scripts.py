@@ -14,7 +14,6 @@ from benchmarks.gpu.ask import Ask
 from benchmarks.gpu.epoch_time import EpochTime
 from benchmarks.gpu.service_speed import ServiceSpeed
 from benchmarks.gpu.small_weights import SmallWeights
-from benchmarks.gpu.transfer import Transfer
 from benchmarks.serving.network import Network
 from benchmarks.train_speed import TrainSpeed
 from training import benchmark, prepare
@@ -69,9 +68,9 @@ def run(script, folder, *arguments, **variables):
     python.write_text(STAND_IN.format(notes=notes))
     python.chmod(0o755)
     notes.write_text("")
-    (folder / "flowers").mkdir(exist_ok=True)
+    (folder / "photographs").mkdir(exist_ok=True)
     (folder / "weights.pt").touch()
-    names = {"PYTHON": "python", "WORK": "work", "OUT": "out", "FLOWERS": "flowers", "WEIGHTS": "weights.pt"}
+    names = {"PYTHON": "python", "WORK": "work", "OUT": "out", "PHOTOGRAPHS": "photographs", "WEIGHTS": "weights.pt"}
     found = os.environ | {name: str(folder / place) for name, place in names.items()} | variables
     command = ["bash", ROOT / "benchmarks" / "gpu" / script, *arguments]
     done = subprocess.run(command, env=found, timeout=300, check=False, stderr=subprocess.PIPE, text=True)
@@ -92,7 +91,6 @@ COMMANDS = {
     "small_weights.py": SmallWeights,
     "network.py": Network,
     "service_speed.py": ServiceSpeed,
-    "transfer.py": Transfer,
     "epoch_time.py": EpochTime,
 }
 
@@ -141,7 +139,6 @@ def test_every_command_is_parsed_and_run_once(script, tiny, tmp_path):
         *((script, "", "") for script in NUMBERED),
         ("2_scratch.sh", "", "weights"),
         ("2_scratch.sh", "merged", "bundle"),
-        ("3_ablation.sh", "flowers17", ""),
     ],
 )
 def test_the_copied_results_fit_the_limits_of_a_lent_machine(script, argument, bring, tmp_path):
@@ -241,9 +238,8 @@ def test_a_script_without_time_pauses_before_its_first_command(tmp_path):
     assert run("4_batch_sizes.sh", tmp_path, LIMIT_S="0")[:2] == (75, [])
 
 
-@pytest.mark.parametrize("script", ["3_ablation.sh", "7_transfer.sh"])
-def test_a_script_asks_for_its_weights(script, tmp_path):
-    code, asked, said = run(script, tmp_path, WEIGHTS=str(tmp_path / "missing.pt"))
+def test_a_script_asks_for_its_weights(tmp_path):
+    code, asked, said = run("3_ablation.sh", tmp_path, WEIGHTS=str(tmp_path / "missing.pt"))
     assert (code, asked) == (1, [])
     assert "2_scratch.sh first" in said
 
@@ -265,26 +261,6 @@ def test_outputs_of_one_taxon_are_merged_on_the_same_drawn_plants(tmp_path):
     assert (recipe.data.data, recipe.data.expect_outputs) == (packed.shards, 0)
 
 
-def test_another_machine_trains_only_the_arms_that_are_not_finished(tmp_path):
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.mkdir()
-    other.mkdir()
-    run("7_transfer.sh", one, SEEDS="0", FAILS="transfer.py", CODE="75")
-    code, asked, _ = run("7_transfer.sh", other, SEEDS="0 1", STATE=str(one / "out" / "state.tar.gz"))
-    assert code == 0
-    assert [words[0] for words in asked].count("training/train.py") == 4
-    assert asked[0][:2] == ["training/prepare.py", "table"]
-
-
-def test_the_classifier_learns_at_three_rates_from_the_given_weights(tmp_path):
-    asked = run("7_transfer.sh", tmp_path, RATE="2e-4", SEEDS="4")[1]
-    recipes = [understood(*words).recipe for words in asked if words[0].endswith("train.py")]
-    rates = [(each.schedule.backbone_lr, each.schedule.head_lr) for each in recipes]
-    assert rates == [(1e-3, 1e-3), (2e-4, 2e-4), (2e-4, 6e-4), (2e-4, 2e-3)]
-    assert [each.network.weights == "none" for each in recipes] == [True, False, False, False]
-    assert {each.run.seed for each in recipes} == {4}
-
-
 def test_the_demonstration_takes_further_flags_of_the_training(tmp_path):
     asked = run("5_demonstration.sh", tmp_path, EPOCHS="500", FLAGS="--picture-px 192 --progressive 0 96 450 192")[1]
     (recipe,) = (understood(*words).recipe for words in asked if words[0].endswith("train.py"))
@@ -295,7 +271,7 @@ def test_the_demonstration_takes_further_flags_of_the_training(tmp_path):
 
 @pytest.mark.parametrize(
     ("script", "argument", "bring"),
-    [("2_scratch.sh", "", "all"), ("3_ablation.sh", "roses", ""), ("5_demonstration.sh", "", "all")],
+    [("2_scratch.sh", "", "all"), ("5_demonstration.sh", "", "all")],
 )
 def test_an_unknown_argument_is_an_error(script, argument, bring, tmp_path):
     code, asked, said = run(script, tmp_path, *filter(None, [argument]), BRING=bring or "bundle")
