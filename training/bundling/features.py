@@ -1,17 +1,25 @@
 """Fits what needs pictures of plants alone: the table of relative Mahalanobis++ distances, and that of familiarity.
 
+Plants of unknown species are not needed: each calibration plant is also judged as if the bundle did not know its taxon.
+
 Letters in names: N pictures, F features, D dimensions after PCA, T taxa.
 """
 
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from models.ranking import Floats
 from models.rejection import FamiliarityTable, FeatureTable, unit_length
+from training.evaluation.separation import Scores, cutoff
 
 MOST_DIMENSIONS: Final = 256
+MOST_LEFT_OUT: Final = 0.10
+"""Share of the plants of left-out taxa that may pass for known ones."""
+LEAST_KEPT: Final = 0.85
+"""Share of the known plants that stay above the cutoff, even if more plants of left-out taxa then pass."""
 _SHRINKAGE: Final = 0.05
 """Share of the mean variance that is added to each variance within taxa, so that few pictures give no zeros."""
 _LEAST_VARIANCE: Final = 1e-6
@@ -53,6 +61,40 @@ def fit_familiarity(confidence_N: Floats, distance_N: Floats) -> FamiliarityTabl
         confidence_N=np.sort(np.asarray(confidence_N, dtype=np.float64)),
         distance_N=np.sort(np.asarray(distance_N, dtype=np.float64)),
     )
+
+
+def distances_to_others(
+    table: FeatureTable, taxa_T: npt.NDArray[np.intp], features_NF: Floats, taxon_N: npt.NDArray[np.intp]
+) -> Scores:
+    """Returns the relative distance of each picture as if the table did not hold its taxon.
+
+    Args:
+        table: Of two taxa or more.
+        taxa_T: Position of the taxon of each of its means, ascending.
+        features_NF: Pooled features of the pictures.
+        taxon_N: Position of each picture's taxon.
+    """
+    distance_N = np.empty(len(taxon_N))
+    for taxon in np.unique(taxon_N):
+        own_N = taxon_N == taxon
+        others = msgspec.structs.replace(table, mean_TD=table.mean_TD[taxa_T != taxon])
+        distance_N[own_N] = others.distances(features_NF[own_N])
+    return distance_N
+
+
+def familiar_cutoff(known_N: Scores, left_out_N: Scores) -> float:
+    """Returns the least familiarity of a plant that may be named.
+
+    It stops 90 % of the plants whose taxon was left out, but never more than 15 % of the known ones, and at least 5 %.
+
+    Args:
+        known_N: Familiarity of calibration plants.
+        left_out_N: Their familiarity where each one's taxon was left out; empty if the bundle has one taxon.
+    """
+    if not len(left_out_N):
+        return cutoff(known_N)
+    stops = np.nextafter(np.quantile(left_out_N, 1 - MOST_LEFT_OUT, method="higher"), np.inf)
+    return float(np.clip(stops, cutoff(known_N), np.quantile(known_N, 1 - LEAST_KEPT, method="lower")))
 
 
 def _principal(

@@ -16,14 +16,14 @@ from models.metrics import Share, share
 from models.rejection import FeatureTable
 from models.taxonomy import Taxonomy
 from models.verdict import RANKS, Rank
-from training.bundling.features import fit_familiarity, fit_features
+from training.bundling.features import distances_to_others, familiar_cutoff, fit_familiarity, fit_features
 from training.bundling.plant_head import FittedHead, HeadInputs, fit_plant_head
 from training.bundling.thresholds import FittedThresholds, fit_thresholds
 from training.evaluation.picture_scores import distances, plant_scores
 from training.evaluation.predictions import Predictions, calibrated_predictions
 from training.evaluation.rank_scores import named as named_at
-from training.evaluation.separation import Scores, cutoff
-from training.evaluation.stored_rows import Outputs
+from training.evaluation.separation import Scores, auroc
+from training.evaluation.stored_rows import Outputs, chunks
 
 
 class LabeledOutputs(msgspec.Struct, frozen=True):
@@ -72,6 +72,20 @@ class Rejection(msgspec.Struct, frozen=True):
     """Pictures that the verdict names at any rank."""
 
 
+class LeftOutPlants(msgspec.Struct, frozen=True):
+    """How well plants of taxa that the bundle does not know are told from known ones.
+
+    These are the calibration plants, each judged as if its taxon were unknown: without its outputs and without its
+    place among the features. The network itself was trained with the taxon, so with plants that are new to it the
+    figures are worse.
+    """
+
+    auroc: float
+    """Chance that a calibration plant is more familiar."""
+    named_species: Share
+    """Those that the verdict names as a species."""
+
+
 class FittedTables(msgspec.Struct, frozen=True):
     """The tables of a network file and its thresholds."""
 
@@ -79,14 +93,17 @@ class FittedTables(msgspec.Struct, frozen=True):
     thresholds: FittedThresholds
     rejection: Rejection | None
     """None without pictures that show no plant."""
+    left_out: LeftOutPlants | None = None
+    """None if there is one taxon only."""
 
 
 def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float]) -> FittedTables:
     """Fits everything that follows the temperature.
 
     The features are fitted on training pictures. Familiarity, both cutoffs, the thresholds and the candidate sets are
-    fitted on the calibration plants; the thresholds on those that both cutoffs keep, since no other plant is named.
-    Calibration plants of other data promise nothing.
+    fitted on the calibration plants; the cutoff of familiarity also on the same plants as if their taxa were unknown;
+    the thresholds on those that both cutoffs keep, since no other plant is named. Calibration plants of other data
+    promise nothing.
 
     Args:
         data: The outputs of the network file.
@@ -94,29 +111,63 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         fixed: Thresholds of some ranks, to be used in place of fitted ones.
     """
     training, plants = data.training, data.calibration
-    features = fit_features(training.outputs.features[:], data.taxonomy.taxon_of_output[training.labels])
+    trained_taxa_N = data.taxonomy.taxon_of_output[training.labels]
+    features = fit_features(training.outputs.features[:], trained_taxa_N)
     found = _predictions(plants.outputs, plants.labels, data.taxonomy, temperature)
     distance_N = distances(features, plants.outputs.features)
     familiarity = fit_familiarity(found.confidence_N, distance_N)
     familiar_N = familiarity.scores(found.confidence_N, distance_N)
+    strangers = _left_out(data, features, np.unique(trained_taxa_N), temperature)
+    strange_N = familiarity.scores(strangers.confidence_N, strangers.distance_N)
     head = _fit_head(data, features, found.confidence_N, distance_N, temperature)
+    cutoffs = Cutoffs(plant=head.cutoff if head else 0.0, familiar=familiar_cutoff(familiar_N, strange_N))
     calibration = Calibration(
         conformal=conformal_table_of(found.right_N, found.taxon_labels_N, data.prior_T),
         features=features,
         familiarity=familiarity,
         plant_head=head.head if head else None,
-        cutoffs=Cutoffs(plant=head.cutoff if head else 0.0, familiar=cutoff(familiar_N)),
+        cutoffs=cutoffs,
         fitted_on=_fitted_on(data),
     )
-    assert calibration.cutoffs is not None
-    kept_N = familiar_N >= calibration.cutoffs.familiar
+    kept_N = familiar_N >= cutoffs.familiar
     if head:
         kept_N &= plant_scores(head.head, plants.outputs.features, found.confidence_N, distance_N) >= head.cutoff
     thresholds = fit_thresholds(found.subset(kept_N).rank_scores, fixed)
     if data.other_data:
         thresholds = thresholds.without_promises()
+    left_out = None
+    if len(strange_N):
+        named_N = (strange_N >= cutoffs.familiar) & named_at(strangers.species_N, thresholds.species.threshold)
+        left_out = LeftOutPlants(auroc(familiar_N, strange_N), share(int(named_N.sum()), len(named_N)))
     rejection = _rejection(data, calibration, thresholds, head, temperature) if head else None
-    return FittedTables(calibration, thresholds, rejection)
+    return FittedTables(calibration, thresholds, rejection, left_out)
+
+
+class _Strangers(msgspec.Struct, frozen=True):
+    """Calibration plants as if their taxa were unknown."""
+
+    confidence_N: Scores
+    distance_N: Scores
+    species_N: Scores
+    """Score of the likeliest species."""
+
+
+def _left_out(
+    data: TableData, features: FeatureTable, trained_taxa_T: npt.NDArray[np.intp], temperature: float
+) -> _Strangers:
+    """Leaves the taxon of each calibration plant out: its outputs and its mean; no plant if there is one taxon only."""
+    plants, taxonomy = data.calibration, data.taxonomy
+    if len(trained_taxa_T) < 2 or len(taxonomy.taxa) < 2:
+        return _Strangers(*(np.zeros(0) for _ in _Strangers.__struct_fields__))
+    taxon_N = taxonomy.taxon_of_output[plants.labels]
+    confidence, species = [], []
+    for part in chunks(*plants.outputs.logits.shape):
+        others = np.where(taxonomy.taxon_of_output == taxon_N[part, None], -np.inf, plants.outputs.logits[part])
+        found = calibrated_predictions(others, plants.labels[part], taxon_N[part], taxonomy, temperature)
+        confidence.append(found.confidence_N)
+        species.append(found.rank_scores["species"].score_N)
+    distance_N = distances_to_others(features, trained_taxa_T, plants.outputs.features[:], taxon_N)
+    return _Strangers(np.concatenate(confidence), distance_N, np.concatenate(species))
 
 
 def training_prior(labels: npt.NDArray[np.int64], taxonomy: Taxonomy) -> npt.NDArray[np.float64]:

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from training.bundling.features import fit_familiarity, fit_features
+from training.bundling.features import distances_to_others, familiar_cutoff, fit_familiarity, fit_features
 from training.evaluation.separation import auroc
 
 
@@ -69,3 +70,25 @@ def test_familiarity_ranks_calibration_plants_from_0_to_1():
     assert scores.mean() == pytest.approx(0.5, abs=0.02)
     assert table.scores(np.array([1.0]), np.array([-9.0])) == 1.0
     assert table.scores(np.array([-0.1]), np.array([9.0])) == 0.0
+
+
+def test_without_its_taxon_a_plant_is_as_far_as_the_table_of_the_others_says():
+    features, labels = draw_features(10, 20, 0.5, seed=0)
+    table = fit_features(features, labels)
+    unseen, taxa = draw_features(10, 3, 0.5, seed=1)
+    found = distances_to_others(table, np.arange(10), unseen, taxa)
+    third = replace(table, mean_TD=np.delete(table.mean_TD, 3, axis=0))
+    assert found[taxa == 3] == pytest.approx(third.distances(unseen[taxa == 3]))
+    assert auroc(found, table.distances(unseen)) > 0.95
+
+
+def test_the_cutoff_of_familiarity_lies_where_90_percent_of_strangers_are_stopped():
+    strange = np.linspace(0, 0.5, 101)
+    cut = familiar_cutoff(np.linspace(0.4, 1, 1000), strange)
+    assert (strange >= cut).mean() == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize(("strange", "kept"), [(np.ones(100), 0.85), (np.zeros(100), 0.95), (np.zeros(0), 0.95)])
+def test_the_cutoff_of_familiarity_keeps_85_to_95_percent_of_known_plants(strange, kept):
+    known = np.random.default_rng(0).random(10_000)
+    assert (known >= familiar_cutoff(known, strange)).mean() == pytest.approx(kept, abs=0.001)

@@ -4,10 +4,18 @@ from msgspec.structs import replace
 
 from models.answer import AnswerModel, Question, answer_plant
 from models.verdict import Promises
-from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
+from tests.training.bundling.drawn_outputs import (
+    NOISE,
+    NUM_FEATURES,
+    TAXONOMY,
+    draw_outputs,
+    draw_plants,
+    draw_things,
+    table_data,
+)
 from tests.training.small import make_taxonomy
 from training.bundling.tables import fit_tables, training_prior
-from training.evaluation.stored_rows import store_outputs
+from training.evaluation.stored_rows import Outputs, store_outputs
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +53,29 @@ def test_new_things_are_named_as_often_as_cross_validation_says(fitted):
     low, high = fitted.rejection.named.interval_95
     assert low - 0.05 <= named <= high + 0.05
     assert fitted.rejection.named.value <= fitted.rejection.accepted.value
+
+
+def test_plants_of_taxa_that_were_never_known_are_named_about_as_rarely_as_the_fit_says(fitted):
+    """The network of these draws knows its taxa by the same directions, so leaving one out equals never having it."""
+    new = np.random.default_rng(99).normal(size=(40, NUM_FEATURES)).repeat(10, axis=0)
+    noise = np.random.default_rng(14).normal(0, NOISE, new.shape)
+    found = answers(fitted, draw_outputs(new + noise))
+    named = np.mean([each.verdict.rank == "species" for each in found])
+    low, high = fitted.left_out.named_species.interval_95
+    assert low - 0.05 <= named <= high + 0.05
+    assert named < 0.2
+    assert fitted.left_out.auroc > 0.9
+
+
+def test_with_one_taxon_nothing_can_be_left_out():
+    taxonomy, plants = make_taxonomy(1), draw_plants(10, seed=1)
+    one = replace(
+        plants,
+        outputs=Outputs(plants.outputs.logits[:, :1], plants.outputs.features),
+        labels=np.zeros(len(plants.labels), dtype=np.int64),
+    )
+    data = table_data(taxonomy=taxonomy, calibration=one, training=one, with_negatives=False, prior_T=np.ones(1))
+    assert fit_tables(data, 1.0, {}).left_out is None
 
 
 def test_candidate_sets_hold_the_right_taxon_as_often_as_asked(fitted):

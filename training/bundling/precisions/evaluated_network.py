@@ -111,12 +111,20 @@ def _table_data(network: CachedNetwork, sets: PictureSets) -> TableData:
 
 
 def _rejection_metrics(fitted: FittedTables) -> list[Metric]:
-    found = fitted.rejection
+    unknown, found = fitted.left_out, fitted.rejection
+    metrics = []
+    if unknown is not None:
+        named, data = unknown.named_species, "calibration plants, each as if its taxon were unknown"
+        metrics = [
+            Metric("left_out_auroc", unknown.auroc, data, named.num_pictures),
+            Metric("left_out_named_species", named.value, data, named.num_pictures, named.interval_95),
+        ]
     if found is None:
-        return []
+        return metrics
     data, num_pictures = f"{found.data}, each left out of the fit that judges it", found.accepted.num_pictures
     shares = {"things_accepted": found.accepted, "things_named": found.named}
     return [
+        *metrics,
         Metric("things_auroc", found.auroc, data, num_pictures),
         *(Metric(name, each.value, data, num_pictures, each.interval_95) for name, each in shares.items()),
     ]
