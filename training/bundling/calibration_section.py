@@ -107,9 +107,9 @@ def _rejection(fitted: FittedTables) -> str:
     found = fitted.rejection
     return (
         f"{unknown}\n\nThe plant head was fitted on training pictures and on {found.accepted.num_pictures:,} "
-        f"{found.data}; its cutoff keeps 95 % of the calibration plants. Of these other things, each judged by a fit "
-        f"that left it out, {found.accepted.value:.1%} are taken for plants and {found.named.value:.1%} are named "
-        f"(AUROC {found.auroc:.3f})."
+        f"{found.data}; its cutoff keeps 95 % of the calibration plants or more. Of these other things, each judged by"
+        f" a fit that left it out, {found.accepted.value:.1%} are taken for plants and {found.named.value:.1%} are"
+        f" named (AUROC {found.auroc:.3f})."
     )
 
 

@@ -1,9 +1,10 @@
 """Fits the logistic regression that tells plants from other things (`PlantHead` in `models/rejection.py`).
 
-It is fitted on training pictures and pictures without a plant. Its cutoff is set on calibration plants, which it was
-not fitted on, so that it keeps 95 % of plants that it has not seen. How strongly its weights are penalized, and how
-well it separates, comes from cross-validation: of each fifth of the pictures without a plant, the scores are those of a
-regression fitted without it.
+It is fitted on training pictures and pictures without a plant. How strongly its weights are penalized, and how well it
+separates, comes from cross-validation: of each fifth of the pictures without a plant, the scores are those of a
+regression fitted without it. Its cutoff is where 99 % of these are stopped, but at least 0.5, and never so high that it
+stops more than 5 % of the calibration plants, which it was not fitted on. Where the two kinds are far apart, plants of
+an unknown age or species, which lie between them, stay plants.
 
 Letters in names: N plants, M pictures without a plant, I inputs of the regression.
 """
@@ -22,6 +23,9 @@ from training.evaluation.separation import auroc, cutoff
 _STRENGTHS: Final = (0.1, 1.0, 10.0, 100.0)
 """Weights of the data against the squared weights to choose from, named C in scikit-learn."""
 _NUM_FOLDS: Final = 5
+_MOST_ACCEPTED: Final = 0.01
+"""Share of the pictures without a plant that may reach the cutoff."""
+_LIKELIER_A_PLANT: Final = 0.5
 _MOST_PLANTS: Final = 5000
 """Training pictures that are used at most; more take minutes and hardly change the weights."""
 
@@ -53,11 +57,11 @@ class FittedHead(msgspec.Struct, frozen=True):
 
     head: PlantHead
     cutoff: float
-    """Least score of a plant; 95 % of the calibration plants reach it."""
+    """Least score of a plant."""
     auroc: float
     """Chance that a calibration plant scores higher than a picture without a plant that was left out of the fit."""
     accepted_M: npt.NDArray[np.bool_]
-    """Whether each picture without a plant, left out of the fit, scores as high as 95 % of the calibration plants."""
+    """Whether each picture without a plant reaches the cutoff by the fit that left it out."""
 
 
 def fit_plant_head(
@@ -75,9 +79,11 @@ def fit_plant_head(
     training = training.subset(random.permutation(len(training))[:_MOST_PLANTS])
     fold_M = _folds(groups_M)
     tried = [_cross_validate(training, calibration, negatives, fold_M, strength) for strength in _STRENGTHS]
-    separation, accepted_M, strength = max(tried, key=lambda each: each[0])
+    separation, score_M, strength = max(tried, key=lambda each: each[0])
     head = fit_logistic(training, negatives, strength)
-    return FittedHead(head, cutoff(calibration.scores(head)), separation, accepted_M)
+    stops = max(float(np.quantile(score_M, 1 - _MOST_ACCEPTED)), _LIKELIER_A_PLANT)
+    least = min(stops, cutoff(calibration.scores(head)))
+    return FittedHead(head, least, separation, score_M >= least)
 
 
 def fit_logistic(plants: HeadInputs, negatives: HeadInputs, strength: float) -> PlantHead:
@@ -103,16 +109,15 @@ def _cross_validate(
     negatives: HeadInputs,
     fold_M: npt.NDArray[np.intp],
     strength: float,
-) -> tuple[float, npt.NDArray[np.bool_], float]:
-    """Returns the AUROC, whether each negative is accepted although it was left out, and the strength."""
-    accepted_M, separation = np.zeros(len(negatives), dtype=bool), 0.0
+) -> tuple[float, npt.NDArray[np.float64], float]:
+    """Returns the AUROC, the score of each negative by the fit that left it out, and the strength."""
+    score_M, separation = np.zeros(len(negatives)), 0.0
     for fold in np.unique(fold_M):
         out_M = fold_M == fold
         head = fit_logistic(training, negatives.subset(~out_M), strength)
-        plants_N, others = calibration.scores(head), negatives.subset(out_M).scores(head)
-        separation += auroc(plants_N, others) * out_M.mean()
-        accepted_M[out_M] = others >= cutoff(plants_N)
-    return float(separation), accepted_M, strength
+        score_M[out_M] = negatives.subset(out_M).scores(head)
+        separation += auroc(calibration.scores(head), score_M[out_M]) * out_M.mean()
+    return float(separation), score_M, strength
 
 
 def _folds(groups_M: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:

@@ -67,7 +67,7 @@ class Rejection(msgspec.Struct, frozen=True):
     auroc: float
     """Chance that a calibration plant has a higher plant score."""
     accepted: Share
-    """Pictures whose plant score reaches the cutoff, which keeps 95 % of the calibration plants."""
+    """Pictures whose plant score reaches the cutoff."""
     named: Share
     """Pictures that the verdict names at any rank."""
 

@@ -23,12 +23,30 @@ def fit(shift=1.0, num_negatives=100, groups=None):
     return fit_plant_head(draw(300, True, 1, shift), draw(200, True, 2, shift), negatives, groups)
 
 
-def test_the_cutoff_keeps_95_percent_of_plants_that_the_head_was_not_fitted_on():
+def test_the_cutoff_keeps_95_percent_of_plants_where_things_are_near_them():
     fitted = fit()
     calibration = draw(200, True, 2)
     assert (calibration.scores(fitted.head) >= fitted.cutoff).mean() >= 0.95
     kept = (draw(4000, True, 9).scores(fitted.head) >= fitted.cutoff).mean()
     assert kept == pytest.approx(0.95, abs=0.04)
+
+
+def test_where_plants_and_things_are_far_apart_the_cutoff_lies_between_them():
+    fitted = fit(shift=6)
+    assert fitted.auroc > 0.999
+    assert fitted.cutoff == pytest.approx(0.5, abs=0.01)
+    assert (draw(4000, True, 9, 6).scores(fitted.head) >= fitted.cutoff).mean() > 0.995
+
+
+def test_things_that_look_like_plants_raise_the_cutoff_until_5_percent_of_plants_are_stopped():
+    far, alike = draw(300, False, 3, 6), draw(12, True, 5, 6)
+    things = HeadInputs(
+        *(np.concatenate([getattr(each, name) for each in (far, alike)]) for name in far.__struct_fields__)
+    )
+    plants = draw(200, True, 2, 6)
+    fitted = fit_plant_head(draw(300, True, 1, 6), plants, things, np.arange(len(things)))
+    assert fitted.cutoff > 0.5
+    assert (plants.scores(fitted.head) >= fitted.cutoff).mean() == pytest.approx(0.95, abs=0.006)
 
 
 def test_cross_validation_tells_what_new_things_show():

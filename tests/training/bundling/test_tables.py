@@ -64,7 +64,7 @@ def test_plants_of_taxa_that_were_never_known_are_named_about_as_rarely_as_the_f
     low, high = fitted.left_out.named_species.interval_95
     assert low - 0.05 <= named <= high + 0.05
     assert named < 0.2
-    assert fitted.left_out.auroc > 0.9
+    assert fitted.left_out.auroc > 0.8
 
 
 def test_with_one_taxon_nothing_can_be_left_out():
