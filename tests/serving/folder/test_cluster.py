@@ -17,7 +17,7 @@ import pytest
 
 from models.errors import InputError
 from serving.errors import NotReady
-from serving.folder.cluster import _result, task_needs
+from serving.folder.cluster import _result, num_places, task_needs
 from serving.folder.command import IdentifyFolder
 from serving.folder.run import Outcome
 from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
@@ -57,6 +57,15 @@ def test_a_task_takes_a_core_or_a_gpu_with_its_share_of_the_cores():
     assert task_needs([{"CPU": 2, "GPU": 4}], "cuda") == {"num_cpus": 1, "num_gpus": 1}
     with pytest.raises(InputError, match="no machine of the Ray cluster has a GPU"):
         task_needs([{"CPU": 8}], "cuda")
+
+
+@pytest.mark.parametrize(
+    ("has", "cpu", "cuda"),
+    [({"CPU": 8}, 8, 0), ({"CPU": 8, "GPU": 1}, 8, 1), ({"CPU": 5, "GPU": 4}, 5, 2), ({"GPU": 4}, 0, 0), ({}, 0, 0)],
+)
+def test_a_machine_has_as_many_places_as_its_scarcest_resource_allows(has, cpu, cuda):
+    assert num_places(has, {"num_cpus": 1}) == cpu
+    assert num_places(has, {"num_cpus": 2, "num_gpus": 1}) == cuda
 
 
 def test_other_processes_find_the_same_files(monkeypatch, tmp_path):

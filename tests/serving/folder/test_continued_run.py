@@ -105,6 +105,19 @@ def test_failed_photographs_are_tried_again_if_asked(photographs, out, bundle_fo
     assert {row["status"] for row in rows_of(out).values()} == {"ok"}
 
 
+def test_a_plant_of_which_one_photograph_failed_is_tried_again(photographs, out, bundle_folder):
+    file, repaired = photographs / "deep" / "d.jpg", jpeg(BLUE)
+    file.write_bytes(bytes(len(repaired)))
+    times = (file.stat().st_atime_ns, file.stat().st_mtime_ns)
+    flags = {"bundle": bundle_folder, "group_by": "folder"}
+    assert identify(photographs, out, **flags) == Outcome.COMPLETE
+    assert (rows_of(out)["deep"]["status"], rows_of(out)["deep"]["num_failed"]) == ("ok", 1)
+    file.write_bytes(repaired)
+    os.utime(file, ns=times)
+    assert identify(photographs, out, retry_failed=True, **flags) == Outcome.COMPLETE
+    assert rows_of(out)["deep"]["num_failed"] == 0
+
+
 def test_a_failed_photograph_that_was_repaired_has_one_row(photographs, out, bundle_folder, tmp_path):
     (photographs / "a.jpg").write_bytes(b"nothing")
     rows = [("path",), ("a.jpg",), ("b.jpg",), ("gone.jpg",)]

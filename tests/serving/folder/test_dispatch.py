@@ -51,6 +51,12 @@ def test_a_machine_with_a_free_place_gets_what_a_slow_one_has_had_for_the_longes
     assert dispatch.give("third") is None
 
 
+def test_a_lost_part_is_given_before_those_that_nobody_had():
+    dispatch = Dispatch(parts(3))
+    dispatch.lose(dispatch.give("dead"), "dead")
+    assert [dispatch.give("alive").number for _ in range(3)] == [0, 1, 2]
+
+
 def test_a_part_that_ends_every_process_is_an_error():
     dispatch = Dispatch(parts(1))
     for _ in range(MAX_LOSSES):

@@ -103,6 +103,7 @@ def test_of_several_planners_the_first_counts_and_the_others_add(tmp_path):
     plan = read_plan(output, RUN)
     names = [each.name for part in plan.parts for each in part.plants]
     assert len(names) == len(set(names)) == 24
+    assert plan.current.keys() == set(names), "a planner took away what another one added"
     assert [part.number for part in plan.parts] == list(range(len(plan.parts)))
     assert max(plans, key=lambda each: len(each.parts)) == plan
 

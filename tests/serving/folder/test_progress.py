@@ -34,6 +34,19 @@ def test_a_line_a_minute_with_rate_and_time_left(clock):
     assert lines[0] == "170 of 1,050 plants, 2.0 a second, 7 min left"
 
 
+def test_the_rate_is_that_of_the_last_half_minute(clock):
+    stream = io.StringIO()
+    with Progress(10_000, 0, stream) as progress:
+        for seconds in [0.25] * 240 + [2.0] * 30:
+            clock.now += seconds
+            progress.add(OK)
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        "240 of 10,000 plants, 4.0 a second, 41 min left",
+        "270 of 10,000 plants, 0.5 a second, 5.4 h left",
+    ]
+
+
 def test_failures_are_counted(clock):
     stream = io.StringIO()
     with Progress(10, 0, stream) as progress:

@@ -4,7 +4,7 @@ import pytest
 
 from models.errors import InputError
 from serving.folder.output import OutputFolder
-from serving.folder.record import BundleName, new_record, read_record, require_same, start_record
+from serving.folder.record import BundleName, new_record, read_record, require_same, start_record, with_speed
 
 BUNDLE = BundleName("tiny", "1", "0" * 64)
 
@@ -33,3 +33,9 @@ def test_only_what_differs_is_named_as_changed(tmp_path):
     former = read_record(OutputFolder(tmp_path))
     with pytest.raises(InputError, match=r"got changed: coverage \(null before\);"):
         require_same(former, new_record(BUNDLE, {"k": 5, "taxa": (), "coverage": 0.9}))
+
+
+def test_speed_is_photographs_a_second_and_a_day():
+    record = with_speed(new_record(BUNDLE, {}), num_photographs=30, seconds=60)
+    assert (record.photographs_per_s, record.photographs_per_day) == (0.5, 43_200)
+    assert with_speed(record, num_photographs=0, seconds=1) == record

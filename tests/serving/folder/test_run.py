@@ -136,6 +136,14 @@ def test_candidates_taxa_and_least_score(photographs, out, tmp_path):
     assert rows_of(tmp_path / "all")["a.jpg"]["candidates_guarantee"] == "macro"
 
 
+def test_a_verdict_with_exactly_the_least_score_is_kept(photographs, out, bundle_folder, tmp_path):
+    identify(photographs, out, bundle_folder)
+    row = rows_of(out)["a.jpg"]
+    for least, rank in ((row["verdict_score"], "species"), (row["verdict_score"] + 1e-9, "uncertain")):
+        identify(photographs, tmp_path / rank, bundle_folder, min_score=least)
+        assert rows_of(tmp_path / rank)["a.jpg"]["verdict_rank"] == rank
+
+
 def test_sheet_and_sorted_copies(photographs, out, bundle_folder, tmp_path):
     identify(photographs, out, bundle_folder)
     code = identify(photographs, out, bundle_folder, html=True, copy_to=tmp_path / "sorted", by="genus")
