@@ -12,7 +12,6 @@ from models.candidates import CoverageKind
 from models.errors import InputError
 from serving.folder.bucket import is_bucket
 from serving.folder.sorting import SortRank
-from serving.folder.tables import TableFormat
 from serving.parameters import MAX_COVERAGE, MAX_K, MIN_COVERAGE
 from serving.settings import Count, Share
 
@@ -32,8 +31,6 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """CSV file with a column `path`, or a text file with one path per line: identify these instead of all files."""
     recursive: bool = True
     """Whether folders in the folder are searched too."""
-    format: TableFormat = "parquet"
-    """Format of the table."""
     bundle: Path | None = None
     """Folder of the bundle; by default the only one in models/releases/."""
     precision: Precision | None = None
@@ -143,7 +140,6 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the options that change rows, as they are compared when a run is continued."""
         names = (
             "photographs",
-            "format",
             "precision",
             "group_by",
             "k",

@@ -1,11 +1,8 @@
-"""What people open: the table of all rows, the contact sheet, the sorted copies and the judgment."""
+"""What people open beside the table: the contact sheet, the sorted copies and the judgment."""
 
 import io
-import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 
@@ -16,38 +13,12 @@ from serving.folder.parts import PartFiles, remove_parts
 from serving.folder.photographs import Store
 from serving.folder.plan import Plan, remove_plans
 from serving.folder.record import RECORD_FILE
-from serving.folder.rows import Row
 from serving.folder.sheet import SHEET_FILE, contact_sheet
 from serving.folder.sorting import sort_photographs
-from serving.folder.tables import TableFormat, open_writer
+from serving.folder.tables import CSV_TABLE, PARQUET_TABLE
 from serving.folder.truth import TRUTH_FILE, in_words, judge
 from serving.folder.truth_page import TRUTH_PAGE, truth_page
 from serving.settings import Settings, find_bundle
-
-
-def write_table(plan: Plan, files: PartFiles, chunk_rows: int) -> Mapping[str, int]:
-    """Joins the parts to one table; returns the number of rows by status.
-
-    Args:
-        plan: The plan, all parts of which are written.
-        files: The parts.
-        chunk_rows: Rows in memory at the same time.
-    """
-    counts: Counter[str] = Counter()
-    with tempfile.TemporaryFile() as stream:
-        writer = open_writer(stream, files.kinds, files.format)
-        for chunk in _chunks(files.rows(plan), chunk_rows):
-            writer.write(chunk)
-            counts.update(row["status"] for row in chunk)
-        writer.close()
-        stream.seek(0)
-        files.output.replace(table_file(files.format), stream)
-    return dict(counts)
-
-
-def table_file(table_format: TableFormat) -> str:
-    """Returns the name of the table."""
-    return f"results.{table_format}"
 
 
 def write_pages(command: IdentifyFolder, plan: Plan, files: PartFiles, store: Store) -> Iterator[str]:
@@ -69,7 +40,7 @@ def remove_results(output: Output) -> None:
     remove_parts(output)
     remove_plans(output)
     if output.read(RECORD_FILE) is not None:  # otherwise such files are of the user
-        for name in (*map(table_file, get_args(TableFormat)), TRUTH_FILE, TRUTH_PAGE, SHEET_FILE, RECORD_FILE):
+        for name in (CSV_TABLE, PARQUET_TABLE, TRUTH_FILE, TRUTH_PAGE, SHEET_FILE, RECORD_FILE):
             output.remove(name)
 
 
@@ -79,14 +50,3 @@ def _judge(command: IdentifyFolder, column: str, plan: Plan, files: PartFiles) -
     files.output.replace(TRUTH_FILE, io.BytesIO(encoded))
     files.output.replace(TRUTH_PAGE, io.BytesIO(truth_page(report).encode()))
     return f"{in_words(report)}; see {command.out}/{TRUTH_PAGE}"
-
-
-def _chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
-    chunk: list[Row] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

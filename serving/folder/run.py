@@ -29,8 +29,9 @@ from serving.folder.record import (
     with_speed,
     write_record,
 )
-from serving.folder.results import remove_results, table_file, write_pages, write_table
+from serving.folder.results import remove_results, write_pages
 from serving.folder.sorting import require_outside
+from serving.folder.tables import CSV_TABLE, write_table
 from serving.folder.worker import bundle_of, open_worker
 from serving.loaded_bundle import PictureDecoder
 
@@ -135,7 +136,7 @@ class _FolderRun:
 
     def _files(self, planned: _State) -> PartFiles:
         kinds = columns_of(planned.plan, self._command.k)
-        return PartFiles(self._output, planned.record.run_id, kinds, self._command.format)
+        return PartFiles(self._output, planned.record.run_id, kinds)
 
     # ---- identifying
 
@@ -195,7 +196,7 @@ class _FolderRun:
         if plan.missing(files.written()):
             _tell("other parts are missing; the last run that ends joins them")
             return Outcome.COMPLETE
-        counts = write_table(plan, files, self._command.part_rows)
+        counts = write_table(self._output, files.rows(plan), files.kinds)
         record = msgspec.structs.replace(
             record, machine=self._new.machine, is_complete=True, counts=counts, num_plans=plan.num_files
         )
@@ -207,8 +208,7 @@ class _FolderRun:
 
     def _say(self, record: RunRecord) -> Outcome:
         failed = record.counts.get("failed", 0)
-        table = f"{self._command.out}/{table_file(self._command.format)}"
-        _tell(f"{sum(record.counts.values()):,} rows, {failed:,} failed: {table}")
+        _tell(f"{sum(record.counts.values()):,} rows, {failed:,} failed: {self._command.out}/{CSV_TABLE}")
         # A scheduler would start a machine of several again.
         return Outcome.SOME_FAILED if failed and self._command.part is None else Outcome.COMPLETE
 

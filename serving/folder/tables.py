@@ -1,109 +1,76 @@
-"""Rows as Parquet, CSV or JSON Lines, and parts joined to one file without holding them all in memory."""
+"""The rows as files: Parquet for each part; for the whole table Parquet too, and CSV, which spreadsheets open."""
 
 import csv
 import io
+import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, BinaryIO, Final, Literal, Protocol
+from itertools import islice
+from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from serving.folder.output import Output
 from serving.folder.rows import Row
 
-TableFormat = Literal["parquet", "csv", "jsonl"]
+CSV_TABLE: Final = "results.csv"
+PARQUET_TABLE: Final = "results.parquet"
 _ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), list: pa.list_(pa.string())}
 _COMPRESSION: Final = "zstd"
+_ROWS_AT_ONCE: Final = 1000
 
 
-class TableWriter(Protocol):
-    """Writes rows to a stream."""
-
-    def write(self, rows: Sequence[Row]) -> None:
-        """Appends rows."""
-        ...
-
-    def close(self) -> None:
-        """Writes what is left; the stream stays open."""
-        ...
-
-
-def encode(rows: Sequence[Row], kinds: Mapping[str, type], kind: TableFormat) -> bytes:
-    """Returns a complete file with the rows.
+def encode(rows: Sequence[Row], kinds: Mapping[str, type]) -> bytes:
+    """Returns a Parquet file with the rows.
 
     Args:
         rows: The rows; a missing column is null.
         kinds: All columns, with their types, in their order.
-        kind: Format of the file.
     """
     stream = io.BytesIO()
-    writer = open_writer(stream, kinds, kind)
-    writer.write(rows)
-    writer.close()
+    pq.write_table(_table(rows, _schema(kinds)), stream, compression=_COMPRESSION)
     return stream.getvalue()
 
 
-def decode(content: bytes, kinds: Mapping[str, type], kind: TableFormat) -> list[Row]:
+def decode(content: bytes) -> list[Row]:
     """Reads the rows of a file that `encode` made."""
-    if kind == "parquet":
-        return list(pq.read_table(io.BytesIO(content)).to_pylist())
-    if kind == "jsonl":
-        return [msgspec.json.decode(line) for line in content.splitlines()]
-    rows = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""))
-    return [{name: _parsed(text, kinds[name]) for name, text in row.items()} for row in rows]
+    return list(pq.read_table(io.BytesIO(content)).to_pylist())
 
 
-def open_writer(stream: BinaryIO, kinds: Mapping[str, type], kind: TableFormat) -> TableWriter:
-    """Starts a file."""
-    if kind == "parquet":
-        return _ParquetWriter(stream, kinds)
-    return _CsvWriter(stream, kinds) if kind == "csv" else _JsonLinesWriter(stream, kinds)
+def write_table(output: Output, rows: Iterable[Row], kinds: Mapping[str, type]) -> Mapping[str, int]:
+    """Writes the table in both forms, each completely or not at all; returns the number of rows by status.
+
+    Args:
+        output: Where they are written.
+        rows: The rows, of which few are in memory at a time; a missing column is null.
+        kinds: All columns, with their types, in their order.
+    """
+    schema, left, counts = _schema(kinds), iter(rows), Counter[str]()
+    with tempfile.TemporaryFile() as parquet, tempfile.TemporaryFile() as spreadsheet:
+        # Excel takes a file without a byte order mark for one that is not UTF-8.
+        text = io.TextIOWrapper(spreadsheet, encoding="utf-8-sig", newline="")
+        lines = csv.DictWriter(text, list(kinds))
+        lines.writeheader()
+        with pq.ParquetWriter(parquet, schema, compression=_COMPRESSION) as writer:
+            while chunk := list(islice(left, _ROWS_AT_ONCE)):
+                writer.write_table(_table(chunk, schema))
+                lines.writerows({name: _cell(value) for name, value in row.items()} for row in chunk)
+                counts.update(row["status"] for row in chunk)
+        text.flush()
+        for name, stream in ((CSV_TABLE, spreadsheet), (PARQUET_TABLE, parquet)):
+            stream.seek(0)
+            output.replace(name, stream)
+    return dict(counts)
 
 
-class _ParquetWriter:
-    def __init__(self, stream: BinaryIO, kinds: Mapping[str, type]) -> None:
-        self._schema = pa.schema({name: _ARROW[kind] for name, kind in kinds.items()})
-        self._writer = pq.ParquetWriter(stream, self._schema, compression=_COMPRESSION)
-
-    def write(self, rows: Sequence[Row]) -> None:
-        self._writer.write_table(pa.Table.from_pylist(list(rows), schema=self._schema))
-
-    def close(self) -> None:
-        self._writer.close()
+def _schema(kinds: Mapping[str, type]) -> pa.Schema:
+    return pa.schema({name: _ARROW[kind] for name, kind in kinds.items()})
 
 
-class _CsvWriter:
-    def __init__(self, stream: BinaryIO, kinds: Mapping[str, type]) -> None:
-        self._text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
-        self._writer = csv.DictWriter(self._text, list(kinds))
-        self._writer.writeheader()
-
-    def write(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            self._writer.writerow({name: _text(value) for name, value in row.items()})
-
-    def close(self) -> None:
-        self._text.flush()
-        self._text.detach()
+def _table(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=schema)
 
 
-class _JsonLinesWriter:
-    def __init__(self, stream: BinaryIO, kinds: Mapping[str, type]) -> None:
-        self._stream, self._names = stream, list(kinds)
-
-    def write(self, rows: Sequence[Row]) -> None:
-        ordered: Iterable[Row] = ({name: row.get(name) for name in self._names} for row in rows)
-        self._stream.writelines(msgspec.json.encode(row) + b"\n" for row in ordered)
-
-    def close(self) -> None:
-        self._stream.flush()
-
-
-def _text(value: Any) -> Any:
+def _cell(value: Any) -> Any:
     return "; ".join(value) if isinstance(value, list) else value
-
-
-def _parsed(text: str, kind: type) -> Any:
-    if not text:
-        return None
-    return text.split("; ") if kind is list else kind(text)

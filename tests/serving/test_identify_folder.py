@@ -54,7 +54,7 @@ def wait_for_parts(out, number, process):
 def test_program_answers_and_says_what_it_did(photographs, tmp_path, bundle_folder):
     code, said = finish(start(photographs, tmp_path / "out", bundle_folder))
     assert code == Outcome.COMPLETE, said
-    assert said.splitlines()[-1] == f"60 rows, 0 failed: {tmp_path / 'out'}/results.parquet"
+    assert said.splitlines()[-1] == f"60 rows, 0 failed: {tmp_path / 'out'}/results.csv"
     assert len(rows_of(tmp_path / "out")) == NUM_PHOTOGRAPHS
 
 
@@ -73,7 +73,7 @@ def test_a_signal_ends_the_run_and_the_same_command_continues(photographs, tmp_p
     code, said = finish(process)
     assert (code, said.splitlines()[-1]) in (
         (Outcome.INTERRUPTED, "interrupted; the same command continues"),
-        (Outcome.COMPLETE, f"60 rows, 0 failed: {out}/results.parquet"),
+        (Outcome.COMPLETE, f"60 rows, 0 failed: {out}/results.csv"),
     )
     assert finish(start(photographs, out, bundle_folder, "--part-rows", "4"))[0] == Outcome.COMPLETE
     assert len(rows_of(out)) == NUM_PHOTOGRAPHS

@@ -28,8 +28,10 @@ def identify(photographs, out, bundle, **flags):
 
 
 def rows_of(out):
-    """Returns the rows of a table by the name of their plant."""
+    """Returns the rows of a table by the name of their plant; the CSV file has the same ones."""
     rows = pq.read_table(out / "results.parquet").to_pylist()
+    with (out / "results.csv").open(encoding="utf-8-sig", newline="") as stream:
+        assert [line["group"] for line in csv.DictReader(stream)] == [row["group"] for row in rows]
     by_name = {row["group"]: row for row in rows}
     assert len(by_name) == len(rows), "a plant has two rows"
     return by_name

@@ -228,8 +228,8 @@ def test_restart_removes_all_results_and_nothing_else(photographs, out, bundle_f
     assert (out / "results.csv").read_bytes() == b"before any run"
     listed = write_list(tmp_path / "list.csv", [("path", "species"), ("a.jpg", "Rosa canina")])
     identify(photographs, out, bundle_folder, html=True, list=listed, truth="species")
-    assert {"results.html", "truth.json", "truth.html", "results.parquet"} <= files_of(out).keys()
-    identify(photographs, out, format="csv", **flags)
+    assert {"results.html", "truth.json", "truth.html", "results.parquet", "results.csv"} <= files_of(out).keys()
+    identify(photographs, out, **flags)
     left = files_of(out)
     assert left.items() >= own.items()
     run_id = json.loads(left["run.json"])["run_id"]

@@ -1,10 +1,8 @@
 """A run: every photograph has one row, whatever happens, and the same command continues."""
 
-import csv
 import json
 import os
 
-import msgspec
 import pytest
 
 from models.errors import DataError, InputError
@@ -104,20 +102,6 @@ def test_list_names_the_photographs_and_its_columns_are_copied(photographs, out,
     table = rows_of(out)
     assert (table["1"]["list_place"], table["1"]["num_photographs"]) == ("north", 2)
     assert (table["2"]["status"], table["2"]["error_code"]) == ("failed", "bad_data")
-
-
-@pytest.mark.parametrize("table_format", ["csv", "jsonl"])
-def test_other_formats_hold_the_same_rows(photographs, out, tmp_path, bundle_folder, table_format):
-    identify(photographs, tmp_path / "parquet", bundle_folder)
-    identify(photographs, out, bundle_folder, format=table_format)
-    text = (out / f"results.{table_format}").read_text()
-    expected = rows_of(tmp_path / "parquet")
-    if table_format == "jsonl":
-        assert {row["group"]: row for row in map(msgspec.json.decode, text.splitlines())} == expected
-    else:
-        for row in csv.DictReader(text.splitlines()):
-            assert row["verdict_name"] == expected[row["group"]]["verdict_name"]
-            assert float(row["score_1"]) == expected[row["group"]]["score_1"]
 
 
 def test_candidates_taxa_and_least_score(photographs, out, tmp_path):
