@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 import tyro
@@ -11,6 +11,7 @@ from models.bundle import Precision
 from models.candidates import CoverageKind
 from models.errors import InputError
 from serving.folder.bucket import is_bucket
+from serving.folder.photographs import printable
 from serving.folder.sorting import SortRank
 from serving.parameters import MAX_COVERAGE, MAX_K, MIN_COVERAGE
 from serving.settings import Count, Share
@@ -39,13 +40,13 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Where the network runs."""
     group_by: str | None = None
     """Photographs of one plant, which get one row: folder, column:NAME (of the list) or regex:PATTERN (of the path)."""
-    k: Count = 5
+    k: Annotated[int, msgspec.Meta(ge=1, le=MAX_K)] = 5
     """Number of likely taxa per row, at most 50."""
     taxa: tuple[str, ...] = ()
     """Names of the genera, families or species that can be the answer, or list:NAME."""
     taxa_lists: Path | None = None
     """Folder of the lists that --taxa names: one file NAME.txt per list, one name per line."""
-    coverage: float | None = None
+    coverage: Annotated[float, msgspec.Meta(ge=MIN_COVERAGE, le=MAX_COVERAGE)] | None = None
     """Adds the column `candidates`: the taxa among which the right one is so often, such as 0.9."""
     coverage_kind: CoverageKind = "marginal"
     """Whether --coverage holds for the mean plant (marginal) or for the mean taxon (macro)."""
@@ -86,15 +87,16 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Largest photograph, bytes."""
 
     def __post_init__(self) -> None:
-        if self.k > MAX_K:
-            raise InputError("--k is out of range", value=self.k, limit=f"at most {MAX_K}", remedy="lower --k")
-        if self.coverage is not None and not MIN_COVERAGE <= self.coverage <= MAX_COVERAGE:
-            raise InputError(
-                "--coverage is out of range",
-                value=self.coverage,
-                limit=f"{MIN_COVERAGE} to {MAX_COVERAGE}",
-                remedy="choose a number in this range, such as 0.9",
-            )
+        for name, kind in get_type_hints(type(self), include_extras=True).items():
+            try:
+                msgspec.convert(getattr(self, name), kind)  # neither tyro nor a Struct checks the ranges
+            except msgspec.ValidationError as error:
+                raise InputError(
+                    f"--{name.replace('_', '-')} is out of range",
+                    value=getattr(self, name),
+                    limit=str(error).removeprefix("Expected ").replace("`", ""),
+                    remedy="choose a number in this range",
+                ) from error
         if self.truth is not None and self.list is None:
             raise InputError(
                 "--truth needs --list", value=self.truth, limit="a column of the list", remedy="add --list"
@@ -138,14 +140,9 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
 
     def answer_options(self) -> dict[str, Any]:
         """Returns the options that change rows, as they are compared when a run is continued."""
-        names = (
-            "photographs",
-            "precision",
-            "group_by",
-            "k",
-            "taxa",
-            "coverage",
-            "coverage_kind",
-            "min_score",
-        )
-        return {name: getattr(self, name) for name in names}
+        names = ("precision", "k", "coverage", "coverage_kind", "min_score")
+        return {name: getattr(self, name) for name in names} | {
+            "photographs": printable(self.photographs),
+            "group_by": self.group_by and printable(self.group_by),
+            "taxa": [printable(name) for name in self.taxa],
+        }

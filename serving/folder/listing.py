@@ -6,7 +6,7 @@ import msgspec
 
 from serving.folder.command import IdentifyFolder
 from serving.folder.lists import read_list
-from serving.folder.photographs import Photograph, Store, with_content_hash
+from serving.folder.photographs import Photograph, Store, printable, with_content_hash
 from serving.folder.plants import Plant, group_photographs
 from serving.folder.truth import require_truths
 
@@ -38,7 +38,7 @@ def what_is_listed(command: IdentifyFolder) -> str:
     """Describes what is listed, so that other flags or another list are noticed."""
     if command.list is None:
         return "recursive" if command.recursive else "not recursive"
-    return f"{command.list} of {command.list.stat().st_mtime_ns if command.list.exists() else 0}"
+    return f"{printable(str(command.list))} of {command.list.stat().st_mtime_ns if command.list.exists() else 0}"
 
 
 def _find(command: IdentifyFolder, store: Store) -> Sequence[Photograph]:

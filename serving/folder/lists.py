@@ -2,14 +2,15 @@
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from models.errors import DataError
-from serving.folder.photographs import Photograph, Store, has_photograph_name
+from serving.folder.photographs import LocalFolder, Photograph, Store, has_photograph_name
 
 PATH_COLUMN: Final = "path"
 """The column that names the file."""
@@ -21,22 +22,32 @@ def read_list(path: Path, store: Store) -> Iterator[Photograph]:
     """Yields the photographs of a list: a CSV file with a column `path`, or a text file with one path a line.
 
     Raises:
-        DataError: The file cannot be read, is neither, or a row names no file or one that was named before.
+        DataError: The file cannot be read, is neither, names a column twice, or a row names no file, one outside the
+            folder, or one that was named before.
     """
-    rows = list(_rows(path))
+    root = os.path.normpath(store.root.absolute()) if isinstance(store, LocalFolder) else "/bucket"
+    rows = list(_rows(path, root))
     for row, found in zip(rows, store.look_up_all([row[PATH_COLUMN] for row in rows]), strict=True):
-        yield msgspec.structs.replace(found, columns={key: row[key] for key in row if key != PATH_COLUMN})
+        yield msgspec.structs.replace(found, columns={key: row[key] for key in row if key not in (PATH_COLUMN, "")})
 
 
-def _rows(path: Path) -> Iterator[Mapping[str, str]]:
+def _rows(path: Path, root: str) -> Iterator[Mapping[str, str]]:
     seen: set[str] = set()
     for number, row in _numbered_rows(path, _text(path)):
         name = row[PATH_COLUMN]
         if not name:
             raise DataError(f"line {number} of {path} names no file", limit=f"a column {PATH_COLUMN}")
-        if name in seen:
+        place = os.path.normpath(name if name.startswith("/") else f"{root}/{name}")
+        if not place.startswith(f"{root.rstrip('/')}/"):
+            raise DataError(
+                f"line {number} of {path} names a file outside the folder of photographs",
+                value=name,
+                limit=f"a path that stays in {root}",
+                remedy="correct it, or identify a folder that holds all files of the list",
+            )
+        if place in seen:
             raise DataError(f"line {number} of {path} names a file again", value=name, remedy="remove one of the lines")
-        seen.add(name)
+        seen.add(place)
         yield row
 
 
@@ -80,6 +91,7 @@ def _lines(text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
 def _table_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     table = csv.DictReader(io.StringIO(text, newline=""), restkey=_SURPLUS, restval="", strict=True)
     try:
+        _require_once(path, [name for name in table.fieldnames or () if name])
         for row in table:
             if _SURPLUS in row:
                 raise DataError(
@@ -91,3 +103,9 @@ def _table_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, str]]
         raise DataError(
             f"line {table.reader.line_num} of {path} is no CSV", value=error, remedy="correct the double quotes"
         ) from error
+
+
+def _require_once(path: Path, header: Sequence[str]) -> None:
+    twice = [name for name in header if header.count(name) > 1]
+    if twice:
+        raise DataError(f"the header of {path} names a column twice", value=twice[0], remedy="rename one of them")

@@ -97,7 +97,7 @@ class LocalFolder:
         folders = [""]
         while folders:
             folder = folders.pop()
-            self._changed_ns[_printable(folder)] = _changed_ns(self.root / folder)  # before its files are listed
+            self._changed_ns[printable(folder)] = _changed_ns(self.root / folder)  # before its files are listed
             for entry in sorted(_entries(self.root / folder), key=lambda entry: entry.name):
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.name.startswith(".") or path == self._left_out:
@@ -257,10 +257,14 @@ def _remote(path: str, facts: Mapping[str, Any]) -> Photograph:
 
 def _named(path: str, num_bytes: int, version: str) -> Photograph:
     """Returns a photograph; one whose name no table can hold as it is gets another one, and is not read."""
-    printable = _printable(path)
-    return Photograph(path, num_bytes, version) if printable == path else Photograph(printable, -1, _NOT_UTF8)
+    text = printable(path)
+    return Photograph(path, num_bytes, version) if text == path else Photograph(text, -1, _NOT_UTF8)
 
 
-def _printable(path: str) -> str:
-    r"""Returns a path with its bytes that are not UTF-8 as \xNN."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+def printable(path: str) -> str:
+    r"""Returns a path as text: one that is not UTF-8 with \xNN for such bytes, after "./", which no other one has."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "./" + os.fsencode(path).replace(b"\\", rb"\\").decode("utf-8", "backslashreplace")
+    return path

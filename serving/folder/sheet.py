@@ -70,4 +70,4 @@ def _verdict(row: Row) -> str:
 def _link(path: str, photographs: str, target: Path) -> str:
     if is_bucket(photographs):
         return html.escape(f"{photographs.rstrip('/')}/{quote(path)}")
-    return html.escape(quote(os.path.relpath(Path(photographs) / path, target.parent).replace(os.sep, "/")))
+    return html.escape(quote(os.fsencode(os.path.relpath(Path(photographs) / path, target.parent))))  # any bytes

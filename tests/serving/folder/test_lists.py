@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.errors import DataError
 from serving.folder.lists import read_list
-from serving.folder.photographs import LocalFolder
+from serving.folder.photographs import LocalFolder, open_store
 
 
 @pytest.mark.parametrize("text", ["a.jpg\ngone.jpg\n", "\ufeffpath,bed\na.jpg,1\ngone.jpg,\n"])
@@ -19,6 +19,24 @@ def test_lists(tmp_path, text):
     found = list(read_list(tmp_path / "list", LocalFolder(tmp_path)))
     assert [(each.path, each.num_bytes) for each in found] == [("a.jpg", 1), ("gone.jpg", -1)]
     assert found[0].columns == ({"bed": "1"} if "bed" in text else {})
+
+
+def test_a_path_in_the_list_may_be_absolute_if_it_is_in_the_folder(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"1")
+    assert listed(tmp_path, f"{tmp_path}/a.jpg\n") == [(f"{tmp_path}/a.jpg", {})]
+    with pytest.raises(DataError, match=r"line 2 of .* again"):
+        listed(tmp_path, f"{tmp_path}/a.jpg\na.jpg\n")
+
+
+def test_columns_without_a_name_are_left_out(tmp_path):
+    assert listed(tmp_path, "path,bed,,\na.jpg,1,,\n") == [("a.jpg", {"bed": "1"})]
+
+
+def test_a_list_leads_out_of_no_bucket(tmp_path):
+    for name in ("../a.jpg", "/a.jpg"):
+        (tmp_path / "list").write_text(f"{name}\n")
+        with pytest.raises(DataError, match="outside the folder"):
+            list(read_list(tmp_path / "list", open_store("memory://garden")))
 
 
 def listed(tmp_path, text):
@@ -45,7 +63,8 @@ def test_cells_of_a_table_may_have_commas_and_lines(tmp_path):
 
 
 CELLS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5)
-ROWS = st.lists(st.tuples(CELLS.filter(bool), CELLS), unique_by=lambda row: row[0], max_size=5)
+PATHS = CELLS.map(lambda text: f"{text.replace('/', '')}.jpg")
+ROWS = st.lists(st.tuples(PATHS, CELLS), unique_by=lambda row: row[0], max_size=5)
 
 
 @given(ROWS)
@@ -70,6 +89,13 @@ def test_every_table_that_csv_writes_is_read(tmp_path, rows):
         (b"path\na\0.jpg\n", "zero bytes"),
         (b"path,bed\na.jpg,1\na.jpg,2\n", "line 3 of .* again .*a.jpg"),
         (b"a.jpg\nb.jpg\n\na.jpg\n", "line 4 of .* again .*a.jpg"),
+        (b"path,bed\na.jpg,1\n./a.jpg,2\n", r"line 3 of .* again .*\./a.jpg"),
+        (b"a.jpg\nb/../a.jpg\n", "line 2 of .* again"),
+        (b"path\n../a.jpg\n", r"line 2 of .* outside the folder .*\.\./a.jpg"),
+        (b"b/../../a.jpg\n", "line 1 of .* outside the folder"),
+        (b"/etc/a.jpg\n", "line 1 of .* outside the folder"),
+        (b"path,bed,path\na.jpg,1,b.jpg\n", "names a column twice .*path"),
+        (b"path,bed,bed\na.jpg,1,2\n", "names a column twice .*bed"),
         (b"\xff\xfe\xff", "cannot be read"),
     ],
 )

@@ -42,16 +42,36 @@ def test_a_name_that_is_not_utf_8_is_a_row_and_not_the_end(photographs, out, bun
         folder.mkdir()
     except OSError:
         pytest.skip("this file system has no such names")
-    for path in (folder / "d.jpg", photographs / os.fsdecode(b"caf\xe9.jpg")):
+    literal = r"caf\xe9.jpg"  # these eight characters are the name of another file
+    for path in (folder / "d.jpg", photographs / os.fsdecode(b"caf\xe9.jpg"), photographs / literal):
         path.hardlink_to(photographs / "a.jpg")
     for _ in range(2):
         assert identify(photographs, out, bundle_folder) == Outcome.SOME_FAILED
         rows = rows_of(out)
         failed = {path: row["error"] for path, row in rows.items() if row["status"] == "failed"}
-        assert list(failed) == [r"caf\xe9.jpg", r"gar\xe7on/d.jpg"]
+        assert list(failed) == [r"./caf\xe9.jpg", r"./gar\xe7on/d.jpg"]
         assert all("not UTF-8" in error for error in failed.values())
-        assert rows.keys() - failed.keys() == COLORS.keys()
+        assert rows.keys() - failed.keys() == COLORS.keys() | {literal}
     assert len(parts(out)) == 1
+
+
+def test_a_root_and_a_list_may_have_names_that_are_not_utf_8(photographs, out, bundle_folder, tmp_path):
+    root = tmp_path / os.fsdecode(b"gar\xe7on")
+    try:
+        photographs.rename(root)
+    except OSError:
+        pytest.skip("this file system has no such names")
+    listed = write_list(root / os.fsdecode(b"caf\xe9.csv"), [("path",), ("a.jpg",)])
+    for flags in ({"html": True}, {"list": listed}):
+        assert identify(root, out, bundle_folder, **flags) == Outcome.COMPLETE
+    assert list(rows_of(out)) == ["a.jpg"]
+    assert "../gar%E7on/a.jpg" in (out / "results.html").read_text()
+
+
+@pytest.mark.parametrize("flags", [{"taxa": ("caf\udce9",)}, {"group_by": "regex:caf\udce9"}])
+def test_a_flag_that_is_not_utf_8_is_one_error(photographs, out, bundle_folder, flags):
+    with pytest.raises(InputError, match=r"taxa|pattern of --group-by"):
+        identify(photographs, out, bundle_folder, **flags)
 
 
 @pytest.mark.parametrize("by_hash", [False, True])
