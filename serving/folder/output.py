@@ -80,19 +80,26 @@ class OutputFolder:
             os.link(temporary, self.root / name)  # unlike a rename, it fails if the name is taken
         except FileExistsError:
             return False
+        except FileNotFoundError:  # another run ended, and took it for what a killed one had begun
+            return self.create(name, content)
         except OSError as error:
             if error.errno in _NO_LINKS:
                 raise _without_links(self.root) from error
             raise
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
         self._sync(name)
         return True
 
     def replace(self, name: str, content: BinaryIO) -> None:
         """See `Output.replace`."""
-        self._write(name, content).replace(self.root / name)
-        self._sync(name)
+        try:
+            self._write(name, content).replace(self.root / name)
+        except FileNotFoundError:  # see `create`
+            content.seek(0)
+            self.replace(name, content)
+        else:
+            self._sync(name)
 
     def remove(self, name: str) -> None:
         """See `Output.remove`."""

@@ -202,6 +202,7 @@ class _FolderRun:
         )
         record = with_speed(record, progress.num_photographs, progress.seconds)
         write_record(self._output, record)
+        self._output.remove_unfinished()
         for sentence in write_pages(self._command, plan, files, self._store):
             _tell(sentence)
         return self._say(record)

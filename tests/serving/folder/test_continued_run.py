@@ -217,6 +217,16 @@ def files_of(out):
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
+def test_a_run_that_ends_removes_what_killed_ones_had_begun(photographs, out, bundle_folder):
+    identify(photographs, out, bundle_folder, plan_only=True)
+    unfinished = [f"{name}.{'0' * 32}.part" for name in (".results.csv", "parts/.part-000000-01234567.parquet")]
+    for name in (*unfinished, ".garden.part"):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_bytes(b"")
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    assert [path.name for path in out.rglob("*.part")] == [".garden.part"]
+
+
 def test_restart_removes_all_results_and_nothing_else(photographs, out, bundle_folder, tmp_path):
     own = {"plans/garden.pdf": b"1", "parts/part-1.csv": b"2", "notes.txt": b"3"}
     for name, content in own.items():

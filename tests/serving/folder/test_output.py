@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 import threading
 import uuid
 from pathlib import Path
@@ -107,3 +108,25 @@ def test_what_killed_writes_left_can_be_removed(tmp_path, monkeypatch):
     output.remove_unfinished()
     assert sorted(path.name for path in tmp_path.rglob("*.part")) == [".garden.part"]
     assert output.read("parts/a") == b""
+
+
+def test_a_run_that_ends_does_not_stop_another_one_that_writes(tmp_path, monkeypatch):
+    """What the other one has begun to write looks as if it had been killed."""
+    output, link, replace = OutputFolder(tmp_path), os.link, Path.replace
+    interruptions = iter([True, True, False])
+
+    def interrupted(act):
+        def act_late(*arguments):
+            if next(interruptions, False):
+                OutputFolder(tmp_path).remove_unfinished()
+            return act(*arguments)
+
+        return act_late
+
+    monkeypatch.setattr(os, "link", interrupted(link))
+    assert output.create("parts/a", b"1")
+    monkeypatch.setattr(Path, "replace", interrupted(replace))
+    interruptions = iter([True, True, False])
+    output.replace("results.csv", io.BytesIO(b"2"))
+    found = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {"a": b"1", "results.csv": b"2"}
