@@ -13,6 +13,7 @@ from models.errors import InputError
 from serving.folder.bucket import is_bucket
 from serving.folder.photographs import printable
 from serving.folder.sorting import SortRank
+from serving.folder.truth import FOLDER_TRUTH
 from serving.parameters import MAX_COVERAGE, MAX_K, MIN_COVERAGE
 from serving.settings import Count, Share
 
@@ -69,8 +70,8 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     ray: str | None = None
     """Share the parts among the machines of a Ray cluster: auto (the one that this machine is in) or its address."""
     truth: str | None = None
-    """Column of --list with true names or taxon ids: writes how often the answers are right, in truth.json and
-    truth.html."""
+    """Column of --list with true names or taxon ids, or `folder`, if the names of the folders are the true ones: writes
+    how often the answers are right, in truth.json and truth.html."""
     html: bool = False
     """Write results.html too: a contact sheet of the photographs with their answers, the least certain first."""
     copy_to: Path | None = None
@@ -97,9 +98,9 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
                     limit=str(error).removeprefix("Expected ").replace("`", ""),
                     remedy="choose a number in this range",
                 ) from error
-        if self.truth is not None and self.list is None:
+        if self.truth not in (None, FOLDER_TRUTH) and self.list is None:
             raise InputError(
-                "--truth needs --list", value=self.truth, limit="a column of the list", remedy="add --list"
+                "--truth needs --list", value=self.truth, limit="a column of the list, or folder", remedy="add --list"
             )
         if self.part is not None and (self.restart or self.retry_failed):
             raise InputError(

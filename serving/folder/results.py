@@ -16,7 +16,7 @@ from serving.folder.record import RECORD_FILE
 from serving.folder.sheet import SHEET_FILE, contact_sheet
 from serving.folder.sorting import sort_photographs
 from serving.folder.tables import CSV_TABLE, PARQUET_TABLE
-from serving.folder.truth import TRUTH_FILE, in_words, judge
+from serving.folder.truth import TRUTH_FILE, in_words, judge, trained_on
 from serving.folder.truth_page import TRUTH_PAGE, truth_page
 from serving.settings import Settings, find_bundle
 
@@ -24,7 +24,7 @@ from serving.settings import Settings, find_bundle
 def write_pages(command: IdentifyFolder, plan: Plan, files: PartFiles, store: Store) -> Iterator[str]:
     """Writes what the flags ask for beside the table; yields sentences about it."""
     if command.truth is not None:
-        yield _judge(command, command.truth, plan, files)
+        yield _judge(command, command.truth, plan, files, store)
     if command.html:
         page = contact_sheet(files.rows(plan), command.photographs, Path(command.out) / SHEET_FILE)
         files.output.replace(SHEET_FILE, io.BytesIO(page.encode()))
@@ -44,8 +44,11 @@ def remove_results(output: Output) -> None:
             output.remove(name)
 
 
-def _judge(command: IdentifyFolder, column: str, plan: Plan, files: PartFiles) -> str:
-    report = judge(files.rows(plan), column, load_bundle(find_bundle(Settings(bundle=command.bundle))))
+def _judge(command: IdentifyFolder, column: str, plan: Plan, files: PartFiles, store: Store) -> str:
+    bundle = load_bundle(find_bundle(Settings(bundle=command.bundle)))
+    photographs = (each for name, plant in plan.plants().items() if name in plan.current for each in plant.photographs)
+    report = judge(files.rows(plan), column, bundle)
+    report = msgspec.structs.replace(report, trained_on=trained_on(bundle, photographs, store))
     encoded = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
     files.output.replace(TRUTH_FILE, io.BytesIO(encoded))
     files.output.replace(TRUTH_PAGE, io.BytesIO(truth_page(report).encode()))

@@ -1,32 +1,44 @@
-"""How often the rows of a table are right, if a column of the list has the true names.
+"""How often the rows of a table are right, if a column of the list or the folders have the true names.
 
-A true name is a taxon id, or a name as `models/taxon_names.py` understands it. It counts at each rank at which all taxa
-that it means agree: "Rosa canina" as species, genus and family; "Rosa", or a common name of two roses, as genus and
-family.
+A true name is a taxon id, or a name as `models/taxon_names.py` understands it, also in the forms of class folders. It
+counts at each rank at which all taxa that it means agree: "Rosa canina" as species, genus and family; "Rosa", "Rosa
+spp.", or a common name of two roses, as genus and family.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from models.bundle import Bundle
+from models.bundle import Bundle, file_sha256
 from models.errors import DataError
 from models.metrics import Confusion, NamesOfRank, Share, confusions, macro_top1, share
 from models.reliability import ReliabilityBin, calibration_error, reliability_bins
 from models.taxon_names import TaxonNames
 from models.taxonomy import Groups, Taxon, Taxonomy
 from models.verdict import RANKS, Rank, VerdictRank
+from serving.folder.photographs import Photograph, Store, with_content_hash
 from serving.folder.plants import Plant
 from serving.folder.rows import Row
 
 TRUTH_FILE: Final = "truth.json"
+FOLDER_TRUTH: Final = "folder"
+"""The column that stands for the names of the folders, unless the list has it."""
 _MOST_CONFUSIONS: Final = 20
 # "Helianthus" may mean a species that the model does not know, even if it knows only one of the genus.
 _MORE_PRECISE: Final[Mapping[str, tuple[Rank, ...]]] = {"genus": ("species",), "family": ("species", "genus")}
+# Names of class folders: "1. Quercus suber", "001_quercus_suber", "Oak (Quercus)", "Quercus spp.", "Quercus_sp_2".
+_NUMBER: Final = re.compile(r"^\d+(?:\s*[._)]\s*|[\s-]+(?=[A-Z×]))(?=\D)")
+_WITH_BRACKETS: Final = re.compile(r".+?\s*\(([^()]+)\)")
+_NO_SPECIES: Final = re.compile(r"(.+?)\s+spp?\.?(?:\s*\d+)?", re.IGNORECASE)
 
 Names = Mapping[Rank, str]
 """Rank -> name, without the ranks that are unknown."""
@@ -71,7 +83,7 @@ class TruthReport(msgspec.Struct, frozen=True):
     bundle_name: str
     bundle_version: str
     column: str
-    """Column of the list with the true names."""
+    """Column of the list with the true names, or "folder"."""
     num_rows: int
     """Rows with a true name."""
     num_without_truth: int
@@ -91,11 +103,19 @@ class TruthReport(msgspec.Struct, frozen=True):
     model does not know it, and they are wrong."""
     species: SpeciesFigures | None
     """None if no answered row has a true species that the model knows."""
+    trained_on: Mapping[str, int] | None = None
+    """Split -> number of photographs that are in the manifest that the model was trained with, byte for byte; None if
+    that manifest is not where the recipe of the bundle says."""
 
     @property
     def num_unknown(self) -> int:
         """Rows whose true name the model does not know."""
         return sum(self.unknown.values())
+
+    @property
+    def num_trained_on(self) -> int:
+        """Photographs that helped to make the model: those of all splits but the test split."""
+        return sum(number for split, number in (self.trained_on or {}).items() if split != "test")
 
 
 class _Judged(NamedTuple):
@@ -136,7 +156,16 @@ class TrueNames:
         by_id = self._taxonomy.by_id.get(text)
         if by_id is not None:
             return names_by_rank(by_id)
+        plain = _NUMBER.sub("", text).replace("_", " ").strip()
+        # The common name before the brackets does not count: the oak of "Oak (Quercus suber)" may be another one here.
+        in_brackets = _WITH_BRACKETS.fullmatch(plain)
+        return self._read(text) or self._read(in_brackets[1] if in_brackets else plain)
+
+    def _read(self, text: str) -> Names:
+        genus = _NO_SPECIES.fullmatch(text)
         known = self._names.find(text)
+        if known is None and genus is not None:
+            return {rank: name for rank, name in self._read(genus[1]).items() if rank != "species"}
         if known is None:
             return {}
         shared = set.intersection(*(set(names_by_rank(self._taxonomy.taxa[at]).items()) for at in known.taxa))
@@ -159,17 +188,44 @@ def require_truths(plants: Iterable[Plant], column: str) -> None:
     """
     any_found = False
     for plant in plants:
-        found = {photograph.columns.get(column, "").strip() for photograph in plant.photographs}
+        found = {true_text(each.path, each.columns.get(column), column) for each in plant.photographs}
         any_found |= found != {""}
         if len(found) > 1:
             raise DataError(
                 "the photographs of a plant have different true names",
                 value=f"{plant.name}: {', '.join(sorted(found))}",
-                limit=f"one value in the column {column}",
+                limit=f"one true name, by --truth {column}",
                 remedy="correct the list or --group-by",
             )
+    if not any_found and column == FOLDER_TRUTH:
+        raise DataError("no photograph is in a folder that could be its true name", remedy="sort them into folders")
     if not any_found:
         raise DataError(f"no photograph has a value in the column {column}", remedy="correct --truth or the list")
+
+
+def true_text(path: str, cell: str | None, column: str) -> str:
+    """Returns the true name of a photograph: the cell of its list, or with `folder` and no cell its folder's name."""
+    if cell is None and column == FOLDER_TRUTH:
+        cell = path.rpartition("/")[0].rpartition("/")[2]
+    return (cell or "").strip()
+
+
+def trained_on(bundle: Bundle, photographs: Iterable[Photograph], store: Store) -> Mapping[str, int] | None:
+    """Returns `TruthReport.trained_on`; reads the photographs only if the manifest is there."""
+    manifest = training_manifest(bundle)
+    if not manifest.is_file() or file_sha256(manifest) != bundle.record.manifest_sha256:
+        return None
+    versions = (with_content_hash(photograph, store).version for photograph in photographs)
+    hashes = pa.array({version.removeprefix("sha256:") for version in versions}, pa.string())
+    table = pq.read_table(manifest, columns=["sha256", "split"])
+    found: list[Any] = table.filter(pc.is_in(table["sha256"], hashes))["split"].to_pylist()
+    return dict(Counter(found))
+
+
+def training_manifest(bundle: Bundle) -> Path:
+    """Returns where the manifest of a bundle was in the folder of its training, as far as its recipe says."""
+    data = bundle.record.recipe.get("data") or {}
+    return Path(str(data.get("data", ""))) / "manifest.parquet"
 
 
 def judge(rows: Iterable[Row], column: str, bundle: Bundle) -> TruthReport:
@@ -177,7 +233,7 @@ def judge(rows: Iterable[Row], column: str, bundle: Bundle) -> TruthReport:
 
     Args:
         rows: The rows of the table.
-        column: Column of the list with the true names.
+        column: Column of the list with the true names, or "folder".
         bundle: The bundle that answered.
     """
     true_names = TrueNames(bundle.taxonomy)
@@ -186,7 +242,7 @@ def judge(rows: Iterable[Row], column: str, bundle: Bundle) -> TruthReport:
     unknown: Counter[str] = Counter()
     num_without = 0
     for row in rows:
-        text = (row.get(f"list_{column}") or "").strip()
+        text = true_text(row["path"], row.get(f"list_{column}"), column)
         if not text:
             num_without += 1
             continue
@@ -200,10 +256,14 @@ def judge(rows: Iterable[Row], column: str, bundle: Bundle) -> TruthReport:
 def in_words(report: TruthReport) -> str:
     """Returns the figure of the most precise rank in a line."""
     rank, figures = next(iter(report.by_rank.items()), (None, None))
-    unknown = f"; {report.num_unknown:,} have a true name that the model does not know" if report.num_unknown else ""
     if rank is None or figures is None:
         return "the model knows none of the true names"
-    return f"{rank} right: {figures.right.value:.1%} of {figures.right.num_pictures:,} rows{unknown}"
+    more = f"; {report.num_unknown:,} have a true name that the model does not know" if report.num_unknown else ""
+    if report.num_trained_on:
+        more += (
+            f"; {report.num_trained_on:,} of the photographs helped to make the model, which names new ones less well"
+        )
+    return f"{rank} right: {figures.right.value:.1%} of {figures.right.num_pictures:,} rows{more}"
 
 
 def _judged(row: Row, true: Names, taxa: Mapping[str, Names]) -> _Judged:

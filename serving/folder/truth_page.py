@@ -33,7 +33,7 @@ def truth_page(report: TruthReport) -> str:
 
 
 def _counted(report: TruthReport) -> str:
-    sentences = [f"True names are in the column <code>{_text(report.column)}</code> of {_rows(report.num_rows)}."]
+    sentences = [f"True names: <code>{_text(report.column)}</code> of {_rows(report.num_rows)}."]
     if report.num_without_truth:
         sentences.append(f"Not counted, because without a true name: {_rows(report.num_without_truth)}.")
     if report.num_failed:
@@ -42,6 +42,14 @@ def _counted(report: TruthReport) -> str:
         sentences.append(
             f"Not right, because the model does not know the true name: {_rows(report.num_unknown)}, of which it named "
             f"{report.num_unknown_named:,} as a species."
+        )
+    if report.trained_on is None:
+        sentences.append("It is not known whether the model was trained with some of these photographs.")
+    elif report.trained_on:
+        splits = ", ".join(f"{number:,} {split}" for split, number in report.trained_on.items())
+        sentences.append(
+            f"In the manifest that the model was trained with: {splits} photographs. Figures of photographs that are "
+            "not of its test split are too high."
         )
     return f"<p>{'<br>'.join(sentences)}</p>{_unknown(report)}"
 

@@ -1,10 +1,15 @@
 """A run: every photograph has one row, whatever happens, and the same command continues."""
 
+import hashlib
 import json
 import os
+import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from models.bundle import file_sha256
 from models.errors import DataError, InputError
 from serving.folder import results
 from serving.folder.run import Outcome
@@ -181,6 +186,32 @@ def test_true_names_of_a_list_give_figures_also_afterwards(photographs, out, bun
     assert report["by_rank"]["species"]["right"]["value"] == 1 / 3
     assert report["species"]["confusions"] == [{"right": "Rosa canina", "named": "Bellis perennis", "count": 1}]
     assert "33.3%" in (out / "truth.html").read_text()
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_photographs_that_the_model_was_trained_with_are_told(
+    out, bundle_folder, tmp_path, monkeypatch, capsys, changed
+):
+    colors = {"Rosa canina/a.jpg": RED, "Rosa canina/new.jpg": BLUE, "Crocus spp/c.jpg": WHITE, "Bellis/d.jpg": GREEN}
+    photographs = draw_photographs(tmp_path / "photographs", colors)
+    splits = {"Rosa canina/a.jpg": "train", "Crocus spp/c.jpg": "validation", "Bellis/d.jpg": "test"}
+    hashes = [hashlib.sha256((photographs / path).read_bytes()).hexdigest() for path in splits]
+    manifest = tmp_path / "data" / "mine" / "manifest.parquet"
+    manifest.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"sha256": [*hashes, "0" * 64], "split": [*splits.values(), "train"]}), manifest)
+    bundle = shutil.copytree(bundle_folder, tmp_path / "bundle")
+    record = json.loads((bundle / "bundle.json").read_bytes())
+    record |= {"recipe": {"data": {"data": "data/mine"}}, "manifest_sha256": file_sha256(manifest)}
+    (bundle / "bundle.json").write_text(json.dumps(record))
+    if changed:
+        manifest.write_bytes(b"another one")
+    monkeypatch.chdir(tmp_path)
+    assert identify(photographs, out, bundle, truth="folder") == Outcome.COMPLETE
+    report, page = json.loads((out / "truth.json").read_bytes()), (out / "truth.html").read_text()
+    assert report["num_rows"] == 4
+    assert report["trained_on"] == (None if changed else {"train": 1, "validation": 1, "test": 1})
+    assert ("not known whether" in page, "1 train, 1 validation, 1 test" in page) == (changed, not changed)
+    assert ("2 of the photographs helped to make the model" in capsys.readouterr().err) == (not changed)
 
 
 def test_a_column_without_true_names_is_refused_before_the_run(photographs, out, bundle_folder, tmp_path):

@@ -23,15 +23,19 @@ MEANINGS = {
     "Rosa canina": CANINA, " rosa  CANINA": CANINA, "dog rose": CANINA, "rosa-canina": CANINA, "Rosa ferox": RUGOSA,
     "Rosa": {"genus": "Rosa", "family": "Rosaceae"}, "Bellis": {"genus": "Bellis", "family": "Asteraceae"},
     "Rosaceae": {"family": "Rosaceae"}, "Crocus": CROCUS, "crocus": CROCUS,
-    "Crocus vernus": CROCUS | {"species": "Crocus vernus"}, "Helianthus annuus": {}, "plant 7": {},
+    "Crocus sp": CROCUS, "Crocus spp.": CROCUS, "rosa SP. 2": {"genus": "Rosa", "family": "Rosaceae"},
+    "Crocus_spp": CROCUS, "Dog rose (Rosa canina)": CANINA, "Some crocus (Crocus spp.)": CROCUS,
+    "2. Rosa canina": CANINA, "001_rosa_canina": CANINA, "dog rose sp.": {"genus": "Rosa", "family": "Rosaceae"},
+    "Celtis sp": {}, "Dog rose (Rosa indica)": {}, "Crocus vernus": CROCUS | {"species": "Crocus vernus"},
+    "Helianthus annuus": {}, "plant 7": {},
 }  # fmt: skip
 
 
 def row(truth, best="Rosa canina", score=0.5, verdict=("species", "Rosa canina"), status="ok"):
     if status == "failed":
-        return {"status": status, "list_truth": truth}
+        return {"path": "a.jpg", "status": status, "list_truth": truth}
     return {
-        "status": status, "list_truth": truth, "name_1": best, "score_1": score,
+        "path": "a.jpg", "status": status, "list_truth": truth, "name_1": best, "score_1": score,
         "verdict_rank": verdict[0], "verdict_name": verdict[1],
     }  # fmt: skip
 
@@ -146,3 +150,13 @@ def test_true_names_are_checked_before_the_run():
         require_truths([plant("Rosa")], "species")
     with pytest.raises(DataError, match=r"different true names .*bed: Bellis, Rosa"):
         require_truths([plant("Rosa", "Bellis")], "truth")
+
+
+def test_the_folder_of_a_photograph_is_its_true_name_unless_the_list_has_such_a_column(bundle):
+    rows = [row(None) | {"path": path} for path in ("train/Rosa canina/a.jpg", "Rosa spp/b.jpg", "c.jpg")]
+    report = judge([*rows, row(None) | {"path": "Rosa/d.jpg", "list_folder": ""}], "folder", bundle)
+    assert (report.num_rows, report.num_without_truth, report.unknown) == (2, 2, {})
+    assert report.by_rank["species"].right.num_pictures == 1
+    require_truths([Plant("a", (Photograph("Rosa canina/a.jpg", 1, "1"),))], "folder")
+    with pytest.raises(DataError, match="no photograph is in a folder"):
+        require_truths([Plant("a", (Photograph("a.jpg", 1, "1"),))], "folder")
