@@ -127,6 +127,7 @@ def test_kills_lose_no_row_and_write_none_twice(tmp_path, bundle_folder, num_kil
         written = now
     assert finish(start(photographs, out, bundle_folder, "--part-rows", "1"))[0] == Outcome.COMPLETE
     assert len(rows_of(out)) == num_photographs
+    assert not list(out.rglob("*.part"))
 
 
 def resident_bytes(process):
