@@ -10,26 +10,26 @@ from training.insight.studies.report import table
 def answer_tables(metrics: SplitMetrics, served: ServedAnswers, promises: Promises) -> str:
     """Returns one table of accuracy, verdicts and rejection, and one of candidate sets."""
     rows = [
-        ("top-1", _percent(metrics.top1_taxon)),
+        ("top-1", percent(metrics.top1_taxon)),
         ("calibration error (ECE, 15 bins)", f"{metrics.ece.value:.4f}"),
         *(
-            (f"right names of rank {rank}", f"{_percent(names.right)}; promised: {_promise(promises, rank)}")
+            (f"right names of rank {rank}", f"{percent(names.right)}; promised: {_promise(promises, rank)}")
             for rank, names in served.verdicts.by_rank.items()
             if names.right
         ),
-        *((f"top-1 of {each.num_pictures} pictures", _percent(each.top1)) for each in served.several_pictures),
+        *((f"top-1 of {each.num_pictures} pictures", percent(each.top1)) for each in served.several_pictures),
     ]
     for name, strangers in (("other things", served.things), ("unknown plants", served.unknown)):
         if strangers:
             rows.append((f"{name}: AUROC of the {strangers.score}", f"{strangers.auroc:.3f}"))
-            rows.append((f"{name} accepted where 95 % of known plants are", _percent(strangers.fpr95)))
-            rows.append((f"{name} named at any rank", _percent(strangers.named)))
-            rows.append((f"{name} named a species", _percent(strangers.named_species)))
+            rows.append((f"{name} accepted where 95 % of known plants are", percent(strangers.fpr95)))
+            rows.append((f"{name} named at any rank", percent(strangers.named)))
+            rows.append((f"{name} named a species", percent(strangers.named_species)))
     sets = [
         (
             each.kind,
             f"{each.coverage:.2f}",
-            _percent(each.covered),
+            percent(each.covered),
             f"{each.macro_covered:.3f}",
             f"{each.mean_size:.2f}",
         )
@@ -39,7 +39,7 @@ def answer_tables(metrics: SplitMetrics, served: ServedAnswers, promises: Promis
     return f"{table(('figure', 'measured'), rows)}\n\n{table(columns, sets)}"
 
 
-def _percent(measured: Share) -> str:
+def percent(measured: Share) -> str:
     """Returns a share with its number: "61.2 % of 25,200"."""
     return f"{measured.value:.1%} of {measured.num_pictures:,}".replace("%", " %")
 

@@ -1,12 +1,18 @@
 """Program: measures how far the answers of the demonstration bundle can be believed.
 
-python benchmarks/demonstration.py --data DATA --negatives DIR --unknown DIR [--out FILE.json]
+python benchmarks/demonstration.py --data DATA --negatives DIR --unknown DIR --photographs DIR
+    --left-out SMALLER ... [--out FILE.json]
 
-It runs training/evaluate.py once, on the test split of the data that the bundle was trained with.
+The test split judges names, scores and candidate sets; `--negatives` shows other things, `--unknown` seedlings. Each
+`--left-out` is a folder of benchmarks/left_out.py with a bundle that was trained with it in `SMALLER/bundle`: its
+photographs of left-out taxa are plants that the bundle cannot know.
 """
 
+import csv
 import sys
 import tempfile
+import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -15,19 +21,32 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import msgspec
+import numpy as np
 import tyro
 
-from benchmarks.answer_tables import answer_tables
+from benchmarks.answer_tables import answer_tables, percent
+from benchmarks.left_out import LIST
 from benchmarks.serving.flags import DEMONSTRATION, Network, network_of, write_result
-from models.bundle import load_bundle
-from models.verdict import Promises, Thresholds
-from training.actions.evaluate import evaluate
+from benchmarks.serving.photographs import drawn_photographs
+from models.answer import PlantAnswer, Question, answer_plant
+from models.bundle import Bundle, load_bundle
+from models.metrics import Share, share
+from models.preprocess import picture_to_input
+from models.verdict import Promises, Thresholds, VerdictRank
+from training.actions.evaluate import bundle_subject, evaluate, measure
+from training.bundling.precisions.pictures import PictureFiles
 from training.bundling.served import ServedAnswers
 from training.commands.evaluate import Evaluate
-from training.evaluation.split_metrics import SplitMetrics
+from training.dataset.manifest import Manifest
+from training.evaluation.answer_metrics import StrangerFigures
+from training.evaluation.picture_scores import score_pictures, verdicts_of
+from training.evaluation.split_metrics import SplitMetrics, class_metrics, evaluate_predictions
+from training.insight.studies.report import table
 from training.machine import Machine, this_machine
 from training.program import run_program
 
+_NUM_WORST: Final = 10
+_TIMED: Final = 30
 _SERVED_FILE: Final = "bundle-test-served.json"
 
 
@@ -41,11 +60,51 @@ class Demonstration(msgspec.Struct, frozen=True, kw_only=True):
     negatives: Path
     """Pictures that show no plant, see training/evaluate.py."""
     unknown: Path
-    """Plants of other species, see training/evaluate.py."""
+    """Seedlings: a folder with labels.csv (path, scientific_name)."""
+    photographs: Path
+    """Folder of phone photographs; those named phone_flower* and phone_leaf* show plants that the bundle does not
+    know."""
+    left_out: tuple[Path, ...] = ()
+    """Folders of benchmarks/left_out.py, each with a bundle."""
     workers: int = 2
     """Loader processes; 0 loads in the main process."""
     out: Path | None = None
     """File for the result (JSON)."""
+
+
+class PhoneAnswer(msgspec.Struct, frozen=True):
+    """The answer to one phone photograph."""
+
+    file: str
+    verdict: VerdictRank
+    name: str | None
+    score: float
+    best: str
+    """The likeliest taxon, whether or not it is named."""
+
+
+class Taxon(msgspec.Struct, frozen=True):
+    """How often a taxon is named right."""
+
+    scientific_name: str
+    top1: float
+    num_pictures: int
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A bundle that does not know some of the taxa."""
+
+    what: str
+    num_taxa: int
+    """Taxa that were left out."""
+    top1: Share
+    """On the test photographs of the taxa that it knows."""
+    named_species: Share
+    """Test photographs that get the name of a species."""
+    named: Share
+    """Test photographs that get any name."""
+    unknown: StrangerFigures
+    """The photographs of the taxa that were left out."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,47 +118,182 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     metrics: SplitMetrics
     """The figures of `evaluate.py` on the test split."""
     served: ServedAnswers
-    """Its figures of the answers as they are served."""
+    """Its figures of the answers as they are served; `unknown` are the seedlings of species that it does not know."""
+    top1_by_set: dict[str, Share]
+    """Data set -> top-1 on its test photographs."""
+    worst: list[Taxon]
+    named_at_own_rank: Share
+    """Test photographs whose verdict has the rank of their taxon: a species, or for a taxon of rank genus a genus."""
+    named_species: Share
+    """Of the test photographs of species, those whose verdict is a species."""
+    seedlings: dict[str, dict[VerdictRank, int]]
+    """Species, marked if the bundle knows it -> number of its seedlings by rank of the verdict."""
+    seedlings_not_a_plant: Share
+    """Seedlings of all species that are taken for other things."""
+    photographs: list[PhoneAnswer]
+    left_out: list[LeftOut]
+    answer_ms: float
+    """Median time of one answer to a picture of 1 MP on one thread: decoding, network and tables."""
 
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: measure(tyro.cli(Demonstration, description=__doc__)))
+    run_program(lambda: measure_all(tyro.cli(Demonstration, description=__doc__)))
 
 
-def measure(command: Demonstration) -> Result:
+def measure_all(command: Demonstration) -> Result:
     """Measures, prints the tables, and writes the result if `out` is given."""
-    bundle = load_bundle(command.bundle)
-    with tempfile.TemporaryDirectory(prefix="demonstration-") as folder:
-        (evaluation,) = evaluate(
-            Evaluate(
-                data=command.data,
-                bundle=command.bundle,
-                negatives=command.negatives,
-                unknown=command.unknown,
-                out=Path(folder),
-                workers=command.workers,
-            )
-        )
-        served = msgspec.json.decode((Path(folder) / _SERVED_FILE).read_bytes(), type=ServedAnswers)
-    network = bundle.network("fp32")
+    bundle, manifest = load_bundle(command.bundle), Manifest(command.data)
+    model = bundle.answer_model("fp32")
+    predictions, outputs = measure(bundle_subject(bundle, "fp32"), manifest, "test", command.workers)
+    evaluation = evaluate_predictions(
+        predictions, manifest, network="bundle", split="test", temperature=model.temperature
+    )
+    rank_N = verdicts_of(score_pictures(outputs, predictions.labels_N, model), model).rank_N
+    own_N = np.array([bundle.taxonomy.taxa[taxon].rank for taxon in predictions.taxon_labels_N])
+    seedlings, strangers = _seedlings(command.unknown, bundle)
+    verdicts = Counter(rank for ranks in seedlings.values() for rank in ranks.elements())
     result = Result(
         machine=this_machine(),
         measured_on=datetime.now(UTC).date().isoformat(),
         network=network_of(bundle),
-        thresholds=network.thresholds,
-        promises=network.promises,
+        thresholds=model.thresholds,
+        promises=model.promises,
         metrics=evaluation.all,
-        served=served,
+        served=_served(command, strangers),
+        top1_by_set={source: each.top1_taxon for source, each in evaluation.by_source.items()},
+        worst=[
+            Taxon(each.scientific_name, each.top1, each.num_pictures)
+            for each in list(class_metrics(predictions, manifest.taxonomy))[:_NUM_WORST]
+        ],
+        named_at_own_rank=share(int((rank_N == own_N).sum()), len(own_N)),
+        named_species=share(int((rank_N[own_N == "species"] == "species").sum()), int((own_N == "species").sum())),
+        seedlings={name: dict(ranks) for name, ranks in seedlings.items()},
+        seedlings_not_a_plant=share(verdicts["not_a_plant"], verdicts.total()),
+        photographs=_phone_answers(bundle, command.photographs),
+        left_out=[_left_out(folder, command.workers) for folder in command.left_out],
+        answer_ms=_answer_ms(bundle),
     )
     print(markdown(result))
     write_result(result, command.out)
     return result
 
 
+def _seedlings(folder: Path, bundle: Bundle) -> tuple[dict[str, Counter[VerdictRank]], tuple[Path, ...]]:
+    """Returns the verdicts by species, and the photographs of species that the bundle does not know."""
+    with (folder / "labels.csv").open(newline="", encoding="utf-8") as stream:
+        names = {folder / row["path"]: row["scientific_name"] for row in csv.DictReader(stream)}
+    taxa = {taxon.scientific_name for taxon in bundle.taxonomy.taxa}
+    verdicts: dict[str, Counter[VerdictRank]] = {}
+    for name, answer in zip(names.values(), _answers(bundle, tuple(names)), strict=True):
+        marked = f"{name} (known)" if name in taxa else name
+        verdicts.setdefault(marked, Counter())[answer.verdict.rank] += 1
+    return verdicts, tuple(path for path, name in names.items() if name not in taxa)
+
+
+def _phone_answers(bundle: Bundle, folder: Path) -> list[PhoneAnswer]:
+    paths = tuple(sorted([*folder.glob("phone_flower*"), *folder.glob("phone_leaf*")]))
+    found = _answers(bundle, paths) if paths else []
+    return [
+        PhoneAnswer(
+            path.name, each.verdict.rank, each.verdict.name, each.taxa[0].score, each.taxa[0].taxon.scientific_name
+        )
+        for path, each in zip(paths, found, strict=True)
+    ]
+
+
+def _answers(bundle: Bundle, paths: tuple[Path, ...]) -> list[PlantAnswer]:
+    """Returns the answer of the service to each photograph alone."""
+    files = PictureFiles(paths, bundle.record.input, least=len(paths))
+    outputs, model = files.outputs(bundle.network_path("fp32"))[0], bundle.answer_model("fp32")
+    pairs = zip(outputs.logits[:], outputs.features[:], strict=True)
+    return [answer_plant(logits_O[None], features_F[None], model, Question()) for logits_O, features_F in pairs]
+
+
+def _served(command: Demonstration, strangers: tuple[Path, ...]) -> ServedAnswers:
+    with tempfile.TemporaryDirectory(prefix="demonstration-") as temporary:
+        unknown = Path(temporary) / LIST
+        unknown.write_text("\n".join(["path", *map(str, strangers), ""]), encoding="utf-8")
+        return _evaluated(command.data, command.bundle, unknown, command.workers, negatives=command.negatives)[1]
+
+
+def _left_out(folder: Path, workers: int) -> LeftOut:
+    metrics, served = _evaluated(folder, folder / "bundle", folder / LIST, workers)
+    assert served.unknown is not None
+    with (folder / LIST).open(newline="", encoding="utf-8") as stream:
+        taxa = {row["scientific_name"] for row in csv.DictReader(stream)}
+    named = sum(names.num_named for names in served.verdicts.by_rank.values())
+    species = served.verdicts.by_rank["species"]
+    total = served.verdicts.num_pictures
+    return LeftOut(
+        folder.name, len(taxa), metrics.top1_taxon, share(species.num_named, total), share(named, total), served.unknown
+    )
+
+
+def _evaluated(
+    data: Path, bundle: Path, unknown: Path, workers: int, *, negatives: Path | None = None
+) -> tuple[SplitMetrics, ServedAnswers]:
+    """Runs training/evaluate.py on the test split; returns its figures."""
+    with tempfile.TemporaryDirectory(prefix="demonstration-") as out:
+        flags = Evaluate(data=data, bundle=bundle, negatives=negatives, unknown=unknown, out=Path(out), workers=workers)
+        (evaluation,) = evaluate(flags)
+        served = (Path(out) / _SERVED_FILE).read_bytes()
+    return evaluation.all, msgspec.json.decode(served, type=ServedAnswers)
+
+
+def _answer_ms(bundle: Bundle) -> float:
+    """Times one answer to a picture of 1 MP on one thread, decoding included."""
+    session, model = bundle.open_session("fp32", num_threads=1), bundle.answer_model("fp32")
+    content, times = drawn_photographs()["1 MP"].data, []
+    for _ in range(_TIMED):
+        start = time.perf_counter()
+        pixels, _ = picture_to_input(content, bundle.record.input)
+        found = session.run(pixels[None])
+        answer_plant(found.logits, found.features, model, Question(coverage=0.9))
+        times.append(1e3 * (time.perf_counter() - start))
+    return float(np.median(times))
+
+
 def markdown(result: Result) -> str:
     """Returns the result as Markdown tables."""
-    return f"{result.machine}: {result.network}.\n\n{answer_tables(result.metrics, result.served, result.promises)}"
+    sets = [(name, percent(each)) for name, each in result.top1_by_set.items()]
+    worst = [(each.scientific_name, f"{each.top1:.0%} of {each.num_pictures}") for each in result.worst]
+    ranks: tuple[VerdictRank, ...] = ("species", "genus", "family", "uncertain", "not_a_plant")
+    seedlings = [(name, *(str(each.get(rank, 0)) for rank in ranks)) for name, each in result.seedlings.items()]
+    phones = [
+        (each.file, each.verdict, each.name or "-", f"{each.best} {each.score:.2f}") for each in result.photographs
+    ]
+    left_out = [
+        (
+            f"{each.what}, {each.num_taxa} taxa",
+            percent(each.top1),
+            percent(each.named_species),
+            f"{each.unknown.auroc:.3f}",
+            percent(each.unknown.named_species),
+            percent(each.unknown.named),
+        )
+        for each in result.left_out
+    ]
+    further = [
+        ("top-5", percent(result.metrics.top5_taxon)),
+        ("plants named at the rank of their taxon", percent(result.named_at_own_rank)),
+        ("species named a species", percent(result.named_species)),
+        ("seedlings taken for other things", percent(result.seedlings_not_a_plant)),
+        ("one answer to 1 MP on one thread", f"{result.answer_ms:.0f} ms"),
+    ]
+    tables = [
+        answer_tables(result.metrics, result.served, result.promises),
+        table(("figure", "measured"), further),
+        table(("data set", "top-1"), sets),
+        table(("worst taxa", "top-1"), worst),
+        table(("seedlings", *ranks), seedlings),
+        table(("phone photograph", "verdict", "name", "likeliest"), phones),
+        table(
+            ("left out", "top-1 of known", "known named a species", "AUROC", "unknown named a species", "at any rank"),
+            left_out,
+        ),
+    ]
+    return "\n\n".join([f"{result.machine}: {result.network}.", *tables])
 
 
 if __name__ == "__main__":
