@@ -1,5 +1,6 @@
 import json
 
+import msgspec
 import pytest
 import tyro
 
@@ -69,6 +70,32 @@ def test_registry_from_first_promotion_to_rollback(bundles, flowers, tmp_path, c
     assert printed.count("promote: ") == 2
     assert printed.count("rollback: ") == 1
     assert "interrupted" not in printed
+
+
+def test_small_set_and_other_taxa_leave_the_decision_to_a_person_who_sees_the_figures(
+    bundles, flowers, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "400")
+    manifest, registry = Manifest(flowers), tmp_path / "registry"
+    taxonomy = manifest.taxonomy
+    other = msgspec.structs.replace(taxonomy.taxa[2], taxon_id="bellis-perennis", scientific_name="Bellis perennis")
+    outputs = (*taxonomy.outputs[:2], msgspec.structs.replace(taxonomy.outputs[2], taxon_id=other.taxon_id))
+    taxonomy = msgspec.structs.replace(taxonomy, taxa=(*taxonomy.taxa[:2], other), outputs=outputs)
+    new = seal_color_bundle(tmp_path / "new", flowers, version="3", taxonomy=taxonomy).folder
+    options = ["--data", flowers, "--workers", 0, "--speed-pairs", 0]
+    release("promote", bundles[1], registry)
+    with pytest.raises(BundleError, match="--accept-uncertain"):
+        release("promote", new, registry, *options)
+    printed = capsys.readouterr().out
+    num_compared = len(manifest.rows_of("test")) - 10
+    assert f"Compared on {num_compared} pictures of 2 taxa that both bundles know" in printed
+    assert "New taxa: 1: Bellis perennis." in printed
+    assert "Gone taxa: 1: " in printed
+    assert "10 pictures were left out" in printed
+    assert "micro top1" in printed
+    release("promote", new, registry, *options, "--accept-uncertain", "daisies matter")
+    release("list", registry)
+    assert "(accepted: daisies matter)" in capsys.readouterr().out
 
 
 def test_a_damaged_bundle_does_not_hide_the_others(bundles, tmp_path, capsys, monkeypatch):

@@ -22,6 +22,7 @@ from training.registry.promotion import promote
 from training.toml_file import check_section, section_to_plain
 
 _JUDGING_SPLITS: Final = ("test",)  # the other rows of a list of negatives may have been fitted on
+_MOST_NAMES: Final = 20  # in one line; comparison.json has them all
 _COLUMNS: Final = ("", "old", "new", "loss, points", "95 % interval", "plants")
 
 
@@ -49,6 +50,8 @@ def compare_bundles(command: Compare) -> Comparison:
     _print_comparison(comparison)
     for reason in comparison.refusals:
         print(f"A promotion would be refused. {reason}")
+    if comparison.refusals and comparison.may_be_accepted:
+        print("No loss is proved: a person may promote it with --accept-uncertain.")
     if command.out is not None:
         replace_together(command.out, comparison_files(comparison))
         print(f"Written: {command.out / HTML_FILE}")
@@ -58,11 +61,16 @@ def compare_bundles(command: Compare) -> Comparison:
 def promote_bundle(command: Promote) -> str:
     """Promotes a bundle and returns the name of its entry."""
     comparing = None if command.data is None else _comparing(command, command.data)
-    done = promote(load_bundle(command.bundle), Registry(command.registry), comparing)
+    done = promote(
+        load_bundle(command.bundle),
+        Registry(command.registry),
+        comparing,
+        accept_uncertain=command.accept_uncertain,
+        show=_print_comparison,
+    )
     if done.comparison is None:
         print("The first bundle of a registry is not compared with anything.")
     else:
-        _print_comparison(done.comparison)
         print(f"Report: {command.registry / done.report}")
     print(f"Current: {done.entry} (before: {done.before or 'none'})")
     print(f"Next: python -m serving --bundle {command.registry / CURRENT}, or SIGHUP to a service that has it")
@@ -89,7 +97,8 @@ def list_registry(command: List) -> None:
     completed = completed_changes(changes, current)
     for change in changes:
         interrupted = "" if change in completed else " (interrupted: it did not happen)"
-        print(f"{change.time} {change.action}: {change.before or 'none'} -> {change.after}{interrupted}")
+        accepted = f" (accepted: {change.accepted})" if change.accepted else ""
+        print(f"{change.time} {change.action}: {change.before or 'none'} -> {change.after}{accepted}{interrupted}")
 
 
 def _facts(registry: Registry, entry: str) -> tuple[str, str]:
@@ -117,12 +126,17 @@ def _comparing(command: Measuring, data: Path) -> Comparing:
 
 def _print_comparison(comparison: Comparison) -> None:
     accuracy = comparison.accuracy
-    table = Table(*_COLUMNS, title=f"{comparison.num_pictures:,} pictures of {comparison.data}")
+    taxa = f"{comparison.num_taxa:,} taxa that both bundles know"
+    print(f"Compared on {comparison.num_pictures:,} pictures of {taxa} ({comparison.data}).")
+    table = Table(*_COLUMNS)
     for name in accuracy.__struct_fields__:
         table.add_row(name.replace("_", " "), *_cells(getattr(accuracy, name)))
     Console().print(table)
-    names = comparison.names
-    print(f"Names: {len(names.added)} added, {len(names.removed)} removed, {len(names.renamed)} renamed.")
+    for title, names in (("New", comparison.names.added), ("Gone", comparison.names.removed)):
+        more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+        print(f"{title} taxa: {len(names):,}{': ' if names else ''}{', '.join(names[:_MOST_NAMES])}{more}.")
+    if comparison.names.renamed:
+        print(f"Renamed taxa: {len(comparison.names.renamed):,}.")
     if comparison.num_left_out:
         print(f"{comparison.num_left_out:,} pictures were left out: a bundle does not know their taxon.")
 

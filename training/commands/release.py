@@ -54,8 +54,8 @@ class Compare(Measuring, frozen=True, kw_only=True):
 class Promote(Measuring, frozen=True, kw_only=True):
     """Makes a bundle the current one of a registry, unless it is worse or cannot be judged.
 
-    It is compared with the current bundle, and refused if the 95 % interval of the loss in micro or macro top-1 reaches
-    0.5 points, or if either bundle was trained on the pictures or this is unknown.
+    It is compared with the current bundle on the taxa that both know, and refused if the 95 % interval of the loss in
+    micro or macro top-1 reaches 0.5 points, or if either bundle was trained on the pictures or this is unknown.
     """
 
     bundle: tyro.conf.Positional[Path]
@@ -64,6 +64,9 @@ class Promote(Measuring, frozen=True, kw_only=True):
     """Folder of the registry; the first promotion creates it, without a comparison."""
     data: Path | None = None
     """Folder written by training/prepare.py, with pictures that neither bundle was trained on."""
+    accept_uncertain: str = ""
+    """Why you promote the bundle although too few pictures exclude a loss; the history keeps it. A loss that is proved
+    (its interval lies above 0) stays refused."""
 
 
 class Rollback(Section, frozen=True, kw_only=True):

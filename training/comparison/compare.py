@@ -19,7 +19,7 @@ from training.comparison.answers import Answer, answer_plants, answer_things
 from training.comparison.frozen_set import FrozenSet, frozen_set, taxon_ids
 from training.comparison.held_out import held_out
 from training.comparison.names import name_changes
-from training.comparison.refusals import refusals
+from training.comparison.refusals import may_be_accepted, refusals
 from training.comparison.schema import ComparedBundle, Comparison, FewShot, Rejection, Speed
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
@@ -82,7 +82,9 @@ def compare(old: Bundle, new: Bundle, comparing: Comparing) -> Comparison:
         names=name_changes(old.taxonomy, new.taxonomy),
         speed=_speed(old, new, pictures, comparing),
     )
-    return msgspec.structs.replace(comparison, refusals=refusals(comparison))
+    return msgspec.structs.replace(
+        comparison, refusals=refusals(comparison), may_be_accepted=may_be_accepted(comparison)
+    )
 
 
 def _answers(bundle: Bundle, pictures: FrozenSet, precision: Precision) -> list[Answer]:

@@ -18,6 +18,13 @@ def refusals(comparison: Comparison) -> tuple[str, ...]:
     return tuple(reason for reason in (*held_out, *losses) if reason)
 
 
+def may_be_accepted(comparison: Comparison) -> bool:
+    """Returns whether a person may promote the refused bundle: it is judged fairly, and no loss is proved."""
+    fair = not any(_not_held_out(which, bundle) for which, bundle in _bundles(comparison))
+    accuracy = comparison.accuracy
+    return fair and all(share.loss_interval_95[0] <= 0 for share in (accuracy.micro_top1, accuracy.macro_top1))
+
+
 def reaches_limit(share: PairedShare) -> bool:
     """Returns whether the upper end of the interval of the loss is 0.5 points or more."""
     return share.loss_interval_95[1] >= MOST_LOSS

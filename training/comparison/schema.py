@@ -186,3 +186,5 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """None if it was not measured."""
     refusals: tuple[str, ...] = ()
     """Why the new bundle is not promoted; empty if nothing speaks against it."""
+    may_be_accepted: bool = False
+    """Whether a person may promote it in spite of the refusals, since no loss is proved."""

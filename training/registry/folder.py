@@ -84,13 +84,14 @@ class Registry:
         """
         return load_bundle(self.folder / entry)
 
-    def promote(self, bundle: Bundle, *, expected: str | None, report: str = "") -> str:
+    def promote(self, bundle: Bundle, *, expected: str | None, report: str = "", accepted: str = "") -> str:
         """Copies a bundle into the registry, verifies the copy, and lets the pointer name it.
 
         Args:
             bundle: The verified bundle.
             expected: Entry that the pointer names, according to the caller's decision.
             report: Report of the comparison, relative to the registry.
+            accepted: Why a person accepts that a loss is not excluded.
 
         Returns:
             The name of its entry.
@@ -105,7 +106,10 @@ class Registry:
             entry = self._add(bundle)
             if entry == expected:
                 raise DataError("the pointer already names this bundle", value=entry, remedy="promote another bundle")
-            self._change(Change(time=_now(), action="promote", before=expected, after=entry, report=report))
+            change = Change(
+                time=_now(), action="promote", before=expected, after=entry, report=report, accepted=accepted
+            )
+            self._change(change)
         return entry
 
     def roll_back(self) -> tuple[str, str]:

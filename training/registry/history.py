@@ -28,6 +28,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from"
     """Entry that it names since."""
     report: str = ""
     """Report of the comparison, relative to the registry; empty if there was none."""
+    accepted: str = ""
+    """Why a person promoted the bundle although a loss could not be excluded; empty if it could."""
 
 
 def read_history(registry: Path) -> tuple[Change, ...]:

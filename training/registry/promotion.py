@@ -1,5 +1,6 @@
 """Promotes a bundle: compares it with the current one, and lets it into the registry if nothing speaks against it."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
@@ -26,13 +27,22 @@ class Promotion(msgspec.Struct, frozen=True):
     """The comparison's page, relative to the registry; empty without a comparison."""
 
 
-def promote(new: Bundle, registry: Registry, comparing: Comparing | None) -> Promotion:
+def promote(
+    new: Bundle,
+    registry: Registry,
+    comparing: Comparing | None,
+    *,
+    accept_uncertain: str = "",
+    show: Callable[[Comparison], None] = lambda _: None,
+) -> Promotion:
     """Promotes a bundle.
 
     Args:
         new: The verified bundle.
         registry: Where it becomes the current bundle.
         comparing: What it is compared on; only the first bundle of a registry may do without.
+        accept_uncertain: Why a person accepts a loss that is neither proved nor excluded; the history keeps it.
+        show: Gets the comparison before the decision.
 
     Raises:
         BundleError: The comparison speaks against the bundle; the error gives the reasons and names the report. Or the
@@ -52,13 +62,17 @@ def promote(new: Bundle, registry: Registry, comparing: Comparing | None) -> Pro
         )
     comparison = compare(registry.load(before), new, comparing)
     report = _write_report(registry, new, comparison)
-    if comparison.refusals:
+    show(comparison)
+    accepted = accept_uncertain.strip() if comparison.refusals and comparison.may_be_accepted else ""
+    if comparison.refusals and not accepted:
+        decide = ', or decide yourself with --accept-uncertain "WHY"' if comparison.may_be_accepted else ""
         raise BundleError(
             "the bundle is not promoted",
             value=" ".join(comparison.refusals),
-            remedy=f"see {registry.folder / report}; more test pictures make the interval narrower",
+            remedy=f"see {registry.folder / report}; more test pictures make the interval narrower{decide}",
         )
-    return Promotion(registry.promote(new, expected=before, report=report), before, comparison, report)
+    entry = registry.promote(new, expected=before, report=report, accepted=accepted)
+    return Promotion(entry, before, comparison, report)
 
 
 def _write_report(registry: Registry, new: Bundle, comparison: Comparison) -> str:

@@ -66,6 +66,27 @@ def test_bundle_that_is_not_surely_as_good_is_refused_with_its_report(registry, 
     assert len(list(registry.folder.glob(f"{REPORTS}/*/comparison.html"))) == 2
 
 
+def test_person_decides_where_a_loss_is_neither_proved_nor_excluded(registry, versions, comparing):
+    promote(versions[1], registry, comparing)
+    with pytest.raises(BundleError, match="--accept-uncertain"):
+        promote(versions[2], registry, comparing, accept_uncertain=" ")
+    shown = []
+    done = promote(versions[2], registry, comparing, accept_uncertain="top-5 rose", show=shown.append)
+    assert (served_version(registry), shown) == ("3", [done.comparison])
+    assert [change.accepted for change in read_history(registry.folder)] == ["", "", "top-5 rose"]
+
+
+def test_proved_loss_stays_refused_whatever_the_person_says(registry, versions, comparing):
+    promote(versions[1], registry, comparing, accept_uncertain="not needed")
+    shown = []
+    with pytest.raises(BundleError) as refused:
+        promote(versions[0], registry, comparing, accept_uncertain="I like it", show=shown.append)
+    assert "--accept-uncertain" not in str(refused.value)
+    assert len(shown) == 1
+    assert served_version(registry) == "2"
+    assert {change.accepted for change in read_history(registry.folder)} == {""}
+
+
 def test_comparison_needs_data(registry, versions):
     with pytest.raises(DataError, match="--data"):
         promote(versions[1], registry, None)
@@ -79,7 +100,7 @@ def test_current_bundle_is_refused_before_it_is_compared(registry, versions):
 
 def test_set_that_a_bundle_was_trained_on_is_refused(registry, versions, comparing):
     with pytest.raises(BundleError, match="trained, chosen or calibrated"):
-        promote(versions[1], registry, msgspec.structs.replace(comparing, split="train"))
+        promote(versions[1], registry, msgspec.structs.replace(comparing, split="train"), accept_uncertain="I like it")
     assert served_version(registry) == "1"
 
 
