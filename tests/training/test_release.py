@@ -89,8 +89,8 @@ def test_small_set_and_other_taxa_leave_the_decision_to_a_person_who_sees_the_fi
     printed = capsys.readouterr().out
     num_compared = len(manifest.rows_of("test")) - 10
     assert f"Compared on {num_compared} pictures of 2 taxa that both bundles know" in printed
-    assert "New taxa: 1: Bellis perennis." in printed
-    assert "Gone taxa: 1: " in printed
+    assert "New taxa (1): Bellis perennis." in printed
+    assert "Gone taxa (1): " in printed
     assert "10 pictures were left out" in printed
     assert "micro top1" in printed
     release("promote", new, registry, *options, "--accept-uncertain", "daisies matter")

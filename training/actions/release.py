@@ -51,7 +51,7 @@ def compare_bundles(command: Compare) -> Comparison:
     for reason in comparison.refusals:
         print(f"A promotion would be refused. {reason}")
     if comparison.refusals and comparison.may_be_accepted:
-        print("No loss is proved: a person may promote it with --accept-uncertain.")
+        print("Nothing against it is proved: a person may promote it with --accept-uncertain.")
     if command.out is not None:
         replace_together(command.out, comparison_files(comparison))
         print(f"Written: {command.out / HTML_FILE}")
@@ -134,7 +134,7 @@ def _print_comparison(comparison: Comparison) -> None:
     Console().print(table)
     for title, names in (("New", comparison.names.added), ("Gone", comparison.names.removed)):
         more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-        print(f"{title} taxa: {len(names):,}{': ' if names else ''}{', '.join(names[:_MOST_NAMES])}{more}.")
+        print(f"{title} taxa ({len(names):,}): {', '.join(names[:_MOST_NAMES]) or 'none'}{more}.")
     if comparison.names.renamed:
         print(f"Renamed taxa: {len(comparison.names.renamed):,}.")
     if comparison.num_left_out:

@@ -65,8 +65,8 @@ class Promote(Measuring, frozen=True, kw_only=True):
     data: Path | None = None
     """Folder written by training/prepare.py, with pictures that neither bundle was trained on."""
     accept_uncertain: str = ""
-    """Why you promote the bundle although too few pictures exclude a loss; the history keeps it. A loss that is proved
-    (its interval lies above 0) stays refused."""
+    """Why you promote the bundle although too few pictures exclude a loss, or it is not known what a bundle was trained
+    on; the history keeps it. A loss that is proved (its interval lies above 0) stays refused."""
 
 
 class Rollback(Section, frozen=True, kw_only=True):

@@ -19,10 +19,10 @@ def refusals(comparison: Comparison) -> tuple[str, ...]:
 
 
 def may_be_accepted(comparison: Comparison) -> bool:
-    """Returns whether a person may promote the refused bundle: it is judged fairly, and no loss is proved."""
-    fair = not any(_not_held_out(which, bundle) for which, bundle in _bundles(comparison))
+    """Returns whether a person may promote a refused bundle: no loss is proved, and neither bundle saw the pictures."""
+    seen = any(bundle.held_out.state == "seen" for _, bundle in _bundles(comparison))
     accuracy = comparison.accuracy
-    return fair and all(share.loss_interval_95[0] <= 0 for share in (accuracy.micro_top1, accuracy.macro_top1))
+    return not seen and all(share.loss_interval_95[0] <= 0 for share in (accuracy.micro_top1, accuracy.macro_top1))
 
 
 def reaches_limit(share: PairedShare) -> bool:

@@ -187,4 +187,4 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[str, ...] = ()
     """Why the new bundle is not promoted; empty if nothing speaks against it."""
     may_be_accepted: bool = False
-    """Whether a person may promote it in spite of the refusals, since no loss is proved."""
+    """Whether a person may promote it all the same: no loss is proved, and neither bundle saw the pictures."""

@@ -91,7 +91,7 @@ class Registry:
             bundle: The verified bundle.
             expected: Entry that the pointer names, according to the caller's decision.
             report: Report of the comparison, relative to the registry.
-            accepted: Why a person accepts that a loss is not excluded.
+            accepted: Why a person promotes a bundle that the comparison refused.
 
         Returns:
             The name of its entry.

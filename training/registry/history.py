@@ -29,7 +29,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from"
     report: str = ""
     """Report of the comparison, relative to the registry; empty if there was none."""
     accepted: str = ""
-    """Why a person promoted the bundle although a loss could not be excluded; empty if it could."""
+    """Why a person promoted a bundle that the comparison refused; empty if it did not."""
 
 
 def read_history(registry: Path) -> tuple[Change, ...]:

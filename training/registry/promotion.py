@@ -41,7 +41,7 @@ def promote(
         new: The verified bundle.
         registry: Where it becomes the current bundle.
         comparing: What it is compared on; only the first bundle of a registry may do without.
-        accept_uncertain: Why a person accepts a loss that is neither proved nor excluded; the history keeps it.
+        accept_uncertain: Why a person accepts what is neither proved nor excluded; the history keeps it.
         show: Gets the comparison before the decision.
 
     Raises:

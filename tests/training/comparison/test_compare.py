@@ -71,11 +71,14 @@ def test_bundle_that_was_trained_on_the_pictures_is_refused(bad, good, comparing
     found = compare(bad, good, msgspec.structs.replace(comparing, split="train"))
     assert [reason.partition(" bundle")[0] for reason in found.refusals] == ["The old", "The new"]
     assert all("trained, chosen or calibrated on 2" in reason for reason in found.refusals)
+    assert not found.may_be_accepted
 
 
 def test_bundle_of_unknown_training_data_is_refused_with_the_remedy(bad, flowers, comparing, tmp_path):
     unknown = seal_color_bundle(tmp_path / "bundle", flowers, version="3", trained_on="")
-    (reason,) = compare(bad, unknown, comparing).refusals
+    found = compare(bad, unknown, comparing)
+    (reason,) = found.refusals
+    assert found.may_be_accepted
     assert "The new bundle" in reason
     assert "--trained-on" in reason
     stated = msgspec.structs.replace(comparing, trained_on=(comparing.manifest,))
