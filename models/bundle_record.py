@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from models.candidates import CoverageKind
 from models.preprocess import InputSpec
 from models.verdict import Promises, Thresholds
 
@@ -51,6 +52,22 @@ class Metric(msgspec.Struct, frozen=True):
     """95 % confidence interval of a share (Wilson score) or of a difference of two shares (Tango 1998), else None."""
 
 
+class MeasuredCoverage(msgspec.Struct, frozen=True):
+    """How often candidate sets held the right taxon on test pictures, one picture at a time."""
+
+    kind: CoverageKind
+    coverage: float
+    """The coverage that was asked for."""
+    covered: float
+    """Share of the pictures whose set held it (marginal), or mean of the taxa's shares (macro)."""
+    num_pictures: int
+    """Number of pictures it was measured on."""
+    data: str
+    """Data and split it was measured on."""
+    interval_95: tuple[float, float] | None = None
+    """95 % confidence interval (Wilson score) of a share, else None."""
+
+
 class NetworkFile(msgspec.Struct, frozen=True):
     """One precision of the network."""
 
@@ -70,6 +87,12 @@ class NetworkFile(msgspec.Struct, frozen=True):
     """How accurate this file is; the figures of the fp32 network are in the record's own `metrics`."""
     note: str = ""
     """How the file was made, in words."""
+    coverages: tuple[MeasuredCoverage, ...] = ()
+    """Measured coverages of its candidate sets; empty if they were not measured."""
+
+    def measured(self, kind: CoverageKind, coverage: float) -> MeasuredCoverage | None:
+        """Returns what was measured for a coverage, or None."""
+        return next((each for each in self.coverages if (each.kind, each.coverage) == (kind, coverage)), None)
 
 
 class LeftOut(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from models.answer import PlantAnswer, Question
-from models.bundle import Bundle
+from models.bundle import Bundle, Precision
 from models.errors import PictureError
 from serving.admission import Admission, AdmittedRequest
 from serving.decoding.pool import Decoded
@@ -36,6 +36,8 @@ class Answer(msgspec.Struct, frozen=True):
     """One per picture, in the order of the request."""
     warnings: tuple[str, ...]
     """A sentence for each part of the question that was ignored."""
+    precision: Precision
+    """Precision of the network that answered."""
 
 
 class _PendingAnswer:
@@ -137,7 +139,7 @@ class Identifier:
             with self._metrics.stage("rank"):
                 plant = loaded.answer(output, question)
             sizes = tuple(PictureSize(picture.width, picture.height) for picture in decoded)
-            return Answer(loaded.bundle, plant, question, sizes, warnings)
+            return Answer(loaded.bundle, plant, question, sizes, warnings, loaded.precision)
 
     async def _decode_all(
         self, request: AdmittedRequest, pictures: Sequence[bytes], loaded: LoadedBundle

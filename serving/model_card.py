@@ -5,11 +5,13 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from models.bundle import Architecture, CommercialUse, Metric, Precision
+from models.bundle import Architecture, CommercialUse, MeasuredCoverage, Metric, Precision
 from models.preprocess import InputSpec
 from models.verdict import Promises, Thresholds
 from serving.loaded_bundle import LoadedBundle
 
+EXAMPLES: Final = {"helianthus-annuus": "/web/sunflower.jpg"}
+"""Taxon -> a drawn picture of it."""
 _LISTED_UNCALIBRATED: Final = 100
 
 
@@ -32,6 +34,9 @@ class CalibrationFacts(msgspec.Struct, frozen=True):
     """Ids of these taxa, at most 100."""
     ece: Metric | None
     """Expected calibration error of the network that runs, on the test split; null if that network was not measured."""
+    coverages: tuple[MeasuredCoverage, ...]
+    """How often candidate sets of the network that runs held the right taxon on test pictures, for each coverage that
+    was measured."""
 
 
 class SourceView(msgspec.Struct, frozen=True):
@@ -70,8 +75,15 @@ class ModelCard(msgspec.Struct, frozen=True):
     label_hash: str
     description: str
     """What the model can name, how it was trained, and its limits."""
-    taxonomy_version: str
     num_taxa: int
+    """Number of plants that it can name; `/species` lists them."""
+    num_species: int
+    """Number of these that are species."""
+    num_genera: int
+    """Number of these that are genera, whose species it does not tell apart."""
+    example: str | None
+    """Address of a drawn picture of a plant that it knows, to try the service with; null if it knows none."""
+    taxonomy_version: str
     architecture: Architecture
     input: InputSpec
     precision: Precision
@@ -111,14 +123,17 @@ class ModelCard(msgspec.Struct, frozen=True):
 def model_card(loaded: LoadedBundle, limits: UploadLimits) -> ModelCard:
     """Builds the response of `/model`."""
     bundle, precision = loaded.bundle, loaded.precision
-    record = bundle.record
+    record, ranks = bundle.record, [taxon.rank for taxon in bundle.taxonomy.taxa]
     return ModelCard(
         name=record.name,
         version=record.version,
         label_hash=record.label_hash,
         description=record.description,
+        num_taxa=len(ranks),
+        num_species=ranks.count("species"),
+        num_genera=ranks.count("genus"),
+        example=next((path for taxon_id, path in EXAMPLES.items() if taxon_id in bundle.taxonomy.by_id), None),
         taxonomy_version=bundle.taxonomy.taxonomy_version,
-        num_taxa=len(bundle.taxonomy.taxa),
         architecture=record.architecture,
         input=record.input,
         precision=precision,
@@ -156,4 +171,5 @@ def _calibration_facts(loaded: LoadedBundle) -> CalibrationFacts | None:
         num_uncalibrated_taxa=None if table is None else table.num_uncalibrated_taxa,
         uncalibrated_taxa=tuple(loaded.taxonomy.taxa[position].taxon_id for position in uncalibrated),
         ece=next((metric for metric in metrics if metric.name == "ece"), None),
+        coverages=bundle.network(precision).coverages,
     )

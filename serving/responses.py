@@ -35,6 +35,7 @@ def _candidates(answer: Answer) -> CandidatesView | None:
     found, question = answer.plant.candidates, answer.question
     if found is None or question.coverage is None:
         return None
+    network = answer.bundle.network(answer.precision)
     return CandidatesView(
         coverage=question.coverage,
         kind=question.coverage_kind,
@@ -43,6 +44,7 @@ def _candidates(answer: Answer) -> CandidatesView | None:
         score=found.score,
         taxa=_predictions(found.taxa, answer),
         num_uncalibrated_taxa=found.num_uncalibrated_taxa,
+        measured=None if found.guarantee is None else network.measured(question.coverage_kind, question.coverage),
     )
 
 

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from models.bundle import MeasuredCoverage
 from models.candidates import CoverageKind
 from models.taxonomy import Rank
 from models.verdict import Promise, VerdictRank
@@ -79,6 +80,9 @@ class CandidatesView(msgspec.Struct, frozen=True):
     """The taxa of the set, the best candidate first; at most 100."""
     num_uncalibrated_taxa: int
     """Number of taxa of the model without calibration plants, about which the coverage says little."""
+    measured: MeasuredCoverage | None
+    """How often such sets held the right taxon on test pictures; null if that was not measured for this coverage, or
+    nothing is guaranteed."""
 
 
 class ImageView(msgspec.Struct, frozen=True):

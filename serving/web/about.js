@@ -5,18 +5,22 @@ import { measuredFacts, provedFacts } from "./facts.js";
 import { count } from "./formats.js";
 import { keyForm } from "./key.js";
 import { loadModel } from "./model.js";
-import { foundByWords, measuredSentence, nameOf, searchSentence } from "./sentences.js";
+import { foundByWords, knownSentence, measuredSentence, nameOf, searchSentence } from "./sentences.js";
 import { findSpecies } from "./service.js";
 
 const SPECIES_LIMIT = 20;
+const ALL_LIMIT = 200; // the most that the service lists at once
 const TYPING_PAUSE_MS = 200; // long enough for one request per typed word, short enough to feel immediate
 const HASH_DIGITS = 12; // enough to distinguish two models; the title attribute has the whole hash
 
 const find = (id) => document.getElementById(id);
 
-export async function showModel() {
+/** Describes the model; `addPictures` takes the list with the example that it offers. */
+export async function showModel(addPictures) {
   try {
     const model = await loadModel();
+    showKnown(model);
+    if (model.example) offerExample(model.example, addPictures).catch(() => {}); // the page works without it
     find("model-body").replaceChildren(...modelCard(model));
     find("scores-measured").textContent = measuredSentence(model) ?? "How good its scores are was not measured.";
   } catch (problem) {
@@ -24,20 +28,38 @@ export async function showModel() {
   }
 }
 
+function showKnown(model) {
+  find("knows-text").textContent = knownSentence(model);
+  find("knows-list").textContent = model.num_taxa > ALL_LIMIT ? "See which" : `See all ${count(model.num_taxa, "plant")}`;
+  find("knows").hidden = false;
+}
+
+async function offerExample(address, addPictures) {
+  const content = await (await fetch(address)).blob();
+  const file = new File([content], address.split("/").at(-1), { type: content.type });
+  find("example-picture").src = URL.createObjectURL(file);
+  find("example").hidden = false;
+  find("example").addEventListener("click", () => {
+    addPictures([file]);
+    find("choose").focus(); // the button goes
+  });
+}
+
 export function setUpSpeciesSearch() {
   let timer = 0;
   let request = new AbortController();
-  const search = () => {
+  const search = (listAll = false) => {
     clearTimeout(timer);
     request.abort();
     request = new AbortController();
     const query = find("species-query").value.trim();
-    if (query) listSpecies(query, request.signal);
+    if (query || listAll) listSpecies(query, request.signal);
     else showSpecies([], "");
   };
+  for (const link of document.querySelectorAll("a[href='#species']")) link.addEventListener("click", () => search(true));
   find("species-query").addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(search, TYPING_PAUSE_MS);
+    timer = setTimeout(() => search(), TYPING_PAUSE_MS);
   });
   find("species-form").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -46,9 +68,10 @@ export function setUpSpeciesSearch() {
 }
 
 async function listSpecies(query, signal) {
+  const limit = query ? SPECIES_LIMIT : ALL_LIMIT;
   try {
-    const found = await findSpecies(query, SPECIES_LIMIT, signal);
-    showSpecies(found.species, searchSentence(found, SPECIES_LIMIT));
+    const found = await findSpecies(query, limit, signal);
+    showSpecies(found.species, searchSentence(found, limit));
   } catch (problem) {
     if (problem.name === "AbortError") return;
     showSpecies([], `${problem.title ?? "The search failed"}. ${problem.message}`);

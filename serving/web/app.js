@@ -132,4 +132,4 @@ function render(nodes, sentence) {
 }
 
 setUpSpeciesSearch();
-showModel();
+showModel(tray.add);

@@ -68,6 +68,13 @@ export function promiseSentence({ rank, promise }) {
     + `So at most ${percentExact(risk)} of such names are wrong, with ${percentExact(confidence)} confidence.`;
 }
 
+/** Returns what the model knows: the first sentence of its description, and how many species and genera. */
+export function knownSentence({ description = "", num_species: species, num_genera: genera }) {
+  const [first] = description.split(/(?<=[.!?])\s/);
+  const known = [species > 0 && count(species, "species", "species"), genera > 0 && count(genera, "genus", "genera")].filter(Boolean);
+  return `${first} It knows ${joined(known)}.`.trimStart();
+}
+
 /** Returns how good the scores were on the test pictures of the model, or null if the model does not say. */
 export function measuredSentence(model) {
   const metric = (name) => model?.metrics?.find((candidate) => candidate.name === name);
@@ -123,13 +130,15 @@ function listedNames(taxa, number) {
   });
 }
 
-function coverageSentence({ coverage, guarantee, score, num_taxa: number }) {
+function coverageSentence({ coverage, guarantee, score, num_taxa: number, measured = null }) {
   if (guarantee === null) {
     const sum = number === 1 ? "It has" : "Together they have";
     return `${sum} ${percent(score)} of the probability; no test says how often such a list is right.`;
   }
   const average = guarantee === "macro" ? ", as an average over these plants" : "";
-  return `Such a list holds the right plant in ${percentExact(coverage)} of cases, if the model knows the plant${average}.`;
+  if (measured === null) return `Such a list is made to hold the right plant in ${percentExact(coverage)} of cases, if the model knows the plant${average}; how often it does was not measured.`;
+  const { covered, num_pictures: numPictures, data } = measured;
+  return `Such lists held the right plant in ${percent(covered)} of cases on ${count(numPictures, "picture")} of ${data}${average}; ${percentExact(coverage)} was asked.`;
 }
 
 function uncalibratedSentence({ guarantee, num_uncalibrated_taxa: number }) {

@@ -10,7 +10,7 @@ const find = (id) => document.getElementById(id);
  * Sets up the tray.
  *
  * @param onChange Called after each change.
- * @returns files() gives the files in the order of the request; mark(index) outlines a picture that the service refused;
+ * @returns add(files) adds pictures; files() gives the files in the order of the request; mark(index) outlines a picture that the service refused;
  *   remove(index) removes it.
  */
 export function setUpTray(onChange) {
@@ -61,6 +61,7 @@ export function setUpTray(onChange) {
   addFromPaste(add);
   find("clear").addEventListener("click", clear);
   return {
+    add,
     files: () => pictures.map((picture) => picture.file),
     mark: (index) => pictures[index]?.tile.classList.add("tile--refused"),
     remove: (index) => remove(pictures[index]),

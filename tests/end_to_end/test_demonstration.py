@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,21 @@ def test_files_of_all_eight_orientations_have_their_upright_size(service, shape,
         picture = (PHOTOS / "photos" / "orientation" / f"{shape}_{orientation}.jpg").read_bytes()
         (image,) = service.post("/identify", files={"image": picture}).raise_for_status().json()["images"]
         assert (image["width"], image["height"]) == size
+
+
+def test_first_question_of_the_readme_is_the_example_of_the_page_and_gets_the_answer_shown(service):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    path = re.search(r"image=@(\S+)", readme)[1]
+    shown = re.search(r'"verdict": \{"rank": "species", "name": "([^"]+)", "score": ([\d.]+)', readme)
+    example = service.get("/model").json()["example"]
+    assert path == f"serving{example}"
+    picture = service.get(example)
+    assert picture.headers["content-type"] == "image/jpeg"
+    assert picture.content == (ROOT / path).read_bytes()
+    assert len(picture.content) < 60_000
+    verdict = service.post("/identify?k=2", files={"image": picture.content}).json()["verdict"]
+    assert verdict["name"] == shown[1]
+    assert verdict["score"] == pytest.approx(float(shown[2]), abs=0.001)
 
 
 def test_service_answers_a_drawn_picture_with_the_released_bundle(service, tmp_path):

@@ -5,13 +5,14 @@ import shutil
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from litestar.testing import TestClient
 
-from models.bundle import file_sha256, load_bundle
+from models.bundle import MeasuredCoverage, file_sha256, load_bundle
 from models.calibration import CALIBRATION_FILE
 from models.errors import InputError
 from models.rejection import PlantHead
@@ -39,6 +40,7 @@ from tests.serving.tiny import (
 )
 
 PROMISE = Promise(max_risk=0.05, confidence=0.95, num_named=812, num_wrong=21)
+MEASURED = MeasuredCoverage("marginal", 0.9, 0.93, 1280, "colors, test split", (0.915, 0.943))
 PLANTS = [jpeg(RED), jpeg((200, 60, 40)), jpeg(GREEN), jpeg(BLUE)]
 SHOE = jpeg(WHITE)
 
@@ -50,7 +52,7 @@ def sealed(tmp_path_factory, **fields):
 
 @pytest.fixture(scope="module")
 def calibrated_folder(tmp_path_factory):
-    return sealed(tmp_path_factory, calibration=tables(), promises=Promises(genus=PROMISE))
+    return sealed(tmp_path_factory, calibration=tables(), promises=Promises(genus=PROMISE), coverages=(MEASURED,))
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +159,17 @@ def test_candidate_set_has_every_field(calibrated):
     assert found["score"] == pytest.approx(sum(by_id[each] for each in ids(found["taxa"])))
     assert [entry["position"] for entry in found["taxa"]] == list(range(1, len(found["taxa"]) + 1))
     assert ask(calibrated, jpeg(RED))["candidates"] is None
+
+
+def test_candidate_set_says_what_was_measured_for_just_this_coverage(calibrated):
+    told = [
+        ask(calibrated, jpeg(RED), **asked)["candidates"]["measured"]
+        for asked in ({"coverage": 0.9}, {"coverage": 0.85}, {"coverage": 0.9, "coverage_kind": "macro"})
+    ]
+    measured = {"kind": "marginal", "coverage": 0.9, "covered": 0.93, "num_pictures": 1280,
+                "data": "colors, test split", "interval_95": [0.915, 0.943]}  # fmt: skip
+    assert told == [measured, None, None]
+    assert ask(calibrated, jpeg(RED), coverage=0.9, taxa="Rosa")["candidates"]["measured"] is None
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -307,6 +320,7 @@ def test_model_says_what_calibrated_it(calibrated, client):
         "num_uncalibrated_taxa": 1,
         "uncalibrated_taxa": ["crocus"],
         "ece": None,
+        "coverages": [msgspec.to_builtins(MEASURED) | {"interval_95": [0.915, 0.943]}],
     }
     assert card["promises"]["genus"]["num_named"] == 812
     assert card["promises"]["species"] is None

@@ -1,5 +1,7 @@
 """Calibration tables, thresholds and the plant head of an exported bundle."""
 
+from itertools import product
+
 import msgspec
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from models.verdict import Promises
 from training.actions.export import _negatives, export
 from training.commands.export import Export, GivenThresholds
 from training.engine.checkpoint import read_checkpoint
+from training.evaluation.answer_metrics import COVERAGES, KINDS
 from training.loading.negatives import list_negatives
 
 
@@ -27,7 +30,12 @@ def test_the_card_says_what_calibrated_the_network_and_draws_its_reliability(bun
 
 def test_thresholds_are_fitted_and_can_be_given(exporting, bundle):
     assert bundle.network("fp32").promises == Promises()  # 3 calibration pictures prove nothing
-    given = export(msgspec.structs.replace(exporting, thresholds=GivenThresholds(genus=0.875)))
+    changes = {"thresholds": GivenThresholds(genus=0.875), "description": "Three drawn flowers."}
+    given = export(msgspec.structs.replace(exporting, **changes))
+    assert (bundle.record.description, given.record.description) == (
+        "Three drawn flowers on one core, for tests.",
+        "Three drawn flowers.",
+    )
     fitted, found = (each.network("fp32").thresholds for each in (bundle, given))
     assert (found.species, found.genus) == (fitted.species, 0.875)
 
@@ -56,6 +64,16 @@ def test_every_bundle_has_tables_and_says_what_they_were_fitted_on(bundle):
     assert tables.plant_head is None
     assert len(tables.conformal.conformity_N) == 3
     assert tables.features.mean_TD.shape == (3, 2)  # 3 taxa, one dimension less
+
+
+def test_bundle_carries_the_coverage_of_its_candidate_sets_on_test_pictures(bundle):
+    network = bundle.network("fp32")
+    assert {(each.kind, each.coverage) for each in network.coverages} == set(product(KINDS, COVERAGES))
+    for each in network.coverages:
+        assert (each.num_pictures, each.data) == (3, "data, test split")
+        assert (each.interval_95 is not None) == (each.kind == "marginal")
+    told = f"* candidate sets, macro coverage, 0.95 asked: {network.measured('macro', 0.95).covered:.3f} ("
+    assert told in (bundle.folder / "MODEL_CARD.md").read_text()
 
 
 def test_pictures_of_other_things_give_a_plant_head_and_its_figures(rejecting):

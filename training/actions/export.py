@@ -143,6 +143,7 @@ def _seal(
         spec,
         name=command.name,
         version=command.model_version,
+        description=command.description,
         note=command.note,
         networks={precision: made.entry for precision, made in released.items()},
         left_out={precision: made.left_out() for precision, made in candidates.items() if not made.passed},

@@ -36,6 +36,7 @@ def describe(
     *,
     name: str,
     version: str,
+    description: str,
     note: str,
     networks: Mapping[Precision, NetworkFile],
     left_out: Mapping[Precision, LeftOut],
@@ -51,6 +52,7 @@ def describe(
         spec: Input of the networks.
         name: Name of the model; if empty, that of the recipe.
         version: Version of the model.
+        description: What the model knows; if empty, the recipe's description.
         note: What users must know about the training pictures.
         networks: The released networks.
         left_out: The networks that failed a check.
@@ -84,7 +86,7 @@ def describe(
         manifest_sha256=checkpoint.trained_with,
         other_data=other_data,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        description=recipe.description,
+        description=description or recipe.description,
         parts=dict(parts),
     )
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from models.bundle import BundleRecord, CommercialUse, Metric
+from models.bundle import BundleRecord, CommercialUse, MeasuredCoverage, Metric
 from models.taxonomy import Taxonomy
 from training.evaluation.provenance import OTHER_DATA
 
@@ -31,7 +31,8 @@ def model_card(record: BundleRecord, taxonomy: Taxonomy, *further_sections: str)
     sections = [
         f"# {record.name} {record.version}\n\n{record.description}",
         _network(record),
-        "## Metrics\n\n" + "\n".join(_metric(metric) for metric in record.metrics),
+        "## Metrics\n\n"
+        + "\n".join([*map(_metric, record.metrics), *map(_coverage, record.networks["fp32"].coverages)]),
         _provenance(record),
         *further_sections,
         _data(record),
@@ -67,6 +68,14 @@ def _metric(metric: Metric) -> str:
     meaning = f" ({_METRICS[metric.name]})" if metric.name in _METRICS else ""
     interval = ", 95 % interval {:.3f} to {:.3f}".format(*metric.interval_95) if metric.interval_95 else ""
     return f"* {metric.name}{meaning}: {metric.value:.3f}{interval} ({metric.data}, {metric.num_pictures} pictures)"
+
+
+def _coverage(measured: MeasuredCoverage) -> str:
+    interval = ", 95 % interval {:.3f} to {:.3f}".format(*measured.interval_95) if measured.interval_95 else ""
+    return (
+        f"* candidate sets, {measured.kind} coverage, {measured.coverage:.2f} asked: {measured.covered:.3f}{interval} "
+        f"({measured.data}, {measured.num_pictures} pictures)"
+    )
 
 
 def _data(record: BundleRecord) -> str:

@@ -64,6 +64,8 @@ class Export(Section, frozen=True, kw_only=True):
     speed."""
     with_weights: bool = False
     """Put the weights into the bundle too, in full precision, so that train.py --weights BUNDLE can start from them."""
+    description: str = ""
+    """What the model knows, in a sentence that its page shows first; default: the description of the recipe."""
     note: str = ""
     """What users must know about the training pictures; written to the bundle and its model card."""
     negatives: tuple[Path, ...] = ()

@@ -4,12 +4,18 @@ import copy
 
 PROMISE = {"max_risk": 0.05, "confidence": 0.95, "num_named": 812, "num_wrong": 21}
 
+MEASURED = {"kind": "marginal", "coverage": 0.9, "covered": 0.93, "num_pictures": 272,
+            "data": "flowers17, test split", "interval_95": [0.89, 0.95]}  # fmt: skip
+
 MODEL = {
     "name": "flowers17",
     "version": "2.0.0",
     "label_hash": "77e4" * 16,
     "description": "Names 17 flowers.",
     "num_taxa": 17,
+    "num_species": 16,
+    "num_genera": 1,
+    "example": "/web/sunflower.jpg",
     "metrics": [
         {"name": "top1_taxon", "value": 0.8125, "data": "flowers17, test split", "num_pictures": 272,
          "interval_95": [0.76, 0.86]},
@@ -20,7 +26,8 @@ MODEL = {
     "calibration": {"data": "flowers17, calibration split", "fitted": "2026-11-22", "num_plants": 150,
                     "num_pictures": 153, "num_negatives": 297, "num_uncalibrated_taxa": 0, "uncalibrated_taxa": [],
                     "ece": {"name": "ece", "value": 0.034, "data": "flowers17, test split", "num_pictures": 272,
-                            "interval_95": [0.021, 0.06]}},
+                            "interval_95": [0.021, 0.06]},
+                    "coverages": [MEASURED]},
     "promises": {"species": PROMISE, "genus": None, "family": None},
     "limits": {"num_pictures": 5, "picture_bytes": 20_000_000, "request_bytes": 60_000_000},
     "sources": [{"name": "flowers17", "num_pictures": 1088, "licenses": {"unknown": 1088}, "note": ""}],
@@ -68,7 +75,7 @@ def candidates(num_taxa, guarantee="marginal", num_uncalibrated_taxa=0):
     return {
         "coverage": 0.9, "kind": guarantee or "marginal", "guarantee": guarantee, "score": 0.93,
         "num_taxa": num_taxa, "taxa": predictions(*(0.93 / num_taxa for _ in range(num_taxa))),
-        "num_uncalibrated_taxa": num_uncalibrated_taxa,
+        "num_uncalibrated_taxa": num_uncalibrated_taxa, "measured": MEASURED if guarantee == "marginal" else None,
     }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.serving.tiny import TAXA
 from tests.serving.web.examples import MODEL, SPECIES, STATES, picture
 from tests.serving.web.tab import PHOTOGRAPHS, VIEWS, accessibility_faults, screenshot, scrolls_sideways
 
@@ -156,6 +157,25 @@ def test_page_is_used_with_the_keyboard_alone(open_tab):
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "choose"
     assert page.is_hidden("#answer")
+    assert tab.faults == []
+
+
+def test_first_minute_needs_no_picture_and_no_mouse(open_tab):
+    tab = open_tab("narrow")
+    page = tab.page
+    page.wait_for_selector("#example:visible")
+    assert page.inner_text("#knows") == "Names 17 flowers. It knows 16 species and 1 genus. See all 17 plants"
+    tab_to(page, "#knows-list")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f"#species-list li:nth-child({len(TAXA)})")
+    page.reload()
+    page.wait_for_selector("#example:visible")
+    tab_to(page, "#example")
+    page.keyboard.press("Enter")
+    tab.answer_text()
+    assert page.evaluate("document.activeElement.id") == "choose"
+    assert b"\xff\xd8\xff" in tab.asked[0]
+    assert accessibility_faults(page) == []
     assert tab.faults == []
 
 

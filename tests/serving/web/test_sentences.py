@@ -181,7 +181,29 @@ def test_screen_reader_hears_the_verdict(say):
 def test_candidate_set_is_one_of_these_four(page):
     words = page("sentences.js", "candidateWords", GENUS)
     assert words["heading"] == "One of these four"
-    assert "holds the right plant in 90% of cases, if the model knows the plant" in words["explanation"]
+    assert words["explanation"] == (
+        "Such lists held the right plant in 93% of cases on 272 pictures of flowers17, test split; 90% was asked."
+    )
+
+
+def test_coverage_that_was_not_measured_is_no_promise(page):
+    whole = {**GENUS, "candidates": {**candidates(4), "measured": None}}
+    told = page("sentences.js", "candidateWords", whole)["explanation"]
+    assert told.startswith("Such a list is made to hold the right plant in 90% of cases, if the model knows the plant;")
+    assert told.endswith("how often it does was not measured.")
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ({"description": "A demo of 17 flowers. Trained long.", "num_species": 124, "num_genera": 45},
+         "A demo of 17 flowers. It knows 124 species and 45 genera."),
+        ({"description": "", "num_species": 17, "num_genera": 0}, "It knows 17 species."),
+        ({"description": "Roses.", "num_species": 0, "num_genera": 1}, "Roses. It knows 1 genus."),
+    ],
+)  # fmt: skip
+def test_page_says_first_what_the_model_knows(page, model, told):
+    assert page("sentences.js", "knownSentence", model) == told
 
 
 def test_large_candidate_set_is_counted(page):

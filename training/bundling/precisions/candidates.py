@@ -97,6 +97,7 @@ def make_fp32(
         temperature=evaluated.temperature,
         thresholds=evaluated.fitted.thresholds.thresholds,
         promises=evaluated.fitted.thresholds.promises,
+        coverages=evaluated.coverages,
         stored_as="float16" if half_storage else "float32",
         checks=tuple(checks),
     )
@@ -143,6 +144,7 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
         temperature=evaluated.temperature,
         thresholds=evaluated.fitted.thresholds.thresholds,
         promises=evaluated.fitted.thresholds.promises,
+        coverages=evaluated.coverages,
         checks=(overflow, agreement_check(*predictions)),
         metrics=(*evaluated.metrics, *_loss_metrics(_losses(evaluated, fp32, sets))),
     )
@@ -170,6 +172,7 @@ def make_int8(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
         temperature=evaluated.temperature,
         thresholds=evaluated.fitted.thresholds.thresholds,
         promises=evaluated.fitted.thresholds.promises,
+        coverages=evaluated.coverages,
         stored_as="int8",
         checks=(*loss_checks(losses), speed_check(measured), size),
         metrics=(*evaluated.metrics, *_loss_metrics(losses)),

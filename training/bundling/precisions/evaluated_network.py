@@ -8,12 +8,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from models.bundle import Metric
+from models.answer import AnswerModel
+from models.bundle import MeasuredCoverage, Metric
 from models.metrics import Share
 from models.verdict import Rank
 from training.bundling.calibration import fit_temperature
 from training.bundling.precisions.pictures import PictureFiles, Pictures, PictureSets
 from training.bundling.tables import FittedTables, LabeledOutputs, TableData, fit_tables, training_prior
+from training.evaluation.answer_metrics import coverage_figures
 from training.evaluation.plants import one_picture_each
 from training.evaluation.predictions import Predictions, calibrated_predictions
 from training.evaluation.split_metrics import SplitMetrics, split_metrics
@@ -63,6 +65,8 @@ class EvaluatedNetwork(msgspec.Struct, frozen=True):
     """On each test set."""
     metrics: tuple[Metric, ...]
     """On all test sets."""
+    coverages: tuple[MeasuredCoverage, ...]
+    """Of the candidate sets, on the first test set."""
 
 
 def evaluate_network(
@@ -86,7 +90,26 @@ def evaluate_network(
         for metric in _metrics(split_metrics(found), pictures.name)
     ]
     fitted = fit_tables(_table_data(network, sets), temperature, thresholds)
-    return EvaluatedNetwork(network, temperature, fitted, predictions, (*metrics, *_rejection_metrics(fitted)))
+    metrics += _rejection_metrics(fitted)
+    coverages = _coverages(network, sets.tests[0], predictions[0], temperature, fitted)
+    return EvaluatedNetwork(network, temperature, fitted, predictions, tuple(metrics), coverages)
+
+
+def _coverages(
+    network: CachedNetwork, pictures: Pictures, found: Predictions, temperature: float, fitted: FittedTables
+) -> tuple[MeasuredCoverage, ...]:
+    model = AnswerModel(pictures.manifest.taxonomy, temperature, calibration=fitted.calibration)
+    return tuple(
+        MeasuredCoverage(
+            each.kind,
+            each.coverage,
+            each.covered.value if each.kind == "marginal" else each.macro_covered,
+            each.covered.num_pictures,
+            pictures.name,
+            each.covered.interval_95 if each.kind == "marginal" else None,
+        )
+        for each in coverage_figures(network.logits(pictures), found.taxon_labels_N, model)
+    )
 
 
 def _table_data(network: CachedNetwork, sets: PictureSets) -> TableData:
