@@ -182,7 +182,7 @@ def measure_all(command: Demonstration) -> Result:
 def _seedlings(folder: Path, bundle: Bundle) -> tuple[dict[str, Counter[VerdictRank]], tuple[Path, ...]]:
     """Returns the verdicts by species, and the photographs of species that the bundle does not know."""
     with (folder / "labels.csv").open(newline="", encoding="utf-8") as stream:
-        names = {folder / row["path"]: row["scientific_name"] for row in csv.DictReader(stream)}
+        names = {folder.resolve() / row["path"]: row["scientific_name"] for row in csv.DictReader(stream)}
     taxa = {taxon.scientific_name for taxon in bundle.taxonomy.taxa}
     verdicts: dict[str, Counter[VerdictRank]] = {}
     for name, answer in zip(names.values(), _answers(bundle, tuple(names)), strict=True):
