@@ -224,7 +224,8 @@ class RunRecipe(Section, frozen=True, kw_only=True):
     validate_every_steps: WholeNumber = 0
     """Optimizer steps between two validations within an epoch, besides those at its end; 0: none."""
     patience: WholeNumber = 0
-    """Early stopping: the run ends after so many validations in a row without a better top-1; 0: never."""
+    """Early stopping: the run ends after so many validations in a row without a better top-1, or the same with a lower loss;
+    0: never."""
     max_bad_steps: Count = 25
     """Steps in a row that may be skipped because a gradient is not finite; one more ends the run."""
     tensorboard: bool = True

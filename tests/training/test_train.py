@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import shutil
 import signal
@@ -433,7 +434,7 @@ def test_the_reference_recipe_trains_the_reference_network(tmp_path):
     moments = [state["exp_avg"] for state in checkpoint.optimizer["state"].values()]
     assert (len(moments), sum(moment.numel() for moment in moments)) == (counted, 27_117_857)
     assert [len(losses) for losses in losses_by_step(run).values()] == [1, 1]
-    place = {"epoch": 0, "pictures": 4, "step": 2, "best": -1.0, "not_better": 0, "validated": 0}
+    place = {"epoch": 0, "pictures": 4, "step": 2, "best": -1.0, "best_loss": math.inf, "not_better": 0, "validated": 0}
     assert checkpoint.position | {"seconds": 0} == place | {"seconds": 0}
     assert len(checkpoint.output_keys) == 5337
     for path in run.glob("*.pt"):

@@ -1,5 +1,6 @@
 """The checkpoint file, from which a run continues exactly. It is written atomically."""
 
+import math
 import zipfile
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,8 @@ class Position(msgspec.Struct, frozen=True):
     """Optimizer steps since the start of the run."""
     best: float = -1.0
     """Best validation top-1 so far, in [0, 1]; negative before the first validation."""
+    best_loss: float = math.inf
+    """Loss of that validation; infinite if it is unknown."""
     seconds: float = 0.0
     """Training time so far, including waits for pictures, excluding validations."""
     validated: int = 0
@@ -37,12 +40,16 @@ class Position(msgspec.Struct, frozen=True):
     not_better: int = 0
     """Validations since the best one."""
 
-    def validated_with(self, top1: float) -> "Position":
-        """The position after a validation; `not_better` is 0 if it was the best so far."""
-        is_best = top1 > self.best
+    def validated_with(self, top1: float, loss: float) -> "Position":
+        """The position after a validation; `not_better` is 0 if it was the best so far.
+
+        Few pictures often give the same top-1 twice, so of equal ones the lower loss is better.
+        """
+        is_best = (top1, -loss) > (self.best, -self.best_loss)
         return msgspec.structs.replace(
             self,
             best=top1 if is_best else self.best,
+            best_loss=loss if is_best else self.best_loss,
             validated=self.step,
             not_better=0 if is_best else self.not_better + 1,
         )

@@ -263,7 +263,7 @@ class Trainer:
         """Saves and validates. A scheduler may kill a long validation; the resumed run then begins with it."""
         self._save()
         validation = validate(self.engine, self.manifest, self.position.epoch, self._batches.side_px)
-        self.position = self.position.validated_with(validation.top1.value)
+        self.position = self.position.validated_with(validation.top1.value, validation.loss)
         return validation
 
     def _end_epoch(self, seconds: float, pictures: int, *, is_complete: bool) -> None:

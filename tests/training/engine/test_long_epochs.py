@@ -216,11 +216,12 @@ def test_validations_do_not_count_as_training_time(data, tmp_path, monkeypatch):
     assert read_checkpoint(run / "last.pt").position["seconds"] <= seconds
 
 
-@given(st.lists(st.integers(0, 100), min_size=1))
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1))
 def test_a_position_knows_the_best_validation_and_how_many_came_after_it(found):
     position = Position(step=7)
-    for hits in found:
-        position = position.validated_with(hits / 100)
-    assert position.best == max(found) / 100
-    assert position.not_better == len(found) - 1 - found.index(max(found))
+    for hits, loss in found:
+        position = position.validated_with(hits / 3, loss)
+    best = max(found, key=lambda each: (each[0], -each[1]))  # of equal top-1 the lower loss, of equal ones the first
+    assert (position.best, position.best_loss) == (best[0] / 3, best[1])
+    assert position.not_better == len(found) - 1 - found.index(best)
     assert position.validated == position.step == 7

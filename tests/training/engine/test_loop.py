@@ -199,17 +199,18 @@ def test_validation_can_skip_epochs_but_not_the_last(data, tmp_path):
     assert ["validation" in epoch for epoch in events(run, "epoch")] == [False, True, True]
 
 
-def test_the_best_checkpoint_is_that_of_the_best_validation(ten_pictures, tmp_path, monkeypatch):
-    hits = (share(hits, 4) for hits in (1, 3, 2, 3))
+@pytest.mark.parametrize(("losses", "best_epoch"), [((1, 1, 1, 1), 2), ((4, 3, 2, 1), 4), ((1, 2, 3, 4), 2)])
+def test_the_best_checkpoint_is_that_of_the_best_validation(losses, best_epoch, ten_pictures, tmp_path, monkeypatch):
+    hits, losses = (share(hits, 4) for hits in (1, 3, 2, 3)), iter(losses)
     monkeypatch.setattr(Monitor, "measure_ceiling", lambda *_: None)
     monkeypatch.setattr(
-        "training.engine.loop.validate", lambda *_, **__: Validation(top1=next(hits), top5=share(4, 4), loss=1.0)
+        "training.engine.loop.validate", lambda *_, **__: Validation(next(hits), share(4, 4), next(losses))
     )
     trainer = make_trainer(ten_pictures, tmp_path / "run", frozen_network(), "--batch-size", 10, "--epochs", 4)
     assert trainer.run().best == 0.75
     trainer.close()
     best, last = (read_checkpoint(tmp_path / "run" / name).position for name in ("best.pt", "last.pt"))
-    assert (best["epoch"], best["best"]) == (2, 0.75)  # the first of two equal ones
+    assert (best["epoch"], best["best"]) == (best_epoch, 0.75)  # of equal top-1 the lower loss, then the first
     assert (last["epoch"], last["best"]) == (4, 0.75)
 
 
