@@ -224,8 +224,7 @@ class RunRecipe(Section, frozen=True, kw_only=True):
     validate_every_steps: WholeNumber = 0
     """Optimizer steps between two validations within an epoch, besides those at its end; 0: none."""
     patience: WholeNumber = 0
-    """Early stopping: the run ends after so many validations in a row without a better top-1, or the same with a lower loss;
-    0: never."""
+    """Early stopping: the run ends after so many validations in a row without a better one; 0: never."""
     max_bad_steps: Count = 25
     """Steps in a row that may be skipped because a gradient is not finite; one more ends the run."""
     tensorboard: bool = True
@@ -236,7 +235,7 @@ class Recipe(Section, frozen=True, kw_only=True):
     """Everything that decides a training run."""
 
     name: str
-    """Name of the recipe and of the trained model."""
+    """Name of the recipe."""
     description: str = ""
     """What the recipe is for, in a sentence or two."""
     data: DataRecipe = DataRecipe()

@@ -13,7 +13,7 @@ from models.bundle import load_bundle
 from models.errors import BundleError, DataError, RecipeError
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
-from training.actions.export import _picture_sets, export
+from training.actions.export import _named, _picture_sets, export
 from training.bundling import bundle_description
 from training.bundling.calibration import fit_temperature
 from training.bundling.onnx_file import fold_batch_norm, round_to_half
@@ -28,7 +28,7 @@ from training.prepare import Folder, prepare
 def test_what_is_sealed_can_be_loaded_and_was_measured(bundle):
     loaded = load_bundle(bundle.folder)
     record, network = loaded.record, loaded.network("fp32")
-    assert record.name == "tiny"
+    assert (record.name, record.version) == ("data", "1.0.0")
     assert (record.architecture.num_outputs, record.architecture.num_features) == (3, 256)
     assert network.stored_as == "float16"
     assert 0.05 <= network.temperature <= 20
@@ -73,7 +73,15 @@ def test_sources_and_licenses_are_in_bundle_and_card(bundle):
         "Drawn.",
     )  # training pictures only
     card = (bundle.folder / "MODEL_CARD.md").read_text()
-    for text in ("# tiny 1.0.0", "Rosa rubra", "30 unknown", "Drawn.", "95 % interval", "test_efficientnet"):
+    for text in (
+        "# data 1.0.0",
+        "Names 3 plants: test_efficientnet, trained with 30 pictures.",
+        "Rosa rubra",
+        "30 unknown",
+        "Drawn.",
+        "95 % interval",
+        "test_efficientnet",
+    ):
         assert text in card
 
 
@@ -165,10 +173,29 @@ def test_shards_may_lie_elsewhere(exporting, data, tmp_path):
 
 
 def test_full_storage_needs_no_rounding(exporting):
-    sealed = export(msgspec.structs.replace(exporting, half_storage=False, name="mine", model_version="2.1"))
-    assert (sealed.record.name, sealed.record.version) == ("mine", "2.1")
+    sealed = export(msgspec.structs.replace(exporting, half_storage=False, description="My garden."))
+    assert sealed.record.description == "My garden."
     assert sealed.network("fp32").stored_as == "float32"
     assert len(sealed.network("fp32").checks) == 1
+
+
+@pytest.mark.parametrize(
+    ("others", "version"),
+    [
+        ([], "1.0.0"),
+        ([("data", "1.0.0"), ("data", "1.10.2"), ("data", "1.9.0"), ("rosa", "7.0.0"), ("data", "draft")], "1.11.0"),
+        ([("data", "0.3.0")], "1.0.0"),
+    ],
+)
+def test_the_model_is_named_after_its_data_and_the_version_rises(others, version, exporting):
+    for number, (name, sealed) in enumerate(others):
+        folder = exporting.out.parent / str(number)
+        folder.mkdir(parents=True)
+        (folder / "bundle.json").write_text(json.dumps({"name": name, "version": sealed}))
+    named = _named(exporting)
+    assert (named.name, named.model_version) == ("data", version)
+    given = msgspec.structs.replace(exporting, name="mine", model_version="2.1")
+    assert (_named(given).name, _named(given).model_version) == ("mine", "2.1")
 
 
 def test_the_bundle_is_served_without_torch(bundle, manifest):

@@ -1,13 +1,25 @@
 """Exports a checkpoint to a sealed bundle."""
 
+import re
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from models.bundle import WEIGHTS_FILE, WEIGHTS_PART, Bundle, Check, FileName, Metric, Precision, seal_bundle
+from models.bundle import (
+    BUNDLE_FILE,
+    WEIGHTS_FILE,
+    WEIGHTS_PART,
+    Bundle,
+    Check,
+    FileName,
+    Metric,
+    Precision,
+    seal_bundle,
+)
 from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, write_calibration
 from models.errors import BundleError, RecipeError
 from models.golden import GOLDEN_FILE, GOLDEN_PART
@@ -55,6 +67,7 @@ def export(command: Export) -> Bundle:
         raise BundleError(
             "a bundle is immutable, and its folder already exists", value=command.out, remedy="choose a new folder"
         )
+    command = _named(command)
     checkpoint = read_checkpoint(command.checkpoint)
     sets = _picture_sets(command, checkpoint)
     command.out.parent.mkdir(parents=True, exist_ok=True)
@@ -74,6 +87,29 @@ def export(command: Export) -> Bundle:
         bundle = _seal(command, checkpoint, sets, candidates, fp32=fp32, folder=folder)
     _print(bundle)
     return bundle
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    """What `bundle.json` says first."""
+
+    name: str
+    version: str
+
+
+def _named(command: Export) -> Export:
+    """Fills in the name and the version, so that the model card's command repeats them; asks for a description."""
+    name, versions = command.name or command.data.resolve().name, [(1, -1)]
+    for path in command.out.parent.glob(f"*/{BUNDLE_FILE}"):
+        with suppress(OSError, msgspec.MsgspecError):
+            other = msgspec.json.decode(path.read_bytes(), type=_Sealed)
+            if other.name == name and (found := re.fullmatch(r"(\d+)\.(\d+)\.\d+", other.version)):
+                versions.append((int(found[1]), int(found[2])))
+    major, minor = max(versions)
+    version = command.model_version or f"{major}.{minor + 1}.0"
+    print(f"Name and version: {name} {version}; --name and --model-version give others")
+    if not command.description:
+        print("No --description: the page shows the size of the data in its place")
+    return msgspec.structs.replace(command, name=name, model_version=version)
 
 
 def _picture_sets(command: Export, checkpoint: Checkpoint) -> PictureSets:

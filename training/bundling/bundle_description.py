@@ -24,7 +24,6 @@ from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint
 from training.evaluation.provenance import OTHER_DATA
 from training.machine import current_commit
-from training.recipe import check_stored_recipe
 
 _OTHER_SOURCES: Final = f"These are pictures of {OTHER_DATA}."
 
@@ -50,9 +49,9 @@ def describe(
         checkpoint: The trained network.
         manifest: The data that it was trained on, or other data with the same outputs.
         spec: Input of the networks.
-        name: Name of the model; if empty, that of the recipe.
+        name: Name of the model.
         version: Version of the model.
-        description: What the model knows; if empty, the recipe's description.
+        description: What it names and for whom; if empty, how many plants and pictures.
         note: What users must know about the training pictures.
         networks: The released networks.
         left_out: The networks that failed a check.
@@ -60,11 +59,10 @@ def describe(
         other_data: Whether the manifest is of other data than the network was trained with.
         parts: Role -> further file.
     """
-    recipe = check_stored_recipe(checkpoint.recipe, origin="checkpoint")
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
     return BundleRecord(
         format_version=FORMAT_VERSION,
-        name=name or recipe.name,
+        name=name,
         version=version,
         architecture=Architecture(
             name=checkpoint.architecture,
@@ -86,9 +84,14 @@ def describe(
         manifest_sha256=checkpoint.trained_with,
         other_data=other_data,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        description=description or recipe.description,
+        description=description or _description(checkpoint, manifest),
         parts=dict(parts),
     )
+
+
+def _description(checkpoint: Checkpoint, manifest: Manifest) -> str:
+    plants, pictures = len(manifest.taxonomy.taxa), len(manifest.rows_of("train"))
+    return f"Names {plants:,} plants: {checkpoint.architecture}, trained with {pictures:,} pictures."
 
 
 def _as_served(recipe: dict[str, Any], spec: InputSpec) -> dict[str, Any]:

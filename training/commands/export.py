@@ -42,9 +42,11 @@ class Export(Section, frozen=True, kw_only=True):
     out: Path
     """Folder of the new bundle; must not exist yet."""
     name: str = ""
-    """Name of the model; default: the name of the recipe."""
-    model_version: str = "1.0.0"
-    """Version of the model."""
+    """Name of the model; default: that of the data folder."""
+    model_version: str = ""
+    """Version of the model; default: 1.0.0, or the next after the last bundle of this name beside `out`, as 1.1.0."""
+    description: str = ""
+    """What the model names and for whom, in a sentence that the page shows; default: the size of the data."""
     precision: tuple[Precision, ...] = ("fp32",)
     """Precisions of the networks in the bundle; fp32 is required. fp16 is for GPUs, int8 for CPUs. A network that fails
     its release checks is left out; the bundle then holds its figures only. int8 takes minutes."""
@@ -64,8 +66,6 @@ class Export(Section, frozen=True, kw_only=True):
     speed."""
     with_weights: bool = False
     """Put the weights into the bundle too, in full precision, so that train.py --weights BUNDLE can start from them."""
-    description: str = ""
-    """What the model knows, in a sentence that its page shows first; default: the description of the recipe."""
     note: str = ""
     """What users must know about the training pictures; written to the bundle and its model card."""
     negatives: tuple[Path, ...] = ()

@@ -49,7 +49,7 @@ def test_a_training_starts_from_the_bundle(with_weights, finished_run, data, tmp
     flags = ("--backbone-lr", 1e-12, "--head-lr", 1e-12, "--max-steps", 1)
     run = run_training(data, tmp_path / "run", "--weights", with_weights.folder, *flags)
     found, exported = (read_checkpoint(each / "last.pt") for each in (run, finished_run))
-    assert found.initial_weights == "weights from bundle tiny 1.0.0"
+    assert found.initial_weights == "weights from bundle data 1.0.0"
     for name, value in found.network.items():
         if name.endswith(".weight"):
             assert torch.allclose(value, exported.eval_weights[name], atol=1e-6), name
@@ -60,7 +60,7 @@ def test_outputs_of_the_bundle_keep_their_rows(with_weights):
     network, note = loaded(with_weights.folder, keys)
     assert (
         note
-        == "weights from bundle tiny 1.0.0; 3 of 5 rows of the classifier matched by key; the rest starts at random"
+        == "weights from bundle data 1.0.0; 3 of 5 rows of the classifier matched by key; the rest starts at random"
     )
     rows = load_file(with_weights.weights_path())["classifier.weight"]
     assert torch.equal(network.head.weight[:3], rows.flip(0))
