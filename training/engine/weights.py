@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgspec
 import timm
 from huggingface_hub import constants as hub
-from huggingface_hub import get_session
+from huggingface_hub import get_session, hf_hub_url
+from timm.models import PretrainedCfg
 from torch import Tensor
 
 from models.bundle import load_bundle
@@ -19,6 +20,7 @@ from models.network import TIMM_MODEL, PlantNetwork, timm_names
 from training.engine.checkpoint import DamagedCheckpoint, load_tensors
 
 _HUB_TIMEOUT_S: Final = 5.0
+_HUB_FILE: Final = "model.safetensors"  # the name of timm's weights in each of its repositories
 
 
 class _Saved(msgspec.Struct, frozen=True):
@@ -60,6 +62,7 @@ def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str]
 
 
 def _from_hub(network: PlantNetwork) -> _Saved:
+    published = timm.get_pretrained_cfg(network.architecture)
     try:
         with _hub_or_cache():
             pretrained = timm.create_model(network.architecture, pretrained=True)
@@ -67,11 +70,18 @@ def _from_hub(network: PlantNetwork) -> _Saved:
         raise CheckpointError(
             "the pretrained weights cannot be fetched from the hub",
             value=f"{type(error).__name__} for {network.architecture}",
-            remedy="pass a local file with --weights FILE, or --weights none for random weights",
+            remedy=f"{_fetch_by_hand(published)}, or train from random weights with --weights none",
         ) from error
-    published = timm.get_pretrained_cfg(network.architecture)
     tag = f".{published.tag}" if published is not None and "." not in network.architecture else ""
     return _Saved(_prefixed(pretrained.state_dict()), name=f"timm's hub, {network.architecture}{tag}")
+
+
+def _fetch_by_hand(published: PretrainedCfg | None) -> str:
+    """Which file the user can copy from a machine that reaches the hub."""
+    if published is None or not published.hf_hub_id:
+        return "pass a local file with --weights FILE"
+    address = hf_hub_url(published.hf_hub_id, published.hf_hub_filename or _HUB_FILE)
+    return f"fetch {address} where the hub can be reached, and pass --weights {Path(address).name}"
 
 
 @contextmanager
