@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import numpy as np
@@ -44,6 +45,11 @@ def test_training_pictures_do_not_depend_on_the_number_of_loader_processes(data,
     assert alone[0][0].shape == (4, 3, 40, 40)
     assert equal(alone, batches(data, tmp_path, workers=2))
     assert not equal(alone, batches(data, tmp_path, workers=0, seed=1))
+
+
+def test_more_loader_processes_than_cores_need_no_warning_of_pytorch(data, tmp_path):
+    recipe = command(data, tmp_path / "run", "--workers", len(os.sched_getaffinity(0)) + 1).recipe
+    training_loader(Manifest(data), recipe, pin=False)  # pytest turns a warning into an error
 
 
 def test_training_batches_are_uint8_and_channels_last(data, tmp_path):
