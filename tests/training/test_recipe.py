@@ -1,5 +1,4 @@
 import json
-
 import tomllib
 from pathlib import Path
 

@@ -15,40 +15,43 @@ _LINE_EVERY_S: Final = 60.0
 
 
 class Pace:
-    """Estimates the time that is left, from the batches of the current epoch.
+    """Estimates the time that is left, from all batches that this process has taken.
 
-    A batch of a later epoch is taken to last as long, or longer in proportion to the area of its pictures, and the
-    time between the last two epochs, as for the validation, to come again after each. Validations within the epoch are
-    taken to come again as often; they are no training time. The first batch of an epoch counts for neither rate nor
-    time, since loaders start and kernels are compiled before it is done.
+    A batch lasts in proportion to its work. The mean time between two epochs, as for the validation, is taken to come
+    again after each. Validations within epochs are taken to come again as often; they are no training time. The first
+    batch of an epoch counts for neither rate nor time, since loaders start and kernels are compiled before it is done.
 
     Args:
-        areas: Area of the pictures of each epoch of the run.
+        works: Work of a batch of each epoch of the run, in any unit.
         most_batches: Batches after which this process stops; None if only the recipe ends the run.
         most_seconds: Training time after which it stops, likewise.
     """
 
     def __init__(
-        self, areas: Sequence[float], most_batches: int | None = None, most_seconds: float | None = None
+        self, works: Sequence[float], most_batches: int | None = None, most_seconds: float | None = None
     ) -> None:
-        self._areas, self._most_batches, self._most_seconds = areas, most_batches, most_seconds
-        self._taken, self._trained_s, self._between_s = 0, 0.0, 0.0
+        self._works, self._most_batches, self._most_seconds = works, most_batches, most_seconds
+        self._taken, self._measured, self._work = 0, 0, 0.0
+        self._trained_s, self._validated_s = 0.0, 0.0
+        self._between_s: list[float] = []
         self._last: float | None = None
         self.begin_epoch(0, 0, 0)
 
     def begin_epoch(self, epoch: int, num_batches: int, num_done: int) -> None:
         """Starts an epoch, numbered from 0, of which some batches may be done."""
         self.epoch, self.num_batches, self.num_done = epoch, num_batches, num_done
-        self._since, self._measured_s, self._validated_s = num_done + 1, 0.0, 0.0
+        self._since, self._measured_s = num_done + 1, 0.0
 
     def advance(self, now: float) -> None:
         """Counts a batch that is done at this time, in seconds."""
         self.num_done, self._taken = self.num_done + 1, self._taken + 1
-        if self.num_done > self._since and self._last is not None:
-            self._measured_s += now - self._last
-            self._trained_s += now - self._last
-        elif self._last is not None:
-            self._between_s = now - self._last
+        if self._last is not None:
+            seconds = now - self._last
+            if self.num_done > self._since:
+                self._measured, self._work = self._measured + 1, self._work + self._works[self.epoch]
+                self._measured_s, self._trained_s = self._measured_s + seconds, self._trained_s + seconds
+            else:
+                self._between_s.append(seconds)
         self._last = now
 
     def validated(self, seconds: float) -> None:
@@ -58,28 +61,28 @@ class Pace:
 
     @property
     def batch_s(self) -> float:
-        """Seconds of a batch, without validations; 0 before the second one of the epoch is done."""
+        """Seconds of a batch of this epoch, without validations; 0 before the second one is done."""
         return self._measured_s / max(self.num_done - self._since, 1)
 
-    @property
-    def _batch_and_validation_s(self) -> float:
-        """Seconds of a batch, and its share of the validations within the epoch."""
-        return (self._measured_s + self._validated_s) / max(self.num_done - self._since, 1)
+    def _expected_s(self, epoch: int) -> float:
+        """Seconds that a batch of an epoch will take, with its share of the validations within epochs."""
+        if self._measured == 0:
+            return 0.0
+        return self._works[epoch] * self._trained_s / self._work + self._validated_s / self._measured
 
     @property
     def epoch_left_s(self) -> float:
         """Seconds until the last batch of the epoch is done."""
-        return (self.num_batches - self.num_done) * self._batch_and_validation_s
+        return (self.num_batches - self.num_done) * self._expected_s(self.epoch)
 
     @property
     def run_left_s(self) -> float:
         """Seconds until the run ends, or this process stops at its limit."""
-        later = sum(area / self._areas[self.epoch] for area in self._areas[self.epoch + 1 :])
-        num_validations = len(self._areas) - self.epoch
-        batch_s = self._batch_and_validation_s
-        left = [self.epoch_left_s + later * self.num_batches * batch_s + num_validations * self._between_s]
+        later_s = self.num_batches * sum(map(self._expected_s, range(self.epoch + 1, len(self._works))))
+        between_s = sum(self._between_s) / max(len(self._between_s), 1)
+        left = [self.epoch_left_s + later_s + (len(self._works) - self.epoch) * between_s]
         if self._most_batches is not None:
-            left.append((self._most_batches - self._taken) * batch_s)
+            left.append((self._most_batches - self._taken) * self._expected_s(self.epoch))
         if self._most_seconds is not None:
             left.append(self._most_seconds - self._trained_s)
         return max(min(left), 0.0)
@@ -98,7 +101,7 @@ class RunProgress:
         self._recipe, self._console, self._clock = recipe, console, clock
         self._bar = self._new_bar() if _is_terminal(console) else None
         self._task: TaskID | None = None
-        self._pace = Pace(_areas(recipe))
+        self._pace = Pace(_works(recipe))
         self._global_batch, self._learned = 0, ""
         self._written = clock()
 
@@ -111,7 +114,7 @@ class RunProgress:
             most_seconds: Training time after which it stops.
         """
         most_batches = None if most_steps is None else most_steps * self._recipe.schedule.accumulate
-        self._pace = Pace(_areas(self._recipe), most_batches, most_seconds)
+        self._pace = Pace(_works(self._recipe), most_batches, most_seconds)
         self._written = self._clock()
         if self._bar is None:
             yield
@@ -178,6 +181,10 @@ def _is_terminal(console: Console) -> bool:
     return console.file.isatty() and not console.is_dumb_terminal
 
 
-def _areas(recipe: Recipe) -> list[float]:
-    """Area of the pictures of each epoch."""
-    return [float(side**2) for side in sides_of_epochs(recipe)]
+def _works(recipe: Recipe) -> list[float]:
+    """Work of a batch of each epoch: the area of its pictures, three times that if it has a backward pass.
+
+    A backward pass takes about twice as long as a forward pass: it gives the gradients of weights and of inputs.
+    """
+    head_only = recipe.schedule.head_only_epochs
+    return [side**2 * (1.0 if epoch < head_only else 3.0) for epoch, side in enumerate(sides_of_epochs(recipe))]

@@ -110,7 +110,7 @@ class PictureLoader(DataLoader[Any]):
     """PyTorch's DataLoader; errors read the same whether they come from a loader process or from this one."""
 
     def check_worker_number_rationality(self) -> None:
-        """Says nothing, where PyTorch warns of more processes than cores: the run's own lines say which number helps."""
+        """Says nothing, where PyTorch warns of more processes than cores: the run's lines say which number helps."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Yields the batches.

@@ -3,6 +3,7 @@
 import io
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from tests.training.small import RECIPE
 from training.engine.progress import Pace, RunProgress, in_words
 from training.recipe import read_recipe
 
+TINY = read_recipe(RECIPE)
 SECONDS = st.floats(0.01, 1000)
 
 
@@ -48,6 +50,28 @@ def test_larger_pictures_of_later_epochs_take_longer():
     pace = Pace([100.0, 400.0])
     run_epochs(pace, 1, 10, batch_s=1)
     assert pace.run_left_s == pytest.approx(40)
+
+
+def test_a_slow_while_moves_the_time_left_only_as_far_as_it_moves_the_mean():
+    pace = Pace([1.0] * 10)
+    now = run_epochs(pace, 1, 100, batch_s=1)
+    pace.begin_epoch(1, 100, 0)
+    for batch in range(6):
+        pace.advance(now + 10 * batch)
+    mean_s = (99 * 1 + 5 * 10) / 104
+    assert pace.batch_s == pytest.approx(10)  # the speed that is shown is that of the epoch
+    assert pace.run_left_s == pytest.approx((94 + 800) * mean_s)
+
+
+def test_every_validation_so_far_counts_for_those_to_come():
+    pace = Pace([1.0] * 6)
+    now = 0.0
+    for epoch, between_s in enumerate((0, 5, 95, 5, 95)):  # every second epoch is validated
+        pace.begin_epoch(epoch, 2, 0)
+        pace.advance(now + between_s)
+        now += between_s + 1
+        pace.advance(now)
+    assert pace.run_left_s == pytest.approx(2 * 1 + 2 * 50)
 
 
 @given(st.integers(0, 40), SECONDS)
@@ -127,11 +151,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(file, seconds_of_a_batch, num_batches=100, **environment):
+def shown(file, seconds_of_a_batch, num_batches=100, recipe=TINY, **environment):
     """What a run of two epochs writes."""
     now = [0.0]
     console = Console(file=file, width=60, _environ=environment)
-    progress = RunProgress(read_recipe(RECIPE), console, clock=lambda: now[0])
+    progress = RunProgress(recipe, console, clock=lambda: now[0])
     with progress.shown():
         for epoch in (1, 2):
             progress.begin_epoch(epoch, num_batches=num_batches, num_done=0, global_batch=8)
@@ -151,6 +175,12 @@ def test_without_a_terminal_a_plain_line_is_written_each_minute(environment):
         "epoch 1/2: 60 of 100 batches, 8.0 pictures/s, loss 2.500, 4% waiting; 40 s left of the epoch, 2 min of the run"
     )
     assert "\x1b" not in "".join(lines)
+
+
+def test_steps_of_the_classifier_alone_are_expected_to_be_three_times_as_fast_as_the_others():
+    schedule = msgspec.structs.replace(TINY.schedule, head_only_epochs=1)
+    lines = shown(io.StringIO(), 1.0, recipe=msgspec.structs.replace(TINY, schedule=schedule)).splitlines()
+    assert lines[0].endswith("40 s left of the epoch, 6 min of the run")  # 40 s + 100 batches of 3 s
 
 
 @given(st.floats(0.5, 500), st.integers(2, 30))
