@@ -3,6 +3,8 @@
 PORT ?= 8000
 ARGS ?=
 PYTHON ?= python3
+# PyTorch's build, as uv names it: TORCH=cpu leaves out several GB of CUDA libraries.
+TORCH ?=
 
 python := .venv/bin/python
 uv := $(python) -m uv
@@ -55,7 +57,7 @@ lock: .venv/.ready-uv-$(key)  ## write requirements.lock anew, keeping the pins 
 	    --generate-hashes --no-annotate --no-emit-package botanify --custom-compile-command "make lock" \
 	    --quiet --output-file requirements.lock $(ARGS)
 
-train-env: .venv/.ready-train-$(key)  ## install what training and the tests need, and run nothing
+train-env: .venv/.ready-train-$(key)  ## install what training and the tests need (TORCH=cpu: without CUDA), and run nothing
 
 clean:  ## remove the environment and every cache
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache botanify.egg-info build
@@ -88,10 +90,14 @@ run_tests = $(python) -m pytest -m '$(tests)' -n 2 --dist loadfile --no-loadscop
 
 # Packages are added and moved to their pinned versions, never removed. A stamp that says otherwise goes first,
 # so that an interrupted installation is taken up again.
+constraints = $(if $(TORCH),.venv/constraints.txt,requirements.lock)
+# The lock has the hashes of the builds for CUDA; another build has the same version and other hashes.
+without_hashes_of_torch = sed -E '/^torch(vision)?==/,/[^\\]$$/{/--hash/d;s/ *\\$$//;}' requirements.lock
 define install
 	@rm -f .venv/.ready-serve-* .venv/.ready-train-* .venv/.ready-docs-*
-	$(uv) pip install --python $(python) --constraints requirements.lock --build-constraints requirements.lock \
-	    --verify-hashes --compile-bytecode --editable '.[$(1)]'
+	$(if $(TORCH),@$(without_hashes_of_torch) > $(constraints))
+	$(uv) pip install --python $(python) --constraints $(constraints) --build-constraints requirements.lock \
+	    $(if $(TORCH),--torch-backend $(TORCH)) --verify-hashes --compile-bytecode --editable '.[$(1)]'
 endef
 
 .venv/.ready-serve-$(key): .venv/.ready-uv-$(key)

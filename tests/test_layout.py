@@ -116,6 +116,23 @@ def test_the_service_asks_for_no_torch():
     assert not needed & training_only
 
 
+def test_another_build_of_pytorch_has_the_pinned_version_without_the_hashes_of_the_builds_for_cuda():
+    def commands(*flags):
+        listed = subprocess.run(
+            ["make", "-nB", "train-env", *flags], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        return [line for line in listed.stdout.splitlines() if "torch" in line]
+
+    assert not commands()
+    constraints, install = commands("TORCH=cpu")
+    command, _, path = constraints.partition(" > ")
+    assert f"--constraints {path} " in install
+    assert "--torch-backend cpu " in install
+    kept = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.sub(r"^(torch(?:vision)?==\S+) \\\n(?: +--hash\S+(?: \\)?\n)+", r"\1\n", LOCK, flags=re.MULTILINE) == kept
+    assert kept.count("--hash") > 0.9 * LOCK.count("--hash")
+
+
 def test_make_help_lists_every_target():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, re.MULTILINE))
