@@ -62,7 +62,7 @@ def choose_norms(recipe: Recipe, num_ranks: int, device: torch.device) -> NormCh
     """
     norms, batch_size = recipe.network.norms, recipe.schedule.batch_size
     if norms == "auto":
-        return _by_batch_size(recipe, num_ranks, device)
+        return _by_batch_size(recipe)
     if norms == "sync":
         return _sync_requested(num_ranks, device)
     if norms == "frozen":
@@ -227,7 +227,7 @@ class _Moments:
         norm.running_var.copy_((square_C - mean_C.square()).clamp(min=0) * self._count / max(self._count - 1, 1))
 
 
-def _by_batch_size(recipe: Recipe, num_ranks: int, device: torch.device) -> NormChoice:
+def _by_batch_size(recipe: Recipe) -> NormChoice:
     batch_size, is_random = recipe.schedule.batch_size, recipe.network.weights == "none"
     if batch_size > LARGE_BATCH:
         return _ghost_for_large_batch(batch_size, recipe.network.ghost_size)
@@ -237,8 +237,7 @@ def _by_batch_size(recipe: Recipe, num_ranks: int, device: torch.device) -> Norm
     reason = f"{_pictures(batch_size)} {'is' if batch_size == 1 else 'are'} too few to estimate them (under {limit})"
     if batch_size < SMALL_BATCH and not is_random:
         return NormChoice("frozen", False, f"BatchNorm keeps its pretrained statistics: {reason}")
-    if num_ranks > 1 and device.type == "cuda":
-        return NormChoice("sync", False, f"BatchNorm uses the statistics of all {num_ranks} ranks: {reason}")
+    # Not "sync": PyTorch's synchronized norms make the host wait for the device three times in each norm.
     explanation = f"BatchNorm's statistics are re-estimated before each validation: {reason}"
     if batch_size < SMALL_BATCH:
         explanation += f"; random weights train better with a --batch-size of {SMALL_BATCH} or more"
