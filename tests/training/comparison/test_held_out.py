@@ -49,6 +49,13 @@ def test_other_splits_of_the_bundles_own_manifest_are_not(manifest, split):
     assert (found.state, found.num_seen) == ("seen", len(manifest.rows_of(split)))
 
 
+def test_calibration_pictures_of_the_bundle_are_not_held_out(flowers, tmp_path):
+    prepare(Folder(pictures=flowers.parent / "flowers", out=tmp_path / "data", calibration_share=0.3, workers=1))
+    manifest = Manifest(tmp_path / "data")
+    found = held_out(trained_with(manifest.sha256), pictures_of(manifest, "calibration"), ())
+    assert (found.state, found.num_seen) == ("seen", len(manifest.rows_of("calibration")))
+
+
 def test_other_manifest_must_be_given(manifest, other_pictures):
     record = trained_with("a" * 64)
     assert held_out(record, pictures_of(manifest), ()).state == "unknown"

@@ -1,3 +1,4 @@
+import copy
 import hashlib
 import os
 import re
@@ -33,7 +34,7 @@ from training.engine.device import amp_dtype, choose_device
 from training.engine.loop import Trainer
 from training.engine.nonfinite import Diverged
 from training.engine.stop_signal import Stopped
-from training.engine.validation import Validation
+from training.engine.validation import Validation, validate
 from training.evaluation.predict import predict, torch_runner
 from training.loading.data import evaluation_loader, input_spec
 from training.monitor.memory import OutOfMemory
@@ -175,6 +176,22 @@ def test_a_checkpoint_in_the_middle_of_an_epoch_counts_its_pictures(ten_pictures
     trainer.close()
     assert (position.epoch, position.pictures, position.step) == (0, 8, 2)
     assert read_checkpoint(tmp_path / "run" / "last.pt").position["pictures"] == 8
+
+
+def test_statistics_are_estimated_for_the_moving_average_which_is_validated(ten_pictures, tmp_path):
+    flags = ("--batch-size", 8, "--norms", "auto", "--ema-decay", 0.9)
+    trainer = make_trainer(ten_pictures, tmp_path / "run", PlantNetwork("test_efficientnet", 2), *flags)
+    engine = trainer.engine
+    assert engine.norms.reestimate
+    networks = (engine.network, engine.eval_model)
+    before = [copy.deepcopy(dict(network.named_buffers())) for network in networks]
+    validate(engine, trainer.manifest, epoch=0, side_px=32)
+    trainer.close()
+    changed = [
+        any(not torch.equal(value, old[name]) for name, value in network.named_buffers() if "running" in name)
+        for network, old in zip(networks, before, strict=True)
+    ]
+    assert changed == [False, True]
 
 
 def test_without_a_moving_average_the_weights_themselves_are_evaluated(data, tmp_path):

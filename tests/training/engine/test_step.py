@@ -156,6 +156,18 @@ def test_each_rank_draws_its_own_dropout(monkeypatch):
     assert losses[0] == losses[2] != losses[1]
 
 
+def test_each_batch_of_each_rank_is_mixed_in_its_own_way(monkeypatch):
+    numbers = []
+    for rank in (0, 1):
+        engine = as_rank(monkeypatch, rank, "--norms", "leave", "--accumulate", 2)
+        monkeypatch.setattr(
+            engine, "_mix", lambda pixels, labels, number: (numbers.append(number), (pixels, labels))[1]
+        )
+        for step, index in ((0, 0), (0, 1), (1, 0)):
+            engine.micro_step(*batch(), step=step, index=index, window=index + 1)
+    assert len(set(numbers)) == len(numbers) == 6
+
+
 @pytest.mark.parametrize("head_only", [False, True])
 def test_gradients_are_exchanged_once_in_a_window(monkeypatch, head_only):
     engine, quiet, averaged = as_rank(monkeypatch, 0, "--norms", "leave"), [], []

@@ -24,6 +24,14 @@ def test_more_pictures_of_a_species_are_right_more_often():
     assert found[0].top1.num_pictures == found[3].top1.num_pictures == 200
 
 
+def test_the_pictures_of_a_question_are_distinct_and_of_one_taxon():
+    labels = np.repeat([0, 1, 2], [5, 6, 4])
+    questions = _questions(labels, seed=0)
+    assert sorted(chosen[0] for chosen in questions) == list(range(11))  # every picture of a taxon with five opens one
+    for chosen in questions:
+        assert (len(set(chosen)), len(set(labels[chosen]))) == (5, 1)
+
+
 def test_one_picture_alone_is_right_as_often_as_in_the_split():
     plants = draw_plants(10, seed=31)
     (single, *_) = measure(plants.outputs, plants.labels, BARE)

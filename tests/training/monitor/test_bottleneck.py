@@ -4,9 +4,11 @@ import training.loading.data
 import training.monitor.usage
 from models.network import PlantNetwork
 from tests.training.monitor.faults import SlowStore, late, waiting, write_heavy_pictures
-from tests.training.small import events, make_trainer
+from tests.training.small import command, events, make_trainer
 from training.engine.checkpoint_folder import CheckpointFolder
 from training.engine.step import Engine
+from training.monitor.bottleneck import EpochTiming, find_bottleneck
+from training.monitor.usage import Usage
 from training.prepare import Folder, prepare
 
 CALM = ("--log-every-steps", 50, "--randaugment-ops", 0, "--cutmix", 0)
@@ -32,6 +34,17 @@ def second_epoch_bottleneck(tmp_path):
         return epoch["verdict"]
 
     return run
+
+
+def test_without_workers_the_advice_comes_from_the_time_of_loading():
+    usage = Usage(8, 1.0, 1.0, None, 0.0, None, None, None, None)
+    stages = {"wait": 8.0, "copy": 0.0, "forward": 1.0, "backward": 1.0, "optimizer": 0.0}
+    timing = EpochTiming(pictures=100, seconds=10.0, pictures_per_s=10.0, start_s=0.0, stages=stages, usage=usage)
+    recipe = command("data", "run", "--workers", 0).recipe
+    found = find_bottleneck(timing, None, recipe, on_cuda=False, packed=False)
+    # Steps without waiting take 2 s: 50 pictures/s. One process that loads all the time prepares 100 in 8 s.
+    assert (found.kind, found.gain, found.pictures_per_s) == ("too few workers", 5.0, 50.0)
+    assert found.fix.startswith("--workers 4 (one prepares 12.5 pictures/s")
 
 
 @pytest.mark.slow

@@ -118,6 +118,17 @@ def test_no_batch_is_larger_than_the_data():
     assert chosen == 48
 
 
+@pytest.mark.parametrize("largest", [56, 64])
+def test_the_largest_size_is_tried_where_larger_is_faster(largest):
+    chosen, asked = search(Machine(half=1000.0), largest)
+    assert chosen == max(asked) == largest
+
+
+def test_a_size_that_crashes_does_not_end_the_search_for_smaller_ones():
+    machine = Machine(gb_base=0.0, gb_each=1.0, card_gb=3.0, outcomes={4: "crashed"})
+    assert search(machine)[0] == 2
+
+
 def test_the_error_names_the_reason_if_nothing_runs():
     with pytest.raises(NothingRan, match="planted"):
         search(Machine(outcomes=dict.fromkeys(range(10_000), "crashed")))

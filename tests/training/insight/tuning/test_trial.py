@@ -71,6 +71,22 @@ def test_a_programming_error_is_raised(monkeypatch):
         module.run(request(setting(8)))
 
 
+@pytest.mark.parametrize(
+    ("limit_gb", "share"),
+    [
+        (0, 7 / 10),  # 3 at the peak, and 4 of other programs, of 10 GB
+        (6, 7 / 10),
+        (4, 3 / 4),  # the limit is for torch's own memory
+    ],
+)
+def test_memory_is_the_peak_and_that_of_other_programs(limit_gb, share, monkeypatch):
+    gb = 10**9
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (4 * gb, 10 * gb))
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: 3 * gb)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 2 * gb)
+    assert module._memory(torch.device("cuda"), limit_gb) == pytest.approx((7, share))
+
+
 @pytest.mark.slow
 def test_a_trial_runs_in_its_own_process():
     trial = TrialLauncher(TINY, THREE, 0, TimeLimits(budget_s=0.3))(setting(8))
