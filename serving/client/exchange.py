@@ -42,7 +42,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
         names = [self.taxa] if isinstance(self.taxa, str) else self.taxa  # a text is also a sequence of letters
         found = [("k", str(self.k)), *(("taxa", name) for name in names)]
         if self.coverage is not None:
-            found += [("coverage", str(self.coverage)), ("coverage_kind", self.coverage_kind)]
+            found += [("coverage", f"{self.coverage:.9g}"), ("coverage_kind", self.coverage_kind)]
         return found
 
 

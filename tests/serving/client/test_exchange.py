@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.client.exchange import EVERYTHING, Asking, ServiceRefusal, ServiceUnreachable, exchange
+from serving.parameters import parse_parameters
 from serving.schemas import Identification, ModelName, Problem, VerdictView
 
 ANSWER = Identification(
@@ -68,6 +69,11 @@ def test_a_request_asks_for_everything():
 
 def test_the_only_taxon_may_be_a_text():
     assert Asking(taxa="Rosa").parameters() == Asking(taxa=["Rosa"]).parameters() == [("k", "5"), ("taxa", "Rosa")]
+
+
+def test_a_coverage_is_sent_with_the_digits_that_the_service_takes():
+    sent = dict(Asking(coverage=0.7 + 0.2).parameters())["coverage"]  # 0.8999999999999999
+    assert parse_parameters({"coverage": [sent]}).coverage == 0.9
 
 
 def test_retry_after_is_the_least_pause_and_pauses_grow():
