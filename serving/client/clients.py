@@ -4,6 +4,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Coroutine
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -21,6 +22,8 @@ Picture = bytes | str | Path
 """The bytes of a picture file, or its path."""
 _MOST_QUESTIONS: Final = 64  # at the same time: each has a connection, and its pictures in memory
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=_MOST_QUESTIONS, keepalive_expiry=60)
+_MOST_BYTES: Final = 16_000_000  # far more than the names of 50 taxa and 100 candidates take
+_READ_HEADERS: Final = ("Location", "Retry-After")
 # A proxy of the environment cannot reach a service on this machine.
 _WITHOUT_PROXY: Final = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 _Result = TypeVar("_Result")
@@ -46,9 +49,18 @@ class _Service:
         check_number(len(pictures))
         async with self._turns:
             data = await asyncio.to_thread(self._read, pictures)
-            return await exchange(
-                self._http.send, self._url, data, asking, timeout_s=self._timeout_s, headers=self._headers
-            )
+            return await exchange(self._send, self._url, data, asking, timeout_s=self._timeout_s, headers=self._headers)
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        """Sends a request, and reads no more than an answer takes; what was packed unasked is not unpacked."""
+        content = bytearray()
+        async with aclosing(await self._http.send(request, stream=True)) as response:
+            async for chunk in response.aiter_raw():
+                content += chunk
+                if len(content) > _MOST_BYTES:
+                    break
+        headers = {name: response.headers[name] for name in _READ_HEADERS if name in response.headers}
+        return httpx.Response(response.status_code, headers=headers, content=bytes(content))
 
     def _read(self, pictures: tuple[Picture, ...]) -> list[bytes]:
         data = [each if isinstance(each, bytes) else Path(each).read_bytes() for each in pictures]
@@ -156,7 +168,7 @@ class Client(_Service):
 
 def _connections() -> httpx.AsyncClient:
     try:
-        return httpx.AsyncClient(limits=_LIMITS, mounts=_WITHOUT_PROXY)
+        return httpx.AsyncClient(limits=_LIMITS, mounts=_WITHOUT_PROXY, timeout=None)  # `exchange` has the time limit
     except (httpx.InvalidURL, ValueError, ImportError) as error:  # ImportError: SOCKS needs another package
         raise InputError(
             "a proxy that the environment names cannot be used",

@@ -110,9 +110,10 @@ async def exchange(
     shown = str(base_url.copy_with(userinfo=b""))  # without the password of a proxy
     while True:
         left_s = end - clock()
+        sent = {**headers, "Accept-Encoding": "identity", "Prefer": _wait(left_s)}
         try:
             async with asyncio.timeout(left_s):
-                response = await send(_request(base_url, pictures, asking, {**headers, "Prefer": _wait(left_s)}))
+                response = await send(_request(base_url, pictures, asking, sent))
         except TimeoutError:
             raise ServiceUnreachable(
                 f"{shown} did not answer in time (limit {timeout_s:g} s): allow more time, or send smaller pictures."

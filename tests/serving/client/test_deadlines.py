@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import gzip
 import os
 import threading
 import time
@@ -10,10 +11,12 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from serving.client import AsyncClient, Client, ServiceUnreachable
+from serving.client import AsyncClient, Client, ServiceRefusal, ServiceUnreachable
 from serving.client import clients as clients_module
+from tests.serving.client.test_exchange import ANSWER
 
 
 @contextmanager
@@ -60,6 +63,43 @@ def test_the_time_limit_is_for_the_whole_answer(start):
             client.identify(b"1")
         with pytest.raises(ServiceUnreachable, match="in time"):
             asyncio.run(ask(url))
+
+
+def respond(handler, content, *headers):
+    handler.wfile.write(
+        b"\r\n".join([b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(content), *headers, b"", content])
+    )
+
+
+def test_an_answer_may_take_longer_than_the_5_seconds_of_the_http_library():
+    asked = []
+
+    def answer(handler):
+        asked.append(handler.headers["Prefer"])
+        time.sleep(6)
+        respond(handler, msgspec.json.encode(ANSWER))
+
+    with http_server(answer) as url, Client(url) as client:
+        assert client.identify(b"1") == ANSWER
+    assert len(asked) == 1
+
+
+def endless(handler):
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    handler.wfile.write(b" " * 20_000_000)
+    handler.rfile.read()  # until the client closes the connection
+
+
+def packed(handler):
+    assert handler.headers["Accept-Encoding"] == "identity"
+    respond(handler, gzip.compress(msgspec.json.encode(ANSWER)), b"Content-Encoding: gzip")
+
+
+@pytest.mark.parametrize("answer", [endless, packed])
+def test_no_more_is_read_than_an_answer_takes_and_nothing_is_unpacked(answer):
+    refused = pytest.raises(ServiceRefusal, match="answered 200 OK, but not as botanify does")
+    with http_server(answer) as url, Client(url, timeout_s=30) as client, refused:
+        client.identify(b"1")
 
 
 def test_calls_wait_for_their_turn_before_they_read_and_before_their_time_begins(monkeypatch):

@@ -19,6 +19,10 @@ ANSWER = Identification(
 )  # fmt: skip
 
 
+HANGS = object()
+"""The outcome of an attempt that gets no answer."""
+
+
 def ok():
     return httpx.Response(200, content=msgspec.json.encode(ANSWER))
 
@@ -39,6 +43,8 @@ class Talk:
     async def send(self, request):
         self.requests.append(request)
         outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        if outcome is HANGS:
+            await asyncio.Event().wait()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -51,7 +57,7 @@ class Talk:
         steps = exchange(
             self.send, httpx.URL(url), pictures, asking, clock=lambda: self.now, sleep=self.sleep, **self.options
         )
-        return msgspec.json.decode(asyncio.run(steps), type=Identification)
+        return msgspec.json.decode(asyncio.run(asyncio.wait_for(steps, 20)), type=Identification)
 
 
 def test_a_request_asks_for_everything():
@@ -96,6 +102,12 @@ def test_the_last_refusal_is_raised_when_the_time_is_over():
         talk.run()
     assert caught.value.document.code == "some_code"
     assert talk.now < 10
+
+
+def test_a_later_attempt_has_the_time_that_is_left_and_not_that_of_all():
+    talk = Talk(refusal(503, "119"), HANGS, timeout_s=119.05, chance=lambda low, high: low)
+    with pytest.raises(ServiceUnreachable, match=r"did not answer in time \(limit 119.05 s\)"):
+        talk.run()
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 415, 422, 500])
