@@ -4,6 +4,7 @@ python -m serving.client leaf.jpg flower.jpg [--url http://127.0.0.1:8000] [--js
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from serving.schemas import Identification
 
 EXIT_NO_ANSWER: Final = 1
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell reports it
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # with which a server could command the terminal
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command = tyro.cli(Ask, args=arguments, prog="python -m serving.client")
             sys.stdout.buffer.write(_answer(command) + b"\n")
     except (BotanifyError, OSError) as error:
-        sys.stderr.write(f"botanify: {_in_one_line(error)}\n")
+        sys.stderr.write(f"botanify: {_harmless(_in_one_line(error))}\n")
         raise SystemExit(EXIT_NO_ANSWER) from None
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
@@ -89,8 +91,14 @@ def _answer(command: Ask) -> bytes:
     with Client(command.url, api_key=key, timeout_s=command.timeout_s, max_side_px=command.max_side_px) as client:
         answer = client.identify_json(*command.photographs, asking=asking)
     if command.json:
-        return answer
-    return in_words(msgspec.json.decode(answer, type=Identification)).encode(sys.stdout.encoding, "replace")
+        return _harmless(answer.decode()).encode()
+    words = in_words(msgspec.json.decode(answer, type=Identification))
+    return _harmless(words).encode(sys.stdout.encoding, "replace")
+
+
+def _harmless(text: str) -> str:
+    """Writes control characters as JSON does, in whose texts that changes nothing; tabs and line ends stay."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _in_one_line(error: BotanifyError | OSError) -> str:

@@ -1,14 +1,20 @@
 """The program ends with one line where there is no answer, and never shows the key."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 
+import msgspec
 import pytest
 
 from serving.client.__main__ import main
+from serving.schemas import Problem
+from tests.serving.client.test_deadlines import http_server, respond
+from tests.serving.client.test_exchange import ANSWER
 from tests.serving.program import ENVIRONMENT, ROOT
 from tests.serving.tiny import jpeg
 
@@ -40,6 +46,22 @@ def test_no_answer_is_one_line(arguments, words, tmp_path, capsys):
     assert line.startswith("botanify: ")
     assert words in line
     assert KEY not in line
+
+
+ESCAPES = "Rosa\x1b]0;owned\x07\x1b[2J\x9b2J\x7f"  # of terminals: a title, and two that clear the screen
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize("content", [
+    msgspec.structs.replace(ANSWER, warnings=[ESCAPES]), Problem("about:blank", ESCAPES, 200, ESCAPES, "code", "id"),
+])  # fmt: skip
+def test_no_escape_of_a_server_reaches_the_terminal(flags, content, tmp_path, capsys):
+    (tmp_path / "a.jpg").write_bytes(jpeg())
+    with http_server(lambda handler: respond(handler, msgspec.json.encode(content))) as url, suppress(SystemExit):
+        main([str(tmp_path / "a.jpg"), "--url", url, *flags])
+    told = "".join(capsys.readouterr())
+    assert "Rosa\\u001b]0;owned\\u0007" in told
+    assert not re.search(r"[^\n -~\u00a0-\uffff]", told)
 
 
 def test_ctrl_c_ends_the_program_without_a_traceback(tmp_path):
