@@ -1,9 +1,10 @@
-"""Limits the structure of a picture file before a decoder sees it.
+"""Limits the structure of a picture file before a decoder sees it, and refuses a HEIC or AVIF file that is cut off.
 
 Decoders spend time and memory on each marker, chunk, box and scan, and a file of a few kilobytes can hold many of them:
 a JPEG of 149 kB with 3,000 scans took more than five seconds. The limits are far above what cameras and editors write.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -26,14 +27,14 @@ _DESCRIPTIONS: Final = frozenset({b"meta", b"moov"})
 
 
 def check_structure(name: str, data: bytes) -> None:
-    """Checks the number of parts and scans of a file.
+    """Checks the number of parts and scans of a file, and that its boxes name no bytes after its end.
 
     Args:
         name: Its format.
         data: Its bytes.
 
     Raises:
-        UnreadableImage: A limit is exceeded.
+        UnreadableImage: A limit is exceeded, or the end of the file is missing.
     """
     _CHECKS[name](name, data)
 
@@ -78,14 +79,25 @@ def _check_chunks(name: str, data: bytes) -> None:
 
 
 def _check_boxes(name: str, data: bytes) -> None:
-    num_bytes = 0
+    num_bytes, places = 0, []
     for number, (kind, start, end) in enumerate(_boxes(data, 0, len(data)), 1):
         _require(name, "boxes", number, MAX_PARTS)
         if kind in _DESCRIPTIONS:
             # An idat box holds pixels. Four bytes of version and flags precede the boxes in a meta box.
-            pixels = (stop - begin for inner, begin, stop in _boxes(data, start + 4, end) if inner == b"idat")
-            num_bytes += end - start - next(pixels, 0)
+            inner = {box: at for box, *at in _boxes(data, start + 4, end) if box in {b"idat", b"iloc"}}
+            pixels_at, pixels_end = inner.get(b"idat", (0, 0))
+            num_bytes += end - start - (pixels_end - pixels_at)
+            places += [(*inner[b"iloc"], pixels_at)] if b"iloc" in inner else []
     _require(name, "bytes of description", num_bytes, MAX_DESCRIPTION_BYTES)
+    for number, end in enumerate(itertools.chain.from_iterable(_extent_ends(data, *each) for each in places), 1):
+        _require(name, "extents", number, MAX_PARTS)
+        if end > len(data):  # libheif paints the tiles that are missing in one color
+            raise UnreadableImage(
+                f"the {name} picture does not decode",
+                value=f"{len(data):,} of at least {end:,} bytes",
+                limit="a complete, undamaged file",
+                remedy="send the original photograph again",
+            )
 
 
 def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -116,6 +128,37 @@ def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
             size, start = int.from_bytes(data[start : start + 8]), at + 16
         at = end if size == 0 else min(end, at + max(size, start - at))
         yield kind, start, max(start, at)
+
+
+def _extent_ends(data: bytes, at: int, end: int, pixels_at: int) -> Iterator[int]:
+    """Yields where each extent in an iloc box ends in the file, 0 for one inside of another (14496-12, 8.11.3).
+
+    Args:
+        data: The file.
+        at: Start of the box's content.
+        end: Its end.
+        pixels_at: Start of the content of the idat box.
+    """
+
+    def number(num_bytes: int) -> int:
+        nonlocal at
+        at += num_bytes
+        return int.from_bytes(data[at - num_bytes : at])
+
+    version, sizes = number(4) >> 24, number(2)
+    offset_bytes, length_bytes, base_bytes, index_bytes = (sizes >> shift & 15 for shift in (12, 8, 4, 0))
+    id_bytes = 4 if version == 2 else 2
+    for _ in range(number(id_bytes)):
+        if at >= end:
+            return
+        number(id_bytes)
+        method = number(2) & 15 if version else 0
+        number(2)  # data_reference_index: 0 for this file
+        base = number(base_bytes) + (pixels_at if method == 1 else 0)
+        for _ in range(number(2)):
+            number(index_bytes if version else 0)
+            extent_end = base + number(offset_bytes) + number(length_bytes)
+            yield extent_end if method < 2 else 0
 
 
 def _require(name: str, parts: str, number: int, limit: int) -> None:

@@ -1,5 +1,8 @@
 """Files with too many parts are refused before a decoder sees them; ordinary files are not."""
 
+import struct
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +44,53 @@ def test_file_with_too_many_parts_is_refused(function, data, message):
         function(data)
     assert str(refused.value).startswith(message)
     assert str(refused.value).endswith(": open it in a picture editor and save it again.")
+
+
+@pytest.mark.parametrize("file_format", ["HEIF", "AVIF"])
+@pytest.mark.parametrize("function", [read_picture, upright_size])
+def test_a_file_whose_last_byte_is_missing_is_refused(function, file_format):
+    data = encode(scene(), file_format)
+    for kept in (len(data) - 1, len(data) // 2):
+        with pytest.raises(
+            UnreadableImage, match=rf"picture does not decode \(got {kept:,} of at least {len(data):,} bytes"
+        ):
+            function(data[:kept])
+    assert function(data + b"more")
+
+
+def described(version, iloc):
+    """A file of 100 bytes whose description has the iloc box, and then an idat box with 8 bytes."""
+    boxes = [struct.pack(">I4sI", 12 + len(iloc), b"iloc", version << 24) + iloc, struct.pack(">I4s8x", 16, b"idat")]
+    meta = struct.pack(">I4s4x", 12 + sum(map(len, boxes)), b"meta") + b"".join(boxes)
+    return meta + struct.pack(">I4s", 100 - len(meta), b"mdat").ljust(100 - len(meta), b"\0")
+
+
+# Fields: sizes of the four numbers in half bytes, number of items; item, from version 1 on its method, reference, base;
+# number of extents; index, offset and length of each.
+@pytest.mark.parametrize(
+    ("version", "fields", "values", "missing"),
+    [
+        pytest.param(0, "HHHHHII", (0x4400, 1, 7, 0, 1, 60, 40), 0, id="to the end"),
+        pytest.param(0, "HHHHHII", (0x4400, 1, 7, 0, 1, 60, 41), 1, id="past the end"),
+        pytest.param(0, "HHHHHIIII", (0x4400, 1, 7, 0, 2, 60, 43, 60, 1), 3, id="first of two"),
+        pytest.param(0, "HHHHIHII", (0x4440, 1, 7, 0, 30, 1, 30, 45), 5, id="from a base"),
+        pytest.param(1, "HHHHHHQII", (0x4408, 1, 7, 0, 0, 1, 9, 60, 42), 2, id="with an index"),
+        pytest.param(2, "HIIHHHII", (0x4400, 1, 7, 0, 0, 1, 60, 46), 6, id="wide numbers"),
+        pytest.param(1, "HHHHHHII", (0x4400, 1, 7, 1, 0, 1, 0, 8), 0, id="inside idat"),
+        pytest.param(1, "HHHHHHII", (0x4400, 1, 7, 1, 0, 1, 0, 90), 42, id="past idat"),
+        pytest.param(1, "HHHHHHII", (0x4400, 1, 7, 2, 0, 1, 90, 90), 0, id="inside another picture"),
+    ],
+)
+def test_every_extent_ends_inside_the_file(version, fields, values, missing):
+    data = described(version, struct.pack(f">{fields}", *values))
+    refused = pytest.raises(UnreadableImage, match=f"got {len(data)} of at least {len(data) + missing} bytes")
+    with refused if missing else nullcontext():
+        check_structure("HEIF", data)
+
+
+def test_extents_of_no_bytes_are_limited():
+    with pytest.raises(UnreadableImage, match="too many extents"):
+        check_structure("HEIF", described(0, struct.pack(">HHHHH", 0, 1, 7, 0, 65_535)))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from models.errors import PictureError
 from models.preprocess import (
     InputSpec,
     center_box,
@@ -229,6 +230,15 @@ def test_every_photograph_decodes():
             assert upright_size(data) == (picture.width, picture.height), path
         assert np.isfinite(pixels).all(), path
         assert pixels.std() > 0.1, path
+
+
+@pytest.mark.photos
+@needs_photos
+def test_heic_photograph_of_many_tiles_that_was_cut_off_is_refused():
+    for data in [path.read_bytes() for path in PHOTOS.glob("*.heic")]:
+        for kept in [*(len(data) * share // 24 for share in range(24)), len(data) - 1]:
+            with pytest.raises(PictureError):
+                read_picture(data[:kept])
 
 
 @pytest.mark.photos
