@@ -32,7 +32,7 @@ from models.bundle_record import (
     Precision,
     Sha256,
 )
-from models.calibration import CALIBRATION_PART, Calibration, calibrated_precisions, read_calibration
+from models.calibration import CALIBRATION_PART, Calibration, read_calibration
 from models.errors import BundleError
 from models.golden import GOLDEN_PART, Golden
 from models.session import OnnxSession
@@ -248,7 +248,7 @@ def _load_bundle(folder: Path) -> Bundle:
     _require_equal("number of outputs", BUNDLE_FILE, record.architecture.num_outputs, TAXA_FILE, len(taxonomy.outputs))
     unknown = sorted(set(record.parts) - KNOWN_PARTS)
     warnings += tuple(f"This version does not know the bundle part {part!r} and ignores it." for part in unknown)
-    return Bundle(folder, record, taxonomy, (*warnings, *_lacking_tables(folder, record)))
+    return Bundle(folder, record, taxonomy, (*warnings, *_check_tables(folder, record, taxonomy)))
 
 
 def _write_to_disk(path: Path) -> None:
@@ -297,10 +297,21 @@ def _verify_files(folder: Path, record: BundleRecord) -> None:
         raise BundleError("a precision is both released and left out", value=precision, remedy="export it again")
 
 
-def _lacking_tables(folder: Path, record: BundleRecord) -> Iterator[str]:
-    """Yields a sentence for each network without tables, in a bundle that has tables."""
+def _check_tables(folder: Path, record: BundleRecord, taxonomy: Taxonomy) -> Iterator[str]:
+    """Checks the tables of all networks; yields a sentence for each network without tables, if another has some."""
     if part := record.parts.get(CALIBRATION_PART):
-        for precision in sorted(record.networks.keys() - calibrated_precisions(folder / part)):
+        tables = read_calibration(folder / part)
+        num_taxa = "number of taxa", TAXA_FILE, len(taxonomy.taxa)
+        num_features = "number of features", BUNDLE_FILE, record.architecture.num_features
+        for found in tables.values():
+            for expected, array in (
+                (num_taxa, found.conformal.prior_T if found.conformal else None),
+                (num_features, found.features.center_F if found.features else None),
+                (num_features, found.plant_head.weight_F if found.plant_head else None),
+            ):
+                if array is not None:
+                    _require_equal(*expected, part, len(array))
+        for precision in sorted(record.networks.keys() - tables.keys()):
             yield (
                 f"The bundle has no calibration tables for its {precision} network. With that network the service "
                 "cannot tell plants from other things, and gives no candidate set."

@@ -73,7 +73,7 @@ class NetworkFile(msgspec.Struct, frozen=True):
 
     file: FileName
     """File name inside the bundle."""
-    temperature: Annotated[float, msgspec.Meta(gt=0.0)]
+    temperature: Annotated[float, msgspec.Meta(ge=0.01, le=100.0)]
     """Divides the logits before the softmax; fitted on this file's logits for pictures that it was not trained on."""
     thresholds: Thresholds = Thresholds()
     """Smallest probability at which a verdict names a species, genus or family."""

@@ -15,6 +15,7 @@ import numpy as np
 from models.candidates import ConformalTable
 from models.errors import BundleError, DataError
 from models.rejection import FamiliarityTable, FeatureTable, PlantHead
+from models.verdict import Probability
 
 CALIBRATION_PART: Final = "calibration"
 CALIBRATION_FILE: Final = "calibration.npz"
@@ -26,9 +27,9 @@ _Table = TypeVar("_Table", bound=msgspec.Struct)
 class Cutoffs(msgspec.Struct, frozen=True):
     """Scores below which the verdict names no plant."""
 
-    plant: float = 0.0
+    plant: Probability = 0.0
     """Least score of `PlantHead` for a plant, which 95 % of the calibration plants or more reach; 0 accepts all."""
-    familiar: float = 0.0
+    familiar: Probability = 0.0
     """Least score of `FamiliarityTable` for a plant that the network knows, which 85 to 95 % of the calibration plants
     reach (`familiar_cutoff`); 0 accepts every picture."""
 
@@ -78,8 +79,8 @@ def read_calibration(path: Path) -> dict[str, Calibration]:
     """Reads the tables of all network files of a bundle.
 
     Raises:
-        BundleError: The file cannot be read, or a table lacks a field or contradicts itself. Unknown tables and fields
-            are ignored.
+        BundleError: The file cannot be read, or a table lacks a field, contradicts itself or has a value that it cannot
+            have. Unknown tables and fields are ignored.
     """
     with _opened(path) as file:
         arrays = {name: file[name] for name in file.files}
@@ -89,18 +90,8 @@ def read_calibration(path: Path) -> dict[str, Calibration]:
         found.setdefault(precision, {}).setdefault(table, {})[field] = array if array.ndim else array.item()
     try:
         return {precision: _calibration(tables) for precision, tables in found.items()}
-    except (TypeError, DataError) as error:
+    except (msgspec.ValidationError, DataError) as error:
         raise BundleError.unreadable(path, error) from error
-
-
-def calibrated_precisions(path: Path) -> set[str]:
-    """Returns the network files that a bundle has tables for, without reading the tables.
-
-    Raises:
-        BundleError: The file cannot be read.
-    """
-    with _opened(path) as file:
-        return {name.partition("/")[0] for name in file.files}
 
 
 @contextmanager
@@ -118,4 +109,28 @@ def _calibration(tables: dict[str, dict[str, Any]]) -> Calibration:
 
 
 def _table(kind: type[_Table], fields: dict[str, Any]) -> _Table:
-    return kind(**{field: fields[field] for field in kind.__struct_fields__ if field in fields})
+    """Makes a table of finite numbers; the letters after an array's name are its shape, and say which lengths agree.
+
+    Raises:
+        DataError: A number is not finite, an array is empty, or its shape is another.
+        msgspec.ValidationError: A field is missing, or has another type or a value that it cannot have.
+    """
+    known = {name: fields[name] for name in kind.__struct_fields__ if name in fields}
+    table, sizes = msgspec.convert(known, kind, dec_hook=_array), dict[str, int]()
+    for name, value in known.items():
+        letters = name.rpartition("_")[2] if isinstance(value, np.ndarray) else ""
+        if not isinstance(value, str) and not np.isfinite(value).all():
+            raise DataError(f"a number of {name} is not finite")
+        if len(letters) != np.ndim(value) or not all(
+            sizes.setdefault(letter, size) == size > 0 for letter, size in zip(letters, np.shape(value), strict=True)
+        ):
+            raise DataError(f"the shape of {name} does not fit its table", value=np.shape(value), limit=str(sizes))
+    return table
+
+
+def _array(kind: Any, value: object) -> object:
+    """Returns an array, if its numbers are of the kind that the field has."""
+    (number,) = get_args(get_args(kind)[1])
+    if isinstance(value, np.ndarray) and not np.can_cast(value.dtype, number, "same_kind"):
+        raise ValueError(f"Expected `{number.__name__}`, got `{value.dtype}`")
+    return value

@@ -15,18 +15,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from models.errors import DataError
 from models.ranking import Floats
 
 CoverageKind = Literal["marginal", "macro"]
 
 
 class ConformalTable(msgspec.Struct, frozen=True, dict=True):
-    """The calibration plants that p-values count.
-
-    Raises:
-        DataError: There is no plant, or arrays of the same taxa or plants differ in length.
-    """
+    """The calibration plants that p-values count; at least one."""
 
     prior_T: npt.NDArray[np.float64]
     """Share of each taxon among the training pictures, above 0."""
@@ -37,16 +32,6 @@ class ConformalTable(msgspec.Struct, frozen=True, dict=True):
     num_plants_T: npt.NDArray[np.int64]
     """Number of calibration plants of each taxon. Marginal coverage says little about a taxon without any, and macro
     coverage says nothing."""
-
-    def __post_init__(self) -> None:
-        plants, taxa = (len(self.conformity_N), len(self.macro_weight_N)), (len(self.prior_T), len(self.num_plants_T))
-        if not plants[0] == plants[1] > 0 or taxa[0] != taxa[1]:
-            raise DataError(
-                "the table of the candidate sets contradicts itself",
-                value=f"{plants[0]} and {plants[1]} plants, {taxa[0]} and {taxa[1]} taxa",
-                limit="at least one plant, and equal numbers",
-                remedy="export the bundle again",
-            )
 
     @cached_property
     def num_uncalibrated_taxa(self) -> int:

@@ -151,8 +151,8 @@ class LoadedBundle:
         """Sends a picture through decoding, network and answer, and checks the logits.
 
         Raises:
-            BundleError: Logits or features are not finite, the logits differ from those that were sealed with the
-                bundle, or a calibration table has the wrong shape.
+            BundleError: Logits, features or scores are not finite, the logits differ from those that were sealed with
+                the bundle, or the calibration tables are for other features.
         """
         golden = self._golden
         picture = await decoder.decode(golden.picture if golden else _gradient_picture(), self.spec)
@@ -167,11 +167,17 @@ class LoadedBundle:
     def _check_tables(self, output: NetworkOutput) -> None:
         """Uses every table of the bundle once."""
         try:
-            self.answer(output, Question(coverage=_WARM_UP_COVERAGE))
-        except (ValueError, IndexError) as error:  # from NumPy, if a table has another shape
+            with np.errstate(all="ignore"):
+                answer = self.answer(output, Question(coverage=_WARM_UP_COVERAGE))
+        except (ValueError, IndexError) as error:  # from NumPy, if the network has other features
             raise BundleError(
                 "the calibration tables do not fit the network", value=error, remedy="export the bundle again"
             ) from error
+        scores = [answer.plant_score or 0.0, *(ranked.score for ranked in answer.taxa)]
+        if not np.isfinite(scores).all():
+            raise BundleError(
+                "the calibration tables give scores that are not finite", remedy="export the bundle again"
+            )
 
     @contextmanager
     def in_use(self) -> Iterator["LoadedBundle"]:

@@ -12,11 +12,15 @@ from models.bundle import (
     file_sha256,
     load_bundle,
 )
+from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, Calibration, Cutoffs, write_calibration
+from models.candidates import conformal_table
 from models.errors import BundleError
+from models.rejection import FeatureTable, PlantHead
 from tests.models.test_bundle import edit, refusal
 from tests.models.tiny import (
     NETWORK,
     TAXONOMY,
+    bundle_record,
     seal_tiny,
     write_network,
 )
@@ -116,6 +120,8 @@ def test_file_in_place_of_the_folder_is_refused(network_file):
     [
         lambda record: record["networks"]["fp32"].update(temperature=0.0),
         lambda record: record["networks"]["fp32"].update(temperature=None),
+        lambda record: record["networks"]["fp32"].update(temperature=1e-300),
+        lambda record: record["networks"]["fp32"].update(temperature=1e300),
         lambda record: record["networks"].update(fp8=record["networks"]["fp32"]),
         lambda record: record["networks"]["fp32"]["thresholds"].update(species=1.5),
         lambda record: record["input"].update(height=0),
@@ -130,6 +136,27 @@ def test_file_in_place_of_the_folder_is_refused(network_file):
 def test_value_out_of_its_range_is_refused(sealed, change):
     edit(sealed / BUNDLE_FILE, change)
     assert f"{BUNDLE_FILE} cannot be read" in refusal(sealed)
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        (Calibration(conformal_table(np.ones((2, 2)), np.array([0, 1]), np.ones(2))), "number of taxa .*got 2"),
+        (Calibration(plant_head=PlantHead(np.ones(7), 0.1, 0.2, 0.3)), "number of features .*got 7; expected 3"),
+        (Calibration(features=FeatureTable(np.zeros(7), np.zeros((7, 2)), np.ones(2), np.eye(2), np.ones((1, 2)))),
+         "number of features .*got 7; expected 3"),
+        (Calibration(cutoffs=Cutoffs(plant=np.nan)), "cannot be read .*plant"),
+    ],
+    ids=["taxa", "plant head", "features", "cutoff"],
+)  # fmt: skip
+def test_tables_that_do_not_fit_the_bundle_are_not_sealed(tmp_path, network_file, tables, message):
+    write_calibration(tmp_path / CALIBRATION_FILE, {"fp32": tables})
+    record = bundle_record(parts={CALIBRATION_PART: CALIBRATION_FILE})
+    with pytest.raises(BundleError, match=message):
+        seal_tiny(
+            tmp_path / "tiny", network_file, record=record, more_files={CALIBRATION_FILE: tmp_path / CALIBRATION_FILE}
+        )
+    assert not (tmp_path / "tiny").exists()
 
 
 def test_taxa_that_are_not_text_are_refused(sealed):

@@ -15,7 +15,7 @@ from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
 from serving.metrics import Metrics
 from serving.scheduling.policies import CpuPolicy
 from serving.taxa_lists import read_taxa_lists
-from tests.serving.tiny import FakeNetwork, InProcessDecoder, jpeg, seal_tiny_bundle
+from tests.serving.tiny import FakeNetwork, InProcessDecoder, jpeg, seal_tiny_bundle, tables
 
 
 class Opener:
@@ -186,6 +186,22 @@ def golden_of_a_rose(settings, tmp_path):
     """Settings with a bundle whose network must call the golden picture a rose."""
     golden = Golden(jpeg(), {"fp32": ROSE})
     return replace(settings, bundle=seal_tiny_bundle(tmp_path / "golden", tmp_path, golden=golden).folder)
+
+
+def test_network_with_other_features_than_the_tables_does_not_start(settings, tmp_path):
+    network = FakeNetwork()
+    network.num_features = 4
+    sealed = seal_tiny_bundle(tmp_path / "calibrated", tmp_path, calibration=tables())
+
+    async def test():
+        loaded = open_bundle(replace(settings, bundle=sealed.folder), Metrics(), network)
+        try:
+            await loaded.warm_up(InProcessDecoder())
+        finally:
+            loaded.scheduler.close()
+
+    with pytest.raises(BundleError, match="the calibration tables do not fit the network"):
+        run(test())
 
 
 def test_network_with_another_answer_to_the_golden_picture_does_not_start(golden_of_a_rose):

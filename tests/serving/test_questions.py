@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from litestar.testing import TestClient
+from msgspec.structs import replace
 
 from models.bundle import MeasuredCoverage, file_sha256, load_bundle
 from models.calibration import CALIBRATION_FILE
@@ -125,7 +126,7 @@ def test_pictures_of_a_shoe_are_not_a_plant_and_the_list_is_still_there(calibrat
 
 def test_plant_that_is_unlike_the_known_ones_is_uncertain(start, tmp_path_factory):
     cutoffs = tables().cutoffs
-    strict = tables(cutoffs=type(cutoffs)(plant=cutoffs.plant, familiar=1.01))
+    strict = tables(cutoffs=type(cutoffs)(plant=cutoffs.plant, familiar=1.0))
     answer = ask(start(bundle=sealed(tmp_path_factory, calibration=strict)), jpeg(RED))
     assert (answer["verdict"]["rank"], answer["verdict"]["name"]) == ("uncertain", None)
     assert answer["verdict"]["unknown_plant"]
@@ -294,16 +295,16 @@ def test_bundle_without_tables_answers_without_them_and_says_so(client):
     assert set(scores(ask(client, jpeg(RED), taxa="Rosa"))) == {"rosa-canina", "rosa-rugosa"}
 
 
-def test_bundle_whose_tables_do_not_fit_the_network_is_refused(tmp_path_factory):
-    head = PlantHead(np.zeros(4, np.float32), 0.0, 0.0, 0.0)
-    folder = sealed(tmp_path_factory, calibration=tables(plant_head=head))
+def test_bundle_whose_tables_give_no_finite_plant_score_is_refused(tmp_path_factory):
+    features = replace(tables().features, basis_FD=np.full((3, 3), 1e30, np.float32))  # its square is infinite
+    folder = sealed(tmp_path_factory, calibration=tables(features=features, plant_head=PlantHead(np.ones(3), 0, 1, 0)))
     failures = []
     service = create_app(Settings(bundle=folder), decoder=InProcessDecoder(), on_failure=failures.append)
     with TestClient(service.app):
         deadline = time.monotonic() + 60
         while not failures and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert "calibration tables do not fit" in str(failures[0])
+    assert "scores that are not finite" in str(failures[0])
 
 
 # ---- the model

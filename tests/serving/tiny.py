@@ -234,7 +234,7 @@ class FakeNetwork:
     def __init__(self):
         self.free, self.entered = threading.Event(), threading.Event()
         self.free.set()
-        self.fails, self.logit, self.feature, self.num_runs = False, 0.0, 0.0, 0
+        self.fails, self.logit, self.feature, self.num_features, self.num_runs = False, 0.0, 0.0, 3, 0
 
     def hold(self):
         self.entered.clear()
@@ -247,7 +247,7 @@ class FakeNetwork:
         if self.fails:
             raise RuntimeError("secret words")
         logits = np.full((len(pixels), 6), self.logit, np.float32)
-        return names.NetworkOutput(logits, np.full((len(pixels), 3), self.feature, np.float32))
+        return names.NetworkOutput(logits, np.full((len(pixels), self.num_features), self.feature, np.float32))
 
 
 BOUNDARY = "botanify-test"
