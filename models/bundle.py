@@ -69,6 +69,9 @@ TAXA_FILE: Final = "taxa.json"
 WEIGHTS_PART: Final = "weights"
 """Role of the weights that a training can start from, under timm's names; the service does not read them."""
 WEIGHTS_FILE: Final = "weights.safetensors"
+# How protobuf writes the start of a tensor's `external_data`, whose first entry is the file (onnx.proto).
+_OTHER_FILE: Final = b"\n\x08location\x12"
+_PART_BYTES: Final = 1_000_000
 KNOWN_PARTS: Final[frozenset[str]] = frozenset({CALIBRATION_PART, GOLDEN_PART, WEIGHTS_PART})
 
 
@@ -293,8 +296,24 @@ def _verify_files(folder: Path, record: BundleRecord) -> None:
         _require_equal(f"SHA-256 of {name}", BUNDLE_FILE, record.files[name], "the file", file_sha256(folder / name))
     if not record.networks:
         raise BundleError("the bundle has no network", value=folder, remedy="export it again")
+    for network in record.networks.values():
+        _require_own_weights(folder / network.file)
     for precision in record.networks.keys() & record.left_out.keys():
         raise BundleError("a precision is both released and left out", value=precision, remedy="export it again")
+
+
+def _require_own_weights(path: Path) -> None:
+    """Refuses a network with weights in another file, which ONNX Runtime would read unverified."""
+    before = b""
+    with path.open("rb") as stream:
+        while part := stream.read(_PART_BYTES):
+            if _OTHER_FILE in before + part:
+                raise BundleError(
+                    f"{path.name} keeps weights in another file",
+                    limit="a network in one file, which its hash verifies",
+                    remedy="export it again without external data",
+                )
+            before = part[-len(_OTHER_FILE) :]
 
 
 def _check_tables(folder: Path, record: BundleRecord, taxonomy: Taxonomy) -> Iterator[str]:

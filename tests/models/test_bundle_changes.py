@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from models.bundle import (
@@ -208,6 +209,18 @@ def test_file_without_a_hash_is_refused(sealed):
 def test_bundle_without_a_network_is_refused(sealed):
     edit(sealed / BUNDLE_FILE, lambda record: record.update(networks={}))
     assert "the bundle has no network" in refusal(sealed)
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_network_with_weights_in_another_file_is_refused(sealed, is_listed):
+    path = sealed / NETWORK
+    onnx.save(onnx.load(path), path, save_as_external_data=True, size_threshold=60, location="weights.bin")
+    names = [NETWORK, "weights.bin"] if is_listed else [NETWORK]
+    edit(
+        sealed / BUNDLE_FILE,
+        lambda record: record["files"].update({name: file_sha256(sealed / name) for name in names}),
+    )
+    assert f"{NETWORK} keeps weights in another file" in refusal(sealed)
 
 
 def test_network_of_other_outputs_is_refused_when_it_is_opened(tmp_path):
