@@ -97,6 +97,10 @@ def test_weights_sum_to_1_and_rise_with_the_plant_score(scores, cutoff):
     assert (np.diff(weight_B[order]) >= -1e-12).all()
 
 
+def test_a_picture_at_the_cutoff_keeps_its_weight():
+    np.testing.assert_allclose(picture_weights(np.array([0.5, 1.0]), 0.5), [1 / 3, 2 / 3])
+
+
 def test_pictures_without_any_plant_score_weigh_the_same():
     np.testing.assert_array_equal(picture_weights(np.zeros(4), 0.5), [0.25] * 4)
 
@@ -129,6 +133,14 @@ def test_a_plant_unlike_those_that_are_known_is_uncertain():
     verdict = answer_plant(logits * 9, features, some_model(calibration=changed), Question()).verdict
     assert (verdict.rank, verdict.name) == ("uncertain", None)
     assert "unlike the plants" in verdict.reason
+
+
+@pytest.mark.parametrize("num_pictures", [1, 2])
+def test_a_plant_whose_familiarity_is_the_cutoff_is_named(num_pictures):
+    logits, features = some_pictures(1, num_pictures)
+    known = FamiliarityTable(confidence_N=np.zeros(2), distance_N=np.full(2, 1e9))  # each picture has the score 1
+    changed = replace(some_model().calibration, familiarity=known, cutoffs=Cutoffs(plant=0.5, familiar=1.0))
+    assert not answer_plant(logits, features, some_model(calibration=changed), Question()).verdict.unknown_plant
 
 
 def test_a_model_without_tables_answers_with_equal_weights():
@@ -216,6 +228,14 @@ def test_a_candidate_set_guarantees_nothing_if_a_picture_was_left_out(plants, gu
     logits, features = some_pictures(6, 2, np.array(plants, bool))
     candidates = answer_plant(logits, features, some_model(), Question(coverage=0.9)).candidates
     assert candidates.guarantee == guarantee
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_picture_that_was_left_out_does_not_change_the_candidate_set(seed):
+    logits, features = some_pictures(seed, 2, [True, False])
+    alone, both = (answer_plant(logits[:n], features[:n], some_model(), Question(coverage=0.8)) for n in (1, 2))
+    assert [each.taxon for each in both.candidates.taxa] == [each.taxon for each in alone.candidates.taxa]
 
 
 @settings(max_examples=40, deadline=None)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.answer import set_figures
 from benchmarks.long_tail import NUM_TAXA, LongTail
-from models.candidates import candidate_set, conformal_table
+from models.candidates import candidate_set, conformal_table, conformal_table_of
 
 KINDS = st.sampled_from(["marginal", "macro"])
 
@@ -61,10 +61,24 @@ def test_a_single_picture_counts_itself_among_the_plants():
     np.testing.assert_allclose(table.p_values(np.array([[0.25, 0.05]]), "marginal"), [3 / 5, 1 / 5])
 
 
-def test_macro_weights_of_every_taxon_sum_to_the_same():
-    labels = np.array([0, 0, 0, 1, 3])
-    table = conformal_table(np.tile([0.4, 0.3, 0.2, 0.1], (5, 1)), labels, np.full(4, 0.25))
-    assert sorted(table.macro_weight_N) == pytest.approx([1 / 9, 1 / 9, 1 / 9, 1 / 3, 1 / 3])
+def test_p_values_of_two_pictures_are_twice_their_mean():
+    table = conformal_table_of(np.array([0.2, 0.4, 0.6, 0.8]), np.zeros(4, dtype=np.intp), np.ones(1))
+    taxa_BT = np.array([[0.3, 0.1, 0.9], [0.1, 0.1, 0.5]])  # alone 2/5, 1/5 and 1; 1/5, 1/5 and 3/5
+    np.testing.assert_allclose(table.p_values(taxa_BT, "marginal"), [3 / 5, 2 / 5, 1])
+    np.testing.assert_allclose(table.p_values(taxa_BT, "macro"), [3 / 4, 2 / 4, 1])  # alone 2/4, 1/4 and 5/4
+
+
+def test_two_pictures_are_covered_even_if_one_is_good_where_the_other_is_bad():
+    generator = np.random.default_rng(0)
+    table = conformal_table_of(generator.random(999), np.zeros(999, dtype=np.intp), np.ones(1))
+    first_T = generator.random(10_000)
+    second_T = np.where(first_T < 0.19, 0.19 - first_T, first_T)  # as often as the first below any value
+    assert (table.p_values(np.stack([first_T, second_T]), "marginal") > 0.1).mean() >= 0.9
+
+
+def test_macro_weights_of_every_taxon_sum_to_the_same_and_are_in_the_order_of_conformity():
+    table = conformal_table_of(np.array([0.4, 0.1, 0.3, 0.2, 0.05]), np.array([0, 1, 0, 0, 3]), np.ones(4))
+    assert table.macro_weight_N == pytest.approx([1 / 3, 1 / 3, 1 / 9, 1 / 9, 1 / 9])
 
 
 @pytest.mark.parametrize("num_plants", [(1, 1, 1), (1, 2, 6), (5, 1, 1)])

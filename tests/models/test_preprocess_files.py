@@ -157,6 +157,13 @@ def test_truncated_file_is_an_unreadable_image(file_format, kept):
     assert str(caught.value).endswith(": send the original photograph again.")
 
 
+def test_png_with_damaged_pixels_is_refused_though_its_exif_is_looked_for_after_them():
+    data = bytearray(encode(foliage((96, 64)), "PNG"))
+    data[len(data) // 2] ^= 255
+    with pytest.raises(UnreadableImage, match="the PNG picture does not decode"):
+        read_picture(bytes(data))
+
+
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_leading_bytes_alone_are_an_unreadable_image(file_format):
     start = encode(scene(), file_format)[:16] + b"\xa7" * 200

@@ -48,6 +48,11 @@ def test_the_interval_is_wider_when_many_pictures_show_the_same_plants():
     assert np.subtract(*unaware[::-1]) < 0.5 * np.subtract(*repeated[::-1])
 
 
+def test_a_gap_that_all_pictures_have_has_no_interval_however_many_pictures_a_plant_has():
+    found = error_of(np.full(12, 0.9), np.zeros(12, bool), np.repeat([1, 2, 3, 4], [9, 1, 1, 1]))
+    assert found.interval_95 == pytest.approx((0.9, 0.9))
+
+
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60))
 def test_the_interval_contains_the_figure_and_stays_within_0_and_1(pictures):
     confidence, hits = (np.array(column) for column in zip(*pictures, strict=True))
