@@ -117,6 +117,21 @@ def test_crops_have_the_area_and_aspect_ratio_of_the_recipe():
     assert 1 / 1.51 < ratio.min() < 0.75 < 1.33 < ratio.max() < 1.51
 
 
+def test_crops_touch_every_edge():
+    with seeded(1):
+        crops = [random_crop(8, 8, AugmentRecipe(crop_scale_min=0.3)) for _ in range(500)]
+    assert {left for left, _, width, _ in crops if width == 5} == {0, 1, 2, 3}
+    assert {top for _, top, _, height in crops if height == 5} == {0, 1, 2, 3}
+
+
+def test_as_many_crops_are_wide_as_are_high():
+    """A ratio drawn evenly between a third and three would be above one in three of four crops."""
+    recipe = AugmentRecipe(crop_scale_min=0.05, crop_ratio_max=3.0)
+    with seeded(1):
+        crops = [random_crop(1000, 1000, recipe) for _ in range(2000)]
+    assert 0.46 < np.mean([crop[2] > crop[3] for crop in crops]) < 0.54
+
+
 @pytest.mark.parametrize("size", [(1, 400), (400, 1), (25, 25), (2000, 30), (1201, 899)])
 def test_pictures_of_any_aspect_ratio_become_inputs(size):
     data = encode(Image.new("RGB", size, "green"))
@@ -159,6 +174,20 @@ def test_a_step_always_mixes_the_same_way():
     assert torch.equal(mixed[0][1], again[1])
     assert not torch.equal(mixed[0][0], mixed[1][0])
     assert not torch.equal(mixed[0][0], BatchMixer(EVERYTHING, 3, seed=4)(batch.clone(), labels, 5)[0])
+
+
+@pytest.mark.parametrize("recipe", [AugmentRecipe(mixup=1.0), AugmentRecipe(cutmix=1.0)])
+def test_pictures_without_a_plant_are_mixed_too_and_among_themselves(recipe):
+    batch, labels = torch.zeros(8, 3, 16, 16), torch.tensor([0, 1, 2, 0])
+    batch[4:] = 10 + torch.arange(4.0).view(4, 1, 1, 1)
+    mixer, mixed = BatchMixer(recipe, 3, seed=3), 0
+    for step in range(10):
+        pixels, targets = mixer(batch, labels, step)
+        assert (pixels[:4] == 0).all()
+        assert ((pixels[4:] >= 10) & (pixels[4:] <= 13)).all()
+        assert targets.shape == (4, 3)
+        mixed += not torch.equal(pixels[4:], batch[4:])
+    assert mixed >= 5  # a cut of CutMix may have no area
 
 
 def test_a_share_of_the_batches_is_mixed():
