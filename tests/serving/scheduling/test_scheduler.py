@@ -148,6 +148,36 @@ def test_single_picture_runs_on_all_cores_and_several_on_one_core_each():
     run(test())
 
 
+class OneAtATime(CpuPolicy, frozen=True):
+    """Has both modes and one worker, so that the last picture of a request is alone in the queue."""
+
+    @property
+    def num_workers(self):
+        return 1
+
+
+def test_no_picture_of_a_request_of_several_runs_on_all_cores():
+    async def test():
+        async with WarmScheduler(OneAtATime(2)) as warm:
+            await warm.scheduler.run([picture(1.0), picture(2.0)], alone=True)
+            assert (warm.latency.batches, warm.throughput.batches) == ([], [[1.0], [2.0]])
+
+    run(test())
+
+
+def test_time_in_the_queue_is_measured():
+    async def test():
+        async with WarmScheduler(FixedPolicy(1, 1)) as warm:
+            first, others = await warm.fill(3.0)
+            before_s = warm.counted('botanify_stage_seconds_sum{stage="queue"}')
+            await asyncio.sleep(0.05)
+            warm.throughput.unblocked.set()
+            await asyncio.gather(*first, *others)
+            assert 0.05 <= warm.counted('botanify_stage_seconds_sum{stage="queue"}') - before_s < 30
+
+    run(test())
+
+
 def test_concurrent_runs_do_not_exceed_the_policy():
     async def test():
         async with WarmScheduler(FixedPolicy(2, 1)) as warm:
@@ -209,6 +239,34 @@ def test_pictures_of_a_failed_run_are_retried_in_their_order():
             await asyncio.gather(*first, *others, last, return_exceptions=True)
             retried = [batch for batch in warm.throughput.batches[2:] if batch != [7.0]]  # that one is a health check
             assert retried == [[3.0], [FAILING], [5.0], [6.0], [8.0]]
+
+    run(test())
+
+
+def test_retried_pictures_stay_first_whatever_comes_while_they_wait():
+    async def test():
+        async with WarmScheduler(DynamicBatchPolicy(num_workers=1)) as warm:
+            first, others = await warm.fill()
+            others = [asyncio.create_task(warm.one(value, ranks=[5.0])) for value in (3.0, FAILING, 5.0)]
+            await asyncio.sleep(0)
+            network_runs, last = warm.throughput.run, []
+
+            def run_and_let_another_picture_come(pixels):
+                if len(warm.throughput.batches) == 2:  # the first run of a retried picture
+                    coming = asyncio.run_coroutine_threadsafe(come(), loop)
+                    coming.result(30)
+                return network_runs(pixels)
+
+            async def come():
+                last.append(asyncio.create_task(warm.one(8.0, ranks=[1.0])))
+                await asyncio.sleep(0)
+
+            loop, warm.throughput.run = asyncio.get_running_loop(), run_and_let_another_picture_come
+            warm.throughput.unblocked.set()
+            await asyncio.gather(*first, *others, return_exceptions=True)
+            await last[0]
+            retried = [batch for batch in warm.throughput.batches[2:] if batch != [7.0]]  # that one is a health check
+            assert retried == [[3.0], [FAILING], [5.0], [8.0]]
 
     run(test())
 
