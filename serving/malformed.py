@@ -11,6 +11,7 @@ from serving.problems import MEDIA_TYPE, problem_document
 NOT_HTTP: Final = "The bytes are not valid HTTP/1.1: use an HTTP library."
 HEAD_TOO_LARGE: Final = "The head of the request is larger than 64 kB: send fewer or shorter headers."
 TOO_MANY_PIPELINED: Final = "The connection has too many pipelined requests: wait for their responses."
+TINY_CHUNKS: Final = "The body arrives in thousands of tiny chunks: send chunks of a kilobyte or more."
 NO_MEMORY: Final = "The service has no memory for this request now: try again in 1 second."
 _CONNECT: Final = "The method CONNECT is for proxies, and this service is none: send the request without a proxy."
 _NO_HOST: Final = "A request needs the header Host exactly once: use an HTTP library."

@@ -4,8 +4,10 @@ uvicorn does not limit these, so an attacker could use them:
 
 * The head of a request (request line and headers). A connection without a complete head is closed after `header_s`,
   even if it keeps sending line feeds. A head or trailer of more than 64 kB is refused.
-* The rest of a body after an early refusal, which uvicorn reads without a limit. It must end within `drain_s`. A client
-  must also read its response within `drain_s`.
+* The rest of a body after an early refusal, which uvicorn reads without a limit. It must end within `drain_s`;
+  of a body in chunks, which has no known end, nothing more is read. A client must also read its response within
+  `drain_s`.
+* Tiny chunks, each of which costs as much as a large one. A body of many is refused.
 * Trailers, which uvicorn adds to the headers. They are dropped, because a client behind a proxy could use them
   to set X-Forwarded-For.
 * Upgrade requests. The parser stops after their head and would parse their body as the next request, so the header
@@ -33,6 +35,7 @@ from serving.malformed import (
     HEAD_TOO_LARGE,
     NO_MEMORY,
     NOT_HTTP,
+    TINY_CHUNKS,
     TOO_MANY_PIPELINED,
     refusal,
     refusal_code,
@@ -41,6 +44,10 @@ from serving.malformed import (
 
 _MAX_HEAD_BYTES: Final = 65_536  # browsers and proxies stay under 16 kB
 _MAX_PIPELINED: Final = 8  # requests that wait for the response to an earlier one of their connection
+# A body of more pieces than this is refused if they average under 64 bytes; even 512 bytes, as microcontrollers send,
+# are far above. In pieces of one byte, 30 clients stopped the event loop for 20 s.
+_MAX_TINY_PIECES: Final = 2_000
+_TINY_BYTES: Final = 64
 # Time for the client to read a refusal. If the connection were closed while the client still sends, the refusal could
 # be lost.
 _LINGER_S: Final = 2.0
@@ -65,7 +72,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._in_head = True  # also between requests
         self._wants_upgrade = False
-        self._has_body = False  # at least one chunk of the body has arrived
+        self._num_pieces = self._num_body_bytes = 0  # of the body, as they arrived
         self._is_ending = False  # further bytes are ignored
         self._num_head_bytes = 0
         self._num_idle_bytes = 0  # received since the last complete head, body chunk or request
@@ -132,7 +139,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """Starts a request."""
         super().on_message_begin()
         self._num_head_bytes = 0
-        self._wants_upgrade = self._has_body = False
+        self._wants_upgrade = False
+        self._num_pieces = self._num_body_bytes = 0
         self._start_head_timer()
 
     def on_url(self, url: bytes) -> None:
@@ -163,9 +171,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_timer()
 
     def on_body(self, body: bytes) -> None:
-        """Handles a chunk of the body."""
+        """Handles a piece of the body: a chunk, or what the network delivered at once."""
         self._num_idle_bytes = 0
-        self._has_body = True
+        self._num_pieces += 1
+        self._num_body_bytes += len(body)
+        if self._num_pieces > _MAX_TINY_PIECES and self._num_body_bytes < _TINY_BYTES * self._num_pieces:
+            self._fail(TINY_CHUNKS)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -191,8 +202,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._open.popleft()
         if self._in_head or not self.cycle.response_complete:
             return
-        if self.expect_100_continue and not self._has_body:
+        if self.expect_100_continue and not self._num_pieces:
             self.transport.close()
+        elif any(name == b"transfer-encoding" for name, _ in self.headers):
+            self._linger(reads=False)
         else:
             self._start_timer(self.drain_s, self.transport.abort)
 
@@ -270,7 +283,6 @@ class LimitedProtocol(HttpToolsProtocol):
             self._is_ending = True
             self.transport.close()  # the request has been answered; the error is in the rest of its body
         else:
-            self._is_ending = True
             self._write_refusal(detail)
 
     def _write_refusal(self, detail: str) -> None:
@@ -280,6 +292,13 @@ class LimitedProtocol(HttpToolsProtocol):
         _log.info("no_http", request_id=request_id, detail=detail)
         type(self).count_refusal(refusal_code(detail))
         self.transport.write(refusal(detail, request_id, self.server_state.default_headers))
+        self._linger(reads=detail != TINY_CHUNKS)
+
+    def _linger(self, *, reads: bool) -> None:
+        """Ends the connection after the time for the client to read the response; sees it leave only if it `reads`."""
+        self._is_ending = True
+        if not reads:
+            self.flow.pause_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self._start_timer(_LINGER_S, self.transport.close)

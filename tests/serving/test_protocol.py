@@ -4,6 +4,7 @@ import json
 import socket
 import struct
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -126,6 +127,41 @@ def test_malformed_rest_of_a_refused_body_ends_the_connection_without_a_second_r
         assert receive_one(connection)[0] == 413
         connection.sendall(b"no chunk\r\n")
         assert receive_all(connection) == b""
+
+
+def test_nothing_more_is_read_of_a_refused_body_in_chunks(dial):
+    with dial(b"POST /early HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n") as connection:
+        assert receive_one(connection)[0] == 413
+        start, num_bytes = time.monotonic(), 0
+        with suppress(BrokenPipeError, ConnectionResetError):  # once the client has had time to read the response
+            while time.monotonic() - start < SOON_S:
+                num_bytes += connection.send(b"10000\r\n" + bytes(65_536) + b"\r\n")
+    assert time.monotonic() - start < SOON_S
+    assert num_bytes < 30_000_000  # what the buffers of the kernel hold
+
+
+def test_body_in_thousands_of_tiny_chunks_is_refused(dial):
+    chunked = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+    with dial(chunked + 2_001 * b"1\r\na\r\n") as connection:
+        assert "tiny chunks" in assert_refused(receive_all(connection))
+    small = 2_001 * (b"80\r\n" + bytes(128) + b"\r\n")
+    for body in (2_000 * b"1\r\na\r\n", small):
+        [(status, _)] = ask(dial, chunked + body + b"0\r\n\r\n")
+        assert status == 200
+
+
+def test_tiny_chunks_cost_no_more_than_large_ones(dial):
+    """The same number of bytes on the wire in chunks of one byte and of 64 kB."""
+
+    def processor_s(size):
+        chunk = b"%x\r\n" % size + bytes(size) + b"\r\n"
+        start = time.process_time()
+        with dial(POST + b"Transfer-Encoding: chunked\r\n\r\n") as connection, suppress(OSError):
+            connection.sendall(chunk * (12_000_000 // len(chunk)) + b"0\r\n\r\n")
+            receive_one(connection)
+        return time.process_time() - start
+
+    assert processor_s(1) < 3 * processor_s(65_536)
 
 
 def test_refusal_closes_a_connection_whose_client_waits_for_100_continue(dial):
