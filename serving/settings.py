@@ -92,9 +92,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     not the service close it."""
     api_keys: str = ""
     """API keys, one per line or separated by commas: NAME HASH [admin], as `python -m serving.access.keys NAME` prints
-    them. Without any keys here or in a file, no key is needed."""
+    them. Without this and a file, no key is needed."""
     api_keys_file: Path | None = None
-    """File with API keys, one per line. Read at the start and on reload."""
+    """File with API keys, one per line; without any, no key is valid. Read at the start and on reload."""
     rate_per_minute: Rate | None = None
     """Requests per minute and API key, or per address if the service has no keys; by default unlimited."""
     rate_burst: Count = 20

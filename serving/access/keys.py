@@ -51,7 +51,7 @@ class ApiKeys:
     """The API keys that the service accepts.
 
     Args:
-        keys: At least one, with distinct names and hashes.
+        keys: Keys with distinct names and hashes; without any, every request is refused.
     """
 
     def __init__(self, keys: Sequence[ApiKey]) -> None:
@@ -84,10 +84,11 @@ def read_keys(text: str = "", file: Path | None = None) -> ApiKeys | None:
         file: A file with more lines.
 
     Returns:
-        The keys, or None if neither was given: the service is then open to everybody.
+        The keys, or None if neither was given: the service is then open to everybody. A file without keys gives none
+        that is valid, so that taking out the last one revokes it.
 
     Raises:
-        InputError: The file cannot be read, a line is malformed, a name or hash appears twice, or there is no key.
+        InputError: The file cannot be read, a line is malformed, a name or hash appears twice, or the text has no key.
     """
     sources = [("the setting api_keys", text.replace(",", "\n"))] if text.strip() else []
     if file is not None:
@@ -95,7 +96,7 @@ def read_keys(text: str = "", file: Path | None = None) -> ApiKeys | None:
     if not sources:
         return None
     located = [(f"line {number} of {source}", line) for source, lines in sources for number, line in _lines(lines)]
-    if not located:
+    if not located and file is None:
         raise InputError(f"{sources[-1][0]} contains no API key", limit=f"lines {_LINE_FORM}", remedy=_CREATE_ONE)
     keys = [_parse(location, line) for location, line in located]
     _require_distinct([location for location, _ in located], keys)
@@ -157,7 +158,7 @@ def _hash(secret: str) -> str:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")  # editors on Windows begin a file with a byte order mark
     except OSError as error:
         raise InputError(
             f"the file of API keys {file} cannot be read", value=error.strerror, remedy="correct --api-keys-file"

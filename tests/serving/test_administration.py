@@ -1,5 +1,6 @@
 """What the operator changes or reads while the service runs: API keys, metrics on a port of their own, rates."""
 
+import shutil
 import socket
 
 import httpx
@@ -39,7 +40,22 @@ def test_keys_are_read_again_on_reload(start, keys):
     assert statuses(client, OLD_SECRET, NEW_SECRET) == [401, 200]
 
 
-@pytest.mark.parametrize("content", ["", "# nobody\n", "no key", None])
+def test_a_key_taken_out_is_revoked_even_if_it_was_the_only_one_and_the_bundle_is_refused(
+    start, keys, bundle_folder, tmp_path
+):
+    live = tmp_path / "live"
+    shutil.copytree(bundle_folder, live)
+    client = start(api_keys_file=keys, bundle=live)
+    (live / "bundle.json").write_text("damaged")
+    keys.write_text(f"{ADMIN.line}\n")
+    assert_problem(client.post("/admin/reload", headers=bearer(ADMIN_SECRET)), 409, "reload_refused")
+    assert statuses(client, OLD_SECRET, ADMIN_SECRET) == [401, 200]
+    keys.write_text("# nobody\n")
+    assert_problem(client.post("/admin/reload", headers=bearer(ADMIN_SECRET)), 409, "reload_refused")
+    assert statuses(client, OLD_SECRET, ADMIN_SECRET, "") == [401, 401, 401]
+
+
+@pytest.mark.parametrize("content", ["no key", None])
 def test_keys_that_cannot_be_used_refuse_the_reload_and_the_old_ones_stay(start, keys, content):
     client = start(api_keys_file=keys)
     if content is None:

@@ -126,11 +126,29 @@ def test_duplicate_name_or_hash_is_refused(tmp_path, second, what):
         read_keys(KEY.line, file)
 
 
-@pytest.mark.parametrize("content", [b"", b"# none\n\n", b"\xff\xfe" + bytes(10)])
-def test_file_without_a_key_is_refused_so_that_the_service_is_not_open(tmp_path, content):
+@pytest.mark.parametrize("content", ["", "# none\n\n"])
+def test_file_without_a_key_makes_no_key_valid(tmp_path, content):
     file = tmp_path / "keys"
-    file.write_bytes(content)
-    with pytest.raises(InputError, match="keys"):
+    file.write_text(content)
+    assert read_keys(file=file).find(SECRET) is None
+    assert read_keys(KEY.line, file).find(SECRET) == KEY
+
+
+def test_setting_without_a_key_is_refused():
+    with pytest.raises(InputError, match="the setting api_keys contains no API key"):
+        read_keys("# none")
+
+
+def test_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(KEY.line, encoding="utf-8-sig")
+    assert read_keys(file=file).find(SECRET) == KEY
+
+
+def test_file_that_is_no_text_is_refused(tmp_path):
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xff\xfe" + bytes(10))
+    with pytest.raises(InputError, match="keys is not a text file"):
         read_keys(file=file)
 
 
