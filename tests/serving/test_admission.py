@@ -169,6 +169,15 @@ async def test_request_that_would_miss_its_deadline_is_refused_before_any_work(r
     requests.admission.start_work(request, 1, 3.0)
 
 
+@with_requests(wait_s=10, pace_s=0.5)
+async def test_request_whose_last_picture_would_miss_its_deadline_is_refused(requests, clock):
+    await requests.upload()
+    request = await requests.enter()
+    with pytest.raises(Overloaded):
+        requests.admission.start_work(request, 5, 2.0)  # the first would be answered after 1 s, the last after 3 s
+    requests.admission.start_work(request, 5, 3.0)
+
+
 @with_requests(pace_s=5.0)
 async def test_request_without_work_ahead_is_always_accepted(requests, clock):
     await requests.upload(deadline_s=1.0)

@@ -130,6 +130,17 @@ def test_answer_is_awaited_for_its_deadline_and_no_longer(start, monkeypatch, wa
     assert timeouts_s == [expected_s]
 
 
+def test_refused_pictures_leave_the_pace_as_it_is(start):
+    client = start(session=FakeNetwork())
+    pace = client.service.admission.pace
+    pace.seconds_per_picture = 50.0
+    for _ in range(3):
+        assert_problem(client.post("/identify", files=images(b"no picture")), 415, "unsupported_format")
+    assert pace.seconds_per_picture == 50.0
+    assert post(client).status_code == 200
+    assert pace.seconds_per_picture < 50.0
+
+
 def test_client_can_shorten_the_deadline(start):
     session = FakeNetwork()
     client = start(session=session)

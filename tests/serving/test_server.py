@@ -25,6 +25,7 @@ class Running:
         readiness = Readiness(is_warm=lambda: True, is_healthy=lambda: True)
         wrapped = ObservabilityMiddleware(self.app, self.metrics, lambda: readiness.is_draining)
         self.server = DrainingServer(config(wrapped, 60, 60), readiness, 0, shutdown_s)
+        self.stopped_at = 0.0
 
     @contextmanager
     def connected(self, *pieces):
@@ -33,6 +34,7 @@ class Running:
             for piece in pieces:
                 connection.sendall(piece)
             wait_until(lambda: any(connection.cycle for connection in self.connections()))
+            self.stopped_at = time.monotonic()
             self.server.handle_exit(signal.SIGTERM, None)
             yield connection
 
@@ -51,6 +53,9 @@ def test_slow_upload_is_cut_off_with_a_problem_document():
     running = Running(shutdown_s=2.2)
     with structlog.testing.capture_logs() as lines, running.connected(UPLOAD, b"a") as connection:
         head, _, document = receive_all(connection).partition(b"\r\n\r\n")
+        assert (
+            time.monotonic() - running.stopped_at < 1.5
+        )  # which leaves time to deliver it before the end, after 2.2 s
     assert head.startswith(b"HTTP/1.1 503 ")
     assert b"connection: close" in head
     assert json.loads(document)["code"] == "not_ready"
