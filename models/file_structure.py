@@ -16,6 +16,9 @@ MAX_PARTS: Final = 20_000
 # libjpeg reads a JPEG with several scans completely, and each scan visits every block. Its encoder makes 10 scans for
 # colors, and at most 26.
 MAX_SCANS: Final = 60
+# Bytes before the first scan of a JPEG that belong to no marker, such as fill bytes. Pillow reads them one by one:
+# 15 MB took longer than an answer may.
+MAX_FILLER_BYTES: Final = 100_000
 # Boxes of HEIF and AVIF that describe the pictures; the descriptions of phones take 4 kB.
 MAX_DESCRIPTION_BYTES: Final = 500_000
 
@@ -47,10 +50,17 @@ def jpeg_scans(data: bytes) -> tuple[int, bool]:
         not if the first scan of a picture that is not progressive has all components; it is then the only one.
 
     Raises:
-        UnreadableImage: There are more than `MAX_PARTS` markers or `MAX_SCANS` scans.
+        UnreadableImage: There are more than `MAX_PARTS` markers, `MAX_SCANS` scans or `MAX_FILLER_BYTES` of filler.
     """
     at, num_markers, num_scans, num_components, is_progressive = 2, 0, 0, 0, False
-    while found := _JPEG_MARKER.search(data, at):
+    num_filler = 0
+    while True:
+        found = _JPEG_MARKER.search(data, at)
+        if num_scans == 0:
+            num_filler += (found.start() if found else len(data)) - at
+            _require("JPEG", "bytes between markers", num_filler, MAX_FILLER_BYTES)
+        if found is None:
+            break
         code, at = data[found.end() - 1], found.end()
         num_markers += 1
         _require("JPEG", "markers", num_markers, MAX_PARTS)

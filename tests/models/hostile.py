@@ -20,6 +20,12 @@ def jpeg_with_comments(num_comments):
     return data[:2] + b"\xff\xfe\0\2" * num_comments + data[2:]
 
 
+def jpeg_with_filler(num_bytes, *, ends=False):
+    """A JPEG with fill bytes before its picture, or in place of it."""
+    data = encode(scene(), "JPEG")
+    return data[:2] + b"\xff" * num_bytes + (b"" if ends else data[2:])
+
+
 def jpeg_with_scans(num_scans, size=(96, 64)):
     """A progressive JPEG that ends with empty scans; each of them visits every block."""
     data = encode(Image.new("RGB", size, (90, 140, 60)), "JPEG", progressive=True)

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import TooManyPixels, UnreadableImage, UnsupportedFormat
-from models.file_structure import MAX_PARTS, MAX_SCANS, check_structure, jpeg_scans
+from models.file_structure import MAX_FILLER_BYTES, MAX_PARTS, MAX_SCANS, check_structure, jpeg_scans
 from models.preprocess import read_picture, upright_size
 from tests.models.hostile import (
     jpeg_with_comments,
+    jpeg_with_filler,
     jpeg_with_scans,
     long_png,
     png_with_chunks,
@@ -31,12 +32,14 @@ def test_ordinary_file_passes(file_format):
     [
         (jpeg_with_comments(MAX_PARTS), "the JPEG picture has too many markers (expected at most 20,000 markers)"),
         (jpeg_with_scans(MAX_SCANS + 1), "the JPEG picture has too many scans (expected at most 60 scans)"),
+        (jpeg_with_filler(MAX_FILLER_BYTES + 1), "the JPEG picture has too many bytes between markers (expected at"),
+        (jpeg_with_filler(MAX_FILLER_BYTES + 1, ends=True), "the JPEG picture has too many bytes between markers"),
         (png_with_chunks(MAX_PARTS), "the PNG picture has too many chunks (expected at most 20,000 chunks)"),
         (webp_with_frames(MAX_PARTS), "the WEBP picture has too many chunks (expected at most 20,000 chunks)"),
         (with_box_entries("AVIF", 62_500), "the AVIF picture has too many bytes of description"),
         (with_box_entries("HEIF", 62_500), "the HEIF picture has too many bytes of description"),
     ],
-    ids=["markers", "scans", "chunks", "frames", "AVIF boxes", "HEIC boxes"],
+    ids=["markers", "scans", "filler", "filler to the end", "chunks", "frames", "AVIF boxes", "HEIC boxes"],
 )
 @pytest.mark.parametrize("function", [read_picture, upright_size])
 def test_file_with_too_many_parts_is_refused(function, data, message):
@@ -94,7 +97,14 @@ def test_extents_of_no_bytes_are_limited():
 
 
 @pytest.mark.parametrize(
-    "data", [jpeg_with_comments(1_000), jpeg_with_scans(MAX_SCANS), png_with_chunks(1_000), webp_with_frames(1_000)]
+    "data",
+    [
+        jpeg_with_comments(1_000),
+        jpeg_with_filler(1_000),
+        jpeg_with_scans(MAX_SCANS),
+        png_with_chunks(1_000),
+        webp_with_frames(1_000),
+    ],
 )
 def test_unusual_file_within_the_limits_is_decoded(data):
     assert read_picture(data).width >= 8
