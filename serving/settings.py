@@ -1,7 +1,8 @@
 """The settings of the service: flag > environment variable (BOTANIFY_*) > default."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -12,15 +13,20 @@ from models.bundle import BUNDLE_FILE, Precision
 from models.errors import InputError
 
 ENVIRONMENT_PREFIX: Final = "BOTANIFY_"
+# What the client and the tests of this repository read.
+_OF_OTHERS: Final = frozenset({"BOTANIFY_URL", "BOTANIFY_PHOTOS", "BOTANIFY_SCREENSHOTS"})
 _LISTS: Final = frozenset({"trusted_proxies", "cors_origins"})
 RELEASES: Final = Path(__file__).resolve().parents[1] / "models" / "releases"
 
+# Every range is finite, because infinite numbers start a service that fails at each request.
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
-SecondsOrZero = Annotated[float, msgspec.Meta(ge=0.0)]
-Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
-Rate = Annotated[float, msgspec.Meta(gt=0.0)]
+Workers = Annotated[int, msgspec.Meta(ge=1, le=1_024)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Bytes = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000_000)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.001, le=86_400.0)]
+SecondsOrZero = Annotated[float, msgspec.Meta(ge=0.0, le=86_400.0)]
+Share = Annotated[float, msgspec.Meta(ge=0.001, le=1.0)]
+Rate = Annotated[float, msgspec.Meta(ge=0.001, le=1_000_000.0)]
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,22 +51,22 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Precision of the network to run; by default the fastest one in the bundle for the device."""
     provider: Literal["cpu", "cuda"] = "cpu"
     """Where the network runs; with cuda, the service does not start if CUDA is not available."""
-    num_threads: Count | None = None
+    num_threads: Workers | None = None
     """Threads of one network run on a CPU; by default all cores for a single request, and one per run under load."""
-    num_runs: Count | None = None
+    num_runs: Workers | None = None
     """Network runs at the same time; by default one per core, or two batches on a GPU."""
     rewrite: Literal["on", "off"] = "on"
     """Whether an fp32 network is rewritten for this CPU when it is opened, to run faster; off opens it as it is, which
     is sooner done."""
-    num_decoders: Count | None = None
+    num_decoders: Workers | None = None
     """Processes that decode pictures; by default one per core."""
-    max_picture_bytes: Count = 20_000_000
+    max_picture_bytes: Bytes = 20_000_000
     """Largest picture, bytes."""
-    max_request_bytes: Count = 60_000_000
+    max_request_bytes: Bytes = 60_000_000
     """Largest request, bytes."""
     max_requests: Count | None = None
     """Identify requests accepted at the same time, uploads included; by default 64, or 512 on a GPU."""
-    max_held_bytes: Count = 256_000_000
+    max_held_bytes: Bytes = 256_000_000
     """Memory for uploads, bytes. They count as they arrive; what would need more is refused."""
     max_wait_s: Seconds = 1.0
     """Longest expected wait of a request, seconds; one that would wait longer is refused before it is read.
@@ -72,15 +78,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longest time from the complete upload to the answer, seconds; a client can shorten it with `Prefer: wait=`."""
     upload_s: Seconds = 60.0
     """Longest time for an upload, seconds."""
-    min_upload_bytes_per_s: Count = 16_384
+    min_upload_bytes_per_s: Bytes = 16_384
     """Slowest upload, bytes per second on average; the first five seconds do not count."""
     header_s: Seconds = 10.0
     """Longest time for the request line and headers, seconds."""
     decode_s: Seconds = 5.0
     """Processor time for decoding all pictures of a request, seconds; a request that needs more is refused."""
-    decode_child_bytes: Count = 768_000_000
+    decode_child_bytes: Bytes = 768_000_000
     """Memory that decoding one picture may take, bytes."""
-    decode_budget_bytes: Count = 512_000_000
+    decode_budget_bytes: Bytes = 512_000_000
     """Memory that all decodes in progress may take, bytes; a picture that needs more is decoded alone."""
     drain_s: SecondsOrZero = 5.0
     """How long requests are still accepted after SIGTERM, seconds, so that a load balancer notices the shutdown."""
@@ -113,7 +119,7 @@ def load_settings(arguments: Sequence[str] | None = None, environment: Mapping[s
         environment: Environment variables; by default those of this process.
 
     Raises:
-        InputError: A value has the wrong type or is out of range; the message names the flag or variable.
+        InputError: A value has the wrong type or is out of range, or a variable is unknown; the message names it.
     """
     defaults = _from_environment(os.environ if environment is None else environment)
     settings = tyro.cli(Settings, default=defaults, args=arguments, prog="python -m serving")
@@ -121,12 +127,12 @@ def load_settings(arguments: Sequence[str] | None = None, environment: Mapping[s
         # tyro does not check the ranges; msgspec does when it converts.
         settings = msgspec.convert(msgspec.structs.asdict(settings), Settings)
     except msgspec.ValidationError as error:
-        raise InputError("a flag is out of range", value=error, remedy="see python -m serving --help") from error
+        raise _invalid(error, lambda name: f"--{name.replace('_', '-')}", msgspec.structs.asdict(settings)) from error
     if settings.drain_s >= settings.shutdown_s:
         raise InputError(
-            "the setting drain_s leaves no time to finish requests",
+            "--drain-s leaves no time to finish requests",
             value=f"{settings.drain_s:g} s",
-            limit=f"less than shutdown_s, which is {settings.shutdown_s:g} s",
+            limit=f"less than --shutdown-s, which is {settings.shutdown_s:g} s",
             remedy="lower --drain-s or raise --shutdown-s",
         )
     return settings
@@ -152,21 +158,38 @@ def find_bundle(settings: Settings, releases: Path = RELEASES) -> Path:
 
 
 def _from_environment(environment: Mapping[str, str]) -> Settings:
-    given: dict[str, Any] = {
-        name: environment[variable]
-        for name in Settings.__struct_fields__
-        if (variable := ENVIRONMENT_PREFIX + name.upper()) in environment
-    }
-    for name in _LISTS & given.keys():
-        given[name] = [part.strip() for part in given[name].split(",") if part.strip()]
+    names = {_variable(name): name for name in Settings.__struct_fields__}
+    given: dict[str, Any] = {}
+    for variable, text in environment.items():
+        if variable in names:
+            name = names[variable]
+            given[name] = [part.strip() for part in text.split(",") if part.strip()] if name in _LISTS else text
+        elif variable.startswith(ENVIRONMENT_PREFIX) and variable not in _OF_OTHERS:
+            [nearest] = get_close_matches(variable, names, 1, 0.0)
+            raise InputError(
+                f"the environment variable {variable} is not a setting",  # a misspelt one could open the service
+                limit=f"one that python -m serving --help lists, such as {nearest}",
+                remedy="correct or unset it",
+            )
     try:
         return msgspec.convert(given, Settings, strict=False, dec_hook=_read_path)
     except msgspec.ValidationError as error:
-        raise InputError(
-            f"an environment variable {ENVIRONMENT_PREFIX}* has an invalid value",
-            value=error,
-            remedy="correct or unset it; see python -m serving --help",
-        ) from error
+        raise _invalid(error, _variable, given) from error
+
+
+def _variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+def _invalid(error: msgspec.ValidationError, shown: Callable[[str], str], given: Mapping[str, Any]) -> InputError:
+    """Returns the error of a value that msgspec refuses, with the name of its flag or variable."""
+    fault, _, name = str(error).removesuffix("`").partition(" - at `$.")
+    return InputError(
+        f"{shown(name)} is not valid",
+        value=repr(given[name]),
+        limit=fault.removeprefix("Expected ").replace("`", "") if fault.startswith("Expected ") else None,
+        remedy="see python -m serving --help",
+    )
 
 
 def _read_path(kind: type[Any], text: Any) -> Any:

@@ -74,7 +74,7 @@ def refused_preflight(config: CORSConfig, origin: str | None, method: str | None
 def _require_no_keys(*, has_keys: bool) -> None:
     if has_keys:
         raise InputError(
-            'the setting cors_origins may not be "*" while API keys are set',
+            '--cors-origins may not be "*" while API keys are set',
             limit="exact origins",
             remedy="name the origins of the pages that use the keys",
         )
@@ -84,7 +84,7 @@ def _require_origin(origin: str) -> None:
     match = _ORIGIN.fullmatch(origin)
     if match is None or (match[1], match[2]) in _DEFAULT_PORTS:
         raise InputError(
-            "the setting cors_origins contains an invalid origin",
+            "--cors-origins contains an invalid origin",
             value=repr(origin[:80]),
             limit="scheme://host or scheme://host:port in lower case, without a path or the scheme's default port",
             remedy="copy the value of window.origin from the page's console",

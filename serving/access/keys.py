@@ -90,7 +90,7 @@ def read_keys(text: str = "", file: Path | None = None) -> ApiKeys | None:
     Raises:
         InputError: The file cannot be read, a line is malformed, a name or hash appears twice, or the text has no key.
     """
-    sources = [("the setting api_keys", text.replace(",", "\n"))] if text.strip() else []
+    sources = [("--api-keys", text.replace(",", "\n"))] if text.strip() else []
     if file is not None:
         sources.append((f"{file}", _read(file)))
     if not sources:

@@ -33,7 +33,7 @@ def _network(proxy: str) -> IPv4Network | IPv6Network:
     except ValueError:
         if proxy != "*":
             raise InputError(
-                "the setting trusted_proxies contains neither an address nor a network",
+                "--trusted-proxies contains neither an address nor a network",
                 value=repr(proxy[:80]),
                 limit="an address such as 10.0.0.7 or a network such as 10.0.0.0/24, with no host bits set",
                 remedy="name the proxies' own addresses",
@@ -42,7 +42,7 @@ def _network(proxy: str) -> IPv4Network | IPv6Network:
         if network.prefixlen > 0:
             return network
     raise InputError(
-        "the setting trusted_proxies may not trust everybody, because clients could then choose their address",
+        "--trusted-proxies may not trust everybody, because clients could then choose their address",
         value=proxy,
         remedy="name the proxies' own addresses or networks",
     )

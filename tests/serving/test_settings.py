@@ -1,8 +1,10 @@
 """Flags, environment variables and defaults; the number of cores."""
 
 import os
+import re
 import sys
 import threading
+import typing
 
 import pytest
 
@@ -31,9 +33,9 @@ def test_lists_are_separated_by_spaces_in_flags_and_by_commas_in_the_environment
 @pytest.mark.parametrize(
     ("environment", "named"),
     [
-        ({"BOTANIFY_PORT": "99999"}, "port"),
-        ({"BOTANIFY_PROVIDER": "tpu"}, "provider"),
-        ({"BOTANIFY_PORT": "x"}, "port"),
+        ({"BOTANIFY_PORT": "99999"}, "BOTANIFY_PORT is not valid .got '99999'; expected int <= 65535.: see"),
+        ({"BOTANIFY_PROVIDER": "tpu"}, "BOTANIFY_PROVIDER is not valid .got 'tpu'.: see"),
+        ({"BOTANIFY_PORT": "x"}, "BOTANIFY_PORT is not valid .got 'x'"),
     ],
 )
 def test_bad_variable_is_named(environment, named):
@@ -41,10 +43,22 @@ def test_bad_variable_is_named(environment, named):
         load_settings([], environment)
 
 
-@pytest.mark.parametrize("flags", [["--port", "99999"], ["--deadline-s", "0"], ["--max-requests", "0"]])
-def test_flag_out_of_range_is_named(flags):
-    with pytest.raises(InputError, match=flags[0].strip("-").replace("-", "_")):
-        load_settings(flags, {})
+def test_misspelt_variable_is_refused_with_the_nearest_name():
+    with pytest.raises(InputError, match=r"BOTANIFY_API_KEY_FILE is not a setting .* such as BOTANIFY_API_KEYS_FILE"):
+        load_settings([], {"BOTANIFY_API_KEY_FILE": "keys.txt"})
+    assert load_settings([], {"BOTANIFY_URL": "http://127.0.0.1:8000", "PATH": "/bin"}) == Settings()
+
+
+TYPES = {name: str(kind) for name, kind in typing.get_type_hints(Settings).items()}
+NUMBERS = [name for name, kind in TYPES.items() if re.search(r"\b(int|float)\b", kind)]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_number_has_a_finite_range_and_its_error_names_the_flag(name):
+    flag = f"--{name.replace('_', '-')}"
+    for value in ("-1", "9" * 30 if "int" in TYPES[name] else "inf"):
+        with pytest.raises(InputError, match=f"^{flag} is not valid "):
+            load_settings([f"{flag}={value}"], {})
 
 
 def test_unknown_flag_ends_the_program():
@@ -68,7 +82,7 @@ def test_the_only_released_bundle_is_found(tmp_path):
 def test_drain_leaves_time_for_the_rest_of_the_shutdown():
     assert load_settings(["--drain-s", "24"], {}).shutdown_s == 25
     assert load_settings(["--drain-s", "60", "--shutdown-s", "61"], {"BOTANIFY_SHUTDOWN_S": "5"}).drain_s == 60
-    with pytest.raises(InputError, match="less than shutdown_s, which is 25 s"):
+    with pytest.raises(InputError, match="less than --shutdown-s, which is 25 s"):
         load_settings(["--drain-s", "25"], {})
 
 

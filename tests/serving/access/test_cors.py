@@ -150,10 +150,10 @@ def test_valid_origin_is_accepted(origin):
     ],
 )  # fmt: skip
 def test_invalid_origin_is_refused(origin):
-    with pytest.raises(InputError, match="cors_origins"):
+    with pytest.raises(InputError, match="--cors-origins"):
         cors_config([GARDEN, origin], has_keys=True)
 
 
 def test_wildcard_with_other_origins_is_refused():
-    with pytest.raises(InputError, match="cors_origins"):
+    with pytest.raises(InputError, match="--cors-origins"):
         cors_config([GARDEN, "*"], has_keys=False)

@@ -106,7 +106,7 @@ def test_text_and_file_are_combined_and_commas_separate_entries(tmp_path):
 def test_malformed_line_is_reported_by_number_and_never_shown(tmp_path, line):
     file = tmp_path / "keys"
     file.write_text(f"# first\n{line}\n", encoding="utf-8")
-    for source, place in ((("# first\n" + line,), "line 2 of the setting api_keys"), (("", file), f"line 2 of {file}")):
+    for source, place in ((("# first\n" + line,), "line 2 of --api-keys"), (("", file), f"line 2 of {file}")):
         with pytest.raises(InputError) as caught:
             read_keys(*source)
         message = str(caught.value)
@@ -122,7 +122,7 @@ def test_malformed_line_is_reported_by_number_and_never_shown(tmp_path, line):
 def test_duplicate_name_or_hash_is_refused(tmp_path, second, what):
     file = tmp_path / "keys"
     file.write_text(f"{make_key('tablet')[1].line}\n{second}")
-    with pytest.raises(InputError, match=f"line 2 of .*keys has the same {what} as line 1 of the setting api_keys"):
+    with pytest.raises(InputError, match=f"line 2 of .*keys has the same {what} as line 1 of --api-keys"):
         read_keys(KEY.line, file)
 
 
@@ -135,7 +135,7 @@ def test_file_without_a_key_makes_no_key_valid(tmp_path, content):
 
 
 def test_setting_without_a_key_is_refused():
-    with pytest.raises(InputError, match="the setting api_keys contains no API key"):
+    with pytest.raises(InputError, match="--api-keys contains no API key"):
         read_keys("# none")
 
 

@@ -106,5 +106,5 @@ def test_trusting_every_address_is_refused(proxy):
     ["", "proxy.example", "localhost", "10.0.0.0/33", "10.0.0.7/24", "10.0.0", "10.0.0.7:80", "[::1]", " ::1", "/8"],
 )
 def test_invalid_address_is_refused(proxy):
-    with pytest.raises(InputError, match="trusted_proxies"):
+    with pytest.raises(InputError, match="--trusted-proxies"):
         forwarded_allow_ips([proxy])
