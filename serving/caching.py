@@ -1,4 +1,4 @@
-"""HTTP caching (RFC 9110, RFC 9111): what clients may keep, and when what they have is still right."""
+"""HTTP caching (RFC 9110, RFC 9111): what clients may keep, when it is still right, and whether it is compressed."""
 
 import hashlib
 from collections.abc import Iterable
@@ -28,6 +28,15 @@ async def revalidated(response: Response[Any]) -> Response[Any]:
         response.content = msgspec.json.encode(response.content)
     response.headers |= {"ETag": entity_tag(response.content), "Cache-Control": REVALIDATE}
     return response
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Returns whether a client takes compressed content (RFC 9110, section 12.5.3)."""
+    for each in accept_encoding.lower().split(","):
+        coding, _, weight = each.partition(";")
+        if coding.strip() in {"gzip", "*"}:
+            return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
+    return False
 
 
 def is_unchanged(request: Headers, response: Headers) -> bool:

@@ -14,7 +14,7 @@ import structlog
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPResponseStartEvent, Message, Receive, Scope, Send
 
-from serving.caching import DO_NOT_KEEP, is_unchanged
+from serving.caching import DO_NOT_KEEP, accepts_gzip, is_unchanged
 from serving.errors import ClientLeft, NotReady
 from serving.metrics import Metrics
 from serving.problems import send_problem
@@ -95,9 +95,11 @@ class _Exchange:
         self._is_read = scope["method"] in {"GET", "HEAD"}
         self._has_no_body = scope["method"] == "HEAD"
         self._send, self._is_draining, self._vary = send, is_draining, vary
-        self.scope = scope
-        if self._has_no_body:
-            self.scope = {**scope, "method": "GET"}
+        self.scope = {**scope, "method": "GET"} if self._has_no_body else scope
+        coding = b",".join(value for name, value in scope["headers"] if name == b"accept-encoding")
+        if not accepts_gzip(coding.decode("latin-1")):  # Litestar ignores the weight in "gzip;q=0"
+            headers = [header for header in scope["headers"] if header[0] != b"accept-encoding"]
+            self.scope = {**self.scope, "headers": headers}
         self.scope["state"] = {**scope.get("state", {}), "request_id": self.request_id}
 
     @property

@@ -16,7 +16,7 @@ from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
-from serving.caching import REVALIDATE, entity_tag
+from serving.caching import REVALIDATE, accepts_gzip, entity_tag
 
 WEB: Final = Path(__file__).resolve().parent / "web"
 PRECOMPRESSED: Final = "precompressed"
@@ -52,7 +52,7 @@ def _response(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
     file = _web_files().get(name)
     if file is None:
         raise NotFoundException
-    if file.compressed is not None and _accepts_gzip(request.headers.get("accept-encoding", "")):
+    if file.compressed is not None and accepts_gzip(request.headers.get("accept-encoding", "")):
         headers = {**file.headers, "Content-Encoding": "gzip"}
         return Response(file.compressed, media_type=file.media_type, headers=headers)
     return Response(file.content, media_type=file.media_type, headers=file.headers)
@@ -74,11 +74,3 @@ def _read(path: Path) -> _WebFile:
         "Cache-Control": REVALIDATE,
     }
     return _WebFile(media_type, headers, content, compressed)
-
-
-def _accepts_gzip(accept_encoding: str) -> bool:
-    for each in accept_encoding.lower().split(","):
-        coding, _, weight = each.partition(";")
-        if coding.strip() in {"gzip", "*"}:
-            return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
-    return False

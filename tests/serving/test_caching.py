@@ -95,6 +95,7 @@ def test_file_is_not_compressed_for_clients_that_do_not_ask(client, accepted):
     response = client.get("/web/style.css", headers={"accept-encoding": accepted})
     assert "content-encoding" not in response.headers
     assert response.content == (WEB / "style.css").read_bytes()
+    assert "content-encoding" not in client.get("/model", headers={"accept-encoding": accepted}).headers
 
 
 def test_viewer_is_sent_in_less_than_a_third_of_its_size(client):
