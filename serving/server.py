@@ -1,6 +1,7 @@
 """The server process: graceful shutdown on SIGTERM and SIGINT, and the SIGHUP handler."""
 
 import asyncio
+import os
 import signal
 import socket
 import threading
@@ -47,8 +48,7 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Handles SIGTERM and SIGINT; may run between any two steps of the event loop."""
         if self._readiness.is_draining:
-            self.should_exit = self.force_exit = True
-            return
+            os._exit(0)  # uvicorn would log a traceback of the lifespan that it cancels
         self._readiness.is_draining = True
         self._end_at = time.monotonic() + self._shutdown_s
         _log.info("draining", signal=signal.Signals(sig).name)
@@ -122,9 +122,9 @@ class DrainingServer(uvicorn.Server):
         return not self.server_state.connections
 
     async def _wait_until(self, is_done: Callable[[], bool], end_at: float) -> bool:
-        """Waits until a condition holds, a second signal arrives or the time is over; returns whether it held."""
+        """Waits until a condition holds or the time is over; returns whether it held."""
         while not is_done():
-            if self.force_exit or time.monotonic() >= end_at:
+            if time.monotonic() >= end_at:
                 return False
             await asyncio.sleep(_CHECK_S)
         return True

@@ -1,6 +1,7 @@
 """Signals to the real program under load: shutdown, reload, and a decoder that crashes."""
 
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -92,7 +93,7 @@ def processes_of(pid):
 
 
 def test_sigterm_under_load_loses_no_request_and_leaves_no_process(live):
-    with service(live, "--drain-s", "3") as running, httpx.Client(base_url=running.event("serving")["url"]) as probe:
+    with service(live, "--drain-s", "3") as running, httpx.Client(base_url=running.event("listening")["url"]) as probe:
         children = processes_of(running.process.pid)
         assert children
         with Load(probe.base_url).running() as load:
@@ -110,13 +111,17 @@ def test_sigterm_under_load_loses_no_request_and_leaves_no_process(live):
 
 
 def test_second_sigterm_ends_the_process_at_once(live):
-    with service(live, "--drain-s", "60", "--shutdown-s", "90") as running:
+    with (
+        service(live, "--drain-s", "60", "--shutdown-s", "90") as running,
+        socket.create_connection(running.address()) as connection,
+    ):
+        connection.sendall(b"POST /identify HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc")
         running.process.send_signal(signal.SIGTERM)
         running.event("draining")
         start = time.monotonic()
-        running.process.send_signal(signal.SIGTERM)
-        running.process.wait(20)
+        assert running.stop(signal.SIGTERM) == 0
         assert time.monotonic() - start < 10
+        assert "Traceback" not in "".join(running.lines)
 
 
 @pytest.mark.slow
@@ -161,7 +166,7 @@ def wait_for(condition, seconds=120):
 
 def test_sighup_under_load_switches_the_bundle_without_mixing_answers(live, versions):
     with service(live) as running:
-        with Load(running.event("serving")["url"]).running() as load:
+        with Load(running.event("listening")["url"]).running() as load:
             load.wait_for_answers(20)
             point(live, versions["2.0.0"])
             running.process.send_signal(signal.SIGHUP)
@@ -186,7 +191,7 @@ def test_service_follows_the_pointer_of_a_registry(versions, tmp_path):
     registry = Registry(tmp_path / "registry")
     first = registry.promote(load_bundle(versions["1.0.0"]), expected=None)
     with service(registry.folder / CURRENT) as running:
-        url = running.event("serving")["url"]
+        url = running.event("listening")["url"]
         registry.promote(load_bundle(versions["2.0.0"]), expected=first)
         assert httpx.get(f"{url}/model").json()["version"] == "1.0.0"
         running.process.send_signal(signal.SIGHUP)
@@ -202,7 +207,7 @@ def test_service_follows_the_pointer_of_a_registry(versions, tmp_path):
 
 def test_corrupt_bundle_is_refused_at_reload_and_the_old_one_stays(live, versions):
     with service(live) as running:
-        url = running.event("serving")["url"]
+        url = running.event("listening")["url"]
         point(live, versions["corrupt"])
         running.process.send_signal(signal.SIGHUP)
         assert "SHA-256" in running.event("reload_refused")["error"]
@@ -226,7 +231,7 @@ def test_admin_reload_needs_an_admin_key(live, versions):
 
     secret, key = make_key("operator", is_admin=True)
     with service(live, BOTANIFY_API_KEYS=key.line) as running:
-        url = running.event("serving")["url"]
+        url = running.event("listening")["url"]
         assert httpx.post(f"{url}/admin/reload").status_code == 401
         point(live, versions["2.0.0"])
         admin = {"authorization": f"Bearer {secret}"}
@@ -241,7 +246,7 @@ def test_admin_reload_needs_an_admin_key(live, versions):
 
 def test_crashed_decoder_fails_at_most_one_request(live):
     with service(live, "--num-decoders", "1") as running:
-        url = running.event("serving")["url"]
+        url = running.event("listening")["url"]
         (child,) = processes_of(running.process.pid)
         with Load(url, num_clients=2).running() as load:
             load.wait_for_answers(20)
