@@ -14,6 +14,7 @@ if not __package__:
 import os
 import signal
 import socket
+import threading
 from collections.abc import Sequence
 from types import FrameType
 from typing import Final, NoReturn
@@ -24,6 +25,7 @@ explain_missing_packages("run `make serve`, which installs what the service need
 
 import structlog
 import uvicorn
+from litestar.types import Receive, Scope, Send
 
 from models.errors import InputError
 from serving.access.proxies import forwarded_allow_ips
@@ -35,6 +37,7 @@ from serving.server import DrainingServer
 from serving.settings import Settings, load_settings
 
 _BACKLOG: Final = 2048  # connections that the kernel queues while the event loop is busy; uvicorn's default
+_MAX_SCRAPERS: Final = 32  # connections to --metrics-port at the same time; Prometheus needs one
 _log = structlog.get_logger(__name__)
 
 
@@ -69,10 +72,11 @@ def _serve(settings: Settings) -> None:
 
     service = create_app(settings, on_failure=stop)
     server = DrainingServer(_server_config(service, settings), service.readiness, settings.drain_s, settings.shutdown_s)
-    with _listen(settings.host, settings.port) as listening:
+    with _listen(settings.host, settings.port, "--port") as listening:
         if settings.metrics_port is not None:
-            _serve_metrics(service.metrics, settings.host, settings.metrics_port)
-        _log.info("serving", url=_url(*listening.getsockname()[:2]))
+            metrics_host = settings.metrics_host or settings.host
+            _serve_metrics(service.metrics, metrics_host, settings.metrics_port, settings.header_s)
+        _log.info("listening", url=_url(*listening.getsockname()[:2]))
         server.run(sockets=[listening])
     if failures:
         if isinstance(failures[0], InputError):
@@ -97,26 +101,46 @@ def _server_config(service: Service, settings: Settings) -> uvicorn.Config:
     )
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Opens the port before uvicorn starts, so that a port in use gives one clear error."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def _listen(host: str, port: int, flag: str) -> socket.socket:
+    """Opens the port before uvicorn starts, so that a port in use gives one clear error; with "::" for IPv4 too."""
+    is_ipv6 = ":" in host
+    family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+    dualstack = is_ipv6 and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=dualstack)
     except OSError as error:
-        raise _not_opened(host, port, error, "--port") from error
+        reason = error.strerror or error
+        raise InputError(
+            f"port {port} of {host} cannot be opened", value=reason, remedy=f"choose another with {flag}"
+        ) from error
 
 
-def _serve_metrics(metrics: Metrics, host: str, port: int) -> None:
-    try:
-        opened = metrics.serve(host, port)
-    except OSError as error:
-        raise _not_opened(host, port, error, "--metrics-port") from error
-    _log.info("serving_metrics", url=f"{_url(host, opened)}/metrics")
+def _serve_metrics(metrics: Metrics, host: str, port: int, header_s: float) -> str:
+    """Serves the metrics at every path, in a thread that ends with the process; returns the URL."""
 
+    async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+        text = metrics.recent_text()
+        headers = [(b"content-type", metrics.media_type.encode()), (b"content-length", str(len(text)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": text, "more_body": False})
 
-def _not_opened(host: str, port: int, error: OSError, flag: str) -> InputError:
-    reason = error.strerror or error
-    return InputError(f"port {port} of {host} cannot be opened", value=reason, remedy=f"choose another with {flag}")
+    listening = _listen(host, port, "--metrics-port")
+    config = uvicorn.Config(
+        answer,
+        http=make_protocol(header_s, header_s),
+        limit_concurrency=_MAX_SCRAPERS,
+        access_log=False,
+        log_config=None,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+    )
+    server = uvicorn.Server(config)
+    threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
+    url = f"{_url(*listening.getsockname()[:2])}/metrics"
+    _log.info("serving_metrics", url=url)
+    return url
 
 
 def _url(host: str, port: int) -> str:

@@ -19,6 +19,7 @@ from serving.admission import Admission, AdmissionLimits
 from serving.bodies import BodyLimits
 from serving.cores import available_cores
 from serving.decoding.pool import DecodeLimits, DecoderPool
+from serving.entry import with_refusals
 from serving.identify import Identifier
 from serving.loaded_bundle import LiveBundle, LoadedBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
@@ -26,7 +27,6 @@ from serving.middleware import ObservabilityMiddleware
 from serving.openapi import openapi_config
 from serving.pages import MIN_COMPRESSED_BYTES, PRECOMPRESSED
 from serving.parameters import MAX_IMAGES
-from serving.preflights import with_preflight_problems
 from serving.problems import problem_response
 from serving.readiness import Readiness
 from serving.routes import IdentifyLimits, RouteDependencies, route_handlers
@@ -105,7 +105,7 @@ def create_app(
         request_max_body_size=None,  # serving.bodies limits the body
     )
     app.asgi_handler = ObservabilityMiddleware(
-        with_preflight_problems(app.asgi_handler, app.cors_config),
+        with_refusals(app.asgi_handler, app.cors_config, access),
         metrics,
         is_draining=lambda: readiness.is_draining,
         varies_by_origin=bool(app.cors_config and not app.cors_config.is_allow_all_origins),

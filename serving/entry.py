@@ -1,38 +1,54 @@
-"""Refused preflight requests (CORS) get a problem document; Litestar would answer them in plain text."""
+"""Refuses requests before the application sees them: preflights (CORS), and what exceeds the rate of an address."""
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from litestar import Request
 from litestar.config.cors import CORSConfig
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 
+from serving.access.control import AccessControl
 from serving.access.cors import refused_preflight
-from serving.errors import RequestError
+from serving.errors import RateLimited, RequestError
 from serving.problems import send_problem
 
+# Probes have no rate; the other routes here ask for a key, and count each request for its client.
+_NOT_BY_ADDRESS: Final = re.compile(r"(GET|HEAD) /(health/(live|ready)|species(/[^/]+)?)|POST /(identify|admin/reload)")
 
-def with_preflight_problems(app: ASGIApp, config: CORSConfig | None) -> ASGIApp:
-    """Returns the application with this layer around it, or the application itself if no origin is configured."""
-    if config is None:
-        return app
+
+def with_refusals(app: ASGIApp, config: CORSConfig | None, access: AccessControl) -> ASGIApp:
+    """Returns the application with this layer around it.
+
+    Args:
+        app: The application.
+        config: Which origins may send requests; None if there are none.
+        access: Limits what needs no key, such as the page and the metrics, by address.
+    """
 
     async def layer(scope: Scope, receive: Receive, send: Send) -> None:
-        reason = _refused(scope, config) if scope["type"] == ScopeType.HTTP else None
-        if reason is None:
+        error = _refusal(scope, config, access) if scope["type"] == ScopeType.HTTP else None
+        if error is None:
             await app(scope, receive, send)
         else:
-            error = RequestError(
-                f"a page of another origin may not send {reason}", remedy="ask the operator to allow it"
-            )
             await send_problem(scope, receive, send, error)
 
     return layer
 
 
-def _refused(scope: HTTPScope, config: CORSConfig) -> str | None:
-    if scope["method"] != "OPTIONS":
-        return None
+def _refusal(scope: HTTPScope, config: CORSConfig | None, access: AccessControl) -> RequestError | None:
+    if config is not None and scope["method"] == "OPTIONS" and (reason := _refused_preflight(scope, config)):
+        # Litestar would answer in plain text.
+        return RequestError(f"a page of another origin may not send {reason}", remedy="ask the operator to allow it")
+    if not _NOT_BY_ADDRESS.fullmatch(f"{scope['method']} {scope['path']}"):
+        try:
+            access.limit_address(scope["client"][0] if scope["client"] else None)
+        except RateLimited as error:
+            return error
+    return None
+
+
+def _refused_preflight(scope: HTTPScope, config: CORSConfig) -> str | None:
     headers = Request[Any, Any, Any](scope).headers
     return refused_preflight(
         config,

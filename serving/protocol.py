@@ -12,6 +12,7 @@ uvicorn does not limit these, so an attacker could use them:
   to set X-Forwarded-For.
 * Upgrade requests. The parser stops after their head and would parse their body as the next request, so the header
   Upgrade is ignored.
+* Connections, if uvicorn's `limit_concurrency` is set, which counts requests only.
 * Pipelined requests, each of which takes memory before the first one is answered. Their number is limited.
 
 Malformed HTTP is answered with a problem document.
@@ -84,9 +85,12 @@ class LimitedProtocol(HttpToolsProtocol):
     # ---- asyncio callbacks
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Starts the timer for the first head."""
+        """Starts the timer for the first head; ends one connection too many at once."""
         super().connection_made(transport)
-        self._start_head_timer()
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            transport.abort()
+        else:
+            self._start_head_timer()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keeps the connection open for the responses to complete requests; returns whether there are any."""
@@ -164,6 +168,8 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         if len(self.pipeline) >= _MAX_PIPELINED:
             self._fail(TOO_MANY_PIPELINED)
+        # HTTP/1.0 has no interim responses (RFC 9110, section 10.1.1).
+        self.expect_100_continue &= self.parser.get_http_version() != "1.0"
         super().on_headers_complete()
         self._open.append(self.cycle)
         self._in_head = False

@@ -94,8 +94,8 @@ async def identify(
     Send them as `multipart/form-data` with the field `image` repeated, or one picture as the whole body.
     """
     # Everything up to admission runs before the body is read, so that a refusal is cheap.
-    client = _authorize(deps.access, request)
     deps.readiness.require_warm()
+    client = _authorize(deps.access, request)
     query = request.query_params.dict()
     asked = parse_parameters(query)
     deps.live_bundle.current.question(asked)  # refuses names that it does not know
@@ -208,8 +208,8 @@ async def reload(request: AnyRequest, deps: NamedDependency[RouteDependencies]) 
     Requests in progress finish with the bundle that they started with. A bundle that cannot be used is refused with
     the reason, and the current one stays.
     """
-    deps.access.authorize_admin(request.headers, _address(request))
     deps.readiness.require_warm()
+    _count(deps.access, request, deps.access.authorize_admin(request.headers, _address(request)))
     try:
         return model_card(await deps.live_bundle.reload(), deps.limits.upload)
     except InputError as error:
@@ -239,7 +239,7 @@ def ready(deps: NamedDependency[RouteDependencies]) -> Health:
 @get("/metrics", include_in_schema=False, sync_to_thread=False)
 def metrics_text(deps: NamedDependency[RouteDependencies]) -> Response[bytes]:
     """Returns the metrics in Prometheus' text format."""
-    return Response(deps.metrics.text(), media_type=deps.metrics.media_type)
+    return Response(deps.metrics.recent_text(), media_type=deps.metrics.media_type)
 
 
 def route_handlers(*, with_metrics: bool = True) -> list[ControllerRouterHandler]:
@@ -249,10 +249,15 @@ def route_handlers(*, with_metrics: bool = True) -> list[ControllerRouterHandler
 
 
 def _authorize(access: AccessControl, request: AnyRequest) -> Client:
-    """Checks the API key and the rate, and notes the key's name for the log line."""
+    """Checks the API key and the rate."""
     client = access.authorize(request.headers, _address(request))
-    request.scope["state"] |= {"client": client.name, "quota": client.quota}
+    _count(access, request, client)
     return client
+
+
+def _count(access: AccessControl, request: AnyRequest, client: Client) -> None:
+    request.scope["state"]["client"] = client.name
+    request.scope["state"]["quota"] = access.limit(client.identity)
 
 
 def _address(request: AnyRequest) -> str | None:

@@ -46,7 +46,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: Port = 8000
     """Port to listen on; 0 chooses a free one."""
     metrics_port: Port | None = None
-    """Port for the metrics alone, on the same address; by default they are at /metrics on the service's own port."""
+    """Port for the metrics alone; by default they are at /metrics on the service's own port."""
+    metrics_host: str | None = None
+    """Address for --metrics-port; by default that of --host."""
     precision: Precision | None = None
     """Precision of the network to run; by default the fastest one in the bundle for the device."""
     provider: Literal["cpu", "cuda"] = "cpu"

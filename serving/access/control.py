@@ -18,6 +18,10 @@ _MAKE_AN_ADMIN_KEY: Final = (
 )
 
 
+# A file of the page, the metrics or the model's description, as a part of a request for an answer. The page loads ten.
+_OPEN_REQUEST: Final = 0.1
+
+
 class Client(msgspec.Struct, frozen=True):
     """The client of an authorized request."""
 
@@ -25,9 +29,7 @@ class Client(msgspec.Struct, frozen=True):
     """Name of its API key; empty where the service requires none."""
     is_admin: bool
     identity: str
-    """Tells clients apart: by their API key, or else by their address."""
-    quota: Mapping[str, str] = {}
-    """Headers that say what it may still send; none without a rate limit."""
+    """Tells clients apart: by their API key, or else by their address. It has the rate."""
 
 
 class AccessControl:
@@ -66,7 +68,7 @@ class AccessControl:
         self._keys = keys
 
     def authorize(self, headers: Headers, address: str | None) -> Client:
-        """Checks the key and the rate limit of a request.
+        """Checks the key of a request. Its rate is checked by `limit`, once the log knows the client.
 
         Args:
             headers: The request's headers.
@@ -74,19 +76,18 @@ class AccessControl:
 
         Raises:
             Unauthorized: The service requires a key, and the request has no valid one.
-            RateLimited: The client has used up its rate.
+            RateLimited: The same, and the address has used up its rate.
         """
         by_address = f"address {client_network(address)}"
         if self._keys is None:
-            return Client("", is_admin=False, identity=by_address, quota=self._limit(by_address))
+            return Client("", is_admin=False, identity=by_address)
         secret = _secret(headers)
         key = None if secret is None else self._keys.find(secret)
         if key is None:
-            self._limit(by_address)
+            self.limit(by_address)
             problem = "an API key is required" if secret is None else "the API key is not valid for this service"
             raise Unauthorized(problem, remedy=_SEND_A_KEY)
-        by_key = f"key {key.name}"
-        return Client(key.name, key.is_admin, identity=by_key, quota=self._limit(by_key))
+        return Client(key.name, key.is_admin, identity=f"key {key.name}")
 
     def authorize_admin(self, headers: Headers, address: str | None) -> Client:
         """Checks an admin call, which always requires an admin key.
@@ -96,17 +97,34 @@ class AccessControl:
             RateLimited: The client has used up its rate.
         """
         if self._keys is None or not self._keys.has_admin:
-            self._limit(f"address {client_network(address)}")
+            self.limit(f"address {client_network(address)}")
             raise Unauthorized("this call requires an admin key, and the service has none", remedy=_MAKE_AN_ADMIN_KEY)
         client = self.authorize(headers, address)
         if not client.is_admin:
+            self.limit(client.identity)
             raise Unauthorized(
                 "this call requires an admin key, and this API key is not one", remedy="send an admin key"
             )
         return client
 
-    def _limit(self, client: str) -> Mapping[str, str]:
-        return {} if self._rate_limiter is None else self._rate_limiter.acquire(client)
+    def limit(self, client: str, num_requests: float = 1.0) -> Mapping[str, str]:
+        """Counts a request for the rate of a client, named by its `identity`.
+
+        Returns:
+            Headers that say what it may still send; none without a rate limit.
+
+        Raises:
+            RateLimited: The client has used up its rate.
+        """
+        return {} if self._rate_limiter is None else self._rate_limiter.acquire(client, num_requests)
+
+    def limit_address(self, address: str | None) -> None:
+        """Counts a request that needs no key, such as a file of the page. Their rate is apart from that of answers.
+
+        Raises:
+            RateLimited: The address has used up its rate.
+        """
+        self.limit(f"page of address {client_network(address)}", _OPEN_REQUEST)
 
 
 def _secret(headers: Headers) -> str | None:

@@ -34,21 +34,22 @@ class RateLimiter:
         self._clock = clock
         self._full_at: OrderedDict[str, float] = OrderedDict()  # least recently used first
 
-    def acquire(self, client: str) -> dict[str, str]:
-        """Takes a token from the client's bucket.
+    def acquire(self, client: str, num_tokens: float = 1.0) -> dict[str, str]:
+        """Takes tokens from the client's bucket.
 
         Returns:
             The headers RateLimit-Policy and RateLimit of the response (draft-ietf-httpapi-ratelimit-headers-11): q
             tokens in w seconds; r of them are left, and the next one comes after t seconds.
 
         Raises:
-            RateLimited: The bucket is empty; the error gives the time until the next token.
+            RateLimited: The bucket has too few; the error gives the time until it has enough.
         """
         now = self._clock()
-        full_at = max(self._full_at.pop(client, now), now) + self._token_s
+        cost_s = num_tokens * self._token_s
+        full_at = max(self._full_at.pop(client, now), now) + cost_s
         wait_s = full_at - now - self._burst_s
         refused = wait_s > _ROUNDING_S
-        self._full_at[client] = full_at - self._token_s if refused else full_at
+        self._full_at[client] = full_at - cost_s if refused else full_at
         self._evict(now)
         quota = self._quota(self._full_at[client] - now if client in self._full_at else 0.0)
         if refused:

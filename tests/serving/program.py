@@ -46,7 +46,7 @@ class RunningService:
         return code
 
     def address(self):
-        host, port = re.fullmatch(r"http://(.+):(\d+)", self.event("serving")["url"]).groups()
+        host, port = re.fullmatch(r"http://(.+):(\d+)", self.event("listening")["url"]).groups()
         return host, int(port)
 
 

@@ -2,14 +2,19 @@
 
 import shutil
 import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
+import structlog
 
 from models.errors import InputError
-from serving.__main__ import _serve_metrics
+from serving.__main__ import _listen, _serve_metrics
 from serving.access.keys import make_key
 from serving.metrics import Metrics
+from tests.serving.raw_http import receive_all
 from tests.serving.tiny import assert_problem, images, jpeg
 
 ADMIN_SECRET, ADMIN = make_key("operator", is_admin=True)
@@ -73,13 +78,48 @@ def test_metrics_with_a_port_of_their_own_are_not_on_the_public_one(start):
 def test_metrics_are_served_on_their_own_port():
     metrics = Metrics()
     metrics.refusal("overloaded")
-    port = metrics.serve("127.0.0.1", 0)
-    assert 'botanify_refusals_total{code="overloaded"} 1.0' in httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    response = httpx.get(_serve_metrics(metrics, "127.0.0.1", 0, 10.0))
+    assert response.headers["content-type"] == Metrics.media_type
+    assert 'botanify_refusals_total{code="overloaded"} 1.0' in response.text
+
+
+def test_half_requests_to_the_metrics_port_take_no_threads_and_end():
+    url = httpx.URL(_serve_metrics(Metrics(), "127.0.0.1", 0, 0.5))
+    num_threads = threading.active_count()
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection((url.host, url.port), timeout=20)) for _ in range(50)]
+        for connection in idle:
+            with suppress(OSError):
+                connection.sendall(b"GET /metrics HTTP/1.1\r\n")
+        with pytest.raises(httpx.HTTPError):  # there are too many connections
+            httpx.get(url)
+        assert threading.active_count() == num_threads
+        for connection in idle:
+            assert receive_all(connection) == b""
+        assert httpx.get(url).status_code == 200
+
+
+def test_text_of_the_metrics_is_made_once_a_second(start, monkeypatch):
+    made, text = [], Metrics.text
+    monkeypatch.setattr(Metrics, "text", lambda metrics: made.append(1) or text(metrics))
+    client = start()
+    end = time.monotonic() + 0.5
+    num_answers = sum(1 for _ in iter(lambda: time.monotonic() < end and client.get("/metrics").status_code, False))
+    assert len(made) * 10 < num_answers
+    time.sleep(1)
+    assert 'route="/metrics"' in client.get("/metrics").text
+
+
+def test_port_on_all_ipv6_addresses_accepts_ipv4():
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with _listen("::", 0, "--port") as listening:
+        socket.create_connection(("127.0.0.1", listening.getsockname()[1]), timeout=10).close()
 
 
 def test_metrics_port_in_use_is_one_clear_error():
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="--metrics-port"):
-        _serve_metrics(Metrics(), "127.0.0.1", taken.getsockname()[1])
+        _serve_metrics(Metrics(), "127.0.0.1", taken.getsockname()[1], 10.0)
 
 
 def test_responses_say_what_the_client_may_still_send(start):
@@ -92,3 +132,21 @@ def test_responses_say_what_the_client_may_still_send(start):
         f'"client";r={left}' for left in (2, 1, 0, 0)
     ]
     assert "ratelimit" not in client.get("/model").headers
+
+
+@pytest.mark.parametrize("address", ["/metrics", "/model", "/", "/web/style.css", "/schema", "/nowhere"])
+def test_what_needs_no_key_has_ten_times_the_rate_by_address_and_health_has_none(start, keys, address):
+    client = start(api_keys_file=keys, rate_per_minute=1, rate_burst=1)
+    assert {client.get(address).status_code for _ in range(10)} <= {200, 404}
+    assert_problem(client.get(address), 429, "rate_limited")
+    assert {client.get(health).status_code for health in ("/health/live", "/health/ready") * 9} == {200}
+    assert statuses(client, OLD_SECRET, OLD_SECRET) == [200, 429]
+
+
+def test_log_line_of_a_refused_rate_names_the_client(start, keys):
+    client = start(api_keys_file=keys, rate_per_minute=1, rate_burst=1)
+    with structlog.testing.capture_logs() as lines:
+        assert statuses(client, OLD_SECRET, OLD_SECRET) == [200, 429]
+        statuses(client, ADMIN_SECRET)
+        assert_problem(client.post("/admin/reload", headers=bearer(ADMIN_SECRET)), 429, "rate_limited")
+    assert [line["client"] for line in lines if line["event"] == "request"] == ["old", "old", "operator", "operator"]

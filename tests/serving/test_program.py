@@ -22,7 +22,7 @@ from tests.serving.tiny import TAXONOMY, images, jpeg, write_network
 
 def test_service_answers_and_ends_cleanly_on_sigterm(bundle_folder):
     with service(bundle_folder) as running:
-        url = running.event("serving")["url"]
+        url = running.event("listening")["url"]
         with httpx.Client(base_url=url) as client:
             response = client.post("/identify", files=images(jpeg()), headers={"x-request-id": "wire-1"})
             assert response.status_code == 200
@@ -30,7 +30,7 @@ def test_service_answers_and_ends_cleanly_on_sigterm(bundle_folder):
             assert client.head("/model").headers["content-length"] == client.get("/model").headers["content-length"]
         assert running.stop(signal.SIGTERM) == 0
     lines = [json.loads(line) for line in running.lines]  # every line is JSON, since standard error is not a terminal
-    assert {"serving", "ready", "request", "draining"} == {line["event"] for line in lines}
+    assert {"listening", "ready", "request", "draining"} == {line["event"] for line in lines}
     (identify,) = [line for line in lines if line.get("route") == "/identify"]
     assert (identify["request_id"], identify["status"], identify["level"]) == ("wire-1", 200, "info")
 
@@ -82,7 +82,7 @@ def test_large_upload_sent_anyway_is_refused_and_takes_no_memory(wire):
         return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{wire.process.pid}/status").read_text())[1]) / 1000
 
     before = peak_mb()
-    url = wire.event("serving")["url"]
+    url = wire.event("listening")["url"]
     response = httpx.post(f"{url}/identify", content=bytes(40_000_000), headers={"content-type": "image/jpeg"})
     assert response.status_code == 413
     assert response.json()["code"] == "too_large"
@@ -107,7 +107,7 @@ def test_client_that_disconnects_is_not_logged_as_an_error(wire):
 
 
 def test_bytes_that_are_not_http_are_counted_and_the_service_stays_ready(wire):
-    url = wire.event("serving")["url"]
+    url = wire.event("listening")["url"]
     before = num_refused(url, "bad_request")
     with socket.create_connection(wire.address()) as connection:
         connection.sendall(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
@@ -117,6 +117,7 @@ def test_bytes_that_are_not_http_are_counted_and_the_service_stays_ready(wire):
 
 
 def num_refused(url, code):
+    time.sleep(1)  # the text of the metrics is kept for a second
     found = re.search(
         rf'^botanify_refusals_total{{code="{code}"}} (\S+)$', httpx.get(f"{url}/metrics").text, re.MULTILINE
     )
@@ -173,7 +174,7 @@ def test_port_in_use_is_one_clear_line(bundle_folder):
 
 
 def test_value_out_of_range_is_one_clear_line(bundle_folder):
-    assert_one_clear_line(run("--bundle", bundle_folder, BOTANIFY_PORT="70000"), "port")
+    assert_one_clear_line(run("--bundle", bundle_folder, BOTANIFY_PORT="70000"), "BOTANIFY_PORT")
 
 
 def test_cuda_that_cannot_be_used_is_one_clear_line(bundle_folder):

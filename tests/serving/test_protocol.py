@@ -179,6 +179,11 @@ def test_100_continue_is_sent_when_the_application_reads_the_body(dial):
         assert b'"num_bytes": 5' in receive_one(connection)[1]
 
 
+def test_100_continue_is_not_sent_to_http_1_0(dial):
+    with dial(b"POST /echo HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\na") as connection:
+        assert receive_all(connection).startswith(b"HTTP/1.1 200 ")
+
+
 def test_response_that_is_not_read_is_aborted(dial):
     with dial(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
         time.sleep(3 * DRAIN_S)

@@ -31,7 +31,7 @@ class Soak:
 
     def __init__(self, running, live, folders, seconds):
         self.running, self.live, self.folders = running, live, folders
-        self.url, self.address, self.pid = running.event("serving")["url"], running.address(), running.process.pid
+        self.url, self.address, self.pid = running.event("listening")["url"], running.address(), running.process.pid
         self.seconds, self.over = seconds, threading.Event()
         self.honest, self.strangers = [], Counter()
         self.samples = []

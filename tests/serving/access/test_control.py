@@ -26,6 +26,13 @@ def access_control(*keys, burst=None):
     return AccessControl(ApiKeys(keys) if keys else None, burst and RateLimiter(1, burst, clock=lambda: 0.0))
 
 
+def ask(control, sent, address):
+    """Returns the client of a request that is counted for its rate."""
+    client = control.authorize(sent, address)
+    control.limit(client.identity)
+    return client
+
+
 def test_without_keys_every_request_is_authorized():
     control = access_control()
     assert control.authorize(headers(), HERE) == Client("", is_admin=False, identity=f"address {HERE}")
@@ -90,26 +97,36 @@ def test_invalid_credentials_are_refused_and_not_shown(sent):
 def test_without_keys_each_address_has_its_own_rate():
     control = access_control(burst=2)
     for _ in range(2):
-        control.authorize(headers(), HERE)
+        ask(control, headers(), HERE)
     with pytest.raises(RateLimited, match="60 seconds"):
-        control.authorize(headers(), HERE)
-    control.authorize(headers(), THERE)
+        ask(control, headers(), HERE)
+    ask(control, headers(), THERE)
+
+
+def test_requests_that_need_no_key_count_a_tenth_for_their_address():
+    control = access_control(KEY, burst=2)
+    for _ in range(20):
+        control.limit_address(HERE)
+    with pytest.raises(RateLimited):
+        control.limit_address(HERE)
+    control.limit_address(THERE)
+    ask(control, bearer(SECRET), HERE)
 
 
 def test_ipv6_addresses_of_one_network_share_a_rate():
     control = access_control(burst=1)
-    control.authorize(headers(), "2001:db8::1")
+    ask(control, headers(), "2001:db8::1")
     with pytest.raises(RateLimited):
-        control.authorize(headers(), "2001:db8::2")
+        ask(control, headers(), "2001:db8::2")
 
 
 def test_key_has_one_rate_across_addresses():
     control = access_control(KEY, ADMIN, burst=2)
     for address in (HERE, THERE):
-        control.authorize(bearer(SECRET), address)
+        ask(control, bearer(SECRET), address)
     with pytest.raises(RateLimited):
-        control.authorize(bearer(SECRET), "192.0.2.3")
-    control.authorize(bearer(ADMIN_SECRET), HERE)
+        ask(control, bearer(SECRET), "192.0.2.3")
+    ask(control, bearer(ADMIN_SECRET), HERE)
 
 
 def test_failed_attempts_are_limited_by_address():
@@ -129,7 +146,7 @@ def test_failed_attempts_do_not_block_a_valid_key_at_the_same_address():
     for _ in range(5):
         with pytest.raises((Unauthorized, RateLimited)):
             control.authorize(bearer(OTHER_SECRET), HERE)
-    assert control.authorize(bearer(SECRET), HERE).name == "phone"
+    assert ask(control, bearer(SECRET), HERE).name == "phone"
 
 
 def test_key_named_like_an_address_has_its_own_rate():
@@ -140,7 +157,7 @@ def test_key_named_like_an_address_has_its_own_rate():
     control = access_control(key, burst=1)
     with pytest.raises(Unauthorized):
         control.authorize(headers(), HERE)
-    assert control.authorize(bearer(secret), HERE).name == HERE
+    assert ask(control, bearer(secret), HERE).name == HERE
 
 
 # ---- admin calls

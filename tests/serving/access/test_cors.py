@@ -6,11 +6,12 @@ from litestar.params import FromQuery
 from litestar.testing import TestClient
 
 from models.errors import InputError
+from serving.access.control import AccessControl
 from serving.access.cors import cors_config
+from serving.entry import with_refusals
 from serving.errors import Overloaded, RateLimited, Unauthorized
 from serving.metrics import Metrics
 from serving.middleware import ObservabilityMiddleware
-from serving.preflights import with_preflight_problems
 from serving.problems import problem_response
 from tests.serving.tiny import assert_problem
 
@@ -41,7 +42,7 @@ def client():
         openapi_config=None,
         logging_config=None,
     )
-    layers = with_preflight_problems(app.asgi_handler, app.cors_config)
+    layers = with_refusals(app.asgi_handler, app.cors_config, AccessControl())
     app.asgi_handler = ObservabilityMiddleware(layers, Metrics(), varies_by_origin=True)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
