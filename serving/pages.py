@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from litestar import Request, Response, get
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
+from litestar.response import Redirect
 from litestar.types import ControllerRouterHandler
 
 from serving.caching import REVALIDATE, accepts_gzip, entity_tag
@@ -35,7 +36,7 @@ class _WebFile(NamedTuple):
 def page_routes() -> list[ControllerRouterHandler]:
     """Returns the routes of the page."""
     _web_files()  # reads and compresses them before the first request
-    return [_page, _file]
+    return [_page, _file, _documentation]
 
 
 @get("/", include_in_schema=False, sync_to_thread=False, opt={PRECOMPRESSED: True})
@@ -46,6 +47,12 @@ def _page(request: Request[Any, Any, Any]) -> Response[bytes]:
 @get("/web/{name:path}", include_in_schema=False, sync_to_thread=False, opt={PRECOMPRESSED: True})
 def _file(request: Request[Any, Any, Any], name: FromPath[Path]) -> Response[bytes]:
     return _response(request, name.as_posix().lstrip("/"))
+
+
+@get(["/docs", "/openapi.json"], include_in_schema=False, sync_to_thread=False)
+def _documentation(request: Request[Any, Any, Any]) -> Redirect:
+    """Leads from where other services have their documentation to ours."""
+    return Redirect("/schema" if request.url.path.startswith("/docs") else "/schema/openapi.json")
 
 
 def _response(request: Request[Any, Any, Any], name: str) -> Response[bytes]:

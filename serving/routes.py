@@ -184,7 +184,7 @@ def taxon(
     tags=["model"],
     summary="The model that answers",
     operation_id="model",
-    responses=problem_responses(500),
+    responses=problem_responses(429, 500),
     after_request=revalidated,
     sync_to_thread=False,
 )

@@ -88,6 +88,12 @@ def test_what_the_bundle_lacks_is_logged_at_the_start(start, bundle_folder, tmp_
     assert "format 1" in warnings[0]["warning"]
 
 
+@pytest.mark.parametrize(("address", "page"), [("/docs", "/schema"), ("/openapi.json", "/schema/openapi.json")])
+def test_usual_addresses_of_documentation_lead_to_ours(client, address, page):
+    response = client.get(address)
+    assert (response.url.path, response.status_code) == (page, 200)
+
+
 # ---- metrics
 
 
