@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from serving.metrics import Metrics
-from serving.settings import Settings
+from serving.settings import Settings, load_settings
 from tests.deploy.service_files import (
     DASHBOARD,
     KUBERNETES,
@@ -99,6 +99,14 @@ def test_panels_do_not_overlap():
 
 
 # ---- compose
+
+
+def test_only_this_machine_reaches_what_compose_starts_until_the_operator_says_otherwise():
+    ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
+    assert all(port.replace("${PUBLISH:-127.0.0.1}", "127.0.0.1").startswith("127.0.0.1:") for port in ports)
+    keys = COMPOSE["services"]["service"]["environment"]["BOTANIFY_API_KEYS"]
+    assert keys == "${BOTANIFY_API_KEYS:-}"
+    assert load_settings([], {"BOTANIFY_API_KEYS": ""}).api_keys == ""  # what Compose gives if the variable is not set
 
 
 def test_prometheus_scrapes_the_metrics_port_of_the_service():
