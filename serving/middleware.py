@@ -95,7 +95,7 @@ class _Exchange:
         self._is_read = scope["method"] in {"GET", "HEAD"}
         self._has_no_body = scope["method"] == "HEAD"
         self._send, self._is_draining, self._vary = send, is_draining, vary
-        self.scope = {**scope, "method": "GET"} if self._has_no_body else scope
+        self.scope: Any = {**scope, "method": "GET"} if self._has_no_body else scope
         coding = b",".join(value for name, value in scope["headers"] if name == b"accept-encoding")
         if not accepts_gzip(coding.decode("latin-1")):  # Litestar ignores the weight in "gzip;q=0"
             headers = [header for header in scope["headers"] if header[0] != b"accept-encoding"]

@@ -141,7 +141,7 @@ def best_answers(folders):
         with service(folder) as running:
             for color, rgb in _COLORS.items():
                 picture = images(jpeg(rgb, size=(320, 240)))
-                document = httpx.post(f"{running.event('serving')['url']}/identify", files=picture).json()
+                document = httpx.post(f"{running.event('listening')['url']}/identify", files=picture).json()
                 found[document["model"]["version"], color] = best(document)
     return found
 
