@@ -79,10 +79,14 @@ class Folder(OneSource, frozen=True, kw_only=True):
 
 
 class Table(OneSource, frozen=True, kw_only=True):
-    """A CSV list with columns path and scientific_name, and optionally split, group, licence and more."""
+    """A CSV list with columns path and scientific_name or common_name, and optionally split, group and more."""
 
     table: tyro.conf.Positional[Path]
     """The list; paths in it are relative to its folder."""
+    path_column: str = "path"
+    """Its column of paths."""
+    name_column: str = ""
+    """Its column of names, scientific or common; default: scientific_name, or common_name where that is missing."""
 
 
 class Sources(Preparation, frozen=True, kw_only=True):
@@ -140,12 +144,17 @@ def prepare(command: Folder | Table | Sources) -> Report:
 
 
 def _collection_of_one(command: Folder | Table) -> Collection:
-    layout = "image_folder" if isinstance(command, Folder) else "table"
-    root = (command.pictures if isinstance(command, Folder) else command.table).resolve()
-    name = command.source or (root if layout == "image_folder" else root.parent).name.replace(":", "-")
+    if isinstance(command, Folder):
+        layout, root, folder, columns = "image_folder", command.pictures.resolve(), command.pictures.resolve(), {}
+    else:
+        layout, root, folder = "table", command.table.resolve(), command.table.resolve().parent
+        columns = {"path": command.path_column}
+        if command.name_column:
+            columns["scientific_name"] = command.name_column
+    name = command.source or folder.name.replace(":", "-")
     content = {
         "name": name,
-        "sources": {name: {"layout": layout, "root": str(root), "licence": command.license}},
+        "sources": {name: {"layout": layout, "root": str(root), "licence": command.license, "columns": columns}},
         "validation_share": command.validation_share,
         "calibration_share": command.calibration_share,
         "test_share": command.test_share,

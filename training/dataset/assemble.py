@@ -27,6 +27,7 @@ from training.dataset.report import Report, build_report, contact_sheets, report
 from training.dataset.selection import Selection, select_pictures
 from training.dataset.sources.layouts import READERS
 from training.dataset.sources.record import LeftOut, SourceContents
+from training.dataset.sources.table import read_table
 from training.dataset.splits import Shares, draw_splits
 from training.dataset.synonyms import read_synonyms
 
@@ -71,10 +72,14 @@ def read_sources(collection: Collection, base: Path) -> dict[str, SourceContents
     Raises:
         DataError: A data set is missing or damaged.
     """
-    return {
-        name: READERS[entry.layout](name, (base / entry.root).resolve(), entry.license)
-        for name, entry in collection.sources.items()
-    }
+    contents = {}
+    for name, entry in collection.sources.items():
+        root = (base / entry.root).resolve()
+        if entry.layout == "table":
+            contents[name] = read_table(name, root, entry.license, entry.columns)
+        else:
+            contents[name] = READERS[entry.layout](name, root, entry.license)
+    return contents
 
 
 def name_classes(collection: Collection, base: Path, sources: Mapping[str, SourceContents]) -> Classes:

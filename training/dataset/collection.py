@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from training.dataset.sources.layouts import READERS
+from training.dataset.sources.table import COLUMNS
 from training.toml_file import RECIPES, Section, check_section, read_toml
 
 MergeRule = Literal["within_sources", "across_sources"]
@@ -25,10 +26,16 @@ class SourceEntry(Section, frozen=True, kw_only=True):
     """What a user of the weights must know about it; copied into the bundle."""
     names: dict[str, str] = field(default_factory=dict)
     """Class names as the data set writes them -> scientific names; corrects common and misspelt names."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """For layout "table": our column -> the column of the list that stands for it, as in `{group = "plant_number"}`."""
 
     def __post_init__(self) -> None:
         if self.layout not in READERS:
             raise ValueError(f"unknown layout {self.layout!r}: expected {', '.join(READERS)}")
+        if self.columns and self.layout != "table":
+            raise ValueError(f"`columns` is for layout table, not {self.layout}")
+        if unknown := self.columns.keys() - {*COLUMNS}:
+            raise ValueError(f"unknown column {', '.join(sorted(unknown))}: expected {', '.join(COLUMNS)}")
 
 
 class Collection(Section, frozen=True, kw_only=True):

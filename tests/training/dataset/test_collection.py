@@ -42,6 +42,11 @@ def test_the_reference_collection_is_the_reference():
         ('name = "own"\n[sources]\n', "at least one source"),
         ('name = "own"' + HOUSE.replace("sources.house", 'sources."a:b"'), "without a colon"),
         ('name = "own"' + HOUSE.replace("image_folder", "zip"), "zip"),
+        (f'name = "own"{HOUSE}columns = {{ group = "plant" }}\n', "`columns` is for layout table"),
+        (
+            'name = "own"' + HOUSE.replace("image_folder", "table") + 'columns = { grup = "plant" }\n',
+            "unknown column grup",
+        ),
         ("name = ", "not valid TOML"),
     ],
 )

@@ -14,8 +14,8 @@ def write(path, text, encoding="utf-8"):
     return path
 
 
-def read(path, text, default=""):
-    return read_table("mine", write(path / "list.csv", text), default).records
+def read(path, text, default="", columns=None):
+    return read_table("mine", write(path / "list.csv", text), default, columns).records
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,24 @@ def test_classes_with_one_name_are_distinguished_by_their_id(tmp_path):
     assert (first.plant.class_id, second.plant.class_id) == ("1", "2")
 
 
+def test_columns_may_have_other_names(tmp_path):
+    text = "filename,label,near_copies,group\na.jpg,Rosa canina,7,x\n"
+    (record,) = read(tmp_path, text, columns={"path": "filename", "scientific_name": "label", "group": "near_copies"})
+    assert (record.path, record.plant.name, record.group) == ("a.jpg", "Rosa canina", "7")
+
+
+def test_a_named_column_that_the_list_lacks_is_an_error(tmp_path):
+    with pytest.raises(DataError, match=r"lacks the column near_copies \(got path, scientific_name"):
+        read(tmp_path, f"{HEADER}\na.jpg,Rosa\n", columns={"group": "near_copies"})
+
+
+def test_a_list_may_have_common_names_alone_or_in_some_rows(tmp_path):
+    wheat, oat = read(tmp_path, "path,common_name\na.jpg,Common wheat\nb.jpg,Wild oat\n")
+    assert (wheat.plant, oat.plant.name) == (SourceClass(class_id="Common wheat", name="Common wheat"), "Wild oat")
+    rose, oat = read(tmp_path, f"{HEADER},common_name\na.jpg,Rosa canina,Dog rose\nb.jpg,,Wild oat\n")
+    assert (rose.plant.common_name, oat.plant) == ("Dog rose", SourceClass(class_id="Wild oat", name="Wild oat"))
+
+
 @pytest.mark.parametrize("path", ["../photos/a.jpg", "/photos/a.jpg", "deep/ä b.jpg"])
 def test_paths_are_kept_as_they_are_written(path, tmp_path):
     (record,) = read(tmp_path, f"{HEADER}\n{path},Rosa canina\n")
@@ -84,8 +102,8 @@ def test_paths_are_kept_as_they_are_written(path, tmp_path):
 
 # Columns beyond the first two, the cells of line 3, and part of the expected message.
 MISTAKES = {
-    "no path": ("", ",Rosa", "line 3: path or scientific_name is empty"),
-    "no name": ("", "b.jpg, ", "line 3: path or scientific_name is empty"),
+    "no path": ("", ",Rosa", "line 3: path or name is empty"),
+    "no name": ("", "b.jpg, ", "line 3: path or name is empty"),
     "a path twice": ("", "./a.jpg,Rosa", r"line 3: the path is listed twice \(got a.jpg"),
     "unknown split": (",split", "b.jpg,Rosa,dev", r"line 3: unknown split \(got dev; .*calibration"),
     "no date": (",taken_on", "b.jpg,Rosa,31.05.2024", r"line 3: taken_on is not a date \(got 31.05.2024"),
@@ -95,7 +113,7 @@ MISTAKES = {
     "beyond the date line": (",latitude,longitude", "b.jpg,Rosa,0,-181", "line 3: .*not a place"),
     "no number": (",latitude,longitude", "b.jpg,Rosa,48° N,11° E", "line 3: .*not a place"),
     "not a number": (",latitude,longitude", "b.jpg,Rosa,nan,nan", "line 3: .*not a place"),
-    "an id of two names": (",class_id", "b.jpg,Iris,1", r"line 3: class 1 has two scientific names \(got Iris"),
+    "an id of two names": (",class_id", "b.jpg,Iris,1", r"line 3: class 1 has two names \(got Iris"),
     "comma in a name": ("", "b.jpg,Rosa canina, L.", r"line 3: more cells .*\(got  L\."),
 }
 
@@ -111,7 +129,8 @@ def test_a_mistake_names_its_line(kind, tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("path,name\na.jpg,Rosa\n", r"lacks the column scientific_name \(got path, name"),
+        ("path,name\na.jpg,Rosa\n", r"lacks the column scientific_name or common_name \(got path, name.*--name-column"),
+        ("image,scientific_name\na.jpg,Rosa\n", r"lacks the column path \(got image, .*--path-column"),
         ("", "an empty file"),
         (f"{HEADER}\n", "the list has no pictures"),
     ],
