@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from PIL import Image, ImageDraw
 
 from tests.training.small import FLOWERS, ROOT, draw, require_one_line, start_program, write_pictures
 from training.dataset.manifest import Manifest
@@ -124,6 +125,35 @@ def test_a_copy_of_a_test_picture_takes_its_whole_observation_out_of_training(tm
     assert split_of_each(tmp_path / "data") == {"t.png": "test", "v.png": "train", "w.png": "train"}
     found = {name.removeprefix("mine:"): entry["code"] for name, entry in rejected(tmp_path / "data").items()}
     assert found == {"copy.png": "copy", "u.png": "near_copy"}
+
+
+def leaf_on_paper(width_px, left=0):
+    """A green leaf of this width on white paper; leaves of similar widths have near perceptual hashes."""
+    paper = Image.new("RGB", (256, 256), (250, 250, 248))
+    pen = ImageDraw.Draw(paper)
+    edge = [(100 + left, 20), (130 + width_px + left, 150), (110 + left, 225), (70 - width_px // 2 + left, 120)]
+    pen.polygon(edge, fill=(60, 110, 40))
+    pen.line([(100 + left, 20), (150 + left, 250)], fill=(180, 200, 120), width=6)
+    return paper
+
+
+def test_leaves_on_paper_of_another_species_stay_and_are_told_as_one_picture_with_two_names(tmp_path, capsys):
+    pictures = {
+        "test.png": (leaf_on_paper(40), "Rosa rubra", "test"),
+        "same.webp": (leaf_on_paper(40), "Iris lutea", "train"),
+        "alike.png": (leaf_on_paper(44), "Iris lutea", "train"),
+        "own.png": (leaf_on_paper(40, left=2), "Rosa rubra", "train"),
+        "other.png": (leaf_on_paper(90, left=20), "Rosa rubra", "train"),
+    }
+    for name, (picture, _, _) in pictures.items():
+        picture.save(tmp_path / name, **({"lossless": True} if name.endswith("webp") else {}))
+    rows = [(path, *others) for path, (_, *others) in pictures.items()]
+    table = write_table(tmp_path / "list.csv", rows, ("path", "scientific_name", "split"))
+    report = prepare(Table(table=table, out=tmp_path / "data", source="mine", workers=1, validation_share=0))
+    assert {name: entry["code"] for name, entry in rejected(tmp_path / "data").items()} == {"mine:own.png": "near_copy"}
+    assert len(report.two_names) == 1
+    names = [f"mine:{path} ({pictures[path][1]})" for path in sorted({*pictures} - {"other.png"})]
+    assert f"Same picture, or nearly, with two names: 1 ({' = '.join(names)})" in capsys.readouterr().out
 
 
 def test_each_class_gives_its_share_to_test_and_validation(tmp_path):

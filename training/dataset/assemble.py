@@ -20,6 +20,7 @@ from training.dataset.audit.near_copies import near_copy_groups
 from training.dataset.class_names import names_to_look_up
 from training.dataset.classes import Classes, build_classes
 from training.dataset.collection import Collection
+from training.dataset.grouping import name_codes
 from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.manifest import SourceNote, write_manifest
 from training.dataset.manifest_columns import manifest_columns
@@ -130,7 +131,8 @@ def write_dataset(
         DataError: No picture is left, or the number of outputs is not the expected one.
     """
     rules = spec.collection
-    near_copies = near_copy_groups(pictures, rules.near_copy_bits)
+    names = name_codes(pictures, spec.classes.taxonomy)
+    near_copies = near_copy_groups(pictures, names, rules.near_copy_bits)
     selection = select_pictures(pictures, near_copies.group_of, spec.classes.taxonomy)
     left_out = [*left_out, *selection.left_out]
     _require_pictures(selection, left_out)

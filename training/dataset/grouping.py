@@ -7,6 +7,7 @@ import numpy.typing as npt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from models.taxonomy import Taxonomy
 from training.dataset.labeled_picture import LabeledPicture
 
 Codes = npt.NDArray[np.int64]
@@ -28,6 +29,18 @@ def copy_codes(pictures: Sequence[LabeledPicture]) -> Codes:
     """Returns each picture's content as a number: byte-for-byte copies share it."""
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(picture.info.sha256, len(numbers)) for picture in pictures], dtype=np.int64)
+
+
+def name_codes(pictures: Sequence[LabeledPicture], taxonomy: Taxonomy) -> Codes:
+    """Returns what each picture shows as a number: its taxon, or its genus where a class names no more than that."""
+    genera = {taxon.genus for taxon in taxonomy.taxa if taxon.rank == "genus"}
+    names = [taxon.genus if taxon.genus in genera else taxon.taxon_id for taxon in taxonomy.taxa]
+    numbers: dict[str, int] = {}
+    of_label = {
+        output.key: numbers.setdefault(names[taxon], len(numbers))
+        for output, taxon in zip(taxonomy.outputs, taxonomy.taxon_of_output.tolist(), strict=True)
+    }
+    return np.array([of_label[picture.label] for picture in pictures], dtype=np.int64)
 
 
 def strongest_rows(published: Codes, groups: Codes) -> Codes:

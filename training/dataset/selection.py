@@ -1,8 +1,8 @@
 """Which pictures the training set keeps.
 
-Of byte-for-byte copies one is kept. A picture is left out if a picture of the same observation, or a near copy of it,
-is in a published split with higher precedence (test before validation before calibration before train): the network
-would otherwise train on what it is later measured on. Outputs without a picture are dropped.
+Of byte-for-byte copies one is kept. A picture is left out if a picture of the same observation, or a near copy of it
+with the same name, is in a published split with higher precedence (test before validation before calibration before
+train): the network would otherwise train on what it is later measured on. Outputs without a picture are dropped.
 """
 
 from collections.abc import Sequence

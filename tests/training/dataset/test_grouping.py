@@ -1,6 +1,13 @@
 import numpy as np
 
-from training.dataset.grouping import group_names, join_groups, observation_codes, strongest_rows
+from models.taxonomy import Output, Taxon, Taxonomy
+from training.dataset.grouping import (
+    group_names,
+    join_groups,
+    name_codes,
+    observation_codes,
+    strongest_rows,
+)
 from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.sources.record import PictureRecord, SourceClass
 
@@ -8,9 +15,22 @@ ROSE = SourceClass(class_id="1", name="Rosa rubra")
 INFO = ImageInfo(sha256="0" * 64, num_bytes=1, width=64, height=64, perceptual_hash=0)
 
 
-def picture(source, path, group=""):
+def picture(source, path, group="", label="s:rosa-rubra"):
     record = PictureRecord(path=path, plant=ROSE, group=group)
-    return LabeledPicture(source=source, record=record, label="s:rosa-rubra", info=INFO)
+    return LabeledPicture(source=source, record=record, label=label, info=INFO)
+
+
+def test_a_species_has_the_name_of_its_genus_only_where_a_class_has_no_other():
+    names = {"crocus": ("genus", "Crocus"), "crocus-vernus": ("species", "Crocus"), "rosa-rubra": ("species", "Rosa")}
+    names["rosa-alba"] = ("species", "Rosa")
+    taxonomy = Taxonomy(
+        taxonomy_version="test",
+        taxa=tuple(Taxon(taxon_id=id_, rank=rank, scientific_name=id_, genus=of) for id_, (rank, of) in names.items()),
+        outputs=tuple(Output(key=f"s:{id_}", source="s", taxon_id=id_) for id_ in names),
+    )
+    codes = name_codes([picture("s", name, label=f"s:{name}") for name in names], taxonomy).tolist()
+    assert codes[0] == codes[1]
+    assert len(set(codes)) == 3
 
 
 def test_equal_observation_numbers_of_two_sources_are_two_observations():

@@ -1,4 +1,8 @@
-"""Near copies: groups of pictures whose perceptual hashes differ in few bits.
+"""Near copies: groups of pictures of one name whose perceptual hashes differ in few bits.
+
+Leaves on paper look alike to the hash whatever their species, and even equal hashes are then no proof of a copy. So
+pictures of two names are never in one group. A copy with another name makes no accuracy too high, since the network
+learns the other name; it is listed instead.
 
 Multi-index hashing (Norouzi et al. 2012) finds every pair: the 64 bits are divided into blocks, and two hashes that
 differ in at most k bits agree in all but k of the blocks. For each choice of k blocks the hashes are sorted by the
@@ -48,17 +52,28 @@ class NearGroups(msgspec.Struct, frozen=True, eq=False):
     """Chains of near pictures that were cut, because their ends differ too much or they have too many pictures."""
     chained: npt.NDArray[np.bool_]
     """Whether each picture was in such a chain; it may then have a near copy outside of its group."""
+    any_name: npt.NDArray[np.int64]
+    """Group of each picture if the names are ignored."""
 
 
-def near_copy_groups(pictures: Sequence[LabeledPicture], max_bits: int) -> NearGroups:
-    """Groups near copies; pictures of a single color get no group."""
+def near_copy_groups(pictures: Sequence[LabeledPicture], names: npt.NDArray[np.int64], max_bits: int) -> NearGroups:
+    """Groups near copies of one name; pictures of a single color get no group.
+
+    Args:
+        pictures: All pictures.
+        names: What each picture shows, as a number; shape (pictures,).
+        max_bits: Hashes that differ in at most this many bits are near, 0 to 8.
+    """
     hashes = np.array([picture.info.perceptual_hash for picture in pictures], dtype=np.uint64)
-    found = near_groups(hashes, max_bits)
+    found = near_groups(hashes, max_bits, names=names)
     blank = np.isin(hashes, np.array(_FEATURELESS, dtype=np.uint64))
-    return msgspec.structs.replace(found, group_of=np.where(blank, -1, found.group_of))
+    group_of, any_name = (np.where(blank, -1, groups) for groups in (found.group_of, found.any_name))
+    return msgspec.structs.replace(found, group_of=group_of, any_name=any_name)
 
 
-def near_groups(hashes: _Hashes, max_bits: int, max_group: int = 50) -> NearGroups:
+def near_groups(
+    hashes: _Hashes, max_bits: int, max_group: int = 50, names: npt.NDArray[np.int64] | None = None
+) -> NearGroups:
     """Groups pictures whose perceptual hashes are near one another.
 
     Pictures with equal hashes always share a group. Different hashes that are connected by steps of at most `max_bits`
@@ -67,10 +82,13 @@ def near_groups(hashes: _Hashes, max_bits: int, max_group: int = 50) -> NearGrou
     of the remaining ones. A chain of more than 2,048 different hashes is first split with `max_bits` - 1, recursively.
     The result does not depend on the order of the pictures.
 
+    With `names`, all this holds for the pictures of each name, and no group has two names.
+
     Args:
         hashes: One for each picture, shape (pictures,).
         max_bits: Hashes that differ in at most this many bits are near, 0 to 8.
         max_group: Maximum number of pictures in a group of different hashes.
+        names: What each picture shows, as a number from 0; shape (pictures,).
 
     Raises:
         DataError: `max_bits` is out of range.
@@ -82,10 +100,23 @@ def near_groups(hashes: _Hashes, max_bits: int, max_group: int = 50) -> NearGrou
             limit=f"0 to {_MOST_BITS} of {_BITS} bits",
             remedy="lower near_copy_bits",
         )
-    unique, row, num_pictures = np.unique(hashes, return_inverse=True, return_counts=True)
+    unique, row = np.unique(hashes, return_inverse=True)
     chain = _components(unique, max_bits)
-    piece = _cut_chains(unique, num_pictures, chain, max_bits, max_group)
-    return _as_groups(chain[row], piece[row])
+    any_name = _grouped(unique, row, chain, np.zeros_like(row), max_bits=max_bits, max_group=max_group)
+    if names is None:
+        return any_name
+    found = _grouped(unique, row, chain, names, max_bits=max_bits, max_group=max_group)
+    return msgspec.structs.replace(found, any_name=any_name.group_of)
+
+
+def _grouped(unique: _Hashes, row: _Ints, chain: _Ints, names: _Ints, *, max_bits: int, max_group: int) -> NearGroups:
+    """Cuts the chains of hashes, each name by itself, given the position of each picture's hash and its name."""
+    num_names = int(names.max(initial=0)) + 1
+    pairs, entry, num_pictures = np.unique(row * num_names + names, return_inverse=True, return_counts=True)
+    position, name = np.divmod(pairs, num_names)
+    own_chain = np.unique(chain[position] * num_names + name, return_inverse=True)[1]
+    piece = _cut_chains(unique[position], num_pictures, own_chain, max_bits, max_group)
+    return _as_groups(own_chain[entry], piece[entry])
 
 
 def _as_groups(chain: _Ints, piece: _Ints) -> NearGroups:
@@ -95,11 +126,7 @@ def _as_groups(chain: _Ints, piece: _Ints) -> NearGroups:
     chain_of_piece = np.zeros(len(sizes), np.int64)
     chain_of_piece[piece] = chain
     cut = np.bincount(chain_of_piece) > 1
-    return NearGroups(
-        group_of=number[piece],
-        num_chained=int(cut.sum()),
-        chained=cut[chain],
-    )
+    return NearGroups(group_of=number[piece], num_chained=int(cut.sum()), chained=cut[chain], any_name=number[piece])
 
 
 def _cut_chains(unique: _Hashes, num_pictures: _Ints, chain: _Ints, max_bits: int, max_group: int) -> _Ints:
@@ -107,11 +134,10 @@ def _cut_chains(unique: _Hashes, num_pictures: _Ints, chain: _Ints, max_bits: in
     order = np.argsort(chain, kind="stable")
     starts = np.flatnonzero(np.diff(chain[order], prepend=-1))
     ends = np.append(starts[1:], len(order))
-    pictures = np.add.reduceat(num_pictures[order], starts) if len(starts) else starts
     first = np.arange(len(unique))  # a piece is identified by its smallest hash until all are found
     first[order] = np.repeat(order[starts], ends - starts)
-    # Two connected hashes are near one another, so only longer chains and large groups need a check.
-    for at in np.flatnonzero((ends - starts > 2) | ((ends - starts > 1) & (pictures > max_group))):
+    # A single hash needs no check; two hashes of one name may have been connected by those of other names.
+    for at in np.flatnonzero(ends - starts > 1):
         rows = order[starts[at] : ends[at]]
         first[rows] = rows[_cut(unique[rows], num_pictures[rows], max_bits, max_group)]
     return np.asarray(np.unique(first, return_inverse=True)[1])

@@ -10,8 +10,8 @@ _MOST_SHOWN: Final = 10
 
 
 def advice(report: Report) -> list[str]:
-    """Returns a sentence on names that are not scientific, and one on classes too small for a validation picture."""
-    return [sentence for sentence in (_on_names(report), _on_validation(report)) if sentence]
+    """Returns sentences on names that are not scientific, pictures with two names, and classes without validation."""
+    return [sentence for sentence in (_on_names(report), _on_two_names(report), _on_validation(report)) if sentence]
 
 
 def _on_names(report: Report) -> str:
@@ -22,6 +22,13 @@ def _on_names(report: Report) -> str:
         f"Class names that cannot be read as plants, and so have no genus: {_listed(names)}. "
         "Name the folders Common (Scientific), or give a table the column genus."
     )
+
+
+def _on_two_names(report: Report) -> str:
+    if not report.two_names:
+        return ""
+    groups = [" = ".join(group) for group in report.two_names]
+    return f"Same picture, or nearly, with two names: {_listed(groups, most=3)}. Of a real copy one name is wrong."
 
 
 def _on_validation(report: Report) -> str:
@@ -47,10 +54,10 @@ def _remedy(small: Sequence[ClassSize]) -> str:
     return f"A larger share gives them one: --validation-share {share} (in a collection: validation_share)."
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str], most: int = _MOST_SHOWN) -> str:
     """Returns the number of the names and the first ones: "12 (a, b, and 10 more)"."""
-    shown = ", ".join(names[:_MOST_SHOWN])
-    more = f", and {len(names) - _MOST_SHOWN:,} more" if len(names) > _MOST_SHOWN else ""
+    shown = ", ".join(names[:most])
+    more = f", and {len(names) - most:,} more" if len(names) > most else ""
     return f"{len(names):,} ({shown}{more})"
 
 

@@ -1,13 +1,15 @@
 """Builds the report of a preparation from the results of its steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from models.taxonomy import Taxonomy
 from training.dataset.audit.licenses import license_summaries
 from training.dataset.audit.near_copies import NearGroups
 from training.dataset.classes import Classes
 from training.dataset.collection import Collection
+from training.dataset.grouping import Codes
 from training.dataset.labeled_picture import LabeledPicture
 from training.dataset.report.name_findings import name_findings
 from training.dataset.report.schema import Report
@@ -46,6 +48,7 @@ def build_report(
         names=name_findings(classes),
         licenses=license_summaries(selection.pictures),
         near_copies=_near_copies(pictures, near_copies, {id(picture) for picture in selection.pictures}),
+        two_names=_two_names(pictures, near_copies, classes.taxonomy),
         notes=_notes(near_copies),
     )
 
@@ -54,16 +57,37 @@ def _near_copies(
     pictures: Sequence[LabeledPicture], near_copies: NearGroups, kept: set[int]
 ) -> tuple[tuple[str, ...], ...]:
     """Returns the picture ids of each group of near copies that has a picture in `kept`, including those left out."""
-    members: dict[int, list[LabeledPicture]] = {}
-    for row in np.flatnonzero(near_copies.group_of >= 0).tolist():
-        members.setdefault(int(near_copies.group_of[row]), []).append(pictures[row])
     return tuple(
         sorted(
             tuple(sorted(picture.picture_id for picture in group))
-            for group in members.values()
+            for group in _members(pictures, near_copies.group_of)
             if len({picture.info.sha256 for picture in group}) > 1 and any(id(picture) in kept for picture in group)
         )
     )
+
+
+def _two_names(
+    pictures: Sequence[LabeledPicture], near_copies: NearGroups, taxonomy: Taxonomy
+) -> tuple[tuple[str, ...], ...]:
+    """Returns the groups of near copies, names ignored, that have several taxa: equal hashes first, ids with names."""
+    taxa = (taxonomy.taxa[position].scientific_name for position in taxonomy.taxon_of_output)
+    names = dict(zip(taxonomy.output_keys, taxa, strict=True))
+    found = [
+        (
+            len({picture.info.perceptual_hash for picture in group}),
+            tuple(sorted(f"{picture.picture_id} ({names[picture.label]})" for picture in group)),
+        )
+        for group in _members(pictures, near_copies.any_name)
+        if len({names[picture.label] for picture in group}) > 1
+    ]
+    return tuple(group for _, group in sorted(found))
+
+
+def _members(pictures: Sequence[LabeledPicture], group_of: Codes) -> Iterable[list[LabeledPicture]]:
+    members: dict[int, list[LabeledPicture]] = {}
+    for row in np.flatnonzero(group_of >= 0).tolist():
+        members.setdefault(int(group_of[row]), []).append(pictures[row])
+    return members.values()
 
 
 def _notes(near_copies: NearGroups) -> tuple[str, ...]:

@@ -125,4 +125,6 @@ class Report(Part, frozen=True):
     licenses: dict[str, LicenseSummary] = field(name="licences")
     short_sides_px: Histogram
     file_sizes_bytes: Histogram
+    two_names: tuple[tuple[str, ...], ...] = ()
+    """Near copies with several names, by picture id and name; those with equal hashes first."""
     notes: tuple[str, ...] = ()

@@ -40,6 +40,7 @@ def summarize(
     names: NameFindings,
     licenses: Mapping[str, LicenseSummary],
     near_copies: Sequence[tuple[str, ...]] = (),
+    two_names: Sequence[tuple[str, ...]] = (),
     notes: Sequence[str] = (),
 ) -> Report:
     """Counts the pictures of the training set.
@@ -53,6 +54,7 @@ def summarize(
         names: Names that a person should check.
         licenses: Source -> licenses and authors of its pictures.
         near_copies: Groups of near copies, by picture id.
+        two_names: Groups of near copies with several names, by picture id and name.
         notes: Sentences at the top of the page.
     """
     counts: Counts = Counter(
@@ -82,6 +84,7 @@ def summarize(
         left_out=tuple(entries),
         names=names,
         near_copies=tuple(near_copies),
+        two_names=tuple(two_names),
         licenses=dict(licenses),
         short_sides_px=columns.histogram(columns.short_side_px),
         file_sizes_bytes=columns.histogram(columns.num_bytes),

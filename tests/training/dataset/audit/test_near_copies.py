@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from models.errors import DataError
-from training.dataset.audit.near_copies import near_groups
+from training.dataset.audit.near_copies import near_copy_groups, near_groups
+from training.dataset.labeled_picture import ImageInfo, LabeledPicture
+from training.dataset.sources.record import PictureRecord, SourceClass
 
 # Generates 1.6 million hashes of one kind, plants near copies, and prints what the grouping took.
 SCALE = """
@@ -171,6 +173,38 @@ def test_the_order_of_the_pictures_changes_nothing():
     assert found.num_chained > 200
     np.testing.assert_array_equal(found.group_of[order], shuffled.group_of)
     np.testing.assert_array_equal(found.chained[order], shuffled.chained)
+
+
+def test_no_group_has_two_names_and_none_is_held_together_by_another_name():
+    found = near_groups(hashes_of(0, 1, 0b1111, 0b11111111, 0), 4, names=np.array([0, 0, 1, 0, 1]))
+    assert partition(found) == {frozenset({0, 1}), frozenset({2, 4})}
+    assert found.any_name.tolist() == near_groups(hashes_of(0, 1, 0b1111, 0b11111111, 0), 4).group_of.tolist()
+
+
+def test_names_cut_chains_of_many_leaves_on_paper_as_if_each_name_stood_alone():
+    random = np.random.default_rng(2)
+    hashes, names = random.integers(0, 2**10, 400, dtype=np.uint64), random.integers(0, 5, 400)
+    together = near_groups(hashes, 1, names=names)
+    for name in range(5):
+        alone = near_groups(hashes[names == name], 1)
+        pairs = (groups[:, None] == groups for groups in (together.group_of[names == name], alone.group_of))
+        np.testing.assert_array_equal(*pairs)
+
+
+def test_pictures_of_one_color_are_no_near_copies():
+    rose = PictureRecord(path="a.jpg", plant=SourceClass(class_id="1", name="Rosa"))
+    pictures = [
+        LabeledPicture(
+            source="s",
+            record=rose,
+            label="s:rosa",
+            info=ImageInfo(sha256=str(at), num_bytes=1, width=64, height=64, perceptual_hash=value),
+        )
+        for at, value in enumerate((1 << 63, 0, 1 << 63, 0, 255, 255))  # white, black, white, black, two copies
+    ]
+    found = near_copy_groups(pictures, np.zeros(6, np.int64), 4)
+    assert found.group_of.tolist()[:4] == found.any_name.tolist()[:4] == [-1] * 4
+    assert found.group_of[4] == found.group_of[5] >= 0
 
 
 @pytest.mark.parametrize("count", [0, 1])

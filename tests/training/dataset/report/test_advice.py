@@ -55,3 +55,10 @@ def test_no_share_helps_where_the_data_set_publishes_its_validation_split():
 
 def test_nothing_is_said_where_no_validation_is_wanted():
     assert advice(of_size(3, share=0.0)) == []
+
+
+def test_pictures_with_two_names_are_counted_and_three_are_shown():
+    report = make_report(two_names=tuple((f"s:{each}.jpg (Rosa)", f"s:{each}2.jpg (Iris)") for each in "abcd"))
+    (sentence,) = [each for each in advice(report) if "two names" in each]
+    assert "two names: 4 (s:a.jpg (Rosa) = s:a2.jpg (Iris), s:b.jpg" in sentence
+    assert "and 1 more)" in sentence

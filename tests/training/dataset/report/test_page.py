@@ -180,3 +180,11 @@ def test_any_source_name_is_drawn_as_it_is_and_small_classes_are_marked():
 
 def test_the_same_findings_give_the_same_bytes(text):
     assert render_page(make_report(), SHEETS) == text
+
+
+def test_pictures_with_two_names_are_listed_apart_from_near_copies():
+    groups = (("wild:a.jpg (Rosa alba)", "wild:b.jpg (Iris lutea)"),)
+    page = Page(render_page(make_report(two_names=groups, **NO_PLOTS), {}))
+    assert "Same picture, two names: 1 group" in page.text
+    assert "Near copies: 0 groups" in page.text
+    assert "wild:b.jpg (Iris lutea)" in page.text
