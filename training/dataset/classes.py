@@ -12,12 +12,14 @@ import msgspec
 from models.taxonomy import Output, Rank, Taxon, Taxonomy, fold, taxon_id_from_name
 from training.dataset.class_names import Corrections, NamedClass, Synonyms, WrittenName, parse_class_names
 from training.dataset.collection import MergeRule
+from training.dataset.latin import genus_families
 from training.dataset.name_checks import (
     AmbiguousName,
     MergedName,
     SimilarNames,
     ambiguous_names,
     merged_names,
+    misspelt_genera,
     similar_names,
 )
 from training.dataset.sources.record import SourceClass
@@ -43,6 +45,8 @@ class Classes(msgspec.Struct, frozen=True, kw_only=True):
     """Classes that are known by their common names alone, so that they have no genus: "Maize"."""
     similar: tuple[SimilarNames, ...] = ()
     """Names that are similar and were not merged."""
+    misspelt: tuple[tuple[WrittenName, tuple[str, ...]], ...] = ()
+    """Classes of a genus that is not listed, each with the genera that may be meant."""
     ambiguous: tuple[AmbiguousName, ...] = ()
     """Names with several accepted names."""
 
@@ -58,8 +62,9 @@ def build_classes(
     """Builds the outputs and their taxa.
 
     A taxon takes its names from the accepted name, else from its first class with a scientific name; its family comes
-    from the first source that gives one. Its genus is the one in its name; for a common name it is the one that the
-    source gives. A class that is known by its common name alone becomes a species without a genus.
+    from the first source that gives one for it or its genus, else from the list of genera. Its genus is the one in its
+    name; for a common name it is the one that the source gives. A class that is known by its common name alone becomes
+    a species without a genus.
 
     Args:
         classes: Source -> its classes. Earlier sources take precedence.
@@ -77,7 +82,8 @@ def build_classes(
     by_taxon: dict[str, list[NamedClass]] = {}
     for named in named_classes:
         by_taxon.setdefault(named.taxon_id, []).append(named)
-    taxa = {taxon_id: _taxon(taxon_id, by_taxon[taxon_id]) for taxon_id in sorted(by_taxon)}
+    families = {named.genus: named.plant.family for named in reversed(named_classes) if named.plant.family}
+    taxa = {taxon_id: _taxon(taxon_id, by_taxon[taxon_id], families) for taxon_id in sorted(by_taxon)}
     outputs = [_output(named, merge) for named in named_classes]
     taxonomy = Taxonomy(
         taxonomy_version=f"{TAXONOMY_VERSION}, synonyms by {synonyms_from}" if synonyms_from else TAXONOMY_VERSION,
@@ -94,6 +100,7 @@ def build_classes(
         genus_level=tuple(named.written for named in named_classes if taxa[named.taxon_id].rank == "genus"),
         common=tuple(named.written for named in named_classes if not taxa[named.taxon_id].genus),
         similar=tuple(similar_names(taxa.values(), by_taxon)),
+        misspelt=tuple(misspelt_genera(taxa.values(), by_taxon)),
         ambiguous=tuple(ambiguous_names(named_classes)),
     )
 
@@ -106,13 +113,15 @@ def _output(named: NamedClass, merge: MergeRule) -> Output:
     return Output(key=f"{ALL_SOURCES}:{named.taxon_id}", source=ALL_SOURCES, taxon_id=named.taxon_id)
 
 
-def _taxon(taxon_id: str, group: Sequence[NamedClass]) -> Taxon:
+def _taxon(taxon_id: str, group: Sequence[NamedClass], family_of_genus: Mapping[str, str]) -> Taxon:
     """Combines the classes of one taxon."""
     accepted = next((named.accepted for named in group if named.accepted), None)
     own = [named for named in group if not named.is_synonym]
     authors = [accepted.author if accepted else "", *(named.name.author for named in own)]
-    families = [*(named.plant.family for named in group), accepted.family if accepted else ""]
     rank, scientific_name, genus = _best_name(accepted, own)
+    families = [*(named.plant.family for named in group), accepted.family if accepted else ""]
+    if genus:
+        families += [family_of_genus.get(genus, ""), genus_families().get(genus, "")]
     return Taxon(
         taxon_id=taxon_id,
         rank=rank,

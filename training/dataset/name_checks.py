@@ -7,6 +7,7 @@ import msgspec
 
 from models.taxonomy import Taxon
 from training.dataset.class_names import NamedClass, WrittenName
+from training.dataset.latin import may_be_latin, similar_genera
 from training.dataset.spelling import similar_pairs
 
 MergeKind = Literal["within_source", "across_sources", "synonym"]
@@ -77,6 +78,18 @@ def similar_names(taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedCl
             pair = species[one][1], species[other][1]
             written = tuple(named.written for taxon in pair for named in by_taxon[taxon.taxon_id])
             yield SimilarNames(first=pair[0].scientific_name, second=pair[1].scientific_name, written=written)
+
+
+def misspelt_genera(
+    taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedClass]]
+) -> Iterator[tuple[WrittenName, tuple[str, ...]]]:
+    """Yields the classes whose genus, or first word where they have none, is like a genus that is listed."""
+    for taxon in taxa:
+        genus = taxon.genus or taxon.scientific_name.split()[0]
+        # Common words such as Silver and Oleander are like a genus too; those of a misspelt name end as Latin words do.
+        if taxon.genus or (" " in taxon.scientific_name and may_be_latin(genus, "alba")):
+            meant = tuple(similar_genera(genus))
+            yield from ((named.written, meant) for named in by_taxon[taxon.taxon_id] if meant)
 
 
 def ambiguous_names(classes: Iterable[NamedClass]) -> Iterator[AmbiguousName]:

@@ -171,9 +171,6 @@ def _is_marked(name: PlantName, words: Sequence[str]) -> bool:
 
 
 def _may_be_latin(name: PlantName) -> bool:
-    """Returns whether the words may be Latin; what looks like an author follows any epithet: "Acacia seyal Delile"."""
-    if name.author:
-        return may_be_latin(name.genus)
     is_cultivar = name.infraspecific_rank == _CULTIVAR
     return may_be_latin(name.genus, name.epithet.partition(" ")[0], "" if is_cultivar else name.infraspecific_epithet)
 

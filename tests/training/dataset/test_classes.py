@@ -284,6 +284,23 @@ def test_ways_to_write_one_name_are_merged_and_listed():
     assert [written.name for written in entry.written] == ["Lilium lancifolium Thunb.", "Lilium lancifolium  Thunb"]
 
 
+def test_a_family_that_no_source_gives_comes_from_another_class_of_the_genus_or_the_list():
+    classes = {"a": plants("Rosa canina", "Quercus robur", "Oleander"), "b": plants("Rosa alba", family="Roses")}
+    classes["b"] += plants("Zzyzxus albus")
+    families = {taxon.taxon_id: taxon.family for taxon in build_classes(classes, "within_sources").taxonomy.taxa}
+    expected = {"rosa-canina": "Roses", "rosa-alba": "Roses", "quercus-robur": "Fagaceae", "oleander": ""}
+    assert families == expected | {"zzyzxus-albus": ""}
+
+
+def test_misspelt_genera_are_listed_with_the_ones_that_may_be_meant():
+    names = ("Qercus robur", "Helianhtus annuus", "Quercus suber", "Silver birch", "Oleander")
+    found = build_classes({"a": plants(*names)}, "within_sources").misspelt
+    assert {written.name: meant for written, meant in found} == {
+        "Qercus robur": ("Quercus",),
+        "Helianhtus annuus": ("Helianthus",),
+    }
+
+
 def test_likely_misspellings_are_listed_and_not_merged():
     sources = {"a": plants("Erechtites hieraciifolius", "Senecio vulgaris"), "b": plants("Erechtites hieracifolia")}
     classes = build_classes(sources, "across_sources")

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.dataset.latin import may_be_latin
+from training.dataset.latin import genus_families, may_be_latin, similar_genera
 from training.herbarium.names import species_name
 
 
@@ -31,7 +31,8 @@ def test_the_common_name_of_a_plant_is_not_latin_even_if_its_last_word_is(first,
 @pytest.mark.parametrize(
     "name",
     ["Maize", "wheat", "Tulip", "Daisy", "bananas", "Papaya", "potato", "Sugar beet", "Fat hen", "Money tree",
-     "Peace lily", "Madonna lily", "Class", "leaf", "Loose silky-bent", "Venus flytrap", "Begonia leaf"],
+     "Peace lily", "Madonna lily", "Class", "leaf", "Loose silky-bent", "Venus flytrap", "Begonia leaf",
+     "oleander", "Rosa red"],
 )  # fmt: skip
 def test_further_common_names_are_not_latin(name):
     assert not may_be_latin(*name.split())
@@ -43,7 +44,8 @@ def test_further_common_names_are_not_latin(name):
      "Allium cepa", "Aloe vera", "Phoenix dactylifera", "Cicer arietinum", "Manihot esculenta", "Carica papaya",
      "Smilax china", "Acer negundo", "Acer rubrum", "Papaver rhoeas", "Silene dioica", "Hedera helix", "Tagetes erecta",
      "Capsella bursa-pastoris", "Hibiscus rosa-sinensis", "Cyclamen persicum", "Ribes nigrum", "Picea abies", "Crocus",
-     "Iris", "Solidago", "Triticum aestivum", "Helleborus niger", "Drosera capensis", "Zingiber officinale"],
+     "Iris", "Solidago", "Triticum aestivum", "Helleborus niger", "Drosera capensis", "Zingiber officinale",
+     "Quercus robur", "Panax ginseng"],
 )  # fmt: skip
 def test_scientific_names_are_latin(name):
     assert may_be_latin(*name.split())
@@ -57,3 +59,22 @@ def test_the_herbarium_invents_names_that_could_be_latin(species):
 
 def test_empty_epithets_and_the_digits_of_generated_names_do_not_count():
     assert may_be_latin("Rosa12", "", "alba3")
+
+
+def test_a_genus_has_its_family():
+    families = genus_families()
+    assert (families["Quercus"], families["Poa"], families["Brassica"]) == ("Fagaceae", "Poaceae", "Brassicaceae")
+    assert len(families) == 31_004
+    assert all(family.endswith("aceae") for family in families.values())
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("Qercus", "Quercus"), ("Helianhtus", "Helianthus"), ("Papver", "Papaver")]
+)
+def test_a_misspelt_genus_gets_a_suggestion(written, meant):
+    assert similar_genera(written) == [meant]
+
+
+@pytest.mark.parametrize("written", ["Quercus", "Zzyzx", "Qercus3"])
+def test_a_listed_an_unlike_and_a_generated_genus_get_none(written):
+    assert similar_genera(written) == []

@@ -15,10 +15,12 @@ def advice(report: Report) -> list[str]:
 
 
 def _on_names(report: Report) -> str:
+    misspelt = [f"{finding.name}: {finding.explanation}" for finding in report.names.misspelt]
+    hint = f"Genera that may be misspelt: {_listed(misspelt)}. " if misspelt else ""
     names = [finding.name for finding in report.names.common]
     if not names:
-        return ""
-    return (
+        return hint.rstrip()
+    return hint + (
         f"Class names that cannot be read as plants, and so have no genus: {_listed(names)}. "
         "Name the folders Common (Scientific), or give a table the column genus."
     )

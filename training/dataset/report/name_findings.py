@@ -15,7 +15,7 @@ _MERGED: Final[dict[MergeKind, str]] = {
 
 
 def name_findings(classes: Classes) -> NameFindings:
-    """Returns the merged, genus-level, common, similar and ambiguous names."""
+    """Returns the merged, genus-level, common, misspelt, similar and ambiguous names."""
     similar = [
         NameFinding(
             name=f"{entry.first} / {entry.second}",
@@ -23,6 +23,14 @@ def name_findings(classes: Classes) -> NameFindings:
             explanation="may be one plant: if so, give one of the names under [sources.X.names]",
         )
         for entry in classes.similar
+    ]
+    misspelt = [
+        NameFinding(
+            name=written.name,
+            members=(_written(written),),
+            explanation=f"no listed genus; perhaps {' or '.join(genera)}",
+        )
+        for written, genera in classes.misspelt
     ]
     ambiguous = [
         NameFinding(
@@ -50,6 +58,7 @@ def name_findings(classes: Classes) -> NameFindings:
             )
             for entry in classes.common
         ),
+        misspelt=tuple(misspelt),
         similar=(*similar, *ambiguous),
     )
 

@@ -33,6 +33,8 @@ class NameFindings(Part, frozen=True):
     """Classes that only name a genus."""
     common: tuple[NameFinding, ...] = ()
     """Classes that are known by their common names alone."""
+    misspelt: tuple[NameFinding, ...] = ()
+    """Genera that may be misspelt."""
     similar: tuple[NameFinding, ...] = ()
     """Similar or ambiguous names, which were not merged."""
 

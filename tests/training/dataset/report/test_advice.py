@@ -28,6 +28,12 @@ def test_names_that_are_no_plants_are_counted_and_ten_are_shown():
     assert "Common (Scientific)" in sentence
 
 
+def test_misspelt_genera_are_told_with_the_ones_that_may_be_meant():
+    finding = NameFinding(name="Qercus robur", explanation="no listed genus; perhaps Quercus")
+    sentences = advice(make_report(names=NameFindings(misspelt=(finding,))))
+    assert "Genera that may be misspelt: 1 (Qercus robur: no listed genus; perhaps Quercus)." in sentences
+
+
 @given(st.integers(2, 30))
 def test_the_share_that_is_advised_gives_the_class_a_validation_picture(number):
     sentences = advice(of_size(number))
