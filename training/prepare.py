@@ -171,7 +171,7 @@ def _print_report(report: Report, out: Path) -> None:
         print(f"  left out ({entry.code}): {entry.picture}: {entry.reason}")
     if len(report.left_out) > _MOST_LISTED:
         print(f"  ... and {len(report.left_out) - _MOST_LISTED:,} more, all in {out / HTML_FILE}")
-    for sentence in advice(report):
+    for sentence in (*report.notes, *advice(report)):
         print(f"  {sentence}")
     for source, licenses in report.licenses.items():
         print(f"  {source}: {licenses.sentence}")

@@ -42,6 +42,8 @@ class DatasetSpec(msgspec.Struct, frozen=True):
     roots: Mapping[str, Path]
     """Source -> the folder that its pictures' paths are relative to."""
     classes: Classes
+    notes: Sequence[str] = ()
+    """What the readers say about the sources."""
 
 
 def assemble(collection: Collection, base: Path, out: Path, workers: int) -> Report:
@@ -63,7 +65,8 @@ def assemble(collection: Collection, base: Path, out: Path, workers: int) -> Rep
         sources, classes, cache=out / CACHE_FILE, workers=workers, min_side_px=collection.min_side_px
     )
     left_out = [entry for source in sources.values() for entry in source.left_out]
-    spec = DatasetSpec(collection, {name: source.root for name, source in sources.items()}, classes)
+    notes = [note for source in sources.values() for note in source.notes]
+    spec = DatasetSpec(collection, {name: source.root for name, source in sources.items()}, classes, notes)
     return write_dataset(spec, pictures, [*left_out, *unusable], out)
 
 
@@ -139,7 +142,9 @@ def write_dataset(
     _require_num_outputs(selection.taxonomy, rules, selection.left_out)
     shares = Shares(rules.test_share, rules.validation_share, rules.calibration_share)
     splits = draw_splits(selection.pictures, selection.groups, selection.group_names, shares, rules.seed)
-    report = build_report(rules, spec.classes, pictures, near_copies, selection, splits=splits, left_out=left_out)
+    report = build_report(
+        rules, spec.classes, pictures, near_copies, selection, splits=splits, left_out=left_out, notes=spec.notes
+    )
     sheets = contact_sheets(selection.pictures, spec.roots, selection.taxonomy, rules.seed)
     columns = manifest_columns(selection.pictures, splits, selection.group_names)
     sources = {name: SourceNote(str(spec.roots[name]), entry.note) for name, entry in rules.sources.items()}

@@ -131,7 +131,9 @@ def _taxon(taxon_id: str, group: Sequence[NamedClass], family_of_genus: Mapping[
         author=next(filter(None, authors), ""),
         synonyms=tuple(dict.fromkeys(named.name.scientific_name for named in group if named.is_synonym)),
         common_names=_common_names(group),
-        gbif_id=accepted.gbif_id if accepted else None,
+        gbif_id=accepted.gbif_id
+        if accepted
+        else next((named.plant.gbif_id for named in own if named.plant.gbif_id), None),
     )
 
 

@@ -27,6 +27,7 @@ def build_report(
     *,
     splits: Sequence[Split],
     left_out: Sequence[LeftOut],
+    notes: Sequence[str] = (),
 ) -> Report:
     """Builds the report.
 
@@ -38,6 +39,7 @@ def build_report(
         selection: The pictures that are kept.
         splits: Split of each picture that is kept.
         left_out: Everything that was left out, from every step.
+        notes: What the readers say about the sources.
     """
     return summarize(
         collection,
@@ -49,7 +51,7 @@ def build_report(
         licenses=license_summaries(selection.pictures),
         near_copies=_near_copies(pictures, near_copies, {id(picture) for picture in selection.pictures}),
         two_names=_two_names(pictures, near_copies, classes.taxonomy),
-        notes=_notes(near_copies),
+        notes=(*notes, *_notes(near_copies)),
     )
 
 

@@ -31,6 +31,8 @@ class SourceClass(msgspec.Struct, frozen=True, kw_only=True):
     """Botanical family, if given."""
     order: str = ""
     """Order, if given."""
+    gbif_id: int | None = None
+    """Key in the GBIF backbone taxonomy, if given."""
 
 
 class PictureRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -74,6 +76,8 @@ class SourceContents(msgspec.Struct, frozen=True):
     """Folder that the records' paths are relative to."""
     records: list[PictureRecord]
     left_out: list[LeftOut]
+    notes: tuple[str, ...] = ()
+    """What a user must know about how it was read."""
 
 
 class ReadSource(Protocol):

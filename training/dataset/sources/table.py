@@ -3,6 +3,7 @@
 import csv
 import math
 import posixpath
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import date
@@ -14,47 +15,102 @@ import msgspec
 from models.errors import DataError
 from training.dataset.sources.record import SPLITS, PictureRecord, SourceClass, SourceContents, Split
 
+# Our columns and other spellings of each; case, spaces and signs do not matter.
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "path": ("filename", "filepath", "file", "image", "imagepath"),
+    "scientific_name": ("species", "latinname"),
+    "common_name": ("vernacularname",),
+    "class_id": (),
+    "genus": (),
+    "family": (),
+    "order": (),
+    "gbif_id": ("taxonkey", "gbiftaxonkey", "gbiftaxonid"),
+    "split": ("subset",),
+    "group": ("observationid", "obsid", "plantid", "individualid"),
+    "author": ("photographer", "creator", "rightsholder", "copyrightholder", "recordedby"),
+    "licence": ("license", "licensename", "licencename"),
+    "taken_on": ("takenat", "observedon", "eventdate", "datetaken", "date"),
+    "latitude": ("lat", "decimallatitude"),
+    "longitude": ("lon", "lng", "long", "decimallongitude"),
+}
 _CLASS_COLUMNS: Final = ("common_name", "genus", "family", "order")
-COLUMNS: Final = (
-    *("path", "scientific_name", *_CLASS_COLUMNS, "class_id", "split", "group", "author", "licence", "taken_on"),
-    *("latitude", "longitude"),
-)
 _SPLIT_NAMES: Final = {"val": "validation", "valid": "validation"}
+_NOT_TO_THE_DAY: Final = re.compile(r"\d{4}(-\d{2})?")
 
 
 def read_table(
-    name: str,  # noqa: ARG001 - all readers are called alike
-    root: Path,
-    default_license: str = "",
-    columns: Mapping[str, str] | None = None,
+    name: str, root: Path, default_license: str = "", columns: Mapping[str, str] | None = None
 ) -> SourceContents:
     """Reads a CSV list, in its order.
 
     Columns: `path` (absolute, or relative to the list's folder) and `scientific_name`, or `common_name` where that is
-    missing; optionally `common_name`, `genus`, `family`, `order` (from the first row of the class that has one),
-    `split` (train, validation or val, calibration, test), `group`, `author`, `licence`, `taken_on` (as 2024-05-31),
-    `latitude` and `longitude` (degrees), and `class_id` if two classes share a name. Other columns are ignored.
+    missing; optionally `common_name`, `genus`, `family`, `order`, `gbif_id` (from the first row of the class that has
+    one), `split` (train, validation or val, calibration, test), `group`, `author`, `licence`, `taken_on` (begins as
+    2024-05-31), `latitude` and `longitude` (degrees), and `class_id` if two classes share a name. `COLUMNS` has other
+    spellings. A note tells which columns are not read.
 
     Args:
         name: Name of the source in output keys.
-        root: The CSV file, UTF-8, with a header.
+        root: The CSV file, UTF-8, with a header; separated by commas, semicolons or tabs.
         default_license: License of pictures whose row gives none.
         columns: Our column -> the column of the list that stands for it.
 
     Raises:
-        DataError: The list is missing, not UTF-8 CSV, empty, lacks a column, or repeats a path, or a row has an empty
-            name, an impossible date or place, or an unknown split. The message gives the line.
+        DataError: The list is missing, not UTF-8 CSV, empty, lacks a column or has one twice, or repeats a path, or a
+            row has an empty name, an impossible date or place, or an unknown split. The message gives the line.
     """
     if not root.is_file():
         raise DataError("no such list of pictures", value=root, remedy="give a CSV file with a header")
     try:
-        plants = _plants(root, columns or {})  # first, because any row may add to a class
-        records = [_record(row, plants, default_license) for row in _rows(root, columns or {})]
+        form = _form(root, columns or {})
+        plants = _plants(root, form)  # first, because any row may add to a class
+        records = [_record(row, plants, default_license) for row in _rows(root, form)]
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{root} is not a UTF-8 CSV file", value=error, remedy="save it as CSV in UTF-8") from error
     if not records:
         raise DataError("the list has no pictures", value=root, remedy="add one row for each picture")
-    return SourceContents(root.parent, records, [])
+    unread = ", ".join(column for column in form.header if column and column not in form.columns.values())
+    note = f"{name}: columns of {root.name} that are not read: {unread}; those that are: {', '.join(COLUMNS)}."
+    return SourceContents(root.parent, records, [], (note,) if unread else ())
+
+
+class _Form(msgspec.Struct, frozen=True):
+    """How a list is written."""
+
+    delimiter: str
+    header: list[str]
+    columns: dict[str, str]
+    """Our column -> column of the list."""
+
+
+def _form(table: Path, given: Mapping[str, str]) -> _Form:
+    with table.open(newline="", encoding="utf-8-sig") as stream:
+        first = stream.readline()
+    delimiter = max(",;\t", key=first.count)
+    header = next(csv.reader([first], delimiter=delimiter, strict=True), [])
+    if twice := {column for column in header if column and header.count(column) > 1}:
+        raise DataError(
+            f"{table} has a column twice", value=", ".join(sorted(twice)), remedy="delete or rename one of the two"
+        )
+    # GBIF's own gbifID numbers an observation, not a plant.
+    spelled = {re.sub(r"[\W_]", "", column.lower()): column for column in reversed(header) if column != "gbifID"}
+    columns = dict(given)
+    for ours, spellings in COLUMNS.items():
+        found = next((spelled[each] for each in (ours.replace("_", ""), *spellings) if each in spelled), "")
+        if ours not in columns and found and found not in given.values():
+            columns[ours] = ours if ours in header else found
+    missing = sorted({*given.values()} - {*header})
+    missing += [] if "path" in columns else ["path"]
+    missing += [] if {"scientific_name", "common_name"} & {*columns} else ["scientific_name or common_name"]
+    if missing:
+        raise DataError(
+            f"{table} lacks the column {' and '.join(missing)}",
+            value=", ".join(header) or "an empty file",
+            limit="path and scientific_name or common_name",
+            remedy="add the column to its first line, or name it with --path-column, --name-column "
+            "(in a collection: columns)",
+        )
+    return _Form(delimiter, header, columns)
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -64,10 +120,10 @@ class _Row(msgspec.Struct, frozen=True):
     cells: dict[str | Any, str | Any]
     """Column -> cell; `csv` stores surplus cells under None."""
     columns: Mapping[str, str]
-    """Our column -> column of the list, where they differ."""
+    """Our column -> column of the list."""
 
     def __getitem__(self, column: str) -> str:
-        return (self.cells.get(self.columns.get(column, column)) or "").strip()
+        return (self.cells.get(self.columns.get(column, "")) or "").strip()
 
     @property
     def name(self) -> str:
@@ -78,32 +134,18 @@ class _Row(msgspec.Struct, frozen=True):
         return self["class_id"] or self.name
 
 
-def _rows(table: Path, columns: Mapping[str, str]) -> Iterator[_Row]:
+def _rows(table: Path, form: _Form) -> Iterator[_Row]:
     with table.open(newline="", encoding="utf-8-sig") as stream:
-        reader: csv.DictReader[str] = csv.DictReader(stream)
-        header = reader.fieldnames or []
-        required = {columns.get("path", "path"), *columns.values()}
-        missing = sorted(required - {*header})
-        names = [columns.get(name, name) for name in ("scientific_name", "common_name")]
-        if not {*names} & {*header}:
-            missing.append(" or ".join(names))
-        if missing:
-            raise DataError(
-                f"{table} lacks the column {' and '.join(missing)}",
-                value=", ".join(header) or "an empty file",
-                limit="path and scientific_name or common_name",
-                remedy="add the column to its first line, or name it with --path-column, --name-column "
-                "(in a collection: columns)",
-            )
+        reader: csv.DictReader[str] = csv.DictReader(stream, delimiter=form.delimiter)
         for cells in reader:
-            yield _Row(f"{table}, line {reader.line_num}", cells, columns)
+            yield _Row(f"{table}, line {reader.line_num}", cells, form.columns)
 
 
-def _plants(table: Path, columns: Mapping[str, str]) -> dict[str, SourceClass]:
+def _plants(table: Path, form: _Form) -> dict[str, SourceClass]:
     """Returns class id -> class, combined from its rows; checks that rows do not contradict each other."""
     facts: dict[str, dict[str, Any]] = {}
     paths: set[str] = set()
-    for row in _rows(table, columns):
+    for row in _rows(table, form):
         _check_cells(row)
         path = posixpath.normpath(row["path"])
         if path in paths:
@@ -121,6 +163,8 @@ def _plants(table: Path, columns: Mapping[str, str]) -> dict[str, SourceClass]:
             # The common name that stands for a missing scientific one is no name beside it.
             if row[column] and (column != "common_name" or row["scientific_name"]):
                 known.setdefault(column, row[column])
+        if row["gbif_id"].isdecimal():
+            known.setdefault("gbif_id", int(row["gbif_id"]))
     return {class_id: SourceClass(class_id=class_id, **known) for class_id, known in facts.items()}
 
 
@@ -167,12 +211,15 @@ def _split(row: _Row) -> Split | None:
 
 
 def _day(row: _Row) -> date | None:
+    """Returns the day of "2024-05-31", "2024-05-31T10:20" or EXIF's "2024:05:31 10:20:00"; None for a year or month."""
+    written = row["taken_on"]
     try:
-        return date.fromisoformat(row["taken_on"]) if row["taken_on"] else None
+        known = written and not _NOT_TO_THE_DAY.fullmatch(written)
+        return date.fromisoformat(written[:10].replace(":", "-")) if known else None
     except ValueError as error:
         raise DataError(
-            f"{row.place}: taken_on is not a date",
-            value=row["taken_on"],
+            f"{row.place}: {row.columns['taken_on']} is not a date",
+            value=written,
             limit="a day such as 2024-05-31",
             remedy="correct it, or leave it empty",
         ) from error

@@ -87,6 +87,44 @@ def test_a_named_column_that_the_list_lacks_is_an_error(tmp_path):
         read(tmp_path, f"{HEADER}\na.jpg,Rosa\n", columns={"group": "near_copies"})
 
 
+@pytest.mark.parametrize(
+    ("header", "cells", "field", "value"),
+    [
+        ("license", "CC-BY-NC", "license", "CC-BY-NC"),
+        ("Photographer", "Ada", "author", "Ada"),
+        ("observation_id", "7", "group", "7"),
+        ("taken_at", "2024-05-31T10:20:30Z", "taken_on", date(2024, 5, 31)),
+        ("observed_on", "2024-05-31", "taken_on", date(2024, 5, 31)),
+        ("eventDate", "2024-05", "taken_on", None),
+        ("date taken", "2024:05:31 10:20:30", "taken_on", date(2024, 5, 31)),
+        ("decimalLatitude,decimalLongitude", "-12.5,180", "coordinates", (-12.5, 180.0)),
+        ("lat,lng", "-12.5,180", "coordinates", (-12.5, 180.0)),
+    ],
+)
+def test_the_usual_spellings_of_columns_are_read(header, cells, field, value, tmp_path):
+    contents = read_table("mine", write(tmp_path / "list.csv", f"{HEADER},{header}\na.jpg,Rosa canina,{cells}\n"))
+    assert getattr(contents.records[0], field) == value
+    assert contents.notes == ()
+
+
+def test_columns_of_path_and_name_have_usual_spellings_and_ours_come_first(tmp_path):
+    (record,) = read(tmp_path, "species,image,scientificName,taxonKey,gbifID\nx,a.jpg,Rosa canina,8395064,4\n")
+    assert (record.path, record.plant.name, record.plant.gbif_id) == ("a.jpg", "Rosa canina", 8395064)
+
+
+def test_columns_that_nobody_reads_are_told(tmp_path):
+    text = f"{HEADER},mood,licence,Place\na.jpg,Rosa,gay,CC0,Ulm\n"
+    (note,) = read_table("mine", write(tmp_path / "list.csv", text)).notes
+    assert note.startswith("mine: columns of list.csv that are not read: mood, Place; those that are: path, ")
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_semicolons_and_tabs_separate_too(separator, tmp_path):
+    text = f"{HEADER},author\na.jpg,Rosa canina,Ada\n".replace(",", separator)
+    (record,) = read(tmp_path, text)
+    assert (record.path, record.plant.name, record.author) == ("a.jpg", "Rosa canina", "Ada")
+
+
 def test_a_list_may_have_common_names_alone_or_in_some_rows(tmp_path):
     wheat, oat = read(tmp_path, "path,common_name\na.jpg,Common wheat\nb.jpg,Wild oat\n")
     assert (wheat.plant, oat.plant.name) == (SourceClass(class_id="Common wheat", name="Common wheat"), "Wild oat")
@@ -130,7 +168,8 @@ def test_a_mistake_names_its_line(kind, tmp_path):
     ("text", "expected"),
     [
         ("path,name\na.jpg,Rosa\n", r"lacks the column scientific_name or common_name \(got path, name.*--name-column"),
-        ("image,scientific_name\na.jpg,Rosa\n", r"lacks the column path \(got image, .*--path-column"),
+        ("img,scientific_name\na.jpg,Rosa\n", r"lacks the column path \(got img, .*--path-column"),
+        (f"{HEADER},group,group\na.jpg,Rosa,1,2\n", r"has a column twice \(got group"),
         ("", "an empty file"),
         (f"{HEADER}\n", "the list has no pictures"),
     ],
