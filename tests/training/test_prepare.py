@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from PIL import Image, ImageDraw
+from PIL import ExifTags, Image, ImageDraw
 
 from tests.training.small import FLOWERS, ROOT, draw, require_one_line, start_program, write_pictures
 from training.dataset.manifest import Manifest
@@ -213,6 +213,24 @@ def test_pictures_may_lie_outside_the_folder_of_a_relative_list(tmp_path, monkey
     manifest = Manifest(tmp_path / "data")
     assert len(manifest) == 3
     assert all(manifest.path(row).is_file() for row in range(3))
+
+
+def test_photographs_of_a_moment_are_one_plant_and_folders_have_dates_places_and_families(tmp_path, capsys):
+    for number, (taken, north) in enumerate([("10:00:00", 48.0), ("10:00:40", 48.0), ("10:00:50", 49.0)]):
+        exif = Image.Exif()
+        exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = f"2024:05:31 {taken}"
+        exif.get_ifd(ExifTags.IFD.GPSInfo).update({1: "N", 2: (north, 0.0, 0.0), 3: "E", 4: (9.0, 0.0, 0.0)})
+        path = tmp_path / "archive" / "plants" / "train" / "Quercus robur" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw("gold", "ellipse", 10 * number).save(path, exif=exif)
+    report = prepare(Folder(pictures=tmp_path / "archive", out=tmp_path / "data", workers=1, near_copy_bits=0))
+    manifest = Manifest(tmp_path / "data")
+    assert len(set(manifest.table["group"].to_pylist())) == 2
+    assert (report.sources[0].num_dated, report.sources[0].num_placed) == (3, 3)
+    assert manifest.taxonomy.taxa[0].family == "Fagaceae"
+    assert (
+        "archive: the classes are the folders in plants, since archive holds nothing else." in capsys.readouterr().out
+    )
 
 
 HEADER, ROW = "path,scientific_name\n", "a.png,Rosa rubra\n"

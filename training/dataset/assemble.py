@@ -27,7 +27,7 @@ from training.dataset.manifest_columns import manifest_columns
 from training.dataset.report import Report, build_report, contact_sheets, report_files
 from training.dataset.selection import Selection, select_pictures
 from training.dataset.sources.layouts import READERS
-from training.dataset.sources.record import LeftOut, SourceContents
+from training.dataset.sources.record import LeftOut, PictureRecord, SourceContents
 from training.dataset.sources.table import read_table
 from training.dataset.splits import Shares, draw_splits
 from training.dataset.synonyms import read_synonyms
@@ -118,11 +118,22 @@ def decode_pictures(
         min_side_px=min_side_px,
     )
     pictures = [
-        LabeledPicture(source=name, record=record, label=classes.labels[name, record.plant.class_id], info=info)
+        LabeledPicture(
+            source=name, record=_with_exif(record, info), label=classes.labels[name, record.plant.class_id], info=info
+        )
         for (name, record), info in zip(records, found, strict=True)
         if isinstance(info, ImageInfo)
     ]
     return pictures, [entry for entry in found if isinstance(entry, LeftOut)]
+
+
+def _with_exif(record: PictureRecord, info: ImageInfo) -> PictureRecord:
+    """Returns the record with day and place of the picture's EXIF where the data set gives none."""
+    taken_on = record.taken_on or (info.taken_at and info.taken_at.date())
+    coordinates = record.coordinates or info.coordinates
+    if (taken_on, coordinates) == (record.taken_on, record.coordinates):
+        return record
+    return msgspec.structs.replace(record, taken_on=taken_on, coordinates=coordinates)
 
 
 def write_dataset(

@@ -1,6 +1,9 @@
-"""Groups of pictures that must be in one split: pictures of one observation, and near copies."""
+"""Groups of pictures that must be in one split: pictures of one observation or moment, and near copies."""
 
+import math
 from collections.abc import Sequence
+from datetime import time, timedelta
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -8,21 +11,55 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from models.taxonomy import Taxonomy
-from training.dataset.labeled_picture import LabeledPicture
+from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 
 Codes = npt.NDArray[np.int64]
+_MOMENT: Final = timedelta(minutes=1)
+_ONE_PLACE_DEGREES: Final = 0.0002  # 22 m, about twice the error of a phone's GPS
 
 
 def observation_codes(pictures: Sequence[LabeledPicture]) -> Codes:
-    """Returns each picture's observation as a number, -1 for none; equal names in two sources are not the same one."""
-    numbers: dict[tuple[str, str], int] = {}
-    return np.array(
-        [
-            numbers.setdefault((picture.source, picture.record.group), len(numbers)) if picture.record.group else -1
-            for picture in pictures
-        ],
-        dtype=np.int64,
-    )
+    """Returns each picture's observation as a number, -1 for none; equal names in two sources are not the same one.
+
+    Pictures of a class for which the source names no observation are one if their EXIF says that they were taken within
+    a minute at one place (or all of them without a place).
+    """
+    numbers: dict[tuple[str, ...], int] = {}
+    moments = _moments(pictures)
+    keys = [
+        (each.source, each.record.group) if each.record.group else moments.get(row, ())
+        for row, each in enumerate(pictures)
+    ]
+    return np.array([numbers.setdefault(key, len(numbers)) if key else -1 for key in keys], dtype=np.int64)
+
+
+def _moments(pictures: Sequence[LabeledPicture]) -> dict[int, tuple[str, ...]]:
+    """Returns for each row with a time and no observation the first picture of its moment, in a tuple of three.
+
+    Midnight to the second is no time: scans and cameras without a clock have it.
+    """
+    timed = [
+        (each.source, each.label, each.info.taken_at, each.record.path, row)
+        for row, each in enumerate(pictures)
+        if each.info.taken_at and each.info.taken_at.time() != time.min and not each.record.group
+    ]
+    found: dict[int, tuple[str, ...]] = {}
+    first: LabeledPicture | None = None
+    for source, label, _, path, row in sorted(timed):
+        each = pictures[row]
+        if first is None or (first.source, first.label) != (source, label) or not _one_moment(first.info, each.info):
+            first, key = each, (source, label, path)
+        found[row] = key
+    return found
+
+
+def _one_moment(first: ImageInfo, second: ImageInfo) -> bool:
+    if first.taken_at is None or second.taken_at is None or second.taken_at - first.taken_at > _MOMENT:
+        return False
+    if first.coordinates is None or second.coordinates is None:
+        return first.coordinates == second.coordinates
+    (north, east), (north_2, east_2) = first.coordinates, second.coordinates
+    return math.hypot(north - north_2, (east - east_2) * math.cos(math.radians(north))) <= _ONE_PLACE_DEGREES
 
 
 def copy_codes(pictures: Sequence[LabeledPicture]) -> Codes:

@@ -1,5 +1,7 @@
 """A picture with its label: what its data set says of it, and what decoding found."""
 
+from datetime import datetime
+
 import msgspec
 
 from training.dataset.sources.record import PictureRecord
@@ -18,6 +20,10 @@ class ImageInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Height of the upright picture, px."""
     perceptual_hash: int
     """64-bit pHash of the upright picture (a DCT; Zauner 2010); near copies differ in few bits."""
+    taken_at: datetime | None = None
+    """When it was taken, by its EXIF, on the camera's clock."""
+    coordinates: tuple[float, float] | None = None
+    """Latitude and longitude by its EXIF, degrees."""
 
 
 class LabeledPicture(msgspec.Struct, frozen=True, kw_only=True, gc=False):

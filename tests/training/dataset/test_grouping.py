@@ -1,3 +1,6 @@
+from datetime import datetime, timedelta
+
+import msgspec
 import numpy as np
 
 from models.taxonomy import Output, Taxon, Taxonomy
@@ -38,6 +41,35 @@ def test_equal_observation_numbers_of_two_sources_are_two_observations():
         [picture("a", "1", "7"), picture("b", "1", "7"), picture("a", "2", "7"), picture("a", "3")]
     )
     assert codes.tolist() == [0, 1, 0, -1]
+
+
+def at(second, place=None, path="", start="2024-05-31T10:00", **fields):
+    info = msgspec.structs.replace(
+        INFO, taken_at=datetime.fromisoformat(start) + timedelta(seconds=second), coordinates=place
+    )
+    return msgspec.structs.replace(picture("s", path or str(second), **fields), info=info)
+
+
+def test_pictures_of_a_class_within_a_minute_at_one_place_are_one_plant():
+    here, near, there = (50.0, 8.0), (50.0001, 8.0001), (50.0, 8.001)
+    codes = observation_codes(
+        [at(0, here), at(60, near), at(61, here), at(62, there), picture("s", "no time")]
+    ).tolist()
+    assert codes[0] == codes[1]
+    assert codes[4] == -1
+    assert len(set(codes)) == 4
+
+
+def test_midnight_is_no_time():
+    assert observation_codes([at(0, path=path, start="2000-01-01") for path in "ab"]).tolist() == [-1, -1]
+
+
+def test_pictures_without_a_place_are_one_plant_with_their_like_and_not_with_other_classes_or_named_ones():
+    pictures = [at(0), at(30), at(30, (50.0, 8.0)), at(31, label="s:iris"), at(20, group="7"), at(21, group="7")]
+    codes = observation_codes(pictures).tolist()
+    assert codes[0] == codes[1]
+    assert codes[4] == codes[5]
+    assert len(set(codes)) == 4
 
 
 def test_groups_join_over_a_shared_picture():

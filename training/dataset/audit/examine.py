@@ -1,24 +1,26 @@
-"""Decodes every picture once, to find damage, sizes and hashes.
+"""Decodes every picture once, to find damage, sizes, hashes, and when and where it was taken.
 
 A million pictures take hours, so this runs in many processes and keeps its results in a cache on disk: a later run
 decodes only files that changed.
 """
 
 import hashlib
+import io
 import signal
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import imagehash
 import numpy as np
 import simplejpeg
-from PIL import Image
+from PIL import ExifTags, Image
 from rich.progress import track
 
 from models.errors import DataError, PictureError, UnreadableImage
@@ -191,13 +193,50 @@ def _decode(path: str) -> ImageInfo | Failure:
         raise DataError(
             "memory ran out while decoding a picture", value=path, remedy="run again with fewer --workers"
         ) from error
+    taken_at, coordinates = _taken(data)
     return ImageInfo(
         sha256=hashlib.sha256(data).hexdigest(),
         num_bytes=len(data),
         width=picture.width,
         height=picture.height,
         perceptual_hash=_perceptual_hash(picture.image),
+        taken_at=taken_at,
+        coordinates=coordinates,
     )
+
+
+def _taken(data: bytes) -> tuple[datetime | None, tuple[float, float] | None]:
+    """Returns when and where a picture was taken, by its EXIF; None for what is missing, damaged or not set."""
+    try:
+        exif = Image.open(io.BytesIO(data)).getexif()
+        written = str(exif.get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.DateTimeOriginal, ""))
+        gps = exif.get_ifd(ExifTags.IFD.GPSInfo)
+    except MemoryError:
+        raise
+    except Exception:  # each decoder raises other kinds, and the pixels are intact
+        return None, None
+    try:
+        taken_at = datetime.strptime(written[:19], "%Y:%m:%d %H:%M:%S")  # noqa: DTZ007 - EXIF has no time zone
+    except ValueError:
+        taken_at = None
+    return taken_at, _coordinates(gps)
+
+
+def _coordinates(gps: Mapping[int, Any]) -> tuple[float, float] | None:
+    tags = ExifTags.GPS
+    try:
+        found = []
+        for tag, reference, opposite in (
+            (tags.GPSLatitude, tags.GPSLatitudeRef, "S"),
+            (tags.GPSLongitude, tags.GPSLongitudeRef, "W"),
+        ):
+            degrees, minutes, seconds = map(float, gps[tag])
+            found.append((degrees + minutes / 60 + seconds / 3600) * (-1 if gps[reference] == opposite else 1))
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return None
+    latitude, longitude = found
+    is_place = abs(latitude) <= 90 and abs(longitude) <= 180 and found != [0, 0]  # cameras without a fix write zeros
+    return (latitude, longitude) if is_place else None
 
 
 def _require_whole(data: bytes) -> None:

@@ -8,21 +8,23 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from models.errors import DataError
 from training.dataset.labeled_picture import ImageInfo
 
 # Raise this number when the same bytes may give another result, such as another perceptual hash.
-_VERSION: Final = 2
+_VERSION: Final = 3
 _COMMIT_EVERY_S: Final = 1.0
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS pictures (
     path TEXT PRIMARY KEY, num_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,  -- of the file
     code TEXT NOT NULL, reason TEXT NOT NULL,                                      -- empty if the picture decodes
-    sha256 TEXT NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL, perceptual_hash TEXT NOT NULL
+    sha256 TEXT NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL, perceptual_hash TEXT NOT NULL,
+    taken_at TEXT, latitude REAL, longitude REAL                                   -- by EXIF
 ) WITHOUT ROWID"""
 
 
@@ -89,7 +91,7 @@ class ResultsCache:
         """Stores results, each with length and time of the file before it was read."""
         rows = [(path, *stamp, *_columns(outcome)) for path, stamp, outcome in found]
         with self._explained():
-            self._database.executemany("REPLACE INTO pictures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            self._database.executemany("REPLACE INTO pictures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
             if time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
                 self._database.commit()
                 self._committed_at = time.monotonic()
@@ -122,17 +124,22 @@ class ResultsCache:
             ) from error
 
 
-def _columns(outcome: ImageInfo | Failure) -> tuple[str, str, str, int, int, str]:
+def _columns(outcome: ImageInfo | Failure) -> tuple[str | int | float | None, ...]:
     if isinstance(outcome, Failure):
-        return outcome.code, outcome.reason, "", 0, 0, ""
-    return "", "", outcome.sha256, outcome.width, outcome.height, f"{outcome.perceptual_hash:016x}"
+        return outcome.code, outcome.reason, "", 0, 0, "", None, None, None
+    taken_at = outcome.taken_at and outcome.taken_at.isoformat()
+    picture = outcome.sha256, outcome.width, outcome.height, f"{outcome.perceptual_hash:016x}"
+    return "", "", *picture, taken_at, *(outcome.coordinates or (None, None))
 
 
-def _image_info(num_bytes: int, sha256: str, width: int, height: int, perceptual_hash: str) -> ImageInfo:
+def _image_info(num_bytes: int, sha256: str, width: int, height: int, perceptual_hash: str, *exif: Any) -> ImageInfo:
+    taken_at, latitude, longitude = exif
     return ImageInfo(
         sha256=sha256,
         num_bytes=num_bytes,
         width=width,
         height=height,
         perceptual_hash=int(perceptual_hash, 16),  # SQLite's integers are signed
+        taken_at=datetime.fromisoformat(taken_at) if taken_at else None,
+        coordinates=None if latitude is None else (latitude, longitude),
     )

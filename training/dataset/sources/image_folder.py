@@ -33,9 +33,10 @@ _NUMBER: Final = re.compile(r"^\d+(?:\s*[._)]\s*|[\s-]+(?=[A-Z×]))(?=\D)")
 def read_image_folder(name: str, root: Path, default_license: str = "") -> SourceContents:
     """Reads a folder, sorted by path.
 
-    If all its folders are named as splits, the class folders are those inside, and the splits stay; without `test`, the
-    pictures of `train` have no split, so that a test split can be cut from them. Hidden files, and files beside the
-    class folders, such as a list of labels, are ignored.
+    The folders of an archive that hold nothing but the next one are walked through. If all folders are then named as
+    splits, the class folders are those inside, and the splits stay; without `test`, the pictures of `train` have no
+    split, so that a test split can be cut from them. Hidden files, and files beside the class folders, such as a list
+    of labels, are ignored.
 
     Args:
         name: Name of the source in output keys.
@@ -48,7 +49,9 @@ def read_image_folder(name: str, root: Path, default_license: str = "") -> Sourc
     """
     if not root.is_dir():
         raise DataError("no such folder of pictures", value=root, remedy="give a folder with one folder for each class")
-    contents = SourceContents(root, [], [])
+    above, root = root, _walked(root)
+    note = f"{name}: the classes are the folders in {root.relative_to(above)}, since {above.name} holds nothing else."
+    contents = SourceContents(root, [], [], (note,) if root != above else ())
     parts = list(_parts(name, root, contents))
     plants = _plants(folder.name for _, _, folders in parts for folder in folders)
     for prefix, split, folders in parts:
@@ -56,11 +59,14 @@ def read_image_folder(name: str, root: Path, default_license: str = "") -> Sourc
             template = PictureRecord(path="", plant=plants[folder.name], split=split, license=default_license)
             _read_class(name, folder, f"{prefix}{folder.name}", template, contents)
     if not contents.records:
+        loose = sum(not entry.is_dir() and not _why_no_picture(entry) for entry in _visible(root))
         raise DataError(
-            "the folder holds no pictures",
+            f"the folder holds {loose:,} pictures but no class folders" if loose else "the folder holds no pictures",
             value=root,
             limit="one folder for each class, with pictures inside",
-            remedy="point to the folder above the class folders",
+            remedy="move the pictures into a folder for each class, or list them for `prepare.py table`"
+            if loose
+            else "point to the folder above the class folders",
         )
     return contents
 
@@ -76,6 +82,19 @@ def split_class_name(name: str) -> tuple[str, str]:
     if match is None or not (" " in match["scientific"].strip() or may_be_latin(match["scientific"].strip())):
         return name.replace("_", " ").strip(), ""
     return match["scientific"].strip(), match["common"].strip()
+
+
+def _walked(root: Path) -> Path:
+    """Returns the first folder with several folders or that of a split; `root` if pictures come before it."""
+    folder = root
+    while True:
+        entries = _visible(folder)
+        folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+        if any(not entry.is_dir() and not _why_no_picture(entry) for entry in entries) or not folders:
+            return root
+        if len(folders) > 1 or folders[0].name.lower() in _SPLITS:
+            return folder
+        folder = Path(folders[0].path)
 
 
 def _parts(

@@ -90,7 +90,7 @@ def test_pictures_of_a_split_without_a_class_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("names", "folder"),
     [
-        (["flowers/Rosa/1.jpg", "flowers/Iris/1.jpg"], "flowers"),
+        (["flowers/Rosa/1.jpg", "flowers/Iris/1.jpg", "Iris/1.jpg"], "flowers"),
         (["Rosa/1.jpg", "train/Rosa/1.jpg", "test/Rosa/1.jpg"], "test"),
         (["train/flowers/Rosa/1.jpg", "test/flowers/Rosa/1.jpg"], "test/flowers"),
         (["Rosa/notes.txt", "Rosa/2019/1.jpg"], "Rosa"),
@@ -158,7 +158,21 @@ def test_a_class_folder_may_be_a_link_but_links_below_it_are_not_followed(tmp_pa
     assert [left.picture for left in reading.left_out] == ["plants:Iris/round"]
 
 
-@pytest.mark.parametrize("names", [["a.jpg"], ["Rosa/notes.txt"], ["Rosa/"], []])
+@pytest.mark.parametrize("inside", [["Rosa/1.jpg", "Iris/1.jpg"], ["train/Rosa/1.jpg"]])
+def test_the_folders_of_an_archive_are_walked_through_and_told(inside, tmp_path):
+    make(tmp_path, "archive/README.txt", *(f"archive/dataset/{name}" for name in inside))
+    reading = read_image_folder("plants", tmp_path)
+    assert sorted(record.path for record in reading.records) == sorted(inside)
+    assert reading.root == tmp_path / "archive/dataset"
+    assert reading.notes[0].startswith("plants: the classes are the folders in archive/dataset,")
+
+
+def test_a_flat_folder_is_told_from_an_empty_one(tmp_path):
+    with pytest.raises(DataError, match=r"holds 2 pictures but no class folders .*prepare.py table"):
+        read_image_folder("plants", make(tmp_path, "a.jpg", "b.jpg", "list.csv"))
+
+
+@pytest.mark.parametrize("names", [["Rosa/notes.txt"], ["Rosa/"], []])
 def test_a_folder_without_pictures_is_an_error(names, tmp_path):
     with pytest.raises(DataError, match=r"the folder holds no pictures .* folder above the class folders"):
         read_image_folder("plants", make(tmp_path, *names))
