@@ -11,7 +11,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from models.taxonomy import Taxonomy
-from training.dataset.labeled_picture import ImageInfo, LabeledPicture
+from training.dataset.labeled_picture import LabeledPicture
 
 Codes = npt.NDArray[np.int64]
 _MOMENT: Final = timedelta(minutes=1)
@@ -45,21 +45,25 @@ def _moments(pictures: Sequence[LabeledPicture]) -> dict[int, tuple[str, ...]]:
     ]
     found: dict[int, tuple[str, ...]] = {}
     first: LabeledPicture | None = None
-    for source, label, _, path, row in sorted(timed):
+    for *_, row in sorted(timed):
         each = pictures[row]
-        if first is None or (first.source, first.label) != (source, label) or not _one_moment(first.info, each.info):
-            first, key = each, (source, label, path)
-        found[row] = key
+        if first is None or not _one_moment(first, each):
+            first = each
+        found[row] = (each.source, each.label, first.record.path)
     return found
 
 
-def _one_moment(first: ImageInfo, second: ImageInfo) -> bool:
-    if first.taken_at is None or second.taken_at is None or second.taken_at - first.taken_at > _MOMENT:
+def _one_moment(first: LabeledPicture, other: LabeledPicture) -> bool:
+    if (first.source, first.label) != (other.source, other.label):
         return False
-    if first.coordinates is None or second.coordinates is None:
-        return first.coordinates == second.coordinates
-    (north, east), (north_2, east_2) = first.coordinates, second.coordinates
-    return math.hypot(north - north_2, (east - east_2) * math.cos(math.radians(north))) <= _ONE_PLACE_DEGREES
+    start, end = first.info.taken_at, other.info.taken_at
+    place, other_place = first.info.coordinates, other.info.coordinates
+    if start is None or end is None or end - start > _MOMENT:
+        return False
+    if place is None or other_place is None:
+        return place == other_place
+    north, east = place[0] - other_place[0], (place[1] - other_place[1]) * math.cos(math.radians(place[0]))
+    return math.hypot(north, east) <= _ONE_PLACE_DEGREES
 
 
 def copy_codes(pictures: Sequence[LabeledPicture]) -> Codes:

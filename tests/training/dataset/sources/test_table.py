@@ -1,11 +1,14 @@
+import re
 from datetime import date
+from pathlib import Path
 
 import pytest
 
 from models.errors import DataError
 from training.dataset.sources.record import SourceClass
-from training.dataset.sources.table import read_table
+from training.dataset.sources.table import COLUMNS, read_table
 
+DOCS = Path(__file__).parents[4] / "docs" / "train.md"
 HEADER = "path,scientific_name"
 
 
@@ -110,6 +113,11 @@ def test_the_usual_spellings_of_columns_are_read(header, cells, field, value, tm
 def test_columns_of_path_and_name_have_usual_spellings_and_ours_come_first(tmp_path):
     (record,) = read(tmp_path, "species,image,scientificName,taxonKey,gbifID\nx,a.jpg,Rosa canina,8395064,4\n")
     assert (record.path, record.plant.name, record.plant.gbif_id) == ("a.jpg", "Rosa canina", 8395064)
+
+
+def test_the_documentation_names_every_column_and_spelling():
+    words = set(re.findall(r"\w+", DOCS.read_text(encoding="utf-8").partition("| column |")[2].replace("_", "")))
+    assert {each for ours, others in COLUMNS.items() for each in (ours.replace("_", ""), *others)} <= words
 
 
 def test_columns_that_nobody_reads_are_told(tmp_path):
