@@ -116,7 +116,8 @@ def test_columns_of_path_and_name_have_usual_spellings_and_ours_come_first(tmp_p
 
 
 def test_the_documentation_names_every_column_and_spelling():
-    words = set(re.findall(r"\w+", DOCS.read_text(encoding="utf-8").partition("| column | other spellings")[2].replace("_", "")))
+    columns = DOCS.read_text(encoding="utf-8").partition("| column | other spellings")[2]
+    words = set(re.findall(r"\w+", columns.replace("_", "")))
     assert {each for ours, others in COLUMNS.items() for each in (ours.replace("_", ""), *others)} <= words
 
 
