@@ -15,7 +15,7 @@ from serving.folder.photographs import printable
 from serving.folder.sorting import SortRank
 from serving.folder.truth import FOLDER_TRUTH
 from serving.parameters import MAX_COVERAGE, MAX_K, MIN_COVERAGE
-from serving.settings import Count, Share
+from serving.settings import Bytes, Count, Share
 
 
 class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs that share the parts, a process each; on a CPU, processes that share the cores."""
     num_runs: Count | None = None
     """Network runs at the same time; by default one per core, or two batches on a GPU."""
-    max_picture_bytes: Count = 100_000_000
+    max_picture_bytes: Bytes = 100_000_000
     """Largest photograph, bytes."""
 
     def __post_init__(self) -> None:
