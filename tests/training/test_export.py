@@ -40,11 +40,12 @@ def test_what_is_sealed_can_be_loaded_and_was_measured(bundle):
 
 def test_every_share_in_the_bundle_carries_data_number_and_interval(bundle):
     metrics = {metric.name: metric for metric in bundle.record.metrics}
-    assert {"top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon", "ece", "nll"} == set(metrics)
+    left_out = {"left_out_auroc", "left_out_named_species"}
+    assert {"top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon", "ece", "nll"} | left_out == set(metrics)
     for name, metric in metrics.items():
         assert metric.num_pictures == 3
-        assert metric.data == "data, test split"
-        assert (metric.interval_95 is not None) == (name != "nll")
+        assert metric.data.startswith("data, validation split, each plant" if name in left_out else "data, test split")
+        assert (metric.interval_95 is not None) == (name not in {"nll", "left_out_auroc"})
 
 
 def test_the_bundle_answers_as_the_moving_average_of_the_weights(bundle, finished_run, manifest):

@@ -14,6 +14,8 @@ _METRICS: Final = {
     "top5_taxon": "the right plant is among the five most likely",
     "macro_top1_taxon": "mean over the plants of their top1_taxon",
     "ece": "expected calibration error",
+    "left_out_auroc": "chance that a known plant is more familiar than a plant whose taxon is left out",
+    "left_out_named_species": "plants whose taxa are left out that get the name of a species",
     "things_auroc": "chance that a plant has a higher plant score than a picture of something else",
     "things_accepted": "pictures of something else whose plant score reaches the cutoff",
     "things_named": "pictures of something else that get the name of a plant, at any rank",

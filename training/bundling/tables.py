@@ -80,6 +80,8 @@ class LeftOutPlants(msgspec.Struct, frozen=True):
     figures are worse.
     """
 
+    data: str
+    """Data and split of the calibration plants."""
     auroc: float
     """Chance that a calibration plant is more familiar."""
     named_species: Share
@@ -138,7 +140,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     left_out = None
     if len(strange_N):
         named_N = (strange_N >= cutoffs.familiar) & named_at(strangers.species_N, thresholds.species.threshold)
-        left_out = LeftOutPlants(auroc(familiar_N, strange_N), share(int(named_N.sum()), len(named_N)))
+        left_out = LeftOutPlants(data.data, auroc(familiar_N, strange_N), share(int(named_N.sum()), len(named_N)))
     rejection = _rejection(data, calibration, thresholds, head, temperature) if head else None
     return FittedTables(calibration, thresholds, rejection, left_out)
 

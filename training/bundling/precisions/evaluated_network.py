@@ -137,7 +137,7 @@ def _rejection_metrics(fitted: FittedTables) -> list[Metric]:
     unknown, found = fitted.left_out, fitted.rejection
     metrics = []
     if unknown is not None:
-        named, data = unknown.named_species, "calibration plants, each as if its taxon were unknown"
+        named, data = unknown.named_species, f"{unknown.data}, each plant as if its taxon were unknown"
         metrics = [
             Metric("left_out_auroc", unknown.auroc, data, named.num_pictures),
             Metric("left_out_named_species", named.value, data, named.num_pictures, named.interval_95),
