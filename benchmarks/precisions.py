@@ -30,7 +30,7 @@ from training.insight.studies.report import table
 from training.machine import Machine, this_machine
 from training.program import run_program
 
-_DEMONSTRATION: Final = Path(__file__).resolve().parents[1] / "models" / "releases" / "flowers17"
+_DEMONSTRATION: Final = Path(__file__).resolve().parents[1] / "models" / "releases" / "garden_and_wild_plants"
 _TOP1: Final = "top1_taxon"
 _LOST: Final = "top1_taxon_lost_against_fp32"
 

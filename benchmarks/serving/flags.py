@@ -17,7 +17,7 @@ from training.machine import Machine
 AnyFlags = TypeVar("AnyFlags", bound="Flags")
 AnyResult = TypeVar("AnyResult", bound=msgspec.Struct)
 ENVIRONMENT: Final = Path(__file__).resolve().parent / ".venv"
-DEMONSTRATION: Final = ROOT / "models" / "releases" / "flowers17"
+DEMONSTRATION: Final = ROOT / "models" / "releases" / "garden_and_wild_plants"
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):

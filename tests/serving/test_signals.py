@@ -16,7 +16,7 @@ from tests.serving.program import ROOT, service
 from tests.serving.tiny import RED, WEIGHTS, images, jpeg, seal_tiny_bundle
 from training.registry.folder import CURRENT, Registry
 
-DEMONSTRATION = ROOT / "models" / "releases" / "flowers17"
+DEMONSTRATION = ROOT / "models" / "releases" / "garden_and_wild_plants"
 
 
 @pytest.fixture(scope="module")

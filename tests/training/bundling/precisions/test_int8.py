@@ -98,7 +98,7 @@ def test_the_likeliest_output_is_nearly_always_that_of_fp32(quantized, single, l
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_released_efficientnet_b4_is_pooled_quantized_and_answers_any_batch(tmp_path):
-    released = load_bundle(Path(__file__).parents[4] / "models" / "releases" / "flowers17")
+    released = load_bundle(Path(__file__).parents[4] / "models" / "releases" / "garden_and_wild_plants")
     single = released.folder / released.network("fp32").file
     fold_constants(single, tmp_path / "prepared.onnx")
     assert pool_means(tmp_path / "prepared.onnx") == 33  # 32 squeeze-and-excite blocks and the last pool
