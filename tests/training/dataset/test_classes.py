@@ -135,17 +135,21 @@ def test_every_class_has_the_label_of_its_output():
 def test_the_demonstration_keeps_its_taxa():
     file = ROOT / "models" / "releases" / "garden_and_wild_plants" / TAXA_FILE
     released = msgspec.json.decode(file.read_bytes(), type=Taxonomy).taxa
-    given = [
-        SourceClass(
-            class_id=taxon.taxon_id,
-            name=taxon.scientific_name,
-            common_name=taxon.common_names[0],
-            genus=taxon.genus,
-            family=taxon.family,
-        )
-        for taxon in released
-    ]
-    assert build_classes({"flowers17": given}, "within_sources").taxonomy.taxa == released
+    given = {
+        f"source {number}": [
+            SourceClass(
+                class_id=taxon.taxon_id,
+                name=taxon.scientific_name,
+                common_name=taxon.common_names[number],
+                genus=taxon.genus,
+                family=taxon.family,
+            )
+            for taxon in released
+            if len(taxon.common_names) > number
+        ]
+        for number in range(3)
+    }
+    assert build_classes(given, "across_sources").taxonomy.taxa == released
 
 
 def test_a_taxon_holds_what_its_classes_say():
