@@ -97,19 +97,19 @@ def test_the_likeliest_output_is_nearly_always_that_of_fp32(quantized, single, l
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_released_efficientnet_b4_is_pooled_quantized_and_answers_any_batch(tmp_path):
+def test_the_released_network_is_pooled_quantized_and_answers_any_batch(tmp_path):
     released = load_bundle(Path(__file__).parents[4] / "models" / "releases" / "garden_and_wild_plants")
     single = released.folder / released.network("fp32").file
     fold_constants(single, tmp_path / "prepared.onnx")
-    assert pool_means(tmp_path / "prepared.onnx") == 33  # 32 squeeze-and-excite blocks and the last pool
+    assert pool_means(tmp_path / "prepared.onnx") == 17  # 16 squeeze-and-excite blocks and the last pool
     drawn = [picture_to_input(draw_golden(seed), released.record.input)[0][None] for seed in range(4)]
     write_int8(single, tmp_path / "int8.onnx", drawn)
     session = OnnxSession(tmp_path / "int8.onnx")
     assert session.output_keys == released.taxonomy.output_keys
     alone, together = (session.run(np.concatenate(drawn[:count])) for count in (1, 4))
-    assert (together.logits.shape, together.features.shape) == ((4, 17), (4, 1792))
+    assert (together.logits.shape, together.features.shape) == ((4, 169), (4, 1280))
     assert np.allclose(alone.logits[0], together.logits[0], atol=1e-3)
-    assert (tmp_path / "int8.onnx").stat().st_size < 0.6 * single.stat().st_size
+    assert (tmp_path / "int8.onnx").stat().st_size < 0.7 * single.stat().st_size  # which is stored in half precision
 
 
 def test_reductions_over_pictures_run_as_pools(quantized):
