@@ -138,7 +138,7 @@ function coverageSentence({ coverage, guarantee, score, num_taxa: number, measur
   const average = guarantee === "macro" ? ", as an average over these plants" : "";
   if (measured === null) return `Such a list is made to hold the right plant in ${percentExact(coverage)} of cases, if the model knows the plant${average}; how often it does was not measured.`;
   const { covered, num_pictures: numPictures, data } = measured;
-  return `Such lists held the right plant in ${percent(covered)} of cases on ${count(numPictures, "picture")} of ${data}${average}; ${percentExact(coverage)} was asked.`;
+  return `Such lists held the right plant in ${percent(covered)} of cases${range(measured)} on ${count(numPictures, "picture")} of ${data}${average}; ${percentExact(coverage)} was asked.`;
 }
 
 function uncalibratedSentence({ guarantee, num_uncalibrated_taxa: number }) {
