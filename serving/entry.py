@@ -37,8 +37,10 @@ def with_refusals(app: ASGIApp, config: CORSConfig | None, access: AccessControl
 
 
 def _refusal(scope: HTTPScope, config: CORSConfig | None, access: AccessControl) -> RequestError | None:
-    if config is not None and scope["method"] == "OPTIONS" and (reason := _refused_preflight(scope, config)):
-        # Litestar would answer in plain text.
+    if config is not None and scope["method"] == "OPTIONS":
+        reason = _refused_preflight(scope, config)  # Litestar would answer in plain text
+        if reason is None:
+            return None  # a key keeps its rate; the browser asks before each of its requests
         return RequestError(f"a page of another origin may not send {reason}", remedy="ask the operator to allow it")
     if not _NOT_BY_ADDRESS.fullmatch(f"{scope['method']} {scope['path']}"):
         try:

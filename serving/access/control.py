@@ -18,8 +18,9 @@ _MAKE_AN_ADMIN_KEY: Final = (
 )
 
 
-# A file of the page, the metrics or the model's description, as a part of a request for an answer. The page loads ten.
-_OPEN_REQUEST: Final = 0.1
+# A file of the page, the metrics or the model's description, as a part of a request for an answer. The page loads 27,
+# which must fit into a burst of one.
+_OPEN_REQUEST: Final = 0.02
 
 
 class Client(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ _MOST_QUESTIONS: Final = 64  # at the same time: each has a connection, and its 
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=_MOST_QUESTIONS, keepalive_expiry=60)
 _MOST_BYTES: Final = 16_000_000  # far more than the names of 50 taxa and 100 candidates take
 _READ_HEADERS: Final = ("Location", "Retry-After")
+_CONNECT_S: Final = 5.0
 # A proxy of the environment cannot reach a service on this machine.
 _WITHOUT_PROXY: Final = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 _Result = TypeVar("_Result")
@@ -168,7 +169,9 @@ class Client(_Service):
 
 def _connections() -> httpx.AsyncClient:
     try:
-        return httpx.AsyncClient(limits=_LIMITS, mounts=_WITHOUT_PROXY, timeout=None)  # `exchange` has the time limit
+        # `exchange` has the time limit. A machine that does not take the connection is not there: that is tried again.
+        timeout = httpx.Timeout(None, connect=_CONNECT_S)
+        return httpx.AsyncClient(limits=_LIMITS, mounts=_WITHOUT_PROXY, timeout=timeout)
     except (httpx.InvalidURL, ValueError, ImportError) as error:  # ImportError: SOCKS needs another package
         raise InputError(
             "a proxy that the environment names cannot be used",

@@ -35,7 +35,9 @@ function showKnown(model) {
 }
 
 async function offerExample(address, addPictures) {
-  const content = await (await fetch(address)).blob();
+  const response = await fetch(address);
+  if (!response.ok) return;
+  const content = await response.blob();
   const file = new File([content], address.split("/").at(-1), { type: content.type });
   find("example-picture").src = URL.createObjectURL(file);
   find("example").hidden = false;

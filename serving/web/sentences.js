@@ -70,7 +70,7 @@ export function promiseSentence({ rank, promise }) {
 
 /** Returns what the model knows: the first sentence of its description, and how many species and genera. */
 export function knownSentence({ description = "", num_species: species, num_genera: genera }) {
-  const [first] = description.split(/(?<=[.!?])\s/);
+  const first = description.match(/^.*?[.!?](?=\s|$)/s)?.[0] ?? description; // older browsers know no lookbehind
   const known = [species > 0 && count(species, "species", "species"), genera > 0 && count(genera, "genus", "genera")].filter(Boolean);
   return `${first} It knows ${joined(known)}.`.trimStart();
 }

@@ -182,8 +182,8 @@ def test_candidate_set_is_one_of_these_four(page):
     words = page("sentences.js", "candidateWords", GENUS)
     assert words["heading"] == "One of these four"
     assert words["explanation"] == (
-        "Such lists held the right plant in 93% of cases (95% interval 89 to 95) on 272 pictures of flowers17, test split; "
-        "90% was asked."
+        "Such lists held the right plant in 93% of cases (95% interval 89 to 95) on 272 pictures of flowers17, test "
+        "split; 90% was asked."
     )
 
 
