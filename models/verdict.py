@@ -94,7 +94,7 @@ def decide(
         elif rank in shared:
             reasons.append(f"every allowed taxon is of the {rank} {name}")
         elif getattr(thresholds, rank) == 1:
-            reasons.append(f"no {rank} is named: too few calibration plants show from which score it is right")
+            reasons.append(f"this model names no {rank}")
         else:
             reasons.append(_compared(rank, name, score, getattr(thresholds, rank)))
             if score >= getattr(thresholds, rank):

@@ -83,8 +83,8 @@ class Table(OneSource, frozen=True, kw_only=True):
 
     table: tyro.conf.Positional[Path]
     """The list; paths in it are relative to its folder."""
-    path_column: str = "path"
-    """Its column of paths."""
+    path_column: str = ""
+    """Its column of paths; default: path, or one of its usual spellings."""
     name_column: str = ""
     """Its column of names, scientific or common; default: scientific_name, or common_name where that is missing."""
 
@@ -148,9 +148,8 @@ def _collection_of_one(command: Folder | Table) -> Collection:
         layout, root, folder, columns = "image_folder", command.pictures.resolve(), command.pictures.resolve(), {}
     else:
         layout, root, folder = "table", command.table.resolve(), command.table.resolve().parent
-        columns = {"path": command.path_column}
-        if command.name_column:
-            columns["scientific_name"] = command.name_column
+        given = {"path": command.path_column, "scientific_name": command.name_column}
+        columns = {ours: theirs for ours, theirs in given.items() if theirs}
     name = command.source or folder.name.replace(":", "-")
     content = {
         "name": name,

@@ -43,7 +43,8 @@ step demonstration-trained "$PYTHON" training/train.py plants --data "$data" --r
 # shellcheck disable=SC2016 # the inner shell expands them
 whole_step demonstration-exported bash -c 'rm -rf "$0" && exec "$@"' "$bundle" "$PYTHON" training/export.py \
     --checkpoint "$run/best.pt" --data "$data" --out "$bundle" --precision "${precisions[@]}" --negatives "$negatives" \
-    --model-version "${VERSION:-1.1.0}" --description 'A demonstration that knows garden flowers and wild plants.' \
+    --name garden_and_wild_plants --model-version "${VERSION:-1.1.0}" \
+    --description 'A demonstration that knows garden flowers and wild plants.' \
     --note 'The licenses of these photographs are unclear: for trying the service only.' --workers "$(nproc)"
 whole_step demonstration-evaluated "$PYTHON" training/evaluate.py --bundle "$bundle" --checkpoint "$run/best.pt" \
     --data "$data" --negatives "$negatives" --unknown "$photographs/unknown_plants" --out "$WORK/demonstration-evaluation" \

@@ -85,7 +85,8 @@ def distances_to_others(
 def familiar_cutoff(known_N: Scores, left_out_N: Scores) -> float:
     """Returns the least familiarity of a plant that may be named.
 
-    It stops 90 % of the plants whose taxon was left out, but never more than 15 % of the known ones, and at least 5 %.
+    It stops 90 % of the plants whose taxon was left out, but never more than 15 % of the known ones, and is never lower
+    than the cutoff that keeps 95 % of these.
 
     Args:
         known_N: Familiarity of calibration plants.

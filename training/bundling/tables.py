@@ -77,7 +77,7 @@ class LeftOutPlants(msgspec.Struct, frozen=True):
 
     These are the calibration plants, each judged as if its taxon were unknown: without its outputs and without its
     place among the features. The network itself was trained with the taxon, so with plants that are new to it the
-    figures are worse.
+    figures are worse. The cutoff of familiarity was set on the same plants.
     """
 
     data: str
@@ -140,6 +140,9 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     left_out = None
     if len(strange_N):
         named_N = (strange_N >= cutoffs.familiar) & named_at(strangers.species_N, thresholds.species.threshold)
+        if head:
+            seen = plants.outputs.features, strangers.confidence_N, strangers.distance_N
+            named_N &= plant_scores(head.head, *seen) >= head.cutoff
         left_out = LeftOutPlants(data.data, auroc(familiar_N, strange_N), share(int(named_N.sum()), len(named_N)))
     rejection = _rejection(data, calibration, thresholds, head, temperature) if head else None
     return FittedTables(calibration, thresholds, rejection, left_out)

@@ -21,8 +21,8 @@ _ONE_PLACE_DEGREES: Final = 0.0002  # 22 m, about twice the error of a phone's G
 def observation_codes(pictures: Sequence[LabeledPicture]) -> Codes:
     """Returns each picture's observation as a number, -1 for none; equal names in two sources are not the same one.
 
-    Pictures of a class for which the source names no observation are one if their EXIF says that they were taken within
-    a minute at one place (or all of them without a place).
+    Pictures of a class for which the source names no observation are one if their EXIF says that each was taken within
+    a minute of another one, at its place (or both without a place).
     """
     numbers: dict[tuple[str, ...], int] = {}
     moments = _moments(pictures)
@@ -34,7 +34,7 @@ def observation_codes(pictures: Sequence[LabeledPicture]) -> Codes:
 
 
 def _moments(pictures: Sequence[LabeledPicture]) -> dict[int, tuple[str, ...]]:
-    """Returns for each row with a time and no observation the first picture of its moment, in a tuple of three.
+    """Returns for each row with a time and no observation the earliest picture that it is joined to, in a tuple.
 
     Midnight to the second is no time: scans and cameras without a clock have it.
     """
@@ -44,22 +44,24 @@ def _moments(pictures: Sequence[LabeledPicture]) -> dict[int, tuple[str, ...]]:
         if each.info.taken_at and each.info.taken_at.time() != time.min and not each.record.group
     ]
     found: dict[int, tuple[str, ...]] = {}
-    first: LabeledPicture | None = None
+    recent: list[tuple[LabeledPicture, tuple[str, ...]]] = []
     for *_, row in sorted(timed):
         each = pictures[row]
-        if first is None or not _one_moment(first, each):
-            first = each
-        found[row] = (each.source, each.label, first.record.path)
+        recent = [(other, moment) for other, moment in recent if _within_a_minute(other, each)]
+        own = (each.source, each.label, each.record.path)
+        found[row] = next((moment for other, moment in reversed(recent) if _at_one_place(other, each)), own)
+        recent.append((each, found[row]))
     return found
 
 
-def _one_moment(first: LabeledPicture, other: LabeledPicture) -> bool:
-    if (first.source, first.label) != (other.source, other.label):
-        return False
+def _within_a_minute(first: LabeledPicture, other: LabeledPicture) -> bool:
     start, end = first.info.taken_at, other.info.taken_at
+    of_one_class = (first.source, first.label) == (other.source, other.label)
+    return of_one_class and start is not None and end is not None and end - start <= _MOMENT
+
+
+def _at_one_place(first: LabeledPicture, other: LabeledPicture) -> bool:
     place, other_place = first.info.coordinates, other.info.coordinates
-    if start is None or end is None or end - start > _MOMENT:
-        return False
     if place is None or other_place is None:
         return place == other_place
     north, east = place[0] - other_place[0], (place[1] - other_place[1]) * math.cos(math.radians(place[0]))

@@ -53,11 +53,18 @@ def at(second, place=None, path="", start="2024-05-31T10:00", **fields):
 def test_pictures_of_a_class_within_a_minute_at_one_place_are_one_plant():
     here, near, there = (50.0, 8.0), (50.0001, 8.0001), (50.0, 8.001)
     codes = observation_codes(
-        [at(0, here), at(60, near), at(61, here), at(62, there), picture("s", "no time")]
+        [at(0, here), at(60, near), at(121, here), at(122, there), picture("s", "no time")]
     ).tolist()
     assert codes[0] == codes[1]
     assert codes[4] == -1
     assert len(set(codes)) == 4
+
+
+def test_a_photograph_between_two_others_without_a_place_or_late_in_a_row_keeps_them_one_plant():
+    here = (50.0, 8.0)
+    lost = observation_codes([at(0, here), at(10), at(20, here)]).tolist()
+    assert lost[0] == lost[2] != lost[1]
+    assert len(set(observation_codes([at(0), at(50), at(70)]).tolist())) == 1
 
 
 def test_midnight_is_no_time():
