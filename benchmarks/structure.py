@@ -1,30 +1,107 @@
-"""Program: measures the import structure of the project, so that a change of it can be judged.
+"""Program: measures the size and the import structure of the project, so that a change of it can be judged.
 
 python benchmarks/structure.py [CHECKOUT] > structure.json
+python benchmarks/structure.py --check      # part of `make check`: compares with benchmarks/budgets.toml
 
-The checkout is read as text, nothing of it runs. A room is a folder of modules, or a module that stands directly in a
-package (`training`, `serving`, `models`).
+Nothing of the checkout runs but the records of its settings. A room is a folder of modules, or a module that stands
+directly in a package (`training`, `serving`, `models`).
 """
 
+import argparse
+import ast
+import io
 import json
+import subprocess
 import sys
+import tokenize
+import tomllib
 from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
+import msgspec
 
 PACKAGES = ("models", "training", "serving")
+BUDGETS = Path(__file__).with_name("budgets.toml")
+_NOT_COUNTED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 def main() -> None:
-    """Prints the figures of the checkout that is named first on the command line, by default this one."""
-    root = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    """Prints the figures of a checkout; with --check exits with 1 if one is above its budget."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", nargs="?", default=".", type=Path)
+    parser.add_argument("--check", action="store_true", help="compare the sizes with benchmarks/budgets.toml")
+    args = parser.parse_args()
+    root = args.checkout.resolve()
     sys.path[0] = str(root)
+    sizes = _sizes(root)
+    if args.check:
+        sys.exit(_compare(sizes, tomllib.loads(BUDGETS.read_text(encoding="utf-8"))))
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
-    lines = {package: _lines(root / package) for package in PACKAGES}
-    print(json.dumps({"lines": lines, **_figures(imports)}, indent=2))
+    print(json.dumps({"sizes": sizes, **_figures(imports)}, indent=2))
+
+
+def _compare(sizes: dict[str, int], budgets: dict[str, int]) -> int:
+    over = {name: (sizes[name], limit) for name, limit in budgets.items() if sizes[name] > limit}
+    for name, (size, limit) in over.items():
+        print(f"{name}: {size:,}, budget {limit:,}: make it smaller, or raise the budget in a commit that says why")
+    return 1 if over else 0
+
+
+def _sizes(root: Path) -> dict[str, int]:
+    product = [path for package in PACKAGES for path in _tracked(root, f"{package}/*.py")]
+    pages = [path for path in _tracked(root, "docs/*.md") if not path.is_relative_to(root / "docs/generated")]
+    return {
+        "lines": _lines(product),
+        "tokens": sum(_tokens(path.read_text(encoding="utf-8")) for path in product),
+        "modules": sum(path.name != "__init__.py" for path in product),
+        **_settings(),
+        "test_lines": _lines(_tracked(root, "tests/*.py")),
+        "benchmark_lines": _lines(_tracked(root, "benchmarks/*.py")),
+        "doc_words": sum(
+            len(path.read_text(encoding="utf-8").split()) for path in pages if path.name != "changelog.md"
+        ),
+    }
+
+
+def _tracked(root: Path, pattern: str) -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", pattern], cwd=root, check=True, capture_output=True, text=True).stdout
+    return [root / name for name in listed.split("\n") if name and (root / name).exists()]
+
+
+def _lines(files: list[Path]) -> int:
+    return sum(len(path.read_bytes().splitlines()) for path in files)
+
+
+def _tokens(source: str) -> int:
+    """How many tokens a module has, without comments, docstrings, line ends and indentation."""
+    docstrings = {
+        (node.lineno, node.col_offset)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    }
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return sum(token.type not in _NOT_COUNTED and token.start not in docstrings for token in tokens)
+
+
+def _settings() -> dict[str, int]:
+    """How many values a user can set in each program that has many."""
+    from serving.folder.command import IdentifyFolder
+    from serving.settings import Settings
+    from training.commands.export import Export
+    from training.recipe import Recipe
+
+    records = {"recipe": Recipe, "service": Settings, "folder": IdentifyFolder, "export": Export}
+    return {f"{name}_settings": _fields(record) for name, record in records.items()}
+
+
+def _fields(record: type[msgspec.Struct]) -> int:
+    """Fields of a record, and in place of a section the fields of the section."""
+    types = [field.type for field in msgspec.structs.fields(record)]
+    nested = [kind for kind in types if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+    return len(types) - len(nested) + sum(map(_fields, nested))
 
 
 def _figures(imports: dict[str, set[str]]) -> dict[str, object]:
@@ -52,10 +129,6 @@ def _levels(imports: dict[str, set[str]]) -> list[int]:
         level[name] = max((level[other] + 1 for other in imports[name]), default=0)
     counts = Counter(level.values())
     return [counts[at] for at in range(len(counts))]
-
-
-def _lines(folder: Path) -> int:
-    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.rglob("*.py"))
 
 
 if __name__ == "__main__":

@@ -82,15 +82,6 @@ def test_every_command_points_at_a_function(command, target):
     assert function in functions
 
 
-def test_every_package_on_disk_is_listed():
-    on_disk = {
-        ".".join(path.parent.relative_to(ROOT).parts)
-        for package in ("models", "training", "serving")
-        for path in (ROOT / package).rglob("__init__.py")
-    }
-    assert on_disk == set(PROJECT["tool"]["setuptools"]["packages"])
-
-
 def test_every_declared_dependency_is_pinned_by_hash_within_its_bounds():
     pinned = pins()
     wrong = [
