@@ -4,12 +4,13 @@ A flag overrides the recipe, and the recipe overrides the default. An unknown ke
 checked for files and flags alike, since both pass through `msgspec.convert`.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from msgspec import Meta
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from models.errors import RecipeError
 from training.toml_file import RECIPES, Section, check_section, read_toml, section_to_plain
@@ -19,7 +20,9 @@ NotNegative = Annotated[float, Meta(ge=0.0)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Count = Annotated[int, Meta(ge=1)]
 WholeNumber = Annotated[int, Meta(ge=0)]
-Pixels = Annotated[int, Meta(ge=32, le=2048)]
+SMALLEST_PX: Final = 32
+LARGEST_PX: Final = 2048
+Pixels = Annotated[int, Meta(ge=SMALLEST_PX, le=LARGEST_PX)]
 Interpolation = Literal["bicubic", "bilinear"]
 Order = Literal["shuffled", "blocks"]
 Sampling = Literal["every_picture", "square_root", "class_balanced"]
@@ -329,3 +332,43 @@ def _require_one_size(pictures: PictureRecipe, origin: str) -> None:
             limit="growing epochs",
             remedy="correct progressive",
         )
+
+
+def side_at_epoch(pictures: PictureRecipe, epoch: int) -> int:
+    """Side of the training pictures in an epoch, px: that of the last step that has begun, else `picture_px`."""
+    begun = [side_px for first_epoch, side_px in pictures.progressive if first_epoch <= epoch]
+    return begun[-1] if begun else pictures.picture_px
+
+
+def sides_of_epochs(recipe: Recipe) -> list[int]:
+    """Side of the training pictures in each epoch of a run, px."""
+    return [side_at_epoch(recipe.pictures, epoch) for epoch in range(recipe.schedule.epochs)]
+
+
+def sizes_by_flags(pictures: PictureRecipe, picture_px_of_file: int, given: Sequence[str]) -> PictureRecipe:
+    """Lets the one flag that is given decide on all sizes, `picture_px`, `progressive` and `serve_px`.
+
+    `picture_px` scales all steps, and the last step of `progressive` becomes `picture_px`. If both are given they stay
+    as they are, and must agree. `serve_px` is scaled with `picture_px`, since the best size in the service is a little
+    above that of the training (Touvron et al. 2019).
+
+    Args:
+        pictures: The recipe with the flags.
+        picture_px_of_file: `picture_px` of the recipe without the flags.
+        given: Names of the knobs that are flags, which stay as they are.
+    """
+    sized = _training_sizes(pictures, picture_px_of_file, given)
+    if "serve_px" in given:
+        return sized
+    serve_px = round(sized.serve_px * sized.picture_px / picture_px_of_file)
+    return replace(sized, serve_px=min(max(serve_px, SMALLEST_PX), LARGEST_PX))
+
+
+def _training_sizes(pictures: PictureRecipe, picture_px_of_file: int, given: Sequence[str]) -> PictureRecipe:
+    if not pictures.progressive or {"picture_px", "progressive"} <= set(given):
+        return pictures
+    if "progressive" in given:
+        return replace(pictures, picture_px=pictures.progressive[-1][1])
+    scale = pictures.picture_px / picture_px_of_file
+    steps = tuple((epoch, max(round(side_px * scale), SMALLEST_PX)) for epoch, side_px in pictures.progressive)
+    return replace(pictures, progressive=steps)

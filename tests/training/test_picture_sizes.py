@@ -6,8 +6,15 @@ from hypothesis import strategies as st
 
 from models.errors import RecipeError
 from training.commands.train import parse
-from training.picture_sizes import side_at_epoch, sizes_by_flags
-from training.recipe import PictureRecipe, check_recipe, check_stored_recipe, read_recipe, recipe_to_plain
+from training.recipe import (
+    PictureRecipe,
+    check_recipe,
+    check_stored_recipe,
+    read_recipe,
+    recipe_to_plain,
+    side_at_epoch,
+    sizes_by_flags,
+)
 
 STEPS = PictureRecipe(picture_px=128, progressive=((0, 64), (5, 96), (9, 128)))
 

@@ -10,8 +10,7 @@ import pytest
 from tests.training.small import command, events
 from training.actions.train import train
 from training.engine.checkpoint import LAST, read_checkpoint
-from training.picture_sizes import side_at_epoch
-from training.recipe import read_recipe, recipe_files
+from training.recipe import read_recipe, recipe_files, side_at_epoch
 
 SMALLEST_PX, LARGER_PX, LARGEST_BATCH = 32, 8, 16
 

@@ -45,8 +45,7 @@ from training.evaluation.split_metrics import reliability_diagrams
 from training.loading.data import input_spec
 from training.loading.negatives import list_negatives
 from training.network_input import require_side
-from training.picture_sizes import side_at_epoch
-from training.recipe import check_stored_recipe
+from training.recipe import check_stored_recipe, side_at_epoch
 from training.toml_file import check_section, section_to_plain
 
 _PARTS: Final[dict[str, FileName]] = {GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE}

@@ -15,8 +15,7 @@ from models.network import PlantNetwork
 from training.bundling.commands import without_folders
 from training.commands.train import Train
 from training.dataset.manifest import Manifest
-from training.engine.checkpoint import BEST, LAST
-from training.engine.checkpoint_folder import CheckpointFolder
+from training.engine.checkpoint import BEST, LAST, CheckpointFolder
 from training.engine.device import choose_device, keep_freed_memory
 from training.engine.distributed import Ranks, exit_now, has_joined, join, launch_id, leave, lost_ranks, restart_count
 from training.engine.loop import Trainer

@@ -9,8 +9,7 @@ import msgspec
 import tyro
 
 from models.errors import RecipeError
-from training.picture_sizes import sizes_by_flags
-from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_plain
+from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_plain, sizes_by_flags
 
 
 class Train(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from training.dataset.manifest import Manifest
-from training.engine.checkpoint import Checkpoint, DamagedCheckpoint, Position, read_checkpoint
-from training.engine.checkpoint_folder import CheckpointFolder
+from training.engine.checkpoint import Checkpoint, CheckpointFolder, DamagedCheckpoint, Position, read_checkpoint
 from training.engine.device import describe_device
 from training.engine.optim import fast_forward, load_moments, match_memory_format
 from training.engine.plant_output import load_plant_output, plant_output_state

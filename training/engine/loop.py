@@ -30,8 +30,7 @@ from training.loading.data import training_loader
 from training.loading.negatives import list_negatives, num_plants
 from training.monitor.memory import is_out_of_memory, limit_memory, peak_memory_gb
 from training.monitor.monitor import Monitor
-from training.picture_sizes import side_at_epoch
-from training.recipe import Recipe
+from training.recipe import Recipe, side_at_epoch
 
 
 class Trainer:

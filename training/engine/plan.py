@@ -8,8 +8,7 @@ from training.dataset.manifest import Manifest
 from training.engine.device import cpu_warnings, describe_device
 from training.engine.step import Engine
 from training.loading.negatives import Negatives
-from training.picture_sizes import sides_of_epochs
-from training.recipe import Recipe
+from training.recipe import Recipe, sides_of_epochs
 
 _GB = 1e9
 

@@ -8,8 +8,7 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from training.picture_sizes import sides_of_epochs
-from training.recipe import Recipe
+from training.recipe import Recipe, sides_of_epochs
 
 _LINE_EVERY_S: Final = 60.0
 

@@ -15,8 +15,7 @@ from training.dataset.manifest import Manifest
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.data import input_spec, label_names, training_loader
 from training.loading.negatives import num_plants
-from training.picture_sizes import side_at_epoch
-from training.recipe import Recipe
+from training.recipe import Recipe, side_at_epoch
 
 _CAPTION_PX = 14
 _CAPTION_LINES = 2  # a mixed picture has two names

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from models.errors import CheckpointError
-from training.engine.checkpoint import Checkpoint, DamagedCheckpoint, read_checkpoint
-from training.engine.checkpoint_folder import CheckpointFolder
+from training.engine.checkpoint import Checkpoint, CheckpointFolder, DamagedCheckpoint, read_checkpoint
 
 
 def checkpoint_of(step, value=0.0):

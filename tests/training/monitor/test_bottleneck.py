@@ -5,7 +5,7 @@ import training.monitor.usage
 from models.network import PlantNetwork
 from tests.training.monitor.faults import SlowStore, late, waiting, write_heavy_pictures
 from tests.training.small import command, events, make_trainer
-from training.engine.checkpoint_folder import CheckpointFolder
+from training.engine.checkpoint import CheckpointFolder
 from training.engine.step import Engine
 from training.monitor.bottleneck import EpochTiming, find_bottleneck
 from training.monitor.usage import Usage
