@@ -23,9 +23,16 @@ import tyro
 
 from benchmarks.long_tail import NUM_TAXA, LongTail
 from models.answer import AnswerModel, Question, answer_plant
-from models.calibration import Calibration, Cutoffs
-from models.candidates import ConformalTable, CoverageKind, conformal_table
-from models.rejection import FamiliarityTable, FeatureTable, PlantHead
+from models.calibration import (
+    Calibration,
+    ConformalTable,
+    CoverageKind,
+    Cutoffs,
+    FamiliarityTable,
+    FeatureTable,
+    PlantHead,
+    conformal_table,
+)
 from models.taxonomy import Output, Taxon, Taxonomy
 from training.atomic_file import replaced
 from training.insight.studies.report import table

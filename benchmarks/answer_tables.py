@@ -1,7 +1,7 @@
 """How far answers can be believed, as Markdown tables."""
 
 from models.metrics import Share
-from models.verdict import Promise, Promises, Rank
+from models.ranking import Promise, Promises, Rank
 from training.bundling.served import ServedAnswers
 from training.evaluation.split_metrics import SplitMetrics
 from training.insight.studies.report import table

@@ -32,7 +32,7 @@ from models.answer import PlantAnswer, Question, answer_plant
 from models.bundle import Bundle, load_bundle
 from models.metrics import Share, share
 from models.preprocess import picture_to_input
-from models.verdict import Promises, Thresholds, VerdictRank
+from models.ranking import Promises, Thresholds, VerdictRank
 from training.actions.evaluate import bundle_subject, evaluate, measure
 from training.bundling.precisions.pictures import PictureFiles
 from training.bundling.served import ServedAnswers

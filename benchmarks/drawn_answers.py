@@ -26,7 +26,7 @@ import tyro
 from benchmarks.answer_tables import answer_tables
 from models.bundle import load_bundle
 from models.errors import DataError
-from models.verdict import Promises, Thresholds
+from models.ranking import Promises, Thresholds
 from training.atomic_file import replaced
 from training.bundling.served import ServedAnswers
 from training.dataset.manifest import MANIFEST_FILE

@@ -30,7 +30,8 @@ from benchmarks.serving.flags import DEMONSTRATION, Network, network_of, write_r
 from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Place, running
 from benchmarks.serving.targets import Target, at_least, target_lines
-from models.bundle import Precision, load_bundle
+from models.bundle import load_bundle
+from models.bundle_record import Precision
 from models.errors import DataError
 from training.insight.studies.report import spread, table
 from training.machine import Machine, this_machine

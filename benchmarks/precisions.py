@@ -18,7 +18,8 @@ if not __package__:
 import msgspec
 import tyro
 
-from models.bundle import Bundle, Metric, NetworkFile, Precision, load_bundle
+from models.bundle import Bundle, load_bundle
+from models.bundle_record import Metric, NetworkFile, Precision
 from training.atomic_file import replaced
 from training.bundling.precisions.candidates import MAKERS
 from training.bundling.precisions.evaluated_network import CachedNetwork, evaluate_network

@@ -12,20 +12,25 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from models.calibration import Calibration
-from models.candidates import CoverageKind, candidate_set
+from models.calibration import Calibration, CoverageKind, candidate_set
 from models.ranking import (
     Floats,
+    Promises,
+    Rank,
     RankedGroup,
     RankedTaxon,
+    Thresholds,
+    Verdict,
     best_taxa,
     combine_pictures,
+    decide,
+    not_a_plant,
     output_probabilities,
     rank,
     taxon_probabilities,
+    unknown_plant,
 )
 from models.taxonomy import Taxonomy
-from models.verdict import Promises, Rank, Thresholds, Verdict, decide, not_a_plant, unknown_plant
 
 _TAXA_PER_PICTURE: Final = 3
 _LISTED_CANDIDATES: Final = 100

@@ -1,21 +1,219 @@
 """The part `calibration` of a bundle: what turns logits and features into answers, fitted on calibration pictures.
 
-It is one `.npz` file of plain arrays, named `precision/table/field`, so that it is read without unpickling anything.
+Features: two scores, whether a picture shows a plant, and whether it shows a plant that the network knows. Both rest on
+the relative Mahalanobis++ distance (arXiv 2505.18032): features divided by their length, reduced by PCA; the distance
+to the nearest taxon under one shared covariance, minus the distance to the whole under its own.
+
+Candidate sets: the taxa that include the right one as often as was asked for (split conformal prediction). The
+conformity of a taxon is its probability divided by its share of the training pictures (PAS, arXiv 2507.06867), so that
+sets do not lack the rare taxa. The p-value of a taxon is the share of the calibration plants whose right taxon conforms
+no better. The set for a coverage of 1 - alpha holds the taxa with a p-value above alpha, so a set of higher coverage
+contains every set of lower coverage.
+
+The file is one `.npz` of plain arrays, named `precision/table/field`, so that it is read without unpickling anything.
+
+Letters in names: B pictures (of one plant), F features, D dimensions after PCA, T taxa, N calibration plants or
+pictures.
 """
 
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from models.candidates import ConformalTable
 from models.errors import BundleError, DataError
-from models.rejection import FamiliarityTable, FeatureTable, PlantHead
-from models.verdict import Probability
+from models.ranking import Floats, Probability
+
+_LEAST_LENGTH = 1e-12
+
+
+class FeatureTable(msgspec.Struct, frozen=True, dict=True):
+    """Where the pictures of each known taxon lie among the features."""
+
+    center_F: npt.NDArray[np.float32]
+    """Mean of the features of length 1."""
+    basis_FD: npt.NDArray[np.float32]
+    """Principal components."""
+    whole_D: npt.NDArray[np.float32]
+    """Scale of each component after which the covariance of all pictures is the identity."""
+    within_DD: npt.NDArray[np.float32]
+    """Projection of the components after which the covariance within taxa is the identity."""
+    mean_TD: npt.NDArray[np.float32]
+    """Mean of each taxon after `within_DD`; taxa without pictures are left out, so T may be smaller."""
+
+    def distances(self, features_BF: Floats) -> npt.NDArray[np.float64]:
+        """Relative Mahalanobis++ distance of each picture; shape (num_pictures,), larger is stranger."""
+        reduced_BD = (unit_length(features_BF) - self.center_F) @ self.basis_FD
+        within_BD = reduced_BD @ self.within_DD
+        to_taxa_BT = self._squared_lengths - np.float32(2) * (within_BD @ self.mean_TD.T)
+        to_nearest_B = to_taxa_BT.min(axis=1) + (within_BD**2).sum(axis=1)
+        return np.asarray(to_nearest_B - ((reduced_BD * self.whole_D) ** 2).sum(axis=1), dtype=np.float64)
+
+    @cached_property
+    def _squared_lengths(self) -> npt.NDArray[np.float32]:
+        """Squared length of each mean; cached, since it takes longer than everything else."""
+        return np.asarray((self.mean_TD**2).sum(axis=1))
+
+
+class PlantHead(msgspec.Struct, frozen=True):
+    """A logistic regression that tells plants from everything else."""
+
+    weight_F: npt.NDArray[np.float32]
+    """Weights of the features of length 1."""
+    weight_confidence: float
+    """Weight of the log-odds of the likeliest taxon."""
+    weight_distance: float
+    """Weight of the relative distance."""
+    bias: float
+
+    def scores(self, features_BF: Floats, confidence_B: Floats, distance_B: Floats) -> npt.NDArray[np.float64]:
+        """Probability that each picture shows a plant, in [0, 1]; shape (num_pictures,)."""
+        odds_B = (
+            unit_length(features_BF) @ self.weight_F
+            + self.weight_confidence * log_odds(confidence_B)
+            + self.weight_distance * np.asarray(distance_B, dtype=np.float64)
+            + self.bias
+        )
+        return np.asarray(1 / (1 + np.exp(-np.clip(odds_B, -500, 500))), dtype=np.float64)
+
+
+class FamiliarityTable(msgspec.Struct, frozen=True):
+    """How confident and how near the pictures of known plants are; fitted on calibration pictures."""
+
+    confidence_N: npt.NDArray[np.float64]
+    """Probability of the likeliest taxon, ascending."""
+    distance_N: npt.NDArray[np.float64]
+    """Relative distance, ascending."""
+
+    def scores(self, confidence_B: Floats, distance_B: Floats) -> npt.NDArray[np.float64]:
+        """Gives how familiar each picture is: the mean of two ranks among the calibration pictures, in [0, 1]."""
+        surer = np.searchsorted(self.confidence_N, confidence_B, side="right") / len(self.confidence_N)
+        nearer = 1 - np.searchsorted(self.distance_N, distance_B, side="left") / len(self.distance_N)
+        return np.asarray((surer + nearer) / 2)
+
+
+def unit_length(features_BF: Floats) -> npt.NDArray[np.float32]:
+    """Divides each picture's features by their length; float32, since the tables are, and twice as fast."""
+    features = np.asarray(features_BF, dtype=np.float32)
+    return np.asarray(features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), _LEAST_LENGTH))
+
+
+def log_odds(probability: Floats) -> npt.NDArray[np.float64]:
+    """Log-odds of probabilities, kept within those of 1e-6 and 1 - 1e-6."""
+    kept = np.clip(np.asarray(probability, dtype=np.float64), 1e-6, 1 - 1e-6)
+    return np.asarray(np.log(kept / (1 - kept)))
+
+
+CoverageKind = Literal["marginal", "macro"]
+
+
+class ConformalTable(msgspec.Struct, frozen=True, dict=True):
+    """The calibration plants that p-values count; at least one."""
+
+    prior_T: npt.NDArray[np.float64]
+    """Share of each taxon among the training pictures, above 0."""
+    conformity_N: npt.NDArray[np.float64]
+    """Conformity of the right taxon of each calibration plant, ascending."""
+    macro_weight_N: npt.NDArray[np.float64]
+    """Weight of each of these plants for macro coverage; the plants of a taxon share 1 / (taxa with such plants)."""
+    num_plants_T: npt.NDArray[np.int64]
+    """Number of calibration plants of each taxon. Marginal coverage says little about a taxon without any, and macro
+    coverage says nothing."""
+
+    @cached_property
+    def num_uncalibrated_taxa(self) -> int:
+        """Number of taxa without calibration plants."""
+        return int((self.num_plants_T == 0).sum())
+
+    def p_values(self, taxa_BT: Floats, kind: CoverageKind) -> npt.NDArray[np.float64]:
+        """Gives the p-value of each taxon being the right one.
+
+        A single picture counts itself among the calibration plants: as one plant for marginal coverage, and with the
+        largest weight for macro coverage (arXiv 2606.28598). Several pictures of one plant depend on each other, so
+        their p-values are combined as twice the mean, which is valid under any dependence (Vovk and Wang 2020).
+
+        Args:
+            taxa_BT: Calibrated probabilities of all taxa, shape (num_pictures, num_taxa).
+            kind: Whether the coverage holds for the mean plant ("marginal") or for the mean taxon ("macro").
+
+        Returns:
+            Values in [0, 1], shape (num_taxa,).
+        """
+        no_better_BT = np.searchsorted(self.conformity_N, taxa_BT / self.prior_T, side="right")
+        p_values_BT = self._p_values_of(no_better_BT, kind)
+        combined_T = p_values_BT[0] if len(p_values_BT) == 1 else 2 * p_values_BT.mean(axis=0)
+        return np.asarray(np.minimum(combined_T, 1.0))
+
+    def least_conformity(self, coverage: float, kind: CoverageKind) -> float:
+        """Gives the conformity from which a taxon is in the set of a single picture; infinite if no p-value suffices.
+
+        More conformity never lowers a p-value, so the set of `candidate_set` holds the taxa from here on.
+        """
+        enough = np.flatnonzero(self._p_values_of(np.arange(len(self.conformity_N) + 1), kind) > 1.0 - coverage)
+        if not enough.size:
+            return np.inf
+        return float(self.conformity_N[enough[0] - 1]) if enough[0] else -np.inf
+
+    def _p_values_of(self, no_better: npt.NDArray[np.intp], kind: CoverageKind) -> npt.NDArray[np.float64]:
+        """Gives the p-values of taxa on single pictures, where so many calibration plants conform no better."""
+        if kind == "marginal":
+            return np.asarray((no_better + 1) / (len(self.conformity_N) + 1))
+        summed = np.concatenate(([0.0], np.cumsum(self.macro_weight_N)))
+        return np.asarray(summed[no_better] + self.macro_weight_N.max())
+
+
+def conformal_table(taxa_NT: Floats, labels_N: npt.NDArray[np.intp], prior_T: Floats) -> ConformalTable:
+    """Makes the table from calibration plants that the network was not trained on.
+
+    Args:
+        taxa_NT: Calibrated probabilities of all taxa, one picture per plant, at least one plant. Small probabilities
+            must not be cut, or sets of rare taxa come out too small.
+        labels_N: Position of each plant's taxon.
+        prior_T: Share of each taxon among the training pictures, above 0.
+    """
+    return conformal_table_of(taxa_NT[np.arange(len(labels_N)), labels_N], labels_N, prior_T)
+
+
+def conformal_table_of(right_N: Floats, labels_N: npt.NDArray[np.intp], prior_T: Floats) -> ConformalTable:
+    """Makes the same table from the probability of each plant's taxon alone."""
+    conformity_N = right_N / prior_T[labels_N]
+    _, taxon_N, counts = np.unique(labels_N, return_inverse=True, return_counts=True)
+    order = np.argsort(conformity_N, kind="stable")
+    return ConformalTable(
+        prior_T=np.asarray(prior_T, dtype=np.float64),
+        conformity_N=np.asarray(conformity_N[order], dtype=np.float64),
+        macro_weight_N=1.0 / (len(counts) * counts[taxon_N[order]]),
+        num_plants_T=np.bincount(labels_N, minlength=len(prior_T)),
+    )
+
+
+def candidate_set(
+    table: ConformalTable, taxa_BT: Floats, coverage: float, kind: CoverageKind = "marginal"
+) -> npt.NDArray[np.intp]:
+    """Finds the taxa that may be the right one.
+
+    Args:
+        table: The calibration plants.
+        taxa_BT: Calibrated probabilities of all taxa on each picture of one plant, shape (num_pictures, num_taxa).
+        coverage: How often the set shall include the right taxon, in (0, 1).
+        kind: Whether that holds for the mean plant ("marginal") or for the mean taxon ("macro").
+
+    Returns:
+        Positions of taxa, ascending. If no p-value is high enough, the set holds the taxon that conforms best.
+    """
+    p_values_T, limit = table.p_values(taxa_BT, kind), 1.0 - coverage
+    chosen = np.flatnonzero(p_values_T > limit)
+    if chosen.size:
+        return chosen
+    conformity_T = (taxa_BT / table.prior_T).mean(axis=0)
+    return np.array([np.lexsort((-conformity_T, -p_values_T))[0]])
+
 
 CALIBRATION_PART: Final = "calibration"
 CALIBRATION_FILE: Final = "calibration.npz"

@@ -9,8 +9,7 @@ from typing import Final
 import msgspec
 from PIL import Image, JpegImagePlugin
 
-from models import webp
-from models.file_structure import jpeg_scans
+from models.file_structure import jpeg_scans, webp_canvas_size, webp_has_alpha
 from models.preprocess import (
     InputSpec,
     checked_format,
@@ -93,8 +92,8 @@ def _fixed_bytes(name: str, data: bytes, spec: InputSpec) -> int:
 def _webp_peak(data: bytes) -> int:
     """Returns the memory for the pixels of a WebP, without its decoder, which would take half of it."""
     checked_format(data)
-    width, height = webp.canvas_size(data) or (0, 0)  # the decoder refuses a file without a canvas
-    return int(width * height * (_FRAME_WEIGHTS["WEBP"] + _ALPHA_WEIGHTS["WEBP"] * webp.has_alpha(data)))
+    width, height = webp_canvas_size(data) or (0, 0)  # the decoder refuses a file without a canvas
+    return int(width * height * (_FRAME_WEIGHTS["WEBP"] + _ALPHA_WEIGHTS["WEBP"] * webp_has_alpha(data)))
 
 
 def _frame_weight(name: str, opened: Image.Image) -> float:

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from models.answer import PlantAnswer, Question
-from models.bundle import Bundle, Precision
+from models.bundle import Bundle
+from models.bundle_record import Precision
 from models.errors import PictureError
 from serving.admission import Admission, AdmittedRequest
 from serving.decoding.pool import Decoded

@@ -12,14 +12,13 @@ import structlog
 from PIL import Image
 
 from models.answer import PlantAnswer, Question, answer_plant
-from models.bundle import Bundle, Precision, load_bundle
+from models.bundle import Bundle, check_golden, load_bundle
+from models.bundle_record import Precision
 from models.calibration import Calibration
 from models.errors import BundleError, InputError
-from models.golden import check_golden
 from models.preprocess import InputSpec
 from models.session import NetworkOutput, NetworkSession, OnnxSession
-from models.taxon_names import TaxonNames
-from models.taxonomy import Taxon, Taxonomy
+from models.taxonomy import Taxon, TaxonNames, Taxonomy
 from serving.cores import available_cores
 from serving.decoding.decode_time import DecodeTime
 from serving.decoding.pool import Decoded

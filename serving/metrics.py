@@ -16,7 +16,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from models.verdict import VerdictRank
+from models.ranking import VerdictRank
 
 Stage = Literal["read", "wait", "decode", "queue", "run", "rank"]
 """Stages of an identify request: upload, wait for a decoder, decode, wait for a network run, run, rank."""

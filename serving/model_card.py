@@ -5,9 +5,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from models.bundle import Architecture, CommercialUse, MeasuredCoverage, Metric, Precision
+from models.bundle_record import Architecture, CommercialUse, MeasuredCoverage, Metric, Precision
 from models.preprocess import InputSpec
-from models.verdict import Promises, Thresholds
+from models.ranking import Promises, Thresholds
 from serving.loaded_bundle import LoadedBundle
 
 EXAMPLES: Final = {"helianthus-annuus": "/web/sunflower.jpg"}

@@ -25,7 +25,7 @@ from litestar.openapi.spec import (
     SecurityScheme,
 )
 
-from models.candidates import CoverageKind
+from models.calibration import CoverageKind
 from serving.caching import revalidated
 from serving.pages import WEB
 from serving.parameters import DEFAULT_K, MAX_COVERAGE, MAX_IMAGES, MAX_K, MAX_NAME_LENGTH, MAX_TAXA, MIN_COVERAGE

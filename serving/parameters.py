@@ -6,7 +6,7 @@ from typing import Final, cast, get_args
 
 import msgspec
 
-from models.candidates import CoverageKind
+from models.calibration import CoverageKind
 from serving.errors import BadParameter
 
 MAX_IMAGES: Final = 5

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from models.bundle import MeasuredCoverage
-from models.candidates import CoverageKind
+from models.bundle_record import MeasuredCoverage
+from models.calibration import CoverageKind
+from models.ranking import Promise, VerdictRank
 from models.taxonomy import Rank
-from models.verdict import Promise, VerdictRank
 
 
 class ModelName(msgspec.Struct, frozen=True):

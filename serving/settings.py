@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import tyro
 
-from models.bundle import BUNDLE_FILE, Precision
+from models.bundle import BUNDLE_FILE
+from models.bundle_record import Precision
 from models.errors import InputError
 
 ENVIRONMENT_PREFIX: Final = "BOTANIFY_"

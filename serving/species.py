@@ -8,8 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from models.taxon_names import FoundTaxon, KnownName, MatchKind, TaxonNames
-from models.taxonomy import Rank, Taxon
+from models.taxonomy import FoundTaxon, KnownName, MatchKind, Rank, Taxon, TaxonNames
 
 SpeciesStatus = Literal["known", "synonym", "not_in_model"]
 _NUM_NAMED: Final = 3  # taxa that a message names

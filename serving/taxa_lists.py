@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InputError
-from models.taxon_names import TaxaChoice, TaxonNames
+from models.taxonomy import TaxaChoice, TaxonNames
 from serving.errors import BadParameter
 
 TaxaLists = Mapping[str, tuple[str, ...]]

@@ -35,7 +35,8 @@ from benchmarks.serving.photographs import Photograph, drawn, drawn_photographs
 from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Place, Running, identify, running
 from benchmarks.serving.targets import Target, at_least, at_most, target_lines
-from models.bundle import Bundle, Precision, load_bundle
+from models.bundle import Bundle, load_bundle
+from models.bundle_record import Precision
 from models.preprocess import upright_size
 from models.session import NetworkSession
 from serving.cores import available_cores

@@ -18,7 +18,8 @@ import msgspec
 import torch
 import tyro
 
-from models.bundle import FORMAT_VERSION, Architecture, Bundle, BundleRecord, NetworkFile, Precision, seal_bundle
+from models.bundle import Bundle, seal_bundle
+from models.bundle_record import FORMAT_VERSION, Architecture, BundleRecord, NetworkFile, Precision
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from models.taxonomy import Output, Taxon, Taxonomy

@@ -17,7 +17,7 @@ explain_missing_packages("run `make serve` once, or install the extra `client`")
 import msgspec
 import tyro
 
-from models.candidates import CoverageKind
+from models.calibration import CoverageKind
 from models.errors import BotanifyError, InputError
 from serving.client.clients import Client
 from serving.client.exchange import Asking

@@ -13,7 +13,7 @@ from typing import Final
 import httpx
 import msgspec
 
-from models.candidates import CoverageKind
+from models.calibration import CoverageKind
 from models.errors import BotanifyError
 from serving.schemas import Identification, Problem
 

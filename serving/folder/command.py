@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 import tyro
 
-from models.bundle import Precision
-from models.candidates import CoverageKind
+from models.bundle_record import Precision
+from models.calibration import CoverageKind
 from models.errors import InputError
 from serving.folder.bucket import is_bucket
 from serving.folder.photographs import printable

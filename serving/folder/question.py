@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 
-from models.bundle import BUNDLE_FILE, Precision, load_bundle
-from models.bundle_format import read_record
-from models.bundle_record import BundleRecord
-from models.taxon_names import TaxonNames
+from models.bundle import BUNDLE_FILE, load_bundle
+from models.bundle_record import BundleRecord, Precision, read_record
+from models.taxonomy import TaxonNames
 from serving.folder.command import IdentifyFolder
 from serving.scheduling.networks import choose_precision
 from serving.settings import Settings, find_bundle

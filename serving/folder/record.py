@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from models.bundle import BUNDLE_FILE, file_sha256
-from models.bundle_format import read_record as read_bundle_record
+from models.bundle_record import read_record as read_bundle_record
 from models.errors import InputError
 from serving.cores import available_cores
 from serving.folder.output import Output

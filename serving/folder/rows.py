@@ -8,8 +8,8 @@ import msgspec
 from models.answer import PlantAnswer
 from models.bundle import Bundle
 from models.errors import BotanifyError
+from models.ranking import Verdict, comparison
 from models.taxonomy import Taxon
-from models.verdict import Verdict, comparison
 from serving.folder.capture import Capture
 from serving.folder.photographs import Photograph
 from serving.folder.plants import Plant

@@ -1,6 +1,6 @@
 """How often the rows of a table are right, if a column of the list or the folders have the true names.
 
-A true name is a taxon id, or a name as `models/taxon_names.py` understands it, also in the forms of class folders. It
+A true name is a taxon id, or a name as `models/taxonomy.py` understands it, also in the forms of class folders. It
 counts at each rank at which all taxa that it means agree: "Rosa canina" as species, genus and family; "Rosa", "Rosa
 spp.", or a common name of two roses, as genus and family.
 """
@@ -20,11 +20,19 @@ import pyarrow.parquet as pq
 
 from models.bundle import Bundle, file_sha256
 from models.errors import DataError
-from models.metrics import Confusion, NamesOfRank, Share, confusions, macro_top1, share
-from models.reliability import ReliabilityBin, calibration_error, reliability_bins
-from models.taxon_names import TaxonNames
-from models.taxonomy import Groups, Taxon, Taxonomy
-from models.verdict import RANKS, Rank, VerdictRank
+from models.metrics import (
+    Confusion,
+    NamesOfRank,
+    ReliabilityBin,
+    Share,
+    calibration_error,
+    confusions,
+    macro_top1,
+    reliability_bins,
+    share,
+)
+from models.ranking import RANKS, Rank, VerdictRank
+from models.taxonomy import Groups, Taxon, TaxonNames, Taxonomy
 from serving.folder.photographs import Photograph, Store, with_content_hash
 from serving.folder.plants import Plant
 from serving.folder.rows import Row

@@ -4,9 +4,8 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Final, get_args
 
-from models.metrics import Share, share
-from models.reliability import NUM_BINS, ReliabilityBin
-from models.verdict import VerdictRank
+from models.metrics import NUM_BINS, ReliabilityBin, Share, share
+from models.ranking import VerdictRank
 from serving.folder.page import page
 from serving.folder.truth import TruthReport
 

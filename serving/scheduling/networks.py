@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import structlog
 
-from models.bundle import Bundle, BundleRecord, Precision
+from models.bundle import Bundle
+from models.bundle_record import BundleRecord, Precision
 from models.errors import InputError
 from models.session import NetworkSession, OnnxSession
 from serving.scheduling.blocked_layout import rewritten_network

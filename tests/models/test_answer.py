@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.answer import AnswerModel, Question, answer_plant, picture_weights
-from models.calibration import Calibration, Cutoffs
-from models.candidates import conformal_table
-from models.rejection import FamiliarityTable, FeatureTable, PlantHead
-from models.verdict import Promise, Promises, Thresholds
+from models.calibration import Calibration, Cutoffs, FamiliarityTable, FeatureTable, PlantHead, conformal_table
+from models.ranking import Promise, Promises, Thresholds
 from tests.models.tiny import species, taxonomy_of
 
 TAXONOMY = taxonomy_of(*(species(f"Genus{number // 2} s{number}", f"Family{number // 4}") for number in range(8)))

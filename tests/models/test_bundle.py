@@ -7,18 +7,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from models.bundle import (
-    BUNDLE_FILE,
-    TAXA_FILE,
-    Check,
-    LeftOut,
-    Metric,
-    NetworkFile,
-    file_sha256,
-    load_bundle,
-)
+from models.bundle import BUNDLE_FILE, TAXA_FILE, file_sha256, load_bundle
+from models.bundle_record import Check, LeftOut, Metric, NetworkFile
 from models.errors import BundleError
-from models.verdict import Thresholds
+from models.ranking import Thresholds
 from tests.models.tiny import (
     NETWORK,
     SIDE_PX,

@@ -13,10 +13,17 @@ from models.bundle import (
     file_sha256,
     load_bundle,
 )
-from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, Calibration, Cutoffs, write_calibration
-from models.candidates import conformal_table
+from models.calibration import (
+    CALIBRATION_FILE,
+    CALIBRATION_PART,
+    Calibration,
+    Cutoffs,
+    FeatureTable,
+    PlantHead,
+    conformal_table,
+    write_calibration,
+)
 from models.errors import BundleError
-from models.rejection import FeatureTable, PlantHead
 from tests.models.test_bundle import edit, refusal
 from tests.models.tiny import (
     NETWORK,

@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from models.bundle import BUNDLE_FILE, FORMAT_VERSION, LeftOut, load_bundle
+from models.bundle import BUNDLE_FILE, load_bundle
+from models.bundle_record import FORMAT_VERSION, LeftOut
 from models.errors import BundleError
 from tests.models.tiny import bundle_record, seal_tiny
 

@@ -5,12 +5,8 @@ import os
 import msgspec
 import pytest
 
-from models.bundle import (
-    BUNDLE_FILE,
-    TAXA_FILE,
-    Architecture,
-    NetworkFile,
-)
+from models.bundle import BUNDLE_FILE, TAXA_FILE
+from models.bundle_record import Architecture, NetworkFile
 from models.errors import BundleError, InputError
 from models.preprocess import InputSpec
 from tests.models.test_bundle import edit, refusal

@@ -6,13 +6,15 @@ import pytest
 from models.calibration import (
     Calibration,
     Cutoffs,
+    FamiliarityTable,
+    FeatureTable,
     FittedOn,
+    PlantHead,
+    conformal_table,
     read_calibration,
     write_calibration,
 )
-from models.candidates import conformal_table
 from models.errors import BundleError
-from models.rejection import FamiliarityTable, FeatureTable, PlantHead
 
 FITTED = FittedOn("drawn, calibration split", "2026-11-22", num_plants=3, num_pictures=4)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.answer import set_figures
 from benchmarks.long_tail import NUM_TAXA, LongTail
-from models.candidates import candidate_set, conformal_table, conformal_table_of
+from models.calibration import candidate_set, conformal_table, conformal_table_of
 
 KINDS = st.sampled_from(["marginal", "macro"])
 

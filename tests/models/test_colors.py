@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.colors import to_rgb
+from models.preprocess import to_rgb
 from tests.models.pictures import difference, foliage
 
 LARGE = (1_300, 700)  # several tiles, the last ones smaller

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from models.bundle import load_bundle
+from models.bundle import GOLDEN_FILE, GOLDEN_PART, Golden, check_golden, load_bundle
 from models.errors import BundleError
-from models.golden import GOLDEN_FILE, GOLDEN_PART, Golden, check_golden
 from tests.models.tiny import bundle_record, seal_tiny
 
 GOLDEN = Golden(picture=b"\x89PNG\0\xff", logits={"fp32": (2.0, 1.0, -1.0, 0.5)})

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.rejection import FamiliarityTable, FeatureTable, PlantHead, log_odds, unit_length
+from models.calibration import FamiliarityTable, FeatureTable, PlantHead, log_odds, unit_length
 
 EYE = np.eye(3, dtype=np.float32)
 TABLE = FeatureTable(

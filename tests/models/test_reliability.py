@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.reliability import calibration_error, reliability_bins
+from models.metrics import calibration_error, reliability_bins
 
 
 def planted(accuracy, confidence, num_pictures=20_000, seed=1):

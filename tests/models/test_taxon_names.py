@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.taxon_names import NameMatch, TaxonNames, fold_name
+from models.taxonomy import NameMatch, TaxonNames, fold_name
 from tests.models.tiny import common_only, genus_only, species, taxonomy_of
 
 GARDEN = TaxonNames(

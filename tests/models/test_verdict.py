@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.ranking import rank
-from models.verdict import Promise, Promises, Thresholds, comparison, decide, not_a_plant, unknown_plant
+from models.ranking import Promise, Promises, Thresholds, comparison, decide, not_a_plant, rank, unknown_plant
 from tests.models.tiny import common_only, genus_only, species, taxonomy_of
 
 WOOD = taxonomy_of(

@@ -6,16 +6,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.bundle import (
-    FORMAT_VERSION,
-    Architecture,
-    BundleRecord,
-    Check,
-    DataSource,
-    Metric,
-    NetworkFile,
-    seal_bundle,
-)
+from models.bundle import seal_bundle
+from models.bundle_record import FORMAT_VERSION, Architecture, BundleRecord, Check, DataSource, Metric, NetworkFile
 from models.preprocess import InputSpec
 from models.session import FEATURES_NAME, INPUT_NAME, LABEL_HASH_FIELD, LOGITS_NAME, OUTPUT_KEYS_FIELD
 from models.taxonomy import Output, Taxon, Taxonomy, label_hash

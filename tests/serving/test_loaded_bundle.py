@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
-from models.bundle import load_bundle
+from models.bundle import Golden, load_bundle
 from models.errors import BundleError
-from models.golden import Golden
 from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
 from serving.metrics import Metrics
 from serving.scheduling.policies import CpuPolicy

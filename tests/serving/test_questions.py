@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from litestar.testing import TestClient
 from msgspec.structs import replace
 
-from models.bundle import MeasuredCoverage, file_sha256, load_bundle
-from models.calibration import CALIBRATION_FILE
+from models.bundle import file_sha256, load_bundle
+from models.bundle_record import MeasuredCoverage
+from models.calibration import CALIBRATION_FILE, PlantHead
 from models.errors import InputError
-from models.rejection import PlantHead
-from models.verdict import Promise, Promises
+from models.ranking import Promise, Promises
 from serving.access.keys import make_key
 from serving.app import create_app
 from serving.settings import Settings

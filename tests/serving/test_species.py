@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.taxon_names import TaxonNames
+from models.taxonomy import TaxonNames
 from serving.species import species_list
 from tests.models.tiny import species, taxonomy_of
 from tests.serving.tiny import TAXA, assert_problem

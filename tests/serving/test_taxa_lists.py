@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.errors import InputError
-from models.taxon_names import TaxonNames
+from models.taxonomy import TaxonNames
 from serving.errors import BadParameter
 from serving.taxa_lists import TaxaSelector, read_taxa_lists
 from tests.serving.tiny import TAXA, TAXONOMY

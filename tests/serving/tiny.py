@@ -11,19 +11,21 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from models import session as names
-from models.bundle import FORMAT_VERSION, Architecture, BundleRecord, DataSource, Metric, NetworkFile, seal_bundle
+from models.bundle import GOLDEN_FILE, GOLDEN_PART, seal_bundle
+from models.bundle_record import FORMAT_VERSION, Architecture, BundleRecord, DataSource, Metric, NetworkFile
 from models.calibration import (
     CALIBRATION_FILE,
     CALIBRATION_PART,
     Calibration,
     Cutoffs,
+    FamiliarityTable,
+    FeatureTable,
     FittedOn,
+    PlantHead,
+    conformal_table,
     write_calibration,
 )
-from models.candidates import conformal_table
-from models.golden import GOLDEN_FILE, GOLDEN_PART
 from models.preprocess import InputSpec, picture_to_input
-from models.rejection import FamiliarityTable, FeatureTable, PlantHead
 from models.taxonomy import Output, Taxon, Taxonomy
 from serving.decoding.decode_time import DecodeTime
 from serving.decoding.pool import Decoded

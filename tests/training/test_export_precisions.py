@@ -6,9 +6,8 @@ import onnx
 import pytest
 import tyro
 
-from models.bundle import load_bundle
+from models.bundle import check_golden, load_bundle
 from models.errors import DataError, RecipeError
-from models.golden import check_golden
 from models.preprocess import picture_to_input
 from tests.training.small import write_pictures
 from training.actions.export import export

@@ -10,7 +10,7 @@ from PIL import Image
 from models.answer import Question, answer_plant
 from models.errors import DataError
 from models.preprocess import InputSpec, picture_to_input
-from models.verdict import Promises
+from models.ranking import Promises
 from training.actions.export import _negatives, export
 from training.commands.export import Export, GivenThresholds
 from training.engine.checkpoint import read_checkpoint

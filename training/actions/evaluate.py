@@ -11,7 +11,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from models.bundle import Bundle, Precision, load_bundle
+from models.bundle import Bundle, load_bundle
+from models.bundle_record import Precision
 from models.errors import DataError
 from models.metrics import Share
 from models.network import ExportableNetwork, PlantNetwork

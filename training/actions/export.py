@@ -9,22 +9,12 @@ from typing import Final
 
 import msgspec
 
-from models.bundle import (
-    BUNDLE_FILE,
-    WEIGHTS_FILE,
-    WEIGHTS_PART,
-    Bundle,
-    Check,
-    FileName,
-    Metric,
-    Precision,
-    seal_bundle,
-)
+from models.bundle import BUNDLE_FILE, GOLDEN_FILE, GOLDEN_PART, WEIGHTS_FILE, WEIGHTS_PART, Bundle, seal_bundle
+from models.bundle_record import Check, FileName, Metric, Precision
 from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, write_calibration
 from models.errors import BundleError, RecipeError
-from models.golden import GOLDEN_FILE, GOLDEN_PART
 from models.preprocess import InputSpec
-from models.verdict import RANKS
+from models.ranking import RANKS
 from training.bundling.bundle_description import describe
 from training.bundling.calibration_section import calibration_section, describe_fit, describe_threshold
 from training.bundling.commands import commands_section

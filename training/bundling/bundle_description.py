@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from models.bundle import (
+from models.bundle_record import (
     FORMAT_VERSION,
     Architecture,
     BundleRecord,

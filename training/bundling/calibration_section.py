@@ -6,9 +6,9 @@ from typing import Final
 import numpy as np
 
 from models.calibration import Calibration
-from models.reliability import NUM_BINS, ReliabilityBin
+from models.metrics import NUM_BINS, ReliabilityBin
+from models.ranking import RANKS, Promise, Rank
 from models.taxonomy import Taxonomy
-from models.verdict import RANKS, Promise, Rank
 from training.bundling.calibration import MOST_PICTURES
 from training.bundling.tables import FittedTables
 from training.bundling.thresholds import MIN_NAMED, FittedThreshold, FittedThresholds

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from models.calibration import FamiliarityTable, FeatureTable, unit_length
 from models.ranking import Floats
-from models.rejection import FamiliarityTable, FeatureTable, unit_length
 from training.evaluation.separation import Scores, cutoff
 
 MOST_DIMENSIONS: Final = 256

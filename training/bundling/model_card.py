@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from models.bundle import BundleRecord, CommercialUse, MeasuredCoverage, Metric
+from models.bundle_record import BundleRecord, CommercialUse, MeasuredCoverage, Metric
 from models.taxonomy import Taxonomy
 from training.evaluation.provenance import OTHER_DATA
 

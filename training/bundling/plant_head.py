@@ -1,4 +1,4 @@
-"""Fits the logistic regression that tells plants from other things (`PlantHead` in `models/rejection.py`).
+"""Fits the logistic regression that tells plants from other things (`PlantHead` in `models/calibration.py`).
 
 It is fitted on training pictures and pictures without a plant. How strongly its weights are penalized, and how well it
 separates, comes from cross-validation: of each fifth of the pictures without a plant, the scores are those of a
@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
+from models.calibration import PlantHead, log_odds, unit_length
 from models.ranking import Floats
-from models.rejection import PlantHead, log_odds, unit_length
 from training.evaluation.separation import auroc, cutoff
 
 _STRENGTHS: Final = (0.1, 1.0, 10.0, 100.0)

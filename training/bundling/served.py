@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.answer import AnswerModel
-from models.bundle import Bundle, Precision
+from models.bundle import Bundle
+from models.bundle_record import Precision
 from models.metrics import Share
 from training.bundling.precisions.pictures import PictureFiles
 from training.evaluation.answer_metrics import (

@@ -10,12 +10,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from models.calibration import Calibration, Cutoffs, FittedOn
-from models.candidates import conformal_table_of
+from models.calibration import Calibration, Cutoffs, FeatureTable, FittedOn, conformal_table_of
 from models.metrics import Share, share
-from models.rejection import FeatureTable
+from models.ranking import RANKS, Rank
 from models.taxonomy import Taxonomy
-from models.verdict import RANKS, Rank
 from training.bundling.features import distances_to_others, familiar_cutoff, fit_familiarity, fit_features
 from training.bundling.plant_head import FittedHead, HeadInputs, fit_plant_head
 from training.bundling.thresholds import FittedThresholds, fit_thresholds

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from scipy.stats import binom
 
-from models.verdict import RANKS, Promise, Promises, Rank, Thresholds
+from models.ranking import RANKS, Promise, Promises, Rank, Thresholds
 from training.evaluation.rank_scores import RankScores, named
 
 MAX_RISK: Final = 0.05

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from models.bundle import Precision
+from models.bundle_record import Precision
 from training.dataset.sources.record import Split
 from training.recipe import WholeNumber
 from training.toml_file import Section

@@ -5,8 +5,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from models.bundle import Precision
-from models.verdict import RANKS, Probability, Rank
+from models.bundle_record import Precision
+from models.ranking import RANKS, Probability, Rank
 from training.recipe import Count, Pixels, WholeNumber
 from training.toml_file import Section
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import tyro
 
-from models.bundle import Precision
+from models.bundle_record import Precision
 from training.dataset.sources.record import Split
 from training.recipe import Count, WholeNumber
 from training.toml_file import Section

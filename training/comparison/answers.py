@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from models.answer import AnswerModel, Question, answer_plant
-from models.bundle import Bundle, Precision
-from models.candidates import candidate_set
+from models.bundle import Bundle
+from models.bundle_record import Precision
+from models.calibration import candidate_set
 from models.metrics import top_k_hits
-from models.ranking import output_probabilities, taxon_probabilities
+from models.ranking import Verdict, output_probabilities, taxon_probabilities
 from models.session import NetworkOutput
-from models.verdict import Verdict
 from training.bundling.precisions.ranges import Pixels
 from training.bundling.side_by_side import run_side_by_side
 from training.evaluation.answer_metrics import COVERAGES, is_right

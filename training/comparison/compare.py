@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from models.bundle import Bundle, Precision
+from models.bundle import Bundle
+from models.bundle_record import Precision
 from models.errors import DataError, PictureError
 from models.preprocess import picture_to_input
 from models.taxonomy import Taxon

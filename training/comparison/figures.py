@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from models.metrics import NamesOfRank, macro_mean, share
-from models.reliability import calibration_error
+from models.metrics import NamesOfRank, calibration_error, macro_mean, share
+from models.ranking import Verdict, VerdictRank
 from models.taxonomy import Taxon
-from models.verdict import Verdict, VerdictRank
 from training.comparison.answers import Answer
 from training.comparison.loss import Hits, PairedShare, Whole, macro_share, micro_share
 from training.comparison.schema import (

@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.bundle import BundleRecord
+from models.bundle_record import BundleRecord
 from training.comparison.frozen_set import FrozenSet
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split

@@ -5,7 +5,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from models.verdict import VerdictRank
+from models.ranking import VerdictRank
 from training.comparison.schema import Comparison
 from training.pages.rendering import render
 

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from models.answer import AnswerModel
-from models.candidates import CoverageKind
+from models.calibration import CoverageKind
 from models.metrics import NamesOfRank, Share, macro_mean, share
-from models.ranking import output_probabilities, taxon_probabilities
+from models.ranking import RANKS, Rank, Verdict, output_probabilities, taxon_probabilities
 from models.taxonomy import Taxon
-from models.verdict import RANKS, Rank, Verdict
 from training.evaluation.picture_scores import PictureScores, Verdicts, verdicts_of
 from training.evaluation.separation import Scores, auroc, cutoff
 from training.evaluation.stored_rows import Rows, chunks

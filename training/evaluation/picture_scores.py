@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.answer import AnswerModel
-from models.rejection import FeatureTable, PlantHead
-from models.verdict import RANKS, VerdictRank
+from models.calibration import FeatureTable, PlantHead
+from models.ranking import RANKS, VerdictRank
 from training.evaluation.predictions import Predictions, calibrated_predictions
 from training.evaluation.rank_scores import named
 from training.evaluation.separation import Scores
@@ -63,7 +63,7 @@ def score_pictures(outputs: Outputs, labels_N: npt.NDArray[np.int64], model: Ans
 
 
 def verdicts_of(scores: PictureScores, model: AnswerModel) -> Verdicts:
-    """Finds the verdict on each picture, by the rules of `models/answer.py` and `models/verdict.py`."""
+    """Finds the verdict on each picture, by the rules of `models/answer.py` and `models/ranking.py`."""
     num_pictures, cutoffs = len(scores.found.rows), model.calibration.cutoffs
     rank_N, right_N = np.full(num_pictures, "uncertain", dtype="<U12"), np.zeros(num_pictures, dtype=bool)
     open_N = np.ones(num_pictures, dtype=bool)

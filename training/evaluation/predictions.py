@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.metrics import num_rivals
-from models.ranking import output_probabilities, taxon_probabilities
+from models.ranking import RANKS, Rank, output_probabilities, taxon_probabilities
 from models.taxonomy import Taxonomy
-from models.verdict import RANKS, Rank
 from training.evaluation.plants import Plants
 from training.evaluation.rank_scores import RankScores, rank_scores
 from training.evaluation.stored_rows import Rows, chunks

@@ -9,9 +9,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from models.ranking import sum_groups
+from models.ranking import Rank, sum_groups
 from models.taxonomy import Groups, Taxonomy
-from models.verdict import Rank
 
 NO_NAME: Final = -1.0
 """Score of a picture without a name of the rank, below every threshold."""
@@ -31,14 +30,14 @@ class RankScores(msgspec.Struct, frozen=True):
 
 
 def named(score_N: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[np.bool_]:
-    """Returns which pictures a verdict names at a rank; a threshold of 1 names none (`models/verdict.py`)."""
+    """Returns which pictures a verdict names at a rank; a threshold of 1 names none (`models/ranking.py`)."""
     return np.asarray((score_N >= threshold) & (threshold < 1) & (score_N > 0))
 
 
 def rank_scores(
     taxa_NT: npt.NDArray[np.float64], labels_N: npt.NDArray[np.intp], taxonomy: Taxonomy
 ) -> dict[Rank, RankScores]:
-    """Returns the best name of each rank, as a verdict would choose it (`models/verdict.py`).
+    """Returns the best name of each rank, as a verdict would choose it (`models/ranking.py`).
 
     A taxon of rank genus is never named as a species. If the labeled taxon has no genus, or its family is unknown,
     every name of that rank counts as wrong.

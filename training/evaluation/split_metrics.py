@@ -7,15 +7,17 @@ import numpy as np
 
 from models.metrics import (
     Confusion,
+    ReliabilityBin,
     Share,
+    calibration_error,
     confusions,
     macro_top1,
     negative_log_likelihood,
+    reliability_bins,
     share,
 )
-from models.reliability import ReliabilityBin, calibration_error, reliability_bins
+from models.ranking import Rank
 from models.taxonomy import Taxonomy
-from models.verdict import Rank
 from training.dataset.manifest import Manifest
 from training.evaluation.predictions import Predictions
 from training.evaluation.risk_coverage import RiskCoverage, risk_coverage

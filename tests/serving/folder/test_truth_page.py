@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.bundle import load_bundle
-from models.reliability import ReliabilityBin
+from models.metrics import ReliabilityBin
 from serving.folder.truth import judge
 from serving.folder.truth_page import diagram, truth_page
 from tests.serving.folder.test_truth import row

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from models.bundle import NetworkFile
+from models.bundle_record import NetworkFile
 from serving.scheduling.networks import choose_precision
 from tests.models.tiny import bundle_record
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models import verdict as verdicts
+from models import ranking as verdicts
 from models.ranking import RankedGroup, RankedTaxon, Ranking
 from models.taxonomy import Taxon
 from tests.serving.web.examples import (

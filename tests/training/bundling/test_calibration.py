@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.metrics import calibration_error
 from models.ranking import output_probabilities, taxon_probabilities
-from models.reliability import calibration_error
 from models.taxonomy import Output, Taxonomy
 from tests.training.small import make_taxonomy
 from training.bundling.calibration import LEAST, MOST, fit_temperature, plants_drawn, right_probabilities

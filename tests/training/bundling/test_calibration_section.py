@@ -1,11 +1,9 @@
 import numpy as np
 import pytest
 
-from models.calibration import Calibration, FittedOn
-from models.candidates import conformal_table
-from models.metrics import share
-from models.reliability import ReliabilityBin
-from models.verdict import RANKS
+from models.calibration import Calibration, FittedOn, conformal_table
+from models.metrics import ReliabilityBin, share
+from models.ranking import RANKS
 from tests.training.small import make_taxonomy
 from training.bundling.calibration_section import calibration_section, describe_fit, describe_threshold
 from training.bundling.tables import FittedTables, Rejection

@@ -3,7 +3,7 @@ import pytest
 from msgspec.structs import replace
 
 from models.answer import AnswerModel, Question, answer_plant
-from models.verdict import Promises
+from models.ranking import Promises
 from tests.training.bundling.drawn_outputs import (
     NOISE,
     NUM_FEATURES,

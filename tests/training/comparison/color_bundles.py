@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from models.bundle import Architecture, BundleRecord, DataSource, NetworkFile, seal_bundle
+from models.bundle import seal_bundle
+from models.bundle_record import Architecture, BundleRecord, DataSource, NetworkFile
 from models.preprocess import InputSpec, picture_to_input
 from tests.serving.tiny import write_network
 from tests.training.small import write_pictures

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from models.bundle import load_bundle
-from models.calibration import Calibration, Cutoffs
-from models.candidates import conformal_table
+from models.calibration import Calibration, Cutoffs, conformal_table
 from models.errors import BundleError, DataError
 from models.session import OnnxSession
 from tests.training.comparison.color_bundles import good_weights, seal_color_bundle

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from models.verdict import RANKS, Verdict
+from models.ranking import RANKS, Verdict
 from tests.models.tiny import species
 from training.comparison import figures
 from training.comparison.answers import COVERAGES, Answer

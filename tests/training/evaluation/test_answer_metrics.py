@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 
 from models.answer import AnswerModel
-from models.candidates import candidate_set
+from models.calibration import candidate_set
 from models.metrics import macro_mean, share
-from models.ranking import output_probabilities, taxon_probabilities
-from models.verdict import Thresholds, Verdict
+from models.ranking import Thresholds, Verdict, output_probabilities, taxon_probabilities
 from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
 from training.bundling.tables import fit_tables
 from training.evaluation.answer_metrics import (

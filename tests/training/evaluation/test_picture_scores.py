@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.answer import AnswerModel, Question, answer_plant
-from models.verdict import RANKS, Thresholds
+from models.ranking import RANKS, Thresholds
 from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
 from training.bundling.tables import fit_tables
 from training.evaluation.answer_metrics import is_right

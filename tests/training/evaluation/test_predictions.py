@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.metrics import top_k_hits
-from models.ranking import output_probabilities, taxon_probabilities
+from models.ranking import RANKS, output_probabilities, taxon_probabilities
 from models.taxonomy import Output, Taxon, Taxonomy
-from models.verdict import RANKS
 from training.evaluation.predictions import calibrated_predictions
 from training.evaluation.rank_scores import rank_scores
 from training.evaluation.stored_rows import StoredRows

@@ -1,9 +1,8 @@
 import numpy as np
 from msgspec.structs import replace
 
-from models.ranking import rank
+from models.ranking import Promises, Thresholds, decide, rank
 from models.taxonomy import Output, Taxon, Taxonomy
-from models.verdict import Promises, Thresholds, decide
 from training.evaluation.rank_scores import NO_NAME, rank_scores
 
 TAXA = (

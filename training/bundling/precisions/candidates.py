@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from models.bundle import LeftOut, Metric, NetworkFile, Precision
+from models.bundle_record import LeftOut, Metric, NetworkFile, Precision
 from models.calibration import Calibration
-from models.verdict import Rank
+from models.ranking import Rank
 from training.bundling.precisions.checks import (
     agreement_check,
     loss_checks,

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from models.bundle import Check
+from models.bundle_record import Check
 from models.errors import BundleError
 from models.ranking import output_probabilities
 from training.bundling.precisions.paired import PairedLoss, paired_loss

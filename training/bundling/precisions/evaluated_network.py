@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from models.answer import AnswerModel
-from models.bundle import MeasuredCoverage, Metric
+from models.bundle_record import MeasuredCoverage, Metric
 from models.metrics import Share
-from models.verdict import Rank
+from models.ranking import Rank
 from training.bundling.calibration import fit_temperature
 from training.bundling.precisions.pictures import PictureFiles, Pictures, PictureSets
 from training.bundling.tables import FittedTables, LabeledOutputs, TableData, fit_tables, training_prior

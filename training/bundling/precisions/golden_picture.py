@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-from models.bundle import Precision
-from models.golden import Golden
+from models.bundle import Golden
+from models.bundle_record import Precision
 from models.preprocess import InputSpec, picture_to_input
 from models.ranking import output_probabilities
 from models.session import OnnxSession

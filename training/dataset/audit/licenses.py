@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import field
 
-from models.bundle import CommercialUse
+from models.bundle_record import CommercialUse
 from training.dataset.labeled_picture import LabeledPicture
 
 UNKNOWN: Final = "unknown"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from models.bundle import check_golden
 from models.errors import BundleError
-from models.golden import check_golden
 from models.preprocess import InputSpec, picture_to_input
 from models.session import OnnxSession
 from tests.models.tiny import SIDE_PX, write_network
