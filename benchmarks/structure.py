@@ -93,7 +93,12 @@ def _settings() -> dict[str, int]:
     from training.commands.export import Export
     from training.recipe import Recipe
 
-    records = {"recipe": Recipe, "service": Settings, "folder": IdentifyFolder, "export": Export}
+    records: dict[str, type[msgspec.Struct]] = {
+        "recipe": Recipe,
+        "service": Settings,
+        "folder": IdentifyFolder,
+        "export": Export,
+    }
     return {f"{name}_settings": _fields(record) for name, record in records.items()}
 
 
