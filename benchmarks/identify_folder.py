@@ -177,8 +177,7 @@ def _alone(command: FolderSpeed, photographs: Sequence[Path]) -> float:
 
 def _decode_and_run(command: FolderSpeed, photographs: Sequence[Path], at_once: threading.Barrier) -> None:
     from models.preprocess import picture_to_input
-    from serving.scheduling.networks import open_networks
-    from serving.scheduling.policies import FixedPolicy
+    from serving.scheduling.networks import FixedPolicy, open_networks
 
     bundle = load_bundle(command.bundle)
     network = open_networks(bundle, command.precision, FixedPolicy(1, 1))["throughput"]

@@ -28,10 +28,9 @@ import uvicorn
 from litestar.types import Receive, Scope, Send
 
 from models.errors import InputError
-from serving.access.proxies import forwarded_allow_ips
+from serving.access.origins import forwarded_allow_ips
 from serving.app import Service, create_app
-from serving.logs import configure_logging
-from serving.metrics import Metrics
+from serving.metrics import Metrics, configure_logging
 from serving.protocol import make_protocol
 from serving.server import DrainingServer
 from serving.settings import Settings, load_settings

@@ -11,25 +11,21 @@ from litestar.config.compression import CompressionConfig
 from litestar.di import Provide
 
 from models.session import NetworkSession
-from serving.access.control import AccessControl
-from serving.access.cors import cors_config
+from serving.access.control import AccessControl, RateLimiter
 from serving.access.keys import read_keys
-from serving.access.rates import RateLimiter
-from serving.admission import Admission, AdmissionLimits
+from serving.access.origins import cors_config
+from serving.admission import Admission, AdmissionLimits, Readiness
 from serving.bodies import BodyLimits
-from serving.cores import available_cores
 from serving.decoding.pool import DecodeLimits, DecoderPool
-from serving.entry import with_refusals
 from serving.identify import Identifier
 from serving.loaded_bundle import LiveBundle, LoadedBundle, PictureDecoder, open_bundle
+from serving.machine import available_cores
 from serving.metrics import Metrics
-from serving.middleware import ObservabilityMiddleware
-from serving.openapi import openapi_config
-from serving.pages import MIN_COMPRESSED_BYTES, PRECOMPRESSED
-from serving.parameters import MAX_IMAGES
+from serving.middleware import ObservabilityMiddleware, with_refusals
+from serving.pages import MIN_COMPRESSED_BYTES, PRECOMPRESSED, openapi_config
 from serving.problems import problem_response
-from serving.readiness import Readiness
 from serving.routes import IdentifyLimits, RouteDependencies, route_handlers
+from serving.schemas import MAX_IMAGES
 from serving.server import on_sighup
 from serving.settings import Settings
 
@@ -101,7 +97,7 @@ def create_app(
         compression_config=_COMPRESSION,
         cors_config=cors_config(settings.cors_origins, has_keys=access.requires_key),
         lifespan=[_lifespan(live_bundle, decoder, on_failure)],
-        logging_config=None,  # serving.logs configures logging; Litestar's own configuration changes in 3.0
+        logging_config=None,  # serving.metrics configures logging; Litestar's own configuration changes in 3.0
         request_max_body_size=None,  # serving.bodies limits the body
     )
     app.asgi_handler = ObservabilityMiddleware(

@@ -14,7 +14,7 @@ import msgspec
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header  # type: ignore[import-untyped]
 
 from serving.errors import BadParameter, ClientLeft, MalformedBody, NoImage, SlowBody, TooLarge, TooManyImages
-from serving.parameters import MAX_FIELD_BYTES
+from serving.schemas import MAX_FIELD_BYTES
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 

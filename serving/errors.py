@@ -159,7 +159,7 @@ class RateLimited(Unavailable):
 
     code = "rate_limited"
     quota: Mapping[str, str] = {}
-    """Headers that say what the client may send, as `serving.access.rates` makes them."""
+    """Headers that say what the client may send, as `serving.access.control` makes them."""
 
 
 class Overloaded(Unavailable):

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _run(arguments: Sequence[str] | None) -> Outcome:
     from serving.folder.command import IdentifyFolder
     from serving.folder.run import run
-    from serving.logs import say_warnings
+    from serving.metrics import say_warnings
 
     with quiet_when_output_closes():
         command = tyro.cli(IdentifyFolder, args=arguments, prog="python -m serving.identify_folder")

@@ -19,19 +19,16 @@ from models.errors import BundleError, InputError
 from models.preprocess import InputSpec
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 from models.taxonomy import Taxon, TaxonNames, Taxonomy
-from serving.cores import available_cores
-from serving.decoding.decode_time import DecodeTime
 from serving.decoding.pool import Decoded
+from serving.decoding.process import DecodeTime
 from serving.errors import RunFailed
-from serving.memory import return_freed_memory
+from serving.machine import available_cores, return_freed_memory
 from serving.metrics import Metrics
-from serving.parameters import Asked
-from serving.scheduling.networks import choose_policy, choose_precision, open_networks
-from serving.scheduling.policies import RunMode, SchedulingPolicy
-from serving.scheduling.scheduler import Scheduler
-from serving.scheduling.workers import run_in_daemon_thread
+from serving.scheduling.networks import RunMode, SchedulingPolicy, choose_policy, choose_precision, open_networks
+from serving.scheduling.scheduler import Scheduler, run_in_daemon_thread
+from serving.schemas import Asked
 from serving.settings import Settings, find_bundle
-from serving.taxa_lists import TaxaLists, TaxaSelector, read_taxa_lists
+from serving.species import TaxaLists, TaxaSelector, read_taxa_lists
 
 _GRADIENT_PX: Final = 96
 _WARM_UP_COVERAGE: Final = 0.9

@@ -4,21 +4,28 @@ It wraps Litestar's router, because Litestar's own middleware does not see reque
 """
 
 import asyncio
+import hashlib
 import re
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, NamedTuple, Self
 
+import msgspec
 import structlog
+from litestar import Request, Response
+from litestar.config.cors import CORSConfig
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, HTTPResponseStartEvent, Message, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPResponseStartEvent, HTTPScope, Message, Receive, Scope, Send
 
-from serving.caching import DO_NOT_KEEP, accepts_gzip, is_unchanged
-from serving.errors import ClientLeft, NotReady
+from serving.access.control import AccessControl
+from serving.access.origins import refused_preflight
+from serving.errors import ClientLeft, NotReady, RateLimited, RequestError
 from serving.metrics import Metrics
 from serving.problems import send_problem
-from serving.tracing import Trace
 
 _VALID_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
@@ -182,3 +189,153 @@ def _allow_head(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, byt
         (name, b"HEAD, " + value if name.lower() == b"allow" and b"GET" in value and b"HEAD" not in value else value)
         for name, value in headers
     ]
+
+
+# ---- HTTP caching (RFC 9110, RFC 9111): what clients may keep, when it is still right, and whether it is compressed
+
+REVALIDATE: Final = "no-cache"
+"""Cache-Control of what may be kept but is asked for again: an upgrade or a reload changes it."""
+DO_NOT_KEEP: Final = "no-store"
+"""Cache-Control of everything else: answers, errors, health, metrics."""
+
+HeaderPairs = Iterable[tuple[bytes, bytes]]
+
+
+def entity_tag(content: bytes) -> str:
+    """Returns the ETag of a content; it is weak, because the compressed content has the same one."""
+    return f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+
+async def revalidated(response: Response[Any]) -> Response[Any]:
+    """Adds an ETag to a response of a route, as its hook `after_request`."""
+    if not isinstance(response.content, bytes):
+        response.content = msgspec.json.encode(response.content)
+    response.headers |= {"ETag": entity_tag(response.content), "Cache-Control": REVALIDATE}
+    return response
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Returns whether a client takes compressed content (RFC 9110, section 12.5.3)."""
+    for each in accept_encoding.lower().split(","):
+        coding, _, weight = each.partition(";")
+        if coding.strip() in {"gzip", "*"}:
+            return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
+    return False
+
+
+def is_unchanged(request: HeaderPairs, response: HeaderPairs) -> bool:
+    """Returns whether a GET is answered with 304, because the client already has what the response holds.
+
+    If-None-Match takes precedence over If-Modified-Since (RFC 9110, section 13.2.2).
+
+    Args:
+        request: The headers of the request.
+        response: The headers of the response, with names in any case.
+    """
+    known = [value for name, value in request if name.lower() == b"if-none-match"]
+    since = [value for name, value in request if name.lower() == b"if-modified-since"]
+    if known:
+        tag = _first(response, b"etag")
+        tags = {each.strip().removeprefix(b"W/") for each in b",".join(known).split(b",")}
+        return tag is not None and (b"*" in tags or tag.removeprefix(b"W/") in tags)
+    modified, limit = _date(_first(response, b"last-modified")), _date(since[0] if len(since) == 1 else None)
+    return modified is not None and limit is not None and modified <= limit
+
+
+def _first(headers: HeaderPairs, wanted: bytes) -> bytes | None:
+    return next((value for name, value in headers if name.lower() == wanted), None)
+
+
+def _date(value: bytes | None) -> datetime | None:
+    try:
+        found = parsedate_to_datetime((value or b"").decode("ascii"))
+    except (ValueError, OverflowError):  # the second for an endless number
+        return None
+    return found if found.tzinfo is not None else None
+
+
+# ---- The trace of a request, as W3C Trace Context names it: the header `traceparent`, taken up into the log and ans
+
+# version "-" trace id "-" parent id "-" flags; a later version may have more fields (W3C Trace Context, 3.2.2).
+_TRACEPARENT: Final = re.compile(
+    rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?"
+)
+
+
+class Trace(NamedTuple):
+    """The trace that a request belongs to."""
+
+    trace_id: str
+    """Id of the whole trace, which the caller chose; 32 hexadecimal digits."""
+    span_id: str
+    """Id of this request within the trace; 16 hexadecimal digits."""
+    flags: str
+    """As the caller sent them; 2 hexadecimal digits."""
+
+    @classmethod
+    def of(cls, headers: Iterable[tuple[bytes, bytes]]) -> Self | None:
+        """Returns the trace of a request, or None if it has none, a malformed one or several."""
+        sent = [value for name, value in headers if name.lower() == b"traceparent"]
+        match = _TRACEPARENT.fullmatch(sent[0]) if len(sent) == 1 else None
+        if match is None or (match[1] == b"00" and match[4] is not None):
+            return None
+        return cls(match[2].decode(), secrets.token_hex(8), match[3].decode())
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """Fields of every log line of the request."""
+        return {"trace_id": self.trace_id, "span_id": self.span_id}
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Headers of the response."""
+        return [(b"traceresponse", f"00-{self.trace_id}-{self.span_id}-{self.flags}".encode())]
+
+
+# ---- Refuses requests before the application sees them: preflights (CORS), and what exceeds the rate of an address.
+
+# Probes have no rate; the other routes here ask for a key, and count each request for its client.
+_NOT_BY_ADDRESS: Final = re.compile(r"(GET|HEAD) /(health/(live|ready)|species(/[^/]+)?)|POST /(identify|admin/reload)")
+
+
+def with_refusals(app: ASGIApp, config: CORSConfig | None, access: AccessControl) -> ASGIApp:
+    """Returns the application with this layer around it.
+
+    Args:
+        app: The application.
+        config: Which origins may send requests; None if there are none.
+        access: Limits what needs no key, such as the page and the metrics, by address.
+    """
+
+    async def layer(scope: Scope, receive: Receive, send: Send) -> None:
+        error = _refusal_at_entry(scope, config, access) if scope["type"] == ScopeType.HTTP else None
+        if error is None:
+            await app(scope, receive, send)
+        else:
+            await send_problem(scope, receive, send, error)
+
+    return layer
+
+
+def _refusal_at_entry(scope: HTTPScope, config: CORSConfig | None, access: AccessControl) -> RequestError | None:
+    if config is not None and scope["method"] == "OPTIONS":
+        reason = _refused_preflight(scope, config)  # Litestar would answer in plain text
+        if reason is None:
+            return None  # a key keeps its rate; the browser asks before each of its requests
+        return RequestError(f"a page of another origin may not send {reason}", remedy="ask the operator to allow it")
+    if not _NOT_BY_ADDRESS.fullmatch(f"{scope['method']} {scope['path']}"):
+        try:
+            access.limit_address(scope["client"][0] if scope["client"] else None)
+        except RateLimited as error:
+            return error
+    return None
+
+
+def _refused_preflight(scope: HTTPScope, config: CORSConfig) -> str | None:
+    headers = Request[Any, Any, Any](scope).headers
+    return refused_preflight(
+        config,
+        headers.get("origin"),
+        headers.get("access-control-request-method"),
+        headers.get("access-control-request-headers", ""),
+    )

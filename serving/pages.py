@@ -6,18 +6,41 @@ takes tens of milliseconds, in which nothing else would be answered.
 
 import gzip
 import mimetypes
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
-from litestar import Request, Response, get
+from litestar import Request, Response, Router, get
+from litestar.enums import MediaType
 from litestar.exceptions import NotFoundException
+from litestar.openapi import OpenAPIConfig, ResponseSpec
+from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
+from litestar.openapi.spec import (
+    Components,
+    OpenAPIFormat,
+    OpenAPIHeader,
+    OpenAPIMediaType,
+    OpenAPIResponse,
+    OpenAPIType,
+    Operation,
+    Parameter,
+    Reference,
+    RequestBody,
+    Schema,
+    SecurityRequirement,
+    SecurityScheme,
+)
 from litestar.params import FromPath
 from litestar.response import Redirect
 from litestar.types import ControllerRouterHandler
 
-from serving.caching import REVALIDATE, accepts_gzip, entity_tag
+from models.calibration import CoverageKind
+from serving.middleware import REVALIDATE, accepts_gzip, entity_tag, revalidated
+from serving.problems import MEDIA_TYPE, codes_by_status
+from serving.schemas import DEFAULT_K, MAX_COVERAGE, MAX_IMAGES, MAX_K, MAX_NAME_LENGTH, MAX_TAXA, MIN_COVERAGE, Problem
 
 WEB: Final = Path(__file__).resolve().parent / "web"
 PRECOMPRESSED: Final = "precompressed"
@@ -81,3 +104,171 @@ def _read(path: Path) -> _WebFile:
         "Cache-Control": REVALIDATE,
     }
     return _WebFile(media_type, headers, content, compressed)
+
+
+# ---- The OpenAPI document and its viewer, which loads nothing from other hosts.
+
+API_VERSION: Final = "1.0"
+ADMIN_KEY: Final[list[SecurityRequirement]] = [{"bearer": []}, {"api_key": []}]
+"""Security of a route that needs an admin key, in either header."""
+OPTIONAL_KEY: Final[list[SecurityRequirement]] = [{}, *ADMIN_KEY]
+"""Security of a route that needs a key only if the service has API keys."""
+_KEY_DESCRIPTION: Final = "An API key. Required if the service has API keys; `/admin` routes always require one."
+_SCHEMES: Final[dict[str, SecurityScheme | Reference]] = {
+    "bearer": SecurityScheme(type="http", scheme="bearer", description=_KEY_DESCRIPTION),
+    "api_key": SecurityScheme(
+        type="apiKey", name="X-API-Key", security_scheme_in="header", description=_KEY_DESCRIPTION
+    ),
+}
+_RAW_TYPES: Final = ("image/jpeg", "image/png", "image/webp", "image/heic", "image/avif", "application/octet-stream")
+
+# Parameters of an identify request, in the query or as form fields; `serving.schemas` parses them.
+_PARAMETERS: Final[dict[str, Schema]] = {
+    "k": Schema(
+        type=OpenAPIType.INTEGER,
+        minimum=1,
+        maximum=MAX_K,
+        default=DEFAULT_K,
+        description="Maximum number of taxa, genera and families to list",
+    ),
+    "coverage": Schema(
+        type=OpenAPIType.NUMBER,
+        minimum=MIN_COVERAGE,
+        maximum=MAX_COVERAGE,
+        description="How often the candidate set shall include the right taxon; without it there is no candidate set",
+    ),
+    "coverage_kind": Schema(
+        type=OpenAPIType.STRING,
+        enum=list(get_args(CoverageKind)),
+        default="marginal",
+        description="Whether the coverage holds for the mean plant (marginal) or for the mean taxon (macro)",
+    ),
+    "taxa": Schema(
+        type=OpenAPIType.ARRAY,
+        items=Schema(type=OpenAPIType.STRING, max_length=MAX_NAME_LENGTH),
+        max_items=MAX_TAXA,
+        description="The taxa that can be the answer, repeated: names of genera, families and species, synonyms, "
+        "common names, or `list:NAME` for a list that the operator keeps",
+    ),
+}
+
+
+def whole_number_schema(maximum: int, default: int) -> dict[str, Any]:
+    """Returns the JSON schema of a whole number; the route parses it, so that a bad one gets a problem document."""
+    return {"type": OpenAPIType.INTEGER, "minimum": 1, "maximum": maximum, "default": default}
+
+
+def problem_responses(*statuses: int) -> dict[int, ResponseSpec]:
+    """Returns the problem documents of these statuses, for a route's `responses`."""
+    codes = codes_by_status()
+    return {
+        status: ResponseSpec(
+            Problem,
+            generate_examples=False,
+            media_type=MEDIA_TYPE,
+            description="Problem with the code " + " or ".join(f"`{code}`" for code in codes[status]),
+        )
+        for status in statuses
+    }
+
+
+def _header(kind: OpenAPIType, description: str) -> OpenAPIHeader:
+    return OpenAPIHeader(schema=Schema(type=kind), description=description)
+
+
+_RETRY_AFTER: Final = {"Retry-After": _header(OpenAPIType.INTEGER, "Seconds to wait before trying again")}
+_QUOTA: Final = {
+    "RateLimit": _header(OpenAPIType.STRING, "How many requests the client may still send, if there is a limit"),
+    "RateLimit-Policy": _header(OpenAPIType.STRING, "The limit, if there is one"),
+}
+_HEADERS: Final[dict[str, dict[str, OpenAPIHeader | Reference]]] = {
+    "200": {
+        **_QUOTA,
+        "Preference-Applied": _header(OpenAPIType.STRING, "The `wait` that was applied, if the request had one"),
+    },
+    "401": {"WWW-Authenticate": _header(OpenAPIType.STRING, "Always `Bearer`")},
+    "429": {**_RETRY_AFTER, **_QUOTA},
+    "503": {**_RETRY_AFTER},
+}
+
+
+@dataclass
+class IdentifyOperation(Operation):
+    """Declares what Litestar cannot infer: parameters, body, security and headers.
+
+    The handler streams its body, and reads each parameter from the query or the form.
+    """
+
+    def __post_init__(self) -> None:
+        """Adds the parameters, the body, the security and the headers to what Litestar inferred."""
+        self.request_body = _identify_body()
+        self.parameters = [*(self.parameters or []), *_query_parameters(), _prefer()]
+        self.security = OPTIONAL_KEY
+        for status, response in (self.responses or {}).items():
+            if status in _HEADERS and isinstance(response, OpenAPIResponse):
+                response.headers = {**(response.headers or {}), **_HEADERS[status]}
+
+
+def _identify_body() -> RequestBody:
+    picture = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
+    images = Schema(
+        type=OpenAPIType.ARRAY,
+        items=picture,
+        min_items=1,
+        max_items=MAX_IMAGES,
+        description="Photographs of one plant: JPEG, PNG, WebP, HEIC or AVIF",
+    )
+    form = Schema(type=OpenAPIType.OBJECT, properties={"image": images, **_PARAMETERS}, required=["image"])
+    content = {"multipart/form-data": OpenAPIMediaType(schema=form)}
+    content |= {kind: OpenAPIMediaType(schema=picture) for kind in _RAW_TYPES}
+    return RequestBody(content=content, required=True, description="The photographs of one plant")
+
+
+def _query_parameters() -> Iterable[Parameter]:
+    for name, schema in _PARAMETERS.items():
+        yield Parameter(
+            name=name, param_in="query", schema=replace(schema, description=None), description=schema.description
+        )
+
+
+def _prefer() -> Parameter:
+    return Parameter(
+        name="Prefer",
+        param_in="header",
+        schema=Schema(type=OpenAPIType.STRING),
+        required=False,
+        example="wait=5",
+        description="`wait=SECONDS` (RFC 7240): the longest time from the complete upload to the answer. It can only "
+        "shorten the service's own deadline. Other preferences are ignored.",
+    )
+
+
+class OfflineViewer(OpenAPIRenderPlugin):
+    """Serves the viewer page of `serving/web`; Litestar's viewer pages load scripts from other hosts."""
+
+    def __init__(self) -> None:
+        super().__init__(path="/")
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002
+        """Returns the page."""
+        return (WEB / "schema.html").read_bytes()
+
+
+def openapi_config() -> OpenAPIConfig:
+    """Returns the configuration of the document at `/schema/openapi.json` and its viewer at `/schema`."""
+    return OpenAPIConfig(
+        title="botanify",
+        version=API_VERSION,
+        description="Identifies plants on photographs. Errors are problem documents (RFC 9457) with a stable `code`.",
+        use_handler_docstrings=True,
+        components=Components(security_schemes=_SCHEMES),
+        render_plugins=[OfflineViewer(), JsonRenderPlugin(media_type=MediaType.JSON)],
+        openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=_finish),
+    )
+
+
+async def _finish(response: Response[Any]) -> Response[Any]:
+    """Turns Litestar's own 404 page below `/schema` into a problem document; other responses may be kept."""
+    if response.status_code == NotFoundException.status_code:
+        raise NotFoundException
+    return await revalidated(response)

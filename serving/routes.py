@@ -12,33 +12,32 @@ from litestar.types import ControllerRouterHandler
 
 from models.errors import InputError
 from serving.access.control import AccessControl, Client
-from serving.access.deadlines import preferred_deadline
-from serving.admission import Admission, AdmittedRequest
+from serving.admission import Admission, AdmittedRequest, Readiness
 from serving.bodies import Body, BodyLimits, read_body, unknown_warnings
-from serving.caching import revalidated
 from serving.errors import ClientLeft, ReloadRefused, UnknownTaxon
-from serving.identify import Identifier
+from serving.identify import Identifier, identification
 from serving.loaded_bundle import LiveBundle
 from serving.metrics import Metrics
+from serving.middleware import revalidated
 from serving.model_card import ModelCard, UploadLimits, model_card
-from serving.openapi import (
+from serving.pages import (
     ADMIN_KEY,
     OPTIONAL_KEY,
     IdentifyOperation,
+    page_routes,
     problem_responses,
     whole_number_schema,
 )
-from serving.pages import page_routes
-from serving.parameters import (
+from serving.schemas import (
     MAX_FIELD_BYTES,
     MAX_NAME_LENGTH,
+    Health,
+    Identification,
     check_name_length,
     parse_parameters,
     parse_whole_number,
+    preferred_deadline,
 )
-from serving.readiness import Readiness
-from serving.responses import identification
-from serving.schemas import Health, Identification
 from serving.species import SpeciesDetail, SpeciesList, species_detail, species_list
 
 AnyRequest = Request[Any, Any, Any]

@@ -1,11 +1,16 @@
 """The JSON records of the HTTP API. Fields may be added, but never renamed or removed."""
 
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, cast, get_args
+
 import msgspec
 
 from models.bundle_record import MeasuredCoverage
 from models.calibration import CoverageKind
 from models.ranking import Promise, VerdictRank
 from models.taxonomy import Rank
+from serving.errors import BadParameter
 
 
 class ModelName(msgspec.Struct, frozen=True):
@@ -145,3 +150,163 @@ class Health(msgspec.Struct, frozen=True):
     """The result of a health probe."""
 
     status: str
+
+
+# ---- The parameters of an identify request: query parameters, and form fields with the same names.
+
+MAX_IMAGES: Final = 5
+"""Maximum number of pictures in a request."""
+DEFAULT_K: Final = 5
+"""Number of taxa, genera and families that an answer lists by default."""
+MAX_K: Final = 50
+"""Maximum number of taxa, genera and families that a client can ask for."""
+MIN_COVERAGE: Final = 0.5
+MAX_COVERAGE: Final = 0.999
+"""Limits of the coverage that a client can ask for."""
+MAX_TAXA: Final = 50
+"""Maximum number of values of `taxa`; a longer choice is a list that the operator keeps."""
+MAX_NAME_LENGTH: Final = 200
+"""Maximum number of characters of a name that a client sends."""
+MAX_FIELD_BYTES: Final[Mapping[str, int]] = {
+    "k": 64,
+    "coverage": 64,
+    "coverage_kind": 64,
+    "taxa": 4 * MAX_NAME_LENGTH,  # UTF-8 takes up to four bytes for a character
+}
+"""Name of each parameter -> longest form field, bytes."""
+
+Given = Mapping[str, Sequence[str]]
+"""Name of a parameter -> its values in the order of the request, unparsed."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a request asks for, beside its pictures."""
+
+    top_k: int = DEFAULT_K
+    """Maximum number of taxa, genera and families to list."""
+    coverage: float | None = None
+    """How often the candidate set shall include the right taxon; None for no candidate set."""
+    coverage_kind: CoverageKind = "marginal"
+    """Whether that holds for the mean plant ("marginal") or for the mean taxon ("macro")."""
+    taxa: tuple[str, ...] = ()
+    """Names of the taxa that can be the answer, and `list:NAME`; none for all taxa."""
+
+
+def parse_parameters(given: Given) -> Asked:
+    """Parses the parameters of a request; of several values the last counts, except for `taxa`.
+
+    Raises:
+        BadParameter: A value is out of range.
+    """
+    return Asked(
+        top_k=parse_whole_number("k", _last(given, "k", str(DEFAULT_K)), MAX_K),
+        coverage=_parse_coverage(given["coverage"][-1]) if given.get("coverage") else None,
+        coverage_kind=_parse_coverage_kind(_last(given, "coverage_kind", "marginal")),
+        taxa=_parse_taxa(given.get("taxa", ())),
+    )
+
+
+def parse_whole_number(name: str, text: str, maximum: int) -> int:
+    """Parses a number from 1 to `maximum`.
+
+    Raises:
+        BadParameter: The text is not such a number.
+    """
+    if re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= maximum:
+        return int(text)
+    raise BadParameter(
+        f"the parameter `{name}` is out of range",
+        value=repr(text[:40]),
+        limit=f"a whole number from 1 to {maximum}",
+        remedy="send a number in this range, or leave the parameter out",
+    )
+
+
+def _parse_coverage(text: str) -> float:
+    if re.fullmatch(r"0?\.[0-9]{1,9}", text) and MIN_COVERAGE <= float(text) <= MAX_COVERAGE:
+        return float(text)
+    raise BadParameter(
+        "the parameter `coverage` is out of range",
+        value=repr(text[:40]),
+        limit=f"a number from {MIN_COVERAGE} to {MAX_COVERAGE}",
+        remedy="send a number in this range such as 0.9, or leave the parameter out",
+    )
+
+
+def _parse_coverage_kind(text: str) -> CoverageKind:
+    for kind in get_args(CoverageKind):
+        if text == kind:
+            return cast(CoverageKind, kind)
+    raise BadParameter(
+        "the parameter `coverage_kind` is not known",
+        value=repr(text[:40]),
+        limit=" or ".join(get_args(CoverageKind)),
+        remedy="send one of these, or leave the parameter out",
+    )
+
+
+def _parse_taxa(values: Sequence[str]) -> tuple[str, ...]:
+    if len(values) > MAX_TAXA:
+        raise BadParameter(
+            "the parameter `taxa` has too many values",
+            value=len(values),
+            limit=f"at most {MAX_TAXA}",
+            remedy="send genera or families, or ask the operator for a list",
+        )
+    for value in values:
+        check_name_length("taxa", value)
+    return tuple(values)
+
+
+def check_name_length(parameter: str, text: str) -> None:
+    """Checks the length of a name that a client sends.
+
+    Raises:
+        BadParameter: It is too long.
+    """
+    if len(text) > MAX_NAME_LENGTH:
+        raise BadParameter(
+            f"the parameter `{parameter}` is too long",
+            value=f"{len(text)} characters",
+            limit=f"at most {MAX_NAME_LENGTH}",
+            remedy="send one name",
+        )
+
+
+def _last(given: Given, name: str, default: str) -> str:
+    values = given.get(name)
+    return values[-1] if values else default
+
+
+# ---- The deadline that a client asks for with the header Prefer (RFC 7240); only `wait` is supported.
+
+# One element of a comma-separated list. Commas in a quoted string do not separate; an unclosed quote runs to the end.
+_ELEMENT: Final = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*"?)+')
+_SECONDS: Final = re.compile(r'([0-9]+)|"([0-9]+)"')
+_MAX_PREFER_LENGTH: Final = 1_000  # of all Prefer headers together; real ones are about a tenth as long
+
+
+def preferred_deadline(preferences: Sequence[str], max_s: float) -> float | None:
+    """Returns the seconds that `Prefer: wait=SECONDS` asks for, or None if the client did not ask.
+
+    Malformed and unknown preferences are ignored, as the RFC requires. The first `wait` counts. `wait=0` is treated as
+    malformed, because no answer could be given in time.
+
+    Args:
+        preferences: The request's Prefer headers, in order.
+        max_s: The service's own deadline and the upper limit of the result.
+    """
+    text = ",".join(preferences)
+    if len(text) > _MAX_PREFER_LENGTH:
+        return None
+    for element in _ELEMENT.findall(text):
+        name, _, value = element.partition(";")[0].partition("=")
+        if name.strip().lower() == "wait":
+            return _wait_s(value.strip(), max_s)
+    return None
+
+
+def _wait_s(text: str, max_s: float) -> float | None:
+    match = _SECONDS.fullmatch(text)
+    wait_s = float(match[1] or match[2]) if match else 0.0
+    return min(wait_s, max_s) or None

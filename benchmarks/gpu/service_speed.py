@@ -39,7 +39,7 @@ from models.bundle import Bundle, load_bundle
 from models.bundle_record import Precision
 from models.preprocess import upright_size
 from models.session import NetworkSession
-from serving.cores import available_cores
+from serving.machine import available_cores
 from serving.scheduling.networks import choose_policy, open_networks
 from training.machine import Machine, this_machine
 from training.program import run_program

@@ -6,7 +6,7 @@ from typing import Final
 import httpx
 
 from models.errors import InputError
-from serving.parameters import MAX_IMAGES
+from serving.schemas import MAX_IMAGES
 
 LEAST_SIDE_PX: Final = 224  # the input of common networks; smaller pictures lose what the network looks at
 _MOST_TIMEOUT_S: Final = 86_400.0

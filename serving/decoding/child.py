@@ -23,9 +23,20 @@ from PIL import AvifImagePlugin, JpegImagePlugin, MpoImagePlugin, PngImagePlugin
 from models.decode_cost import decode_cost
 from models.errors import PictureError, UnreadableImage
 from models.preprocess import InputSpec, picture_to_input
-from serving.cores import lower_priority
-from serving.decoding.messages import Command, Cost, Done, Failed, Ping, ReadHeader, Ready, Reply, pack, read_command
-from serving.decoding.shared_area import SharedArea
+from serving.decoding.messages import (
+    Command,
+    Cost,
+    Done,
+    Failed,
+    Ping,
+    ReadHeader,
+    Ready,
+    Reply,
+    SharedArea,
+    pack,
+    read_command,
+)
+from serving.machine import lower_priority
 
 _STATUS: Final = Path("/proc/self/status")
 # Address space beyond what is granted, for the threads and tables of a decoder: the first HEIC takes 10 MB.

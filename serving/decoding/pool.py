@@ -1,8 +1,9 @@
 """A pool of decoding children: one picture per child. A child that dies is replaced, and its picture is tried again."""
 
 import asyncio
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -10,16 +11,74 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import structlog
+from prometheus_client import Gauge
 
 from models.decode_cost import header_cost
 from models.errors import InputError, PictureError, UnreadableImage
 from models.preprocess import InputSpec, sniff_format
-from serving.decoding.budget import ByteBudget
-from serving.decoding.channel import ChildLost
-from serving.decoding.decode_time import DecodeTime
-from serving.decoding.process import ChildCrashed, ChildProcess, OutOfTime
+from serving.decoding.process import ChildCrashed, ChildLost, ChildProcess, DecodeTime, OutOfTime
 from serving.errors import NotReady, Overloaded, TooLarge
 from serving.metrics import Metrics
+
+# ---- A memory budget for all decodes in flight; a decode waits until its memory is available.
+
+
+class ByteBudget:
+    """Grants bytes of memory in the order of the requests.
+
+    Args:
+        num_bytes: Maximum granted at any time. A larger request is granted once no other grant is held.
+        granted: Gauge of the bytes granted now.
+    """
+
+    def __init__(self, num_bytes: int, granted: Gauge) -> None:
+        self._num_bytes, self._gauge = num_bytes, granted
+        self._granted = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for memory."""
+        return len(self._waiting)
+
+    @asynccontextmanager
+    async def grant(self, num_bytes: int) -> AsyncIterator[None]:
+        """Waits for memory, and returns it when the context ends."""
+        await self._acquire(num_bytes)
+        try:
+            yield
+        finally:
+            self._add(-num_bytes)
+            self._grant_waiting()
+
+    async def _acquire(self, num_bytes: int) -> None:
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting.append((num_bytes, granted))
+        self._grant_waiting()
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.cancelled():
+                self._waiting.remove((num_bytes, granted))
+            else:  # granted just before the cancellation
+                self._add(-num_bytes)
+            self._grant_waiting()
+            raise
+
+    def _grant_waiting(self) -> None:
+        """Grants what fits, strictly in order: otherwise small requests could delay a large one without end."""
+        while self._waiting and self._fits(self._waiting[0][0]):
+            num_bytes, granted = self._waiting.popleft()
+            self._add(num_bytes)
+            granted.set_result(None)
+
+    def _fits(self, num_bytes: int) -> bool:
+        return self._granted == 0 or self._granted + num_bytes <= self._num_bytes
+
+    def _add(self, num_bytes: int) -> None:
+        self._granted += num_bytes
+        self._gauge.set(self._granted)
+
 
 _EXIT_GRACE_S: Final = 2.0  # an idle child exits within 0.1 s; a child that decodes takes longer
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 30.0  # between attempts to start a child

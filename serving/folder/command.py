@@ -14,7 +14,7 @@ from serving.folder.bucket import is_bucket
 from serving.folder.photographs import printable
 from serving.folder.sorting import SortRank
 from serving.folder.truth import FOLDER_TRUTH
-from serving.parameters import MAX_COVERAGE, MAX_K, MIN_COVERAGE
+from serving.schemas import MAX_COVERAGE, MAX_K, MIN_COVERAGE
 from serving.settings import Bytes, Count, Share
 
 

@@ -15,14 +15,14 @@ from typing import Final
 import msgspec
 
 from models.errors import BotanifyError, DataError, InputError
-from serving.cores import available_cores
 from serving.folder.command import IdentifyFolder
 from serving.folder.parts import PartFiles
 from serving.folder.plan import Part
 from serving.folder.record import BundleName
 from serving.folder.rows import Row
 from serving.folder.worker import open_worker
-from serving.logs import say_warnings
+from serving.machine import available_cores
+from serving.metrics import say_warnings
 
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _LOOK_S: Final = 1.0

@@ -12,7 +12,7 @@ from models.taxonomy import TaxonNames
 from serving.folder.command import IdentifyFolder
 from serving.scheduling.networks import choose_precision
 from serving.settings import Settings, find_bundle
-from serving.taxa_lists import LIST_PREFIX, TaxaSelector, read_taxa_lists
+from serving.species import LIST_PREFIX, TaxaSelector, read_taxa_lists
 
 
 def options_of(command: IdentifyFolder) -> Mapping[str, Any]:

@@ -13,8 +13,8 @@ import msgspec
 from models.bundle import BUNDLE_FILE, file_sha256
 from models.bundle_record import read_record as read_bundle_record
 from models.errors import InputError
-from serving.cores import available_cores
 from serving.folder.output import Output
+from serving.machine import available_cores
 
 RECORD_FILE: Final = "run.json"
 _SECONDS_A_DAY: Final = 86_400

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from models.errors import InputError
-from serving.cores import available_cores
 from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
 from serving.folder.devices import find_devices, write_on_devices
@@ -34,6 +33,7 @@ from serving.folder.sorting import require_outside
 from serving.folder.tables import CSV_TABLE, write_table
 from serving.folder.worker import bundle_of, open_worker
 from serving.loaded_bundle import PictureDecoder
+from serving.machine import available_cores
 
 _FIRST_JUDGED: Final = 100  # rows before the share of failures counts
 

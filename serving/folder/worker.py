@@ -17,7 +17,7 @@ from serving.folder.record import BundleName, bundle_name
 from serving.folder.rows import Row
 from serving.loaded_bundle import LoadedBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
-from serving.parameters import Asked
+from serving.schemas import Asked
 from serving.settings import Settings, find_bundle
 
 _DECODE_S: Final = 30.0  # of processor time for a photograph; nobody waits for its answer

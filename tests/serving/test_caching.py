@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.caching import entity_tag, is_unchanged
+from serving.middleware import entity_tag, is_unchanged
 from serving.pages import WEB
 from tests.serving.tiny import images, jpeg
 

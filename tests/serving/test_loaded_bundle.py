@@ -12,8 +12,8 @@ from models.bundle import Golden, load_bundle
 from models.errors import BundleError
 from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
 from serving.metrics import Metrics
-from serving.scheduling.policies import CpuPolicy
-from serving.taxa_lists import read_taxa_lists
+from serving.scheduling.networks import CpuPolicy
+from serving.species import read_taxa_lists
 from tests.serving.tiny import FakeNetwork, InProcessDecoder, jpeg, seal_tiny_bundle, tables
 
 

@@ -2,7 +2,7 @@
 
 import structlog
 
-from serving.logs import say_warnings
+from serving.metrics import say_warnings
 
 
 def test_warnings_are_lines_in_words(capsys):

@@ -7,7 +7,7 @@ import numpy as np
 import psutil
 import pytest
 
-from serving.memory import return_freed_memory
+from serving.machine import return_freed_memory
 
 
 @pytest.mark.skipif(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import BadParameter
-from serving.parameters import Asked, parse_parameters, parse_whole_number
+from serving.schemas import Asked, parse_parameters, parse_whole_number
 
 
 def test_without_parameters_the_defaults_apply():

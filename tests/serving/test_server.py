@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import structlog
 
+from serving.admission import Readiness
 from serving.metrics import Metrics
 from serving.middleware import ObservabilityMiddleware
-from serving.readiness import Readiness
 from serving.server import DrainingServer
 from tests.serving.raw_http import POST, App, config, receive_all, receive_one, responses, run
 

@@ -9,7 +9,7 @@ import typing
 import pytest
 
 from models.errors import InputError
-from serving.cores import available_cores, lower_priority
+from serving.machine import available_cores, lower_priority
 from serving.settings import Settings, find_bundle, load_settings
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.shares import Holdings, Presence, Turns
+from serving.admission import Holdings, Presence, Turns
 
 
 class Upload:

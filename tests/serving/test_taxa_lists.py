@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from models.errors import InputError
 from models.taxonomy import TaxonNames
 from serving.errors import BadParameter
-from serving.taxa_lists import TaxaSelector, read_taxa_lists
+from serving.species import TaxaSelector, read_taxa_lists
 from tests.serving.tiny import TAXA, TAXONOMY
 
 NAMES = TaxonNames(TAXONOMY)

@@ -7,7 +7,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.tracing import Trace
+from serving.middleware import Trace
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SENT = f"00-{TRACE}-{PARENT}-01"

@@ -27,8 +27,8 @@ from models.calibration import (
 )
 from models.preprocess import InputSpec, picture_to_input
 from models.taxonomy import Output, Taxon, Taxonomy
-from serving.decoding.decode_time import DecodeTime
 from serving.decoding.pool import Decoded
+from serving.decoding.process import DecodeTime
 
 SIDE_PX = 32
 RED, GREEN, BLUE = (230, 20, 20), (20, 230, 20), (20, 20, 230)

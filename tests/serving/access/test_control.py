@@ -3,9 +3,8 @@
 import pytest
 from litestar.datastructures import Headers
 
-from serving.access.control import AccessControl, Client
+from serving.access.control import AccessControl, Client, RateLimiter
 from serving.access.keys import ApiKeys, make_key
-from serving.access.rates import RateLimiter
 from serving.errors import RateLimited, Unauthorized
 
 SECRET, KEY = make_key("phone")

@@ -7,11 +7,10 @@ from litestar.testing import TestClient
 
 from models.errors import InputError
 from serving.access.control import AccessControl
-from serving.access.cors import cors_config
-from serving.entry import with_refusals
+from serving.access.origins import cors_config
 from serving.errors import Overloaded, RateLimited, Unauthorized
 from serving.metrics import Metrics
-from serving.middleware import ObservabilityMiddleware
+from serving.middleware import ObservabilityMiddleware, with_refusals
 from serving.problems import problem_response
 from tests.serving.tiny import assert_problem
 

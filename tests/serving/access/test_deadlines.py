@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from serving.access.deadlines import preferred_deadline
+from serving.schemas import preferred_deadline
 
 
 @pytest.mark.parametrize(

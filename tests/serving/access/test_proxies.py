@@ -6,7 +6,7 @@ import pytest
 import uvicorn
 
 from models.errors import InputError
-from serving.access.proxies import forwarded_allow_ips
+from serving.access.origins import forwarded_allow_ips
 
 PROXIES = ("10.0.0.7", "172.16.0.0/12", "2001:db8:aa::/48")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.access.rates import RateLimiter, client_network
+from serving.access.control import RateLimiter, client_network
 from serving.errors import RateLimited
 
 

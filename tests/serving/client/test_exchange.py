@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.client.exchange import EVERYTHING, Asking, ServiceRefusal, ServiceUnreachable, exchange
-from serving.parameters import parse_parameters
-from serving.schemas import Identification, ModelName, Problem, VerdictView
+from serving.schemas import Identification, ModelName, Problem, VerdictView, parse_parameters
 
 ANSWER = Identification(
     "id", ModelName("tiny", "1", "0"), VerdictView("uncertain", None, 0.1, "reason", None, False), [], [], [], None,

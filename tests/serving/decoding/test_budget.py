@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from serving.decoding.budget import ByteBudget
+from serving.decoding.pool import ByteBudget
 from serving.metrics import Metrics
 from tests.serving.decoding.running_pool import value
 

@@ -11,8 +11,8 @@ import pytest
 
 from models.errors import UnreadableImage
 from serving.decoding import process
-from serving.decoding.channel import Channel, ChildLost
-from serving.decoding.shared_area import SharedArea
+from serving.decoding.messages import SharedArea
+from serving.decoding.process import Channel, ChildLost
 from serving.errors import NotReady
 from tests.serving.decoding.running_pool import (
     RESTARTS,

@@ -13,9 +13,8 @@ import pytest
 from PIL import Image
 
 from models.errors import PictureError, TooManyPixels, UnreadableImage
-from serving.decoding.decode_time import DecodeTime
 from serving.decoding.messages import Cost
-from serving.decoding.process import ChildProcess
+from serving.decoding.process import ChildProcess, DecodeTime
 from tests.models.hostile import (
     jpeg_with_comments,
     jpeg_with_exif_bomb,

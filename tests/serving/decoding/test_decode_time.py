@@ -1,6 +1,6 @@
 """The processor time of a request is shared by its pictures."""
 
-from serving.decoding.decode_time import DecodeTime
+from serving.decoding.process import DecodeTime
 
 
 def test_the_time_left_is_shared_by_the_steps_that_run():

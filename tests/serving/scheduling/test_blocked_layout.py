@@ -14,7 +14,7 @@ from models.session import OnnxSession
 from serving.scheduling import blocked_graph, blocked_layout, networks, rewriting
 from serving.scheduling.blocked_graph import keep_blocked, one_convolution, read_block_size
 from serving.scheduling.blocked_layout import rewritten_network
-from serving.scheduling.policies import CpuPolicy
+from serving.scheduling.networks import CpuPolicy
 from serving.scheduling.rewriting import block_size
 from tests.models.open_files import open_files
 from tests.models.tiny import SIDE_PX, TAXONOMY, bundle_record, metadata_of, seal_tiny

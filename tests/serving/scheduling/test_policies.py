@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.scheduling.policies import CpuPolicy, DynamicBatchPolicy, FixedPolicy, padded_batch_size
+from serving.scheduling.networks import CpuPolicy, DynamicBatchPolicy, FixedPolicy, padded_batch_size
 
 
 @pytest.mark.parametrize(

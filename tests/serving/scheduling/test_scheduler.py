@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from models.session import NetworkOutput
 from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
-from serving.scheduling.policies import CpuPolicy, DynamicBatchPolicy, FixedPolicy
+from serving.scheduling.networks import CpuPolicy, DynamicBatchPolicy, FixedPolicy
 from serving.scheduling.scheduler import Scheduler
 
 FAILING, KILLING, HANGING = -1.0, -2.0, -3.0
