@@ -31,7 +31,7 @@ test-all: tests = slow or not slow
 test-all: check  ## run every check and every test that this machine can run
 	$(run_tests) --hypothesis-profile=random
 
-check: train-env  ## run the checks without the tests: format, lint, types, import contracts
+check: train-env  ## run the checks without the tests: format, lint, types, import contracts, sizes, tables
 	$(python) -m ruff format --check .
 	$(python) -m ruff check .
 	$(python) -m mypy models training serving benchmarks docs/generate.py
@@ -49,7 +49,7 @@ docs: .venv/.ready-docs-$(key)  ## build the documentation into build/docs; a wa
 	$(python) -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/docs
 	@echo "Written: build/docs/index.html"
 
-tables: train-env  ## write the figures of docs/ from the code and benchmarks/results
+tables: train-env  ## copy the tables of benchmarks/results into the pages
 	$(python) benchmarks/tables.py $(ARGS)
 
 lock: .venv/.ready-uv-$(key)  ## write requirements.lock anew, keeping the pins that still hold (ARGS=--upgrade moves them)

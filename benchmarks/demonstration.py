@@ -24,15 +24,15 @@ import msgspec
 import numpy as np
 import tyro
 
-from benchmarks.answer_tables import answer_tables, percent
 from benchmarks.left_out import LIST
-from benchmarks.serving.flags import DEMONSTRATION, Network, network_of, write_result
+from benchmarks.result import percent, table, write_result
+from benchmarks.serving.flags import DEMONSTRATION, Network, network_of
 from benchmarks.serving.photographs import drawn_photographs
 from models.answer import PlantAnswer, Question, answer_plant
 from models.bundle import Bundle, load_bundle
 from models.metrics import Share, share
 from models.preprocess import picture_to_input
-from models.ranking import Promises, Thresholds, VerdictRank
+from models.ranking import Promise, Promises, Thresholds, VerdictRank
 from training.actions.evaluate import bundle_subject, evaluate, measure
 from training.bundling.precisions.pictures import PictureFiles
 from training.bundling.served import ServedAnswers
@@ -41,7 +41,6 @@ from training.dataset.manifest import Manifest
 from training.evaluation.answer_metrics import StrangerFigures
 from training.evaluation.picture_scores import score_pictures, verdicts_of
 from training.evaluation.split_metrics import SplitMetrics, class_metrics, evaluate_predictions
-from training.insight.studies.report import table
 from training.machine import Machine, this_machine
 from training.program import run_program
 
@@ -174,8 +173,7 @@ def measure_all(command: Demonstration) -> Result:
         left_out=[_left_out(folder, command.workers) for folder in command.left_out],
         answer_ms=_answer_ms(bundle),
     )
-    print(markdown(result))
-    write_result(result, command.out)
+    write_result(result, markdown(result), command.out)
     return result
 
 
@@ -274,6 +272,17 @@ def markdown(result: Result) -> str:
         )
         for each in result.left_out
     ]
+    columns = ("candidate sets", "asked", "plants covered", "mean of the taxa", "mean size")
+    sets_of = [
+        (
+            each.kind,
+            f"{each.coverage:.2f}",
+            percent(each.covered),
+            f"{each.macro_covered:.3f}",
+            f"{each.mean_size:.2f}",
+        )
+        for each in result.served.candidates
+    ]
     further = [
         ("top-5", percent(result.metrics.top5_taxon)),
         ("plants named at the rank of their taxon", percent(result.named_at_own_rank)),
@@ -282,7 +291,8 @@ def markdown(result: Result) -> str:
         ("one answer to 1 MP on one thread", f"{result.answer_ms:.0f} ms"),
     ]
     tables = [
-        answer_tables(result.metrics, result.served, result.promises),
+        table(("figure", "measured"), _figures(result)),
+        table(columns, sets_of),
         table(("figure", "measured"), further),
         table(("data set", "top-1"), sets),
         table(("worst taxa", "top-1"), worst),
@@ -294,6 +304,27 @@ def markdown(result: Result) -> str:
         ),
     ]
     return "\n\n".join([f"{result.machine}: {result.network}.", *tables])
+
+
+def _figures(result: Result) -> list[tuple[str, str]]:
+    """Accuracy, verdicts and rejection, in words and figures."""
+    rows = [
+        ("top-1", percent(result.metrics.top1_taxon)),
+        ("calibration error (ECE, 15 bins)", f"{result.metrics.ece.value:.4f}"),
+    ]
+    for rank, names in result.served.verdicts.by_rank.items():
+        promise: Promise | None = getattr(result.promises, rank)
+        if names.right:
+            promised = f"at least {100 * (1 - promise.max_risk):.0f} %" if promise else "nothing"
+            rows.append((f"right names of rank {rank}", f"{percent(names.right)}; promised: {promised}"))
+    rows += [(f"top-1 of {each.num_pictures} pictures", percent(each.top1)) for each in result.served.several_pictures]
+    for name, strangers in (("other things", result.served.things), ("unknown plants", result.served.unknown)):
+        if strangers:
+            rows.append((f"{name}: AUROC of the {strangers.score}", f"{strangers.auroc:.3f}"))
+            rows.append((f"{name} accepted where 95 % of known plants are", percent(strangers.fpr95)))
+            rows.append((f"{name} named at any rank", percent(strangers.named)))
+            rows.append((f"{name} named a species", percent(strangers.named_species)))
+    return rows
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Final, Literal
 
 if not __package__:
@@ -26,19 +25,17 @@ import msgspec
 import tyro
 from rich.progress import track
 
-from benchmarks.serving.flags import DEMONSTRATION, Network, network_of, write_result
+from benchmarks.result import spread, table, write_result
+from benchmarks.serving.flags import DEMONSTRATION, Network, network_of
 from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Place, running
-from benchmarks.serving.targets import Target, at_least, target_lines
 from models.bundle import load_bundle
 from models.bundle_record import Precision
 from models.errors import DataError
-from training.insight.studies.report import spread, table
 from training.machine import Machine, this_machine
 from training.program import run_program
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-_GOAL: Final = 0.95  # of decode and network alone
 _WAIT_S: Final = 600.0
 _CURL_PHOTOGRAPHS: Final = 60  # one at a time takes long
 Way = Literal["identify_folder", "decode and network alone", "curl, one at a time", "torch and timm"]
@@ -111,15 +108,8 @@ def measure(command: FolderSpeed) -> FolderSpeedResult:
         number=command.number,
         rounds=rounds,
     )
-    print(markdown(result))
-    write_result(result, command.out)
+    write_result(result, markdown(result), command.out)
     return result
-
-
-def targets(result: FolderSpeedResult) -> list[Target]:
-    """The goal."""
-    value = median(result.ratios("decode and network alone"))
-    return [at_least("identify_folder against decode and network alone", _GOAL, value, unit="x")]
 
 
 def markdown(result: FolderSpeedResult) -> str:
@@ -130,7 +120,7 @@ def markdown(result: FolderSpeedResult) -> str:
     ]
     head = f"{result.machine}: {result.network}; {result.number:,} photographs, {len(result.rounds)} rounds in turns."
     columns = ["way", "photographs/s", "ours as a multiple"]
-    return "\n\n".join([head, table(columns, rows), target_lines(targets(result))])
+    return f"{head}\n\n{table(columns, rows)}"
 
 
 def _linked(command: FolderSpeed, folder: Path) -> list[Path]:

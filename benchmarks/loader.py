@@ -11,6 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 if not __package__:
@@ -23,6 +24,7 @@ from PIL import Image
 from rich.progress import track
 
 from benchmarks.loader_variants import Augmentation, Epoch, LoaderOptions, PictureSet, Variant, make_set, open_loader
+from benchmarks.result import rounded, spread, table, write_result
 from models.errors import RecipeError
 from training.machine import Machine, this_machine
 from training.program import run_program
@@ -99,6 +101,7 @@ class Result(msgspec.Struct, frozen=True):
     """The result of the program."""
 
     machine: Machine
+    measured_on: str
     rounds: int
     comparisons: list[Comparison]
 
@@ -124,37 +127,30 @@ def measure(command: Loader) -> Result:
             for side_px in command.sides
             for augmentation in ("crop and flip", "RandAugment")
         ]
-    result = Result(this_machine(), command.rounds, comparisons)
-    print(markdown(result))
-    if command.out is not None:
-        command.out.parent.mkdir(parents=True, exist_ok=True)
-        command.out.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    result = Result(this_machine(), datetime.now(UTC).date().isoformat(), command.rounds, comparisons)
+    write_result(result, markdown(result), command.out)
     return result
 
 
 def markdown(result: Result) -> str:
-    """The result as a table: median and, in brackets, range of the rounds."""
-    lines = [
-        f"{result.machine.processor}, {result.rounds} rounds; pictures per second: of CPU time without loader "
-        "processes, else of wall-clock time. Median [range].",
-        "",
-        f"| pictures | px | augmentation | processes | {' | '.join(_LETTERS.values())} | (d) / (b) | (c) / (a) |",
-        "|---" * (6 + len(_LETTERS)) + "|",
-    ]
+    """The result as a table of medians: pictures per second of CPU time without loader processes, else of time."""
+    rows = []
     for comparison in result.comparisons:
         setting = comparison.setting
-        rates = {rate.variant: _cell(rate.per_core_s or rate.per_s, digits=1) for rate in comparison.rates}
-        cells = [
-            f"{comparison.pictures} ({comparison.megapixels[0]:.2g} to {comparison.megapixels[1]:.2g} MP)",
-            str(setting.side_px),
-            setting.augmentation,
-            str(setting.workers),
-            *(rates.get(variant, "") for variant in _LETTERS),
-            _cell(comparison.ratios("shards", "timm"), digits=2),
-            _cell(comparison.ratios("files", "torchvision"), digits=2),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rates = {rate.variant: rounded(statistics.median(rate.per_core_s or rate.per_s)) for rate in comparison.rates}
+        rows.append(
+            [
+                f"{comparison.pictures}, {comparison.megapixels[0]:.2g} to {comparison.megapixels[1]:.2g} MP",
+                str(setting.side_px),
+                "with RandAugment" if setting.augmentation == "RandAugment" else setting.augmentation,
+                str(setting.workers),
+                *(rates.get(variant, "") for variant in _LETTERS),
+                spread(comparison.ratios("shards", "timm"), 2),
+                spread(comparison.ratios("files", "torchvision"), 2),
+            ]
+        )
+    columns = ["pictures", "px", "augmentation", "processes", *_LETTERS.values(), "(d) / (b)", "(c) / (a)"]
+    return f"{result.machine}; {result.rounds} rounds, median [range]:\n\n{table(columns, rows)}"
 
 
 def _make_sets(command: Loader, scratch: Path) -> list[PictureSet]:
@@ -202,10 +198,6 @@ def _run_epoch(loader: Epoch, number: int) -> tuple[float, float]:
     for pixels in loader(number):
         count += len(pixels)
     return count / (time.perf_counter() - wall_s), count / (time.process_time() - cpu_s)
-
-
-def _cell(values: list[float], digits: int) -> str:
-    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f} to {max(values):.{digits}f}]"
 
 
 if __name__ == "__main__":

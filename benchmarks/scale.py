@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 if not __package__:
@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import tyro
 
+from benchmarks.result import rounded, table, write_result
 from training.dataset.assemble import DatasetSpec, write_dataset
 from training.dataset.classes import build_classes
 from training.dataset.collection import Collection, SourceEntry
@@ -50,6 +51,7 @@ class Result(msgspec.Struct, frozen=True):
     """The result of the measurement."""
 
     machine: Machine
+    measured_on: str
     num_pictures: int
     num_outputs: int
     num_kept: int
@@ -84,13 +86,14 @@ def measure(command: Scale) -> Result:
             next(iter(batches))
         result = Result(
             machine=this_machine(),
+            measured_on=datetime.now(UTC).date().isoformat(),
             num_pictures=command.pictures,
             num_outputs=len(manifest.taxonomy.outputs),
             num_kept=len(manifest),
             seconds=seconds,
             peak_gb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2),
         )
-    _print(result, command.out)
+    write_result(result, markdown(result), command.out)
     return result
 
 
@@ -168,12 +171,12 @@ def timed(step: str, seconds: dict[str, float]) -> Iterator[None]:
     print(f"{step}: {seconds[step]:.1f} s", flush=True)
 
 
-def _print(result: Result, out: Path | None) -> None:
-    print(f"{result.num_kept:,} of {result.num_pictures:,} pictures kept, {result.num_outputs:,} outputs")
-    print(f"total {sum(result.seconds.values()):.0f} s, peak {result.peak_gb:.2f} GB")
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+def markdown(result: Result) -> str:
+    """The result as a table."""
+    rows = [[step, rounded(seconds, "s")] for step, seconds in result.seconds.items()]
+    rows += [["all of it", rounded(sum(result.seconds.values()), "s")], ["most memory", f"{result.peak_gb:.1f} GB"]]
+    kept = f"{result.num_kept:,} of {result.num_pictures:,} pictures kept, {result.num_outputs:,} outputs"
+    return f"{result.machine}; {kept}:\n\n{table(['what', 'figure'], rows)}"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -25,9 +26,9 @@ import torch
 import tyro
 from rich.progress import track
 
+from benchmarks.result import spread, table, write_result
 from benchmarks.train_speed_arms import Arm, ArmName, StoredPictures, open_arm, write_folder
 from benchmarks.train_speed_turns import take_turns, wait_for
-from training.atomic_file import replaced
 from training.dataset.manifest import Manifest
 from training.engine.device import choose_device
 from training.machine import Machine, this_machine
@@ -86,8 +87,6 @@ class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """Let timm's optimizer use fused kernels; its train.py does so only with --opt-kwargs fused=True."""
     workers: WholeNumber = 4
     """Loader processes of each loop that reads stored pictures."""
-    note: str = ""
-    """Remark on this run, for readers of the result."""
     out: Path | None = None
     """File for the result, JSON."""
 
@@ -131,21 +130,11 @@ class Rate(msgspec.Struct, frozen=True):
     """Median as a share of what the memory bandwidth allows; None if that is unknown."""
 
 
-class Goal(msgspec.Struct, frozen=True):
-    """A target for the speed, and the measured value."""
-
-    name: str
-    goal: float
-    value: float | None
-    """Median of the rounds; None if a loop that it needs was left out."""
-    holds: bool | None
-    """Whether the goal is reached; None if it was not measured, or does not apply to this network and machine."""
-
-
 class Result(msgspec.Struct, frozen=True):
     """The result of the program."""
 
     machine: Machine
+    measured_on: str
     setting: TrainSpeed
     threads: int
     """CPU threads of PyTorch."""
@@ -154,7 +143,6 @@ class Result(msgspec.Struct, frozen=True):
     copy_gb_per_s: float | None
     """Memory bandwidth of the GPU, measured by copying, reads and writes together, GB/s; None on a CPU."""
     rates: list[Rate]
-    targets: list[Goal]
 
     def ratios(self, faster: ArmName, slower: ArmName) -> list[float]:
         """Speed of one loop relative to another, round by round; empty if one was left out."""
@@ -190,61 +178,25 @@ def measure(command: TrainSpeed) -> Result:
         rates = _run(command, arms, device, bandwidth)
         arms.clear()  # ends the loader processes before the folder is removed
     setting = msgspec.structs.replace(command, data=None, out=None)  # paths mean nothing on another machine
-    result = Result(this_machine(), setting, torch.get_num_threads(), num_pictures, bandwidth, rates, [])
-    result = msgspec.structs.replace(result, targets=targets(result))
-    print(markdown(result))
-    if command.out is not None:
-        command.out.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(command.out) as stream:
-            stream.write(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    measured_on = datetime.now(UTC).date().isoformat()
+    result = Result(this_machine(), measured_on, setting, torch.get_num_threads(), num_pictures, bandwidth, rates)
+    write_result(result, markdown(result), command.out)
     return result
 
 
-def targets(result: Result) -> list[Goal]:
-    """The goals and whether they hold. They apply to EfficientNet-B4 at 380 px in mixed precision on an H200."""
-    setting = result.setting
-    applies = any("H200" in gpu.name for gpu in result.machine.gpus) and setting.device != "cpu"
-    applies = (
-        applies and (setting.architecture, setting.picture_px) == ("efficientnet_b4", 380) and setting.amp != "off"
-    )
-    medians = {rate.arm: statistics.median(rate.per_s) for rate in result.rates}
-    best: ArmName = "ours-compiled" if medians.get("ours-compiled", 0.0) > medians.get("ours", 0.0) else "ours"
-    best_data: ArmName = "ours-data" if best == "ours" else "ours-compiled-data"
-    measured: tuple[tuple[str, float, ArmName | tuple[ArmName, ArmName]], ...] = (
-        ("ours, the faster of eager and compiled, against timm with AMP and channels_last", 1.3, (best, "timm")),
-        ("ours compiled against timm compiled", 1.05, ("ours-compiled", "timm-compiled")),
-        ("pictures a second on generated pictures", 1300.0, best),
-        ("reading stored pictures against generated ones", 0.93, (best_data, best)),
-    )
-    found = []
-    for name, goal, what in measured:
-        values = result.ratios(*what) if isinstance(what, tuple) else [medians[what]] if what in medians else []
-        value = statistics.median(values) if values else None
-        found.append(Goal(name, goal, value, value >= goal if applies and value is not None else None))
-    return found
-
-
 def markdown(result: Result) -> str:
-    """The result as a table: median and, in brackets, range of the rounds; then the goals."""
+    """The result as a table: median and, in brackets, range of the rounds."""
     setting = result.setting
-    lines = [
-        f"{result.machine}: {setting.architecture}, {setting.picture_px} px, batch {setting.batch_size}, AMP "
-        f"{setting.amp}; {setting.rounds} interleaved rounds of {setting.steps} steps. Median [range].",
-        "",
-        "| loop | pictures/s | against timm's | of the bandwidth | first turn, s |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for rate in result.rates:
         ratios = result.ratios(rate.arm, _peer(rate.arm)) if rate.arm.startswith("ours") else []
         share = "" if rate.roofline is None else f"{rate.roofline:.0%}"
-        compared = _cell(ratios, digits=2) if ratios else ""
-        lines.append(f"| {rate.arm} | {_cell(rate.per_s, 1)} | {compared} | {share} | {rate.warmup_s:.1f} |")
-    lines.append("")
-    for target in result.targets:
-        held = {None: "not judged here", True: "holds", False: "does NOT hold"}[target.holds]
-        value = "not measured" if target.value is None else f"{target.value:.4g}"
-        lines.append(f"* {target.name}: {value}, goal {target.goal:g}: {held}")
-    return "\n".join(lines)
+        rows.append([rate.arm, spread(rate.per_s), spread(ratios, 2) if ratios else "", share, f"{rate.warmup_s:.1f}"])
+    return (
+        f"{result.machine}: {setting.architecture}, {setting.picture_px} px, batch {setting.batch_size}, AMP "
+        f"{setting.amp}; {setting.rounds} interleaved rounds of {setting.steps} steps. Median [range].\n\n"
+        f"{table(['loop', 'pictures/s', 'against timm', 'of the bandwidth', 'first turn, s'], rows)}"
+    )
 
 
 def _run(command: TrainSpeed, arms: dict[ArmName, Arm], device: torch.device, bandwidth: float | None) -> list[Rate]:
@@ -290,10 +242,6 @@ def _roofline(command: TrainSpeed, name: ArmName, per_s: float, bandwidth: float
 def _peer(name: ArmName) -> ArmName:
     """timm's loop with the same options."""
     return next(peer for peer in _ALL_ARMS if peer == name.replace("ours", "timm"))
-
-
-def _cell(values: list[float], digits: int) -> str:
-    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f} to {max(values):.{digits}f}]"
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ Image.MAX_IMAGE_PIXELS = None
 PngImagePlugin.MAX_TEXT_MEMORY = 4_000_000
 
 # Most pixels by format. JPEG decodes at reduced scale and in strips. The others need several bytes for every pixel at
-# once: a WebP of 70 kB took 401 MB (canvas.webp in docs/measurements.md).
+# once: a WebP of 70 kB took 401 MB (canvas.webp in benchmarks/README.md).
 PIXEL_LIMITS: Final[dict[str, int]] = {
     "JPEG": 100_000_000,
     "PNG": 40_000_000,
@@ -55,7 +55,7 @@ _SIDEWAYS: Final = frozenset({5, 6, 7, 8})
 _RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 # A JPEG decoded at reduced scale keeps at least this many times the side that the network needs. With 1.85, not 2, a
 # phone's picture of 12 megapixels in 4:3 is decoded at 1/4 for a network of 380 px (1.88 times), which is
-# much faster. Inputs and scores change hardly more than with 2 (docs/experiments.md).
+# much faster. Inputs and scores change hardly more than with 2 (benchmarks/LOG.md).
 _DRAFT_MARGIN: Final = 1.85
 
 Pixels = Annotated[int, msgspec.Meta(ge=8, le=4096)]

@@ -141,7 +141,7 @@ def _options(num_threads: int | None, *, optimize: bool, optimized_copy: Path | 
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     # The memory arena for activations stays on although it never shrinks: without it, runs take longer
-    # (docs/experiments.md), and on a CPU every run has the same shape.
+    # (benchmarks/LOG.md), and on a CPU every run has the same shape.
     if num_threads is not None:
         options.intra_op_num_threads = num_threads
     if not optimize:

@@ -29,12 +29,12 @@ import numpy as np
 import onnxruntime
 import tyro
 
-from benchmarks.serving.flags import ENVIRONMENT, Network, PictureFile, network_of, picture_file, write_result
+from benchmarks.result import table, write_result
+from benchmarks.serving.flags import ENVIRONMENT, Network, PictureFile, network_of, picture_file
 from benchmarks.serving.load import closed_loop, one_by_one, percentile
 from benchmarks.serving.photographs import Photograph, drawn, drawn_photographs
 from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Place, Running, identify, running
-from benchmarks.serving.targets import Target, at_least, at_most, target_lines
 from models.bundle import Bundle, load_bundle
 from models.bundle_record import Precision
 from models.preprocess import upright_size
@@ -137,7 +137,6 @@ class Result(msgspec.Struct, frozen=True):
     start: Start
     served: list[Served]
     refusals: list[Refusal]
-    targets: list[Target]
 
 
 def main() -> None:
@@ -155,8 +154,9 @@ def measure(command: ServiceSpeed) -> Result:
     """
     bundle = load_bundle(command.bundle)
     pictures = [_small(bundle), drawn_photographs()["1 MP"]]
-    on_gpu = command.provider == "cuda"
-    policy = choose_policy(cuda=on_gpu, num_cores=available_cores(), num_threads=None, num_runs=None)
+    policy = choose_policy(
+        cuda=command.provider == "cuda", num_cores=available_cores(), num_threads=None, num_runs=None
+    )
     session = open_networks(bundle, command.precision, policy)["throughput"]
     single = _rate(session, bundle, 1, 1, command.seconds)
     alone = [_rate(session, bundle, size, policy.num_workers, command.seconds) for size in policy.batch_sizes]
@@ -177,58 +177,48 @@ def measure(command: ServiceSpeed) -> Result:
         start=start,
         served=served,
         refusals=refusals,
-        targets=targets(alone[-1], start, served[0], refusals, applies=on_gpu),
     )
-    print(markdown(result))
-    write_result(result, command.out)
+    write_result(result, markdown(result), command.out)
     return result
-
-
-def targets(
-    alone: BatchRate, start: Start, served: Served, refusals: Sequence[Refusal], *, applies: bool
-) -> list[Target]:
-    """The goals, which apply to a GPU.
-
-    Args:
-        alone: The network alone at the largest batch.
-        start: The first requests.
-        served: The service with the small picture, which takes little time to decode.
-        refusals: What the service did where CUDA could not be used.
-        applies: Whether the network ran on a GPU.
-    """
-    first = start.first_ms / statistics.median(start.later_ms)
-    p99 = None if served.p99_ms is None else served.p99_ms / alone.run_ms
-    refused = sum(each.exit_code not in (None, 0) and "CUDA" in each.said for each in refusals)
-    return [
-        at_least("the service against the network alone", 0.9, served.per_s / alone.per_s, applies=applies),
-        at_most("99th percentile against the time of a run", 2.0, p99, applies=applies),
-        at_most("the first request against later ones", 2.0, first, applies=applies),
-        at_least("starts without CUDA that were refused", len(refusals), refused),
-    ]
 
 
 def markdown(result: Result) -> str:
     """The result as tables in Markdown."""
-    lines = [f"{result.machine}: {result.network.bundle}, {result.precision} on {result.provider}; {result.policy}", ""]
-    lines += ["| batch | pictures/s, network alone | ms a run |", "|---:|---:|---:|"]
-    lines += [f"| {each.batch_size} | {each.per_s:.1f} | {each.run_ms:.1f} |" for each in result.alone]
-    lines += [
-        "",
-        "| picture | clients | pictures/s | pictures a day | p50 ms | p99 ms | answers |",
-        "|---|" + "---:|" * 6,
-    ]
-    for each in result.served:
-        times = " | ".join("-" if value is None else f"{value:.0f}" for value in (each.p50_ms, each.p99_ms))
-        words = ", ".join(f"{count} x {word}" for word, count in each.words.items())
-        lines.append(
-            f"| {each.picture} | {each.clients} | {each.per_s:.1f} | {each.per_s * _DAY_S:,.0f} | {times} | {words} |"
-        )
-    start = result.start
+    alone, start = result.alone[-1], result.start
     later_ms = statistics.median(start.later_ms)
-    lines += ["", f"One picture alone: {result.single_ms:.1f} ms in the network. Ready after {start.ready_s:.1f} s;"]
-    lines += [f"first request {start.first_ms:.0f} ms, later ones {later_ms:.0f} ms.", ""]
-    lines += [f"* {each.how}: exit code {each.exit_code}: {each.said}" for each in result.refusals]
-    return "\n".join([*lines, "", target_lines(result.targets)])
+    rates = [[str(each.batch_size), f"{each.per_s:.1f}", f"{each.run_ms:.1f}"] for each in result.alone]
+    served = [
+        [
+            each.picture,
+            str(each.clients),
+            f"{each.per_s:.1f}",
+            f"{each.per_s / alone.per_s:.2f}",
+            f"{each.per_s * _DAY_S:,.0f}",
+            *("-" if value is None else f"{value:.0f}" for value in (each.p50_ms, each.p99_ms)),
+            ", ".join(f"{count} x {word}" for word, count in each.words.items()),
+        ]
+        for each in result.served
+    ]
+    columns = [
+        "picture",
+        "clients",
+        "pictures/s",
+        "of the network alone",
+        "pictures a day",
+        "p50 ms",
+        "p99 ms",
+        "answers",
+    ]
+    return "\n\n".join(
+        [
+            f"{result.machine}: {result.network.bundle}, {result.precision} on {result.provider}; {result.policy}",
+            table(["batch", "pictures/s, network alone", "ms a run"], rates),
+            table(columns, served),
+            f"One picture alone: {result.single_ms:.1f} ms in the network. Ready after {start.ready_s:.1f} s; first "
+            f"request {start.first_ms:.0f} ms, later ones {later_ms:.0f} ms.",
+            "\n".join(f"* {each.how}: exit code {each.exit_code}: {each.said}" for each in result.refusals),
+        ]
+    )
 
 
 def _small(bundle: Bundle) -> Photograph:

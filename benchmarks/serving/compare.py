@@ -10,9 +10,9 @@ Only one server runs at a time.
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,26 +23,21 @@ import msgspec
 import tyro
 from rich.progress import track
 
-from benchmarks.serving.comparison import (
-    AnswerNote,
-    Cell,
-    Choice,
-    Compare,
-    Comparison,
-    Figures,
-    GeneratorCost,
-    Trial,
-    Turn,
-    markdown,
-    targets,
+from benchmarks.result import spread, table, write_result
+from benchmarks.serving.flags import (
+    DEMONSTRATION,
+    Count,
+    Flags,
+    Network,
+    PictureFile,
+    Positive,
+    network_of,
+    picture_file,
 )
-from benchmarks.serving.flags import DEMONSTRATION, for_readers, network_of, picture_file, turns_of, write_result
 from benchmarks.serving.http_client import fetch
 from benchmarks.serving.load import closed_loop, percentile
-from benchmarks.serving.null_server import null_server
-from benchmarks.serving.overhead import Overhead, overhead
-from benchmarks.serving.photographs import Photograph, others
-from benchmarks.serving.server_config import Decoding, ServerConfig
+from benchmarks.serving.photographs import PHOTOGRAPHS, Photograph, others
+from benchmarks.serving.server_config import Decoding, RivalName, ServerConfig
 from benchmarks.serving.servers import (
     OURS,
     Contender,
@@ -58,12 +53,131 @@ from benchmarks.serving.servers import (
 )
 from models.bundle import load_bundle
 from models.errors import DataError
-from training.machine import this_machine
+from training.machine import Machine, this_machine
 from training.program import run_program
 
 _QUICK: Final = {"rounds": 1, "seconds": 1.0, "lead_in_s": 0.3, "warm_up_s": 0.5, "tuning_seconds": 0.0}
-_OVERHEAD_REQUESTS: Final = 40
-_GENERATOR_SECONDS: Final = 3.0
+# Largest difference in score from ours. A full decode gives other scores than one at a reduced scale, and a temperature
+# below 1 enlarges the difference: 0.043 at most on six photographs with the demonstration bundle.
+_SAME_SCORE: Final[Mapping[Decoding, float]] = {"reduced": 0.001, "full": 0.06}
+
+
+class Compare(Flags, frozen=True, kw_only=True):
+    """Compares servers in closed loop: each client sends its next request when the last one is answered."""
+
+    servers: tuple[RivalName, ...] = ("LitServe", "BentoML", "FastAPI")
+    """Rivals; our own service is always included."""
+    also_reduced: bool = True
+    """Measure each rival twice: with Pillow's full decode, as in its documentation, and with our decode."""
+    concurrencies: tuple[Count, ...] = (1, 8)
+    """Numbers of clients."""
+    rounds: Count = 5
+    """Number of rounds; each starts every server anew, and ratios are taken within a round."""
+    seconds: Positive = 8.0
+    """Length of one measurement, after its lead-in, s."""
+    lead_in_s: float = 1.5
+    """Time before each measurement in which requests are sent but not counted, s."""
+    warm_up_s: float = 3.0
+    """Time of full load after each start, s."""
+    tuning_seconds: float = 6.0
+    """Length of the measurements that choose a rival's configuration, s; 0 takes the first one."""
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One measurement."""
+
+    photograph: str
+    concurrency: int
+    per_s: float
+    """Good answers per second."""
+    p50_ms: float | None
+    p99_ms: float | None
+    words: dict[str, int]
+    """How often each status, or end without a status, occurred."""
+    generator_share: float
+    """Share of one core that the load generator used."""
+    core_ms: float | None
+    """CPU time of the server per good answer, ms."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """The measurements from one start of a server."""
+
+    cells: list[Cell]
+    setting: ServerConfig
+    start_s: float
+    idle_mb: float
+    """Memory when the server was ready, MB."""
+    end_mb: float
+    """Memory after the last measurement, MB."""
+    processes_left: int
+    """Processes that were left after SIGTERM to the main process."""
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """All turns of one server in order; several in a round if concurrencies have different configurations."""
+
+    contender: Contender
+    turns: list[Turn]
+
+    def cells(self, photograph: str, concurrency: int) -> list[Cell]:
+        """The measurements of one photograph and concurrency, round by round."""
+        wanted = (photograph, concurrency)
+        return [cell for turn in self.turns for cell in turn.cells if (cell.photograph, cell.concurrency) == wanted]
+
+    def per_s(self, photograph: str, concurrency: int) -> list[float]:
+        """Good answers per second, round by round."""
+        return [cell.per_s for cell in self.cells(photograph, concurrency)]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The fastest configuration of a rival for each concurrency, of all that were tried."""
+
+    contender: Contender
+    best: dict[int, ServerConfig]
+
+
+class AnswerNote(msgspec.Struct, frozen=True):
+    """What a server said of a picture."""
+
+    contender: Contender
+    picture: str
+    taxon_id: str
+    score: float
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured."""
+
+    machine: Machine
+    measured_on: str
+    """Date."""
+    setting: Compare
+    network: Network
+    photographs: list[PictureFile]
+    versions: dict[str, str]
+    """Of what the rivals are made of."""
+    own_versions: dict[str, str]
+    choices: list[Choice]
+    figures: list[Figures]
+    answers: list[AnswerNote]
+
+    def ratios(self, rival: Contender, photograph: str, concurrency: int) -> list[float]:
+        """How many times as many answers ours gave as a rival, round by round."""
+        per_s = {each.contender: each.per_s(photograph, concurrency) for each in self.figures}
+        pairs = zip(per_s.get(OURS, []), per_s.get(rival, []), strict=False)
+        return [ours / other for ours, other in pairs if other > 0]
+
+    @property
+    def disagreements(self) -> list[str]:
+        """Pictures to which a server gave another answer than ours, in words."""
+        ours = {note.picture: note for note in self.answers if note.contender == OURS}
+        return [
+            f"{note.contender} on {note.picture}: {note.taxon_id} ({note.score:.3f})"
+            for note in self.answers
+            if note.taxon_id != ours[note.picture].taxon_id
+            or abs(note.score - ours[note.picture].score) > _SAME_SCORE[note.contender.decoding]
+        ]
 
 
 def main() -> None:
@@ -78,136 +192,80 @@ def measure(command: Compare) -> Comparison:
         DataError: Photographs or the rivals' environment are missing, or a server does not start.
         BundleError: The bundle is missing or damaged.
     """
-    return _Run(msgspec.structs.replace(command, **_QUICK) if command.quick else command).result()
+    command = msgspec.convert(msgspec.structs.asdict(command) | (_QUICK if command.quick else {}), Compare)
+    place, machine, pictures = command.place(), this_machine(), list(command.pictures().values())
+    require_environment(place.environment, command.servers)
+    decodings: tuple[Decoding, ...] = ("full", "reduced") if command.also_reduced else ("full",)
+    rivals = [Contender(server, decoding) for decoding in decodings for server in command.servers]
+    choices = [_choice(command, place, rival, pictures, machine.num_cores) for rival in rivals]
+    plans = {OURS: _plan(dict.fromkeys(command.concurrencies, ServerConfig()))}
+    plans |= {choice.contender: _plan(choice.best) for choice in choices}
+    turns: dict[Contender, list[Turn]] = {contender: [] for contender in plans}
+    for number in track(range(command.rounds), "rounds", disable=not sys.stderr.isatty()):
+        order = list(plans)
+        first = number % len(order)  # another order in each round
+        for contender in order[first:] + order[:first]:
+            for config, concurrencies in plans[contender].items():
+                with running(place, contender, config) as server:
+                    turns[contender].append(_turn(command, server, config, concurrencies, pictures))
+    result = Comparison(
+        machine=machine,
+        measured_on=datetime.now(UTC).date().isoformat(),
+        setting=msgspec.structs.replace(command, bundle=None, photographs=None, environment=None, out=None),
+        network=network_of(place.bundle),
+        photographs=[picture_file(each) for each in pictures],
+        versions=versions(place.environment),
+        own_versions=own_versions(),
+        choices=choices,
+        figures=[Figures(contender, found) for contender, found in turns.items()],
+        answers=[note for contender in plans for note in _answers(command, place, contender, pictures)],
+    )
+    write_result(result, markdown(result), command.out)
+    return result
 
 
-class _Run:
-    """One run of the program."""
+def _choice(command: Compare, place: Place, rival: Contender, pictures: Sequence[Photograph], cores: int) -> Choice:
+    """Tries all configurations of a rival with the large photograph."""
+    configs = candidates(rival.server, cores)
+    if command.tuning_seconds <= 0:
+        return Choice(rival, dict.fromkeys(command.concurrencies, configs[0]))
+    per_s: dict[int, list[float]] = {number: [] for number in command.concurrencies}
+    for config in track(configs, f"configurations of {rival}", disable=not sys.stderr.isatty()):
+        with running(place, rival, config) as server:
+            _warm(command, server, pictures)
+            for number, found in per_s.items():
+                found.append(_cell(server, pictures[-1], number, command, command.tuning_seconds).per_s)
+    return Choice(rival, {number: configs[found.index(max(found))] for number, found in per_s.items()})
 
-    def __init__(self, command: Compare) -> None:
-        self._command, self._place = command, command.place()
-        require_environment(self._place.environment, command.servers)
-        self._pictures = list(command.pictures().values())
-        self._machine = this_machine()
-        decodings: tuple[Decoding, ...] = ("full", "reduced") if command.also_reduced else ("full",)
-        self._rivals = [Contender(server, decoding) for decoding in decodings for server in command.servers]
-        self._turns = turns_of(command, self._machine)
 
-    def result(self) -> Comparison:
-        """Measures everything that is not measured yet."""
-        command = self._command
-        choices = [self._choice(rival) for rival in self._rivals]
-        generator = self._turns.take("generator", list[GeneratorCost], partial(_generator_costs, self._pictures))
-        turns = self._rounds({choice.contender: choice for choice in choices})
-        answers = [note for contender in self._contenders for note in self._answers(contender)]
-        result = Comparison(
-            machine=self._machine,
-            measured_on=datetime.now(UTC).date().isoformat(),
-            setting=for_readers(command),
-            network=network_of(self._place.bundle),
-            photographs=[picture_file(each) for each in self._pictures],
-            versions=versions(self._place.environment),
-            own_versions=own_versions(),
-            generator=generator,
-            choices=choices,
-            figures=[Figures(contender, found) for contender, found in turns.items()],
-            answers=answers,
-            overhead=self._turns.take("overhead", list[Overhead], self._overhead),
-        )
-        result = msgspec.structs.replace(result, targets=targets(result))
-        print(markdown(result))
-        write_result(result, command.out)
-        self._turns.forget()
-        return result
+def _plan(best: Mapping[int, ServerConfig]) -> dict[ServerConfig, list[int]]:
+    """Configuration -> the concurrencies that are measured with it."""
+    plan: dict[ServerConfig, list[int]] = {}
+    for number, config in best.items():
+        plan.setdefault(config, []).append(number)
+    return plan
 
-    @property
-    def _contenders(self) -> list[Contender]:
-        return [OURS, *self._rivals]
 
-    def _choice(self, rival: Contender) -> Choice:
-        configs = candidates(rival.server, self._machine.num_cores)
-        if self._command.tuning_seconds <= 0:
-            return Choice(rival, [Trial(configs[0], {})])
-        trials = []
-        for number, config in enumerate(track(configs, f"configurations of {rival}", disable=not sys.stderr.isatty())):
-            trials.append(self._turns.take(f"trial of {rival} {number}", Trial, partial(self._trial, rival, config)))
-        return Choice(rival, trials)
+def _turn(
+    command: Compare, server: Running, config: ServerConfig, concurrencies: list[int], pictures: list[Photograph]
+) -> Turn:
+    idle_mb = server.tree.memory_mb()
+    _warm(command, server, pictures)
+    cells = [
+        _cell(server, picture, number, command, command.seconds) for picture in pictures for number in concurrencies
+    ]
+    return Turn(cells, config, server.start_s, idle_mb, server.tree.memory_mb(), server.tree.end())
 
-    def _trial(self, rival: Contender, config: ServerConfig) -> Trial:
-        command, picture = self._command, self._pictures[-1]
-        with running(self._place, rival, config) as server:
-            self._warm(server)
-            cells = [_cell(server, picture, number, command, command.tuning_seconds) for number in self._concurrencies]
-        return Trial(config, {cell.concurrency: cell.per_s for cell in cells})
 
-    def _rounds(self, choices: dict[Contender, Choice]) -> dict[Contender, list[Turn]]:
-        found: dict[Contender, list[Turn]] = {contender: [] for contender in self._contenders}
-        for number in track(range(self._command.rounds), "rounds", disable=not sys.stderr.isatty()):
-            first = number % len(self._contenders)  # another order in each round
-            for contender in self._contenders[first:] + self._contenders[:first]:
-                for config, concurrencies in self._plan(choices.get(contender)).items():
-                    key = f"round {number}: {contender}, {config}"
-                    measure = partial(self._turn, contender, config, concurrencies)
-                    found[contender].append(self._turns.take(key, Turn, measure))
-        return found
-
-    def _plan(self, choice: Choice | None) -> dict[ServerConfig, list[int]]:
-        """Configuration -> the concurrencies that are measured with it."""
-        plan: dict[ServerConfig, list[int]] = {}
-        for number in self._concurrencies:
-            plan.setdefault(choice.best(number) if choice else ServerConfig(), []).append(number)
-        return plan
-
-    def _turn(self, contender: Contender, config: ServerConfig, concurrencies: Sequence[int]) -> Turn:
-        command = self._command
-        with running(self._place, contender, config) as server:
-            idle_mb = server.tree.memory_mb()
-            self._warm(server)
-            cells = [
-                _cell(server, picture, number, command, command.seconds)
-                for picture in self._pictures
-                for number in concurrencies
-            ]
-            end_mb = server.tree.memory_mb()
-            left = server.tree.end()
-        return Turn(cells, config, server.start_s, idle_mb, end_mb, left)
-
-    def _answers(self, contender: Contender) -> list[AnswerNote]:
-        """Answers of a trained network: one with random weights may give one answer to all pictures."""
-        more = [] if self._command.quick else others(self._command.folder)
-        place = msgspec.structs.replace(self._place, bundle=load_bundle(DEMONSTRATION))
-
-        def ask() -> list[AnswerNote]:
-            with running(place, contender, ServerConfig()) as server:
-                return [_note(server, place, each) for each in [*self._pictures, *more]]
-
-        return self._turns.take(f"answers of {contender}", list[AnswerNote], ask)
-
-    def _overhead(self) -> list[Overhead]:
-        requests = 3 if self._command.quick else _OVERHEAD_REQUESTS
-        with running(self._place, OURS, ServerConfig()) as server:
-            return [overhead(server.port, each, requests) for each in self._pictures]
-
-    def _warm(self, server: Running) -> None:
-        requests = [identify(each.data) for each in self._pictures]
-        most = max(self._concurrencies)
-        asyncio.run(closed_loop(server.port, requests, concurrency=most, seconds=self._command.warm_up_s))
-
-    @property
-    def _concurrencies(self) -> tuple[int, ...]:
-        return self._command.concurrencies
+def _warm(command: Compare, server: Running, pictures: Sequence[Photograph]) -> None:
+    requests, most = [identify(each.data) for each in pictures], max(command.concurrencies)
+    asyncio.run(closed_loop(server.port, requests, concurrency=most, seconds=command.warm_up_s))
 
 
 def _cell(server: Running, picture: Photograph, concurrency: int, command: Compare, seconds: float) -> Cell:
-    before_s = server.tree.core_s()
+    before_s, requests = server.tree.core_s(), [identify(picture.data)]
     load = asyncio.run(
-        closed_loop(
-            server.port,
-            [identify(picture.data)],
-            concurrency=concurrency,
-            seconds=seconds,
-            lead_in_s=command.lead_in_s,
-        )
+        closed_loop(server.port, requests, concurrency=concurrency, seconds=seconds, lead_in_s=command.lead_in_s)
     )
     latencies = [outcome.latency_s * 1000 for outcome in load.good]
     p50_ms, p99_ms = percentile(latencies, 50), percentile(latencies, 99)
@@ -215,24 +273,75 @@ def _cell(server: Running, picture: Photograph, concurrency: int, command: Compa
     return Cell(picture.name, concurrency, load.per_s, p50_ms, p99_ms, load.words, load.generator_share, core_ms)
 
 
-def _note(server: Running, place: Place, picture: Photograph) -> AnswerNote:
-    answer = asyncio.run(fetch(server.port, identify(picture.data)))
-    if answer.status != 200:
-        raise DataError(
-            f"{server.contender} does not answer", value=f"status {answer.status}: {answer.body[:200]!r}", limit="200"
-        )
-    taxon_id, score = top_outputs(server.contender, place.bundle, answer.body)[0]
-    return AnswerNote(server.contender, picture.name, taxon_id, score)
+def _answers(command: Compare, place: Place, contender: Contender, pictures: list[Photograph]) -> list[AnswerNote]:
+    """Answers of a trained network: one with random weights may give one answer to all pictures."""
+    more = [] if command.quick else others(command.photographs or PHOTOGRAPHS)
+    place = msgspec.structs.replace(place, bundle=load_bundle(DEMONSTRATION))
+    notes = []
+    with running(place, contender, ServerConfig()) as server:
+        for picture in [*pictures, *more]:
+            answer = asyncio.run(fetch(server.port, identify(picture.data)))
+            if answer.status != 200:
+                said = f"status {answer.status}: {answer.body[:200]!r}"
+                raise DataError(f"{contender} does not answer", value=said, limit="200")
+            taxon_id, score = top_outputs(contender, place.bundle, answer.body)[0]
+            notes.append(AnswerNote(contender, picture.name, taxon_id, score))
+    return notes
 
 
-def _generator_costs(pictures: Sequence[Photograph]) -> list[GeneratorCost]:
-    costs = []
-    with null_server() as port:
-        for each in pictures:
-            request = [identify(each.data)]
-            load = asyncio.run(closed_loop(port, request, concurrency=8, seconds=_GENERATOR_SECONDS, lead_in_s=0.5))
-            costs.append(GeneratorCost(each.name, 1000 * load.generator_share / load.per_s, load.per_s))
-    return costs
+def markdown(result: Comparison) -> str:
+    """The result as tables, medians with their ranges."""
+    numbers = result.setting.concurrencies
+    kinds = [(photograph.name, number) for photograph in result.photographs for number in numbers]
+    rivals = [each.contender for each in result.figures if each.contender != OURS]
+    others_ended = Counter[str]()
+    for each in result.figures:
+        for word, count in ((w, c) for turn in each.turns for cell in turn.cells for w, c in cell.words.items()):
+            others_ended.update({f"{each.contender}: {word}": count} if word != "200" else {})
+    pictures = len({note.picture for note in result.answers})
+    agreement = "; ".join(result.disagreements) or f"none on {pictures} pictures"
+    return "\n\n".join(
+        [
+            f"{result.machine}: {result.network}; {result.setting.rounds} interleaved rounds, {result.measured_on}. "
+            "Valid answers per second [range].",
+            table(
+                ["server", *(f"{name}, {number} at a time" for name, number in kinds)],
+                [[str(each.contender), *(spread(each.per_s(*kind)) for kind in kinds)] for each in result.figures],
+            ),
+            "Answers per second of ours as a multiple of each rival's, median [range] of the rounds:",
+            table(
+                ["rival", *(f"{name}, {number}" for name, number in kinds)],
+                [[str(rival), *(spread(result.ratios(rival, *kind), 2) for kind in kinds)] for rival in rivals],
+            ),
+            _costs(result),
+            "The best setting of each rival, of all that were tried:",
+            table(
+                ["rival", *(f"{each} at a time" for each in numbers)],
+                [[str(choice.contender), *(str(choice.best[each]) for each in numbers)] for choice in result.choices],
+            ),
+            f"* Answers of rivals that differ from ours: {agreement}.\n"
+            f"* Requests that did not end with 200: "
+            f"{', '.join(f'{count} x {word}' for word, count in sorted(others_ended.items())) or 'none'}.\n"
+            f"* Versions: {', '.join(f'{name} {version}' for name, version in result.versions.items())}.",
+        ]
+    )
+
+
+def _costs(result: Comparison) -> str:
+    largest = (result.photographs[-1].name, max(result.setting.concurrencies))
+    columns = ["server", "p99 at the largest load", "core time per answer", "idle memory", "at the end"]
+    rows = [
+        [
+            str(each.contender),
+            spread((cell.p99_ms for cell in each.cells(*largest)), 0, " ms"),
+            spread((cell.core_ms for cell in each.cells(*largest)), 0, " ms"),
+            spread((turn.idle_mb for turn in each.turns), 0, " MB"),
+            spread((turn.end_mb for turn in each.turns), 0, " MB"),
+            str(max(turn.processes_left for turn in each.turns)),
+        ]
+        for each in result.figures
+    ]
+    return table([*columns, "left by SIGTERM"], rows)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,19 @@
-"""Flags and helpers that the benchmarks of the service share."""
+"""Flags and records that the benchmarks of the service share."""
 
 import shlex
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
 
 from benchmarks.serving.photographs import PHOTOGRAPHS, Photograph, PhotographName, drawn_photographs, photographs
 from benchmarks.serving.servers import ROOT, Place
-from benchmarks.serving.turns import Turns
 from models.bundle import Bundle, load_bundle
-from models.errors import DataError, RecipeError
-from training.atomic_file import replaced
-from training.machine import Machine
 
-AnyFlags = TypeVar("AnyFlags", bound="Flags")
-AnyResult = TypeVar("AnyResult", bound=msgspec.Struct)
 ENVIRONMENT: Final = Path(__file__).resolve().parent / ".venv"
 DEMONSTRATION: Final = ROOT / "models" / "releases" / "garden_and_wild_plants"
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,25 +26,21 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """Folder with phone_12mp.heic and other photographs; default: ../shared/data/photos."""
     environment: Path | None = None
     """Virtual environment of the rivals, with requirements.txt installed; default: .venv beside this program."""
-    source: Path | None = None
-    """Checkout whose service is measured; default: this one."""
     ours: str = ""
     """Further flags for our service, as in --ours="--max-wait-s 1"."""
     quick: bool = False
     """A run of seconds with generated pictures, to check that everything works."""
-    note: str = ""
-    """Remark on this run, for readers of the result."""
     out: Path | None = None
-    """File for the result, JSON. Finished turns are stored beside it: the same command continues an interrupted run."""
+    """File for the result, JSON."""
 
     def place(self) -> Place:
-        """The bundle, environment and checkout for all servers.
+        """The bundle and environment for all servers.
 
         Raises:
             BundleError: The bundle is missing or damaged.
         """
         bundle = load_bundle(self.bundle or DEMONSTRATION)
-        return Place(bundle, self.environment or ENVIRONMENT, tuple(shlex.split(self.ours)), self.source or ROOT)
+        return Place(bundle, self.environment or ENVIRONMENT, tuple(shlex.split(self.ours)))
 
     def pictures(self) -> dict[PhotographName, Photograph]:
         """The two photographs to send.
@@ -56,29 +48,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             DataError: They are not in the folder.
         """
-        return drawn_photographs() if self.quick else photographs(self.folder)
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the photographs."""
-        return self.photographs or PHOTOGRAPHS
-
-
-def require_positive(command: Flags, *names: str) -> None:
-    """Checks that flags are above zero.
-
-    Raises:
-        RecipeError: A flag is zero or less.
-    """
-    for name in names:
-        if getattr(command, name) <= 0:
-            flag = name.replace("_", "-")
-            raise RecipeError(
-                f"nothing would be measured with --{flag}",
-                value=getattr(command, name),
-                limit="more than 0",
-                remedy=f"raise --{flag}",
-            )
+        return drawn_photographs() if self.quick else photographs(self.photographs or PHOTOGRAPHS)
 
 
 class Network(msgspec.Struct, frozen=True):
@@ -90,11 +60,6 @@ class Network(msgspec.Struct, frozen=True):
     num_outputs: int
     sha256: str
     """Hash of the ONNX file."""
-
-    @property
-    def is_reference(self) -> bool:
-        """Whether this is the network that the goals apply to."""
-        return (self.architecture, self.side_px) == ("efficientnet_b4", 380)
 
     def __str__(self) -> str:
         return f"{self.architecture}, {self.side_px} px, {self.num_outputs:,} outputs ({self.bundle}), fp32"
@@ -118,48 +83,3 @@ def network_of(bundle: Bundle) -> Network:
 def picture_file(photograph: Photograph) -> PictureFile:
     """Describes a photograph."""
     return PictureFile(photograph.name, round(photograph.megapixels, 2), len(photograph.data))
-
-
-def for_readers(command: AnyFlags) -> AnyFlags:
-    """The flags without paths, which mean nothing on another machine."""
-    return msgspec.structs.replace(command, bundle=None, photographs=None, environment=None, source=None, out=None)
-
-
-def turns_of(command: Flags, machine: Machine) -> Turns:
-    """The turns of a run, stored beside its result.
-
-    Raises:
-        DataError: The stored turns belong to another run.
-    """
-    kept = None if command.quick else command.out
-    return Turns(kept, msgspec.json.encode((machine, command), enc_hook=str))
-
-
-def read_result(path: Path, kind: type[AnyResult]) -> AnyResult:
-    """Reads a result.
-
-    Raises:
-        DataError: The file is missing, damaged or of another version.
-    """
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind, dec_hook=_path)
-    except (OSError, msgspec.DecodeError) as error:
-        raise DataError(
-            f"{path.name} is not a result of this version", value=error, remedy="measure again, or restore the file"
-        ) from error
-
-
-def write_result(result: msgspec.Struct, out: Path | None) -> None:
-    """Writes a result, if a path is given.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(out) as stream:
-            stream.write(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
-
-
-def _path(kind: type[Path], text: object) -> Path:
-    return kind(str(text))

@@ -8,40 +8,116 @@ Memory is that of all processes of the service; shared pages are counted once.
 import asyncio
 import sys
 import time
+from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import msgspec
 import tyro
-from rich.progress import Progress
 
-from benchmarks.serving.flags import for_readers, network_of, picture_file, turns_of, write_result
-from benchmarks.serving.http_client import fetch
+from benchmarks.result import table, write_result
+from benchmarks.serving.flags import Count, Flags, Network, PictureFile, Positive, network_of, picture_file
+from benchmarks.serving.http_client import ConnectionLost, connect, fetch, post_head
 from benchmarks.serving.load import arrivals, closed_loop, one_by_one, open_loop
-from benchmarks.serving.memory_result import Flood, Hostile, LongRun, Memory, MemoryResult, markdown, targets
-from benchmarks.serving.mixture import send_mixture
-from benchmarks.serving.photographs import Photograph, drawn, hostile_webp
+from benchmarks.serving.photographs import Photograph, broken, drawn, hostile_webp, oversized_png
 from benchmarks.serving.process_tree import MemoryWatch
 from benchmarks.serving.server_config import ServerConfig
-from benchmarks.serving.servers import OURS, Place, identify, own_versions, running
-from training.machine import this_machine
+from benchmarks.serving.servers import IDENTIFY, OURS, Place, identify, own_versions, running
+from training.machine import Machine, this_machine
 from training.program import run_program
 
-_QUICK: Final = {
-    "requests": 200,
-    "concurrency": 2,
-    "factor": 3.0,
-    "seconds": 2.0,
-    "patience_s": 1.0,
-    "capacity_seconds": 2.0,
-}
+_QUICK: Final = {"requests": 200, "factor": 3.0, "seconds": 2.0, "patience_s": 1.0, "capacity_seconds": 2.0}
 _SETTLED_S: Final = 3.0
-_WARM_REQUESTS: Final = 5
+_PATIENCE_S: Final = 60.0
+_CLIENTS: Final = 4  # of the long run
+Kind = Literal["good", "broken", "too many pixels", "too many bytes", "client left"]
+_MIXTURE: Final[tuple[Kind, ...]] = (
+    "good", "broken", "good", "too many pixels", "good", "client left", "good", "too many bytes", "good", "broken",
+)  # fmt: skip
+_EXPECTED: Final[Mapping[Kind, str]] = {
+    "good": "200",
+    "broken": "422",
+    "too many pixels": "422",
+    "too many bytes": "413",
+    "client left": "left",
+}
+
+
+class Memory(Flags, frozen=True, kw_only=True):
+    """Measures memory: over many requests, in a flood of large photographs, and for a malicious picture."""
+
+    requests: Annotated[int, msgspec.Meta(ge=100)] = 20_000
+    """Requests of the long run, half of them good, the others broken, too large or abandoned."""
+    factor: Positive = 20.0
+    """Request rate of the flood, as a multiple of the measured capacity in closed loop."""
+    seconds: Positive = 20.0
+    """Length of the flood, s."""
+    patience_s: Positive = 5.0
+    """Time after which a client of the flood disconnects, from when its request was due, s."""
+    capacity_seconds: Positive = 10.0
+    """Length of the measurement of the capacity, s."""
+    warm_requests: Count = 5
+    """Small pictures before the malicious one."""
+
+
+class LongRun(msgspec.Struct, frozen=True):
+    """Memory over many requests."""
+
+    requests: int
+    warm_mb: float
+    """Memory after the first tenth of the requests, MB."""
+    end_mb: float
+    """Memory after the last request, MB."""
+    course_mb: list[float]
+    """Memory after each twentieth of the requests, MB."""
+    unexpected: dict[str, int]
+    """Requests that did not end as expected of their kind: kind and status -> number."""
+
+
+class Flood(msgspec.Struct, frozen=True):
+    """Memory in a flood of large photographs."""
+
+    capacity_per_s: float
+    offered_per_s: float
+    words: dict[str, int]
+    """How often each status, or end without a status, occurred."""
+    idle_mb: float
+    peak_mb: float
+    """Largest measured memory, shared pages counted once, MB."""
+    high_water_mb: float
+    """Sum of the peaks of all processes: an upper bound, MB."""
+    after_mb: float
+    generator_share: float
+    """Share of one core that the load generator used."""
+
+
+class Hostile(msgspec.Struct, frozen=True):
+    """A WebP of 50 megapixels in few bytes."""
+
+    num_bytes: int
+    status: int
+    extra_mb: float
+    """Growth of the sum of the peaks of all processes, MB."""
+
+
+class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of the program."""
+
+    machine: Machine
+    measured_on: str
+    setting: Memory
+    network: Network
+    photograph: PictureFile
+    """The photograph of the flood."""
+    own_versions: dict[str, str]
+    life: LongRun
+    flood: Flood
+    hostile: Hostile
 
 
 def main() -> None:
@@ -56,32 +132,28 @@ def measure(command: Memory) -> MemoryResult:
         DataError: Photographs are missing, or the service does not start.
         BundleError: The bundle is missing or damaged.
     """
-    command = msgspec.structs.replace(command, **_QUICK) if command.quick else command
-    place, picture, machine = command.place(), command.pictures()["12 MP"], this_machine()
-    turns = turns_of(command, machine)
+    command = msgspec.convert(msgspec.structs.asdict(command) | (_QUICK if command.quick else {}), Memory)
+    place, picture = command.place(), command.pictures()["12 MP"]
     result = MemoryResult(
-        machine=machine,
+        machine=this_machine(),
         measured_on=datetime.now(UTC).date().isoformat(),
-        setting=for_readers(command),
+        setting=msgspec.structs.replace(command, bundle=None, photographs=None, environment=None, out=None),
         network=network_of(place.bundle),
         photograph=picture_file(picture),
         own_versions=own_versions(),
-        hostile=turns.take("hostile", Hostile, partial(_hostile, place)),
-        flood=turns.take("flood", Flood, partial(_flood, command, place, picture)),
-        life=turns.take("life", LongRun, partial(_long_run, command, place)),
+        hostile=_hostile(command, place),
+        flood=_flood(command, place, picture),
+        life=_long_run(command, place),
     )
-    result = msgspec.structs.replace(result, targets=targets(result))
-    print(markdown(result))
-    write_result(result, command.out)
-    turns.forget()
+    write_result(result, markdown(result), command.out)
     return result
 
 
-def _hostile(place: Place) -> Hostile:
+def _hostile(command: Memory, place: Place) -> Hostile:
     """Sends the malicious picture to a service that has answered a few small ones."""
     webp = hostile_webp()
     with running(place, OURS, ServerConfig()) as server:
-        asyncio.run(one_by_one(server.port, identify(drawn(640, 480)), _WARM_REQUESTS))
+        asyncio.run(one_by_one(server.port, identify(drawn(640, 480)), command.warm_requests))
         server.tree.reset_high_water()
         before_mb = server.tree.high_water_mb()
         answer = asyncio.run(fetch(server.port, identify(webp, "image/webp")))
@@ -90,43 +162,105 @@ def _hostile(place: Place) -> Hostile:
 
 def _flood(command: Memory, place: Place, picture: Photograph) -> Flood:
     """Sends many more large photographs than the service can answer."""
-    request = [identify(picture.data)]
+    request, seconds = [identify(picture.data)], command.seconds
     with running(place, OURS, ServerConfig()) as server:
         asyncio.run(one_by_one(server.port, request[0], 1))
         idle_mb = server.tree.memory_mb()
         capacity = asyncio.run(
             closed_loop(server.port, request, concurrency=8, seconds=command.capacity_seconds, lead_in_s=1.0)
         )
-        moments = arrivals(command.factor * capacity.per_s, command.seconds, command.seed)
+        moments = arrivals(command.factor * capacity.per_s, seconds, seed=0)
         server.tree.reset_high_water()
         with MemoryWatch(server.tree, interval_s=0.25) as memory:
-            load = asyncio.run(
-                open_loop(server.port, request, moments, seconds=command.seconds, patience_s=command.patience_s)
-            )
+            load = asyncio.run(open_loop(server.port, request, moments, seconds=seconds, patience_s=command.patience_s))
         high_water_mb = server.tree.high_water_mb()
         time.sleep(_SETTLED_S)
         return Flood(
-            capacity.per_s, len(load.outcomes) / command.seconds, load.words, idle_mb, memory.peak_mb, high_water_mb,
-            server.tree.memory_mb(), load.generator_share,
-        )  # fmt: skip
+            capacity_per_s=capacity.per_s,
+            offered_per_s=len(load.outcomes) / seconds,
+            words=load.words,
+            idle_mb=idle_mb,
+            peak_mb=memory.peak_mb,
+            high_water_mb=high_water_mb,
+            after_mb=server.tree.memory_mb(),
+            generator_share=load.generator_share,
+        )
 
 
 def _long_run(command: Memory, place: Place) -> LongRun:
-    """Sends the mixture of requests, and measures the memory at intervals."""
-    course: dict[int, float] = {}
-    marks = {round(command.requests * number / 20): number for number in range(1, 21)}
-    with running(place, OURS, ServerConfig()) as server, Progress(disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("requests", total=command.requests)
+    """Sends requests of all kinds in turns from several clients, and measures the memory at intervals."""
+    picture = drawn(320, 240)
+    whole = identify(picture)
+    messages: dict[Kind, bytes] = {
+        "good": whole,
+        "broken": identify(broken(picture)),
+        "too many pixels": identify(oversized_png(), "image/png"),
+        "too many bytes": post_head(IDENTIFY, 100_000_000) + whole[:2000],
+        "client left": whole[: len(whole) // 2],
+    }
+    every, numbers = command.requests // 20, iter(range(command.requests))
+    course_mb: list[float] = []
+    unexpected = Counter[str]()
 
-        def watch(ended: int) -> None:
-            progress.update(task, completed=ended)
-            if ended in marks:
-                course[marks[ended]] = server.tree.memory_mb()
+    async def client(port: int) -> None:
+        for number in numbers:  # shared by all clients: each number is taken once
+            kind = _MIXTURE[number % len(_MIXTURE)]
+            word = await _ending(port, kind, messages[kind])
+            unexpected.update({f"{kind}: {word}": 1} if word != _EXPECTED[kind] else {})
+            if (number + 1) % every == 0:
+                course_mb.append(server.tree.memory_mb())
 
-        tallies = asyncio.run(send_mixture(server.port, command.requests, command.concurrency, watch))
+    async def clients(port: int) -> None:
+        await asyncio.gather(*(client(port) for _ in range(_CLIENTS)))
+
+    with running(place, OURS, ServerConfig()) as server:
+        asyncio.run(clients(server.port))
         time.sleep(_SETTLED_S)
-        end_mb = server.tree.memory_mb()
-    return LongRun(command.requests, course[2], end_mb, [course[number] for number in sorted(course)], tallies)
+        return LongRun(command.requests, course_mb[1], server.tree.memory_mb(), course_mb, dict(unexpected))
+
+
+async def _ending(port: int, kind: Kind, message: bytes) -> str:
+    """Sends a request; returns its status, or how it ended without one."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            with await connect(port) as connection:
+                if kind == "client left":
+                    connection.write(message)
+                    await asyncio.sleep(0.005)  # so that the service has started to read
+                    return "left"
+                return str((await connection.send(message)).status)
+    except ConnectionLost:
+        return "connection lost"
+    except TimeoutError:
+        return "gave up"
+
+
+def markdown(result: MemoryResult) -> str:
+    """The result as a table."""
+    life, flood, hostile = result.life, result.flood, result.hostile
+    rows = [
+        [f"{life.requests:,} requests, half of them valid", f"{life.warm_mb:.0f} MB warm", f"{life.end_mb:.0f} MB"],
+        [
+            f"{flood.offered_per_s:.0f} requests/s of {result.photograph.megapixels:.0f} MP, where "
+            f"{flood.capacity_per_s:.1f}/s can be answered",
+            f"{flood.idle_mb:.0f} MB idle",
+            f"{flood.peak_mb:.0f} MB (at most {flood.high_water_mb:.0f}); {flood.after_mb:.0f} MB after",
+        ],
+        [
+            f"a WebP of 50 MP in {hostile.num_bytes / 1000:.0f} kB, answered with {hostile.status}",
+            "",
+            f"{hostile.extra_mb:.1f} MB more",
+        ],
+    ]
+    unexpected = "; ".join(f"{count} {word}" for word, count in life.unexpected.items()) or "none"
+    return "\n\n".join(
+        [
+            f"{result.machine}: {result.network}, {result.measured_on}.",
+            table(["what", "before", "memory"], rows),
+            f"Unexpected outcomes among the {life.requests:,} requests: {unexpected}. Responses in the flood: "
+            f"{', '.join(f'{count:,} with status {word}' for word, count in flood.words.items())}.",
+        ]
+    )
 
 
 if __name__ == "__main__":

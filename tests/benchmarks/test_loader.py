@@ -80,8 +80,8 @@ def test_a_run_compares_all_loaders_and_writes_the_result(small, camera, tmp_pat
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert len(table) == 2 + 4
     assert len({line.count("|") for line in table}) == 1
-    assert "small (0.0051 to 0.0051 MP)" in table[2]
-    assert "camera (0.31 to 0.31 MP)" in table[4]
+    assert "small, 0.0051 to 0.0051 MP" in table[2]
+    assert "camera, 0.31 to 0.31 MP" in table[4]
 
 
 def test_folders_without_pictures_are_an_error(small, tmp_path):

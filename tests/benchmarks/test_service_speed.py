@@ -2,46 +2,8 @@ import json
 
 import pytest
 
-from benchmarks.gpu.service_speed import BatchRate, Refusal, Served, ServiceSpeed, Start, measure, targets
+from benchmarks.gpu.service_speed import ServiceSpeed, measure
 from tests.serving.tiny import seal_tiny_bundle
-
-ALONE = BatchRate(batch_size=32, per_s=1000.0, run_ms=60.0)
-START = Start(ready_s=3.0, first_ms=30.0, later_ms=[20.0, 10.0, 30.0])
-REFUSED = [Refusal("no GPU is visible", 1, "CUDA was requested"), Refusal("hidden", 1, "CUDA was requested")]
-
-
-def served(per_s=950.0, p99_ms=100.0):
-    return Served("network size", 64, per_s, 60.0, p99_ms, {"200": 900}, 0.3)
-
-
-def held(*arguments, applies=True):
-    return [target.holds for target in targets(*arguments, applies=applies)]
-
-
-def test_a_fast_service_that_refuses_to_start_without_cuda_reaches_every_goal():
-    assert held(ALONE, START, served(), REFUSED) == [True] * 4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "missed"),
-    [
-        ((ALONE, START, served(per_s=890.0), REFUSED), 0),
-        ((ALONE, START, served(p99_ms=121.0), REFUSED), 1),
-        ((ALONE, Start(3.0, 41.0, [20.0]), served(), REFUSED), 2),
-        ((ALONE, START, served(), [*REFUSED, Refusal("ran on", None, "")]), 3),
-        ((ALONE, START, served(), [*REFUSED, Refusal("another failure", 1, "no such bundle")]), 3),
-    ],
-)
-def test_each_goal_can_be_missed(arguments, missed):
-    assert [number for number, holds in enumerate(held(*arguments)) if not holds] == [missed]
-
-
-def test_on_a_cpu_only_the_refusals_are_judged():
-    assert held(ALONE, START, served(), REFUSED, applies=False) == [None, None, None, True]
-
-
-def test_a_service_without_good_answers_has_no_percentile():
-    assert held(ALONE, START, served(p99_ms=None), REFUSED)[1] is None
 
 
 @pytest.mark.slow

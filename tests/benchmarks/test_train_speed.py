@@ -8,19 +8,17 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks import train_speed_turns
-from benchmarks.train_speed import Rate, Result, TrainSpeed, markdown, measure, targets
+from benchmarks.train_speed import Result, TrainSpeed, measure
 from benchmarks.train_speed_arms import StoredPictures, open_arm, write_folder
 from benchmarks.train_speed_turns import order_of, take_turns
 from models.errors import RecipeError
 from tests.training.small import make_taxonomy, write_data, write_pictures
 from training.dataset.manifest import Manifest
 from training.loading.storage import PictureStore
-from training.machine import Gpu, this_machine
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # timm leaves them to the collector
 CPU = torch.device("cpu")
 TINY = {"architecture": "test_efficientnet", "num_outputs": 3, "picture_px": 32, "batch_size": 4, "amp": "off"}
-H200 = (Gpu("NVIDIA H200", 150.8),)
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +32,6 @@ def data(tmp_path_factory):
 
 def tiny(**changes):
     return TrainSpeed(**(TINY | {"device": "cpu", "rounds": 2, "steps": 2, "workers": 0} | changes))
-
-
-def result(per_s, gpus=H200, **changes):
-    machine = msgspec.structs.replace(this_machine(), gpus=gpus)
-    rates = [Rate(arm, values, 1.0, None) for arm, values in per_s.items()]
-    found = Result(machine, TrainSpeed(**changes), 1, 0, None, rates, [])
-    return msgspec.structs.replace(found, targets=targets(found))
 
 
 def weights_after(name, steps, recipe):
@@ -121,41 +112,13 @@ def test_each_turn_has_a_lead_in_and_the_first_round_is_not_counted(monkeypatch)
 @pytest.mark.slow
 def test_a_run_compares_the_loops_in_turns_and_writes_the_result(data, tmp_path, capsys):
     out = tmp_path / "new" / "train_speed.json"
-    measure(tiny(arms=("ours", "timm", "ours-data", "timm-data"), data=data, note="A busy machine.", out=out))
+    measure(tiny(arms=("ours", "timm", "ours-data", "timm-data"), data=data, out=out))
     written = msgspec.json.decode(out.read_bytes(), type=Result)
     assert [rate.arm for rate in written.rates] == ["ours", "timm", "ours-data", "timm-data"]
     assert all(len(rate.per_s) == 2 and min(rate.per_s) > 0 and rate.warmup_s > 0 for rate in written.rates)
     assert written.num_pictures == len(Manifest(data).rows_of("train"))
-    assert written.setting.note == "A busy machine."
     assert {"processor", "git_commit"} <= set(json.loads(out.read_text())["machine"])
-    assert all(target.holds is None for target in written.targets)  # no H200 here
-    printed = capsys.readouterr().out
-    assert "| ours-data |" in printed
-    assert "not judged here" in printed
-
-
-def test_goals_are_checked_by_the_median_of_the_rounds_on_their_device():
-    per_s = {"ours": [900.0] * 3, "ours-compiled": [1400.0, 1310.0, 1350.0], "timm": [1000.0, 1000.0, 1000.0]}
-    faster, compiled, speed, read = result(per_s).targets
-    assert (faster.value, faster.holds) == (1.35, True)
-    assert (compiled.value, compiled.holds) == (None, None)  # timm was not compiled
-    assert (speed.value, speed.holds) == (1350.0, True)
-    assert read.holds is None
-    assert "does NOT hold" in markdown(result({**per_s, "ours-compiled": [1200.0, 1250.0, 1299.0]}))
-
-
-@pytest.mark.parametrize(
-    ("gpus", "changes"),
-    [(H200, {"picture_px": 320}), (H200, {"amp": "off"}), (H200, {"device": "cpu"}), ((Gpu("NVIDIA A100", 80.0),), {})],
-)
-def test_goals_are_not_checked_on_other_devices(gpus, changes):
-    assert {target.holds for target in result({"ours": [2000.0], "timm": [1000.0]}, gpus, **changes).targets} == {None}
-
-
-def test_reading_is_compared_with_the_same_loop_on_generated_pictures():
-    per_s = {"ours": [1000.0], "ours-data": [990.0], "ours-compiled": [1500.0], "ours-compiled-data": [1350.0]}
-    read = result(per_s).targets[-1]
-    assert (read.value, read.holds) == (0.9, False)
+    assert "| ours-data |" in capsys.readouterr().out
 
 
 def test_a_loop_of_stored_pictures_needs_data():

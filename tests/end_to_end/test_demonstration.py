@@ -143,7 +143,7 @@ def test_one_photograph_in_all_eight_orientations_gets_one_answer(service, name)
 @on_photos
 @pytest.mark.parametrize(("shape", "size"), [("landscape", (600, 450)), ("portrait", (450, 600))])
 def test_files_of_all_eight_orientations_have_their_upright_size(service, shape, size):
-    # Only the size is compared, since each file shows another large digit in its center (docs/experiments.md).
+    # Only the size is compared, since each file shows another large digit in its center (benchmarks/LOG.md).
     for orientation in range(1, 9):
         picture = (PHOTOS / "photos" / "orientation" / f"{shape}_{orientation}.jpg").read_bytes()
         (image,) = service.post("/identify", files={"image": picture}).raise_for_status().json()["images"]

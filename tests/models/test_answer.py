@@ -249,7 +249,7 @@ def test_candidate_sets_nest(seed, num_pictures):
 
 @pytest.mark.untraced
 def test_an_answer_over_5337_taxa_takes_milliseconds():
-    """benchmarks/answer.py measures it; this only guards against an answer that is slower by far."""
+    """benchmarks/README.md has the measured time; this only guards against an answer that is slower by far."""
     taxa = [species(f"Genus{number // 4} s{number}", f"Family{number // 40}") for number in range(5337)]
     generator = np.random.default_rng(0)
     tables = some_tables(generator, num_taxa=5337, num_features=1792, dimensions=256, num_plants=5000)

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.answer import set_figures
-from benchmarks.long_tail import NUM_TAXA, LongTail
 from models.calibration import candidate_set, conformal_table, conformal_table_of
+from tests.models.long_tail import NUM_TAXA, LongTail, set_figures
 
 KINDS = st.sampled_from(["marginal", "macro"])
 

@@ -88,7 +88,7 @@ def test_phones_of_twelve_megapixels_are_decoded_at_a_quarter(size):
 
 @pytest.mark.parametrize(("side", "decoded"), [(1479, 1479), (1480, 740), (2959, 1480), (2960, 740)])
 def test_jpeg_is_decoded_with_at_least_1_85_times_the_side_of_the_network(side, decoded):
-    # On errors of 6 % more against 1.5 times as many phone pictures a second: docs/experiments.md.
+    # On errors of 6 % more against 1.5 times as many phone pictures a second: benchmarks/LOG.md.
     spec = InputSpec(height=380, width=400, train_px=380)
     data = encode(Image.new("RGB", (side, side)), "JPEG")
     assert picture_to_input(data, spec)[1].image.size == (decoded, decoded)

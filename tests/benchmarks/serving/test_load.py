@@ -4,11 +4,11 @@ import asyncio
 import time
 from itertools import pairwise
 
+import httptools
 import pytest
 
 from benchmarks.serving.http_client import ConnectionLost, fetch, get, post_picture
 from benchmarks.serving.load import Load, Outcome, arrivals, closed_loop, one_by_one, open_loop, percentile
-from benchmarks.serving.null_server import NullProtocol
 from benchmarks.serving.process_tree import free_port
 
 REQUEST = post_picture("/identify", b"x" * 200_000)
@@ -17,16 +17,19 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r
 BUSY = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
-class Server(NullProtocol):
+class Server(asyncio.Protocol):
     """Answers after a while, or does not."""
 
     seconds, answer, hang_up = 0.0, OK, False
     abandoned = 0
 
     def connection_made(self, transport):
-        super().connection_made(transport)
+        self._transport, self._parser = transport, httptools.HttpRequestParser(self)
         self.transports.append(transport)
         self.waiting = 0
+
+    def data_received(self, data):
+        self._parser.feed_data(data)
 
     def on_message_complete(self):
         self.waiting += 1

@@ -8,19 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.serving.compare import Compare
 from benchmarks.serving.compare import measure as compare
-from benchmarks.serving.comparison import Compare
-from benchmarks.serving.fairness import measure as attack
-from benchmarks.serving.fairness_result import Fairness
 from benchmarks.serving.flags import ENVIRONMENT
 from benchmarks.serving.http_client import fetch
+from benchmarks.serving.memory import Memory
 from benchmarks.serving.memory import measure as weigh
-from benchmarks.serving.memory_result import Memory
+from benchmarks.serving.overload import Overload
 from benchmarks.serving.overload import measure as overload
-from benchmarks.serving.overload_result import Overload
 from benchmarks.serving.photographs import drawn
-from benchmarks.serving.rewrite import Rewrite
-from benchmarks.serving.rewrite import measure as rewrite
 from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Contender, Place, candidates, identify, running, top_outputs
 from models.bundle import load_bundle
@@ -40,9 +36,7 @@ def bundle(tmp_path_factory):
     return seal_tiny_bundle(scratch / "tiny", scratch).folder
 
 
-@pytest.mark.parametrize(
-    "program", ["compare.py", "overload.py", "memory.py", "network.py", "rewrite.py", "fairness.py"]
-)
+@pytest.mark.parametrize("program", ["compare.py", "overload.py", "memory.py", "network.py"])
 @pytest.mark.slow
 def test_every_program_has_a_help_text(program, tmp_path):
     ended = subprocess.run(
@@ -52,15 +46,13 @@ def test_every_program_has_a_help_text(program, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_quick_comparison_measures_every_cell_and_removes_its_turns(bundle, tmp_path, capsys):
+def test_a_quick_comparison_measures_every_cell(bundle, tmp_path, capsys):
     out = tmp_path / "serving.json"
     result = compare(Compare(bundle=bundle, servers=(), quick=True, out=out))
     (ours,) = result.figures
     cells = [(cell.photograph, cell.concurrency) for turn in ours.turns for cell in turn.cells]
     assert cells == [("1 MP", 1), ("1 MP", 8), ("12 MP", 1), ("12 MP", 8)]
     assert all(cell.per_s > 0 for turn in ours.turns for cell in turn.cells)
-    assert all(each.rest_ms < each.latency_ms for each in result.overhead)
-    assert all(0 < each.core_ms < 50 for each in result.generator)
     assert ours.turns[0].processes_left == 0
     written = json.loads(out.read_text())
     assert written["setting"]["bundle"] is None
@@ -82,32 +74,12 @@ def test_a_quick_overload_counts_how_every_request_ended(bundle, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_quick_rewrite_run_measures_both_services(bundle, tmp_path):
-    result = rewrite(Rewrite(bundle=bundle, quick=True, out=tmp_path / "serving_rewrite.json"))
-    assert set(result.turns[0]) == {"on", "off"}
-    assert all(turn.per_s > 0 and turn.reload_s > 0 and turn.stall_ms > 0 for turn in result.turns[0].values())
-    assert (tmp_path / "serving_rewrite.json").is_file()
-
-
-@pytest.mark.slow
 def test_a_quick_memory_run_counts_how_every_request_ended(bundle, tmp_path):
     result = weigh(Memory(bundle=bundle, quick=True, out=tmp_path / "serving_memory.json"))
-    assert sum(tally.count for tally in result.life.tallies) == result.life.requests
-    assert [tally for tally in result.life.unexpected if tally.word not in {"429", "503"}] == []
+    assert len(result.life.course_mb) == 20
+    assert [word for word in result.life.unexpected if not word.endswith(("429", "503"))] == []
     assert result.hostile.status == 422
     assert result.flood.high_water_mb > 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_quick_run_of_the_attacks_counts_what_the_honest_client_and_the_attacker_get(bundle, tmp_path):
-    result = attack(Fairness(bundle=bundle, quick=True, out=tmp_path / "fairness.json"))
-    assert [sum(each.during.words.values()) for each in result.attacks] == [6] * 5
-    assert result.alone.keys() == {"200"}
-    found = {each.name: set(each.attacker) for each in result.attacks}
-    assert found["heads without a body"] == {"left"}
-    assert found["slow uploads"] <= {"503"}
-    assert "200" in found["flood"]
 
 
 def test_the_error_of_a_missing_environment_has_a_remedy(bundle, tmp_path):

@@ -5,6 +5,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from models.calibration import ConformalTable, CoverageKind
+
 NUM_TAXA: Final = 5337
 _NUM_RIVALS: Final = 7
 
@@ -32,3 +34,30 @@ class LongTail:
         logits_NT -= logits_NT.max(axis=1, keepdims=True)
         exponentials_NT = np.exp(logits_NT)
         return exponentials_NT / exponentials_NT.sum(axis=1, keepdims=True), labels_N
+
+
+def set_figures(
+    conformal: ConformalTable,
+    taxa_NT: npt.NDArray[np.float64],
+    labels_N: npt.NDArray[np.intp],
+    kind: CoverageKind,
+    coverage: float,
+) -> tuple[float, float, float]:
+    """Measures the candidate sets of plants that did not calibrate them.
+
+    Args:
+        conformal: The calibration plants.
+        taxa_NT: Probabilities of all taxa for each fresh plant.
+        labels_N: Position of each right taxon.
+        kind: Kind of the coverage.
+        coverage: The coverage to ask for.
+
+    Returns:
+        Share of plants whose set holds the right taxon, the same as the mean over the taxa, and the mean size.
+    """
+    hits_N, sizes_N = np.empty(len(labels_N), bool), np.empty(len(labels_N), int)
+    for row, label in enumerate(labels_N):
+        held_T = conformal.p_values(taxa_NT[row : row + 1], kind) > 1 - coverage
+        hits_N[row], sizes_N[row] = held_T[label], held_T.sum()
+    macro = np.mean([hits_N[labels_N == taxon].mean() for taxon in np.unique(labels_N)])
+    return float(hits_N.mean()), float(macro), float(sizes_N.mean())

@@ -1,0 +1,71 @@
+"""A result file: the figures of one program on one machine, and the same figures as a Markdown table.
+
+`benchmarks/tables.py` copies the table into the pages, so a result stays readable when its program changes or goes.
+"""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from models.errors import DataError
+from models.metrics import Share
+from training.atomic_file import replaced
+
+AnyResult = TypeVar("AnyResult", bound=msgspec.Struct)
+
+
+def write_result(result: msgspec.Struct, markdown: str, out: Path | None) -> None:
+    """Prints the table and, if a path is given, writes the result with it.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    print(markdown)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        content = msgspec.to_builtins(result, enc_hook=str) | {"markdown": markdown}
+        with replaced(out) as stream:
+            stream.write(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+
+
+def read_result(path: Path, kind: type[AnyResult]) -> AnyResult:
+    """Reads a result as the record of its program.
+
+    Raises:
+        DataError: The file is missing, damaged or of another version.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind, dec_hook=lambda path_type, text: path_type(text))
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(
+            f"{path.name} is not a result of this version", value=error, remedy="measure again, or restore the file"
+        ) from error
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a Markdown table; the first column is text, the others are right-aligned figures."""
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def spread(values: Iterable[float | None], digits: int = 1, unit: str = "") -> str:
+    """Returns the median and the range of the values, such as "2.0 [1.0 to 3.0]"; a dash if there is none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    middle = f"{statistics.median(known):,.{digits}f}{unit}"
+    return middle if len(known) == 1 else f"{middle} [{min(known):,.{digits}f} to {max(known):,.{digits}f}]"
+
+
+def percent(measured: Share) -> str:
+    """Returns a share with its number: "61.2 % of 25,200"."""
+    return f"{measured.value:.1%} of {measured.num_pictures:,}".replace("%", " %")
+
+
+def rounded(value: float, unit: str = "") -> str:
+    """Rounds to two significant digits, but never before the decimal point."""
+    digits = 0 if value >= 10 else 1 if value >= 1 else 2
+    return f"{value:.{digits}f} {unit}".rstrip()
