@@ -7,8 +7,17 @@ Commands:
   python training/release.py list REGISTRY                          the bundles and the history
 """
 
+import fcntl
+import os
+import re
+import shutil
 import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -18,20 +27,420 @@ from training.program import INSTALL, run_program
 
 explain_missing_packages(INSTALL)
 
+import msgspec
 import tyro
+from rich.console import Console
+from rich.table import Table
 
-from training.commands.release import Command
+from models.bundle import BUNDLE_FILE, Bundle, file_sha256, load_bundle
+from models.bundle_record import Precision
+from models.errors import BundleError, DataError
+from training.atomic_file import replaced, sync_folder
+from training.dataset.sources.record import Split
+from training.recipe import WholeNumber
+from training.toml_file import Section, check_section, section_to_plain
+
+if TYPE_CHECKING:
+    from training.comparison import Comparison
+
+CURRENT: Final = "current"
+REPORTS: Final = "reports"
+HISTORY_FILE: Final = "history.jsonl"
+JSON_FILE: Final = "comparison.json"
+_DRAFT: Final = ".draft-"
+_HASH_DIGITS: Final = 12
+_MOST_NAMES: Final = 20  # in one line; comparison.json has them all
+
+
+class Measuring(Section, frozen=True, kw_only=True):
+    """Options of the commands that compare."""
+
+    shards: str = ""
+    """Folder or URL (s3://, gs://) with the shards of packed data; default: the data folder."""
+    split: Split = "test"
+    """Split with the frozen set."""
+    trained_on: tuple[Path, ...] = ()
+    """Folders of prepared data that the bundles were trained on, unless that is DATA itself. They show that no picture
+    of the set was trained on."""
+    precision: Precision = "fp32"
+    """Networks to compare; both bundles must have it."""
+    workers: WholeNumber = 2
+    """Loader processes; 0 loads in the main process."""
+
+
+class Compare(Measuring, frozen=True, kw_only=True):
+    """Compares two bundles on the pictures of the taxa that both know."""
+
+    old: tyro.conf.Positional[Path]
+    """Bundle to compare with."""
+    new: tyro.conf.Positional[Path]
+    """Bundle to judge."""
+    data: Path
+    """Folder written by training/prepare.py, with pictures that neither bundle was trained on."""
+    out: Path | None = None
+    """Folder for comparison.json."""
+
+
+class Promote(Measuring, frozen=True, kw_only=True):
+    """Makes a bundle the current one of a registry, unless it is worse or cannot be judged.
+
+    It is compared with the current bundle on the taxa that both know, and refused if the 95 % interval of the loss in
+    micro or macro top-1 reaches 0.5 points, or if either bundle was trained on the pictures or this is unknown.
+    """
+
+    bundle: tyro.conf.Positional[Path]
+    """Bundle to promote; it is copied into the registry."""
+    registry: tyro.conf.Positional[Path]
+    """Folder of the registry; the first promotion creates it, without a comparison."""
+    data: Path | None = None
+    """Folder written by training/prepare.py, with pictures that neither bundle was trained on."""
+    accept_uncertain: str = ""
+    """Why you promote the bundle although too few pictures exclude a loss, or it is not known what a bundle was trained
+    on; the history keeps it. A loss that is proved (its interval lies above 0) stays refused."""
+
+
+class Rollback(Section, frozen=True, kw_only=True):
+    """Goes back to the bundle that was current before the last promotion; again, to the one before that."""
+
+    registry: tyro.conf.Positional[Path]
+    """Folder of the registry."""
+
+
+class List(Section, frozen=True, kw_only=True):
+    """Lists the bundles of a registry, and the changes of its pointer."""
+
+    registry: tyro.conf.Positional[Path]
+    """Folder of the registry."""
+
+
+Command = Compare | Promote | Rollback | List
 
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: _run(tyro.cli(Command, description=__doc__)))
+    run_program(lambda: run(tyro.cli(Command, description=__doc__)))
 
 
-def _run(command: Command) -> None:
-    from training.actions.release import run  # loads torch, for which --help does not wait
+def run(command: Command) -> None:
+    """Runs one command; a promotion that is refused is a BundleError."""
+    match check_section(section_to_plain(command), type(command), origin="of the flags"):
+        case Compare() as command:
+            found = _compare(load_bundle(command.old), load_bundle(command.new), command, command.data)
+            for reason in found.refusals:
+                print(f"A promotion would be refused. {reason}")
+            if found.refusals and found.may_be_accepted:
+                print("Nothing against it is proved: a person may promote it with --accept-uncertain.")
+            if command.out is not None:
+                print(f"Written: {_write(command.out, found)}")
+        case Promote() as command:
+            promote(command)
+        case Rollback() as command:
+            before, after = _existing(command.registry).roll_back()
+            print(f"Current: {after} (before: {before})")
+            print("Next: SIGHUP to the service")
+        case List() as command:
+            list_registry(_existing(command.registry))
 
-    run(command)
+
+def promote(command: Promote) -> None:
+    """Compares a bundle with the current one, and lets it into the registry if nothing speaks against it.
+
+    Raises:
+        BundleError: The comparison speaks against the bundle, or its copy in the registry fails verification.
+        DataError: There is nothing to compare on, or the registry changed in the meantime.
+    """
+    registry, new = Registry(command.registry), load_bundle(command.bundle)
+    before, report, accepted = registry.current, "", ""
+    if before == entry_name(new):
+        raise DataError("the pointer already names this bundle", value=before, remedy="promote another bundle")
+    if before is None:
+        print("The first bundle of a registry is not compared with anything.")
+    elif command.data is None:
+        raise DataError(
+            "a bundle is promoted only after a comparison with the current one",
+            value=f"no data to compare {before} with it",
+            remedy="give prepared data that neither was trained on, with --data DATA",
+        )
+    else:
+        found = _compare(load_bundle(registry.folder / before), new, command, command.data)
+        written = _write(registry.folder / REPORTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{entry_name(new)}", found)
+        report = str(written.relative_to(registry.folder))
+        accepted = command.accept_uncertain.strip() if found.refusals and found.may_be_accepted else ""
+        if found.refusals and not accepted:
+            decide = ', or decide yourself with --accept-uncertain "WHY"' if found.may_be_accepted else ""
+            raise BundleError(
+                "the bundle is not promoted",
+                value=" ".join(found.refusals),
+                remedy=f"see {written}; more test pictures make the interval narrower{decide}",
+            )
+        print(f"Report: {written}")
+    entry = registry.promote(new, expected=before, report=report, accepted=accepted)
+    print(f"Current: {entry} (before: {before or 'none'})")
+    print(f"Next: python -m serving --bundle {registry.folder / CURRENT}, or SIGHUP to a service that has it")
+
+
+def list_registry(registry: "Registry") -> None:
+    """Prints the bundles and the history of a registry."""
+    current, changes = registry.current, registry.history()
+    bundles = Table("", "entry", "sealed", "top-1", title=str(registry.folder))
+    entries = (path.parent for path in registry.folder.glob(f"[!.]*/{BUNDLE_FILE}"))
+    for entry in sorted(entry.name for entry in entries if entry.name != CURRENT):
+        try:
+            record = load_bundle(registry.folder / entry).record
+            top1 = [metric for metric in record.metrics if metric.name == "top1_taxon"][:1]
+            facts = record.created, "".join(f"{each.value:.1%} of {each.num_pictures:,} ({each.data})" for each in top1)
+        except BundleError as error:
+            facts = "damaged", str(error)
+        bundles.add_row("current" if entry == current else "", entry, *facts)
+    Console().print(bundles)
+    completed = completed_changes(changes, current)
+    for change in changes:
+        interrupted = "" if change in completed else " (interrupted: it did not happen)"
+        accepted = f" (accepted: {change.accepted})" if change.accepted else ""
+        print(f"{change.time} {change.action}: {change.before or 'none'} -> {change.after}{accepted}{interrupted}")
+
+
+def _compare(old: Bundle, new: Bundle, command: Measuring, data: Path) -> "Comparison":
+    """Compares two bundles and prints the figures."""
+    from training.comparison import compare  # loads torch, for which --help does not wait
+    from training.dataset.manifest import Manifest
+
+    found = compare(
+        old,
+        new,
+        Manifest(data, command.shards),
+        command.split,
+        trained_on=[Manifest(folder) for folder in command.trained_on],
+        precision=command.precision,
+        workers=command.workers,
+    )
+    taxa = f"{found.num_taxa:,} taxa that both bundles know"
+    print(f"Compared on {found.micro_top1.num_pictures:,} pictures of {taxa} ({found.data}).")
+    table = Table("", "old", "new", "loss, points", "95 % interval", "plants")
+    for name, share in (("micro top-1", found.micro_top1), ("macro top-1", found.macro_top1)):
+        low, high = share.loss_interval_95
+        loss, interval = f"{100 * share.loss:+.2f}", f"{100 * low:+.2f} to {100 * high:+.2f}"
+        plants = f"{share.num_plants:,}"
+        table.add_row(name, f"{share.old:.1%}", f"{share.new:.1%}", loss, interval, plants)
+    Console().print(table)
+    for title, names in (("New", found.added_taxa), ("Gone", found.removed_taxa)):
+        more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+        print(f"{title} taxa ({len(names):,}): {', '.join(names[:_MOST_NAMES]) or 'none'}{more}.")
+    if found.num_left_out:
+        print(f"{found.num_left_out:,} pictures were left out: a bundle does not know their taxon.")
+    return found
+
+
+def _write(folder: Path, found: "Comparison") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / JSON_FILE
+    with replaced(path) as stream:
+        stream.write(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    return path
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}, omit_defaults=True):
+    """A change of the pointer, as one line of `history.jsonl`.
+
+    The line is written before the pointer is replaced. If a crash comes between the two, the line tells of a change
+    that did not happen. `completed_changes` leaves such lines out.
+    """
+
+    time: str
+    """When it was written, UTC, ISO 8601."""
+    action: Literal["promote", "rollback"]
+    before: str | None
+    """Entry that the pointer named; None before the first promotion."""
+    after: str
+    """Entry that it names since."""
+    report: str = ""
+    """Report of the comparison, relative to the registry; empty if there was none."""
+    accepted: str = ""
+    """Why a person promoted a bundle that the comparison refused; empty if it did not."""
+
+
+class Registry:
+    """A folder of bundles with a pointer, and the only code that changes it.
+
+        registry/NAME-VERSION-HASH/     a bundle, verified before it gets this name, and never changed after
+        registry/current                the pointer: a symbolic link to one of these folders, replaced by a rename
+        registry/history.jsonl          every change of the pointer
+        registry/reports/               the comparisons that promotions were decided by
+
+    Whoever resolves the pointer once reads one whole bundle, whatever happens meanwhile, because no bundle is changed
+    or removed. A crash leaves the old pointer, and perhaps a hidden folder that the next promotion removes.
+
+    Args:
+        folder: The folder; the first promotion creates it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def current(self) -> str | None:
+        """The entry that the pointer names; None before the first promotion. Another kind of pointer is a DataError."""
+        pointer = self.folder / CURRENT
+        target = pointer.readlink() if pointer.is_symlink() else None
+        if target is None and not pointer.exists():
+            return None
+        if target is None or len(target.parts) != 1:
+            raise DataError(
+                f"{pointer} is not the pointer of a registry",
+                value=target or "a file or folder",
+                limit="a symbolic link to a folder beside it",
+                remedy="remove it, and promote a bundle",
+            )
+        return target.name
+
+    def history(self) -> list[Change]:
+        """Reads all lines, those of interrupted changes included; a line that cannot be read is a DataError."""
+        path = self.folder / HISTORY_FILE
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        try:
+            return [msgspec.json.decode(line, type=Change) for line in lines]
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DataError(f"{path} cannot be read", value=error, remedy="restore it from a copy") from error
+
+    def promote(self, bundle: Bundle, *, expected: str | None, report: str = "", accepted: str = "") -> str:
+        """Copies a bundle into the registry, verifies the copy, and lets the pointer name it.
+
+        Args:
+            bundle: The verified bundle; not the current one.
+            expected: Entry that the pointer names, according to the caller's decision.
+            report: As in `Change`.
+            accepted: As in `Change`.
+
+        Returns:
+            The name of its entry.
+
+        Raises:
+            BundleError: The copy fails verification.
+            DataError: The pointer names another entry by now, or another process is at work.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            if self.current != expected:
+                raise DataError(
+                    "the registry's pointer was changed in the meantime",
+                    value=self.current,
+                    limit=expected or "no pointer",
+                    remedy="run the command again",
+                )
+            entry = self._add(bundle)
+            self._change("promote", expected, entry, report, accepted)
+        return entry
+
+    def roll_back(self) -> tuple[str, str]:
+        """Undoes the last promotion that was not rolled back yet; returns the entry before and the entry since.
+
+        Raises:
+            BundleError: The earlier bundle is missing or damaged; the pointer stays.
+            DataError: There is no earlier entry, or another process is at work.
+        """
+        with self._locked():
+            in_use = entries_in_use(self.history(), self.current)
+            if len(in_use) < 2:
+                raise DataError(
+                    "the history has no earlier bundle to go back to",
+                    value=self.current or "no bundle",
+                    remedy="promote a bundle instead",
+                )
+            before, after = in_use[-1], in_use[-2]
+            load_bundle(self.folder / after)
+            self._change("rollback", before, after)
+        return before, after
+
+    def _add(self, bundle: Bundle) -> str:
+        """Copies the files that `bundle.json` lists to the bundle's entry, unless it is there already."""
+        for abandoned in self.folder.glob(f"{_DRAFT}*"):
+            shutil.rmtree(abandoned)
+        entry = entry_name(bundle)
+        if not (self.folder / entry).exists():
+            draft = self.folder / f"{_DRAFT}{entry}"
+            draft.mkdir()
+            for name in (*bundle.record.files, BUNDLE_FILE):
+                with (bundle.folder / name).open("rb") as source, (draft / name).open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
+                    copy.flush()
+                    os.fsync(copy.fileno())
+            sync_folder(draft)
+            load_bundle(draft)
+            draft.rename(self.folder / entry)
+            sync_folder(self.folder)
+        load_bundle(self.folder / entry)
+        return entry
+
+    def _change(
+        self,
+        action: Literal["promote", "rollback"],
+        before: str | None,
+        after: str,
+        report: str = "",
+        accepted: str = "",
+    ) -> None:
+        """Writes the history, then replaces the pointer; readers see the old one or the new one, never half a line."""
+        time = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        change = Change(time=time, action=action, before=before, after=after, report=report, accepted=accepted)
+        lines = [msgspec.json.encode(each) + b"\n" for each in (*self.history(), change)]
+        with replaced(self.folder / HISTORY_FILE) as stream:
+            stream.writelines(lines)
+        new = self.folder / f".{CURRENT}.{uuid.uuid4().hex}"
+        try:
+            new.symlink_to(after, target_is_directory=True)
+            new.replace(self.folder / CURRENT)
+        finally:
+            new.unlink(missing_ok=True)
+        sync_folder(self.folder)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lets one process at a time change the registry; the lock of a dead process is free."""
+        with (self.folder / ".lock").open("wb") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise DataError(
+                    "another process is changing the registry", value=self.folder, remedy="wait for it to end"
+                ) from error
+            yield
+
+
+def entry_name(bundle: Bundle) -> str:
+    """Returns NAME-VERSION-HASH; the hash is that of `bundle.json`, which holds the hashes of all other files."""
+    sha256 = file_sha256(bundle.folder / BUNDLE_FILE)
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", f"{bundle.record.name}-{bundle.record.version}").strip(".-")
+    return f"{name or 'bundle'}-{sha256[:_HASH_DIGITS]}"
+
+
+def completed_changes(changes: Sequence[Change], current: str | None) -> list[Change]:
+    """Returns the changes that led to the pointer's entry, the oldest first, without those that were interrupted."""
+    completed, name = [], current
+    for change in reversed(changes):
+        if name is not None and change.after == name:
+            completed.append(change)
+            name = change.before
+    return completed[::-1]
+
+
+def entries_in_use(changes: Sequence[Change], current: str | None) -> list[str]:
+    """Returns the entries that rollbacks return to, the oldest first; the last one is the pointer's entry.
+
+    A promotion adds an entry, a rollback removes the last one. So two rollbacks go two steps back.
+    """
+    entries: list[str] = []
+    for change in completed_changes(changes, current):
+        if change.action == "promote":
+            entries += [change.after]
+        else:
+            entries = entries[:-1]  # empty if the lines before were lost
+    return entries
+
+
+def _existing(folder: Path) -> Registry:
+    if not folder.is_dir():
+        raise DataError("there is no registry", value=folder, remedy="promote a bundle first")
+    return Registry(folder)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 from models.bundle import load_bundle
 from tests.serving.program import ROOT, service
 from tests.serving.tiny import RED, WEIGHTS, images, jpeg, seal_tiny_bundle
-from training.registry.folder import CURRENT, Registry
+from training.release import CURRENT, Registry
 
 DEMONSTRATION = ROOT / "models" / "releases" / "garden_and_wild_plants"
 

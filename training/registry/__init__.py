@@ -1,1 +1,0 @@
-"""The registry: a folder of released bundles and a pointer to the one that answers."""
