@@ -167,10 +167,10 @@ def _alone(command: FolderSpeed, photographs: Sequence[Path]) -> float:
 
 def _decode_and_run(command: FolderSpeed, photographs: Sequence[Path], at_once: threading.Barrier) -> None:
     from models.preprocess import picture_to_input
-    from serving.scheduling.networks import FixedPolicy, open_networks
+    from serving.scheduling.networks import fixed_policy, open_networks
 
     bundle = load_bundle(command.bundle)
-    network = open_networks(bundle, command.precision, FixedPolicy(1, 1))["throughput"]
+    network = open_networks(bundle, command.precision, fixed_policy(1, 1))["throughput"]
     network.run(picture_to_input(photographs[0].read_bytes(), bundle.record.input)[0][None])
     at_once.wait()
     for photograph in photographs:

@@ -183,18 +183,17 @@ class Bundle(msgspec.Struct, frozen=True):
         """Returns the path of a network file."""
         return self.folder / self.network(precision).file
 
-    def open_session(self, precision: Precision, *, instead: Path | None = None, **options: Any) -> OnnxSession:
+    def open_session(self, precision: Precision, **options: Any) -> OnnxSession:
         """Opens a network file and checks that its outputs are those of the bundle.
 
         Args:
             precision: Which network to open.
-            instead: Opens this file, a rewritten copy of the network, in place of the bundle's own.
             options: Keyword arguments of `OnnxSession`.
 
         Raises:
             BundleError: The file does not load or has other outputs.
         """
-        path = instead or self.network_path(precision)
+        path = self.network_path(precision)
         session = OnnxSession(path, **options)
         if session.output_keys != self.taxonomy.output_keys:
             raise BundleError(

@@ -58,8 +58,6 @@ class OnnxSession:
         num_threads: Threads of one run; None for ONNX Runtime's default.
         bind_to: Device ("cuda") on which to keep buffers for every batch size, so that a run only copies pictures to
             the device and its outputs back. None to let ONNX Runtime allocate them in each run.
-        optimize: False for a file that is already optimized for this processor.
-        optimized_copy: If given, ONNX Runtime writes the network to this file as optimized for this processor.
 
     Raises:
         BundleError: The file does not load, or its inputs, outputs or metadata are not those of a bundle.
@@ -72,11 +70,8 @@ class OnnxSession:
         providers: Sequence[Provider] = ("CPUExecutionProvider",),
         num_threads: int | None = None,
         bind_to: str | None = None,
-        optimize: bool = True,
-        optimized_copy: Path | None = None,
     ) -> None:
-        options = _options(num_threads, optimize=optimize, optimized_copy=optimized_copy)
-        self._session = _open(path, providers, options)
+        self._session = _open(path, providers, _options(num_threads))
         self._bind_to = bind_to
         self._bound = threading.local()
         self.providers: tuple[str, ...] = tuple(self._session.get_providers())
@@ -131,7 +126,7 @@ class _Buffers:
         return NetworkOutput(logits, features)
 
 
-def _options(num_threads: int | None, *, optimize: bool, optimized_copy: Path | None) -> Any:
+def _options(num_threads: int | None) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -144,10 +139,6 @@ def _options(num_threads: int | None, *, optimize: bool, optimized_copy: Path | 
     # (benchmarks/LOG.md), and on a CPU every run has the same shape.
     if num_threads is not None:
         options.intra_op_num_threads = num_threads
-    if not optimize:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if optimized_copy is not None:
-        options.optimized_model_filepath = str(optimized_copy)
     return options
 
 

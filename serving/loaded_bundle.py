@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import structlog
@@ -19,8 +19,7 @@ from models.errors import BundleError, InputError
 from models.preprocess import InputSpec
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 from models.taxonomy import Taxon, TaxonNames, Taxonomy
-from serving.decoding.pool import Decoded
-from serving.decoding.process import DecodeTime
+from serving.decoding.pool import DecoderPool
 from serving.errors import RunFailed
 from serving.machine import available_cores, return_freed_memory
 from serving.metrics import Metrics
@@ -33,32 +32,10 @@ from serving.species import TaxaLists, TaxaSelector, read_taxa_lists
 _GRADIENT_PX: Final = 96
 _WARM_UP_COVERAGE: Final = 0.9
 
+PictureDecoder = DecoderPool
+"""Tests replace it."""
+
 _log = structlog.get_logger(__name__)
-
-
-class PictureDecoder(Protocol):
-    """Turns picture bytes into network input."""
-
-    @property
-    def num_alive(self) -> int:
-        """How many pictures can be decoded at the same time now."""
-        ...
-
-    async def start(self) -> None:
-        """Starts the decoder."""
-        ...
-
-    def decode_time(self) -> DecodeTime:
-        """Returns the processor time for the pictures of one request."""
-        ...
-
-    async def decode(self, data: bytes, spec: InputSpec, time: DecodeTime | None = None) -> Decoded:
-        """Decodes one picture; `time` counts for all pictures of a request."""
-        ...
-
-    async def close(self) -> None:
-        """Stops the decoder."""
-        ...
 
 
 class LoadedBundle:
@@ -317,7 +294,7 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
         cuda=cuda, num_cores=available_cores(), num_threads=settings.num_threads, num_runs=settings.num_runs
     )
     networks = (
-        open_networks(bundle, precision, policy, rewrite=settings.rewrite == "on")
+        open_networks(bundle, precision, policy)
         if session is None
         else dict.fromkeys(policy.num_threads_by_mode, session)
     )

@@ -58,9 +58,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Threads of one network run on a CPU; by default all cores for a single request, and one per run under load."""
     num_runs: Workers | None = None
     """Network runs at the same time; by default one per core, or two batches on a GPU."""
-    rewrite: Literal["on", "off"] = "on"
-    """Whether an fp32 network is rewritten for this CPU when it is opened, to run faster; off opens it as it is, which
-    is sooner done."""
     num_decoders: Workers | None = None
     """Processes that decode pictures; by default one per core."""
     max_picture_bytes: Bytes = 20_000_000

@@ -1,6 +1,8 @@
 """The scheduler: a queue of prepared pictures, batched into runs of the network; it retries failed runs.
 
-All of its code except the runs themselves executes on the event loop, so no locks are needed.
+All of its code except the runs themselves executes on the event loop, so no locks are needed. The runs have threads of
+their own, since ONNX Runtime releases the GIL while it runs. They are daemon threads, not a `ThreadPoolExecutor`: the
+executor joins its threads at exit and would wait for a run that never returns.
 """
 
 import asyncio
@@ -23,21 +25,25 @@ from models.session import NetworkOutput, NetworkSession
 from serving.errors import NotReady, RunFailed
 from serving.machine import lower_priority, return_freed_memory
 from serving.metrics import Metrics
-from serving.scheduling.networks import NextRun, RunMode, SchedulingPolicy, padded_batch_size
+from serving.scheduling.networks import NextRun, RunMode, SchedulingPolicy
 
-# ---- Threads that run the network; ONNX Runtime releases the GIL while it runs.
+Array = npt.NDArray[np.float32]
+Row = tuple[Array, Array]
+"""Logits and features of one picture."""
 
+_RUN_TIMEOUT_S: Final = 15.0  # a picture takes 0.15 s on one core; a run that takes 100 times as long has hung
+_WARM_UP_TIMEOUT_S: Final = 300.0  # for every batch size in every mode and worker; a GPU also loads its kernels
+_CHECK_INTERVAL_S: Final = 0.5
+_BETWEEN_FREES_S: Final = 0.01  # freeing a network holds the interpreter's lock; the event loop runs in between
+_MAX_CHECKS: Final = 4  # health checks that may hang in the network at once; a hung thread cannot be ended
 Callback = Callable[["Worker", Any, BaseException | None], None]
 """Receives the worker, the result of its call, and the exception if the call raised one."""
 
+_log = structlog.get_logger(__name__)
+
 
 class Worker:
-    """A thread that runs one call at a time and reports the result to the event loop.
-
-    Args:
-        loop: The event loop on which callbacks run.
-        name: Thread name, for debuggers and profilers.
-    """
+    """A thread that runs one call at a time and reports the result to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
@@ -61,9 +67,7 @@ class Worker:
     def submit(self, call: Callable[[], Any], callback: Callback) -> None:
         """Starts a call; the worker must be idle.
 
-        Args:
-            call: Runs in the thread.
-            callback: Called once on the event loop, unless the thread dies or hangs or `stop` was called.
+        `callback` is called once on the event loop, unless the thread dies or hangs or `stop` was called.
         """
         self._started_at = time.monotonic()
         self._calls.put((call, callback))
@@ -109,12 +113,8 @@ class Worker:
 
 
 def _complete(future: asyncio.Future[Any], _worker: Worker, result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+    if not future.done():
+        future.set_result(result) if error is None else future.set_exception(error)
 
 
 async def run_in_daemon_thread(call: Callable[[], Any]) -> Any:
@@ -126,24 +126,12 @@ async def run_in_daemon_thread(call: Callable[[], Any]) -> Any:
         worker.stop()
 
 
-Array = npt.NDArray[np.float32]
-Row = tuple[Array, Array]
-"""Logits and features of one picture."""
-
-_RUN_TIMEOUT_S: Final = 15.0  # a picture takes 0.15 s on one core; a run that takes 100 times as long has hung
-_WARM_UP_TIMEOUT_S: Final = 300.0  # for every batch size in every mode and worker; a GPU also loads its kernels
-_CHECK_INTERVAL_S: Final = 0.5
-_BETWEEN_FREES_S: Final = 0.01  # freeing a network holds the interpreter's lock; the event loop runs in between
-_MAX_CHECKS: Final = 4  # health checks that may hang in the network at once; a hung thread cannot be ended
-
-_log = structlog.get_logger(__name__)
-
-
 class _QueuedPicture:
     """One picture and the future of its logits and features."""
 
-    def __init__(self, pixels: Array, rank: float, *, alone: bool, output: "asyncio.Future[Row]") -> None:
-        self.pixels, self.rank, self.alone, self.output = pixels, rank, alone, output
+    def __init__(self, pixels: Array, virtual_start_s: float, *, alone: bool, output: "asyncio.Future[Row]") -> None:
+        self.pixels, self.virtual_start_s = pixels, virtual_start_s
+        self.alone, self.output = alone, output
         self.queued_at = time.perf_counter()
         self.has_failed = False
         """Whether a run with this picture failed; the picture is then retried in a run of its own."""
@@ -188,7 +176,7 @@ class Scheduler:
         self._queue: deque[_QueuedPicture] = deque()
         self._running: dict[Worker, _Run] = {}
         self._idle: list[Worker] = []
-        self._num_started = 0
+        self._worker_numbers = itertools.count(1)
         self._warm_up_pixels: Array | None = None
         self._is_healthy = False
         self._is_closed = False
@@ -224,7 +212,7 @@ class Scheduler:
         return _stack(itertools.chain.from_iterable(rows))
 
     async def run(
-        self, inputs: Sequence[Array], ranks: Sequence[float] | None = None, *, alone: bool = False
+        self, inputs: Sequence[Array], virtual_starts_s: Sequence[float] | None = None, *, alone: bool = False
     ) -> NetworkOutput:
         """Returns the logits and features of some pictures.
 
@@ -232,7 +220,7 @@ class Scheduler:
 
         Args:
             inputs: At least one picture, shape (3, height, width), normalized.
-            ranks: The place of each picture in the queue: the lowest comes first; by default, 0 for all.
+            virtual_starts_s: The place of each picture in the queue: the earliest comes first; by default, 0 for all.
             alone: Whether the service works on no other pictures.
 
         Returns:
@@ -249,11 +237,11 @@ class Scheduler:
         loop = asyncio.get_running_loop()
         alone = alone and len(inputs) == 1
         pictures = [
-            _QueuedPicture(pixels, rank, alone=alone, output=loop.create_future())
-            for pixels, rank in zip(inputs, ranks or [0.0] * len(inputs), strict=True)
+            _QueuedPicture(pixels, start_s, alone=alone, output=loop.create_future())
+            for pixels, start_s in zip(inputs, virtual_starts_s or [0.0] * len(inputs), strict=True)
         ]
         for picture in pictures:
-            insort(self._queue, picture, key=lambda queued: queued.rank)
+            insort(self._queue, picture, key=lambda queued: queued.virtual_start_s)
         self._start_runs()
         try:
             return _stack(await asyncio.gather(*(picture.output for picture in pictures)))
@@ -299,7 +287,7 @@ class Scheduler:
             for picture in run.pictures:
                 self._metrics.observe_stage("queue", run.started_at - picture.queued_at)
             pixels = [picture.pixels for picture in run.pictures]
-            size = padded_batch_size(len(pixels), self.policy.batch_sizes)
+            size = self.policy.padded_size(len(pixels))
             worker.submit(partial(_run_batch, self._networks[run.mode], pixels, size), self._on_run_done)
         self._metrics.queued.set(len(self._queue))
 
@@ -361,7 +349,7 @@ class Scheduler:
                 self._failing.add(task)  # asyncio holds only weak references to tasks
                 task.add_done_callback(self._failing.discard)
         for picture in retried:
-            picture.has_failed, picture.rank = True, -math.inf
+            picture.has_failed, picture.virtual_start_s = True, -math.inf
         self._queue.extendleft(reversed(retried))
 
     async def _fail(self, picture: _QueuedPicture) -> None:
@@ -421,8 +409,7 @@ class Scheduler:
         self._start_runs()
 
     def _add_worker(self) -> None:
-        self._num_started += 1
-        self._idle.append(Worker(asyncio.get_running_loop(), f"run-{self._num_started}"))
+        self._idle.append(Worker(asyncio.get_running_loop(), f"run-{next(self._worker_numbers)}"))
 
 
 def _free(networks: dict[RunMode, NetworkSession], workers: Iterable[Worker]) -> None:

@@ -12,7 +12,7 @@ from models.bundle import Golden, load_bundle
 from models.errors import BundleError
 from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
 from serving.metrics import Metrics
-from serving.scheduling.networks import CpuPolicy
+from serving.scheduling.networks import cpu_policy
 from serving.species import read_taxa_lists
 from tests.serving.tiny import FakeNetwork, InProcessDecoder, jpeg, seal_tiny_bundle, tables
 
@@ -233,7 +233,7 @@ def test_every_session_must_give_the_recorded_answer_to_the_golden_picture(golde
         network.logit = 0.0 if mode == wrong else ROSE
 
     async def test():
-        bundle, policy = load_bundle(golden_of_a_rose.bundle), CpuPolicy(2)
+        bundle, policy = load_bundle(golden_of_a_rose.bundle), cpu_policy(2)
         loaded = LoadedBundle(bundle, "fp32", networks, policy, Metrics(), taxa_lists=read_taxa_lists(None))
         try:
             await loaded.warm_up(InProcessDecoder())

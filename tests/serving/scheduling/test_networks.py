@@ -1,4 +1,4 @@
-"""The precision of the network that is opened, and ONNX Runtime's telemetry."""
+"""The precision of the network that is opened, ONNX Runtime's telemetry, and what runs next."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from models.bundle_record import NetworkFile
-from serving.scheduling.networks import choose_precision
+from serving.scheduling.networks import choose_precision, cpu_policy, fixed_policy, gpu_policy
 from tests.models.tiny import bundle_record
 
 FASTEST = {False: ("int8", "fp32", "fp16"), True: ("fp16", "fp32", "int8")}
@@ -37,3 +37,44 @@ _load_cuda_libraries()
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "running", "alone", "expected"),
+    [
+        (1, (), True, (1, "latency")),
+        (1, (), False, (1, "throughput")),
+        (3, (), False, (1, "throughput")),
+        (1, ("throughput",), True, (1, "throughput")),
+        (1, ("throughput", "throughput"), False, None),
+        (5, ("latency",), False, None),
+        (0, (), True, None),
+    ],
+)
+def test_cpu_uses_all_cores_for_a_single_picture_and_one_core_each_under_load(waiting, running, alone, expected):
+    assert cpu_policy(2).choose(waiting, running, alone=alone) == expected
+
+
+def test_single_core_has_no_latency_mode():
+    assert cpu_policy(1).choose(1, (), alone=True) == (1, "throughput")
+    assert "alone" not in cpu_policy(1).describe()
+
+
+def test_fixed_policy_limits_the_number_of_runs():
+    policy = fixed_policy(2, 3)
+    assert policy.choose(4, ("throughput",), alone=False) == (1, "throughput")
+    assert policy.choose(4, ("throughput", "throughput"), alone=False) is None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "running", "expected"),
+    [(1, (), 1), (5, (), 5), (40, (), 32), (40, ("throughput",), 32), (40, ("throughput", "throughput"), None)],
+)
+def test_gpu_batch_takes_the_queue_up_to_the_largest_batch_size(waiting, running, expected):
+    choice = gpu_policy().choose(waiting, running, alone=False)
+    assert (None if choice is None else choice.num_pictures) == expected
+
+
+@pytest.mark.parametrize(("pictures", "size"), [(1, 1), (2, 2), (3, 4), (5, 8), (17, 32), (32, 32)])
+def test_batch_is_padded_to_the_smallest_batch_size_that_holds_it(pictures, size):
+    assert gpu_policy().padded_size(pictures) == size

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from models.session import NetworkOutput
 from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
-from serving.scheduling.networks import CpuPolicy, DynamicBatchPolicy, FixedPolicy
+from serving.scheduling.networks import cpu_policy, fixed_policy, gpu_policy
 from serving.scheduling.scheduler import Scheduler
 
 FAILING, KILLING, HANGING = -1.0, -2.0, -3.0
@@ -69,7 +70,7 @@ class WarmScheduler:
         self.throughput, self.latency = Network(), Network()
         self.metrics = Metrics()
         networks = {"throughput": self.throughput} | (
-            {"latency": self.latency} if isinstance(policy, CpuPolicy) else {}
+            {"latency": self.latency} if "latency" in policy.num_threads_by_mode else {}
         )
         self.scheduler = Scheduler(networks, policy, self.metrics, check_interval_s=0.02, **options)
 
@@ -129,7 +130,7 @@ def run(test):
 
 def test_results_are_in_the_order_of_the_pictures():
     async def test():
-        async with WarmScheduler(CpuPolicy(2)) as warm:
+        async with WarmScheduler(cpu_policy(2)) as warm:
             output = await warm.scheduler.run([picture(value) for value in (3.0, 1.0, 2.0)])
             assert output.logits[:, 0].tolist() == [3.0, 1.0, 2.0]
             assert output.features[:, 0].tolist() == [30.0, 10.0, 20.0]
@@ -139,7 +140,7 @@ def test_results_are_in_the_order_of_the_pictures():
 
 def test_single_picture_runs_on_all_cores_and_several_on_one_core_each():
     async def test():
-        async with WarmScheduler(CpuPolicy(2)) as warm:
+        async with WarmScheduler(cpu_policy(2)) as warm:
             await warm.one(1.0, alone=True)
             assert (warm.latency.batches, warm.throughput.batches) == ([[1.0]], [])
             await warm.scheduler.run([picture(1.0), picture(2.0)], alone=True)
@@ -148,17 +149,10 @@ def test_single_picture_runs_on_all_cores_and_several_on_one_core_each():
     run(test())
 
 
-class OneAtATime(CpuPolicy, frozen=True):
-    """Has both modes and one worker, so that the last picture of a request is alone in the queue."""
-
-    @property
-    def num_workers(self):
-        return 1
-
-
 def test_no_picture_of_a_request_of_several_runs_on_all_cores():
     async def test():
-        async with WarmScheduler(OneAtATime(2)) as warm:
+        one_at_a_time = replace(cpu_policy(2), num_workers=1)  # the last picture of a request is alone in the queue
+        async with WarmScheduler(one_at_a_time) as warm:
             await warm.scheduler.run([picture(1.0), picture(2.0)], alone=True)
             assert (warm.latency.batches, warm.throughput.batches) == ([], [[1.0], [2.0]])
 
@@ -167,7 +161,7 @@ def test_no_picture_of_a_request_of_several_runs_on_all_cores():
 
 def test_time_in_the_queue_is_measured():
     async def test():
-        async with WarmScheduler(FixedPolicy(1, 1)) as warm:
+        async with WarmScheduler(fixed_policy(1, 1)) as warm:
             first, others = await warm.fill(3.0)
             before_s = warm.counted('botanify_stage_seconds_sum{stage="queue"}')
             await asyncio.sleep(0.05)
@@ -180,7 +174,7 @@ def test_time_in_the_queue_is_measured():
 
 def test_concurrent_runs_do_not_exceed_the_policy():
     async def test():
-        async with WarmScheduler(FixedPolicy(2, 1)) as warm:
+        async with WarmScheduler(fixed_policy(2, 1)) as warm:
             first, others = await warm.fill(*range(10))
             warm.throughput.unblocked.set()
             await asyncio.gather(*first, *others)
@@ -192,7 +186,7 @@ def test_concurrent_runs_do_not_exceed_the_policy():
 
 def test_queue_becomes_the_next_batch_padded_to_a_warm_batch_size():
     async def test():
-        async with WarmScheduler(DynamicBatchPolicy()) as warm:
+        async with WarmScheduler(gpu_policy()) as warm:
             first, others = await warm.fill(3.0, 4.0, 5.0)
             warm.throughput.unblocked.set()
             assert await asyncio.gather(*others) == [3.0, 4.0, 5.0]
@@ -206,7 +200,7 @@ def test_queue_becomes_the_next_batch_padded_to_a_warm_batch_size():
 def test_warm_up_runs_every_batch_size_in_every_worker():
     async def test():
         network = Network()
-        scheduler = Scheduler({"throughput": network}, DynamicBatchPolicy(), Metrics())
+        scheduler = Scheduler({"throughput": network}, gpu_policy(), Metrics())
         await scheduler.warm_up(picture(1.0))
         sizes = sorted(len(batch) for batch in network.batches)
         assert sizes == sorted([1, 2, 4, 8, 16, 32] * 2)  # two workers
@@ -217,7 +211,7 @@ def test_warm_up_runs_every_batch_size_in_every_worker():
 
 def test_picture_that_breaks_the_network_fails_alone():
     async def test():
-        async with WarmScheduler(DynamicBatchPolicy()) as warm:
+        async with WarmScheduler(gpu_policy()) as warm:
             first, others = await warm.fill(3.0, FAILING, 5.0)
             warm.throughput.unblocked.set()
             found = await asyncio.gather(*others, return_exceptions=True)
@@ -231,9 +225,9 @@ def test_picture_that_breaks_the_network_fails_alone():
 
 def test_pictures_of_a_failed_run_are_retried_in_their_order():
     async def test():
-        async with WarmScheduler(DynamicBatchPolicy(num_workers=1)) as warm:
+        async with WarmScheduler(gpu_policy(1)) as warm:
             first, others = await warm.fill(3.0, FAILING, 5.0, 6.0)
-            last = asyncio.create_task(warm.one(8.0, ranks=[1.0]))
+            last = asyncio.create_task(warm.one(8.0, virtual_starts_s=[1.0]))
             await asyncio.sleep(0)
             warm.throughput.unblocked.set()
             await asyncio.gather(*first, *others, last, return_exceptions=True)
@@ -245,9 +239,9 @@ def test_pictures_of_a_failed_run_are_retried_in_their_order():
 
 def test_retried_pictures_stay_first_whatever_comes_while_they_wait():
     async def test():
-        async with WarmScheduler(DynamicBatchPolicy(num_workers=1)) as warm:
+        async with WarmScheduler(gpu_policy(1)) as warm:
             first, others = await warm.fill()
-            others = [asyncio.create_task(warm.one(value, ranks=[5.0])) for value in (3.0, FAILING, 5.0)]
+            others = [asyncio.create_task(warm.one(value, virtual_starts_s=[5.0])) for value in (3.0, FAILING, 5.0)]
             await asyncio.sleep(0)
             network_runs, last = warm.throughput.run, []
 
@@ -258,7 +252,7 @@ def test_retried_pictures_stay_first_whatever_comes_while_they_wait():
                 return network_runs(pixels)
 
             async def come():
-                last.append(asyncio.create_task(warm.one(8.0, ranks=[1.0])))
+                last.append(asyncio.create_task(warm.one(8.0, virtual_starts_s=[1.0])))
                 await asyncio.sleep(0)
 
             loop, warm.throughput.run = asyncio.get_running_loop(), run_and_let_another_picture_come
@@ -273,7 +267,7 @@ def test_retried_pictures_stay_first_whatever_comes_while_they_wait():
 
 def test_broken_network_is_reported_as_not_ready_and_recovers():
     async def test():
-        async with WarmScheduler(CpuPolicy(2)) as warm:
+        async with WarmScheduler(cpu_policy(2)) as warm:
             warm.throughput.broken = True
             with pytest.raises(NotReady):
                 await warm.one(1.0)
@@ -288,7 +282,7 @@ def test_broken_network_is_reported_as_not_ready_and_recovers():
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_dead_worker_is_replaced_and_the_rest_of_its_batch_answered():
     async def test():
-        async with WarmScheduler(DynamicBatchPolicy()) as warm:
+        async with WarmScheduler(gpu_policy()) as warm:
             first, others = await warm.fill(3.0, KILLING, 5.0)
             warm.throughput.unblocked.set()
             found = await asyncio.gather(*others, return_exceptions=True)
@@ -304,7 +298,7 @@ def test_dead_worker_is_replaced_and_the_rest_of_its_batch_answered():
 
 def test_hung_run_does_not_block_other_pictures():
     async def test():
-        async with WarmScheduler(FixedPolicy(1, 1)) as warm:
+        async with WarmScheduler(fixed_policy(1, 1)) as warm:
             endless = asyncio.create_task(warm.one(HANGING))
             other = asyncio.create_task(warm.one(4.0))
             await until(lambda: warm.age_hanging_runs() or endless.done())
@@ -318,7 +312,7 @@ def test_hung_run_does_not_block_other_pictures():
 
 def test_hung_network_is_unhealthy_until_it_runs_again():
     async def test():
-        async with WarmScheduler(FixedPolicy(1, 1), run_timeout_s=0.1) as warm:
+        async with WarmScheduler(fixed_policy(1, 1), run_timeout_s=0.1) as warm:
             warm.throughput.block()
             hung = asyncio.create_task(warm.one(1.0))
             await until(lambda: not warm.scheduler.is_healthy)
@@ -334,7 +328,7 @@ def test_hung_network_is_unhealthy_until_it_runs_again():
 
 def test_hung_network_occupies_a_bounded_number_of_threads():
     async def test():
-        async with WarmScheduler(FixedPolicy(1, 1), run_timeout_s=0.05) as warm:
+        async with WarmScheduler(fixed_policy(1, 1), run_timeout_s=0.05) as warm:
             first, _ = await warm.fill()
             await until(lambda: num_checks() == 4)
             for _ in range(20):
@@ -354,7 +348,7 @@ def test_hung_network_occupies_a_bounded_number_of_threads():
 
 def test_closed_scheduler_refuses_pictures():
     async def test():
-        async with WarmScheduler(FixedPolicy(1, 1)) as warm:
+        async with WarmScheduler(fixed_policy(1, 1)) as warm:
             warm.scheduler.close()
             with pytest.raises(NotReady):
                 await warm.one(1.0)
@@ -366,7 +360,7 @@ def test_network_that_failed_is_freed_at_the_close_without_the_garbage_collector
     async def test():
         gc.disable()
         try:
-            async with WarmScheduler(DynamicBatchPolicy()) as warm:
+            async with WarmScheduler(gpu_policy()) as warm:
                 warm.throughput.broken = True
                 for _ in range(3):
                     with pytest.raises(NotReady):
@@ -382,7 +376,7 @@ def test_network_that_failed_is_freed_at_the_close_without_the_garbage_collector
 
 def test_cancelled_picture_never_runs():
     async def test():
-        async with WarmScheduler(FixedPolicy(1, 1)) as warm:
+        async with WarmScheduler(fixed_policy(1, 1)) as warm:
             first, others = await warm.fill(3.0, 4.0, 5.0)
             others[1].cancel()
             await asyncio.sleep(0)
@@ -396,7 +390,7 @@ def test_cancelled_picture_never_runs():
 
 def test_cancelled_pictures_leave_the_queue_at_once():
     async def test():
-        async with WarmScheduler(FixedPolicy(1, 1)) as warm:
+        async with WarmScheduler(fixed_policy(1, 1)) as warm:
             first, others = await warm.fill(3.0, 4.0, 5.0)
             assert warm.counted("botanify_pictures_queued") == 3
             others[1].cancel()
@@ -411,7 +405,7 @@ def test_cancelled_pictures_leave_the_queue_at_once():
 
 def test_close_finishes_runs_in_flight_and_drops_the_queue():
     async def test():
-        async with WarmScheduler(FixedPolicy(1, 1)) as warm:
+        async with WarmScheduler(fixed_policy(1, 1)) as warm:
             _, others = await warm.fill(3.0)
             warm.scheduler.close()
             with pytest.raises(asyncio.CancelledError):
@@ -422,16 +416,19 @@ def test_close_finishes_runs_in_flight_and_drops_the_queue():
     run(test())
 
 
-@given(ranks=st.lists(st.integers(0, 3), min_size=1, max_size=6))
-def test_pictures_run_in_the_order_of_their_ranks_and_equal_ones_as_they_came(ranks):
+@given(starts=st.lists(st.integers(0, 3), min_size=1, max_size=6))
+def test_pictures_run_in_the_order_of_their_virtual_starts_and_equal_ones_as_they_came(starts):
     async def test():
-        async with WarmScheduler(CpuPolicy(1)) as warm:
+        async with WarmScheduler(cpu_policy(1)) as warm:
             await warm.fill()
-            queued = [asyncio.create_task(warm.one(float(10 + at), ranks=[rank])) for at, rank in enumerate(ranks)]
+            queued = [
+                asyncio.create_task(warm.one(float(10 + at), virtual_starts_s=[start]))
+                for at, start in enumerate(starts)
+            ]
             await asyncio.sleep(0)
             warm.throughput.unblocked.set()
             await asyncio.gather(*queued)
-            in_order = sorted(range(len(ranks)), key=lambda at: ranks[at])
+            in_order = sorted(range(len(starts)), key=lambda at: starts[at])
             assert warm.throughput.batches[1:] == [[float(10 + at)] for at in in_order]
 
     run(test())
