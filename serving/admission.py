@@ -1,7 +1,12 @@
 """Admission control: a request that cannot be answered in time is refused before its body is read.
 
 The expected wait of a picture is the number of pictures ahead of it, times the measured seconds per picture. Clients
-take turns: if k pictures of its own client are ahead of a picture, at most k + 1 pictures of each other client are.
+take turns: if k pictures of its own client are ahead of a picture, at most k + 1 pictures of each other client are. The
+order is by virtual starts: when the work on a picture should start, seconds, if none were late.
+
+A client may have everything while it is alone. While another client is there, it may have a share of the requests, the
+bytes of uploads and the decoders. If the service is full, the client that holds the most gives up first. All memory
+here is bounded by the requests in progress.
 """
 
 import asyncio
@@ -18,19 +23,42 @@ import msgspec
 from serving.errors import NotReady, Overloaded
 from serving.metrics import Metrics
 
-# ---- How clients share what the service has only so much of: requests, bytes of uploads, decoders.
-
-_PRESENT_S: Final = 10.0
-"""How long a client counts as there after its last request."""
-
-
-class Holder(Protocol):
-    """Something that holds an amount for its client, such as a request."""
-
-    client: str
+_PRESENT_S: Final = 10.0  # how long a client counts as there after its last request
+_SMOOTHING: Final = 0.1  # weight of the newest answer: the average follows a change within about twenty answers
+# An upload that has begun counts as one picture for this long after its admission. A slow one then counts as none until
+# it is complete, so that it does not keep other requests out.
+_UPLOAD_COUNTS_S: Final = 1.0
+_MIN_QUEUE: Final = 7  # pictures that may always be ahead, so that even a slow machine serves eight clients
 
 
-_Holder = TypeVar("_Holder", bound=Holder)
+class Readiness:
+    """Whether the service is ready for requests: warmed up, healthy and not shutting down."""
+
+    def __init__(self, *, is_warm: Callable[[], bool], is_healthy: Callable[[], bool]) -> None:
+        self._is_warm, self._is_healthy = is_warm, is_healthy
+        self.is_draining = False
+        """Set at the start of the shutdown; requests are still answered for a while."""
+
+    def require_warm(self) -> None:
+        """Checks that requests can be answered, also during the shutdown.
+
+        Raises:
+            NotReady: The warm-up has not finished.
+        """
+        if not self._is_warm():
+            raise NotReady.with_retry("the network is not warmed up", 1)
+
+    def require_ready(self) -> None:
+        """Checks that a load balancer should send requests to this instance.
+
+        Raises:
+            NotReady: The service is warming up or shutting down, or its network or decoders have failed.
+        """
+        self.require_warm()
+        if self.is_draining:
+            raise NotReady("the service is shutting down", retry_after_s=5, remedy="send requests to another instance")
+        if not self._is_healthy():
+            raise NotReady("the network or the decoders do not respond", retry_after_s=5, remedy="try again later")
 
 
 class Presence:
@@ -46,6 +74,15 @@ class Presence:
     def is_alone(self, client: str, now: float) -> bool:
         """Returns whether no other client was seen in the last ten seconds."""
         return all(other == client or now - seen_at >= _PRESENT_S for other, seen_at in self._latest)
+
+
+class Holder(Protocol):
+    """Something that holds an amount for its client, such as a request."""
+
+    client: str
+
+
+_Holder = TypeVar("_Holder", bound=Holder)
 
 
 class Holdings(Generic[_Holder]):
@@ -104,13 +141,13 @@ class Holdings(Generic[_Holder]):
 class _Turn:
     """A picture that waits for its turn, and then holds a decoder."""
 
-    def __init__(self, client: str, rank: float) -> None:
-        self.client, self.rank = client, rank
+    def __init__(self, client: str, virtual_start_s: float) -> None:
+        self.client, self.virtual_start_s = client, virtual_start_s
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class Turns:
-    """Gives the decoders to pictures in the order of their ranks, to each client no more than its share.
+    """Gives the decoders to pictures in the order of their virtual starts, to each client no more than its share.
 
     Decodes cannot be interrupted, so a client that is not alone leaves the rest of the decoders free even while it is
     the only one that waits.
@@ -127,15 +164,10 @@ class Turns:
         self._waiting: list[_Turn] = []
 
     @asynccontextmanager
-    async def take(self, client: str, rank: float) -> AsyncIterator[None]:
-        """Waits for the turn of a picture, which ends with the context.
-
-        Args:
-            client: Whose picture it is.
-            rank: The lowest rank comes first.
-        """
-        turn = _Turn(client, rank)
-        insort(self._waiting, turn, key=lambda other: other.rank)
+    async def take(self, client: str, virtual_start_s: float) -> AsyncIterator[None]:
+        """Waits for the turn of a client's picture, which ends with the context; the earliest start comes first."""
+        turn = _Turn(client, virtual_start_s)
+        insort(self._waiting, turn, key=lambda other: other.virtual_start_s)
         self._grant()
         try:
             await turn.granted
@@ -150,82 +182,25 @@ class Turns:
         for turn in self._waiting[:]:
             if self._decoders.is_full(turn, 1):
                 return
-            if not turn.granted.done() and self._is_within_share(turn):
+            is_within_share = self._is_alone(turn.client) or not self._decoders.exceeds_share(turn, 1)
+            if not turn.granted.done() and is_within_share:
                 self._waiting.remove(turn)
                 self._decoders.take(turn, 1)
                 turn.granted.set_result(None)
 
-    def _is_within_share(self, turn: _Turn) -> bool:
-        return self._is_alone(turn.client) or not self._decoders.exceeds_share(turn, 1)
-
-
-# ---- Whether the service is ready for requests: warmed up, healthy and not shutting down.
-
-
-class Readiness:
-    """Answers the readiness probe.
-
-    Args:
-        is_warm: Whether the network is loaded and warmed up.
-        is_healthy: Whether the decoder processes and the network's workers are alive.
-    """
-
-    def __init__(self, *, is_warm: Callable[[], bool], is_healthy: Callable[[], bool]) -> None:
-        self._is_warm, self._is_healthy = is_warm, is_healthy
-        self.is_draining = False
-        """Set at the start of the shutdown; requests are still answered for a while."""
-
-    def require_warm(self) -> None:
-        """Checks that requests can be answered, also during the shutdown.
-
-        Raises:
-            NotReady: The warm-up has not finished.
-        """
-        if not self._is_warm():
-            raise NotReady.with_retry("the network is not warmed up", 1)
-
-    def require_ready(self) -> None:
-        """Checks that a load balancer should send requests to this instance.
-
-        Raises:
-            NotReady: The service is warming up or shutting down, or its network or decoders have failed.
-        """
-        self.require_warm()
-        if self.is_draining:
-            raise NotReady("the service is shutting down", retry_after_s=5, remedy="send requests to another instance")
-        if not self._is_healthy():
-            raise NotReady("the network or the decoders do not respond", retry_after_s=5, remedy="try again later")
-
-
-_SMOOTHING: Final = 0.1  # weight of the newest answer: the average follows a change within about twenty answers
-# An upload that has begun counts as one picture for this long after its admission. A slow one then counts as none until
-# it is complete, so that it does not keep other requests out.
-_UPLOAD_COUNTS_S: Final = 1.0
-_MIN_QUEUE: Final = 7  # pictures that may always be ahead, so that even a slow machine serves eight clients
-
 
 class Pace:
-    """Average seconds per picture while the service is busy: the inverse of the throughput.
-
-    Args:
-        seconds_per_picture: The estimate before the first answer.
-    """
+    """Average seconds per picture while the service is busy: the inverse of the throughput."""
 
     def __init__(self, seconds_per_picture: float = 0.2) -> None:
         self.seconds_per_picture = seconds_per_picture
         self._last_end_at = 0.0
 
     def record_end(self, num_pictures: int, start: float, now: float, *, answered: bool) -> None:
-        """Updates the average with one request whose work has ended.
+        """Updates the average with one request whose work could start at `start` and has ended `now`.
 
         A request without an answer can only raise the average: if its pictures were refused at once, that says nothing
         about others, but if they kept the service busy for long, it does.
-
-        Args:
-            num_pictures: Pictures in the request.
-            start: When its work could start, on the clock of `time.monotonic`.
-            now: When it ended.
-            answered: Whether it got an answer.
         """
         seconds = (now - max(start, self._last_end_at)) / num_pictures
         if answered or seconds > self.seconds_per_picture:
@@ -258,8 +233,8 @@ class AdmittedRequest:
         self.num_pictures: int | None = None
         """None until the body has been read."""
         self.work_start = now
-        self.ranks: Sequence[float] = ()
-        """When the work on each picture should start, seconds, if none were late; the lowest comes first."""
+        self.virtual_starts_s: Sequence[float] = ()
+        """One for each picture, once the body has been read; the earliest comes first."""
         self.revocation = asyncio.timeout(None)
         """Cancels the request when it has to give way to another client."""
 
@@ -271,13 +246,7 @@ class AdmittedRequest:
 
 
 class Admission:
-    """Admits or refuses requests.
-
-    Args:
-        limits: How much work to accept.
-        metrics: Receives the number of admitted requests.
-        pace: The measured seconds per picture.
-    """
+    """Admits or refuses requests."""
 
     def __init__(self, limits: AdmissionLimits, metrics: Metrics, pace: Pace | None = None) -> None:
         self._limits, self._metrics = limits, metrics
@@ -286,7 +255,7 @@ class Admission:
         self._presence = Presence()
         self._requests = Holdings[AdmittedRequest](limits.num_requests, limits.client_share)
         self._bytes = Holdings[AdmittedRequest](limits.num_bytes, limits.client_share)
-        self._answered_rank = 0.0  # the highest one
+        self._last_answered_s = 0.0  # the latest virtual start of a picture that was answered
         self.decoding = Turns(limits.num_decoders, limits.client_share, self._is_alone)
         """The order in which pictures are decoded."""
 
@@ -297,10 +266,7 @@ class Admission:
 
     @asynccontextmanager
     async def enter(self, client: str) -> AsyncIterator[AdmittedRequest]:
-        """Admits a request until the context ends.
-
-        Args:
-            client: Who sends it: requests of the same client share what it may have.
+        """Admits a request of a client until the context ends.
 
         Raises:
             Overloaded: The request could not be answered in time, or it had to give way to another client.
@@ -328,12 +294,7 @@ class Admission:
             request.has_begun = True
 
     def start_work(self, request: AdmittedRequest, num_pictures: int, deadline_s: float) -> None:
-        """Accepts the work of a request whose body has been read.
-
-        Args:
-            request: The request.
-            num_pictures: How many pictures it has.
-            deadline_s: Seconds from now until its deadline.
+        """Accepts the work of a request whose body has been read, with its deadline in seconds from now.
 
         Raises:
             Overloaded: The pictures ahead and its own would take longer than the deadline.
@@ -344,14 +305,14 @@ class Admission:
         if expected_s > deadline_s and waits_s[0]:
             raise _overloaded(expected_s - deadline_s)
         request.num_pictures, request.work_start = num_pictures, now
-        start = self._first_rank(now)
-        request.ranks = [start + wait_s for wait_s in waits_s]
+        start_s = self._first_virtual_start_s(now)
+        request.virtual_starts_s = [start_s + wait_s for wait_s in waits_s]
 
     def end_work(self, request: AdmittedRequest, *, answered: bool) -> None:
-        """Updates the pace and the ranks with a request whose work, if it was started, has ended."""
+        """Updates the pace and the virtual time with a request whose work, if it was started, has ended."""
         if request.num_pictures:
             if answered:
-                self._answered_rank = max(self._answered_rank, request.ranks[-1])
+                self._last_answered_s = max(self._last_answered_s, request.virtual_starts_s[-1])
             self.pace.record_end(request.num_pictures, request.work_start, time.monotonic(), answered=answered)
 
     def _admit(self, client: str) -> AdmittedRequest:
@@ -393,14 +354,14 @@ class Admission:
     def _is_alone(self, client: str) -> bool:
         return self._requests.clients <= {client} and self._presence.is_alone(client, time.monotonic())
 
-    def _first_rank(self, now: float) -> float:
-        """Returns the rank of a picture that waits for none: `now`, or an earlier time if the work is late.
+    def _first_virtual_start_s(self, now: float) -> float:
+        """Returns the virtual start of a picture that waits for none: `now`, or an earlier time if the work is late.
 
-        Ranks from `now` on would place a new client behind all late pictures of another one. Ranks from the earliest
+        Starts from `now` on would place a new client behind all late pictures of another one. Starts from the earliest
         late one on would let new pictures overtake a late one without end; so they begin after what has been answered.
         """
-        earliest = min((other.ranks[0] for other in self._admitted if other.ranks), default=now)
-        return min(now, max(earliest, self._answered_rank))
+        starts_s = (other.virtual_starts_s[0] for other in self._admitted if other.virtual_starts_s)
+        return min(now, max(min(starts_s, default=now), self._last_answered_s))
 
     def _expected_waits_s(self, request: AdmittedRequest, num_pictures: int, now: float) -> list[float]:
         """Returns how long each of the next pictures of a request would wait, seconds, if clients take turns."""

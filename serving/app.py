@@ -17,14 +17,14 @@ from serving.access.origins import cors_config
 from serving.admission import Admission, AdmissionLimits, Readiness
 from serving.bodies import BodyLimits
 from serving.decoding.pool import DecodeLimits, DecoderPool
-from serving.identify import Identifier
-from serving.loaded_bundle import LiveBundle, LoadedBundle, PictureDecoder, open_bundle
+from serving.identify import RouteDependencies
+from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
 from serving.machine import available_cores
 from serving.metrics import Metrics
 from serving.middleware import ObservabilityMiddleware, with_refusals
 from serving.pages import MIN_COMPRESSED_BYTES, PRECOMPRESSED, openapi_config
 from serving.problems import problem_response
-from serving.routes import IdentifyLimits, RouteDependencies, route_handlers
+from serving.routes import route_handlers
 from serving.schemas import MAX_IMAGES
 from serving.server import on_sighup
 from serving.settings import Settings
@@ -51,7 +51,7 @@ def create_app(
     settings: Settings,
     *,
     session: NetworkSession | None = None,
-    decoder: PictureDecoder | None = None,
+    decoder: DecoderPool | None = None,
     on_failure: Callable[[Exception], None] | None = None,
 ) -> Service:
     """Builds the service.
@@ -83,11 +83,12 @@ def create_app(
     deps = RouteDependencies(
         admission=admission,
         access=access,
-        identifier=Identifier(live_bundle, decoder, admission, metrics),
+        decoder=decoder,
         readiness=readiness,
         metrics=metrics,
         live_bundle=live_bundle,
-        limits=IdentifyLimits(_body_limits(settings), settings.deadline_s),
+        body_limits=_body_limits(settings),
+        deadline_s=settings.deadline_s,
     )
     app = Litestar(
         route_handlers=route_handlers(with_metrics=settings.metrics_port is None),
@@ -150,7 +151,7 @@ def _body_limits(settings: Settings) -> BodyLimits:
 
 
 def _lifespan(
-    live_bundle: LiveBundle, decoder: PictureDecoder, on_failure: Callable[[Exception], None] | None
+    live_bundle: LiveBundle, decoder: DecoderPool, on_failure: Callable[[Exception], None] | None
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     """Returns the application's lifespan.
 

@@ -1,24 +1,30 @@
-"""Identifies a plant from its pictures: decode, run the network, rank. Independent of HTTP and ONNX Runtime."""
+"""Answers POST /identify: key and rate, admission, body, decoding, network, answer.
+
+The work on the pictures is a task of its own, so that a deadline or a client that leaves ends it.
+"""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
+from litestar import Request, Response, post
+from litestar.di import NamedDependency
 
 from models.answer import PlantAnswer, Question
-from models.bundle import Bundle
-from models.bundle_record import Precision
 from models.errors import PictureError
 from models.ranking import RankedGroup, RankedTaxon
-from serving.admission import Admission, AdmittedRequest
-from serving.decoding.pool import Decoded
+from serving.access.control import AccessControl, Client
+from serving.admission import Admission, AdmittedRequest, Readiness
+from serving.bodies import Body, BodyLimits, read_body, unknown_warnings
+from serving.decoding.pool import Decoded, DecoderPool
 from serving.errors import BadPicture, ClientLeft, TimedOut
-from serving.loaded_bundle import LiveBundle, LoadedBundle, PictureDecoder
+from serving.loaded_bundle import LiveBundle, LoadedBundle
 from serving.metrics import CancelledStage, Metrics
+from serving.pages import IdentifyOperation, problem_responses
 from serving.schemas import (
-    Asked,
+    MAX_FIELD_BYTES,
     CandidatesView,
     GroupScore,
     Identification,
@@ -26,149 +32,200 @@ from serving.schemas import (
     ModelName,
     Prediction,
     VerdictView,
+    parse_parameters,
+    preferred_deadline,
 )
 
-
-class PictureSize(msgspec.Struct, frozen=True):
-    """Size of a picture after its EXIF rotation, px."""
-
-    width: int
-    height: int
+AnyRequest = Request[Any, Any, Any]
+_Ranked = TypeVar("_Ranked", RankedTaxon, RankedGroup)
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """The answer about one plant."""
+class RouteDependencies(msgspec.Struct, frozen=True):
+    """The components that the routes use.
 
-    bundle: Bundle
-    """The bundle that answered; a reload may have replaced it since."""
-    plant: PlantAnswer
-    question: Question
-    sizes: tuple[PictureSize, ...]
-    """One per picture, in the order of the request."""
-    warnings: tuple[str, ...]
-    """A sentence for each part of the question that was ignored."""
-    precision: Precision
-    """Precision of the network that answered."""
-
-
-class _PendingAnswer:
-    """A request in progress, and the stage that it has reached."""
-
-    stage: CancelledStage = "decode"
-    task: asyncio.Task[Answer]
-
-
-class Identifier:
-    """Identifies plants.
-
-    Args:
-        live_bundle: Holds the bundle that answers.
-        decoder: Turns picture bytes into network input.
-        admission: Checks each deadline against the work in progress, and measures the throughput.
-        metrics: Records the time of each stage.
+    They are one dependency because Litestar starts a task per dependency for every request.
     """
 
+    admission: Admission
+    access: AccessControl
+    decoder: DecoderPool
+    readiness: Readiness
+    metrics: Metrics
+    live_bundle: LiveBundle
+    body_limits: BodyLimits
+    deadline_s: float
+    """Longest time from the complete upload to the answer, seconds."""
+
+
+class _Answer(NamedTuple):
+    """The answer about one plant, and the upright sizes of its pictures, (width, height) in px."""
+
+    plant: PlantAnswer
+    sizes: list[tuple[int, int]]
+
+
+# asyncio keeps only weak references to tasks, and a task may outlive its request.
+_tasks: Final[set[asyncio.Task[_Answer]]] = set()
+
+
+@post(
+    "/identify",
+    status_code=200,
+    tags=["identify"],
+    summary="Identify a plant",
+    operation_id="identify",
+    operation_class=IdentifyOperation,
+    response_description="The answer",
+    responses=problem_responses(400, 401, 408, 413, 415, 422, 429, 500, 503, 504),
+)
+async def identify(request: AnyRequest, deps: NamedDependency[RouteDependencies]) -> Response[Identification]:
+    """Identifies the plant on one to five photographs.
+
+    Send them as `multipart/form-data` with the field `image` repeated, or one picture as the whole body.
+    """
+    # Everything up to admission runs before the body is read, so that a refusal is cheap.
+    deps.readiness.require_warm()
+    client = authorize(deps.access, request)
+    query = request.query_params.dict()
+    wanted_s = preferred_deadline(request.headers.getall("prefer", []), deps.deadline_s)
+    with deps.live_bundle.current.in_use() as loaded:
+        question, ignored = loaded.question(parse_parameters(query))  # refuses names that it does not know
+        async with deps.admission.enter(client.identity) as admitted:
+            body = await _read(request, admitted, deps)
+            if body.fields:
+                parse_parameters(body.fields)  # a wrong field is an error, even if the query overrides it
+                question, ignored = loaded.question(parse_parameters(body.fields | query))
+            work = _Work(deps, admitted, body.pictures, loaded, question)
+            answer = await work.answer_in_time(wanted_s or deps.deadline_s, _client_left(request))
+    warnings = [*unknown_parameters(request, MAX_FIELD_BYTES), *body.warnings, *ignored]
+    headers = {} if wanted_s is None else {"Preference-Applied": f"wait={wanted_s:g}"}
+    return Response(_identification(request_id(request), loaded, question, answer, warnings), headers=headers)
+
+
+def authorize(access: AccessControl, request: AnyRequest) -> Client:
+    """Checks the API key and the rate."""
+    client = access.authorize(request.headers, address(request))
+    count(access, request, client)
+    return client
+
+
+def count(access: AccessControl, request: AnyRequest, client: Client) -> None:
+    """Counts a request for the rate of its client, and tells the log and the headers of it."""
+    request.scope["state"]["client"] = client.name
+    request.scope["state"]["quota"] = access.limit(client.identity)
+
+
+def address(request: AnyRequest) -> str | None:
+    """Returns the address of the client, as the connection or a trusted proxy gives it."""
+    return request.client.host if request.client else None
+
+
+def request_id(request: AnyRequest) -> str:
+    """Returns the id that the middleware gave the request."""
+    return str(request.scope["state"]["request_id"])
+
+
+def unknown_parameters(request: AnyRequest, known: Mapping[str, Any] | set[str]) -> list[str]:
+    """Returns a sentence for each query parameter that is not known."""
+    return unknown_warnings("query parameter", [name for name in request.query_params if name not in known])
+
+
+async def _read(request: AnyRequest, admitted: AdmittedRequest, deps: RouteDependencies) -> Body:
+    async def receive() -> Mapping[str, Any]:
+        message: Mapping[str, Any] = await request.receive()
+        deps.admission.hold(admitted, len(message.get("body", b"")))
+        return message
+
+    content_type, content_length = request.headers.get("content-type", ""), request.headers.get("content-length")
+    try:
+        with deps.metrics.stage("read"):
+            return await read_body(content_type, content_length, receive, deps.body_limits)
+    except ClientLeft:
+        deps.metrics.cancellation("read")
+        raise
+
+
+async def _client_left(request: AnyRequest) -> None:
+    """Completes when the client disconnects. Call it once the body is read, when nothing else can be received."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class _Work:
+    """The work on one request: a question about the plant that all its pictures show."""
+
     def __init__(
-        self, live_bundle: LiveBundle, decoder: PictureDecoder, admission: Admission, metrics: Metrics
-    ) -> None:
-        self._live_bundle, self._decoder = live_bundle, decoder
-        self._admission, self._metrics = admission, metrics
-        self._tasks: set[asyncio.Task[Answer]] = set()
-
-    async def identify(
         self,
-        request: AdmittedRequest,
+        deps: RouteDependencies,
+        admitted: AdmittedRequest,
         pictures: Sequence[bytes],
-        asked: Asked,
-        *,
-        deadline_s: float,
-        client_left: Coroutine[Any, Any, None],
-    ) -> Answer:
-        """Identifies the plant that all the pictures show.
+        loaded: LoadedBundle,
+        question: Question,
+    ) -> None:
+        self._deps, self._admitted, self._pictures = deps, admitted, pictures
+        self._loaded, self._question = loaded, question
+        self._stage: CancelledStage = "decode"
 
-        Args:
-            request: The request, as `Admission.enter` gave it.
-            pictures: The bytes of one or more picture files.
-            asked: What the client asks for.
-            deadline_s: Longest time to the answer, seconds.
-            client_left: Completes when the client disconnects; work that has not started is then cancelled.
+    async def answer_in_time(self, deadline_s: float, client_left: Coroutine[Any, Any, None]) -> _Answer:
+        """Answers the question, or cancels the work at the deadline or when the client has left.
 
         Raises:
             Overloaded: The pictures ahead leave too little time before the deadline.
             BadPicture: A picture was refused.
-            BadParameter: The bundle knows none of the taxa that the client asks for.
             RunFailed: The network fails on these pictures.
             TimedOut: The deadline passed.
             ClientLeft: The client disconnected.
         """
+        admission, metrics = self._deps.admission, self._deps.metrics
         disconnected = asyncio.ensure_future(client_left)
         try:
-            self._admission.start_work(request, len(pictures), deadline_s)
-            pending = self._start(request, pictures, asked)
+            admission.start_work(self._admitted, len(self._pictures), deadline_s)
+            task = asyncio.create_task(self._answer())
+            _tasks.add(task)
+            task.add_done_callback(_tasks.discard)
             try:
-                await asyncio.wait(
-                    {pending.task, disconnected}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED
-                )
-                answer = self._outcome(pending, disconnected, deadline_s)
+                await asyncio.wait({task, disconnected}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+                if not task.done():
+                    if disconnected.done():
+                        metrics.cancellation(self._stage)
+                        raise ClientLeft("the client disconnected before its answer was ready")
+                    raise TimedOut(
+                        "the answer was not ready in time",
+                        limit=f"at most {deadline_s:g} seconds",
+                        remedy="try again later, or with fewer or smaller pictures",
+                    )
+                answer = task.result()
             finally:
-                pending.task.cancel()
-                self._admission.end_work(request, answered=_has_answer(pending.task))
+                task.cancel()
+                has_answer = task.done() and not task.cancelled() and task.exception() is None
+                admission.end_work(self._admitted, answered=has_answer)
         finally:
             disconnected.cancel()
-        self._metrics.verdict(answer.plant.verdict.rank)
+        metrics.verdict(answer.plant.verdict.rank)
         return answer
 
-    def _start(self, request: AdmittedRequest, pictures: Sequence[bytes], asked: Asked) -> _PendingAnswer:
-        pending = _PendingAnswer()
-        pending.task = asyncio.create_task(self._answer(pending, request, pictures, asked))
-        self._tasks.add(pending.task)  # asyncio keeps only weak references, and the task may outlive its request
-        pending.task.add_done_callback(self._tasks.discard)
-        return pending
+    async def _answer(self) -> _Answer:
+        decoded = await self._decode_all()
+        self._stage = "run"
+        alone = self._deps.admission.num_pictures == 1
+        pixels = [picture.pixels for picture in decoded]
+        output = await self._loaded.scheduler.run(pixels, self._admitted.virtual_starts_s, alone=alone)
+        with self._deps.metrics.stage("rank"):
+            plant = self._loaded.answer(output, self._question)
+        return _Answer(plant, [(picture.width, picture.height) for picture in decoded])
 
-    def _outcome(self, pending: _PendingAnswer, disconnected: asyncio.Future[None], deadline_s: float) -> Answer:
-        if pending.task.done():
-            return pending.task.result()
-        if disconnected.done():
-            self._metrics.cancellation(pending.stage)
-            raise ClientLeft("the client disconnected before its answer was ready")
-        raise TimedOut(
-            "the answer was not ready in time",
-            limit=f"at most {deadline_s:g} seconds",
-            remedy="try again later, or with fewer or smaller pictures",
-        )
-
-    async def _answer(
-        self, pending: _PendingAnswer, request: AdmittedRequest, pictures: Sequence[bytes], asked: Asked
-    ) -> Answer:
-        with self._live_bundle.current.in_use() as loaded:
-            question, warnings = loaded.question(asked)
-            decoded = await self._decode_all(request, pictures, loaded)
-            pending.stage = "run"
-            alone = self._admission.num_pictures == 1
-            pixels = [picture.pixels for picture in decoded]
-            output = await loaded.scheduler.run(pixels, request.ranks, alone=alone)
-            with self._metrics.stage("rank"):
-                plant = loaded.answer(output, question)
-            sizes = tuple(PictureSize(picture.width, picture.height) for picture in decoded)
-            return Answer(loaded.bundle, plant, question, sizes, warnings, loaded.precision)
-
-    async def _decode_all(
-        self, request: AdmittedRequest, pictures: Sequence[bytes], loaded: LoadedBundle
-    ) -> list[Decoded]:
+    async def _decode_all(self) -> list[Decoded]:
         """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
-        time, turns, asked_at = self._decoder.decode_time(), self._admission.decoding, perf_counter()
+        decoder, turns, asked_at = self._deps.decoder, self._deps.admission.decoding, perf_counter()
+        time = decoder.decode_time()
 
-        async def decode(data: bytes, rank: float) -> Decoded:
-            async with turns.take(request.client, rank):
-                self._metrics.observe_stage("wait", perf_counter() - asked_at)
-                return await self._decoder.decode(data, loaded.spec, time)
+        async def decode(data: bytes, virtual_start_s: float) -> Decoded:
+            async with turns.take(self._admitted.client, virtual_start_s):
+                self._deps.metrics.observe_stage("wait", perf_counter() - asked_at)
+                return await decoder.decode(data, self._loaded.spec, time)
 
-        calls = map(decode, pictures, request.ranks)
+        calls = map(decode, self._pictures, self._admitted.virtual_starts_s)
         return _all_decoded(await asyncio.gather(*calls, return_exceptions=True))
-
-
-def _has_answer(task: asyncio.Task[Answer]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:
@@ -186,87 +243,72 @@ def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:
         del outcomes, outcome  # an error references this frame, which would keep all pictures alive
 
 
-# ---- Builds the response to an identify request from the answer.
-
-_Ranked = TypeVar("_Ranked", RankedTaxon, RankedGroup)
+# ---- the answer as JSON
 
 
-def identification(request_id: str, answer: Answer, warnings: list[str]) -> Identification:
-    """Builds the response to an identify request."""
-    plant = answer.plant
+def _identification(
+    id_of_request: str, loaded: LoadedBundle, question: Question, answer: _Answer, warnings: list[str]
+) -> Identification:
+    plant, record = answer.plant, loaded.bundle.record
     return Identification(
-        request_id=request_id,
-        model=_model_name(answer.bundle),
+        request_id=id_of_request,
+        model=ModelName(record.name, record.version, record.label_hash),
         verdict=VerdictView(**msgspec.structs.asdict(plant.verdict)),
-        predictions=_predictions(plant.taxa, answer),
-        genera=_group_scores(plant.genera, answer),
-        families=_group_scores(plant.families, answer),
+        predictions=_predictions(plant.taxa, question),
+        genera=[GroupScore(group.name, group.score) for group in _possible(plant.genera, question)],
+        families=[GroupScore(group.name, group.score) for group in _possible(plant.families, question)],
         plant_score=plant.plant_score,
-        candidates=_candidates(answer),
+        candidates=_candidates(loaded, question, plant),
         discarded_mass=plant.discarded_mass,
-        images=_images(answer),
+        images=[
+            ImageView(
+                index=index,
+                width=width,
+                height=height,
+                plant_score=picture.plant_score,
+                weight=picture.weight,
+                predictions=_predictions(picture.taxa, question),
+            )
+            for index, ((width, height), picture) in enumerate(zip(answer.sizes, plant.pictures, strict=True))
+        ],
         warnings=warnings,
     )
 
 
-def _candidates(answer: Answer) -> CandidatesView | None:
-    found, question = answer.plant.candidates, answer.question
+def _candidates(loaded: LoadedBundle, question: Question, plant: PlantAnswer) -> CandidatesView | None:
+    found = plant.candidates
     if found is None or question.coverage is None:
         return None
-    network = answer.bundle.network(answer.precision)
+    network = loaded.bundle.network(loaded.precision)
     return CandidatesView(
         coverage=question.coverage,
         kind=question.coverage_kind,
         guarantee=found.guarantee,
         num_taxa=found.num_taxa,
         score=found.score,
-        taxa=_predictions(found.taxa, answer),
+        taxa=_predictions(found.taxa, question),
         num_uncalibrated_taxa=found.num_uncalibrated_taxa,
         measured=None if found.guarantee is None else network.measured(question.coverage_kind, question.coverage),
     )
 
 
-def _images(answer: Answer) -> list[ImageView]:
-    return [
-        ImageView(
-            index=index,
-            width=size.width,
-            height=size.height,
-            plant_score=picture.plant_score,
-            weight=picture.weight,
-            predictions=_predictions(picture.taxa, answer),
-        )
-        for index, (size, picture) in enumerate(zip(answer.sizes, answer.plant.pictures, strict=True))
-    ]
-
-
-def _predictions(ranked: Sequence[RankedTaxon], answer: Answer) -> list[Prediction]:
-    return [_prediction(position, each) for position, each in enumerate(_possible(ranked, answer), start=1)]
-
-
-def _group_scores(groups: Sequence[RankedGroup], answer: Answer) -> list[GroupScore]:
-    return [GroupScore(group.name, group.score) for group in _possible(groups, answer)]
-
-
-def _possible(ranked: Sequence[_Ranked], answer: Answer) -> Sequence[_Ranked]:
+def _possible(ranked: Sequence[_Ranked], question: Question) -> Sequence[_Ranked]:
     """Leaves out what the request ruled out, which has the probability 0."""
-    return ranked if answer.question.allowed_T is None else [each for each in ranked if each.score > 0]
+    return ranked if question.allowed_T is None else [each for each in ranked if each.score > 0]
 
 
-def _prediction(position: int, ranked: RankedTaxon) -> Prediction:
-    taxon = ranked.taxon
-    return Prediction(
-        position=position,
-        rank=taxon.rank,
-        taxon_id=taxon.taxon_id,
-        scientific_name=taxon.scientific_name,
-        common_names=taxon.common_names,
-        genus=taxon.genus,
-        family=taxon.family,
-        gbif_id=taxon.gbif_id,
-        score=ranked.score,
-    )
-
-
-def _model_name(bundle: Bundle) -> ModelName:
-    return ModelName(bundle.record.name, bundle.record.version, bundle.record.label_hash)
+def _predictions(ranked: Sequence[RankedTaxon], question: Question) -> list[Prediction]:
+    return [
+        Prediction(
+            position=position,
+            rank=each.taxon.rank,
+            taxon_id=each.taxon.taxon_id,
+            scientific_name=each.taxon.scientific_name,
+            common_names=each.taxon.common_names,
+            genus=each.taxon.genus,
+            family=each.taxon.family,
+            gbif_id=each.taxon.gbif_id,
+            score=each.score,
+        )
+        for position, each in enumerate(_possible(ranked, question), start=1)
+    ]

@@ -1,120 +1,33 @@
-"""The routes of the service. They read requests, call the components and write responses."""
+"""The routes beside POST /identify, which has a module of its own."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import msgspec
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from models.errors import InputError
-from serving.access.control import AccessControl, Client
-from serving.admission import Admission, AdmittedRequest, Readiness
-from serving.bodies import Body, BodyLimits, read_body, unknown_warnings
-from serving.errors import ClientLeft, ReloadRefused, UnknownTaxon
-from serving.identify import Identifier, identification
-from serving.loaded_bundle import LiveBundle
-from serving.metrics import Metrics
+from serving.errors import ReloadRefused, UnknownTaxon
+from serving.identify import (
+    AnyRequest,
+    RouteDependencies,
+    address,
+    authorize,
+    count,
+    identify,
+    request_id,
+    unknown_parameters,
+)
 from serving.middleware import revalidated
 from serving.model_card import ModelCard, UploadLimits, model_card
-from serving.pages import (
-    ADMIN_KEY,
-    OPTIONAL_KEY,
-    IdentifyOperation,
-    page_routes,
-    problem_responses,
-    whole_number_schema,
-)
-from serving.schemas import (
-    MAX_FIELD_BYTES,
-    MAX_NAME_LENGTH,
-    Health,
-    Identification,
-    check_name_length,
-    parse_parameters,
-    parse_whole_number,
-    preferred_deadline,
-)
+from serving.pages import ADMIN_KEY, OPTIONAL_KEY, page_routes, problem_responses, whole_number_schema
+from serving.schemas import MAX_NAME_LENGTH, Health, check_name_length, parse_whole_number
 from serving.species import SpeciesDetail, SpeciesList, species_detail, species_list
-
-AnyRequest = Request[Any, Any, Any]
 
 _DEFAULT_LIMIT: Final = 20
 _MAX_LIMIT: Final = 200
-
-
-class IdentifyLimits(msgspec.Struct, frozen=True):
-    """Limits of an identify request."""
-
-    body: BodyLimits
-    deadline_s: float
-    """Longest time from the complete upload to the answer, seconds."""
-
-    @property
-    def upload(self) -> UploadLimits:
-        """What `/model` says of them."""
-        return UploadLimits(self.body.num_pictures, self.body.picture_bytes, self.body.request_bytes)
-
-
-class RouteDependencies(msgspec.Struct, frozen=True):
-    """The components that the routes use.
-
-    They are one dependency because Litestar starts a task per dependency for every request.
-    """
-
-    admission: Admission
-    access: AccessControl
-    identifier: Identifier
-    readiness: Readiness
-    metrics: Metrics
-    live_bundle: LiveBundle
-    limits: IdentifyLimits
-
-
-@post(
-    "/identify",
-    status_code=200,
-    tags=["identify"],
-    summary="Identify a plant",
-    operation_id="identify",
-    operation_class=IdentifyOperation,
-    response_description="The answer",
-    responses=problem_responses(400, 401, 408, 413, 415, 422, 429, 500, 503, 504),
-)
-async def identify(
-    request: AnyRequest,
-    deps: NamedDependency[RouteDependencies],
-) -> Response[Identification]:
-    """Identifies the plant on one to five photographs.
-
-    Send them as `multipart/form-data` with the field `image` repeated, or one picture as the whole body.
-    """
-    # Everything up to admission runs before the body is read, so that a refusal is cheap.
-    deps.readiness.require_warm()
-    client = _authorize(deps.access, request)
-    query = request.query_params.dict()
-    asked = parse_parameters(query)
-    deps.live_bundle.current.question(asked)  # refuses names that it does not know
-    longest_s = deps.limits.deadline_s
-    wanted_s = preferred_deadline(request.headers.getall("prefer", []), longest_s)
-    async with deps.admission.enter(client.identity) as admitted:
-        body = await _read(request, admitted, deps)
-        if body.fields:
-            parse_parameters(body.fields)  # a wrong field is an error, even if the query overrides it
-            asked = parse_parameters(body.fields | query)
-        answer = await deps.identifier.identify(
-            admitted,
-            body.pictures,
-            asked,
-            deadline_s=wanted_s or longest_s,
-            client_left=_client_left(request.receive),
-        )
-    warnings = [*_unknown_parameters(request, MAX_FIELD_BYTES), *body.warnings, *answer.warnings]
-    headers = {} if wanted_s is None else {"Preference-Applied": f"wait={wanted_s:g}"}
-    return Response(identification(_request_id(request), answer, warnings), headers=headers)
 
 
 @get(
@@ -143,12 +56,12 @@ async def species(
     ] = str(_DEFAULT_LIMIT),
 ) -> SpeciesList:
     """Finds taxa by the first letters of a word in one of their names, and says whether the model knows the name."""
-    _authorize(deps.access, request)
+    authorize(deps.access, request)
     max_taxa = parse_whole_number("limit", limit, _MAX_LIMIT)
     check_name_length("q", q)
-    names, warnings = deps.live_bundle.current.names, _unknown_parameters(request, {"q", "limit"})
+    names, warnings = deps.live_bundle.current.names, unknown_parameters(request, {"q", "limit"})
     # In a thread, because it compares every name, which is slow for many taxa.
-    return await asyncio.to_thread(species_list, _request_id(request), q, max_taxa, names, warnings)
+    return await asyncio.to_thread(species_list, request_id(request), q, max_taxa, names, warnings)
 
 
 @get(
@@ -166,7 +79,7 @@ def taxon(
     taxon_id: Annotated[str, PathParameter(description="Identifier of the taxon, as in answers and in `/species`")],
 ) -> SpeciesDetail:
     """Describes one taxon: its accepted name with the author, its synonyms and its common names."""
-    _authorize(deps.access, request)
+    authorize(deps.access, request)
     loaded = deps.live_bundle.current
     found = loaded.taxonomy.by_id.get(taxon_id)
     if found is None:
@@ -175,7 +88,7 @@ def taxon(
             value=repr(taxon_id[:40]),
             remedy="look for its name with /species?q=",
         )
-    return species_detail(_request_id(request), found, loaded.num_calibration_plants(found))
+    return species_detail(request_id(request), found, loaded.num_calibration_plants(found))
 
 
 @get(
@@ -189,7 +102,7 @@ def taxon(
 )
 def model(deps: NamedDependency[RouteDependencies]) -> ModelCard:
     """Describes the model that answers: its input, thresholds, figures, data sets and licenses."""
-    return model_card(deps.live_bundle.current, deps.limits.upload)
+    return model_card(deps.live_bundle.current, _upload_limits(deps))
 
 
 @post(
@@ -208,9 +121,9 @@ async def reload(request: AnyRequest, deps: NamedDependency[RouteDependencies]) 
     the reason, and the current one stays.
     """
     deps.readiness.require_warm()
-    _count(deps.access, request, deps.access.authorize_admin(request.headers, _address(request)))
+    count(deps.access, request, deps.access.authorize_admin(request.headers, address(request)))
     try:
-        return model_card(await deps.live_bundle.reload(), deps.limits.upload)
+        return model_card(await deps.live_bundle.reload(), _upload_limits(deps))
     except InputError as error:
         raise ReloadRefused(error.problem, value=error.value, limit=error.limit, remedy=error.remedy) from error
 
@@ -247,46 +160,6 @@ def route_handlers(*, with_metrics: bool = True) -> list[ControllerRouterHandler
     return [identify, species, taxon, model, reload, live, ready, *shown, *page_routes()]
 
 
-def _authorize(access: AccessControl, request: AnyRequest) -> Client:
-    """Checks the API key and the rate."""
-    client = access.authorize(request.headers, _address(request))
-    _count(access, request, client)
-    return client
-
-
-def _count(access: AccessControl, request: AnyRequest, client: Client) -> None:
-    request.scope["state"]["client"] = client.name
-    request.scope["state"]["quota"] = access.limit(client.identity)
-
-
-def _address(request: AnyRequest) -> str | None:
-    return request.client.host if request.client else None
-
-
-async def _read(request: AnyRequest, admitted: AdmittedRequest, deps: RouteDependencies) -> Body:
-    async def receive() -> Mapping[str, Any]:
-        message: Mapping[str, Any] = await request.receive()
-        deps.admission.hold(admitted, len(message.get("body", b"")))
-        return message
-
-    content_type, content_length = request.headers.get("content-type", ""), request.headers.get("content-length")
-    try:
-        with deps.metrics.stage("read"):
-            return await read_body(content_type, content_length, receive, deps.limits.body)
-    except ClientLeft:
-        deps.metrics.cancellation("read")
-        raise
-
-
-async def _client_left(receive: Callable[[], Awaitable[Any]]) -> None:
-    """Completes when the client disconnects. Call it once the body is read, when nothing else can be received."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _unknown_parameters(request: AnyRequest, known: Iterable[str]) -> list[str]:
-    return unknown_warnings("query parameter", [name for name in request.query_params if name not in set(known)])
-
-
-def _request_id(request: AnyRequest) -> str:
-    return str(request.scope["state"]["request_id"])
+def _upload_limits(deps: RouteDependencies) -> UploadLimits:
+    limits = deps.body_limits
+    return UploadLimits(limits.num_pictures, limits.picture_bytes, limits.request_bytes)

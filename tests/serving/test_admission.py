@@ -193,7 +193,7 @@ async def test_flood_of_one_client_does_not_refuse_another(requests, clock):
     with pytest.raises(Overloaded):
         await requests.enter("attacker")
     honest = await requests.upload("honest", deadline_s=0.25)
-    assert honest.ranks == [pytest.approx(1000.1)]
+    assert honest.virtual_starts_s == [pytest.approx(1000.1)]
 
 
 @with_requests(num_requests=8)
@@ -250,22 +250,22 @@ async def test_client_that_comes_while_the_work_is_late_is_not_behind_all_that_i
     late = [await requests.upload("attacker") for _ in range(5)]
     clock[0] += 5
     honest = await requests.upload("honest")
-    assert sum(other.ranks[0] < honest.ranks[0] for other in late) == 1
+    assert sum(other.virtual_starts_s[0] < honest.virtual_starts_s[0] for other in late) == 1
 
 
 @pytest.mark.parametrize(("num_clients", "num_at_once"), [(1, 2), (1, 5), (2, 1), (4, 1), (4, 3)])
 def test_late_picture_is_not_overtaken_without_end(clock, num_clients, num_at_once):
-    """Serves pictures by rank; when one is answered, its client sends the next at once."""
+    """Serves pictures by virtual start; when one is answered, its client sends the next at once."""
 
     @with_requests(wait_s=10.0, pace_s=0.1)
     async def run(requests, clock):
         patient = await requests.upload("patient", 5)
-        waiting = [(rank, patient) for rank in patient.ranks]
+        waiting = [(start, patient) for start in patient.virtual_starts_s]
         arriving = [f"hasty {number}" for number in range(num_clients)] * num_at_once
         for _ in range(5 * (1 + num_clients) + len(arriving)):
             for name in arriving:
                 request = await requests.upload(name)
-                waiting.append((request.ranks[0], request))
+                waiting.append((request.virtual_starts_s[0], request))
             waiting.sort(key=lambda item: item[0])
             _, served = waiting.pop(0)
             clock[0] += 0.05
@@ -294,8 +294,10 @@ def test_expected_waits_are_those_of_clients_that_take_turns(arrivals, client, n
             queues[name] += num
         request = await requests.enter(client)
         requests.admission.start_work(request, num_pictures, 1e9)
-        start = min(other.ranks[0] for other in requests.tasks if other.ranks)
-        assert request.ranks == [pytest.approx(start + wait) for wait in waits_in_turns(queues, client, num_pictures)]
+        start = min(other.virtual_starts_s[0] for other in requests.tasks if other.virtual_starts_s)
+        assert request.virtual_starts_s == [
+            pytest.approx(start + wait) for wait in waits_in_turns(queues, client, num_pictures)
+        ]
         for request in list(requests.tasks):
             await requests.end(request)
 
