@@ -14,8 +14,8 @@ if not __package__:
 import msgspec
 import tyro
 
+from benchmarks.result import write_result
 from models.errors import DataError
-from training.atomic_file import replaced
 from training.machine import Machine, this_machine
 from training.monitor.log import read_log, without_repeats
 from training.program import run_program
@@ -93,13 +93,16 @@ def epoch_time(command: EpochTime) -> Result:
         pictures=command.pictures,
         epoch_h=round(command.pictures / (num_pictures / seconds) / 3600, 3),
     )
-    print(
-        f"{result.num_epochs} epochs, {result.num_pictures:,} pictures in {result.seconds:.0f} s: {result.per_s:.1f}/s"
-    )
-    print(f"An epoch of {result.pictures:,} pictures takes {result.epoch_h:.2f} h")
-    with replaced(command.out) as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    write_result(result, markdown(result), command.out)
     return result
+
+
+def markdown(result: Result) -> str:
+    """The result in one sentence."""
+    return (
+        f"{result.machine}: {result.num_epochs} epochs, {result.num_pictures:,} pictures in {result.seconds:.0f} s: "
+        f"{result.per_s:.1f}/s. An epoch of {result.pictures:,} pictures takes {result.epoch_h:.2f} h."
+    )
 
 
 if __name__ == "__main__":
