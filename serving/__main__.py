@@ -31,12 +31,12 @@ from models.errors import InputError
 from serving.access.origins import forwarded_allow_ips
 from serving.app import Service, create_app
 from serving.metrics import Metrics, configure_logging
-from serving.protocol import make_protocol
+from serving.protocol import HEADER_S, make_protocol
 from serving.server import DrainingServer
-from serving.settings import Settings, load_settings
+from serving.settings import Settings, load_settings, metrics_address
 
 _BACKLOG: Final = 2048  # connections that the kernel queues while the event loop is busy; uvicorn's default
-_MAX_SCRAPERS: Final = 32  # connections to --metrics-port at the same time; Prometheus needs one
+_MAX_SCRAPERS: Final = 32  # connections to the port of --metrics at the same time; Prometheus needs one
 _log = structlog.get_logger(__name__)
 
 
@@ -72,9 +72,8 @@ def _serve(settings: Settings) -> None:
     service = create_app(settings, on_failure=stop)
     server = DrainingServer(_server_config(service, settings), service.readiness, settings.drain_s, settings.shutdown_s)
     with _listen(settings.host, settings.port, "--port") as listening:
-        if settings.metrics_port is not None:
-            metrics_host = settings.metrics_host or settings.host
-            _serve_metrics(service.metrics, metrics_host, settings.metrics_port, settings.header_s)
+        if (own := metrics_address(settings)) is not None:
+            _serve_metrics(service.metrics, *own)
         _log.info("listening", url=_url(*listening.getsockname()[:2]))
         server.run(sockets=[listening])
     if failures:
@@ -87,7 +86,7 @@ def _serve(settings: Settings) -> None:
 def _server_config(service: Service, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         service.app,
-        http=make_protocol(settings.header_s, settings.upload_s, service.metrics.refusal),
+        http=make_protocol(HEADER_S, settings.upload_s, service.metrics.refusal),
         access_log=False,  # serving.middleware logs the requests
         log_config=None,
         lifespan="on",
@@ -114,7 +113,7 @@ def _listen(host: str, port: int, flag: str) -> socket.socket:
         ) from error
 
 
-def _serve_metrics(metrics: Metrics, host: str, port: int, header_s: float) -> str:
+def _serve_metrics(metrics: Metrics, host: str, port: int, header_s: float = HEADER_S) -> str:
     """Serves the metrics at every path, in a thread that ends with the process; returns the URL."""
 
     async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -123,7 +122,7 @@ def _serve_metrics(metrics: Metrics, host: str, port: int, header_s: float) -> s
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": text, "more_body": False})
 
-    listening = _listen(host, port, "--metrics-port")
+    listening = _listen(host, port, "--metrics")
     config = uvicorn.Config(
         answer,
         http=make_protocol(header_s, header_s),

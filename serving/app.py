@@ -91,7 +91,7 @@ def create_app(
         deadline_s=settings.deadline_s,
     )
     app = Litestar(
-        route_handlers=route_handlers(with_metrics=settings.metrics_port is None),
+        route_handlers=route_handlers(with_metrics=settings.metrics is None),
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         openapi_config=openapi_config(),
@@ -119,7 +119,6 @@ def _decoder_pool(settings: Settings, metrics: Metrics) -> DecoderPool:
     limits = DecodeLimits(
         picture_bytes=settings.max_picture_bytes,
         budget_bytes=settings.decode_budget_bytes,
-        child_bytes=settings.decode_child_bytes,
         seconds=settings.decode_s,
     )
     return DecoderPool(_num_decoders(settings), limits, metrics)
@@ -146,7 +145,6 @@ def _body_limits(settings: Settings) -> BodyLimits:
         settings.max_request_bytes,
         MAX_IMAGES,
         upload_s=settings.upload_s,
-        bytes_per_s=settings.min_upload_bytes_per_s,
     )
 
 

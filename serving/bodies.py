@@ -42,7 +42,7 @@ class BodyLimits(msgspec.Struct, frozen=True):
     num_pictures: int
     upload_s: float
     """Longest time for the whole body, seconds."""
-    bytes_per_s: float
+    bytes_per_s: float = 16_384
     """Least average rate, bytes per second; a slow mobile connection is four times as fast."""
     grace_s: float = 5.0
     """Time that does not count towards the rate, seconds."""

@@ -43,6 +43,8 @@ from serving.problems import (
     refusal_of_head,
 )
 
+HEADER_S: Final = 10.0
+"""Longest time for the request line and headers, seconds."""
 _MAX_HEAD_BYTES: Final = 65_536  # browsers and proxies stay under 16 kB
 _MAX_PIPELINED: Final = 8  # requests that wait for the response to an earlier one of their connection
 # A body of more pieces than this is refused if they average under 64 bytes; even 512 bytes, as microcontrollers send,

@@ -46,10 +46,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Address to listen on; 0.0.0.0 accepts connections from other machines."""
     port: Port = 8000
     """Port to listen on; 0 chooses a free one."""
-    metrics_port: Port | None = None
-    """Port for the metrics alone; by default they are at /metrics on the service's own port."""
-    metrics_host: str | None = None
-    """Address for --metrics-port; by default that of --host."""
+    metrics: str | None = None
+    """Where the metrics alone are served: PORT, or HOST:PORT for another address than --host; by default they are at
+    /metrics on the service's own port."""
     precision: Precision | None = None
     """Precision of the network to run; by default the fastest one in the bundle for the device."""
     provider: Literal["cpu", "cuda"] = "cpu"
@@ -77,15 +76,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline_s: Seconds = 10.0
     """Longest time from the complete upload to the answer, seconds; a client can shorten it with `Prefer: wait=`."""
     upload_s: Seconds = 60.0
-    """Longest time for an upload, seconds."""
-    min_upload_bytes_per_s: Bytes = 16_384
-    """Slowest upload, bytes per second on average; the first five seconds do not count."""
-    header_s: Seconds = 10.0
-    """Longest time for the request line and headers, seconds."""
+    """Longest time for an upload, seconds; one that is slower than 16 kB per second is refused before."""
     decode_s: Seconds = 5.0
     """Processor time for decoding all pictures of a request, seconds; a request that needs more is refused."""
-    decode_child_bytes: Bytes = 768_000_000
-    """Memory that decoding one picture may take, bytes."""
     decode_budget_bytes: Bytes = 512_000_000
     """Memory that all decodes in progress may take, bytes; a picture that needs more is decoded alone."""
     drain_s: SecondsOrZero = 5.0
@@ -112,11 +105,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_settings(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
-    """Reads the flags and the environment; exits on `--help` and on unknown flags.
-
-    Args:
-        arguments: Command line without the program's name; by default that of this process.
-        environment: Environment variables; by default those of this process.
+    """Reads the flags and the environment, by default of this process; exits on `--help` and on unknown flags.
 
     Raises:
         InputError: A value has the wrong type or is out of range, or a variable is unknown; the message names it.
@@ -135,7 +124,27 @@ def load_settings(arguments: Sequence[str] | None = None, environment: Mapping[s
             limit=f"less than --shutdown-s, which is {settings.shutdown_s:g} s",
             remedy="lower --drain-s or raise --shutdown-s",
         )
+    metrics_address(settings)
     return settings
+
+
+def metrics_address(settings: Settings) -> tuple[str, int] | None:
+    """Returns the address and the port of the metrics, or None if they have no port of their own.
+
+    Raises:
+        InputError: `settings.metrics` is neither PORT nor HOST:PORT.
+    """
+    if settings.metrics is None:
+        return None
+    host, _, port = settings.metrics.rpartition(":")
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535):
+        raise InputError(
+            "--metrics is not valid",
+            value=repr(settings.metrics[:80]),
+            limit="PORT or HOST:PORT with a port up to 65535",
+            remedy="write it as 9100, 127.0.0.1:9100 or [::1]:9100",
+        )
+    return host.strip("[]") or settings.host, int(port)
 
 
 def find_bundle(settings: Settings, releases: Path = RELEASES) -> Path:
@@ -172,7 +181,7 @@ def _from_environment(environment: Mapping[str, str]) -> Settings:
                 remedy="correct or unset it",
             )
     try:
-        return msgspec.convert(given, Settings, strict=False, dec_hook=_read_path)
+        return msgspec.convert(given, Settings, strict=False, dec_hook=lambda kind, text: kind(text))  # Path
     except msgspec.ValidationError as error:
         raise _invalid(error, _variable, given) from error
 
@@ -182,7 +191,6 @@ def _variable(name: str) -> str:
 
 
 def _invalid(error: msgspec.ValidationError, shown: Callable[[str], str], given: Mapping[str, Any]) -> InputError:
-    """Returns the error of a value that msgspec refuses, with the name of its flag or variable."""
     fault, _, name = str(error).removesuffix("`").partition(" - at `$.")
     return InputError(
         f"{shown(name)} is not valid",
@@ -190,8 +198,3 @@ def _invalid(error: msgspec.ValidationError, shown: Callable[[str], str], given:
         limit=fault.removeprefix("Expected ").replace("`", "") if fault.startswith("Expected ") else None,
         remedy="see python -m serving --help",
     )
-
-
-def _read_path(kind: type[Any], text: Any) -> Any:
-    """Converts text to `Path`, the only field type that msgspec does not know."""
-    return kind(text)

@@ -98,10 +98,10 @@ class DecodeLimits(msgspec.Struct, frozen=True):
     """Largest picture, bytes."""
     budget_bytes: int
     """Memory for all decodes in flight, bytes; a picture that needs more is decoded alone."""
-    child_bytes: int
-    """Memory that a child may use in addition to what it uses when it has started, bytes."""
     seconds: float
     """Processor time for all pictures of a request."""
+    child_bytes: int = 768_000_000
+    """Memory that a child may use in addition to what it uses when it has started, bytes."""
 
 
 class Decoded(NamedTuple):

@@ -126,6 +126,5 @@ def _decode_limits(command: IdentifyFolder) -> DecodeLimits:
     return DecodeLimits(
         picture_bytes=command.max_picture_bytes,
         budget_bytes=defaults.decode_budget_bytes,
-        child_bytes=defaults.decode_child_bytes,
         seconds=_DECODE_S,
     )

@@ -99,7 +99,7 @@ class Watcher:
 @pytest.mark.timeout(1800)
 def test_alerts_fire_under_load_and_when_the_service_is_gone_and_the_panels_show_data(tmp_path):
     bundle = seal_tiny_bundle(tmp_path / "tiny", tmp_path).folder
-    with service(bundle, "--metrics-port", "0", "--max-requests", "1") as running:
+    with service(bundle, "--metrics", "0", "--max-requests", "1") as running:
         metrics = running.event("serving_metrics")["url"].removeprefix("http://").removesuffix("/metrics")
         with prometheus(metrics, tmp_path) as watcher:
             watcher.wait_for(lambda: [one["value"][1] for one in watcher.query("sum(up)")] == ["1"])

@@ -112,7 +112,7 @@ def test_only_this_machine_reaches_what_compose_starts_until_the_operator_says_o
 def test_prometheus_scrapes_the_metrics_port_of_the_service():
     config = read_yaml(PROMETHEUS / "prometheus.yml")
     (job,) = config["scrape_configs"]
-    port = COMPOSE["services"]["service"]["environment"]["BOTANIFY_METRICS_PORT"]
+    port = COMPOSE["services"]["service"]["environment"]["BOTANIFY_METRICS"]
     assert job["static_configs"] == [{"targets": [f"service:{port}"]}]
     assert not any(published.endswith(port) for published in COMPOSE["services"]["service"]["ports"])
     assert all((PROMETHEUS / name).is_file() for name in config["rule_files"])
@@ -185,7 +185,7 @@ def test_probes_ask_the_routes_for_health():
 def test_ports_are_those_that_the_service_opens():
     ports = {port["name"]: port["containerPort"] for port in CONTAINER["ports"]}
     environment = {variable["name"]: variable["value"] for variable in CONTAINER["env"]}
-    assert ports["metrics"] == int(environment["BOTANIFY_METRICS_PORT"])
+    assert ports["metrics"] == int(environment["BOTANIFY_METRICS"])
     assert ports["http"] == DEFAULTS.port
     named = [port["port"] for rule in BASE["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]]
     named += [port["targetPort"] for port in BASE["Service"]["spec"]["ports"]]

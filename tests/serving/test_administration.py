@@ -72,13 +72,13 @@ def test_keys_that_cannot_be_used_refuse_the_reload_and_the_old_ones_stay(start,
 
 
 def test_metrics_with_a_port_of_their_own_are_not_on_the_public_one(start):
-    assert_problem(start(metrics_port=0).get("/metrics"), 404, "not_found")
+    assert_problem(start(metrics="0").get("/metrics"), 404, "not_found")
 
 
 def test_metrics_are_served_on_their_own_port():
     metrics = Metrics()
     metrics.refusal("overloaded")
-    response = httpx.get(_serve_metrics(metrics, "127.0.0.1", 0, 10.0))
+    response = httpx.get(_serve_metrics(metrics, "127.0.0.1", 0))
     assert response.headers["content-type"] == Metrics.media_type
     assert 'botanify_refusals_total{code="overloaded"} 1.0' in response.text
 
@@ -118,8 +118,8 @@ def test_port_on_all_ipv6_addresses_accepts_ipv4():
 
 
 def test_metrics_port_in_use_is_one_clear_error():
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="--metrics-port"):
-        _serve_metrics(Metrics(), "127.0.0.1", taken.getsockname()[1], 10.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="--metrics"):
+        _serve_metrics(Metrics(), "127.0.0.1", taken.getsockname()[1])
 
 
 def test_responses_say_what_the_client_may_still_send(start):

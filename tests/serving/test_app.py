@@ -20,15 +20,13 @@ def test_limits_of_the_settings_reach_their_components(settings):
         num_decoders=6,
         client_share=0.7,
         upload_s=8.5,
-        min_upload_bytes_per_s=9,
         decode_s=10.5,
-        decode_child_bytes=1_011,
         decode_budget_bytes=1_012,
     )
-    assert _body_limits(chosen) == BodyLimits(1_001, 1_002, 5, upload_s=8.5, bytes_per_s=9)
+    assert _body_limits(chosen) == BodyLimits(1_001, 1_002, 5, upload_s=8.5)
     assert _admission_limits(chosen) == AdmissionLimits(3, 1_004, 5.5, num_decoders=6, client_share=0.7)
     pool = _decoder_pool(chosen, Metrics())
-    assert pool._limits == DecodeLimits(picture_bytes=1_001, budget_bytes=1_012, child_bytes=1_011, seconds=10.5)
+    assert pool._limits == DecodeLimits(picture_bytes=1_001, budget_bytes=1_012, seconds=10.5)
 
 
 def test_a_gpu_accepts_more_requests_unless_the_operator_says_how_many(settings):

@@ -10,7 +10,7 @@ import pytest
 
 from models.errors import InputError
 from serving.machine import available_cores, lower_priority
-from serving.settings import Settings, find_bundle, load_settings
+from serving.settings import Settings, find_bundle, load_settings, metrics_address
 
 
 def test_defaults_are_those_of_the_record():
@@ -59,6 +59,15 @@ def test_every_number_has_a_finite_range_and_its_error_names_the_flag(name):
     for value in ("-1", "9" * 30 if "int" in TYPES[name] else "inf"):
         with pytest.raises(InputError, match=f"^{flag} is not valid "):
             load_settings([f"{flag}={value}"], {})
+
+
+def test_metrics_have_a_port_and_an_address_of_their_own_if_they_are_named():
+    assert metrics_address(Settings()) is None
+    for given, expected in (("9100", ("1.2.3.4", 9100)), ("10.0.0.1:0", ("10.0.0.1", 0)), ("[::]:9100", ("::", 9100))):
+        assert metrics_address(load_settings(["--metrics", given, "--host", "1.2.3.4"], {})) == expected
+    for wrong in ("", "9100x", "localhost", "65536", "1" * 5_000, "10.0.0.1:"):
+        with pytest.raises(InputError, match="--metrics is not valid"):
+            load_settings([], {"BOTANIFY_METRICS": wrong})
 
 
 def test_unknown_flag_ends_the_program():

@@ -152,7 +152,7 @@ def test_service_survives_twenty_minutes_of_everything(folders, tmp_path):
     live = tmp_path / "live"
     live.symlink_to(folders[0])
     bests = best_answers(folders)
-    with service(live, "--num-decoders", "2", "--header-s", "2", "--upload-s", "5") as running:
+    with service(live, "--num-decoders", "2", "--upload-s", "5") as running:
         soak = Soak(running, live, folders, _SOAK_S)
         soak.run()
         assert running.stop() == 0
