@@ -15,7 +15,7 @@ key := $(shell { pwd; cat pyproject.toml requirements.lock; } | cksum | tr ' ' -
 export UV_SYSTEM_CERTS ?= $(if $(wildcard /etc/ssl/certs/*),1,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all check coverage format docs tables lock train-env clean
+.PHONY: help serve test test-all check coverage format docs tables figures lock train-env clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,21 @@ docs: .venv/.ready-docs-$(key)  ## build the documentation into build/docs; a wa
 
 tables: train-env  ## copy the tables of benchmarks/results into the pages
 	$(python) benchmarks/tables.py $(ARGS)
+
+# What README shows of speed: needs two quiet cores and most of an hour.
+figures: network = runs/serving_b4_380
+figures: results = benchmarks/results/$(DEVICE)
+figures: rivals = benchmarks/serving/.venv
+figures: train-env  ## measure the figures of README anew (DEVICE=amd-epyc-2-cores names the folder of the results)
+	@test -n "$(DEVICE)" || { echo "name the folder of this machine's results: make figures DEVICE=amd-epyc-2-cores" >&2; exit 1; }
+	test -d $(rivals) || $(uv) venv --quiet $(rivals)
+	$(uv) pip install --quiet --python $(rivals)/bin/python -r benchmarks/serving/requirements.txt
+	test -d $(network) || $(python) benchmarks/serving/network.py --out $(network)
+	$(python) benchmarks/serving/compare.py --bundle $(network) --rounds 3 --no-also-reduced --out $(results)/serving.json
+	$(python) benchmarks/serving/overload.py --bundle $(network) --compared $(results)/serving.json --out $(results)/serving_overload.json
+	$(python) benchmarks/serving/memory.py --bundle $(network) --out $(results)/serving_memory.json
+	$(python) benchmarks/loader.py --rounds 5 --num-small 96 --num-camera 16 --out $(results)/loader.json
+	$(python) benchmarks/tables.py
 
 lock: .venv/.ready-uv-$(key)  ## write requirements.lock anew, keeping the pins that still hold (ARGS=--upgrade moves them)
 	$(uv) pip compile pyproject.toml --all-extras --universal --python-version 3.11 --fork-strategy fewest \
