@@ -12,8 +12,8 @@ from tests.training.small import require_one_line
 from training.actions.evaluate import evaluate
 from training.commands.evaluate import Evaluate
 from training.evaluate import main
+from training.evaluation.mistakes import SHEETS
 from training.evaluation.split_metrics import SplitMetrics
-from training.insight.mistakes import SHEETS
 from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare
 

@@ -28,6 +28,8 @@ from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.engine.checkpoint import read_checkpoint
 from training.engine.device import allow_tf32, choose_device
+from training.evaluation.curves import learning_curves
+from training.evaluation.mistakes import SHEETS, draw_mistakes
 from training.evaluation.predict import require_same_outputs, run_in_torch
 from training.evaluation.predictions import Predictions, calibrated_predictions
 from training.evaluation.provenance import OTHER_DATA, is_other_data
@@ -39,8 +41,6 @@ from training.evaluation.split_metrics import (
     evaluate_predictions,
 )
 from training.evaluation.stored_rows import Outputs, store_outputs
-from training.insight.curves import learning_curves
-from training.insight.mistakes import SHEETS, draw_mistakes
 from training.loading.data import input_spec
 from training.loading.negatives import list_negatives
 from training.monitor.log import LOG_FILE

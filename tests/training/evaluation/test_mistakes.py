@@ -7,8 +7,8 @@ from PIL import Image
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import make_taxonomy, write_data
 from training.dataset.manifest import Manifest, write_manifest
+from training.evaluation.mistakes import SHEETS, confusion_matrix, draw_mistakes
 from training.evaluation.predictions import calibrated_predictions
-from training.insight.mistakes import SHEETS, confusion_matrix, draw_mistakes
 
 COLORS = ("red", "lime", "blue")
 # Test pictures: (labeled output, predicted output, its logit).

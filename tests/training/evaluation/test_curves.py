@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from models.errors import DataError
-from training.insight.curves import learning_curves, read_run, smoothed
+from training.evaluation.curves import learning_curves, read_run, smoothed
 
 
 def reading(step, *losses, lr=(0.1, 0.1, 0.3, 0.3)):
