@@ -86,7 +86,7 @@ def _serve(settings: Settings) -> None:
 def _server_config(service: Service, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         service.app,
-        http=make_protocol(HEADER_S, settings.upload_s, service.metrics.refusal),
+        http=make_protocol(HEADER_S, settings.upload_s, lambda code: service.metrics.refusals.labels(code).inc()),
         access_log=False,  # serving.middleware logs the requests
         log_config=None,
         lifespan="on",

@@ -66,7 +66,8 @@ def create_app(
         InputError: A setting, the bundle, the precision or the provider cannot be used.
     """
     metrics = Metrics()
-    access = _access_control(settings)
+    limiter = None if settings.rate_per_minute is None else RateLimiter(settings.rate_per_minute, settings.rate_burst)
+    access = AccessControl(read_keys(settings.api_keys, settings.api_keys_file), limiter)
     decoder = decoder or _decoder_pool(settings, metrics)
 
     def open_next() -> LoadedBundle:
@@ -110,17 +111,8 @@ def create_app(
     return Service(app, readiness, admission, metrics)
 
 
-def _access_control(settings: Settings) -> AccessControl:
-    limiter = None if settings.rate_per_minute is None else RateLimiter(settings.rate_per_minute, settings.rate_burst)
-    return AccessControl(read_keys(settings.api_keys, settings.api_keys_file), limiter)
-
-
 def _decoder_pool(settings: Settings, metrics: Metrics) -> DecoderPool:
-    limits = DecodeLimits(
-        picture_bytes=settings.max_picture_bytes,
-        budget_bytes=settings.decode_budget_bytes,
-        seconds=settings.decode_s,
-    )
+    limits = DecodeLimits(settings.max_picture_bytes, settings.decode_budget_bytes, settings.decode_s)
     return DecoderPool(_num_decoders(settings), limits, metrics)
 
 
@@ -140,12 +132,7 @@ def _admission_limits(settings: Settings) -> AdmissionLimits:
 
 
 def _body_limits(settings: Settings) -> BodyLimits:
-    return BodyLimits(
-        settings.max_picture_bytes,
-        settings.max_request_bytes,
-        MAX_IMAGES,
-        upload_s=settings.upload_s,
-    )
+    return BodyLimits(settings.max_picture_bytes, settings.max_request_bytes, MAX_IMAGES, settings.upload_s)
 
 
 def _lifespan(
@@ -157,27 +144,26 @@ def _lifespan(
     bundle on SIGHUP, and stops the worker threads and the decoder processes at shutdown.
     """
 
+    async def warm_up() -> None:
+        try:
+            await live_bundle.warm_up()
+        except Exception as error:  # ONNX Runtime raises errors of many types
+            _log.error("warm_up_failed", error=str(error))
+            if on_failure is not None:
+                on_failure(error)
+        else:
+            _log.info("ready", scheduling=live_bundle.current.policy.describe())
+
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        warm_up = asyncio.create_task(_warm_up(live_bundle, on_failure))
+        task = asyncio.create_task(warm_up())
         on_sighup(asyncio.get_running_loop(), live_bundle.request_reload)
         try:
             yield
         finally:
-            warm_up.cancel()
-            await asyncio.gather(warm_up, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
             await live_bundle.close()
             await decoder.close()
 
     return lifespan
-
-
-async def _warm_up(live_bundle: LiveBundle, on_failure: Callable[[Exception], None] | None) -> None:
-    try:
-        await live_bundle.warm_up()
-    except Exception as error:  # ONNX Runtime raises errors of many types
-        _log.error("warm_up_failed", error=str(error))
-        if on_failure is not None:
-            on_failure(error)
-    else:
-        _log.info("ready", scheduling=live_bundle.current.policy.describe())

@@ -1,27 +1,6 @@
-"""The errors that one request can cause. They extend the tree in `models.errors`.
+"""The errors that one request can cause: `RequestError` for no answer, `Unavailable` if a later try may get one.
 
-    InputError
-    └── RequestError             the request gets no answer
-        ├── Unauthorized         no API key, or one without access
-        ├── NoImage              no picture, or an empty one
-        ├── MalformedBody        the body does not match its content type
-        ├── SlowBody             the body did not arrive in time, or not fast enough
-        ├── TooLarge             more bytes than allowed
-        ├── TooManyImages        more pictures than allowed
-        ├── BadParameter         a parameter out of range
-        ├── UnknownTaxon         no taxon of the model has this id
-        ├── BadPicture           one picture is refused; `index` gives its position
-        ├── ReloadRefused        the bundle on disk cannot be used; the current one stays
-        ├── RunFailed            the network fails on these pictures only
-        └── Unavailable          nothing is wrong with the request; try again later
-            ├── RateLimited      the client sends more requests than allowed
-            ├── Overloaded       more work is waiting than can be done in time
-            ├── NotReady         the service is not ready
-            └── TimedOut         the deadline passed before the answer was ready
-    BotanifyError
-    └── ClientLeft               the client disconnected, so no answer is sent
-
-They are independent of HTTP: `serving.problems` maps each code to a status.
+They extend the tree in `models.errors` and are independent of HTTP: `serving.problems` maps each code to a status.
 """
 
 import math

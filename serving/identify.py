@@ -21,7 +21,7 @@ from serving.bodies import Body, BodyLimits, read_body, unknown_warnings
 from serving.decoding.pool import Decoded, DecoderPool
 from serving.errors import BadPicture, ClientLeft, TimedOut
 from serving.loaded_bundle import LiveBundle, LoadedBundle
-from serving.metrics import CancelledStage, Metrics
+from serving.metrics import Metrics
 from serving.pages import IdentifyOperation, problem_responses
 from serving.schemas import (
     MAX_FIELD_BYTES,
@@ -138,10 +138,10 @@ async def _read(request: AnyRequest, admitted: AdmittedRequest, deps: RouteDepen
 
     content_type, content_length = request.headers.get("content-type", ""), request.headers.get("content-length")
     try:
-        with deps.metrics.stage("read"):
+        with deps.metrics.stage_s.labels("read").time():
             return await read_body(content_type, content_length, receive, deps.body_limits)
     except ClientLeft:
-        deps.metrics.cancellation("read")
+        deps.metrics.cancellations.labels("read").inc()
         raise
 
 
@@ -164,7 +164,7 @@ class _Work:
     ) -> None:
         self._deps, self._admitted, self._pictures = deps, admitted, pictures
         self._loaded, self._question = loaded, question
-        self._stage: CancelledStage = "decode"
+        self._stage = "decode"
 
     async def answer_in_time(self, deadline_s: float, client_left: Coroutine[Any, Any, None]) -> _Answer:
         """Answers the question, or cancels the work at the deadline or when the client has left.
@@ -187,7 +187,7 @@ class _Work:
                 await asyncio.wait({task, disconnected}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
                 if not task.done():
                     if disconnected.done():
-                        metrics.cancellation(self._stage)
+                        metrics.cancellations.labels(self._stage).inc()
                         raise ClientLeft("the client disconnected before its answer was ready")
                     raise TimedOut(
                         "the answer was not ready in time",
@@ -201,7 +201,7 @@ class _Work:
                 admission.end_work(self._admitted, answered=has_answer)
         finally:
             disconnected.cancel()
-        metrics.verdict(answer.plant.verdict.rank)
+        metrics.verdicts.labels(answer.plant.verdict.rank).inc()
         return answer
 
     async def _answer(self) -> _Answer:
@@ -210,7 +210,7 @@ class _Work:
         alone = self._deps.admission.num_pictures == 1
         pixels = [picture.pixels for picture in decoded]
         output = await self._loaded.scheduler.run(pixels, self._admitted.virtual_starts_s, alone=alone)
-        with self._deps.metrics.stage("rank"):
+        with self._deps.metrics.stage_s.labels("rank").time():
             plant = self._loaded.answer(output, self._question)
         return _Answer(plant, [(picture.width, picture.height) for picture in decoded])
 
@@ -221,7 +221,7 @@ class _Work:
 
         async def decode(data: bytes, virtual_start_s: float) -> Decoded:
             async with turns.take(self._admitted.client, virtual_start_s):
-                self._deps.metrics.observe_stage("wait", perf_counter() - asked_at)
+                self._deps.metrics.stage_s.labels("wait").observe(perf_counter() - asked_at)
                 return await decoder.decode(data, self._loaded.spec, time)
 
         calls = map(decode, self._pictures, self._admitted.virtual_starts_s)

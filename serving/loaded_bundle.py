@@ -39,16 +39,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LoadedBundle:
-    """A verified bundle with one of its networks open.
-
-    Args:
-        bundle: The verified bundle.
-        precision: Which of its networks is open.
-        networks: An open session of that network for each mode of the policy.
-        policy: Schedules the network runs.
-        metrics: Records the time of each run.
-        taxa_lists: The lists of taxa that requests can name.
-    """
+    """A verified bundle with one of its networks open, in a session for each mode of the policy."""
 
     def __init__(
         self,
@@ -107,16 +98,12 @@ class LoadedBundle:
         return Question(asked.top_k, asked.coverage, asked.coverage_kind, allowed.allowed_T), tuple(warnings)
 
     def answer(self, output: NetworkOutput, question: Question) -> PlantAnswer:
-        """Answers a question about the plant that all pictures show.
-
-        Args:
-            output: Logits and features, a row for each picture.
-            question: What the client wants to know.
+        """Answers a question about the plant that all pictures show; `output` has a row for each.
 
         Raises:
             RunFailed: A value is not finite, for example because half precision overflowed on one picture.
         """
-        if not _is_finite(output):
+        if not all(bool(np.isfinite(values).all()) for values in output):
             raise RunFailed("the network fails on the picture", remedy="send another picture of the plant")
         return answer_plant(output.logits, output.features, self.answer_model, question)
 
@@ -235,51 +222,45 @@ class LiveBundle:
             try:
                 return await self._reload()
             except Exception as error:
-                self._metrics.reload("refused")
+                self._metrics.reloads.labels("refused").inc()
                 _log.error("reload_refused", error=" ".join(str(error).split())[:500])
                 raise
             finally:
                 self._running = None
 
     async def _reload(self) -> LoadedBundle:
-        new = await self._load_next()
-        old, self.current = self.current, new
-        old.retire()
-        self._metrics.reload("swapped")
-        self._publish()
-        _log.info("reloaded", version=new.bundle.record.version, before=old.bundle.record.version)
-        return new
-
-    async def _load_next(self) -> LoadedBundle:
         new: LoadedBundle = await run_in_daemon_thread(self._open_next)
         try:
             await new.warm_up(self._decoder)
         except BaseException as error:
             new.scheduler.close()
             if isinstance(error, Exception) and not isinstance(error, InputError):
-                raise _not_running(error) from error  # ONNX Runtime raises errors of many types
+                reason = " ".join(str(error).split())[:300] or type(error).__name__
+                problem = "the network does not run"
+                raise BundleError(problem, value=reason, remedy="export the bundle again") from error  # ONNX Runtime's
             raise
+        old, self.current = self.current, new
+        old.retire()
+        self._metrics.reloads.labels("swapped").inc()
+        self._publish()
+        _log.info("reloaded", version=new.bundle.record.version, before=old.bundle.record.version)
         return new
 
     def _publish(self) -> None:
         record = self.current.bundle.record
-        self._metrics.model(
-            name=record.name,
-            version=record.version,
-            label_hash=record.label_hash,
-            precision=self.current.precision,
-            provider=next(iter(self.current.providers), ""),
-            scheduling=self.current.policy.describe(),
-        )
+        facts = {
+            "name": record.name,
+            "version": record.version,
+            "label_hash": record.label_hash,
+            "precision": self.current.precision,
+            "provider": next(iter(self.current.providers), ""),
+            "scheduling": self.current.policy.describe(),
+        }
+        self._metrics.model.info(facts)
 
 
 def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | None = None) -> LoadedBundle:
-    """Verifies and opens the bundle that the settings name, without warming it up.
-
-    Args:
-        settings: Give the bundle, the precision, the device, how network runs share the device, and the lists of taxa.
-        metrics: Records the time of each run.
-        session: Replaces the bundle's network; for tests.
+    """Verifies and opens the bundle that the settings name, without warming it up; tests give a `session`.
 
     Raises:
         InputError: The bundle, the precision, the provider or the lists of taxa cannot be used.
@@ -303,15 +284,6 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
         num_taxa, num_unknown = int(choice.chosen_T.sum()), len(choice.unknown)
         _log.info("taxa_list", list=name, num_taxa=num_taxa, num_unknown_names=num_unknown)
     return loaded
-
-
-def _not_running(error: Exception) -> BundleError:
-    reason = " ".join(str(error).split())[:300] or type(error).__name__
-    return BundleError("the network does not run", value=reason, remedy="export the bundle again")
-
-
-def _is_finite(output: NetworkOutput) -> bool:
-    return all(bool(np.isfinite(values).all()) for values in output)
 
 
 def _require_finite(output: NetworkOutput) -> None:

@@ -1,4 +1,4 @@
-"""The number of cores that this process may use, and the priority of its threads."""
+"""The machine: the cores that this process may use, the priority of its threads, and freed memory."""
 
 import ctypes
 import os
@@ -16,14 +16,9 @@ _NICE_INCREMENT: Final = 5
 
 
 def available_cores(cgroup_root: Path = _CGROUP_ROOT, own_cgroup: Path = _OWN_CGROUP) -> int:
-    """Returns the smaller of the CPU affinity and the cgroup quota, rounded down, at least 1.
-
-    Args:
-        cgroup_root: Where the cgroups are mounted.
-        own_cgroup: The kernel's list of this process's cgroups.
-    """
-    quotas = [*_quotas_v2(cgroup_root, own_cgroup), *_quota_v1(cgroup_root)]
-    return max(1, int(min([_affinity(), *quotas])))
+    """Returns the smaller of the CPU affinity and the cgroup quota, rounded down, at least 1."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min([affinity, *_quotas_v2(cgroup_root, own_cgroup), *_quota_v1(cgroup_root)])))
 
 
 def lower_priority() -> None:
@@ -33,27 +28,13 @@ def lower_priority() -> None:
             os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + _NICE_INCREMENT)
 
 
-def _affinity() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _quotas_v2(root: Path, own_cgroup: Path) -> Iterator[float]:
     """Quotas of this process's cgroup and of each parent; all of them apply (kernel docs, cgroup-v2, cpu.max)."""
-    for folder in _own_folders(root, own_cgroup):
-        words = _words(folder / "cpu.max")
+    path = next((line[3:].strip("/") for line in _lines(own_cgroup) if line.startswith("0::")), "")
+    for folder in (root / path, *(root / path).parents):
+        words = _words(folder / "cpu.max") if folder.is_relative_to(root) else []
         if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
             yield int(words[0]) / int(words[1])
-
-
-def _own_folders(root: Path, own_cgroup: Path) -> Iterator[Path]:
-    path = next((line[3:].strip("/") for line in _lines(own_cgroup) if line.startswith("0::")), "")
-    folder = root / path
-    yield folder
-    while folder != root:
-        folder = folder.parent
-        yield folder
 
 
 def _quota_v1(root: Path) -> Iterator[float]:

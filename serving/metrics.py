@@ -1,12 +1,10 @@
-"""Prometheus metrics. Each application has its own registry, so that tests do not share one."""
+"""Prometheus metrics and the log. Each application has its own registry, so that tests do not share one."""
 
 import logging
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from typing import Final, Literal, get_args
+from typing import Final
 
 import structlog
 from prometheus_client import (
@@ -19,16 +17,8 @@ from prometheus_client import (
     generate_latest,
 )
 
-from models.ranking import VerdictRank
-
-Stage = Literal["read", "wait", "decode", "queue", "run", "rank"]
-"""Stages of an identify request: upload, wait for a decoder, decode, wait for a network run, run, rank."""
-CancelledStage = Literal["read", "decode", "run"]
-"""The stage in which a client disconnected; a wait counts toward the stage that follows it."""
-Component = Literal["decoder", "executor"]
-"""A part of the service that is replaced when it fails."""
-ReloadOutcome = Literal["swapped", "refused"]
-
+# Stages of an identify request: read (upload), wait (for a decoder), decode, queue (for a network run), run, rank. A
+# client that disconnects while it waits counts toward the stage that follows.
 # The problem codes that are the service's own fault; deploy/service/prometheus/alerts.yml watches them.
 _FAILURES: Final = ("internal", "overloaded", "timed_out")
 # Each about twice the previous one. A small picture decodes in 5 ms, and the default deadline is 10 s.
@@ -47,96 +37,41 @@ class Metrics:
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry)
-        self._requests = counter("botanify_requests", "Requests answered.", ["route", "method", "status"])
-        self._request_s = histogram("botanify_request_seconds", "Time of a request.", ["route"], buckets=_BUCKETS_S)
-        self._stage_s = histogram(
+        self.requests = counter("botanify_requests", "Requests answered.", ["route", "method", "status"])
+        self.request_s = histogram("botanify_request_seconds", "Time of a request.", ["route"], buckets=_BUCKETS_S)
+        self.stage_s = histogram(
             "botanify_stage_seconds", "Time of one stage of an identify request.", ["stage"], buckets=_BUCKETS_S
         )
-        self._batch_pictures = histogram(
+        self.batch_pictures = histogram(
             "botanify_batch_pictures", "Pictures in a network run.", buckets=_BUCKETS_PICTURES
         )
-        self._pictures = counter("botanify_pictures", "Pictures decoded.", ["format"])
-        self._decode_failures = counter(
+        self.pictures = counter("botanify_pictures", "Pictures decoded.", ["format"])
+        self.decode_failures = counter(
             "botanify_decode_failures", "Pictures refused, by problem code.", ["code", "format"]
         )
-        self._refusals = counter("botanify_refusals", "Requests refused, by problem code.", ["code"])
-        self._verdicts = counter("botanify_verdicts", "Answers, by the rank of their verdict.", ["rank"])
-        self._cancellations = counter("botanify_cancellations", "Clients that disconnected, by stage.", ["stage"])
-        self._restarts = counter(
+        self.refusals = counter("botanify_refusals", "Requests refused, by problem code.", ["code"])
+        self.verdicts = counter("botanify_verdicts", "Answers, by the rank of their verdict.", ["rank"])
+        self.cancellations = counter("botanify_cancellations", "Clients that disconnected, by stage.", ["stage"])
+        self.restarts = counter(
             "botanify_restarts", "Decoder processes and network workers that failed and were replaced.", ["part"]
         )
-        self._reloads = counter("botanify_reloads", "Reloads of the bundle, by outcome.", ["outcome"])
+        self.reloads = counter("botanify_reloads", "Reloads of the bundle, by outcome.", ["outcome"])
         self.in_flight = gauge("botanify_requests_in_flight", "Requests in progress.")
         self.admitted = gauge("botanify_requests_admitted", "Identify requests admitted and in progress.")
         self.queued = gauge("botanify_pictures_queued", "Pictures waiting for a network run.")
         self.decode_bytes = gauge("botanify_decode_bytes", "Memory reserved for decodes in progress.")
-        self._model = Info("botanify_model", "The model that answers.", registry=registry)
+        self.model = Info("botanify_model", "The model that answers.", registry=registry)
         ProcessCollector(registry=registry)
         self._recent_text, self._text_until = b"", 0.0
-        self._start_at_zero()
-
-    def _start_at_zero(self) -> None:
-        """Exports the counters of failures from the start.
-
-        Otherwise each would appear with its first failure, and Prometheus' `increase` does not see a first value.
-        """
-        for code in _FAILURES:
-            self._refusals.labels(code)
-        for component in get_args(Component):
-            self._restarts.labels(component)
-        for outcome in get_args(ReloadOutcome):
-            self._reloads.labels(outcome)
-
-    def model(self, **facts: str) -> None:
-        """Sets the labels of the model that answers."""
-        self._model.info(facts)
-
-    def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Counts one answered request."""
-        self._requests.labels(route, method, str(status)).inc()
-        self._request_s.labels(route).observe(seconds)
-
-    def refusal(self, code: str) -> None:
-        """Counts one refused request."""
-        self._refusals.labels(code).inc()
-
-    def verdict(self, rank: VerdictRank) -> None:
-        """Counts one answer."""
-        self._verdicts.labels(rank).inc()
-
-    def cancellation(self, stage: CancelledStage) -> None:
-        """Counts one client that disconnected before its answer was ready."""
-        self._cancellations.labels(stage).inc()
-
-    def picture(self, picture_format: str) -> None:
-        """Counts one decoded picture."""
-        self._pictures.labels(picture_format).inc()
-
-    def decode_failure(self, code: str, picture_format: str = "unknown") -> None:
-        """Counts one picture that could not be decoded."""
-        self._decode_failures.labels(code, picture_format).inc()
-
-    def batch(self, num_pictures: int) -> None:
-        """Records how many pictures shared a run."""
-        self._batch_pictures.observe(num_pictures)
-
-    def restart(self, component: Component) -> None:
-        """Counts one decoder process or network worker that failed and was replaced."""
-        self._restarts.labels(component).inc()
-
-    def reload(self, outcome: ReloadOutcome) -> None:
-        """Counts one reload of the bundle."""
-        self._reloads.labels(outcome).inc()
-
-    @contextmanager
-    def stage(self, stage: Stage) -> Iterator[None]:
-        """Times one stage of an identify request; may be used in any thread."""
-        with self._stage_s.labels(stage).time():
-            yield
-
-    def observe_stage(self, stage: Stage, seconds: float) -> None:
-        """Records a stage that was timed elsewhere."""
-        self._stage_s.labels(stage).observe(seconds)
+        # Counters of failures are exported from the start. Otherwise each would appear with its first failure, and
+        # Prometheus' `increase` does not see a first value.
+        for counted, names in (
+            (self.refusals, _FAILURES),
+            (self.restarts, ("decoder", "executor")),
+            (self.reloads, ("swapped", "refused")),
+        ):
+            for name in names:
+                counted.labels(name)
 
     def text(self) -> bytes:
         """Returns all metrics in Prometheus' text format."""
@@ -154,7 +89,10 @@ class Metrics:
 
 
 def configure_logging() -> None:
-    """Sends the logs of this process and of its libraries to standard error."""
+    """Sends the logs of this process and of its libraries to standard error.
+
+    One JSON object per line, or colored text on a terminal.
+    """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -166,10 +104,15 @@ def configure_logging() -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+    if sys.stderr.isatty():  # plain tracebacks: rich ones show local variables, which may hold a picture
+        renderers: list[structlog.typing.Processor] = [
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        ]
+    else:
+        renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    formatter = structlog.stdlib.ProcessorFormatter
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[*_renderers(sys.stderr.isatty())])
-    )
+    handler.setFormatter(formatter(foreign_pre_chain=shared, processors=[formatter.remove_processors_meta, *renderers]))
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     logging.captureWarnings(capture=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the service logs its own start and stop
@@ -187,10 +130,3 @@ def say_warnings() -> None:
 def _as_line(_logger: object, _level: str, event: structlog.typing.EventDict) -> str:
     name = str(event.pop("event")).replace("_", " ")
     return f"{name}: {', '.join(map(str, event.values()))}"
-
-
-def _renderers(terminal: bool) -> list[structlog.typing.Processor]:
-    remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    if terminal:  # plain tracebacks: rich ones show local variables, which may hold a picture
-        return [remove_meta, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
-    return [remove_meta, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

@@ -82,9 +82,10 @@ class ObservabilityMiddleware:
     def _record(self, exchange: "_Exchange") -> None:
         seconds = time.perf_counter() - exchange.started
         route, method, code = exchange.route, exchange.method, exchange.problem_code
-        self._metrics.request(route, method, exchange.status, seconds)
+        self._metrics.requests.labels(route, method, str(exchange.status)).inc()
+        self._metrics.request_s.labels(route).observe(seconds)
         if code is not None and code != ClientLeft.code:  # a disconnect is not a refusal
-            self._metrics.refusal(code)
+            self._metrics.refusals.labels(code).inc()
         fields = {"route": route, "method": method, "status": exchange.status, "duration_ms": round(seconds * 1e3, 1)}
         optional = {"code": code, "client": exchange.client}
         _log.info("request", **fields, **{name: value for name, value in optional.items() if value})

@@ -14,11 +14,18 @@ from models.errors import InputError
 from serving.access.keys import ApiKeys
 from serving.errors import RateLimited, Unauthorized
 
-# ---- The rate limit: one token bucket per client, with bounded memory for all of them.
-
 _MAX_BUCKETS: Final = 10_000  # about 2 MB
 _HOST_BITS: Final = 64  # of an IPv6 address; a provider assigns at least a /64 to each customer, RFC 6177
 _ROUNDING_S: Final = 1e-6  # tolerance for sums of floats, so that a retry after Retry-After seconds succeeds
+
+_SEND_A_KEY: Final = "send a key in the header `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+_MAKE_AN_ADMIN_KEY: Final = (
+    "make one with `python -m serving.access.keys NAME --admin`, store its line where the service reads its API keys, "
+    "and restart the service"
+)
+# A file of the page, the metrics or the model's description, as a part of a request for an answer. The page loads 27,
+# which must fit into a burst of one.
+_OPEN_REQUEST: Final = 0.02
 
 
 class RateLimiter:
@@ -26,12 +33,7 @@ class RateLimiter:
 
     Each bucket is stored as one number, the time at which it is full again (the generic cell rate algorithm). The cost
     of a request does not depend on the number of clients. A client whose bucket was dropped starts with a full one, so
-    dropping never causes a refusal.
-
-    Args:
-        rate_per_minute: Tokens added to each bucket per minute.
-        burst: Capacity of a bucket, tokens.
-        clock: A monotonic clock, seconds.
+    dropping never causes a refusal. Memory for all clients is bounded.
     """
 
     def __init__(self, rate_per_minute: float, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -85,8 +87,7 @@ class RateLimiter:
 def client_network(address: str | None) -> str:
     """Returns the name of a client's bucket: its IPv4 address, or the /64 network of its IPv6 address.
 
-    Args:
-        address: The address that the server or a proxy gives; all invalid addresses count as one client.
+    All invalid addresses count as one client.
     """
     try:
         parsed = ip_address(address or "")
@@ -97,18 +98,6 @@ def client_network(address: str | None) -> str:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return f"{IPv6Address(int(parsed) >> _HOST_BITS << _HOST_BITS)}/{_HOST_BITS}"
-
-
-_SEND_A_KEY: Final = "send a key in the header `Authorization: Bearer KEY` or `X-API-Key: KEY`"
-_MAKE_AN_ADMIN_KEY: Final = (
-    "make one with `python -m serving.access.keys NAME --admin`, store its line where the service reads its API keys, "
-    "and restart the service"
-)
-
-
-# A file of the page, the metrics or the model's description, as a part of a request for an answer. The page loads 27,
-# which must fit into a burst of one.
-_OPEN_REQUEST: Final = 0.02
 
 
 class Client(msgspec.Struct, frozen=True):
@@ -129,9 +118,7 @@ class AccessControl:
     the same address could lock out the holder of the key. An attacker gains nothing from this exception, because a key
     holds 256 random bits.
 
-    Args:
-        keys: The valid API keys; None makes the service open to everybody.
-        rate_limiter: Limits the requests of each client; None sets no limit.
+    Without keys the service is open to everybody, without a rate limiter it sets no limit.
     """
 
     def __init__(self, keys: ApiKeys | None = None, rate_limiter: RateLimiter | None = None) -> None:
@@ -158,10 +145,6 @@ class AccessControl:
 
     def authorize(self, headers: Headers, address: str | None) -> Client:
         """Checks the key of a request. Its rate is checked by `limit`, once the log knows the client.
-
-        Args:
-            headers: The request's headers.
-            address: The client's address, as the connection or a trusted proxy gives it.
 
         Raises:
             Unauthorized: The service requires a key, and the request has no valid one.
@@ -197,10 +180,7 @@ class AccessControl:
         return client
 
     def limit(self, client: str, num_requests: float = 1.0) -> Mapping[str, str]:
-        """Counts a request for the rate of a client, named by its `identity`.
-
-        Returns:
-            Headers that say what it may still send; none without a rate limit.
+        """Counts a request for the rate of a client; returns headers that say what it may still send.
 
         Raises:
             RateLimited: The client has used up its rate.

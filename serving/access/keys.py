@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -48,11 +48,7 @@ class ApiKey(msgspec.Struct, frozen=True):
 
 
 class ApiKeys:
-    """The API keys that the service accepts.
-
-    Args:
-        keys: Keys with distinct names and hashes; without any, every request is refused.
-    """
+    """The API keys that the service accepts; without any, every request is refused."""
 
     def __init__(self, keys: Sequence[ApiKey]) -> None:
         self._keys = tuple(keys)
@@ -77,11 +73,8 @@ def read_keys(text: str = "", file: Path | None = None) -> ApiKeys | None:
     """Reads API keys, one per line: `NAME SHA256HEX`, followed by `admin` for a key that may make admin calls.
 
     Empty lines and lines that start with # are skipped. Error messages give the line number but never the content,
-    because someone may have stored the secret in place of its hash.
-
-    Args:
-        text: Lines; commas also separate keys, because an environment variable usually has only one line.
-        file: A file with more lines.
+    because someone may have stored the secret in place of its hash. In `text` commas also separate keys, because an
+    environment variable usually has only one line.
 
     Returns:
         The keys, or None if neither was given: the service is then open to everybody. A file without keys gives none
@@ -95,19 +88,19 @@ def read_keys(text: str = "", file: Path | None = None) -> ApiKeys | None:
         sources.append((f"{file}", _read(file)))
     if not sources:
         return None
-    located = [(f"line {number} of {source}", line) for source, lines in sources for number, line in _lines(lines)]
-    if not located and file is None:
+    lines = {
+        f"line {number} of {source}": line
+        for source, content in sources
+        for number, line in enumerate(content.splitlines(), start=1)
+        if line.strip() and not line.lstrip().startswith("#")
+    }
+    if not lines and file is None:
         raise InputError(f"{sources[-1][0]} contains no API key", limit=f"lines {_LINE_FORM}", remedy=_CREATE_ONE)
-    keys = [_parse(location, line) for location, line in located]
-    _require_distinct([location for location, _ in located], keys)
-    return ApiKeys(keys)
+    return ApiKeys(_parse(lines))
 
 
 def make_key(name: str, *, is_admin: bool = False) -> tuple[str, ApiKey]:
-    """Creates a key.
-
-    Returns:
-        The secret, to be shown once, and the key to store.
+    """Returns a new secret, to be shown once, and the key to store.
 
     Raises:
         InputError: The name is not valid.
@@ -124,11 +117,7 @@ def make_key(name: str, *, is_admin: bool = False) -> tuple[str, ApiKey]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints a new key and the line to store; exits 1 with one line if the name is not valid.
-
-    Args:
-        arguments: Command line without the program's name; by default that of this process.
-    """
+    """Prints a new key and the line to store; exits 1 with one line if the name is not valid."""
     try:
         with quiet_when_output_closes():
             secret, key = tyro.cli(_make, args=arguments, prog="python -m serving.access.keys")
@@ -167,27 +156,22 @@ def _read(file: Path) -> str:
         raise InputError(f"the file of API keys {file} is not a text file", limit="UTF-8", remedy=_CREATE_ONE) from None
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            yield number, line
-
-
-def _parse(location: str, line: str) -> ApiKey:
-    match = _LINE.fullmatch(line.strip())
-    if match is None:
-        raise InputError(f"{location} is not a valid API key", limit=_LINE_FORM, remedy=_CREATE_ONE)
-    return ApiKey(match[1], match[2].lower(), is_admin=match[3] is not None)
-
-
-def _require_distinct(locations: Sequence[str], keys: Sequence[ApiKey]) -> None:
+def _parse(lines: Mapping[str, str]) -> list[ApiKey]:
+    """Parses lines by their location, and requires that names and hashes are distinct."""
+    keys: list[ApiKey] = []
     seen: dict[tuple[str, str], str] = {}
-    for location, key in zip(locations, keys, strict=True):
+    for location, line in lines.items():
+        match = _LINE.fullmatch(line.strip())
+        if match is None:
+            raise InputError(f"{location} is not a valid API key", limit=_LINE_FORM, remedy=_CREATE_ONE)
+        key = ApiKey(match[1], match[2].lower(), is_admin=match[3] is not None)
         for field, value in (("name", key.name), ("key", key.sha256)):
             if (field, value) in seen:
                 first = seen[field, value]
                 raise InputError(f"{location} has the same {field} as {first}", remedy="remove one of the two")
             seen[field, value] = location
+        keys.append(key)
+    return keys
 
 
 if __name__ == "__main__":

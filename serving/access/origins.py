@@ -1,4 +1,4 @@
-"""Cross-origin requests (CORS): only web pages of the configured origins may call the service."""
+"""Where requests may come from: web pages of other origins (CORS), and proxies that name the client's address."""
 
 import re
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ _EXPOSED_HEADERS: Final = [
     "RateLimit-Policy",
     "traceresponse",
 ]
+_MAPPED: Final = "::ffff:"  # prefix of an IPv4 address on a dual-stack socket, RFC 4291, 2.5.5.2
+_MAPPED_BITS: Final = 96
 _MAX_AGE_S: Final = 7_200  # Chromium caches a preflight response no longer than this
 
 
 def cors_config(origins: Sequence[str], *, has_keys: bool) -> CORSConfig | None:
     """Returns Litestar's CORS configuration, or None if no origin is configured.
 
-    Args:
-        origins: Exact origins, such as https://garden.example, or "*" alone to allow every origin.
-        has_keys: Whether the service requires API keys. "*" is then refused, because a page of an
-            unknown origin should not handle keys.
+    Exact origins such as https://garden.example are allowed, or "*" alone for every origin. "*" is refused while the
+    service requires API keys, because a page of an unknown origin should not handle keys.
 
     Raises:
         InputError: An origin is not in the form that browsers send, or "*" is not allowed.
@@ -38,7 +38,12 @@ def cors_config(origins: Sequence[str], *, has_keys: bool) -> CORSConfig | None:
     if not origins:
         return None
     if tuple(origins) == ("*",):
-        _require_no_keys(has_keys=has_keys)
+        if has_keys:
+            raise InputError(
+                '--cors-origins may not be "*" while API keys are set',
+                limit="exact origins",
+                remedy="name the origins of the pages that use the keys",
+            )
     else:
         for origin in origins:
             _require_origin(origin)
@@ -54,11 +59,7 @@ def cors_config(origins: Sequence[str], *, has_keys: bool) -> CORSConfig | None:
 def refused_preflight(config: CORSConfig, origin: str | None, method: str | None, headers: str) -> str | None:
     """Returns what a preflight request may not ask for, or None if it may, or if it is none.
 
-    Args:
-        config: What is allowed.
-        origin: The header Origin, or None; without it the request is no preflight.
-        method: The header Access-Control-Request-Method, or None.
-        headers: The header Access-Control-Request-Headers, or "".
+    The arguments are its headers Origin, Access-Control-Request-Method and Access-Control-Request-Headers.
     """
     if origin is None:
         return None
@@ -72,15 +73,6 @@ def refused_preflight(config: CORSConfig, origin: str | None, method: str | None
     return None
 
 
-def _require_no_keys(*, has_keys: bool) -> None:
-    if has_keys:
-        raise InputError(
-            '--cors-origins may not be "*" while API keys are set',
-            limit="exact origins",
-            remedy="name the origins of the pages that use the keys",
-        )
-
-
 def _require_origin(origin: str) -> None:
     match = _ORIGIN.fullmatch(origin)
     if match is None or (match[1], match[2]) in _DEFAULT_PORTS:
@@ -92,15 +84,11 @@ def _require_origin(origin: str) -> None:
         )
 
 
-_MAPPED: Final = "::ffff:"  # prefix of an IPv4 address on a dual-stack socket, RFC 4291, 2.5.5.2
-_MAPPED_BITS: Final = 96
-
-
 def forwarded_allow_ips(proxies: Sequence[str]) -> list[str]:
-    """Returns the networks for uvicorn's setting of this name; an empty list trusts no proxy.
+    """Returns the networks for uvicorn's setting of this name, from addresses such as 10.0.0.7 or 10.0.0.0/24.
 
-    Args:
-        proxies: Addresses and networks of the proxies, such as 10.0.0.7 or 10.0.0.0/24.
+    uvicorn takes the rightmost address in X-Forwarded-For that is not a trusted proxy's; only a trusted proxy can have
+    written that one. It treats a mistyped address as a host name that never matches, so the setting is validated here.
 
     Raises:
         InputError: An entry is neither an address nor a network, or contains every address. Trusting every address

@@ -187,9 +187,9 @@ class DecoderPool:
             picture_format = sniff_format(data)
             decoded = await self._decode_or_retry(data, spec, picture_format, time or self.decode_time())
         except PictureError as error:
-            self._metrics.decode_failure(error.code, picture_format)
+            self._metrics.decode_failures.labels(error.code, picture_format).inc()
             raise
-        self._metrics.picture(decoded.format)
+        self._metrics.pictures.labels(decoded.format).inc()
         return decoded
 
     async def close(self) -> None:
@@ -232,7 +232,7 @@ class DecoderPool:
         except (MemoryError, OSError) as error:
             raise Overloaded("not enough memory for the picture", retry_after_s=1, remedy="try again later") from error
         finally:
-            self._metrics.observe_stage("decode", child.decode_s)
+            self._metrics.stage_s.labels("decode").observe(child.decode_s)
             child.reset()
             self._release(child)
         return Decoded(pixels, done.width, done.height, done.format)
@@ -274,7 +274,7 @@ class DecoderPool:
                 child = await self._start_child(first_outcome)
                 await self._use_until_exit(child, first_outcome)
                 _log.warning("decoder_ended", pid=child.pid, exit_status=child.exit_status)
-                self._metrics.restart("decoder")
+                self._metrics.restarts.labels("decoder").inc()
         finally:
             _set_once(first_outcome, _closed())
 

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Final, TypeVar, cast
@@ -38,147 +37,6 @@ from serving.decoding.messages import (
     pack,
     unpack_reply,
 )
-
-# ---- The processor time that the pictures of one request may take in the decoders, and the clock that measures it.
-
-Clock = Callable[[], float]
-"""Gives the processor time of a process, seconds."""
-
-
-class DecodeTime:
-    """Counts the processor time of one request. Its pictures may be decoded at the same time.
-
-    Args:
-        seconds: The limit.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._spent_s = 0.0
-        self._running: list[tuple[Clock, float]] = []
-
-    @property
-    def left_s(self) -> float:
-        """Seconds left, after the steps that are running too; negative if the limit is exceeded."""
-        return self.seconds - self._spent_s - sum(clock() - start for clock, start in self._running)
-
-    @property
-    def lasts_s(self) -> float:
-        """Seconds for which the time left suffices at least, however busy the children are."""
-        return max(0.0, self.left_s) / max(1, len(self._running))
-
-    @contextmanager
-    def step(self, clock: Clock) -> Iterator[None]:
-        """Counts the processor time of a process while the context lasts."""
-        running = clock, clock()
-        self._running.append(running)
-        try:
-            yield
-        finally:
-            self._running.remove(running)
-            self._spent_s += clock() - running[1]
-
-
-def processor_clock(pid: int) -> Clock:
-    """Returns the processor clock of another process, see clock_getcpuclockid(3); elapsed time if there is none.
-
-    Once the process has ended, the clock stands still.
-    """
-    number = ctypes.c_int()
-    if sys.platform != "linux" or ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(number)):
-        return time.monotonic
-    return _Standing(partial(time.clock_gettime, number.value)).read
-
-
-class _Standing:
-    """A clock that keeps its last value once it fails."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self._last_s = clock, 0.0
-
-    def read(self) -> float:
-        with suppress(OSError):  # the process has ended
-            self._last_s = self._clock()
-        return self._last_s
-
-
-# ---- The service's end of the socket to a decoding child: sends commands, receives replies, detects an ended child.
-
-
-class ChildLost(BotanifyError):
-    """The child has ended."""
-
-    code = "child_lost"
-
-
-class Channel(asyncio.Protocol):
-    """An asyncio protocol that receives one reply to each command."""
-
-    def __init__(self) -> None:
-        self.lost = asyncio.Event()
-        """Set once the child has ended or is disconnected."""
-        self._received = bytearray()
-        self._replies: asyncio.Queue[Reply | None] = asyncio.Queue()
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio.Transport
-
-    def data_received(self, data: bytes) -> None:
-        """Called by asyncio; queues a reply once it is complete."""
-        self._received += data
-        size = int.from_bytes(self._received[:PREFIX_BYTES], "big")
-        if size > MAX_MESSAGE_BYTES:
-            self.abort()
-        elif len(self._received) >= PREFIX_BYTES + max(size, 1):
-            self._queue_reply(bytes(self._received[PREFIX_BYTES:]))
-            self._received.clear()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the name that asyncio uses
-        """Called by asyncio."""
-        self.lost.set()
-        self._replies.put_nowait(None)
-
-    async def receive(self) -> Reply:
-        """Waits for the next reply.
-
-        Raises:
-            ChildLost: The connection has ended.
-        """
-        reply = await self._replies.get()
-        if reply is None:
-            self._replies.put_nowait(None)
-            raise ChildLost("the child has ended")
-        return reply
-
-    def send(self, command: Command) -> None:
-        """Sends a command.
-
-        Raises:
-            ChildLost: The connection has ended.
-        """
-        if self.lost.is_set() or self._transport is None or self._transport.is_closing():
-            raise ChildLost("the child has ended")  # uvloop raises RuntimeError for a write to a closed transport
-        self._transport.write(pack(command))
-
-    def close(self) -> None:
-        """Closes the connection after pending data is sent; the child then exits."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Closes the connection at once, without sending pending data."""
-        self.lost.set()  # asyncio calls `connection_lost` only later, and nobody may use the child until then
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _queue_reply(self, content: bytes) -> None:
-        try:
-            self._replies.put_nowait(unpack_reply(content))
-        except msgspec.MsgspecError:  # invalid content, or two replies to one command
-            self.abort()
-
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 # A child decodes untrusted data, so it gets only the variables that Python needs and none of the service's secrets.
@@ -220,7 +78,133 @@ _OWN_FAULTS: Final = {
 _LARGE_BYTES: Final = 8_000_000
 
 Pixels = npt.NDArray[np.float32]
+Clock = Callable[[], float]
+"""Gives the processor time of a process, seconds."""
 _Reply = TypeVar("_Reply", Ready, Cost, Done)
+
+
+class DecodeTime:
+    """Counts the processor time of one request against its limit. Its pictures may be decoded at the same time.
+
+    Processor time, not elapsed time: on a busy machine, or if a process is suspended, an innocent picture takes long.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._spent_s = 0.0
+        self._running: list[tuple[Clock, float]] = []
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left, after the steps that are running too; negative if the limit is exceeded."""
+        return self.seconds - self._spent_s - sum(clock() - start for clock, start in self._running)
+
+    @property
+    def lasts_s(self) -> float:
+        """Seconds for which the time left suffices at least, however busy the children are."""
+        return max(0.0, self.left_s) / max(1, len(self._running))
+
+    @contextmanager
+    def step(self, clock: Clock) -> Iterator[None]:
+        """Counts the processor time of a process while the context lasts."""
+        running = clock, clock()
+        self._running.append(running)
+        try:
+            yield
+        finally:
+            self._running.remove(running)
+            self._spent_s += clock() - running[1]
+
+
+def processor_clock(pid: int) -> Clock:
+    """Returns the processor clock of another process, see clock_getcpuclockid(3); elapsed time if there is none.
+
+    Once the process has ended, the clock stands still.
+    """
+    number = ctypes.c_int()
+    if sys.platform != "linux" or ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(number)):
+        return time.monotonic
+    last_s = 0.0
+
+    def read() -> float:
+        nonlocal last_s
+        with suppress(OSError):  # the process has ended
+            last_s = time.clock_gettime(number.value)
+        return last_s
+
+    return read
+
+
+class ChildLost(BotanifyError):
+    """The child has ended."""
+
+    code = "child_lost"
+
+
+class Channel(asyncio.Protocol):
+    """The service's end of the socket to a child: an asyncio protocol that receives one reply to each command."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+        """Set once the child has ended or is disconnected."""
+        self._received = bytearray()
+        self._replies: asyncio.Queue[Reply | None] = asyncio.Queue()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio.Transport
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio; queues a reply once it is complete."""
+        self._received += data
+        size = int.from_bytes(self._received[:PREFIX_BYTES], "big")
+        if size > MAX_MESSAGE_BYTES:
+            self.abort()
+        elif len(self._received) >= PREFIX_BYTES + max(size, 1):
+            try:
+                self._replies.put_nowait(unpack_reply(bytes(self._received[PREFIX_BYTES:])))
+            except msgspec.MsgspecError:  # invalid content, or two replies to one command
+                self.abort()
+            self._received.clear()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the name that asyncio uses
+        """Called by asyncio."""
+        self.lost.set()
+        self._replies.put_nowait(None)
+
+    async def receive(self) -> Reply:
+        """Waits for the next reply.
+
+        Raises:
+            ChildLost: The connection has ended.
+        """
+        reply = await self._replies.get()
+        if reply is None:
+            self._replies.put_nowait(None)
+            raise ChildLost("the child has ended")
+        return reply
+
+    def send(self, command: Command) -> None:
+        """Sends a command.
+
+        Raises:
+            ChildLost: The connection has ended.
+        """
+        if self.lost.is_set() or self._transport is None or self._transport.is_closing():
+            raise ChildLost("the child has ended")  # uvloop raises RuntimeError for a write to a closed transport
+        self._transport.write(pack(command))
+
+    def close(self) -> None:
+        """Closes the connection after pending data is sent; the child then exits."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes the connection at once, without sending pending data."""
+        self.lost.set()  # asyncio calls `connection_lost` only later, and nobody may use the child until then
+        if self._transport is not None:
+            self._transport.abort()
 
 
 class ChildHangs(ChildLost):
@@ -242,13 +226,7 @@ class OutOfTime(BotanifyError):
 
 
 class ChildProcess:
-    """A running child; create it with `start`.
-
-    Args:
-        process: The child.
-        channel: The connection to it.
-        area: The memory shared with it.
-    """
+    """A running child; create it with `start`."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", channel: Channel, area: SharedArea) -> None:
         self._process, self._channel, self._area = process, channel, area

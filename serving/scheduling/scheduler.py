@@ -283,9 +283,9 @@ class Scheduler:
         while self._idle and (run := self._next_run()) is not None:
             worker = self._idle.pop()
             self._running[worker] = run
-            self._metrics.batch(len(run.pictures))
+            self._metrics.batch_pictures.observe(len(run.pictures))
             for picture in run.pictures:
-                self._metrics.observe_stage("queue", run.started_at - picture.queued_at)
+                self._metrics.stage_s.labels("queue").observe(run.started_at - picture.queued_at)
             pixels = [picture.pixels for picture in run.pictures]
             size = self.policy.padded_size(len(pixels))
             worker.submit(partial(_run_batch, self._networks[run.mode], pixels, size), self._on_run_done)
@@ -325,7 +325,7 @@ class Scheduler:
     def _on_run_done(self, worker: Worker, rows: list[Row] | None, error: BaseException | None) -> None:
         run = self._running.pop(worker)
         self._idle.append(worker)
-        self._metrics.observe_stage("run", time.perf_counter() - run.started_at)
+        self._metrics.stage_s.labels("run").observe(time.perf_counter() - run.started_at)
         if rows is None:
             self._retry(run, error)
         else:
@@ -403,7 +403,7 @@ class Scheduler:
         self._add_worker()
         run = self._running.pop(worker)
         worker.stop()
-        self._metrics.restart("executor")
+        self._metrics.restarts.labels("executor").inc()
         self._is_healthy = False  # until a run succeeds
         self._retry(run, None)
         self._start_runs()

@@ -40,7 +40,8 @@ STOP_MARGIN_S = 2  # for the process to end
 @pytest.fixture(scope="module")
 def scrape():
     metrics = Metrics()
-    metrics.model(name="tiny", version="1.0.0", label_hash="x", precision="fp32", provider="cpu", scheduling="latency")
+    facts = ("name", "version", "label_hash", "precision", "provider", "scheduling")
+    metrics.model.info(dict.fromkeys(facts, "x"))
     return metrics.text().decode()
 
 

@@ -77,7 +77,7 @@ def test_metrics_with_a_port_of_their_own_are_not_on_the_public_one(start):
 
 def test_metrics_are_served_on_their_own_port():
     metrics = Metrics()
-    metrics.refusal("overloaded")
+    metrics.refusals.labels("overloaded").inc()
     response = httpx.get(_serve_metrics(metrics, "127.0.0.1", 0))
     assert response.headers["content-type"] == Metrics.media_type
     assert 'botanify_refusals_total{code="overloaded"} 1.0' in response.text
