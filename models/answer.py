@@ -1,6 +1,6 @@
 """The answer about one plant, from the logits and features of its pictures: pure functions over NumPy arrays.
 
-Each step is a function of an earlier layer: plant score of each picture -> weight of each picture -> combined logits ->
+`answer_plant` is the whole way: plant score of each picture -> weight of each picture -> combined logits ->
 probabilities -> ranking -> verdict, and the candidate set.
 
 Letters in names: B pictures of one plant, F features, O outputs, T taxa.
@@ -105,16 +105,6 @@ class PlantAnswer(msgspec.Struct, frozen=True):
     """Probability of the taxa that the client ruled out; None if it ruled out none."""
 
 
-class _Pictures(msgspec.Struct, frozen=True):
-    """The pictures of one plant, after the scores that say how much each counts."""
-
-    logits_BO: npt.NDArray[np.float64]
-    taxa_BT: npt.NDArray[np.float64]
-    weight_B: npt.NDArray[np.float64]
-    plant_B: npt.NDArray[np.float64] | None
-    familiar_B: npt.NDArray[np.float64] | None
-
-
 def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, question: Question) -> PlantAnswer:
     """Answers a question about one plant. The order of its pictures does not matter.
 
@@ -124,28 +114,45 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         model: Taxonomy, temperature, thresholds and tables of the network file.
         question: Length of the lists, coverage of the candidate set, and the allowed taxa.
     """
-    pictures = _score_pictures(logits_BO, features_BF, model)
-    combined_O = combine_pictures(pictures.logits_BO, pictures.weight_B)
-    taxa_T = _taxon_probabilities(combined_O, model, question)
+    logits_BO, allowed_T = np.asarray(logits_BO, dtype=np.float64), question.allowed_T
+    all_BT = _taxon_probabilities(logits_BO, model)
+    plant_B, familiar_B = _scores(all_BT, features_BF, model.calibration)
+    weight_B = np.full(len(logits_BO), 1 / len(logits_BO))
+    if plant_B is not None and model.calibration.cutoffs is not None:
+        weight_B = picture_weights(plant_B, model.calibration.cutoffs.plant)
+    combined_O = combine_pictures(logits_BO, weight_B)
+    taxa_T = _taxon_probabilities(combined_O, model, allowed_T)
+    alone_BT = all_BT if allowed_T is None else _taxon_probabilities(logits_BO, model, allowed_T)
     ranking = rank(taxa_T, model.taxonomy, question.top_k)
-    restricted = question.allowed_T is not None
-    promises = Promises() if restricted else model.promises
-    alone_BT = _taxon_probabilities(pictures.logits_BO, model, question) if restricted else pictures.taxa_BT
-    shared = _shared_ranks(question.allowed_T, model.taxonomy)
+    plant, familiar = _weighted(plant_B, weight_B), _weighted(familiar_B, weight_B)
+    verdict = _rejection(plant, familiar, ranking.taxa[0], model)
+    if verdict is None:
+        promises = model.promises if allowed_T is None else Promises()
+        verdict = decide(ranking, model.thresholds, promises, _shared_ranks(allowed_T, model.taxonomy))
+    discarded_mass = None
+    if allowed_T is not None:
+        discarded_mass = float(min(_taxon_probabilities(combined_O, model)[~allowed_T].sum(), 1.0))
     return PlantAnswer(
-        verdict=_rejection(pictures, ranking.taxa[0], model) or decide(ranking, model.thresholds, promises, shared),
+        verdict=verdict,
         taxa=ranking.taxa,
         genera=ranking.genera,
         families=ranking.families,
-        pictures=_picture_answers(pictures, alone_BT, model.taxonomy),
-        plant_score=_weighted(pictures.plant_B, pictures.weight_B),
-        candidates=_candidates(alone_BT, pictures.weight_B > 0, taxa_T, model, question),
-        discarded_mass=_discarded_mass(combined_O, model, question),
+        pictures=[
+            PictureAnswer(
+                weight=float(weight),
+                plant_score=None if plant_B is None else float(plant_B[index]),
+                taxa=best_taxa(alone_BT[index], model.taxonomy, _TAXA_PER_PICTURE),
+            )
+            for index, weight in enumerate(weight_B)
+        ],
+        plant_score=plant,
+        candidates=_candidates(alone_BT, weight_B > 0, taxa_T, model, question),
+        discarded_mass=discarded_mass,
     )
 
 
 def picture_weights(plant_B: npt.NDArray[np.float64], cutoff: float) -> npt.NDArray[np.float64]:
-    """Gives each picture a weight in proportion to its plant score.
+    """Gives each picture a weight in proportion to its plant score; the weights sum to 1.
 
     A picture below the cutoff has no weight while another picture reaches the cutoff, so a picture of something else
     among good ones does not change the answer.
@@ -153,9 +160,6 @@ def picture_weights(plant_B: npt.NDArray[np.float64], cutoff: float) -> npt.NDAr
     Args:
         plant_B: Plant score of each picture, in [0, 1].
         cutoff: Least plant score of a plant.
-
-    Returns:
-        Weights that sum to 1, shape (num_pictures,).
     """
     kept_B = plant_B >= cutoff
     weight_B = np.where(kept_B, plant_B, 0.0) if kept_B.any() else plant_B
@@ -163,36 +167,34 @@ def picture_weights(plant_B: npt.NDArray[np.float64], cutoff: float) -> npt.NDAr
     return np.asarray(weight_B / total if total > 0 else np.full(len(plant_B), 1 / len(plant_B)))
 
 
-def _score_pictures(logits_BO: Floats, features_BF: Floats, model: AnswerModel) -> _Pictures:
-    logits_BO, tables = np.asarray(logits_BO, dtype=np.float64), model.calibration
-    equal_B = np.full(len(logits_BO), 1 / len(logits_BO))
-    taxa_BT = _taxon_probabilities(logits_BO, model, Question())
+def _scores(
+    taxa_BT: npt.NDArray[np.float64], features_BF: Floats, tables: Calibration
+) -> tuple[npt.NDArray[np.float64] | None, npt.NDArray[np.float64] | None]:
+    """Returns how sure it is that each picture shows a plant, and a plant of the network; None without the table."""
     if tables.features is None or tables.cutoffs is None:
-        return _Pictures(logits_BO, taxa_BT, equal_B, None, None)
+        return None, None
     confidence_B, distance_B = taxa_BT.max(axis=1), tables.features.distances(features_BF)
     head, known = tables.plant_head, tables.familiarity
     plant_B = None if head is None else head.scores(features_BF, confidence_B, distance_B)
-    familiar_B = None if known is None else known.scores(confidence_B, distance_B)
-    weight_B = equal_B if plant_B is None else picture_weights(plant_B, tables.cutoffs.plant)
-    return _Pictures(logits_BO, taxa_BT, weight_B, plant_B, familiar_B)
+    return plant_B, None if known is None else known.scores(confidence_B, distance_B)
 
 
-def _taxon_probabilities(logits: Floats, model: AnswerModel, question: Question) -> npt.NDArray[np.float64]:
+def _taxon_probabilities(
+    logits: Floats, model: AnswerModel, allowed_T: npt.NDArray[np.bool_] | None = None
+) -> npt.NDArray[np.float64]:
     """Returns calibrated probabilities over the allowed taxa; they sum to 1. Other taxa have probability 0."""
-    if question.allowed_T is not None:
-        logits = np.where(question.allowed_T[model.taxonomy.taxon_of_output], logits, -np.inf)
+    if allowed_T is not None:
+        logits = np.where(allowed_T[model.taxonomy.taxon_of_output], logits, -np.inf)
     return taxon_probabilities(output_probabilities(logits, model.temperature), model.taxonomy)
 
 
-def _rejection(pictures: _Pictures, best: RankedTaxon, model: AnswerModel) -> Verdict | None:
+def _rejection(plant: float | None, familiar: float | None, best: RankedTaxon, model: AnswerModel) -> Verdict | None:
     """Returns the verdict on pictures that show no plant, or a plant that the network does not know."""
     cutoffs = model.calibration.cutoffs
     if cutoffs is None:
         return None
-    plant = _weighted(pictures.plant_B, pictures.weight_B)
     if plant is not None and plant < cutoffs.plant:
         return not_a_plant(best, plant, cutoffs.plant)
-    familiar = _weighted(pictures.familiar_B, pictures.weight_B)
     if familiar is not None and familiar < cutoffs.familiar:
         return unknown_plant(best, familiar, cutoffs.familiar)
     return None
@@ -208,17 +210,6 @@ def _shared_ranks(allowed_T: npt.NDArray[np.bool_] | None, taxonomy: Taxonomy) -
         "family": taxonomy.families.of_taxon,
     }
     return frozenset(rank for rank, name_T in names.items() if len(np.unique(name_T[allowed_T])) == 1)
-
-
-def _picture_answers(pictures: _Pictures, alone_BT: npt.NDArray[np.float64], taxonomy: Taxonomy) -> list[PictureAnswer]:
-    return [
-        PictureAnswer(
-            weight=float(weight),
-            plant_score=None if pictures.plant_B is None else float(pictures.plant_B[index]),
-            taxa=best_taxa(alone_BT[index], taxonomy, _TAXA_PER_PICTURE),
-        )
-        for index, weight in enumerate(pictures.weight_B)
-    ]
 
 
 def _candidates(
@@ -255,13 +246,6 @@ def _candidates(
         guarantee=question.coverage_kind if has_guarantee else None,
         num_uncalibrated_taxa=table.num_uncalibrated_taxa,
     )
-
-
-def _discarded_mass(combined_O: npt.NDArray[np.float64], model: AnswerModel, question: Question) -> float | None:
-    if question.allowed_T is None:
-        return None
-    taxa_T = _taxon_probabilities(combined_O, model, Question())
-    return float(min(taxa_T[~question.allowed_T].sum(), 1.0))
 
 
 def _weighted(score_B: npt.NDArray[np.float64] | None, weight_B: npt.NDArray[np.float64]) -> float | None:

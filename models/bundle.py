@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from models.answer import AnswerModel
 from models.bundle_record import (
@@ -59,8 +58,8 @@ def check_golden(golden: Golden, precision: Precision, logits: Floats, temperatu
     Args:
         golden: The golden picture of the bundle.
         precision: The precision of the network.
-        logits: The logits that the network gives for `golden.picture`, shape (num_outputs,).
-        temperature: Temperature of that network, since calibrated probabilities are compared.
+        logits: What the network gives for `golden.picture`, shape (num_outputs,).
+        temperature: That of the network, since calibrated probabilities are compared.
 
     Raises:
         BundleError: A probability differs by more than 0.02, or the picture has no logits of that precision.
@@ -73,7 +72,10 @@ def check_golden(golden: Golden, precision: Precision, logits: Floats, temperatu
             limit=" or ".join(golden.logits),
             remedy="export the bundle again",
         )
-    difference = _largest_difference(np.asarray(recorded), logits, temperature)
+    difference = float("nan")
+    if logits.shape == (len(recorded),) and np.isfinite(logits).all():
+        expected = output_probabilities(np.asarray(recorded), temperature)
+        difference = float(np.abs(output_probabilities(logits, temperature) - expected).max())
     if not difference <= LARGEST_DIFFERENCE:  # also true of NaN
         raise BundleError(
             f"the {precision} network does not give the recorded answer to the golden picture",
@@ -81,13 +83,6 @@ def check_golden(golden: Golden, precision: Precision, logits: Floats, temperatu
             limit=f"at most {LARGEST_DIFFERENCE}",
             remedy="fetch the bundle again; if the error stays, this runtime or device computes wrong results",
         )
-
-
-def _largest_difference(recorded: npt.NDArray[np.float64], logits: Floats, temperature: float) -> float:
-    if logits.shape != recorded.shape or not np.isfinite(logits).all():
-        return float("nan")
-    difference = output_probabilities(logits, temperature) - output_probabilities(recorded, temperature)
-    return float(np.abs(difference).max())
 
 
 BUNDLE_FILE: Final = "bundle.json"
@@ -111,11 +106,7 @@ class Bundle(msgspec.Struct, frozen=True):
     """A sentence for each thing that the bundle lacks, or that this version ignores."""
 
     def network(self, precision: Precision) -> NetworkFile:
-        """Returns the record of one network.
-
-        Raises:
-            BundleError: The bundle has no network of that precision.
-        """
+        """Returns the record of one network; a BundleError says that the bundle has none of that precision."""
         found = self.record.networks.get(precision)
         if found is None:
             raise BundleError(
@@ -127,22 +118,12 @@ class Bundle(msgspec.Struct, frozen=True):
         return found
 
     def golden(self) -> Golden | None:
-        """Returns the golden picture with its recorded logits, or None if the bundle has none.
-
-        Bundles that were sealed by early versions have none.
-
-        Raises:
-            BundleError: Its file cannot be read.
-        """
+        """Returns the golden picture, or None, as in bundles of early versions; a BundleError if it is unreadable."""
         part = self.record.parts.get(GOLDEN_PART)
         return None if part is None else read_json(self.folder / part, Golden)
 
     def calibration(self, precision: Precision) -> Calibration:
-        """Returns the tables of one network; all are None if the bundle has none.
-
-        Raises:
-            BundleError: Their file cannot be read.
-        """
+        """Returns the tables of one network, all None if the bundle has none; a BundleError if they are unreadable."""
         part = self.record.parts.get(CALIBRATION_PART)
         tables = {} if part is None else read_calibration(self.folder / part)
         return tables.get(precision, Calibration())
@@ -164,11 +145,7 @@ class Bundle(msgspec.Struct, frozen=True):
         )
 
     def weights_path(self) -> Path:
-        """Returns the path of the weights that a training can start from.
-
-        Raises:
-            BundleError: The bundle has none.
-        """
+        """Returns the path of the weights that a training can start from; a BundleError if there are none."""
         part = self.record.parts.get(WEIGHTS_PART)
         if part is None:
             raise BundleError(
@@ -226,8 +203,14 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
             value=folder,
             remedy="choose a new folder or delete the old bundle",
         )
-    for name in files:
-        _require_plain_name(name)
+    for name in files:  # a path would be written outside of the bundle
+        if name in {BUNDLE_FILE, TAXA_FILE} or not re.fullmatch(FILE_NAME, name):
+            raise BundleError(
+                "a file in a bundle cannot have that name",
+                value=repr(name),
+                limit=f"letters, digits, dots, - and _, and not {BUNDLE_FILE} or {TAXA_FILE}",
+                remedy="rename it",
+            )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         draft = Path(temporary) / "bundle"
@@ -269,10 +252,18 @@ def file_sha256(path: Path) -> str:
 
 
 def _load_bundle(folder: Path) -> Bundle:
-    record, warnings = _read_record(folder)
+    path = folder / BUNDLE_FILE
+    if not path.is_file():
+        raise BundleError(
+            "the folder is not a bundle",
+            value=folder,
+            limit=f"a folder with {BUNDLE_FILE}",
+            remedy="give the folder that training/export.py wrote",
+        )
+    record, warnings = read_record(path)
     _verify_files(folder, record)
     taxonomy = read_json(folder / TAXA_FILE, Taxonomy)
-    _require_equal("label hash", f"{BUNDLE_FILE}", record.label_hash, TAXA_FILE, taxonomy.label_hash)
+    _require_equal("label hash", BUNDLE_FILE, record.label_hash, TAXA_FILE, taxonomy.label_hash)
     _require_equal("number of outputs", BUNDLE_FILE, record.architecture.num_outputs, TAXA_FILE, len(taxonomy.outputs))
     unknown = sorted(set(record.parts) - KNOWN_PARTS)
     warnings += tuple(f"This version does not know the bundle part {part!r} and ignores it." for part in unknown)
@@ -286,29 +277,6 @@ def _write_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _require_plain_name(name: str) -> None:
-    """Refuses paths, which would be written outside of the bundle, and the names of the bundle's own records."""
-    if name in {BUNDLE_FILE, TAXA_FILE} or not re.fullmatch(FILE_NAME, name):
-        raise BundleError(
-            "a file in a bundle cannot have that name",
-            value=repr(name),
-            limit=f"letters, digits, dots, - and _, and not {BUNDLE_FILE} or {TAXA_FILE}",
-            remedy="rename it",
-        )
-
-
-def _read_record(folder: Path) -> tuple[BundleRecord, tuple[str, ...]]:
-    path = folder / BUNDLE_FILE
-    if not path.is_file():
-        raise BundleError(
-            "the folder is not a bundle",
-            value=folder,
-            limit=f"a folder with {BUNDLE_FILE}",
-            remedy="give the folder that training/export.py wrote",
-        )
-    return read_record(path)
 
 
 def _verify_files(folder: Path, record: BundleRecord) -> None:
@@ -343,23 +311,24 @@ def _require_own_weights(path: Path) -> None:
 
 def _check_tables(folder: Path, record: BundleRecord, taxonomy: Taxonomy) -> Iterator[str]:
     """Checks the tables of all networks; yields a sentence for each network without tables, if another has some."""
-    if part := record.parts.get(CALIBRATION_PART):
-        tables = read_calibration(folder / part)
-        num_taxa = "number of taxa", TAXA_FILE, len(taxonomy.taxa)
-        num_features = "number of features", BUNDLE_FILE, record.architecture.num_features
-        for found in tables.values():
-            for expected, array in (
-                (num_taxa, found.conformal.prior_T if found.conformal else None),
-                (num_features, found.features.center_F if found.features else None),
-                (num_features, found.plant_head.weight_F if found.plant_head else None),
-            ):
-                if array is not None:
-                    _require_equal(*expected, part, len(array))
-        for precision in sorted(record.networks.keys() - tables.keys()):
-            yield (
-                f"The bundle has no calibration tables for its {precision} network. With that network the service "
-                "cannot tell plants from other things, and gives no candidate set."
-            )
+    part = record.parts.get(CALIBRATION_PART)
+    if part is None:
+        return
+    tables = read_calibration(folder / part)
+    num_taxa = "number of taxa", TAXA_FILE, len(taxonomy.taxa)
+    num_features = "number of features", BUNDLE_FILE, record.architecture.num_features
+    for found in tables.values():
+        if found.conformal:
+            _require_equal(*num_taxa, part, len(found.conformal.prior_T))
+        if found.features:
+            _require_equal(*num_features, part, len(found.features.center_F))
+        if found.plant_head:
+            _require_equal(*num_features, part, len(found.plant_head.weight_F))
+    for precision in sorted(record.networks.keys() - tables.keys()):
+        yield (
+            f"The bundle has no calibration tables for its {precision} network. With that network the service cannot "
+            "tell plants from other things, and gives no candidate set."
+        )
 
 
 def _require_equal(what: str, first: str, first_value: object, second: str, second_value: object) -> None:

@@ -199,8 +199,15 @@ def read_record(path: Path) -> tuple[BundleRecord, tuple[str, ...]]:
     Raises:
         BundleError: The file has a format that this version cannot read, or is damaged.
     """
-    content = _read_content(path)
-    version = content["format_version"]
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        version = content["format_version"]  # first, because another format may have other fields
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
+        raise BundleError(
+            f"{path} is not a bundle record",
+            limit="a JSON object with format_version",
+            remedy="fetch or export the bundle again",
+        ) from error
     if version not in (1, FORMAT_VERSION):
         newer = isinstance(version, int) and version > FORMAT_VERSION
         raise BundleError(
@@ -209,8 +216,8 @@ def read_record(path: Path) -> tuple[BundleRecord, tuple[str, ...]]:
             limit=f"format 1 or {FORMAT_VERSION}",
             remedy="update botanify, or export the bundle again" if newer else "export the bundle again",
         )
-    if version == 1:
-        content = _from_format_1(content)
+    if version == 1:  # the keys of a recipe are not the bundle's
+        content = {key: value if key == "recipe" else _renamed(value) for key, value in content.items()}
     try:
         record = msgspec.convert(content, BundleRecord)
     except (msgspec.ValidationError, BotanifyError) as error:
@@ -221,37 +228,15 @@ def read_record(path: Path) -> tuple[BundleRecord, tuple[str, ...]]:
 
 
 def read_json(path: Path, kind: type[_Record]) -> _Record:
-    """Reads another JSON file of a bundle.
-
-    Raises:
-        BundleError: The file cannot be read or is damaged.
-    """
+    """Reads another JSON file of a bundle; a BundleError says that it cannot be read or is damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, BotanifyError) as error:
         raise BundleError.unreadable(path, error) from error
 
 
-def _read_content(path: Path) -> dict[str, Any]:
-    """Returns the content with its format version, which is read first: another format may have other fields."""
-    try:
-        content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        content["format_version"]
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
-        raise BundleError(
-            f"{path} is not a bundle record",
-            limit="a JSON object with format_version",
-            remedy="fetch or export the bundle again",
-        ) from error
-    return content
-
-
-def _from_format_1(content: dict[str, Any]) -> dict[str, Any]:
-    """Gives the keys of format 1 their names of format 2, except in the recipe, whose keys are not the bundle's."""
-    return {key: value if key == "recipe" else _renamed(value) for key, value in content.items()}
-
-
 def _renamed(value: Any) -> Any:
+    """Gives the keys of format 1 their names of format 2."""
     if isinstance(value, dict):
         return {_FORMAT_1_KEYS.get(key, key): _renamed(each) for key, each in value.items()}
     return [_renamed(each) for each in value] if isinstance(value, list) else value

@@ -17,11 +17,10 @@ pictures.
 """
 
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -30,7 +29,9 @@ import numpy.typing as npt
 from models.errors import BundleError, DataError
 from models.ranking import Floats, Probability
 
-_LEAST_LENGTH = 1e-12
+CALIBRATION_PART: Final = "calibration"
+CALIBRATION_FILE: Final = "calibration.npz"
+CoverageKind = Literal["marginal", "macro"]
 
 
 class FeatureTable(msgspec.Struct, frozen=True, dict=True):
@@ -101,16 +102,13 @@ class FamiliarityTable(msgspec.Struct, frozen=True):
 def unit_length(features_BF: Floats) -> npt.NDArray[np.float32]:
     """Divides each picture's features by their length; float32, since the tables are, and twice as fast."""
     features = np.asarray(features_BF, dtype=np.float32)
-    return np.asarray(features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), _LEAST_LENGTH))
+    return np.asarray(features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12))
 
 
 def log_odds(probability: Floats) -> npt.NDArray[np.float64]:
     """Log-odds of probabilities, kept within those of 1e-6 and 1 - 1e-6."""
     kept = np.clip(np.asarray(probability, dtype=np.float64), 1e-6, 1 - 1e-6)
     return np.asarray(np.log(kept / (1 - kept)))
-
-
-CoverageKind = Literal["marginal", "macro"]
 
 
 class ConformalTable(msgspec.Struct, frozen=True, dict=True):
@@ -132,18 +130,11 @@ class ConformalTable(msgspec.Struct, frozen=True, dict=True):
         return int((self.num_plants_T == 0).sum())
 
     def p_values(self, taxa_BT: Floats, kind: CoverageKind) -> npt.NDArray[np.float64]:
-        """Gives the p-value of each taxon being the right one.
+        """Gives the p-value of each taxon being the right one, in [0, 1]; arguments as in `candidate_set`.
 
         A single picture counts itself among the calibration plants: as one plant for marginal coverage, and with the
         largest weight for macro coverage (arXiv 2606.28598). Several pictures of one plant depend on each other, so
         their p-values are combined as twice the mean, which is valid under any dependence (Vovk and Wang 2020).
-
-        Args:
-            taxa_BT: Calibrated probabilities of all taxa, shape (num_pictures, num_taxa).
-            kind: Whether the coverage holds for the mean plant ("marginal") or for the mean taxon ("macro").
-
-        Returns:
-            Values in [0, 1], shape (num_taxa,).
         """
         no_better_BT = np.searchsorted(self.conformity_N, taxa_BT / self.prior_T, side="right")
         p_values_BT = self._p_values_of(no_better_BT, kind)
@@ -168,20 +159,15 @@ class ConformalTable(msgspec.Struct, frozen=True, dict=True):
         return np.asarray(summed[no_better] + self.macro_weight_N.max())
 
 
-def conformal_table(taxa_NT: Floats, labels_N: npt.NDArray[np.intp], prior_T: Floats) -> ConformalTable:
-    """Makes the table from calibration plants that the network was not trained on.
+def conformal_table_of(right_N: Floats, labels_N: npt.NDArray[np.intp], prior_T: Floats) -> ConformalTable:
+    """Makes the table from calibration plants, at least one, that the network was not trained on.
 
     Args:
-        taxa_NT: Calibrated probabilities of all taxa, one picture per plant, at least one plant. Small probabilities
-            must not be cut, or sets of rare taxa come out too small.
+        right_N: Calibrated probability of the right taxon on one picture of each plant. Small probabilities must not be
+            cut, or sets of rare taxa come out too small.
         labels_N: Position of each plant's taxon.
         prior_T: Share of each taxon among the training pictures, above 0.
     """
-    return conformal_table_of(taxa_NT[np.arange(len(labels_N)), labels_N], labels_N, prior_T)
-
-
-def conformal_table_of(right_N: Floats, labels_N: npt.NDArray[np.intp], prior_T: Floats) -> ConformalTable:
-    """Makes the same table from the probability of each plant's taxon alone."""
     conformity_N = right_N / prior_T[labels_N]
     _, taxon_N, counts = np.unique(labels_N, return_inverse=True, return_counts=True)
     order = np.argsort(conformity_N, kind="stable")
@@ -213,13 +199,6 @@ def candidate_set(
         return chosen
     conformity_T = (taxa_BT / table.prior_T).mean(axis=0)
     return np.array([np.lexsort((-conformity_T, -p_values_T))[0]])
-
-
-CALIBRATION_PART: Final = "calibration"
-CALIBRATION_FILE: Final = "calibration.npz"
-
-
-_Table = TypeVar("_Table", bound=msgspec.Struct)
 
 
 class Cutoffs(msgspec.Struct, frozen=True):
@@ -280,33 +259,26 @@ def read_calibration(path: Path) -> dict[str, Calibration]:
         BundleError: The file cannot be read, or a table lacks a field, contradicts itself or has a value that it cannot
             have. Unknown tables and fields are ignored.
     """
-    with _opened(path) as file:
-        arrays = {name: file[name] for name in file.files}
-    found: dict[Any, dict[str, dict[str, Any]]] = {}
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:  # TypeError: a single array
+        raise BundleError.unreadable(path, error) from error
+    found: dict[str, dict[str, dict[str, Any]]] = {}
     for name, array in arrays.items():
         precision, table, field = name.split("/", 2) if name.count("/") == 2 else (name, "", "")
         found.setdefault(precision, {}).setdefault(table, {})[field] = array if array.ndim else array.item()
+    kinds = {table: get_args(hint)[0] for table, hint in get_type_hints(Calibration).items()}
     try:
-        return {precision: _calibration(tables) for precision, tables in found.items()}
+        return {
+            precision: Calibration(**{table: _table(kinds[table], tables[table]) for table in kinds if table in tables})
+            for precision, tables in found.items()
+        }
     except (msgspec.ValidationError, DataError) as error:
         raise BundleError.unreadable(path, error) from error
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            yield file
-    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:  # TypeError: a single array
-        raise BundleError.unreadable(path, error) from error
-
-
-def _calibration(tables: dict[str, dict[str, Any]]) -> Calibration:
-    kinds = {table: get_args(hint)[0] for table, hint in get_type_hints(Calibration).items()}
-    return Calibration(**{table: _table(kinds[table], tables[table]) for table in kinds.keys() & tables.keys()})
-
-
-def _table(kind: type[_Table], fields: dict[str, Any]) -> _Table:
+def _table(kind: type[msgspec.Struct], fields: dict[str, Any]) -> Any:
     """Makes a table of finite numbers; the letters after an array's name are its shape, and say which lengths agree.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from PIL import Image, JpegImagePlugin
 
-from models.file_structure import jpeg_scans, webp_canvas_size, webp_has_alpha
+from models.file_structure import jpeg_scans, webp_canvas
 from models.preprocess import (
     InputSpec,
     checked_format,
@@ -36,9 +36,8 @@ _FILE_COPIES: Final = {"WEBP": 3, "HEIF": 3, "AVIF": 3}
 # A header takes the file as received, as read, and the decoder's copy, and the names and values in it.
 _HEADER_COPIES: Final = 3
 _HEADER_BYTES: Final = 8_000_000
-_TAIL_BYTES: Final = (
-    65_536  # EXIF after the pixels of a PNG is in the second to last chunk, and rarely larger than this
-)
+# EXIF after the pixels of a PNG is in the second to last chunk, and rarely larger than this.
+_TAIL_BYTES: Final = 65_536
 
 
 class DecodeCost(msgspec.Struct, frozen=True):
@@ -53,18 +52,17 @@ class DecodeCost(msgspec.Struct, frozen=True):
 def decode_cost(data: bytes, spec: InputSpec) -> DecodeCost:
     """Estimates the memory that `picture_to_input` takes for a picture; decodes no pixel.
 
-    Args:
-        data: The bytes of a picture file.
-        spec: What the network expects.
-
     Returns:
         An estimate between 1 and about 1.5 times the real peak, if the pixels match the header.
 
     Raises:
         PictureError: As in `read_picture`, for the faults that the header shows.
     """
-    if sniff_format(data) == "WEBP":
-        return DecodeCost("WEBP", _webp_peak(data) + _fixed_bytes("WEBP", data, spec))
+    if sniff_format(data) == "WEBP":  # not opened: its decoder would take half of the memory
+        checked_format(data)
+        width, height, has_alpha = webp_canvas(data) or (0, 0, False)  # the decoder refuses a file without a canvas
+        weight = _FRAME_WEIGHTS["WEBP"] + _ALPHA_WEIGHTS["WEBP"] * has_alpha
+        return DecodeCost("WEBP", int(width * height * weight) + _fixed_bytes("WEBP", data, spec))
     with open_picture(data) as (name, opened):
         coefficients = _coefficient_bytes(opened, data) if isinstance(opened, JpegImagePlugin.JpegImageFile) else 0.0
         rotated = _is_rotated(name, opened, data)
@@ -74,31 +72,20 @@ def decode_cost(data: bytes, spec: InputSpec) -> DecodeCost:
         stored = _MODE_WEIGHTS.get(opened.mode, _RGB_WEIGHT)
         is_rgb = opened.mode == "RGB" and "transparency" not in opened.info
         converted = stored + (0 if is_rgb else _RGB_WEIGHT)
-        decoding = _frame_weight(name, opened) or stored
+        alpha = _ALPHA_WEIGHTS.get(name, 0.0) if opened.mode.endswith("A") else 0.0
+        decoding = _FRAME_WEIGHTS.get(name, 0.0) + alpha or stored
     peak = max(num_pixels * decoding + coefficients, num_pixels * converted, num_pixels * 2 * _RGB_WEIGHT * rotated)
     return DecodeCost(name, int(peak) + _fixed_bytes(name, data, spec))
 
 
 def header_cost(num_bytes: int) -> int:
-    """Returns the memory that `decode_cost` may take for a file of `num_bytes`."""
+    """Returns the memory that `decode_cost` may take for a file of so many bytes."""
     return _HEADER_COPIES * num_bytes + _HEADER_BYTES
 
 
 def _fixed_bytes(name: str, data: bytes, spec: InputSpec) -> int:
     """Returns the memory that does not depend on the number of pixels."""
     return len(data) * _FILE_COPIES.get(name, 2) + spec.width * spec.height * _INPUT_WEIGHT + _LEAST_BYTES
-
-
-def _webp_peak(data: bytes) -> int:
-    """Returns the memory for the pixels of a WebP, without its decoder, which would take half of it."""
-    checked_format(data)
-    width, height = webp_canvas_size(data) or (0, 0)  # the decoder refuses a file without a canvas
-    return int(width * height * (_FRAME_WEIGHTS["WEBP"] + _ALPHA_WEIGHTS["WEBP"] * webp_has_alpha(data)))
-
-
-def _frame_weight(name: str, opened: Image.Image) -> float:
-    alpha = _ALPHA_WEIGHTS.get(name, 0.0) if opened.mode.endswith("A") else 0.0
-    return _FRAME_WEIGHTS.get(name, 0.0) + alpha
 
 
 def _coefficient_bytes(opened: JpegImagePlugin.JpegImageFile, data: bytes) -> float:

@@ -2,12 +2,11 @@
 
 Decoders spend time and memory on each marker, chunk, box and scan, and a file of a few kilobytes can hold many of them:
 a JPEG of 149 kB with 3,000 scans took more than five seconds. The limits are far above what cameras and editors write.
-The header of a WebP is read here too, because its decoder allocates 8 bytes a pixel when it opens a file.
 """
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from models.errors import UnreadableImage
@@ -27,7 +26,6 @@ _JPEG_MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _END_OF_IMAGE, _START_OF_SCAN, _PROGRESSIVE = 0xD9, 0xDA, frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15, without DHT, JPG and DAC
 _WITHOUT_LENGTH: Final = frozenset({*range(0x01, 0xC0), 0xD8})
-_DESCRIPTIONS: Final = frozenset({b"meta", b"moov"})
 
 
 def check_structure(name: str, data: bytes) -> None:
@@ -40,7 +38,13 @@ def check_structure(name: str, data: bytes) -> None:
     Raises:
         UnreadableImage: A limit is exceeded, or the end of the file is missing.
     """
-    _CHECKS[name](name, data)
+    if name == "JPEG":
+        jpeg_scans(data)
+    elif name in {"HEIF", "AVIF"}:
+        _check_boxes(name, data)
+    else:
+        for number, _ in enumerate(_png_chunks(data) if name == "PNG" else _webp_chunks(data), 1):
+            _require(name, "chunks", number, MAX_PARTS)
 
 
 def jpeg_scans(data: bytes) -> tuple[int, bool]:
@@ -80,20 +84,32 @@ def jpeg_scans(data: bytes) -> tuple[int, bool]:
     return num_scans, num_scans > 0
 
 
-def _check_jpeg(_name: str, data: bytes) -> None:
-    jpeg_scans(data)
+def webp_canvas(data: bytes) -> tuple[int, int, bool] | None:
+    """Reads the header of a WebP without its decoder, which allocates 8 bytes a pixel when it opens a file.
 
-
-def _check_chunks(name: str, data: bytes) -> None:
-    for number, _ in enumerate(png_chunks(data) if name == "PNG" else webp_chunks(data), 1):
-        _require(name, "chunks", number, MAX_PARTS)
+    Returns:
+        Width and height, px, and whether there is an alpha channel, as the first chunk states them (RFC 9649, 2.5 to
+        2.7; RFC 6386, 9.1). None if it is not of a kind that holds a size; the decoder then refuses the file.
+    """
+    kind, chunk = data[12:16], data[20:30]
+    if len(chunk) < 10:
+        return None
+    if kind == b"VP8X":  # flags and reserved bytes, then each side minus 1 in 24 bits
+        width, height = int.from_bytes(chunk[4:7], "little") + 1, int.from_bytes(chunk[7:10], "little") + 1
+        return width, height, bool(chunk[0] & 0x10)
+    if kind == b"VP8L" and chunk[0] == 0x2F:  # signature, then each side minus 1 in 14 bits, then alpha
+        bits = int.from_bytes(chunk[1:5], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, bool(bits >> 28 & 1)
+    if kind == b"VP8 " and chunk[3:6] == b"\x9d\x01\x2a":  # frame tag, start code, then sides of 14 bits
+        return int.from_bytes(chunk[6:8], "little") & 0x3FFF, int.from_bytes(chunk[8:10], "little") & 0x3FFF, False
+    return None
 
 
 def _check_boxes(name: str, data: bytes) -> None:
     num_bytes, places = 0, []
     for number, (kind, start, end) in enumerate(_boxes(data, 0, len(data)), 1):
         _require(name, "boxes", number, MAX_PARTS)
-        if kind in _DESCRIPTIONS:
+        if kind in {b"meta", b"moov"}:  # descriptions
             # An idat box holds pixels. Four bytes of version and flags precede the boxes in a meta box.
             inner = {box: at for box, *at in _boxes(data, start + 4, end) if box in {b"idat", b"iloc"}}
             pixels_at, pixels_end = inner.get(b"idat", (0, 0))
@@ -111,24 +127,24 @@ def _check_boxes(name: str, data: bytes) -> None:
             )
 
 
-def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yields the chunks of a PNG up to its end: kind, start and end of the content (W3C PNG, 5.3)."""
+def _png_chunks(data: bytes) -> Iterator[bytes]:
+    """Yields the kind of each chunk of a PNG up to its end (W3C PNG, 5.3)."""
     at = 8
     while at + 8 <= len(data):
-        kind, start = data[at + 4 : at + 8], at + 8
-        at = start + int.from_bytes(data[at : at + 4]) + 4
-        yield kind, start, at - 4
+        kind = data[at + 4 : at + 8]
+        at += int.from_bytes(data[at : at + 4]) + 12
+        yield kind
         if kind == b"IEND":
             return
 
 
-def webp_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yields the chunks of a WebP: kind, start and end of the content (RFC 9649, 2.3)."""
+def _webp_chunks(data: bytes) -> Iterator[bytes]:
+    """Yields the kind of each chunk of a WebP (RFC 9649, 2.3)."""
     at = 12
     while at + 8 <= len(data):
-        start, size = at + 8, int.from_bytes(data[at + 4 : at + 8], "little")
-        yield data[at : at + 4], start, start + size
-        at = start + size + size % 2
+        yield data[at : at + 4]
+        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        at += 8 + size + size % 2
 
 
 def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
@@ -179,50 +195,3 @@ def _require(name: str, parts: str, number: int, limit: int) -> None:
             limit=f"at most {limit:,} {parts}",
             remedy="open it in a picture editor and save it again",
         )
-
-
-_CHECKS: Final[dict[str, Callable[[str, bytes], None]]] = {
-    "JPEG": _check_jpeg,
-    "PNG": _check_chunks,
-    "WEBP": _check_chunks,
-    "HEIF": _check_boxes,
-    "AVIF": _check_boxes,
-}
-
-
-_WEBP_PREFIX_BYTES = 12  # "RIFF", a length, "WEBP"
-
-
-def webp_canvas_size(data: bytes) -> tuple[int, int] | None:
-    """Returns the width and height of a WebP, px, that its first chunk states (RFC 9649, 2.5 to 2.7; RFC 6386, 9.1).
-
-    Returns:
-        None if the first chunk is not of a kind that holds a size; the decoder then refuses the file.
-    """
-    kind, chunk = (
-        data[_WEBP_PREFIX_BYTES : _WEBP_PREFIX_BYTES + 4],
-        data[_WEBP_PREFIX_BYTES + 8 : _WEBP_PREFIX_BYTES + 18],
-    )
-    if len(chunk) < 10:
-        return None
-    if kind == b"VP8X":  # flags and reserved bytes, then each side minus 1 in 24 bits
-        return int.from_bytes(chunk[4:7], "little") + 1, int.from_bytes(chunk[7:10], "little") + 1
-    if kind == b"VP8L" and chunk[0] == 0x2F:  # signature, then each side minus 1 in 14 bits
-        bits = int.from_bytes(chunk[1:5], "little")
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if (
-        kind == b"VP8 " and chunk[3:6] == b"\x9d\x01\x2a"
-    ):  # frame tag, start code, then sides of 14 bits, each with 2 bits of scale
-        return int.from_bytes(chunk[6:8], "little") & 0x3FFF, int.from_bytes(chunk[8:10], "little") & 0x3FFF
-    return None
-
-
-def webp_has_alpha(data: bytes) -> bool:
-    """Whether the first chunk of a WebP states that the picture has an alpha channel (RFC 9649, 2.7; RFC 9649, 3.4)."""
-    kind, chunk = (
-        data[_WEBP_PREFIX_BYTES : _WEBP_PREFIX_BYTES + 4],
-        data[_WEBP_PREFIX_BYTES + 8 : _WEBP_PREFIX_BYTES + 13],
-    )
-    if kind == b"VP8X":
-        return bool(chunk[:1] and chunk[0] & 0x10)
-    return kind == b"VP8L" and len(chunk) == 5 and bool(chunk[4] & 0x10)  # bit 28 after the signature

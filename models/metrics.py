@@ -34,7 +34,7 @@ class NamesOfRank(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, num_right: int, num_named: int) -> "NamesOfRank":
-        """Counts names, of which some are right."""
+        """Makes the record from two counts."""
         return cls(num_named, share(num_right, num_named) if num_named else None)
 
 
@@ -88,12 +88,7 @@ def macro_top1(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> tuple[float, t
 
 
 def negative_log_likelihood(right_N: Floats, weight_N: npt.NDArray[np.float64] | None = None) -> float:
-    """Returns the mean negative log of the right class's probability, in nats.
-
-    Args:
-        right_N: Probability of the right class.
-        weight_N: Weight of each picture in the mean; default: all the same.
-    """
+    """Returns the mean negative log of the right class's probability, in nats; by default all weigh the same."""
     return float(-np.average(np.log(np.maximum(right_N, 1e-12)), weights=weight_N))
 
 

@@ -19,7 +19,7 @@ import pillow_heif
 from PIL import ExifTags, Image, PngImagePlugin
 
 from models.errors import InputError, TooManyPixels, UnreadableImage, UnsupportedFormat
-from models.file_structure import check_structure, webp_canvas_size
+from models.file_structure import check_structure, webp_canvas
 
 pillow_heif.register_heif_opener()
 # Disables Pillow's own limit: PIXEL_LIMITS, one for each format, are checked as soon as the header is read.
@@ -99,10 +99,7 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 def sniff_format(data: bytes) -> str:
-    """Detects the format from the leading bytes.
-
-    Returns:
-        One of the keys of `PIXEL_LIMITS`.
+    """Detects the format, one of the keys of `PIXEL_LIMITS`, from the leading bytes.
 
     Raises:
         UnsupportedFormat: The bytes are not in an accepted format.
@@ -113,8 +110,9 @@ def sniff_format(data: bytes) -> str:
         return "PNG"
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "WEBP"
-    if data[4:8] == b"ftyp":
-        brands = _ftyp_brands(data)
+    if data[4:8] == b"ftyp":  # ISO/IEC 14496-12, 4.3: a major and compatible brands
+        size = min(int.from_bytes(data[:4], "big"), 256)
+        brands = {data[8:12], *(data[at : at + 4] for at in range(16, size, 4))}
         if brands & _AVIF_BRANDS:
             return "AVIF"
         if brands & _HEIF_BRANDS:
@@ -145,8 +143,8 @@ def checked_format(data: bytes) -> str:
     """
     name = sniff_format(data)
     check_structure(name, data)
-    if name == "WEBP" and (canvas := webp_canvas_size(data)):
-        _require_pixels(name, *canvas)
+    if name == "WEBP" and (canvas := webp_canvas(data)):
+        _require_pixels(name, *canvas[:2])
     return name
 
 
@@ -154,11 +152,7 @@ def checked_format(data: bytes) -> str:
 def open_picture(data: bytes) -> Iterator[tuple[str, Image.Image]]:
     """Opens a picture and reads its header; decoder errors inside of the `with` block become `UnreadableImage`.
 
-    Yields:
-        The format and the picture, not decoded yet.
-
-    Raises:
-        PictureError: As in `read_picture`.
+    Yields the format and the picture, not decoded yet. Raises a PictureError as `read_picture` does.
     """
     name = checked_format(data)
     with _readable(name), Image.open(io.BytesIO(data), formats=[name]) as opened:
@@ -202,22 +196,16 @@ def upright_size(data: bytes) -> tuple[int, int]:
     A PNG without EXIF before its pixels is read to its end, where the EXIF may be.
 
     Raises:
-        UnsupportedFormat: The bytes are not in an accepted format.
-        TooManyPixels: The picture is larger than the limit of its format in `PIXEL_LIMITS`.
-        UnreadableImage: The header cannot be read.
+        PictureError: As in `read_picture`, for the faults that the header shows.
     """
     with open_picture(data) as (_, opened):
         return _upright_size(*opened.size, exif_orientation(opened))
 
 
 def to_network_input(image: Image.Image, spec: InputSpec) -> npt.NDArray[np.float32]:
-    """Crops, resizes and normalizes an upright RGB picture.
+    """Crops, resizes and normalizes an upright RGB picture of any size.
 
     Crop and resize are one resampling of the original pixels; the crop is not rounded to whole pixels.
-
-    Args:
-        image: Upright RGB, any size.
-        spec: What the network expects.
 
     Returns:
         `chw`, float32, shape (3, spec.height, spec.width), C-contiguous.
@@ -232,11 +220,7 @@ def to_network_input(image: Image.Image, spec: InputSpec) -> npt.NDArray[np.floa
 
 
 def picture_to_input(data: bytes, spec: InputSpec) -> tuple[npt.NDArray[np.float32], Picture]:
-    """Decodes and preprocesses a picture; a large JPEG is decoded at reduced scale.
-
-    Args:
-        data: The bytes of a picture file.
-        spec: What the network expects.
+    """Decodes and preprocesses a picture file; a large JPEG is decoded at reduced scale.
 
     Returns:
         The network input, see `to_network_input`, and the decoded picture.
@@ -287,12 +271,6 @@ def _readable(name: str) -> Iterator[None]:
         ) from error
 
 
-def _ftyp_brands(data: bytes) -> set[bytes]:
-    """Returns the major and compatible brands of an ISO base media file (ISO/IEC 14496-12, 4.3)."""
-    size = min(int.from_bytes(data[:4], "big"), 256)
-    return {data[8:12], *(data[at : at + 4] for at in range(16, size, 4))}
-
-
 def _require_pixels(name: str, width: int, height: int) -> None:
     if width * height > PIXEL_LIMITS[name]:
         raise TooManyPixels(
@@ -301,7 +279,6 @@ def _require_pixels(name: str, width: int, height: int) -> None:
             limit=f"at most {PIXEL_LIMITS[name] // 1_000_000} megapixels",
             remedy="send a smaller version",
         )
-
     if max(width, height) > MAX_SIDE_PX:
         raise TooManyPixels(
             f"the {name} picture is too long",
@@ -332,28 +309,21 @@ _TILE_PIXELS: Final = 2**18
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Converts a decoded picture to 8-bit RGB.
+    """Converts a decoded picture of any mode to 8-bit RGB; transparent pixels are blended with white.
 
-    It works tile by tile, since blending needs three temporary copies, together 24 bytes a pixel.
-
-    Args:
-        image: Any mode; RGB without transparency is returned unchanged.
+    It works tile by tile, since blending needs three temporary copies, together 24 bytes a pixel. A tile has as many
+    whole rows as fit into it, or a part of one very long row. RGB without transparency is returned unchanged.
     """
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
-    rgb = Image.new("RGB", image.size)
-    for box in _tiles(*image.size):
-        rgb.paste(_tile_to_rgb(image.crop(box)), box)
-    return rgb
-
-
-def _tiles(width: int, height: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields boxes that cover a picture: as many whole rows as fit into a tile, or a part of one very long row."""
+    rgb, (width, height) = Image.new("RGB", image.size), image.size
     num_rows = max(1, _TILE_PIXELS // width)
     num_columns = _TILE_PIXELS // num_rows
     for top in range(0, height, num_rows):
         for left in range(0, width, num_columns):
-            yield left, top, min(left + num_columns, width), min(top + num_rows, height)
+            box = left, top, min(left + num_columns, width), min(top + num_rows, height)
+            rgb.paste(_tile_to_rgb(image.crop(box)), box)
+    return rgb
 
 
 def _tile_to_rgb(tile: Image.Image) -> Image.Image:

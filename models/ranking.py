@@ -45,16 +45,9 @@ class Ranking(msgspec.Struct, frozen=True):
 
 
 def combine_pictures(logits_BO: Floats, weight_B: Floats) -> npt.NDArray[np.float64]:
-    """Combines the pictures of one plant by the weighted mean of their logits.
+    """Combines the pictures of one plant by the weighted mean of their logits, shape (num_outputs,).
 
-    With equal weights the result gives the geometric mean of their probabilities.
-
-    Args:
-        logits_BO: Raw outputs, shape (num_pictures, num_outputs), at least one picture.
-        weight_B: Weight of each picture, shape (num_pictures,); the weights sum to 1.
-
-    Returns:
-        Shape (num_outputs,).
+    With equal weights the result gives the geometric mean of their probabilities. The weights sum to 1.
     """
     return np.asarray(np.asarray(weight_B, dtype=np.float64) @ np.asarray(logits_BO, dtype=np.float64))
 
@@ -84,7 +77,8 @@ def taxon_probabilities(probabilities: Floats, taxonomy: Taxonomy) -> npt.NDArra
     Returns:
         Shape (..., num_taxa), in the order of `taxonomy.taxa`.
     """
-    return _at_most_1(sum_groups(probabilities, taxonomy.taxon_of_output, len(taxonomy.taxa)))
+    sums = sum_groups(probabilities, taxonomy.taxon_of_output, len(taxonomy.taxa))
+    return np.minimum(sums, 1.0)  # which rounding errors can raise 1e-16 above 1
 
 
 def sum_groups(values: Floats, group_of: npt.NDArray[np.intp], num_groups: int) -> npt.NDArray[np.float64]:
@@ -129,7 +123,7 @@ def best_taxa(taxa_T: npt.NDArray[np.float64], taxonomy: Taxonomy, top_k: int) -
 
 def _rank_groups(taxa_T: npt.NDArray[np.float64], groups: Groups, top_k: int) -> list[RankedGroup]:
     """Ranks groups by probability, without the group "" of taxa whose genus or family is unknown."""
-    scores = _at_most_1(sum_groups(taxa_T, groups.of_taxon, len(groups.names)))
+    scores = np.minimum(sum_groups(taxa_T, groups.of_taxon, len(groups.names)), 1.0)
     best = _best(scores, top_k + 1)  # one more, since the group "" may be among them
     return [RankedGroup(groups.names[index], float(scores[index])) for index in best if groups.names[index]][:top_k]
 
@@ -139,11 +133,6 @@ def _best(scores: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.intp]:
     least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
     among = np.flatnonzero(scores >= least)
     return among[np.argsort(-scores[among], kind="stable")][:count]
-
-
-def _at_most_1(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Clips sums of probabilities, which rounding errors can raise 1e-16 above 1."""
-    return np.minimum(sums, 1.0)
 
 
 Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
@@ -222,19 +211,25 @@ def decide(
         shared: Ranks at which all taxa that the client allowed have the same name. That name has the score 1 whatever
             the pictures show, so it is not a verdict.
     """
-    reasons = []
+    best, reasons = ranking.taxa[0], list[str]()
     for rank, name, score in _best_names(ranking):
-        if name is None:
-            reasons.append(_no_name(rank, ranking.taxa[0]))
+        threshold = getattr(thresholds, rank)
+        if name is None and rank == "species":
+            reasons.append(
+                f"the most likely taxon, {best.taxon.scientific_name}, is a {best.taxon.rank} and not a species"
+            )
+        elif name is None:
+            reasons.append(f"no {rank} is known")
         elif rank in shared:
             reasons.append(f"every allowed taxon is of the {rank} {name}")
-        elif getattr(thresholds, rank) == 1:
+        elif threshold == 1:
             reasons.append(f"this model names no {rank}")
         else:
-            reasons.append(_compared(rank, name, score, getattr(thresholds, rank)))
-            if score >= getattr(thresholds, rank):
-                return Verdict(rank, name, score, _sentence(reasons), getattr(promises, rank))
-    return Verdict("uncertain", None, ranking.taxa[0].score, _sentence(reasons))
+            named = rank if rank == "species" else f"{rank} {name}"
+            reasons.append(f"{named} {comparison(score, threshold)}")
+            if score >= threshold:
+                return Verdict(rank, name, score, f"{'; '.join(reasons)}.", getattr(promises, rank))
+    return Verdict("uncertain", None, best.score, f"{'; '.join(reasons)}.")
 
 
 def not_a_plant(best: RankedTaxon, plant_score: float, cutoff: float) -> Verdict:
@@ -263,17 +258,3 @@ def _best_names(ranking: Ranking) -> Iterator[tuple[Rank, str | None, float]]:
     for rank, ranked in groups:
         known = [group for group in ranked if group.score > 0]  # no allowed taxon may have a group with a name
         yield (rank, known[0].name, known[0].score) if known else (rank, None, 0.0)
-
-
-def _no_name(rank: Rank, best: RankedTaxon) -> str:
-    if rank == "species":
-        return f"the most likely taxon, {best.taxon.scientific_name}, is a {best.taxon.rank} and not a species"
-    return f"no {rank} is known"
-
-
-def _compared(rank: Rank, name: str, score: float, threshold: float) -> str:
-    return f"{rank if rank == 'species' else f'{rank} {name}'} {comparison(score, threshold)}"
-
-
-def _sentence(reasons: list[str]) -> str:
-    return f"{'; '.join(reasons)}."

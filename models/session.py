@@ -26,8 +26,6 @@ FEATURES_NAME = "features"
 OUTPUT_KEYS_FIELD = "output_keys"
 LABEL_HASH_FIELD = "label_hash"
 
-_SPIN_US = "20"  # see _options
-
 Provider = str | tuple[str, dict[str, str]]
 """Name of an execution provider of ONNX Runtime, or name and options."""
 
@@ -71,39 +69,41 @@ class OnnxSession:
         num_threads: int | None = None,
         bind_to: str | None = None,
     ) -> None:
-        self._session = _open(path, providers, _options(num_threads))
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # errors are raised as exceptions too
+        # A thread that waits for the next operator spins this long before it sleeps. Without spinning, a run with two
+        # threads takes longer on an idle host; with ONNX Runtime's default, much longer on a busy one.
+        options.add_session_config_entry("session.intra_op.spin_duration_us", "20")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        # The memory arena for activations stays on although it never shrinks: without it, runs take longer
+        # (benchmarks/LOG.md), and on a CPU every run has the same shape.
+        if num_threads is not None:
+            options.intra_op_num_threads = num_threads
+        try:
+            self._session = onnxruntime.InferenceSession(path, options, providers=list(providers))
+        except Exception as error:  # ONNX Runtime's errors derive directly from Exception
+            raise BundleError(
+                f"{path.name} does not load as an ONNX network",
+                value=str(error).partition("\n")[0][:200],
+                remedy="export the network again, or fetch the bundle again",
+            ) from error
         self._bind_to = bind_to
         self._bound = threading.local()
         self.providers: tuple[str, ...] = tuple(self._session.get_providers())
         self.output_keys = _output_keys(self._session, path)
-        _require_names(self._session, path)
-        _require_pictures(self._session, path)
-        self._require_same_width(path)
+        _require_interface(self._session, path, len(self.output_keys))
 
     def run(self, pixels: npt.NDArray[np.float32]) -> NetworkOutput:
         """Runs a batch of shape (batch, 3, height, width), normalized float32."""
         if self._bind_to is not None:
-            return self._buffers(pixels.shape, self._bind_to).run(pixels)
+            by_shape: dict[tuple[int, ...], _Buffers] = self._bound.__dict__.setdefault("by_shape", {})
+            if pixels.shape not in by_shape:
+                by_shape[pixels.shape] = _Buffers(self._session, pixels.shape, self._bind_to)
+            return by_shape[pixels.shape].run(pixels)
         logits, features = self._session.run([LOGITS_NAME, FEATURES_NAME], {INPUT_NAME: pixels})
         return NetworkOutput(logits, features)
-
-    def _buffers(self, shape: tuple[int, ...], device: str) -> "_Buffers":
-        """Returns the buffers of this thread for one batch size."""
-        by_shape: dict[tuple[int, ...], _Buffers] = self._bound.__dict__.setdefault("by_shape", {})
-        if shape not in by_shape:
-            by_shape[shape] = _Buffers(self._session, shape, device)
-        return by_shape[shape]
-
-    def _require_same_width(self, path: Path) -> None:
-        shape = next(out.shape for out in self._session.get_outputs() if out.name == LOGITS_NAME)
-        width = shape[-1] if shape else "no"
-        if width != len(self.output_keys):
-            raise BundleError(
-                f"in {path.name} the number of outputs differs from the number of output names",
-                value=f"{width} outputs",
-                limit=f"{len(self.output_keys)}, as in its metadata",
-                remedy="export the network again",
-            )
 
 
 class _Buffers:
@@ -126,35 +126,6 @@ class _Buffers:
         return NetworkOutput(logits, features)
 
 
-def _options(num_threads: int | None) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors are raised as exceptions too
-    # A thread that waits for the next operator spins this long before it sleeps. Without spinning, a run with two
-    # threads takes longer on an idle host; with ONNX Runtime's default, much longer on a busy one.
-    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    # The memory arena for activations stays on although it never shrinks: without it, runs take longer
-    # (benchmarks/LOG.md), and on a CPU every run has the same shape.
-    if num_threads is not None:
-        options.intra_op_num_threads = num_threads
-    return options
-
-
-def _open(path: Path, providers: Sequence[Provider], options: Any) -> Any:
-    import onnxruntime
-
-    try:
-        return onnxruntime.InferenceSession(path, options, providers=list(providers))
-    except Exception as error:  # ONNX Runtime's errors derive directly from Exception
-        raise BundleError(
-            f"{path.name} does not load as an ONNX network",
-            value=str(error).partition("\n")[0][:200],
-            remedy="export the network again, or fetch the bundle again",
-        ) from error
-
-
 def _output_keys(session: Any, path: Path) -> tuple[str, ...]:
     metadata = session.get_modelmeta().custom_metadata_map
     try:
@@ -170,25 +141,30 @@ def _output_keys(session: Any, path: Path) -> tuple[str, ...]:
     return keys
 
 
-def _require_names(session: Any, path: Path) -> None:
-    inputs = {node.name for node in session.get_inputs()}
-    outputs = {node.name for node in session.get_outputs()}
-    if inputs != {INPUT_NAME} or not {LOGITS_NAME, FEATURES_NAME} <= outputs:
+def _require_interface(session: Any, path: Path, num_outputs: int) -> None:
+    """Refuses a network whose inputs and outputs are not those of a bundle's network."""
+    inputs, outputs = session.get_inputs(), {node.name: node for node in session.get_outputs()}
+    if {node.name for node in inputs} != {INPUT_NAME} or not {LOGITS_NAME, FEATURES_NAME} <= outputs.keys():
         raise BundleError(
             f"{path.name} does not have the inputs and outputs of a bundle's network",
-            value=f"{sorted(inputs)} -> {sorted(outputs)}",
+            value=f"{sorted(node.name for node in inputs)} -> {sorted(outputs)}",
             limit=f"{INPUT_NAME} -> {LOGITS_NAME}, {FEATURES_NAME}",
             remedy="export the network with training/export.py",
         )
-
-
-def _require_pictures(session: Any, path: Path) -> None:
-    node = session.get_inputs()[0]
-    shape = list(node.shape)
-    if node.type != "tensor(float)" or len(shape) != 4 or isinstance(shape[0], int) or shape[1] != 3:
+    shape = list(inputs[0].shape)
+    if inputs[0].type != "tensor(float)" or len(shape) != 4 or isinstance(shape[0], int) or shape[1] != 3:
         raise BundleError(
             f"{path.name} does not take pictures in the shape of a bundle's network",
-            value=f"{node.type} of {shape}",
+            value=f"{inputs[0].type} of {shape}",
             limit="tensor(float) of [any number of pictures, 3, height, width]",
             remedy="export the network with training/export.py",
+        )
+    logits = outputs[LOGITS_NAME].shape
+    width = logits[-1] if logits else "no"
+    if width != num_outputs:
+        raise BundleError(
+            f"in {path.name} the number of outputs differs from the number of output names",
+            value=f"{width} outputs",
+            limit=f"{num_outputs}, as in its metadata",
+            remedy="export the network again",
         )

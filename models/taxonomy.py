@@ -30,9 +30,6 @@ class Taxon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     A taxon of rank "genus" stands for pictures that are identified only to their genus ("Crocus spp."). Its probability
     counts for the genus, and an answer never names it as a species. A class that is known by its common name alone
     ("Maize") is a species without a genus: an answer may name it, and it counts for no genus.
-
-    Raises:
-        DataError: A taxon of rank genus has no genus.
     """
 
     taxon_id: NonEmpty
@@ -85,9 +82,12 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     """All network outputs, in the order of the logits."""
 
     def __post_init__(self) -> None:
-        _require_unique("taxon id", (taxon.taxon_id for taxon in self.taxa))
-        _require_unique("output key", (output.key for output in self.outputs))
-        known = {taxon.taxon_id for taxon in self.taxa}
+        ids, keys = [taxon.taxon_id for taxon in self.taxa], [output.key for output in self.outputs]
+        for what, values in (("taxon id", ids), ("output key", keys)):
+            if len(set(values)) < len(values):
+                twice = next(value for at, value in enumerate(values) if value in values[:at])
+                raise DataError(f"duplicate {what}", value=twice, remedy=f"list every {what} once")
+        known = set(ids)
         for output in self.outputs:
             if output.taxon_id not in known:
                 raise DataError(
@@ -162,14 +162,6 @@ def fold(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _require_unique(what: str, values: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for value in values:
-        if value in seen:
-            raise DataError(f"duplicate {what}", value=value, remedy=f"list every {what} once")
-        seen.add(value)
-
-
 NameKind = Literal["genus", "family", "accepted", "synonym", "common"]
 """What a name is to a taxon."""
 MatchKind = Literal["genus", "family", "accepted", "synonym", "common", "prefix"]
@@ -231,13 +223,10 @@ class TaxonNames:
         self._words = sorted(words, key=lambda each: each[0].scientific_name)
 
     def find(self, text: str) -> KnownName | None:
-        """Finds what a whole name means.
+        """Finds what a whole name means; None if no taxon has exactly this name.
 
         If the text is a name of several kinds, it means the first of genus, family, accepted name, synonym and
         common name.
-
-        Returns:
-            None if no taxon has exactly this name.
         """
         meanings = self._meanings.get(fold_name(text))
         if meanings is None:
@@ -259,15 +248,7 @@ class TaxonNames:
         return TaxaChoice(chosen_T, tuple(unknown))
 
     def search(self, text: str, limit: int = 20) -> list[FoundTaxon]:
-        """Finds taxa with a name of which a word starts with the text; empty text finds every taxon.
-
-        Args:
-            text: Text to look for.
-            limit: Maximum number of taxa to return.
-
-        Returns:
-            Taxa sorted by scientific name.
-        """
+        """Finds at most `limit` taxa, sorted, with a name in which a word starts with the text; "" finds all."""
         wanted = fold_name(text)
         found = [taxon for taxon, words in self._words if f" {wanted}" in words][:limit]
         return [FoundTaxon(taxon, _match(taxon, wanted) if wanted else None) for taxon in found]

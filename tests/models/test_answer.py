@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.answer import AnswerModel, Question, answer_plant, picture_weights
-from models.calibration import Calibration, Cutoffs, FamiliarityTable, FeatureTable, PlantHead, conformal_table
+from models.calibration import Calibration, Cutoffs, FamiliarityTable, FeatureTable, PlantHead
 from models.ranking import Promise, Promises, Thresholds
-from tests.models.tiny import species, taxonomy_of
+from tests.models.tiny import conformal_table, species, taxonomy_of
 
 TAXONOMY = taxonomy_of(*(species(f"Genus{number // 2} s{number}", f"Family{number // 4}") for number in range(8)))
 NUM_TAXA, NUM_FEATURES = 8, 5

@@ -20,7 +20,6 @@ from models.calibration import (
     Cutoffs,
     FeatureTable,
     PlantHead,
-    conformal_table,
     write_calibration,
 )
 from models.errors import BundleError
@@ -29,6 +28,7 @@ from tests.models.tiny import (
     NETWORK,
     TAXONOMY,
     bundle_record,
+    conformal_table,
     seal_tiny,
     write_network,
 )

@@ -10,11 +10,11 @@ from models.calibration import (
     FeatureTable,
     FittedOn,
     PlantHead,
-    conformal_table,
     read_calibration,
     write_calibration,
 )
 from models.errors import BundleError
+from tests.models.tiny import conformal_table
 
 FITTED = FittedOn("drawn, calibration split", "2026-11-22", num_plants=3, num_pictures=4)
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.calibration import candidate_set, conformal_table, conformal_table_of
+from models.calibration import candidate_set, conformal_table_of
 from tests.models.long_tail import NUM_TAXA, LongTail, set_figures
+from tests.models.tiny import conformal_table
 
 KINDS = st.sampled_from(["marginal", "macro"])
 

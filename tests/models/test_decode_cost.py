@@ -13,7 +13,7 @@ from PIL import Image
 
 from models.decode_cost import decode_cost
 from models.errors import PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
-from models.file_structure import webp_canvas_size
+from models.file_structure import webp_canvas
 from models.preprocess import InputSpec, picture_to_input, read_picture
 from tests.models.pictures import FORMATS, as_camera_file, claiming_size, encode, exif, foliage, png, png_chunk, scene
 
@@ -141,14 +141,14 @@ def why_refused(function, data):
 def test_canvas_of_a_webp_is_read_from_its_first_chunk(options):
     for size in ((1, 1), (257, 16), (300, 700)):
         data = encode(scene(size), "WEBP", **options)
-        assert webp_canvas_size(data) == size
-        assert webp_canvas_size(data[:25]) is None
+        assert webp_canvas(data)[:2] == size
+        assert webp_canvas(data[:25]) is None
 
 
 def test_a_webp_of_another_kind_has_no_canvas():
     data = encode(scene(), "WEBP")
-    assert webp_canvas_size(data.replace(b"VP8L", b"VP8Q")) is None
-    assert webp_canvas_size(encode(scene(), "PNG")) is None
+    assert webp_canvas(data.replace(b"VP8L", b"VP8Q")) is None
+    assert webp_canvas(encode(scene(), "PNG")) is None
 
 
 # ---- estimates and measurements

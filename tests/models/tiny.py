@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.bundle import seal_bundle
 from models.bundle_record import FORMAT_VERSION, Architecture, BundleRecord, Check, DataSource, Metric, NetworkFile
+from models.calibration import conformal_table_of
 from models.preprocess import InputSpec
 from models.session import FEATURES_NAME, INPUT_NAME, LABEL_HASH_FIELD, LOGITS_NAME, OUTPUT_KEYS_FIELD
 from models.taxonomy import Output, Taxon, Taxonomy, label_hash
@@ -118,3 +119,8 @@ def bundle_record(**changes):
 
 def seal_tiny(folder, network, *, record=None, taxonomy=TAXONOMY, more_files=None):
     return seal_bundle(folder, record or bundle_record(), taxonomy, {NETWORK: network, **(more_files or {})})
+
+
+def conformal_table(taxa_NT, labels_N, prior_T):
+    """The table of calibration plants with these probabilities of all taxa."""
+    return conformal_table_of(taxa_NT[np.arange(len(labels_N)), labels_N], labels_N, prior_T)

@@ -22,13 +22,13 @@ from models.calibration import (
     FeatureTable,
     FittedOn,
     PlantHead,
-    conformal_table,
     write_calibration,
 )
 from models.preprocess import InputSpec, picture_to_input
 from models.taxonomy import Output, Taxon, Taxonomy
 from serving.decoding.pool import Decoded
 from serving.decoding.process import DecodeTime
+from tests.models.tiny import conformal_table
 
 SIDE_PX = 32
 RED, GREEN, BLUE = (230, 20, 20), (20, 230, 20), (20, 20, 230)

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from models.calibration import Calibration, FittedOn, conformal_table
+from models.calibration import Calibration, FittedOn
 from models.metrics import ReliabilityBin, share
 from models.ranking import RANKS
+from tests.models.tiny import conformal_table
 from tests.training.small import make_taxonomy
 from training.bundling.calibration_section import calibration_section, describe_fit, describe_threshold
 from training.bundling.tables import FittedTables, Rejection
