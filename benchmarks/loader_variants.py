@@ -23,7 +23,7 @@ from models.errors import DataError
 from models.preprocess import InputSpec, upright_size
 from models.taxonomy import Output, Taxon, Taxonomy
 from training.dataset.manifest import Manifest, SourceNote, write_manifest
-from training.loading.augment import Normalizer
+from training.loading.augment import CROP_RATIO_MAX, FLIPPED, RANDAUGMENT_OPS, Normalizer
 from training.loading.data import training_loader
 from training.loading.shards import Pack, pack
 from training.recipe import AugmentRecipe, DataRecipe, Recipe, RunRecipe, ScheduleRecipe
@@ -47,7 +47,7 @@ class LoaderOptions(msgspec.Struct, frozen=True):
     @property
     def augment(self) -> AugmentRecipe:
         """The default augmentation of a recipe, with RandAugment or without."""
-        return AugmentRecipe() if self.augmentation == "RandAugment" else AugmentRecipe(randaugment_ops=0)
+        return AugmentRecipe() if self.augmentation == "RandAugment" else AugmentRecipe(randaugment_magnitude=0)
 
     @property
     def spec(self) -> InputSpec:
@@ -99,7 +99,7 @@ def open_loader(variant: Variant, pictures: PictureSet, options: LoaderOptions) 
 
 def _torchvision(folder: Path, options: LoaderOptions) -> Epoch:
     """Pillow and torchvision.transforms.v2, as in torchvision's reference training."""
-    augment, spec, ratio = options.augment, options.spec, options.augment.crop_ratio_max
+    augment, spec, ratio = options.augment, options.spec, CROP_RATIO_MAX
     steps: list[Any] = [
         v2.RandomResizedCrop(
             options.side_px,
@@ -107,10 +107,10 @@ def _torchvision(folder: Path, options: LoaderOptions) -> Epoch:
             ratio=(1 / ratio, ratio),
             interpolation=v2.InterpolationMode.BICUBIC,
         ),
-        v2.RandomHorizontalFlip(augment.flip),
+        v2.RandomHorizontalFlip(FLIPPED),
     ]
-    if augment.randaugment_ops:
-        steps.append(v2.RandAugment(augment.randaugment_ops, augment.randaugment_magnitude))
+    if augment.randaugment_magnitude:
+        steps.append(v2.RandAugment(RANDAUGMENT_OPS, augment.randaugment_magnitude))
     steps += [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(spec.mean), list(spec.std))]
     loader = DataLoader(
         ImageFolder(str(folder), v2.Compose(steps)),
@@ -138,7 +138,6 @@ def _timm(folder: Path, options: LoaderOptions, *, all_operations: bool) -> Epoc
 
 def _ours(data: Path, options: LoaderOptions) -> Epoch:
     recipe = Recipe(
-        name="benchmark",
         data=DataRecipe(data=data, workers=options.workers),
         schedule=ScheduleRecipe(batch_size=options.batch_size),
         augment=options.augment,

@@ -8,6 +8,7 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.data.dataset_factory import create_dataset
 from timm.data.loader import create_loader
 
+from training.loading.augment import CROP_RATIO_MAX, FLIPPED, RANDAUGMENT_OPS
 from training.recipe import AugmentRecipe
 
 
@@ -32,19 +33,17 @@ def timm_training_loader(
         device: Device of the batches.
         all_operations: Apply every operation of RandAugment; by default timm skips each with probability 0.5.
     """
-    randaugment = f"rand-m{augment.randaugment_magnitude}-n{augment.randaugment_ops}" + (
-        "-p1.0" if all_operations else ""
-    )
+    randaugment = f"rand-m{augment.randaugment_magnitude}-n{RANDAUGMENT_OPS}" + ("-p1.0" if all_operations else "")
     return create_loader(
         create_dataset("", root=str(folder), split="train", is_training=True),
         input_size=(3, side_px, side_px),
         batch_size=batch_size,
         is_training=True,
         scale=(augment.crop_scale_min, 1.0),
-        ratio=(1 / augment.crop_ratio_max, augment.crop_ratio_max),
-        hflip=augment.flip,
+        ratio=(1 / CROP_RATIO_MAX, CROP_RATIO_MAX),
+        hflip=FLIPPED,
         color_jitter=None,  # type: ignore[arg-type]  # None switches it off; timm's signature lacks it
-        auto_augment=randaugment if augment.randaugment_ops else None,
+        auto_augment=randaugment if augment.randaugment_magnitude else None,
         interpolation="bicubic",
         mean=IMAGENET_DEFAULT_MEAN,
         std=IMAGENET_DEFAULT_STD,

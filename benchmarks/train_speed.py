@@ -94,8 +94,7 @@ class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
     def recipe(self) -> Recipe:
         """The recipe of both loops."""
         return Recipe(
-            name="benchmark",
-            data=DataRecipe(workers=self.workers, prefetch_factor=2),
+            data=DataRecipe(workers=self.workers),
             network=NetworkRecipe(architecture=self.architecture, weights="none", norms="leave"),
             schedule=ScheduleRecipe(batch_size=self.batch_size),
             pictures=PictureRecipe(picture_px=self.picture_px),
@@ -105,12 +104,12 @@ class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def most_pictures(self) -> int:
         """Upper bound of the stored pictures that a loop reads: timed, in the lead-in, and prefetched."""
-        steps = (self.rounds + 1) * (self.lead_in("ours-data") + self.steps) + 2 * self.workers
+        steps = (self.rounds + 1) * (self.lead_in("ours-data") + self.steps) + 4 * self.workers
         return steps * self.batch_size
 
     def lead_in(self, name: ArmName) -> int:
         """Untimed steps at the start of a turn; they use up what the loader prefetched during other turns."""
-        return _LEAD_IN + (2 * self.workers if name.endswith("-data") else 0)
+        return _LEAD_IN + (4 * self.workers if name.endswith("-data") else 0)
 
     @property
     def chosen(self) -> tuple[ArmName, ...]:

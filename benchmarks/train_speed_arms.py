@@ -133,7 +133,7 @@ class _Ours:
 
     def __init__(self, recipe: Recipe, num_outputs: int, device: torch.device, stored: StoredPictures | None) -> None:
         shape = recipe.network
-        network = PlantNetwork(shape.architecture, num_outputs, dropout=shape.dropout, drop_path=shape.drop_path)
+        network = PlantNetwork(shape.architecture, num_outputs, dropout=shape.dropout, drop_path=shape.dropout / 2)
         classes = TrainingClasses(tuple(range(num_outputs)), num_outputs, (1.0,) * num_outputs)
         self._engine = Engine(recipe, network, device, classes, steps_per_epoch=_STEPS_PER_EPOCH)
         self._batches = (
@@ -162,7 +162,7 @@ class _Timm:
         shape, schedule, hardware = recipe.network, recipe.schedule, recipe.hardware
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
         model = timm.create_model(
-            shape.architecture, num_classes=num_outputs, drop_rate=shape.dropout, drop_path_rate=shape.drop_path
+            shape.architecture, num_classes=num_outputs, drop_rate=shape.dropout, drop_path_rate=shape.dropout / 2
         ).to(device)
         self._format = torch.channels_last if hardware.channels_last else torch.contiguous_format
         model = model.to(memory_format=self._format)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
-from training.commands.train import parse
+from training.train import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
@@ -70,7 +70,7 @@ def test_launcher_passes_valid_arguments_to_torchrun_and_train(tmp_path):
     assert launch(tmp_path, tmp_path / "run", "exit 0") == 0
     options, command = parse_torchrun(arguments_of(tmp_path, "torchrun"))
     assert (options.standalone, options.nproc_per_node) == (True, "2")
-    assert (command.recipe.name, command.recipe.schedule.epochs) == ("debug", 3)
+    assert (str(command.recipe_file), command.recipe.schedule.epochs) == ("debug", 3)
     assert command.recipe.run.run == tmp_path / "run"
     assert command.auto_resume
 
@@ -137,7 +137,7 @@ def test_slurm_job_requeues_itself_only_for_a_restart(code, tmp_path):
     options, command = parse_torchrun(arguments_of(tmp_path, "torchrun"))
     assert (options.nnodes, options.rdzv_backend, options.rdzv_id) == ("2", "c10d", "4242")
     assert options.rdzv_endpoint.startswith("gpu07:")
-    assert (command.recipe.name, str(command.recipe.data.data)) == ("b4_5337", "/shared/packed")
+    assert (str(command.recipe_file), str(command.recipe.data.data)) == ("b4_5337", "/shared/packed")
 
 
 def test_slurm_signals_early_enough_before_the_time_limit():

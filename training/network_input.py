@@ -1,37 +1,57 @@
-"""What a network expects of its pictures: their sizes, and the normalization of its published weights."""
+"""What a network expects of its pictures: their sizes, and the normalization of its initial weights."""
 
+from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 import timm
 
 from models.bundle import load_bundle
-from models.errors import RecipeError
+from models.errors import CheckpointError, RecipeError
 from models.network import side_multiple
-from models.preprocess import Channels
-from training.recipe import Interpolation, NetworkRecipe, PictureRecipe, Recipe
+from models.preprocess import Channels, InputSpec
+from training.recipe import SMALLEST_PX, PictureRecipe, Recipe, check_stored_recipe
+
+# What the first versions trained every network with, and wrote into no recipe: those of ImageNet.
+_OF_IMAGENET: Final = {"interpolation": "bicubic", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
 
-def with_network_input(recipe: Recipe) -> Recipe:
-    """Fills in what the recipe leaves to the network: interpolation, mean and standard deviation.
-
-    They are those of the bundle that the training starts from, else those that timm records for the published weights
-    of the architecture.
+def input_spec(recipe: Recipe) -> InputSpec:
+    """The preprocessing for evaluation; interpolation, mean and standard deviation are those of the initial weights.
 
     Raises:
         BundleError: The initial weights are a folder that is no bundle, or a damaged one.
     """
-    pictures = recipe.pictures
-    if None in (pictures.interpolation, pictures.mean, pictures.std):
-        interpolation, mean, std = _input_of(recipe.network)
-        pictures = msgspec.structs.replace(
-            pictures,
-            interpolation=pictures.interpolation or interpolation,
-            mean=pictures.mean or mean,
-            std=pictures.std or std,
-        )
-    return msgspec.structs.replace(recipe, pictures=pictures)
+    interpolation, mean, std = _input_of(recipe.network.architecture, recipe.network.weights)
+    return _sized(recipe.pictures, {"interpolation": interpolation, "mean": mean, "std": std})
+
+
+def stored_input_spec(content: dict[str, Any], origin: str) -> InputSpec:
+    """The preprocessing that a checkpoint was trained with.
+
+    Args:
+        content: The recipe of the checkpoint.
+        origin: Path of the checkpoint, for the error.
+
+    Raises:
+        RecipeError: The recipe is not valid.
+        CheckpointError: The normalization is not valid.
+    """
+    stored = content.get("pictures", {})
+    normalization = {name: stored.get(name) or value for name, value in _OF_IMAGENET.items()}
+    try:
+        return _sized(check_stored_recipe(content, origin).pictures, normalization)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(
+            f"the normalization in {origin} is not valid", value=error, remedy="use another checkpoint"
+        ) from error
+
+
+def with_input(plain: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """Adds to a recipe as plain values what `stored_input_spec` reads: the normalization, which is no setting."""
+    spec = input_spec(recipe)
+    return plain | {"pictures": plain["pictures"] | {name: getattr(spec, name) for name in _OF_IMAGENET}}
 
 
 def with_fitting_sizes(recipe: Recipe) -> tuple[Recipe, str]:
@@ -83,13 +103,24 @@ def require_side(architecture: str, side_px: int) -> None:
         )
 
 
-def _input_of(network: NetworkRecipe) -> tuple[Interpolation, Channels, Channels]:
+def _sized(pictures: PictureRecipe, normalization: dict[str, Any]) -> InputSpec:
+    sizes = {
+        "height": pictures.serve_px,
+        "width": pictures.serve_px,
+        "train_px": pictures.picture_px,
+        "crop_fraction": pictures.crop_fraction,
+    }
+    return msgspec.convert(sizes | normalization, InputSpec)
+
+
+@cache  # reading a bundle takes a while, and a run asks several times
+def _input_of(architecture: str, weights: str) -> tuple[Literal["bicubic", "bilinear"], Channels, Channels]:
     """Interpolation, mean and standard deviation that the initial weights were trained with."""
     # A folder of that name, such as one of pictures, is not meant.
-    if network.weights not in {"imagenet", "none"} and Path(network.weights).is_dir():
-        spec = load_bundle(Path(network.weights)).record.input
+    if weights not in {"imagenet", "none"} and Path(weights).is_dir():
+        spec = load_bundle(Path(weights)).record.input
         return spec.interpolation, spec.mean, spec.std
-    published = timm.get_pretrained_cfg(network.architecture)
+    published = timm.get_pretrained_cfg(architecture)
     assert published is not None
     mean, std = cast(Channels, published.mean), cast(Channels, published.std)
     return "bilinear" if published.interpolation == "bilinear" else "bicubic", mean, std
@@ -110,7 +141,7 @@ def _require_its_size(architecture: str, sides: set[int], remedy: str) -> None:
 
 def _rounded(side_px: int, multiple: int) -> int:
     """The nearest multiple that a recipe may have, at least 32 px."""
-    least = -(-32 // multiple)
+    least = -(-SMALLEST_PX // multiple)
     return max(round(side_px / multiple), least) * multiple
 
 

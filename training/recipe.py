@@ -1,4 +1,4 @@
-"""Every knob of a training run: its type, range, default, help text and roles. Recipes are `training/recipes/*.toml`.
+"""The settings of a training run: type, range, default, help text and roles. Recipes are `training/recipes/*.toml`.
 
 A flag overrides the recipe, and the recipe overrides the default. An unknown key is an error that names it. Ranges are
 checked for files and flags alike, since both pass through `msgspec.convert`.
@@ -23,21 +23,48 @@ WholeNumber = Annotated[int, Meta(ge=0)]
 SMALLEST_PX: Final = 32
 LARGEST_PX: Final = 2048
 Pixels = Annotated[int, Meta(ge=SMALLEST_PX, le=LARGEST_PX)]
-Interpolation = Literal["bicubic", "bilinear"]
 Order = Literal["shuffled", "blocks"]
 Sampling = Literal["every_picture", "square_root", "class_balanced"]
-Norms = Literal["auto", "leave", "sync", "frozen", "ghost"]
+Norms = Literal["auto", "leave", "sync", "frozen"]
 Target = Literal["output", "taxon"]
 Decay = Literal["cosine", "step", "none"]
 Precision = Literal["fp16", "bf16", "off"]
-# Checkpoints of earlier versions still hold these knobs. None of them changed the weights.
-_REMOVED_KNOBS: Final = (("data", "cache_gb"),)
-# What earlier versions trained every network with, and wrote into no recipe: those of ImageNet.
-_INPUT_BEFORE: Final = {"interpolation": "bicubic", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+
+NEGATIVES_SHARE: Final = 0.125
+"""Pictures without a plant that are added to each batch, as a share of batch_size; at least one."""
+REMOVED: Final = {
+    "name": "leave it out; a recipe is called as its file",
+    "description": "write it as a comment",
+    "data.cache_gb": "leave it out; the operating system caches files",
+    "data.expect_outputs": "leave it out; prepare.py counts them, with the key of the same name in its collection",
+    "data.prefetch_factor": "leave it out; a loader process prepares 4 batches in advance",
+    "data.persistent_workers": "leave it out; loader processes run until the training ends",
+    "network.drop_path": "leave it out; it is half of dropout",
+    "network.ghost_size": "use a smaller batch_size with accumulate, which gives the same statistics",
+    "schedule.step_epochs": 'leave it out; decay = "step" decays after each third of the epochs',
+    "schedule.step_factor": 'leave it out; decay = "step" decays to a tenth',
+    "schedule.head_only_epochs": "use warmup_epochs, which keeps the first steps small",
+    "pictures.interpolation": "leave it out; it is that of the initial weights",
+    "pictures.mean": "leave it out; it is that of the initial weights",
+    "pictures.std": "leave it out; it is that of the initial weights",
+    "augment.crop_ratio_max": "leave it out; it is 4/3",
+    "augment.flip": "leave it out; half of the pictures are flipped",
+    "augment.randaugment_ops": "leave it out for 2 operations, or switch them off with randaugment_magnitude = 0",
+    "negatives.negatives_share": "leave it out; it is an eighth of batch_size",
+    "negatives.plant_weight": "leave it out; it is 0.5",
+    "hardware.memory_gb": "leave it out, or hide the card's memory from the run by other means, such as MIG",
+    "run.checkpoint_every_minutes": "leave it out for 10 minutes, or use checkpoint_every_steps",
+    "run.keep": "leave it out; the 3 newest checkpoints are kept",
+    "run.validate_every_steps": "use validate_every_epochs",
+    "run.patience": "use fewer epochs; best.pt is the best checkpoint of the run",
+    "run.max_bad_steps": "leave it out; 26 steps in a row without a finite gradient end the run",
+    "run.tensorboard": "leave it out; event files are written if TensorBoard is installed",
+}
+"""Keys of earlier versions, and what to do instead. Recipes of checkpoints may still hold them."""
 
 
 class KnobRole(Enum):
-    """What a knob means to other modules. A role stands in the annotation of a field; `knobs_with` finds it there."""
+    """What a setting means to other modules. A role stands in the annotation of a field; `knobs_with` finds it."""
 
     TUNED = "train.py --tune measures its values and proposes one"
     FIXED_AT_RESUME = "decides what each step sees, so a run must be resumed with the same value"
@@ -52,14 +79,8 @@ class DataRecipe(Section, frozen=True, kw_only=True):
     """If the data folder is missing, draw this many artificial species and prepare them there; 0: draw none."""
     shards: str = ""
     """Folder or URL (s3://, gs://) of the shards of packed data; default: the data folder."""
-    expect_outputs: WholeNumber = 0
-    """Stop with an error unless the data has this many outputs; 0 accepts any number."""
     workers: WholeNumber = 4
     """Loader processes; 0 loads in the training process."""
-    prefetch_factor: Count = 4
-    """Batches that each loader process prepares in advance."""
-    persistent_workers: bool = True
-    """Keep the loader processes running from one epoch to the next."""
     order: Annotated[Order, KnobRole.FIXED_AT_RESUME] = "shuffled"
     """Order of an epoch. "shuffled" shuffles all pictures. "blocks" shuffles blocks of 64 neighbors, then the pictures
     within every 64 blocks, so that neighbors are read at about the same time: for slow disks and object stores."""
@@ -75,17 +96,14 @@ class NetworkRecipe(Section, frozen=True, kw_only=True):
     """Name of a timm model."""
     weights: str = "imagenet"
     """Initial weights: "imagenet" (timm's hub), "none" (random), a bundle with weights (export.py --with-weights), or a
-    checkpoint, state dict or safetensors file."""
+    checkpoint, state dict or safetensors file. The normalization of the pictures is that of the weights."""
     dropout: Share = 0.4
-    """Dropout before the classifier (0.4: Tan and Le 2019, B4)."""
-    drop_path: Share = 0.2
-    """Stochastic depth: probability of skipping the last residual block, lower for others (0.2: Tan and Le 2019)."""
+    """Dropout before the classifier (0.4: Tan and Le 2019, B4). Stochastic depth skips the last residual block with
+    half this probability, and earlier ones less often."""
     norms: Norms = "auto"
-    """Which pictures BatchNorm's statistics come from: "leave": the batch of each rank; "sync": the batches of all
-    ranks (CUDA only); "ghost": groups of ghost_size; "frozen": none, the initial ones are kept; "auto": chosen
-    by batch size, with a note in the log."""
-    ghost_size: Annotated[int, Meta(ge=2)] = 32
-    """Pictures in a group, with norms = "ghost" (ghost batch normalization, Hoffer et al. 2017)."""
+    """Which pictures BatchNorm's statistics come from: "leave": the batch of each process; "sync": the batches of all
+    processes (CUDA only); "frozen": none, the initial ones are kept; "auto": chosen by batch size, with a note in the
+    log."""
 
 
 class ScheduleRecipe(Section, frozen=True, kw_only=True):
@@ -94,7 +112,7 @@ class ScheduleRecipe(Section, frozen=True, kw_only=True):
     epochs: Count = 15
     """Passes over the training pictures."""
     batch_size: Annotated[Count, KnobRole.TUNED] = 16
-    """Pictures in a batch, on each rank."""
+    """Pictures in a batch, on each GPU."""
     accumulate: Count = 1
     """Batches whose gradients are averaged for one optimizer step."""
     backbone_lr: Positive = 3e-5
@@ -102,15 +120,9 @@ class ScheduleRecipe(Section, frozen=True, kw_only=True):
     head_lr: Positive = 9e-5
     """Peak learning rate of the classifier."""
     decay: Decay = "cosine"
-    """Decay of the learning rates: "cosine" to zero, "step" by step_factor every step_epochs, or "none"."""
-    step_epochs: Count = 5
-    """Epochs between two decays of the rates, with decay = "step"."""
-    step_factor: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.1
-    """Factor of each decay of the rates, with decay = "step"."""
+    """Decay of the learning rates: "cosine" to zero, "step" to a tenth after each third of the epochs, or "none"."""
     warmup_epochs: NotNegative = 0.0
     """Epochs of linear warm-up before the decay; may be a fraction."""
-    head_only_epochs: WholeNumber = 0
-    """First epochs in which only the classifier is trained; the other layers are frozen."""
     weight_decay: NotNegative = 0.01
     """AdamW's decoupled weight decay; norms and biases have none (0.01: PyTorch's default)."""
     clip_norm: NotNegative = 0.0
@@ -131,13 +143,6 @@ class PictureRecipe(Section, frozen=True, kw_only=True):
     """Side of the pictures in validation and in the service, px; scaled with picture_px unless it is a flag too."""
     crop_fraction: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.95
     """Side of the center crop in validation and in the service, as a share of the picture's short side."""
-    interpolation: Interpolation | None = None
-    """Resampling filter in validation and in the service; default: that of the initial weights."""
-    mean: Annotated[tuple[Share, Share, Share] | None, KnobRole.FIXED_AT_RESUME] = None
-    """Subtracted from red, green and blue in [0, 1]; default: as for the initial weights: those of a bundle, else those
-    that timm publishes for the architecture."""
-    std: Annotated[tuple[Positive, Positive, Positive] | None, KnobRole.FIXED_AT_RESUME] = None
-    """Divisors of red, green and blue after that; default: as for the initial weights."""
 
 
 class AugmentRecipe(Section, frozen=True, kw_only=True):
@@ -145,14 +150,8 @@ class AugmentRecipe(Section, frozen=True, kw_only=True):
 
     crop_scale_min: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.35
     """Smallest area of a random crop, as a share of the picture's area."""
-    crop_ratio_max: Annotated[float, Meta(ge=1.0, le=3.0)] = 4 / 3
-    """Largest aspect ratio of a random crop; the smallest is its inverse."""
-    flip: Share = 0.5
-    """Probability of a horizontal flip."""
-    randaugment_ops: WholeNumber = 2
-    """RandAugment operations for each picture; 0 switches it off (Cubuk et al. 2019)."""
     randaugment_magnitude: Annotated[int, Meta(ge=0, le=30)] = 7
-    """RandAugment strength, 0 to 30."""
+    """Strength of RandAugment's two operations, 1 to 30; 0 switches them off (Cubuk et al. 2019)."""
     erase: Share = 0.0
     """Probability of erasing a rectangle (Zhong et al. 2017)."""
     mixup: NotNegative = 0.0
@@ -182,10 +181,6 @@ class NegativesRecipe(Section, frozen=True, kw_only=True):
     negatives: tuple[Path, ...] = ()
     """Folders of pictures that show no plant, or CSV lists with the column path; of a list with the column split, the
     rows whose split is fit or train. A folder with a file labels.csv is read as that list. Empty: none."""
-    negatives_share: Annotated[float, Meta(gt=0.0, le=1.0), KnobRole.FIXED_AT_RESUME] = 0.125
-    """Pictures without a plant that are added to each batch, as a share of batch_size; at least one."""
-    plant_weight: NotNegative = 0.5
-    """Factor of the auxiliary output's loss: the binary cross entropy of plants and of the rest, averaged."""
 
 
 class HardwareRecipe(Section, frozen=True, kw_only=True):
@@ -203,8 +198,6 @@ class HardwareRecipe(Section, frozen=True, kw_only=True):
     """Let cuDNN time its kernels for each picture size and take the fastest."""
     compile: Annotated[bool, KnobRole.TUNED] = False
     """torch.compile the network, once for each picture size."""
-    memory_gb: NotNegative = 0.0
-    """Limit of GPU memory, GB, to share a card or to imitate a smaller one; 0: no limit."""
 
 
 class RunRecipe(Section, frozen=True, kw_only=True):
@@ -214,33 +207,17 @@ class RunRecipe(Section, frozen=True, kw_only=True):
     """Folder for checkpoints, log and the resolved recipe."""
     seed: Annotated[WholeNumber, KnobRole.FIXED_AT_RESUME] = 0
     """Seed of all random choices."""
-    checkpoint_every_minutes: NotNegative = 10.0
-    """Minutes between two checkpoints within an epoch; each epoch ends with one too. 0: none by time."""
     checkpoint_every_steps: WholeNumber = 0
-    """Optimizer steps between two checkpoints within an epoch, besides those by time; 0: none."""
-    keep: Count = 3
-    """Number of newest checkpoints to keep, besides the best one."""
+    """Optimizer steps between two checkpoints within an epoch, besides those every 10 minutes; 0: none."""
     log_every_steps: Count = 20
     """Steps between two log entries of the losses; reading them makes the host wait for the GPU."""
     validate_every_epochs: Count = 1
     """Epochs between two validations; the last epoch is always validated."""
-    validate_every_steps: WholeNumber = 0
-    """Optimizer steps between two validations within an epoch, besides those at its end; 0: none."""
-    patience: WholeNumber = 0
-    """Early stopping: the run ends after so many validations in a row without a better one; 0: never."""
-    max_bad_steps: Count = 25
-    """Steps in a row that may be skipped because a gradient is not finite; one more ends the run."""
-    tensorboard: bool = True
-    """Write TensorBoard event files to the run's folder."""
 
 
 class Recipe(Section, frozen=True, kw_only=True):
     """Everything that decides a training run."""
 
-    name: str
-    """Name of the recipe."""
-    description: str = ""
-    """What the recipe is for, in a sentence or two."""
     data: DataRecipe = DataRecipe()
     network: NetworkRecipe = NetworkRecipe()
     schedule: ScheduleRecipe = ScheduleRecipe()
@@ -253,11 +230,10 @@ class Recipe(Section, frozen=True, kw_only=True):
 
 
 def knobs_with(role: KnobRole) -> list[tuple[str, str]]:
-    """Section and name of every knob that has a role, in the order of the recipe."""
-    sections = [field for field in fields(Recipe) if issubclass(field.type, Section)]
+    """Section and name of every setting that has a role, in the order of the recipe."""
     return [
         (section.name, knob)
-        for section in sections
+        for section in fields(Recipe)
         for knob, annotation in get_type_hints(section.type, include_extras=True).items()
         if role in getattr(annotation, "__metadata__", ())
     ]
@@ -269,10 +245,7 @@ def recipe_files() -> list[Path]:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Reads and checks a recipe file.
-
-    Args:
-        path: A TOML file; a bare name such as "debug" also finds `training/recipes/debug.toml`.
+    """Reads and checks a recipe file; a bare name such as "debug" also finds `training/recipes/debug.toml`.
 
     Raises:
         RecipeError: The file is missing or not valid TOML, or it has an unknown key or a value out of range.
@@ -284,35 +257,46 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
     """Turns plain values, as read from TOML or JSON, into a checked recipe; the error names `origin`.
 
     Raises:
-        RecipeError: An unknown key, a wrong type or a value out of range; the message gives its path.
+        RecipeError: An unknown or removed key, a wrong type or a value out of range; the message gives its path.
     """
+    for key, instead in REMOVED.items():
+        if _holds(content, key):
+            raise RecipeError(f"the recipe {origin} has a setting of an earlier version", value=key, remedy=instead)
     recipe = check_section(content, Recipe, origin)
     _require_one_size(recipe.pictures, origin)
     return recipe
 
 
 def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
-    """Reads the recipe of a checkpoint; knobs that an earlier version had and this one lacks are dropped.
+    """Reads the recipe of a checkpoint; settings that an earlier version had and this one lacks are dropped.
 
-    Earlier versions trained at the sizes of `progressive` even where `picture_px` was another, and with the mean and
-    deviation of ImageNet whatever the network.
+    Earlier versions trained at the sizes of `progressive` even where `picture_px` was another.
 
     Raises:
         RecipeError: As `check_recipe` does.
     """
-    current = dict(content)
-    for section, knob in _REMOVED_KNOBS:
-        current[section] = {name: value for name, value in current.get(section, {}).items() if name != knob}
-    pictures = _INPUT_BEFORE | current.get("pictures", {})
-    if steps := pictures.get("progressive"):
-        pictures["picture_px"] = steps[-1][1]
-    current["pictures"] = pictures
+    current: dict[str, Any] = {}
+    for name, part in content.items():
+        if isinstance(part, dict):
+            current[name] = {key: value for key, value in part.items() if f"{name}.{key}" not in REMOVED}
+        elif name not in REMOVED:
+            current[name] = part
+    if current.get("network", {}).get("norms") == "ghost":
+        current["network"]["norms"] = "leave"
+    if steps := current.get("pictures", {}).get("progressive"):
+        current["pictures"]["picture_px"] = steps[-1][1]
     return check_recipe(current, origin)
 
 
 def recipe_to_plain(recipe: Recipe) -> dict[str, Any]:
     """The recipe as plain values that TOML, JSON and `torch.save` can hold."""
     return section_to_plain(recipe)
+
+
+def _holds(content: dict[str, Any], key: str) -> bool:
+    section, _, knob = key.rpartition(".")
+    part = content.get(section, {}) if section else content
+    return isinstance(part, dict) and knob in part
 
 
 def _require_one_size(pictures: PictureRecipe, origin: str) -> None:

@@ -3,8 +3,14 @@
 python training/train.py RECIPE [--flags]     RECIPE is a TOML file, or the name of one in training/recipes
 """
 
+import os
+import re
 import sys
+import traceback
+from contextlib import closing
+from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -14,15 +20,246 @@ from training.program import INSTALL, run_program
 
 explain_missing_packages(INSTALL)
 
-from training.commands.train import parse
+import msgspec
+import tyro
+
+from models.errors import RecipeError
+from training.recipe import REMOVED, Recipe, check_recipe, read_recipe, recipe_to_plain, sizes_by_flags
+
+# PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
+if TYPE_CHECKING:
+    import torch
+
+    from training.dataset.manifest import Manifest
+    from training.engine.distributed import Ranks
+
+RECIPE_COPY: Final = "recipe.json"
+
+
+class Train(msgspec.Struct, frozen=True, kw_only=True):
+    """Trains a network by a recipe. Each setting of the recipe is a flag, too."""
+
+    recipe_file: tyro.conf.Positional[Path]
+    """A TOML file, or the name of one in training/recipes."""
+    recipe: Recipe
+    resume: bool = False
+    """Continue from the last checkpoint in the run's folder."""
+    auto_resume: bool = False
+    """Continue if there is a checkpoint, otherwise start; for schedulers, which start the same command again."""
+    restart: bool = False
+    """Start over in a folder that holds a run, and overwrite that run."""
+    max_steps: int | None = None
+    """Stop after this many optimizer steps, with a checkpoint."""
+    max_seconds: float | None = None
+    """Stop when the run has trained for this many seconds, with a validation and a checkpoint."""
+    show_batch: Path | None = None
+    """Draw one augmented batch with its labels to this PNG file, and stop."""
+    tune: bool = False
+    """Measure batch sizes, memory layout, precision and compilation on this machine, propose flags, and stop."""
 
 
 def main() -> None:
-    """Runs the program with the arguments of the command line."""
+    """Trains with the arguments of the command line; a rank that failed does not wait for the others."""
     command = run_program(lambda: parse(sys.argv[1:]))
-    from training.actions.train import run  # loads torch, for which --help does not wait
+    from training.engine.device import keep_freed_memory
+    from training.engine.distributed import exit_now, has_joined
+    from training.engine.stop_signal import EXIT_REQUEUE
 
-    run(command)
+    keep_freed_memory(command.recipe.hardware)  # here and not in `train`, which other programs call in their process
+    try:
+        run_program(lambda: train(command))
+    except SystemExit as ended:
+        if ended.code not in (None, 0, EXIT_REQUEUE):
+            exit_now(int(ended.code))
+        raise
+    except Exception:
+        if not has_joined():
+            raise
+        traceback.print_exc()
+        exit_now(1)
+
+
+def parse(arguments: list[str]) -> Train:
+    """Reads the recipe, which comes first, and applies the flags to it.
+
+    Raises:
+        RecipeError: The recipe or a flag is wrong.
+    """
+    named = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    if named is None and not {"-h", "--help"} & set(arguments):
+        raise RecipeError("no recipe is given", remedy="give one first, as in: train.py b4_5337 --data DATA")
+    given = [word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")]
+    for key, instead in REMOVED.items():
+        if "." in key and {key.partition(".")[2], f"no_{key.partition('.')[2]}"} & set(given):
+            raise RecipeError("a flag of an earlier version", value=_flag(key), remedy=instead)
+    path = Path(named or "b4_5337")
+    of_file = read_recipe(path)
+    command = tyro.cli(
+        Train,
+        description=__doc__,
+        args=arguments,
+        default=Train(recipe_file=path, recipe=of_file),
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    if command.max_steps is not None and command.max_steps < 1:
+        raise RecipeError("too few steps", value=f"--max-steps {command.max_steps}", limit="at least 1")
+    if command.max_seconds is not None and not command.max_seconds > 0:
+        raise RecipeError("too little time", value=f"--max-seconds {command.max_seconds}", limit="more than 0")
+    return msgspec.structs.replace(command, recipe=_checked(command.recipe, of_file, given))
+
+
+def _checked(recipe: Recipe, of_file: Recipe, given: list[str]) -> Recipe:
+    """Gives a recipe with flags one size of the training pictures, and checks its ranges."""
+    pictures = sizes_by_flags(recipe.pictures, of_file.pictures.picture_px, given)
+    plain = recipe_to_plain(msgspec.structs.replace(recipe, pictures=pictures))
+    try:
+        return check_recipe(plain, origin="with these flags")
+    except RecipeError as error:
+        key = re.search(r"\$\.(\w+)\.(\w+)", str(error.value))
+        if key is None or key[2] not in given:
+            raise
+        limit = str(error.value).partition(" - at ")[0].removeprefix("Expected ").replace("`", "")
+        value = f"{_flag(key[0])} {plain[key[1]][key[2]]}"
+        raise RecipeError("the flag is out of range", value=value, limit=limit) from error
+
+
+def _flag(key: str) -> str:
+    return f"--{key.rpartition('.')[2].replace('_', '-')}"
+
+
+def train(command: Train) -> None:
+    """Trains, resumes, tunes, or draws a batch; under torchrun, as one of several ranks.
+
+    Raises:
+        BotanifyError: A problem that the user can fix; nothing was overwritten.
+        Stopped: The process received SIGTERM or Ctrl-C, and a checkpoint was written.
+    """
+    from training.engine.device import choose_device
+    from training.engine.distributed import join, leave, lost_ranks
+    from training.engine.stop_signal import Stopped
+    from training.monitor.memory import OutOfMemory, is_out_of_memory
+
+    device = choose_device(command.recipe.hardware, int(os.environ.get("LOCAL_RANK", "0")))
+    try:
+        _train_on(command, device, join(device.type))
+    except Stopped:  # raised on every rank
+        leave()
+        raise
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            reason = str(error).partition("\n")[0]
+            smaller = "use a smaller --batch-size, or --serve-px if it was in a validation"
+            raise OutOfMemory(f"memory ran out outside of a step ({reason}); {smaller}.") from error
+        if (lost := lost_ranks(error)) is not None:
+            raise lost from error
+        raise
+    leave()
+
+
+def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
+    """Prepares recipe and data, then trains, tunes or draws."""
+    from training.dataset.manifest import Manifest
+    from training.herbarium.training_data import ensure_training_data
+    from training.insight.tuning.proposal import tune
+    from training.loading.show_batch import show_batch
+    from training.network_input import with_fitting_sizes
+
+    _require_architecture(command.recipe.network.architecture)
+    recipe, note = with_fitting_sizes(command.recipe)
+    if note and ranks.is_main:
+        print(note)
+    with ranks.main_first():  # it writes the drawn pictures and the manifest that the other ranks read
+        ensure_training_data(recipe.data, recipe.run.seed)
+        manifest = Manifest(recipe.data.data, recipe.data.shards)
+    if command.show_batch is not None:
+        show_batch(manifest, recipe, command.show_batch)
+        print(f"Written: {command.show_batch}")
+    elif command.tune:
+        tune(recipe, manifest, device, ranks)
+    else:
+        _run(msgspec.structs.replace(command, recipe=recipe), manifest, device, ranks)
+
+
+def _require_architecture(name: str) -> None:
+    import timm
+
+    known = [*timm.list_models(), *timm.list_pretrained()]  # the latter with the tags of published weights
+    if name not in known:
+        close = get_close_matches(name, known, n=1) or ["efficientnet_b4"]
+        raise RecipeError(
+            "no such architecture", value=name, limit="the name of a timm model", remedy=f"try {close[0]}"
+        )
+
+
+def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "Ranks") -> None:
+    """Starts or resumes the run, trains, and says what comes next."""
+    from models.network import PlantNetwork
+    from training.bundling.commands import without_folders
+    from training.engine.checkpoint import BEST, LAST
+    from training.engine.loop import Trainer
+    from training.engine.weights import load_weights
+    from training.loading.augment import seeded
+
+    recipe = command.recipe
+    folder, weights = recipe.run.run, recipe.network.weights
+    resumes = ranks.broadcast(ranks.is_main and _resumes(command))
+    with seeded(recipe.run.seed):  # the same random weights on every rank
+        network = PlantNetwork(
+            recipe.network.architecture,
+            len(manifest.taxonomy.outputs),
+            dropout=recipe.network.dropout,
+            drop_path=recipe.network.dropout / 2,
+        )
+    loaded = ""  # a resumed run loads its weights from the checkpoint
+    if not resumes:
+        loaded = load_weights(network, weights, manifest.taxonomy.output_keys)
+        if ranks.is_main:
+            print(loaded)
+    with closing(Trainer(recipe, manifest, network, device, ranks)) as trainer:
+        if resumes:
+            trainer.resume()
+        else:
+            trainer.checkpoints.clear()
+            trainer.checkpoints.initial_weights = loaded.replace(weights, without_folders(weights))
+        if ranks.is_main:
+            plain = msgspec.json.encode(recipe_to_plain(recipe))
+            (folder / RECIPE_COPY).write_bytes(msgspec.json.format(plain))
+        position = trainer.run(command.max_steps, command.max_seconds)
+    if ranks.is_main:
+        found, name = "nothing was validated", LAST
+        if position.best >= 0:
+            found, name = f"best validation top-1 {position.best:.1%}", BEST
+        print(
+            f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; {found}. "
+            f"Next: python training/evaluate.py --checkpoint {folder / name} --data {recipe.data.data}"
+        )
+
+
+def _resumes(command: Train) -> bool:
+    """Whether the run continues from a checkpoint.
+
+    Raises:
+        RecipeError: The folder holds a run, and no flag says whether to continue or overwrite it.
+    """
+    from training.engine.checkpoint import LAST, CheckpointFolder
+    from training.engine.distributed import launch_id, restart_count
+    from training.monitor.log import LOG_FILE, read_log
+
+    folder = command.recipe.run.run
+    if command.resume:
+        return True
+    restarted = False  # whether this torchrun started the run, and has restarted its ranks
+    if restart_count() > 0 and (folder / LOG_FILE).exists():
+        starts = [event for event in read_log(folder) if event["event"] == "start"]
+        restarted = bool(starts) and starts[-1].get("launch") == launch_id()
+    has_checkpoint = CheckpointFolder(folder).has_checkpoint
+    if has_checkpoint and not (command.auto_resume or restarted or command.restart):
+        raise RecipeError(
+            "the folder already holds a run",
+            value=folder / LAST,
+            remedy="pass --resume to continue it, --restart to start over, or --run for another folder",
+        )
+    return has_checkpoint and (command.auto_resume or restarted)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ esac
 
 if [[ $TINY == 1 ]]; then
     herbarium herbarium 48 8 0.1 --num-outside 11
-    flags=(--architecture test_efficientnet --expect-outputs 0 --epochs 2 --batch-size 16 --workers 0 --amp off)
+    flags=(--architecture test_efficientnet --epochs 2 --batch-size 16 --workers 0 --amp off)
     flags+=(--no-compile --progressive 0 32 1 48 --picture-px 48 --serve-px 48 --warmup-epochs 0)
 else
     # Smaller and fewer pictures than in a real run, so that it takes minutes.
@@ -42,7 +42,6 @@ data=$WORK/herbarium-packed
 if [[ $name == scratch-merged ]]; then
     merged herbarium
     data=$WORK/herbarium-merged-packed
-    flags+=(--expect-outputs 0)
 fi
 run=$WORK/$name bundle=$WORK/$name-files/bundle
 mkdir -p "$WORK/$name-files"

@@ -6,7 +6,7 @@ keep epoch-time 'epoch-time.json' 'epoch-time/log.jsonl'
 
 if [[ $TINY == 1 ]]; then
     herbarium epoch-time-data 48 8 0.1
-    flags=(--architecture test_efficientnet --expect-outputs 0 --batch-size 16 --workers 0 --amp off --no-compile)
+    flags=(--architecture test_efficientnet --batch-size 16 --workers 0 --amp off --no-compile)
     flags+=(--picture-px 32 --progressive --serve-px 32 --epochs 3)
 else
     herbarium epoch-time-data 420 8 0.02 --full-width

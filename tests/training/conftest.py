@@ -27,6 +27,14 @@ def no_hub(monkeypatch, tmp_path):
 
 
 @pytest.fixture(autouse=True, scope="session")
+def no_tensorboard():
+    """Runs write no event files, which take a second each."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("training.monitor.log.find_spec", lambda _: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def converted_once():
     """PyTorch converts equal networks to ONNX once: a conversion takes seconds, and most exports have the same one."""
     convert, programs = torch.onnx.export, {}

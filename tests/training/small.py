@@ -10,11 +10,10 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from models.taxonomy import Output, Taxon, Taxonomy
-from training.actions.train import train
-from training.commands.train import parse
 from training.dataset.manifest import Manifest, SourceNote, write_manifest
 from training.engine.device import choose_device
 from training.engine.loop import Trainer
+from training.train import parse, train
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = Path(__file__).with_name("tiny.toml")

@@ -6,11 +6,10 @@ import timm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.errors import RecipeError
+from models.errors import CheckpointError, RecipeError
 from models.preprocess import InputSpec
-from training.loading.data import input_spec
-from training.network_input import require_side, with_fitting_sizes, with_network_input
-from training.recipe import NetworkRecipe, PictureRecipe, Recipe, check_stored_recipe, read_recipe, recipe_to_plain
+from training.network_input import input_spec, require_side, stored_input_spec, with_fitting_sizes, with_input
+from training.recipe import NetworkRecipe, PictureRecipe, Recipe, read_recipe, recipe_to_plain
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -18,7 +17,7 @@ HALF = (0.5, 0.5, 0.5)
 
 
 def recipe_for(architecture, **pictures):
-    return Recipe(name="x", network=NetworkRecipe(architecture=architecture), pictures=PictureRecipe(**pictures))
+    return Recipe(network=NetworkRecipe(architecture=architecture), pictures=PictureRecipe(**pictures))
 
 
 @pytest.mark.parametrize(
@@ -43,38 +42,45 @@ def test_every_network_of_timm_has_an_input_that_a_bundle_can_hold():
         input_spec(recipe_for(architecture))
 
 
-def test_the_recipe_wins_over_the_network():
-    spec = input_spec(recipe_for("vit_small_patch16_224", mean=(0, 0, 0), std=(1, 1, 1), interpolation="bilinear"))
-    assert (spec.mean, spec.std, spec.interpolation) == ((0, 0, 0), (1, 1, 1), "bilinear")
-
-
 def test_the_reference_recipe_has_the_input_that_it_had():
     spec = input_spec(read_recipe(Path("b4_5337")))
     assert (spec.mean, spec.std, spec.interpolation) == (IMAGENET_MEAN, IMAGENET_STD, "bicubic")
 
 
-def test_an_old_checkpoint_of_any_network_was_normalized_as_for_imagenet():
-    plain = recipe_to_plain(recipe_for("vit_small_patch16_224"))
-    for knob in ("mean", "std", "interpolation"):
-        del plain["pictures"][knob]
-    spec = input_spec(check_stored_recipe(plain, "old.pt"))
+def test_the_oldest_checkpoints_of_any_network_were_normalized_as_for_imagenet():
+    spec = stored_input_spec(recipe_to_plain(recipe_for("vit_small_patch16_224")), "old.pt")
     assert (spec.mean, spec.std, spec.interpolation) == (IMAGENET_MEAN, IMAGENET_STD, "bicubic")
+
+
+def test_a_checkpoint_holds_its_normalization_whatever_became_of_the_initial_weights():
+    recipe = recipe_for("vit_small_patch16_224", serve_px=224)
+    stored = with_input(recipe_to_plain(recipe), recipe)
+    assert stored_input_spec(stored, "new.pt") == input_spec(recipe)
+    stored["pictures"] |= {"mean": (0, 0, 0), "std": (1, 1, 1), "interpolation": "bilinear"}  # once a setting
+    spec = stored_input_spec(stored, "old.pt")
+    assert (spec.mean, spec.std, spec.interpolation, spec.height) == ((0, 0, 0), (1, 1, 1), "bilinear", 224)
+
+
+def test_a_damaged_normalization_is_an_error_with_its_file():
+    stored = recipe_to_plain(recipe_for("efficientnet_b4"))
+    stored["pictures"]["std"] = (0.0, 1.0, 1.0)
+    with pytest.raises(CheckpointError, match=r"normalization in bad\.pt"):
+        stored_input_spec(stored, "bad.pt")
 
 
 def test_a_training_that_starts_from_a_bundle_has_its_input(tmp_path, monkeypatch):
     spec = InputSpec(height=32, width=32, train_px=32, interpolation="bilinear", mean=CLIP_MEAN, std=CLIP_STD)
     bundle = SimpleNamespace(record=SimpleNamespace(input=spec))
     monkeypatch.setattr("training.network_input.load_bundle", {tmp_path: bundle}.get)
-    recipe = Recipe(name="x", network=NetworkRecipe(weights=str(tmp_path)), pictures=PictureRecipe(std=HALF))
-    pictures = with_network_input(recipe).pictures
-    assert (pictures.interpolation, pictures.mean, pictures.std) == ("bilinear", CLIP_MEAN, HALF)
+    found = input_spec(Recipe(network=NetworkRecipe(weights=str(tmp_path))))
+    assert (found.interpolation, found.mean, found.std) == ("bilinear", CLIP_MEAN, CLIP_STD)
 
 
 @pytest.mark.parametrize("weights", ["imagenet", "none"])
 def test_a_folder_named_like_published_weights_is_no_bundle(weights, tmp_path, monkeypatch):
     (tmp_path / weights).mkdir()
     monkeypatch.chdir(tmp_path)
-    assert input_spec(Recipe(name="x", network=NetworkRecipe(weights=weights))).mean == IMAGENET_MEAN
+    assert input_spec(Recipe(network=NetworkRecipe(weights=weights))).mean == IMAGENET_MEAN
 
 
 def test_sizes_become_whole_patches_and_the_note_says_so():
@@ -134,9 +140,3 @@ def test_whatever_the_sizes_they_become_whole_patches_nearby(of_patches, network
     assert all(px % patch_px == 0 and px >= 32 for px in after)
     assert all(abs(new - old) <= patch_px for new, old in zip(after, before, strict=True))
     assert not steps or found.pictures.progressive[-1][1] == found.pictures.picture_px
-
-
-def test_a_resolved_recipe_keeps_its_values():
-    once = with_network_input(recipe_for("eva02_tiny_patch14_224"))
-    assert with_network_input(once) == once
-    assert once.pictures.mean == CLIP_MEAN

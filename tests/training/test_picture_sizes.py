@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import RecipeError
-from training.commands.train import parse
 from training.recipe import (
     PictureRecipe,
     check_recipe,
@@ -15,6 +14,7 @@ from training.recipe import (
     side_at_epoch,
     sizes_by_flags,
 )
+from training.train import parse
 
 STEPS = PictureRecipe(picture_px=128, progressive=((0, 64), (5, 96), (9, 128)))
 
@@ -74,7 +74,7 @@ def test_both_flags_together_must_agree():
 
 def test_a_recipe_with_two_sizes_is_refused(tmp_path):
     path = tmp_path / "two.toml"
-    path.write_text('name = "two"\n[pictures]\npicture_px = 96\nprogressive = [[0, 64], [3, 128]]\n')
+    path.write_text("[pictures]\npicture_px = 96\nprogressive = [[0, 64], [3, 128]]\n")
     with pytest.raises(RecipeError, match=r"two\.toml has two sizes.*96 and .* 128 px"):
         read_recipe(path)
 

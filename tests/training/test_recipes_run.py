@@ -8,9 +8,9 @@ import math
 import pytest
 
 from tests.training.small import command, events
-from training.actions.train import train
 from training.engine.checkpoint import LAST, read_checkpoint
 from training.recipe import read_recipe, recipe_files, side_at_epoch
+from training.train import train
 
 SMALLEST_PX, LARGER_PX, LARGEST_BATCH = 32, 8, 16
 
@@ -29,7 +29,7 @@ def tiny_flags(recipe):
         "off",
         "--no-compile",
     ]
-    flags += ["--expect-outputs", 0, "--drawn-species", 0, "--workers", 0, "--no-tensorboard"]
+    flags += ["--drawn-species", 0, "--workers", 0]
     flags += ["--epochs", len(sides), "--picture-px", sides[-1], "--serve-px", sides[-1]]
     flags += ["--batch-size", min(recipe.schedule.batch_size, LARGEST_BATCH)]
     flags += ["--log-every-steps", 1, "--warmup-epochs", min(recipe.schedule.warmup_epochs, 1)]

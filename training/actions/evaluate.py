@@ -41,10 +41,10 @@ from training.evaluation.split_metrics import (
     evaluate_predictions,
 )
 from training.evaluation.stored_rows import Outputs, store_outputs
-from training.loading.data import input_spec
 from training.loading.negatives import list_negatives
 from training.monitor.log import LOG_FILE
-from training.recipe import HardwareRecipe, check_stored_recipe
+from training.network_input import stored_input_spec
+from training.recipe import HardwareRecipe
 from training.toml_file import check_section, section_to_plain
 
 CURVES_FILE: Final = "curves.png"
@@ -152,13 +152,12 @@ def _checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
         served: Input of the bundle to compare with; default: that of the recipe.
     """
     checkpoint = read_checkpoint(path)
-    recipe = check_stored_recipe(checkpoint.recipe, origin=str(path))
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
     network.load_state_dict(checkpoint.eval_weights)
     device = choose_device(HardwareRecipe(amp="off"))
     allow_tf32(device, False)  # single precision, which PyTorch's default for convolutions is not
     run = partial(run_in_torch, ExportableNetwork(network).to(device).eval(), device)
-    spec, output_keys = served or input_spec(recipe), tuple(checkpoint.output_keys)
+    spec, output_keys = served or stored_input_spec(checkpoint.recipe, origin=str(path)), tuple(checkpoint.output_keys)
     return Subject("checkpoint", run, spec, output_keys, temperature=1.0, trained_with=checkpoint.trained_with)
 
 

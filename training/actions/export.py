@@ -32,9 +32,8 @@ from training.evaluation.predict import require_same_outputs
 from training.evaluation.provenance import is_other_data
 from training.evaluation.risk_coverage import risk_coverage
 from training.evaluation.split_metrics import reliability_diagrams
-from training.loading.data import input_spec
 from training.loading.negatives import list_negatives
-from training.network_input import require_side
+from training.network_input import require_side, stored_input_spec
 from training.recipe import check_stored_recipe, side_at_epoch
 from training.toml_file import check_section, section_to_plain
 
@@ -109,7 +108,7 @@ def _picture_sets(command: Export, checkpoint: Checkpoint) -> PictureSets:
             and that is not allowed, or the further data holds pictures of the first.
     """
     recipe = check_stored_recipe(checkpoint.recipe, origin=str(command.checkpoint))
-    spec = input_spec(recipe)
+    spec = stored_input_spec(checkpoint.recipe, origin=str(command.checkpoint))
     spec = msgspec.structs.replace(spec, train_px=side_at_epoch(recipe.pictures, checkpoint.last_epoch))
     if command.serve_px is not None:
         require_side(checkpoint.architecture, command.serve_px)

@@ -16,6 +16,8 @@ from training.atomic_file import remove_leftovers, replaced
 FORMAT: Final = 3  # 1 counted batches; 2 had no ranks and fewer recipe sections
 LAST: Final = "last.pt"
 BEST: Final = "best.pt"
+KEPT: Final = 3
+"""Newest checkpoints that a run keeps, besides the best one."""
 _STEPS: Final = "step-*.pt"
 
 
@@ -40,11 +42,9 @@ class Position(msgspec.Struct, frozen=True):
     """Training time so far, including waits for pictures, excluding validations."""
     validated: int = 0
     """Step of the last validation; 0 before the first."""
-    not_better: int = 0
-    """Validations since the best one."""
 
     def validated_with(self, top1: float, loss: float) -> "Position":
-        """The position after a validation; `not_better` is 0 if it was the best so far.
+        """The position after a validation.
 
         Few pictures often give the same top-1 twice, so of equal ones the lower loss is better.
         """
@@ -54,7 +54,6 @@ class Position(msgspec.Struct, frozen=True):
             best=top1 if is_best else self.best,
             best_loss=loss if is_best else self.best_loss,
             validated=self.step,
-            not_better=0 if is_best else self.not_better + 1,
         )
 
 
@@ -180,7 +179,7 @@ class CheckpointFolder:
         keep: How many of the newest to keep.
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int = KEPT) -> None:
         self._folder, self._keep = folder, keep
 
     @property

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -15,7 +15,11 @@ from training.engine.resume_check import require_resumable, require_whole_batche
 from training.engine.step import Engine
 from training.loading.negatives import Negatives
 from training.machine import current_commit
-from training.recipe import recipe_to_plain
+from training.network_input import with_input
+from training.recipe import check_stored_recipe, recipe_to_plain
+
+EVERY_S: Final = 600.0
+"""Seconds between two checkpoints within an epoch."""
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -46,7 +50,7 @@ class Checkpointer:
         self._engine, self._manifest, self._global_batch = engine, manifest, global_batch
         self._negatives_sha256 = negatives.sha256 if negatives is not None else ""
         self._recipe, self._ranks = engine.recipe, engine.ranks
-        self._folder = CheckpointFolder(self._recipe.run.run, self._recipe.run.keep)
+        self._folder = CheckpointFolder(self._recipe.run.run)
         self._saved_at = time.monotonic()
         if self._ranks.is_main:
             self._folder.clear_leftovers()
@@ -63,11 +67,10 @@ class Checkpointer:
 
     def is_due(self, step: int) -> bool:
         """Whether the run saves after this optimizer step inside an epoch; only the main rank's clock counts."""
-        run = self._recipe.run
-        by_steps = run.checkpoint_every_steps > 0 and step % run.checkpoint_every_steps == 0
-        if not self._ranks.is_main or run.checkpoint_every_minutes == 0:
-            return by_steps
-        return by_steps or time.monotonic() - self._saved_at >= 60 * run.checkpoint_every_minutes
+        every = self._recipe.run.checkpoint_every_steps
+        if every > 0 and step % every == 0:
+            return True
+        return self._ranks.is_main and time.monotonic() - self._saved_at >= EVERY_S
 
     def save(self, position: Position, *, is_best: bool = False) -> bool:
         """Writes a checkpoint and returns True; returns False and writes nothing if a weight is not finite."""
@@ -93,7 +96,7 @@ class Checkpointer:
             scheduler=engine.scheduler.state_dict(),
             scaler=engine.scaler_state(),
             position=msgspec.to_builtins(position),
-            recipe=recipe_to_plain(self._recipe),
+            recipe=with_input(recipe_to_plain(self._recipe), self._recipe),
             output_keys=list(self._manifest.taxonomy.output_keys),
             manifest_sha256=self._manifest.sha256,
             packed_from=self._manifest.packed_from,
@@ -123,7 +126,7 @@ class Checkpointer:
         engine.load(checkpoint.network, checkpoint.eval_weights, checkpoint.scaler)
         if engine.with_plant_output is not None and checkpoint.plant_output is not None:
             load_plant_output(engine.with_plant_output, engine.scoring_model, checkpoint.plant_output)
-        if recipe_to_plain(self._recipe)["schedule"] == checkpoint.recipe["schedule"]:
+        if self._recipe.schedule == check_stored_recipe(checkpoint.recipe, origin=str(path)).schedule:
             engine.optimizer.load_state_dict(checkpoint.optimizer)
             engine.scheduler.load_state_dict(checkpoint.scheduler)
         else:

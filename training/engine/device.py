@@ -36,12 +36,14 @@ def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device
     return torch.device("cuda", local_rank)
 
 
-def keep_freed_memory() -> bool:
-    """Makes glibc keep freed memory in the process, for training on a CPU; returns False without glibc.
+def keep_freed_memory(hardware: HardwareRecipe) -> bool:
+    """Makes glibc keep freed memory in the process, for training on a CPU; returns False on a GPU or without glibc.
 
     By default glibc gives each large block back to the kernel, which must clear its pages for the next step. Call it
     before the first large allocation.
     """
+    if hardware.device != "cpu" and torch.cuda.is_available():
+        return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, -1))
 

@@ -1,4 +1,4 @@
-"""What ends a run: the end of its recipe, validations that stop getting better, a limit, or a signal."""
+"""What ends a run before the end of its recipe: a limit or a signal."""
 
 from enum import IntEnum
 
@@ -6,7 +6,6 @@ import msgspec
 
 from training.engine.checkpoint import Position
 from training.engine.stop_signal import EXIT_INTERRUPTED, EXIT_REQUEUE, StopSignal
-from training.recipe import Recipe
 
 
 class StopReason(IntEnum):
@@ -40,8 +39,3 @@ class Limits(msgspec.Struct, frozen=True):
         if self.seconds is not None and position.seconds >= self.seconds:
             return StopReason.TIME_LIMIT
         return StopReason.STEP_LIMIT if position.step == self.step else StopReason.NONE
-
-
-def is_over(recipe: Recipe, position: Position) -> bool:
-    """Whether all epochs are trained, or the validations stopped getting better."""
-    return position.epoch >= recipe.schedule.epochs or 0 < recipe.run.patience <= position.not_better

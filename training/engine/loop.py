@@ -7,6 +7,7 @@ Losses stay on the device and are read every few steps, so the host rarely waits
 import math
 import time
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ from training.engine.checkpoint import Position
 from training.engine.checkpointing import Checkpointer
 from training.engine.distributed import Ranks
 from training.engine.failures import diverged, memory_ran_out
-from training.engine.limits import Limits, StopReason, is_over
+from training.engine.limits import Limits, StopReason
 from training.engine.losses import training_classes
 from training.engine.plan import describe_run, notes_of_run
 from training.engine.reporting import EpochSummary, Reporter
@@ -28,9 +29,12 @@ from training.engine.stop_signal import Stopped, StopSignal
 from training.engine.validation import Validation, validate
 from training.loading.data import training_loader
 from training.loading.negatives import list_negatives, num_plants
-from training.monitor.memory import is_out_of_memory, limit_memory, peak_memory_gb
+from training.monitor.memory import is_out_of_memory, peak_memory_gb
 from training.monitor.monitor import Monitor
 from training.recipe import Recipe, side_at_epoch
+
+MAX_BAD_STEPS: Final = 25
+"""Steps in a row that may be skipped because a gradient is not finite; one more ends the run."""
 
 
 class Trainer:
@@ -56,7 +60,6 @@ class Trainer:
         ranks: Ranks | None = None,
     ) -> None:
         self.recipe, self.manifest, self.device, self.ranks = recipe, manifest, device, ranks or Ranks()
-        limit_memory(recipe.hardware.memory_gb, device)
         self.loader, self._batches = training_loader(
             manifest, recipe, pin=device.type == "cuda", rank=self.ranks.rank, num_ranks=self.ranks.num_ranks
         )
@@ -79,7 +82,6 @@ class Trainer:
         self.reporter = Reporter(recipe, is_main=self.ranks.is_main)
         self.position = Position()
         self._last_batch: Tensor | None = None
-        self._validation_s = 0.0  # spent in validations within epochs
         for note in notes_of_run(self.engine, negatives):
             self.reporter.note(note)
 
@@ -120,20 +122,13 @@ class Trainer:
             reason = StopReason.TIME_LIMIT  # the run has ended before, with its validation
         with self.reporter.progress(max_steps, seconds_left), StopSignal() as signal:
             limits = Limits(stop_at, max_seconds, signal)
-            while reason is StopReason.NONE and not self._is_over:
+            while reason is StopReason.NONE and self.position.epoch < self.recipe.schedule.epochs:
                 reason = self._run_epoch(limits)
         if reason.is_signal:
             self.reporter.interrupted(self.position)
             raise Stopped(int(reason))
-        if self.position.epoch < self.recipe.schedule.epochs and self._is_over:
-            told = f"{self.position.not_better} validations in a row were not better than {self.position.best:.1%}"
-            self.reporter.note(f"the run ends early (--patience): {told}")
         self.reporter.ended(self.position)
         return self.position
-
-    @property
-    def _is_over(self) -> bool:
-        return is_over(self.recipe, self.position)
 
     def close(self) -> None:
         """Ends the monitor's thread and closes the log."""
@@ -143,11 +138,7 @@ class Trainer:
     def _run_epoch(self, limits: Limits) -> StopReason:
         """Takes the steps that are left of an epoch; an epoch that is complete is validated and counted."""
         num_done = self._begin_epoch()
-        if num_done < self._num_batches and self._validation_is_due:
-            self._validate_within_epoch()  # the run has stopped before it
-            if self._is_over:
-                return StopReason.NONE
-        began, seconds_before, pictures = self._training_clock(), self.position.seconds, 0
+        began, seconds_before, pictures = time.perf_counter(), self.position.seconds, 0
         reason, is_complete = StopReason.NONE, True
         for batch, (pixels, labels) in enumerate(self._load(), start=num_done):
             stepped = self._micro_step(batch, pixels, labels)
@@ -159,42 +150,31 @@ class Trainer:
                 self.position,
                 pictures=(batch + 1) * self._batches.global_batch,
                 step=self.position.step + 1,
-                seconds=seconds_before + self._training_clock() - began,
+                seconds=seconds_before + time.perf_counter() - began,
             )
             is_complete = batch + 1 == self._num_batches
             reason, saves = self._agree(limits)
             if reason is not StopReason.NONE:
                 break
-            if not is_complete:  # the end of the epoch reads, validates and saves anyway
-                self._read_validate_and_save(saves=saves)
-                if self._is_over:
-                    break
+            if not is_complete and (saves or self.position.step % self.recipe.run.log_every_steps == 0):
+                self._read()  # the end of the epoch reads and saves anyway
+            if saves and not is_complete:
+                self._save()
         self._read()
         if reason is StopReason.TIME_LIMIT or (is_complete and not reason.is_signal):
-            self._end_epoch(self._training_clock() - began, pictures, is_complete=is_complete)
-        elif not self._is_over:
+            self._end_epoch(time.perf_counter() - began, pictures, is_complete=is_complete)
+        else:
             self._save()  # no validation: it could take longer than a scheduler waits; the resumed run validates
         return reason
 
-    def _training_clock(self) -> float:
-        """Seconds on a clock that stands still during validations within an epoch."""
-        return time.perf_counter() - self._validation_s
-
-    def _agree(self, limits: Limits) -> tuple[StopReason, bool]:
-        """Why the run stops after this step, and whether it saves if it does not; the same on all ranks."""
-        is_due = self.checkpoints.is_due(self.position.step)
-        reason, saves = self.ranks.maxima([limits.reason(self.position), is_due])
-        return StopReason(round(reason)), saves > 0
-
     def _begin_epoch(self) -> int:
         """Sets the loader and the engine to the run's position; returns how many batches of the epoch are done."""
-        epoch, pictures = self.position.epoch, self.recipe.pictures
+        epoch = self.position.epoch
         num_done = self.position.pictures // self._batches.global_batch
         self._batches.epoch, self._batches.first_picture = epoch, self.position.pictures
-        self._batches.side_px = side_at_epoch(pictures, epoch)
-        self.engine.head_only = epoch < self.recipe.schedule.head_only_epochs
+        self._batches.side_px = side_at_epoch(self.recipe.pictures, epoch)
         self.engine.train_mode()
-        self.monitor.begin_epoch(head_only=self.engine.head_only)
+        self.monitor.begin_epoch()
         self.reporter.begin_epoch(
             epoch + 1, num_batches=self._num_batches, num_done=num_done, global_batch=self._batches.global_batch
         )
@@ -231,39 +211,11 @@ class Trainer:
         # Outside of the except block, where the error would keep the tensors of the failed step alive.
         raise memory_ran_out(self.engine, pixels, labels, resumes=self.checkpoints.exist)
 
-    def _read_validate_and_save(self, *, saves: bool) -> None:
-        """Does what is due after a step within an epoch."""
-        validates = self._validation_is_due
-        if saves or validates or self.position.step % self.recipe.run.log_every_steps == 0:
-            self._read()
-        if validates:
-            self._validate_within_epoch()
-        elif saves:
-            self._save()
-
-    @property
-    def _validation_is_due(self) -> bool:
-        """Whether `validate_every_steps` asks for a validation after this step, and there was none yet."""
-        every, position = self.recipe.run.validate_every_steps, self.position
-        return every > 0 and position.step % every == 0 and position.step != position.validated
-
-    def _validate_within_epoch(self) -> None:
-        """Validates, saves, and returns to training; the time does not count as training."""
-        began = time.perf_counter()
-        with self.monitor.paused():
-            validation = self._validate()
-        seconds = time.perf_counter() - began
-        self._validation_s += seconds
-        self.reporter.validated(self.position, validation, seconds)
-        self._save(is_best=self.position.not_better == 0)
-        self.engine.train_mode()  # a validation leaves some modules in another mode
-
-    def _validate(self) -> Validation:
-        """Saves and validates. A scheduler may kill a long validation; the resumed run then begins with it."""
-        self._save()
-        validation = validate(self.engine, self.manifest, self.position.epoch, self._batches.side_px)
-        self.position = self.position.validated_with(validation.top1.value, validation.loss)
-        return validation
+    def _agree(self, limits: Limits) -> tuple[StopReason, bool]:
+        """Why the run stops after this step, and whether it saves if it does not; the same on all ranks."""
+        is_due = self.checkpoints.is_due(self.position.step)
+        reason, saves = self.ranks.maxima([limits.reason(self.position), is_due])
+        return StopReason(round(reason)), saves > 0
 
     def _end_epoch(self, seconds: float, pictures: int, *, is_complete: bool) -> None:
         """Validates if it is due, reports the epoch and saves.
@@ -273,7 +225,7 @@ class Trainer:
             pictures: How many pictures all ranks have trained on in that time.
             is_complete: Whether the epoch is complete; False at the time limit, which validates, too.
         """
-        schedule, epoch, timing = self.recipe.schedule, self.position.epoch + 1, self.monitor.end_epoch()
+        run, epoch, timing = self.recipe.run, self.position.epoch + 1, self.monitor.end_epoch()
         peak_gb, bad_steps = peak_memory_gb(self.device), self.engine.read().bad_steps
         if self.monitor.gpu_problem:
             self.reporter.note(f"GPU utilization and memory are not measured: {self.monitor.gpu_problem}")
@@ -289,13 +241,23 @@ class Trainer:
             use=timing,
             verdict=self.monitor.bottleneck(timing),
         )
-        ends = epoch % self.recipe.run.validate_every_epochs == 0 or epoch == schedule.epochs or not is_complete
-        validation = self._validate() if ends or self._validation_is_due else None
-        is_best = validation is not None and self.position.not_better == 0
+        is_due = epoch % run.validate_every_epochs == 0 or epoch == self.recipe.schedule.epochs or not is_complete
+        validation, is_best = self._validate() if is_due else (None, False)
         if is_complete:
             self.position = msgspec.structs.replace(self.position, epoch=epoch, pictures=0)
         self.reporter.end_epoch(summary, validation)
         self._save(is_best=is_best)
+
+    def _validate(self) -> tuple[Validation, bool]:
+        """Validates, and says whether this is the best validation so far.
+
+        It saves first: a scheduler may kill a long validation, and the resumed run then begins with it.
+        """
+        self._save()
+        best_before = self.position.best, -self.position.best_loss
+        validation = validate(self.engine, self.manifest, self.position.epoch, self._batches.side_px)
+        self.position = self.position.validated_with(validation.top1.value, validation.loss)
+        return validation, (self.position.best, -self.position.best_loss) > best_before
 
     def _read(self) -> None:
         """Reads the losses since the last reading; the host waits for the device here, and nowhere else in an epoch.
@@ -316,7 +278,7 @@ class Trainer:
         if self.monitor.report_is_due():
             self.reporter.bottleneck(step, timing, self.monitor.bottleneck(timing))
         self.reporter.show_losses(losses, timing.waiting)
-        if readings.bad_in_a_row > self.recipe.run.max_bad_steps:
+        if readings.bad_in_a_row > MAX_BAD_STEPS:
             problem = f"the gradients of {readings.bad_in_a_row} steps in a row were not finite"
             raise diverged(self.engine, self.reporter, self.position, problem, self._last_batch)
 

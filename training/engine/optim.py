@@ -12,6 +12,8 @@ from models.network import PlantNetwork
 from training.engine.plant_output import WithPlantOutput
 from training.recipe import ScheduleRecipe
 
+_STEPS_OF_DECAY = 3
+_STEP_FACTOR = 0.1
 _WARMUP_START = 0.01  # share of the peak learning rate at the first step
 
 
@@ -68,7 +70,8 @@ def _decay(
     if schedule.decay == "cosine":
         return CosineAnnealingLR(optimizer, T_max=num_steps)
     if schedule.decay == "step":
-        return StepLR(optimizer, schedule.step_epochs * steps_per_epoch, gamma=schedule.step_factor)
+        third = max(schedule.epochs * steps_per_epoch // _STEPS_OF_DECAY, 1)
+        return StepLR(optimizer, third, gamma=_STEP_FACTOR)
     return ConstantLR(optimizer, factor=1.0)
 
 

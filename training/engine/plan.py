@@ -8,7 +8,7 @@ from training.dataset.manifest import Manifest
 from training.engine.device import cpu_warnings, describe_device
 from training.engine.step import Engine
 from training.loading.negatives import Negatives
-from training.recipe import Recipe, sides_of_epochs
+from training.recipe import NEGATIVES_SHARE, Recipe, sides_of_epochs
 
 _GB = 1e9
 
@@ -45,7 +45,7 @@ def notes_of_run(engine: Engine, negatives: Negatives) -> Iterator[str]:
         yield f"warning: {warning}"
     yield engine.norms.explanation
     if negatives.paths:
-        added = negatives.of_batch(recipe.negatives.negatives_share, recipe.schedule.batch_size)
+        added = negatives.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size)
         yield f"{negatives.description}: {added} are added to each batch of plants"
     if recipe.hardware.cudnn_benchmark and len(set(sides_of_epochs(recipe))) > 1 and device.type == "cuda":
         yield "cuDNN times its kernels for each picture size: the first steps at a new size are slow"
@@ -60,9 +60,7 @@ def _device(engine: Engine) -> str:
 
 def _memory(engine: Engine) -> str:
     free, total = torch.cuda.mem_get_info(engine.device)
-    limit = engine.recipe.hardware.memory_gb
-    limited = f", of which the run takes at most {limit:g}" if limit else ""
-    return f"{free / _GB:.1f} of {total / _GB:.1f} GB of its memory are free{limited}"
+    return f"{free / _GB:.1f} of {total / _GB:.1f} GB of its memory are free"
 
 
 def _sides(recipe: Recipe) -> str:

@@ -17,8 +17,8 @@ class Pace:
     """Estimates the time that is left, from all batches that this process has taken.
 
     A batch lasts in proportion to its work. The mean time between two epochs, as for the validation, is taken to come
-    again after each. Validations within epochs are taken to come again as often; they are no training time. The first
-    batch of an epoch counts for neither rate nor time, since loaders start and kernels are compiled before it is done.
+    again after each. The first batch of an epoch counts for neither rate nor time, since loaders start and kernels are
+    compiled before it is done.
 
     Args:
         works: Work of a batch of each epoch of the run, in any unit.
@@ -30,8 +30,8 @@ class Pace:
         self, works: Sequence[float], most_batches: int | None = None, most_seconds: float | None = None
     ) -> None:
         self._works, self._most_batches, self._most_seconds = works, most_batches, most_seconds
-        self._taken, self._measured, self._work = 0, 0, 0.0
-        self._trained_s, self._validated_s = 0.0, 0.0
+        self._taken, self._work = 0, 0.0
+        self._trained_s = 0.0
         self._between_s: list[float] = []
         self._last: float | None = None
         self.begin_epoch(0, 0, 0)
@@ -47,27 +47,20 @@ class Pace:
         if self._last is not None:
             seconds = now - self._last
             if self.num_done > self._since:
-                self._measured, self._work = self._measured + 1, self._work + self._works[self.epoch]
+                self._work += self._works[self.epoch]
                 self._measured_s, self._trained_s = self._measured_s + seconds, self._trained_s + seconds
             else:
                 self._between_s.append(seconds)
         self._last = now
 
-    def validated(self, seconds: float) -> None:
-        """Counts a validation within the epoch."""
-        if self._last is not None:
-            self._last, self._validated_s = self._last + seconds, self._validated_s + seconds
-
     @property
     def batch_s(self) -> float:
-        """Seconds of a batch of this epoch, without validations; 0 before the second one is done."""
+        """Seconds of a batch of this epoch; 0 before the second one is done."""
         return self._measured_s / max(self.num_done - self._since, 1)
 
     def _expected_s(self, epoch: int) -> float:
-        """Seconds that a batch of an epoch will take, with its share of the validations within epochs."""
-        if self._measured == 0:
-            return 0.0
-        return self._works[epoch] * self._trained_s / self._work + self._validated_s / self._measured
+        """Seconds that a batch of an epoch will take."""
+        return self._works[epoch] * self._trained_s / self._work if self._work else 0.0
 
     @property
     def epoch_left_s(self) -> float:
@@ -132,10 +125,6 @@ class RunProgress:
         """Takes the mean loss since the last reading, and the share of time spent waiting for pictures."""
         self._learned = f"loss {loss:.3f}, {waiting:.0%} waiting"
 
-    def validated(self, seconds: float) -> None:
-        """Counts a validation within the epoch."""
-        self._pace.validated(seconds)
-
     def advance(self) -> None:
         """Counts a batch; moves the bar on, or writes the line if a minute has passed."""
         now = self._clock()
@@ -181,9 +170,5 @@ def _is_terminal(console: Console) -> bool:
 
 
 def _works(recipe: Recipe) -> list[float]:
-    """Work of a batch of each epoch: the area of its pictures, three times that if it has a backward pass.
-
-    A backward pass takes about twice as long as a forward pass: it gives the gradients of weights and of inputs.
-    """
-    head_only = recipe.schedule.head_only_epochs
-    return [side**2 * (1.0 if epoch < head_only else 3.0) for epoch, side in enumerate(sides_of_epochs(recipe))]
+    """Work of a batch of each epoch: the area of its pictures."""
+    return [float(side**2) for side in sides_of_epochs(recipe)]

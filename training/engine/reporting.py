@@ -140,13 +140,6 @@ class Reporter:
                 line += f", {validation.plants_told.value:.1%} told to be plants"
         self._print(f"{line}; {summary.verdict}" if summary.seconds >= _MIN_ADVICE_S else line)
 
-    def validated(self, position: Position, validation: Validation, seconds: float) -> None:
-        """Logs and prints a validation within an epoch, which took so long."""
-        self._progress.validated(seconds)
-        plain, epoch = msgspec.to_builtins(validation), position.epoch + 1
-        self._log.write("validation", step=position.step, epoch=epoch, seconds=round(seconds, 2), validation=plain)
-        self._print(f"step {position.step}: validation top-1 {validation.top1.value:.1%}, best {position.best:.1%}")
-
     def checkpoint(self, position: Position, *, is_best: bool) -> None:
         """Logs that a checkpoint was written."""
         self._log.write("checkpoint", is_best=is_best, **msgspec.to_builtins(position))

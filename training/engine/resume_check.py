@@ -2,7 +2,7 @@
 
 from models.errors import CheckpointError
 from training.engine.checkpoint import Checkpoint
-from training.network_input import with_network_input
+from training.network_input import input_spec, stored_input_spec
 from training.recipe import KnobRole, Recipe, check_stored_recipe, knobs_with, recipe_to_plain
 
 
@@ -88,8 +88,12 @@ def _require_same_negatives(checkpoint: Checkpoint, negatives_sha256: str) -> No
 
 
 def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
-    then = recipe_to_plain(with_network_input(check_stored_recipe(checkpoint.recipe, origin="checkpoint")))
-    now = recipe_to_plain(with_network_input(recipe))
+    then = recipe_to_plain(check_stored_recipe(checkpoint.recipe, origin="checkpoint"))
+    now = recipe_to_plain(recipe)
+    input_then, input_now = stored_input_spec(checkpoint.recipe, origin="checkpoint"), input_spec(recipe)
+    for name in ("mean", "std"):
+        if getattr(input_now, name) != getattr(input_then, name):
+            raise _changed_setting(name, getattr(input_now, name), getattr(input_then, name))
     for section, knob in knobs_with(KnobRole.FIXED_AT_RESUME):
         if now[section][knob] != then[section][knob]:
             raise _changed_setting(knob, now[section][knob], then[section][knob])

@@ -13,22 +13,22 @@ import numpy as np
 import torch
 from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
-from torch.nn.functional import dropout
 from torch.nn.parallel import DistributedDataParallel
 
 from models.network import PlantNetwork
 from training.engine.device import allow_tf32, amp_dtype
 from training.engine.distributed import Ranks
 from training.engine.losses import TrainingClasses, TrainingLoss
-from training.engine.norms import NO_NORMS, apply_norms, choose_norms, freeze_norms, has_norms
+from training.engine.norms import choose_norms, freeze_norms, synchronized
 from training.engine.optim import build_optimizer, build_scheduler
 from training.engine.plant_output import WithPlantOutput, plant_figures, plant_loss, with_plant_output
 from training.loading.augment import BatchMixer, Normalizer
-from training.loading.data import input_spec
 from training.loading.negatives import num_plants
 from training.monitor.clock import StepClock
+from training.network_input import input_spec
 from training.recipe import Recipe
 
+_PLANT_WEIGHT: Final = 0.5  # of the plant output's loss
 _EMA_WARMUP_POWER: Final = 3 / 4  # timm's warm-up: the decay reaches 0.999 after 10,000 steps
 
 
@@ -80,12 +80,12 @@ class Engine:
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
         allow_tf32(device, hardware.tf32)
         self._memory_format = torch.channels_last if hardware.channels_last else torch.contiguous_format
-        self.norms = choose_norms(recipe, self.ranks.num_ranks, device) if has_norms(network) else NO_NORMS
-        apply_norms(network, self.norms, recipe.network.ghost_size)
+        self.norms = choose_norms(network, recipe, self.ranks.num_ranks, device)
+        if self.norms.kind == "sync":
+            synchronized(network)
         self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
         self.with_plant_output = with_plant_output(self.network, recipe)
         self._trained = self.with_plant_output or self.network
-        self.head_only = False
         self.train_mode()
         self.ema = _moving_average(self._trained, schedule.ema_decay)
         compiled = torch.compile(self._trained, dynamic=False) if hardware.compile else self._trained
@@ -119,9 +119,8 @@ class Engine:
         return self._trained if self.ema is None else cast(PlantNetwork | WithPlantOutput, self.ema.module)
 
     def train_mode(self) -> None:
-        """Puts every module into its training mode; frozen norms, and a backbone that does not learn, stay in eval."""
-        self.network.train(not self.head_only)
-        self.network.head.train()
+        """Puts every module into its training mode; frozen norms, and stay in eval."""
+        self.network.train()
         if self.norms.kind == "frozen":
             freeze_norms(self.network)
 
@@ -199,14 +198,7 @@ class Engine:
 
     def _scores(self, pixels: Tensor) -> Any:
         with self.precision():
-            if not self.head_only:
-                return self._forward(pixels)
-            with torch.no_grad():
-                features = self.network.features(pixels)  # in eval mode, so dropout is applied below
-            features = dropout(features, self.recipe.network.dropout)
-            if self.with_plant_output is not None:
-                return self.with_plant_output.scores(features)
-            return self.network.head(features)
+            return self._forward(pixels)
 
     def _losses_of(self, scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The loss over the outputs, of the plants alone, and the sum that is minimized."""
@@ -216,7 +208,7 @@ class Engine:
         plants = len(targets)
         self._plant_figures.append(plant_figures(scores[:, -1], plants))
         loss = self.loss(scores[:plants, :-1], targets)
-        return loss, loss + self.recipe.negatives.plant_weight * plant_loss(scores[:, -1], plants)
+        return loss, loss + _PLANT_WEIGHT * plant_loss(scores[:, -1], plants)
 
     def precision(self) -> AbstractContextManager[Any]:
         """The autocast context of the forward pass."""
@@ -226,8 +218,6 @@ class Engine:
 
     def _optimizer_step(self, step: int) -> None:
         clip_norm = self.recipe.schedule.clip_norm
-        if self.head_only:  # the forward pass went around DDP
-            self.ranks.mean_([value.grad for value in self._trained.head_parameters() if value.grad is not None])
         if clip_norm > 0:
             self.scaler.unscale_(self.optimizer)
             norm = torch.nn.utils.clip_grad_norm_(self._trained.parameters(), clip_norm)
@@ -287,7 +277,7 @@ class Engine:
 
     def _no_sync(self) -> AbstractContextManager[Any]:
         """Accumulates gradients on each rank, without averaging them over the ranks yet."""
-        if self.head_only or not self.ranks.is_distributed:
+        if not self.ranks.is_distributed:
             return nullcontext()
         no_sync: AbstractContextManager[Any] = self._forward.no_sync()
         return no_sync

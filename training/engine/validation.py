@@ -15,7 +15,8 @@ from training.dataset.manifest import Manifest
 from training.engine.norms import reestimate
 from training.engine.step import Engine
 from training.evaluation.predict import torch_runner
-from training.loading.data import evaluation_loader, input_spec, training_loader
+from training.loading.data import evaluation_loader, training_loader
+from training.network_input import input_spec
 
 _REESTIMATION_PICTURES: Final = 2000  # on each rank; Wu and Johnson 2021 recommend 1,000 or more
 
@@ -35,7 +36,7 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     """Evaluates the network that would be exported on the classes of the loss, outputs or taxa.
 
     Every rank evaluates its share of the pictures. If batches are too small for good running statistics of BatchNorm,
-    the statistics are re-estimated first, unless the backbone is frozen.
+    the statistics are re-estimated first.
 
     Args:
         engine: Holds the network.
@@ -44,7 +45,7 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
         side_px: Size of those pictures.
     """
     ranks = engine.ranks
-    if engine.norms.reestimate and not engine.head_only:  # while the backbone rests, it computes with its statistics
+    if engine.norms.reestimate:
         reestimate(engine.eval_model, _training_pictures(engine, manifest, epoch, side_px))
     ranks.mean_statistics(engine.eval_model)
     rows = manifest.rows_of("validation")[ranks.rank :: ranks.num_ranks]
@@ -68,10 +69,8 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
 def _training_pictures(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Iterator[Tensor]:
     """Network inputs of the first batches of an epoch."""
     recipe, ranks = engine.recipe, engine.ranks
-    recipe_once = msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, persistent_workers=False))
-    loader, batches = training_loader(
-        manifest, recipe_once, pin=engine.device.type == "cuda", rank=ranks.rank, num_ranks=ranks.num_ranks
-    )
+    pin = engine.device.type == "cuda"
+    loader, batches = training_loader(manifest, recipe, pin, ranks.rank, ranks.num_ranks, persistent=False)
     batches.epoch, batches.side_px = epoch, side_px
     for pixels, _ in islice(loader, math.ceil(_REESTIMATION_PICTURES / recipe.schedule.batch_size)):
         yield engine.normalized(pixels)

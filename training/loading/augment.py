@@ -19,6 +19,9 @@ from training.loading.decode import Crop, CropReader
 from training.loading.randaugment import rand_augment
 from training.recipe import AugmentRecipe
 
+CROP_RATIO_MAX = 4 / 3  # the largest aspect ratio of a random crop; the smallest is its inverse
+FLIPPED = 0.5  # of the pictures
+RANDAUGMENT_OPS = 2
 _CROP_TRIES = 10  # as torchvision's RandomResizedCrop; after them the center is cropped
 
 
@@ -51,12 +54,11 @@ def random_input(data: bytes, recipe: AugmentRecipe, spec: InputSpec, side_px: i
     """
     reader = CropReader(data)
     square_HW3 = reader.read(random_crop(reader.width, reader.height, recipe), side_px)
-    if _uniform(0.0, 1.0) < recipe.flip:
+    if _uniform(0.0, 1.0) < FLIPPED:
         square_HW3 = square_HW3.flip(1)
     red, green, blue = (round(255 * mean) for mean in spec.mean)
-    if recipe.randaugment_ops:
-        fill = (red, green, blue)
-        square_HW3 = rand_augment(square_HW3, recipe.randaugment_ops, recipe.randaugment_magnitude, fill)
+    if recipe.randaugment_magnitude:
+        square_HW3 = rand_augment(square_HW3, RANDAUGMENT_OPS, recipe.randaugment_magnitude, fill=(red, green, blue))
     pixels_3HW = square_HW3.permute(2, 0, 1)
     if recipe.erase:
         pixels_3HW = v2.RandomErasing(recipe.erase, value=[red, green, blue])(pixels_3HW)
@@ -65,7 +67,7 @@ def random_input(data: bytes, recipe: AugmentRecipe, spec: InputSpec, side_px: i
 
 def random_crop(width: int, height: int, recipe: AugmentRecipe) -> Crop:
     """Chooses a crop of random area and aspect ratio (Szegedy et al. 2015), in whole px."""
-    log_ratio = math.log(recipe.crop_ratio_max)
+    log_ratio = math.log(CROP_RATIO_MAX)
     for _ in range(_CROP_TRIES):
         area = width * height * _uniform(recipe.crop_scale_min, 1.0)
         ratio = math.exp(_uniform(-log_ratio, log_ratio))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,11 @@ from training.loading.augment import random_input, seeded
 from training.loading.negatives import NOT_A_PLANT, list_negatives
 from training.loading.sampler import EpochBatches, SampleIndex, labels_for_sampling
 from training.loading.storage import PictureStore, unreadable
-from training.network_input import with_network_input
+from training.network_input import input_spec
 from training.processes import clean_context, init_loader_worker
-from training.recipe import AugmentRecipe, DataRecipe, Recipe
+from training.recipe import NEGATIVES_SHARE, AugmentRecipe, DataRecipe, Recipe
+
+_PREFETCHED_BATCHES: Final = 4  # of each loader process
 
 
 class TrainingPictures(Dataset[tuple[Tensor, int]]):
@@ -131,7 +133,7 @@ class PictureLoader(DataLoader[Any]):
             raise DataError(
                 "a loader process was killed",
                 value=str(error).splitlines()[0],
-                remedy="if memory or shared memory ran out, use fewer --workers or a smaller --prefetch-factor",
+                remedy="if memory or shared memory ran out, use fewer --workers",
             ) from None
 
 
@@ -154,27 +156,13 @@ def collate_channels_last(items: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, 
     return pixels_BHW3.permute(0, 3, 1, 2), labels
 
 
-def input_spec(recipe: Recipe) -> InputSpec:
-    """The preprocessing for evaluation that a recipe names."""
-    pictures = with_network_input(recipe).pictures
-    assert pictures.interpolation is not None
-    assert pictures.mean is not None
-    assert pictures.std is not None
-    return InputSpec(
-        height=pictures.serve_px,
-        width=pictures.serve_px,
-        train_px=pictures.picture_px,
-        crop_fraction=pictures.crop_fraction,
-        interpolation=pictures.interpolation,
-        mean=pictures.mean,
-        std=pictures.std,
-    )
-
-
 def training_loader(
-    manifest: Manifest, recipe: Recipe, pin: bool, rank: int = 0, num_ranks: int = 1
+    manifest: Manifest, recipe: Recipe, pin: bool, rank: int = 0, num_ranks: int = 1, *, persistent: bool = True
 ) -> tuple[PictureLoader, EpochBatches]:
-    """The loader of one rank's training batches, and its batch sampler, which sets the epoch and the start in it."""
+    """The loader of one rank's training batches, and its batch sampler, which sets the epoch and the start in it.
+
+    `persistent` keeps its processes from one epoch to the next.
+    """
     rows = manifest.rows_of("train")
     negatives = list_negatives(recipe.negatives.negatives)
     batches = EpochBatches(
@@ -187,7 +175,7 @@ def training_loader(
         sampling=recipe.data.sampling,
         labels=labels_for_sampling(manifest, rows, recipe.loss.target),
         num_negatives=len(negatives.paths),
-        negatives_per_batch=negatives.of_batch(recipe.negatives.negatives_share, recipe.schedule.batch_size),
+        negatives_per_batch=negatives.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size),
     )
     pictures = TrainingPictures(
         PictureStore(manifest), recipe.augment, input_spec(recipe), recipe.run.seed, negatives.paths
@@ -197,7 +185,7 @@ def training_loader(
         batch_sampler=batches,
         collate_fn=collate_channels_last,
         pin_memory=pin,
-        **_worker_options(recipe.data),
+        **_worker_options(recipe.data, persistent=persistent),
     )
     return loader, batches
 
@@ -206,17 +194,17 @@ def evaluation_loader(
     manifest: Manifest, rows: npt.NDArray[np.int64], spec: InputSpec, data: DataRecipe, batch_size: int = 32
 ) -> PictureLoader:
     """A loader of pictures preprocessed as in the service, in the order of `rows`."""
-    options = _worker_options(data) | {"persistent_workers": False}
+    options = _worker_options(data, persistent=False)
     return PictureLoader(EvaluationPictures(PictureStore(manifest), rows, spec), batch_size=batch_size, **options)
 
 
-def _worker_options(data: DataRecipe) -> dict[str, Any]:
+def _worker_options(data: DataRecipe, *, persistent: bool) -> dict[str, Any]:
     if data.workers == 0:
         return {"num_workers": 0}
     return {
         "num_workers": data.workers,
-        "prefetch_factor": data.prefetch_factor,
-        "persistent_workers": data.persistent_workers,
+        "prefetch_factor": _PREFETCHED_BATCHES,
+        "persistent_workers": persistent,
         "multiprocessing_context": clean_context("training.loading.data"),
         "worker_init_fn": init_loader_worker,
     }

@@ -13,8 +13,9 @@ from models.preprocess import InputSpec
 from training.atomic_file import replaced
 from training.dataset.manifest import Manifest
 from training.loading.augment import BatchMixer, Normalizer
-from training.loading.data import input_spec, label_names, training_loader
+from training.loading.data import label_names, training_loader
 from training.loading.negatives import num_plants
+from training.network_input import input_spec
 from training.recipe import Recipe, side_at_epoch
 
 _CAPTION_PX = 14

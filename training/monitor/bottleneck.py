@@ -183,10 +183,8 @@ def _host(timing: EpochTiming, ceiling: Ceiling | None, costs: _Costs, recipe: R
 def _checkpoints(timing: EpochTiming, costs: _Costs, recipe: Recipe) -> Bottleneck:
     sentence = f"writing checkpoints takes {_share(costs.checkpoints, timing)} of the time"
     run, factor = recipe.run, math.ceil(costs.checkpoints / timing.seconds / (_MIN_SHARE / 5))
-    name, every = "minutes", run.checkpoint_every_minutes
-    if run.checkpoint_every_steps:
-        name, every = "steps", run.checkpoint_every_steps
-    fix = f"--checkpoint-every-{name} {every * factor:g} instead of {every:g}"
+    every = run.checkpoint_every_steps
+    fix = f"--checkpoint-every-steps {every * factor:g} instead of {every:g}" if every else "a faster disk"
     return Bottleneck("checkpoints", sentence, fix, *_without(costs.checkpoints * (1 - 1 / factor), timing))
 
 
@@ -218,7 +216,7 @@ def _loader_busy(timing: EpochTiming, costs: _Costs, recipe: Recipe) -> float | 
 
 def _too_few_cores(timing: EpochTiming, sentence: str, limit: float, recipe: Recipe, *, packed: bool) -> Bottleneck:
     short_side = math.ceil(recipe.pictures.picture_px * _SHORT_SIDE_RATIO / 8) * 8
-    fix = "use a machine with more cores, or fewer --randaugment-ops"
+    fix = "use a machine with more cores, or --randaugment-magnitude 0"
     if not packed:
         fix = f"store smaller pictures (training/prepare.py pack --short-side-px {short_side}), or {fix}"
     sentence = f"{sentence} on {_cores(timing.usage.cores)}"

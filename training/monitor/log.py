@@ -6,6 +6,7 @@ fails is dropped and the run continues.
 
 import time
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -24,7 +25,7 @@ def open_log(run: RunRecipe, *, is_main: bool = True) -> "RunLog":
     """The log of a run with the listeners of its recipe; only the main rank writes."""
     if not is_main:
         return RunLog(None)
-    return RunLog(run.run, [TensorBoard(run.run)] if run.tensorboard else [])
+    return RunLog(run.run, [TensorBoard(run.run)] if find_spec("tensorboard") else [])
 
 
 class Listener(Protocol):

@@ -1,4 +1,4 @@
-"""GPU memory: its limit, its peak, and what to do if a step does not fit."""
+"""GPU memory: its peak, and what to do if a step does not fit."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,13 +40,6 @@ def suppress_out_of_memory() -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-
-
-def limit_memory(gigabytes: float, device: torch.device) -> None:
-    """Limits the GPU memory of this process; 0 sets no limit, and a CPU has none."""
-    if gigabytes and device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(gigabytes * _GB / total, 1.0), device)
 
 
 def peak_memory_gb(device: torch.device) -> float | None:

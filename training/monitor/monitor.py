@@ -1,8 +1,6 @@
 """The monitor of a run: measures where the time of each epoch goes, and says what limits the run."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -16,7 +14,6 @@ from training.monitor.replay import Ceiling, Replayable, is_short_enough, measur
 from training.monitor.usage import UsageSampler
 from training.recipe import Recipe
 
-_GB: Final = 1e9
 _REPORT_INTERVAL_S: Final = 60.0
 _REPLAY_SHARE: Final = 0.02  # of an epoch, for each of two batch sizes
 
@@ -41,9 +38,9 @@ class Monitor:
         self._recipe, self._device, self._packed, self._is_distributed = recipe, device, packed, is_distributed
         self._sampler = UsageSampler(device, recipe.data.workers)
         self._batch: tuple[Tensor, Tensor] | None = None
-        self._ceilings: dict[tuple[int, bool], Ceiling] = {}
+        self._ceilings: dict[int, Ceiling] = {}
         self._ceiling: Ceiling | None = None
-        self._is_warm = self._has_batch = self._head_only = False
+        self._is_warm = self._has_batch = False
         self._epoch_began = self._began = self._reported = 0.0
         self._pictures = self._pictures_before = 0
         self._stages: dict[str, float] = {}
@@ -54,13 +51,8 @@ class Monitor:
         """Why GPU utilization and memory cannot be measured; empty if they can, or if there is no GPU."""
         return self._sampler.gpu_problem
 
-    def begin_epoch(self, *, head_only: bool = False) -> None:
-        """Resets the figures.
-
-        Args:
-            head_only: Whether only the classifier learns, which makes steps faster.
-        """
-        self._head_only = head_only
+    def begin_epoch(self) -> None:
+        """Resets the figures."""
         self._epoch_began = self._began = self._reported = time.perf_counter()
         self._pictures, self._has_batch, self._warmup = 0, False, None
         self._batch = None
@@ -69,7 +61,7 @@ class Monitor:
         """Counts a batch from the loader, and keeps the first one of an epoch for the replay."""
         if not self._has_batch:
             self._has_batch, self._batch = True, (pixels, labels)
-            self._ceiling = self._ceilings.get((pixels.shape[-1], self._head_only))
+            self._ceiling = self._ceilings.get(pixels.shape[-1])
             self._restart()
         self._pictures += num_plants(labels)
 
@@ -89,17 +81,6 @@ class Monitor:
         self._reported = now
         return True
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leaves the time of the block, such as a validation, out of the figures of the epoch."""
-        self._collect_stages()
-        began = time.perf_counter()
-        yield
-        self.clock.read()
-        seconds = time.perf_counter() - began
-        self._epoch_began += seconds
-        self._began += seconds
-
     def end_epoch(self) -> EpochTiming:
         """The whole epoch. Call it right after a reading of the losses, which waits for the device."""
         timing = self._timing(final=True)
@@ -110,14 +91,12 @@ class Monitor:
         batch, self._batch = self._batch, None
         if batch is None or self._ceiling is not None or self._is_distributed or not is_short_enough(self._step_s()):
             return
-        hardware = self._recipe.hardware
         with suppress_out_of_memory():  # a replay needs memory for gradients; without it there is no ceiling
-            self._ceiling = self._ceilings[batch[0].shape[-1], self._head_only] = measure_ceiling(
+            self._ceiling = self._ceilings[batch[0].shape[-1]] = measure_ceiling(
                 engine,
                 *batch,
-                with_larger=not hardware.compile,
+                with_larger=not self._recipe.hardware.compile,
                 budget_s=_REPLAY_SHARE * (time.perf_counter() - self._epoch_began),
-                memory_bytes=hardware.memory_gb * _GB if hardware.memory_gb else None,
             )
 
     def bottleneck(self, timing: EpochTiming) -> Bottleneck:

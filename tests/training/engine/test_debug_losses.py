@@ -13,7 +13,7 @@ import torch
 
 from tests.training.debug_data import debug_data, draw_debug_data
 from tests.training.small import command, events
-from training.actions.train import train
+from training.train import train
 
 RECORDED = Path(__file__).with_name("debug_losses.json")
 NUM_STEPS, TOLERANCE = 20, 1e-3
@@ -22,7 +22,7 @@ NUM_STEPS, TOLERANCE = 20, 1e-3
 def debug_losses(data, run):
     """One loss per step."""
     torch.set_num_threads(1)
-    train(command(data, run, "--max-steps", NUM_STEPS, "--no-tensorboard", recipe="debug"))
+    train(command(data, run, "--max-steps", NUM_STEPS, recipe="debug"))
     return [loss for event in events(run, "losses") for loss in event["losses"]]
 
 

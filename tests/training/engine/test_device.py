@@ -13,8 +13,9 @@ from training.recipe import HardwareRecipe
 PROGRAM = """
 import ctypes, resource, sys
 from training.engine.device import keep_freed_memory
+from training.recipe import HardwareRecipe
 if sys.argv[1] == "keep":
-    assert keep_freed_memory()
+    assert keep_freed_memory(HardwareRecipe(device="cpu"))
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 def step():

@@ -14,12 +14,12 @@ import torch.distributed as dist
 from models.errors import BotanifyError, CheckpointError
 from models.network import PlantNetwork
 from tests.training.small import command, events, losses_by_step, run_training, write_things
-from training.actions.train import train
 from training.engine.checkpoint import read_checkpoint
 from training.engine.distributed import Ranks, join, leave, lost_ranks, restart_count
 from training.processes import clean_context
+from training.train import train
 
-STILL = ("--dropout", 0, "--drop-path", 0, "--cutmix", 0, "--norms", "frozen", "--workers", 0)
+STILL = ("--dropout", 0, "--cutmix", 0, "--norms", "frozen", "--workers", 0)
 
 
 def as_rank(rank, num_ranks, port, results, work, *arguments):
@@ -99,7 +99,7 @@ def all_losses(run):
 @pytest.mark.slow
 def test_two_ranks_train_the_plant_output_as_one_rank_does(data, first_weights, tmp_path):
     things = write_things(tmp_path / "things", count=7)
-    flags = (*STILL, "--weights", first_weights, "--epochs", 3, "--negatives", things, "--negatives-share", 0.25)
+    flags = (*STILL, "--weights", first_weights, "--epochs", 3, "--negatives", things)
     alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 8)
     both = train_on(2, data, tmp_path / "both", *flags, "--batch-size", 4)
     assert all_losses(both) == pytest.approx(all_losses(alone), abs=1e-5)
@@ -115,9 +115,7 @@ def test_twenty_steps_of_two_ranks_have_the_losses_of_one_rank_with_the_same_glo
 ):
     flags = (*STILL, "--weights", first_weights, "--epochs", 7, "--max-steps", 20)
     alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 8)
-    within = ("--validate-every-steps", 2, "--checkpoint-every-minutes", 1e-9)  # changes no step
-    both = train_on(2, data, tmp_path / "both", *flags, *within, "--batch-size", 4)
-    assert [event["step"] for event in events(both, "validation")] == [2, 4, 8, 10, 14, 16]
+    both = train_on(2, data, tmp_path / "both", *flags, "--checkpoint-every-steps", 1, "--batch-size", 4)
     assert {event["step"] for event in events(both, "checkpoint")} == set(range(1, 21))
     assert len(all_losses(alone)) == 20
     assert all_losses(both) == pytest.approx(all_losses(alone), abs=1e-5)
@@ -130,8 +128,8 @@ def test_twenty_steps_of_two_ranks_have_the_losses_of_one_rank_with_the_same_glo
 
 
 @pytest.mark.slow
-def test_ranks_that_accumulate_and_train_the_head_first_agree_with_one_rank(data, first_weights, tmp_path):
-    flags = (*STILL, "--weights", first_weights, "--epochs", 2, "--accumulate", 2, "--head-only-epochs", 1)
+def test_ranks_that_accumulate_agree_with_one_rank(data, first_weights, tmp_path):
+    flags = (*STILL, "--weights", first_weights, "--epochs", 2, "--accumulate", 2)
     alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 4)
     both = train_on(2, data, tmp_path / "both", *flags, "--batch-size", 2)
     assert all_losses(both) == pytest.approx(all_losses(alone), abs=1e-5)
@@ -235,6 +233,6 @@ def test_ranks_that_cannot_meet_end_with_one_line(data, tmp_path, monkeypatch):
     def join_fails(_device):
         raise dist.DistNetworkError("The client socket has timed out while trying to connect to (10.0.0.7, 29500).")
 
-    monkeypatch.setattr("training.actions.train.join", join_fails)
+    monkeypatch.setattr("training.engine.distributed.join", join_fails)
     with pytest.raises(BotanifyError, match=r"cannot exchange values \(The client socket has timed out"):
         train(command(data, tmp_path / "run"))

@@ -202,7 +202,7 @@ def long_tailed(tmp_path_factory):
 
 
 def recipe_of(sampling="every_picture", target="output"):
-    return Recipe(name="test", data=DataRecipe(sampling=sampling), loss=LossRecipe(target=target))
+    return Recipe(data=DataRecipe(sampling=sampling), loss=LossRecipe(target=target))
 
 
 def test_classes_count_training_pictures_and_only_taxa_with_outputs(long_tailed):

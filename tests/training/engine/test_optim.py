@@ -57,10 +57,10 @@ def test_rates_fall_from_their_peak_to_zero_along_a_cosine():
 
 
 def test_rates_may_fall_in_steps_or_not_at_all():
-    stepped = rates(ScheduleRecipe(epochs=4, decay="step", step_epochs=2, step_factor=0.5), steps_per_epoch=3)
-    assert [head / 9e-5 for _, head in stepped[:12]] == pytest.approx([1.0] * 6 + [0.5] * 6)
+    stepped = rates(ScheduleRecipe(epochs=6, decay="step"), steps_per_epoch=2)
+    assert [head / 9e-5 for _, head in stepped[:12]] == pytest.approx([1.0] * 4 + [0.1] * 4 + [0.01] * 4)
     assert {head for _, head in rates(ScheduleRecipe(epochs=2, decay="none"), steps_per_epoch=3)} == {9e-5}
-    warmed = rates(ScheduleRecipe(epochs=3, decay="step", step_epochs=1, warmup_epochs=1), steps_per_epoch=2)
+    warmed = rates(ScheduleRecipe(epochs=3, decay="step", warmup_epochs=1), steps_per_epoch=2)
     assert [head / 9e-5 for _, head in warmed[2:6]] == pytest.approx([1.0, 1.0, 0.1, 0.1])
 
 

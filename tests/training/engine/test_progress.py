@@ -3,7 +3,6 @@
 import io
 import re
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,31 +82,6 @@ def test_a_run_resumed_inside_an_epoch_has_only_the_rest_before_it(done_before, 
     assert pace.run_left_s == pytest.approx((45 - done_before) * batch_s)
 
 
-@given(st.integers(1, 5), SECONDS, SECONDS)
-def test_validations_within_an_epoch_come_again_as_often_and_are_no_training(epochs, batch_s, validation_s):
-    pace, now = Pace([1.0] * epochs, most_seconds=1e9), 0.0
-    pace.begin_epoch(0, 21, 0)
-    for batch in range(11):  # the first one is not measured
-        now += batch_s
-        pace.advance(now)
-        if batch in {5, 10}:
-            pace.validated(validation_s)
-            now += validation_s
-    assert pace.batch_s == pytest.approx(batch_s)
-    assert pace.epoch_left_s == pytest.approx(10 * batch_s + 2 * validation_s)
-    assert pace.run_left_s == pytest.approx((10 + 21 * (epochs - 1)) * (batch_s + validation_s / 5))
-
-
-def test_the_limit_of_training_time_does_not_count_validations():
-    pace = Pace([1.0], most_seconds=10)
-    pace.begin_epoch(0, 100, 0)
-    for now in (0, 1, 2):
-        pace.advance(now)
-    pace.validated(500)
-    pace.advance(503)
-    assert pace.run_left_s == pytest.approx(10 - 3)
-
-
 def test_a_slow_first_batch_does_not_count():
     pace = Pace([1.0])
     pace.begin_epoch(0, 10, 0)
@@ -175,12 +149,6 @@ def test_without_a_terminal_a_plain_line_is_written_each_minute(environment):
         "epoch 1/2: 60 of 100 batches, 8.0 pictures/s, loss 2.500, 4% waiting; 40 s left of the epoch, 2 min of the run"
     )
     assert "\x1b" not in "".join(lines)
-
-
-def test_steps_of_the_classifier_alone_are_expected_to_be_three_times_as_fast_as_the_others():
-    schedule = msgspec.structs.replace(TINY.schedule, head_only_epochs=1)
-    lines = shown(io.StringIO(), 1.0, recipe=msgspec.structs.replace(TINY, schedule=schedule)).splitlines()
-    assert lines[0].endswith("40 s left of the epoch, 6 min of the run")  # 40 s + 100 batches of 3 s
 
 
 @given(st.floats(0.5, 500), st.integers(2, 30))

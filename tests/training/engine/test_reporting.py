@@ -1,7 +1,7 @@
 """What a run prints where there is no terminal."""
 
 from tests.training.small import command
-from training.actions.train import train
+from training.train import train
 
 
 def test_an_epoch_has_a_line_of_its_own_with_its_peak_of_gpu_memory_and_no_bar(data, tmp_path, monkeypatch, capfd):

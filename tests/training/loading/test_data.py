@@ -14,13 +14,13 @@ from training.loading.data import (
     EvaluationPictures,
     TrainingPictures,
     evaluation_loader,
-    input_spec,
     label_names,
     training_loader,
 )
 from training.loading.sampler import SampleIndex
 from training.loading.shards import Pack, pack
 from training.loading.storage import PictureStore
+from training.network_input import input_spec
 from training.prepare import Folder, prepare
 from training.recipe import AugmentRecipe, DataRecipe
 
@@ -77,14 +77,16 @@ def test_a_batch_is_read_in_one_round(data):
     assert [label for _, label in evaluated] == [label for _, label in together]
 
 
-def test_shards_give_the_pictures_of_plain_files(tmp_path):
+def test_shards_give_the_pictures_of_plain_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("training.loading.augment.FLIPPED", 0.0)
+    monkeypatch.setattr("training.loading.augment.CROP_RATIO_MAX", 1.0)
     plain = Manifest(write_mixed(tmp_path / "plain", num_train=8))
     pack(Pack(data=plain.folder, out=tmp_path / "packed", short_side_px=512, workers=1))  # nothing is that large
     packed = Manifest(tmp_path / "packed")
     names = plain.table["picture_id"].to_pylist()
     row_of = {name: row for row, name in enumerate(packed.table["picture_id"].to_pylist())}
     spec = InputSpec(32, 32, 32)
-    unchanged = AugmentRecipe(crop_scale_min=1.0, crop_ratio_max=1.0, flip=0.0, randaugment_ops=0)
+    unchanged = AugmentRecipe(crop_scale_min=1.0, randaugment_magnitude=0)
     for row, name in enumerate(names):
         pairs = []
         for manifest, at in ((plain, row), (packed, row_of[name])):

@@ -9,9 +9,10 @@ from torch.utils.data import TensorDataset
 
 from tests.training.small import draw, make_taxonomy
 from training.dataset.manifest import Manifest, SourceNote, write_manifest
-from training.loading.data import PictureLoader, TrainingPictures, collate_channels_last, input_spec
+from training.loading.data import PictureLoader, TrainingPictures, collate_channels_last
 from training.loading.sampler import EpochBatches
 from training.loading.storage import PictureStore
+from training.network_input import input_spec
 from training.processes import clean_context
 from training.recipe import Recipe
 
@@ -84,7 +85,7 @@ def private_bytes(pictures, batches):
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_loader_process_of_1_6_million_pictures_takes_less_than_50_mb(manifest):
-    recipe = Recipe(name="large")
+    recipe = Recipe()
     batches = EpochBatches(manifest.rows_of("train"), 32, seed=0)
     batches.side_px = 380
     pictures = TrainingPictures(PictureStore(manifest), recipe.augment, input_spec(recipe), seed=0)

@@ -108,12 +108,13 @@ def loaded(data, folder, things, *flags, epoch=1, first_picture=0, workers=0):
     return list(loader)
 
 
-def test_negatives_follow_the_plants_of_each_batch_which_stay_the_same(data, things, tmp_path):
+def test_negatives_follow_the_plants_of_each_batch_which_stay_the_same(data, things, tmp_path, monkeypatch):
+    monkeypatch.setattr("training.loading.data.NEGATIVES_SHARE", 0.5)
     recipe = command(data, tmp_path).recipe
     loader, batches = training_loader(Manifest(data), recipe, pin=False)
     batches.epoch, batches.side_px = 1, 40
     plain = list(loader)
-    mixed = loaded(data, tmp_path, things, "--negatives-share", 0.5)
+    mixed = loaded(data, tmp_path, things)
     assert len(plain) == len(mixed)
     for (pixels, labels), (more_pixels, more_labels) in zip(plain, mixed, strict=True):
         assert num_plants(more_labels) == len(labels) == 4
@@ -144,8 +145,9 @@ def test_the_next_picture_takes_the_place_of_one_that_does_not_decode(data, thin
         loaded(data, tmp_path, folder)
 
 
-def test_a_sheet_of_a_batch_shows_them_too(data, things, tmp_path):
-    flags = ("--batch-size", 7, "--negatives", things, "--negatives-share", 0.3, "--mix-share", 1)
+def test_a_sheet_of_a_batch_shows_them_too(data, things, tmp_path, monkeypatch):
+    monkeypatch.setattr("training.loading.data.NEGATIVES_SHARE", 0.3)
+    flags = ("--batch-size", 7, "--negatives", things, "--mix-share", 1)
     show_batch(Manifest(data), command(data, tmp_path, *flags).recipe, tmp_path / "batch.png")
     tiles = (
         np.asarray(Image.open(tmp_path / "batch.png")).reshape(3, 60, 3, 180, 3).swapaxes(1, 2).reshape(9, 60, 180, 3)

@@ -11,7 +11,7 @@ from training.monitor.bottleneck import EpochTiming, find_bottleneck
 from training.monitor.usage import Usage
 from training.prepare import Folder, prepare
 
-CALM = ("--log-every-steps", 50, "--randaugment-ops", 0, "--cutmix", 0)
+CALM = ("--log-every-steps", 50, "--randaugment-magnitude", 0, "--cutmix", 0)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import torch
 from training.monitor.memory import (
     is_out_of_memory,
     largest_fitting_batch,
-    limit_memory,
     out_of_memory,
     peak_memory_gb,
     suppress_out_of_memory,
@@ -93,21 +92,8 @@ def test_a_size_that_was_not_tried_is_not_called_tested():
     assert "tested" not in message
 
 
-def test_a_cpu_has_no_limit_and_no_peak():
-    limit_memory(8, torch.device("cpu"))
+def test_a_cpu_has_no_peak():
     assert peak_memory_gb(torch.device("cpu")) is None
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_a_limited_gpu_refuses_memory_above_the_limit():
-    device = torch.device("cuda", 0)
-    limit_memory(1.0, device)
-    try:
-        with pytest.raises(torch.OutOfMemoryError):
-            torch.empty(2 * 10**9, dtype=torch.uint8, device=device)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError("CUDNN_STATUS_ALLOC_FAILED")])

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -27,6 +28,11 @@ log.write("losses", step=1, losses=[0.5])
 print("written", flush=True)
 time.sleep(100)
 """
+
+
+@pytest.fixture(autouse=True)
+def with_tensorboard(monkeypatch):
+    monkeypatch.setattr("training.monitor.log.find_spec", find_spec)
 
 
 def follow(folder, first, last):
@@ -146,12 +152,13 @@ def test_a_killed_run_loses_seconds_at_most(tmp_path):
 
 
 def test_training_writes_what_tensorboard_shows(data, tmp_path):
-    run_training(data, tmp_path / "on", "--tensorboard", "--max-steps", "2")
+    run_training(data, tmp_path / "on", "--max-steps", "2")
     assert len(points(displayed(tmp_path / "on"), "training/loss")) == 2
 
 
-def test_the_recipe_can_switch_it_off(tmp_path):
-    log = open_log(RunRecipe(run=tmp_path, tensorboard=False))
+def test_without_the_package_only_the_log_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("training.monitor.log.find_spec", lambda _: None)
+    log = open_log(RunRecipe(run=tmp_path))
     log.write("start", step=0, recipe={})
     log.close()
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]

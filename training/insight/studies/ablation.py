@@ -139,22 +139,15 @@ def _flags(command: Ablate, epochs: int) -> tuple[str, ...]:
         *command.common_flags(epochs),
         "--weights",
         str(command.weights),
-        "--step-epochs",
-        str(_step(command, epochs)),
     )
-
-
-def _step(command: Ablate, epochs: int) -> int:
-    schedule = read_recipe(command.recipe).schedule
-    return max(1, round(epochs * schedule.step_epochs / schedule.epochs))
 
 
 def _about_schedule(command: Ablate) -> str:
     schedule = read_recipe(command.recipe).schedule
     return (
         f"trains for {command.epochs} epochs with each of the seeds {', '.join(map(str, command.seeds))}. The "
-        f"baseline's rate ({schedule.backbone_lr:g}) and its decay (times {schedule.step_factor:g} every "
-        f"{_step(command, command.epochs)} epochs) are assumed"
+        f"baseline's rate ({schedule.backbone_lr:g}) and its decay (to a tenth after each third of "
+        f"the epochs) are assumed"
     )
 
 

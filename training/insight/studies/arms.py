@@ -25,7 +25,7 @@ from training.recipe import read_recipe, recipe_to_plain
 TRAIN: Final = Path(__file__).resolve().parents[2] / "train.py"
 ARM_FILE: Final = "arm.json"
 OUTPUT_FILE: Final = "output.txt"
-_ALWAYS: Final = ("--auto-resume", "--keep", "1", "--no-tensorboard")
+_ALWAYS: Final = ("--auto-resume",)
 _ERROR: Final = "error ("  # begins the last line of a program of this project that fails
 _MAX_CRASHES: Final = 2  # per run; otherwise a permanent cause would block the study
 _POLL_S: Final = 0.2

@@ -18,7 +18,7 @@ from training.dataset.manifest import Manifest
 from training.insight.studies.arms import StudyPaused, TimeSlice, run_arm
 from training.insight.studies.report import Content, Finding, Study, hold_machine, write_study
 from training.insight.studies.results import Arm, ArmResult
-from training.recipe import HardwareRecipe, read_recipe
+from training.recipe import HardwareRecipe
 
 _NEVER: Final = "1000000000"
 
@@ -88,7 +88,7 @@ def run_study(
     origin: dict[str, Any] = {
         "machine": machine,
         "measured_on": describe_device(choose_device(HardwareRecipe(device=options.device_type))),
-        "recipe": read_recipe(options.recipe).name,
+        "recipe": options.recipe.stem,
         "data": describe_data(options.data),
         "flags": without_paths(options.flags),
     }

@@ -15,7 +15,7 @@ _START: Final = 8
 _STEP: Final = 8  # tensor cores are fastest at multiples of 8
 _FLAT_DOUBLINGS: Final = 2  # a single one may be chance
 _CRASHES: Final = 2  # in a row, after which the search stops growing
-_FIRST_CRASHES: Final = 4  # the same before any size ran: norms "ghost" refuses small batches
+_FIRST_CRASHES: Final = 4  # the same before any size ran
 
 
 class NothingRan(BotanifyError):

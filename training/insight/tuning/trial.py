@@ -25,8 +25,8 @@ from training.evaluation.predict import torch_runner
 from training.insight.tuning.launch import TrialRequest
 from training.insight.tuning.setting import Trial, TrialSetting, setting_of
 from training.loading.negatives import NOT_A_PLANT, list_negatives
-from training.monitor.memory import is_out_of_memory, limit_memory
-from training.recipe import Recipe, check_recipe
+from training.monitor.memory import is_out_of_memory
+from training.recipe import NEGATIVES_SHARE, Recipe, check_recipe
 
 _WARMUP_STEPS: Final = 3  # kernels are selected in the first; fp16 adjusts its loss scale in the first few
 _WINDOWS: Final = 5
@@ -52,7 +52,6 @@ def run(request: TrialRequest) -> Trial:
         device = choose_device(recipe.hardware, request.local_rank)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        limit_memory(recipe.hardware.memory_gb, device)
         return _measure(recipe, request, device)
     except BotanifyError as error:
         return Trial(setting=setting_of(recipe), outcome="crashed", note=str(error))
@@ -68,7 +67,7 @@ def _measure(recipe: Recipe, request: TrialRequest, device: torch.device) -> Tri
         recipe.network.architecture,
         len(request.classes.taxon_of_output),
         dropout=recipe.network.dropout,
-        drop_path=recipe.network.drop_path,
+        drop_path=recipe.network.dropout / 2,
     )
     engine = Engine(recipe, network, device, request.classes, steps_per_epoch=_STEPS_PER_EPOCH)
     _validate(engine, recipe.pictures.serve_px)
@@ -77,7 +76,7 @@ def _measure(recipe: Recipe, request: TrialRequest, device: torch.device) -> Tri
     warmup_s = time.perf_counter() - started
     windows_s = _windows(step, step_s, request.budget_s)
     speed = setting.batch_size / statistics.median(windows_s)
-    memory_gb, memory_share = _memory(device, recipe.hardware.memory_gb)
+    memory_gb, memory_share = _memory(device)
     return Trial(
         setting=setting,
         pictures_per_s=speed,
@@ -91,7 +90,7 @@ def _steps(engine: Engine, setting: TrialSetting, side_px: int) -> Callable[[int
     """Returns a function that takes a number of steps and returns their duration, s."""
     on_cuda, taken = engine.device.type == "cuda", 0
     negatives = list_negatives(engine.recipe.negatives.negatives)
-    added = negatives.of_batch(engine.recipe.negatives.negatives_share, setting.batch_size)
+    added = negatives.of_batch(NEGATIVES_SHARE, setting.batch_size)
     sizes = setting.batch_size, added
     batches = [_random_batch(sizes, side_px, engine.network.num_outputs, pin=on_cuda) for _ in range(2)]
 
@@ -144,17 +143,14 @@ def _windows(take: Callable[[int], float], step_s: float, budget_s: float) -> li
     return found
 
 
-def _memory(device: torch.device, limit_gb: float) -> tuple[float | None, float | None]:
+def _memory(device: torch.device) -> tuple[float | None, float | None]:
     """Peak memory of the card, GB, and its share of what may be used; includes the CUDA context and other programs."""
     if device.type != "cuda":
         return None, None
     free, total = torch.cuda.mem_get_info(device)
     peak, now = torch.cuda.max_memory_reserved(device), torch.cuda.memory_reserved(device)
     taken = peak + max(total - free - now, 0)
-    share = taken / total
-    if limit_gb:  # the limit applies to torch's own memory
-        share = max(share, peak / (limit_gb * _GB))
-    return taken / _GB, share
+    return taken / _GB, taken / total
 
 
 def _exit_without(parent_pid: int) -> None:

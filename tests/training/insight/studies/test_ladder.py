@@ -1,8 +1,8 @@
 from pathlib import Path
 
-from training.commands.train import parse
 from training.insight.studies.ladder import LADDER, arms, decided_flags, ladder, rate_arms
 from training.recipe import read_recipe, recipe_to_plain
+from training.train import parse
 
 
 def knobs(arm):

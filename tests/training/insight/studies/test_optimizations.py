@@ -3,7 +3,6 @@ import pytest
 from models.errors import RecipeError
 from tests.training.insight.studies.planted_speedups import planted, run
 from tests.training.small import RECIPE
-from training.commands.train import parse
 from training.insight.studies import rounds
 from training.insight.studies.arms import StudyPaused
 from training.insight.studies.optimizations import Optimizations, arms, measure_optimizations, plots, tables
@@ -11,6 +10,7 @@ from training.insight.studies.plots import draw
 from training.insight.studies.report import read_study
 from training.insight.studies.results import Arm, ArmResult
 from training.insight.studies.speedups import AGAIN, CUDA_ONLY, PARTS, Speedups
+from training.train import parse
 
 
 def test_tables_hold_speed_and_every_epoch():

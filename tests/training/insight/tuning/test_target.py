@@ -29,7 +29,7 @@ def at_batch_16():
     schedule = replace(TINY.schedule, batch_size=16, backbone_lr=3e-3, head_lr=3e-3, decay="none", epochs=100)
     return replace(
         TINY,
-        network=replace(TINY.network, dropout=0.0, drop_path=0.0),
+        network=replace(TINY.network, dropout=0.0),
         schedule=replace(schedule, ema_decay=0.0),
         augment=replace(TINY.augment, cutmix=0.0),
         loss=replace(TINY.loss, label_smoothing=0.0),

@@ -56,10 +56,10 @@ def test_too_little_memory_is_an_outcome(monkeypatch, error):
 
 
 def test_a_recipe_that_cannot_be_followed_is_an_outcome_that_says_why():
-    ghosts = msgspec.structs.replace(TINY.network, norms="ghost", ghost_size=16)
-    trial = module.run(request(setting(40), msgspec.structs.replace(TINY, network=ghosts)))
+    frozen = msgspec.structs.replace(TINY.network, norms="frozen")  # of random weights
+    trial = module.run(request(setting(40), msgspec.structs.replace(TINY, network=frozen)))
     assert trial.outcome == "crashed"
-    assert "ghost" in trial.note
+    assert "frozen" in trial.note
 
 
 def test_a_programming_error_is_raised(monkeypatch):
@@ -111,12 +111,9 @@ def test_a_trial_ends_with_the_program_that_asked_for_it(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_memory_of_a_gpu_is_measured_and_too_little_is_an_outcome():
+def test_memory_of_a_gpu_is_measured():
     hardware = msgspec.structs.replace(TINY.hardware, device="cuda")
     recipe = msgspec.structs.replace(TINY, hardware=hardware)
     trial = TrialLauncher(recipe, THREE, 0, TimeLimits())(setting(64, amp="fp16"))
     assert trial.fits, trial.note
     assert 0 < trial.memory_share < 0.9
-    tight = msgspec.structs.replace(hardware, memory_gb=0.05)
-    trial = TrialLauncher(msgspec.structs.replace(recipe, hardware=tight), THREE, 0, TimeLimits())(setting(4096))
-    assert trial.outcome == "does_not_fit"
