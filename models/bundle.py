@@ -21,23 +21,23 @@ import msgspec
 import numpy as np
 
 from models.answer import AnswerModel
-from models.bundle_record import (
-    FILE_NAME,
-    FORMAT_VERSION,
-    BundleRecord,
-    NetworkFile,
-    Precision,
-    read_json,
-    read_record,
-)
+from models.bundle_record import FILE_NAME, FORMAT_VERSION, BundleRecord, NetworkFile, Precision, read_json, read_record
 from models.calibration import CALIBRATION_PART, Calibration, read_calibration
 from models.errors import BundleError
 from models.ranking import Floats, output_probabilities
 from models.session import OnnxSession
 from models.taxonomy import Taxonomy
 
+BUNDLE_FILE: Final = "bundle.json"
+TAXA_FILE: Final = "taxa.json"
+WEIGHTS_PART: Final = "weights"
+"""Role of the weights that a training can start from, under timm's names; the service does not read them."""
+WEIGHTS_FILE: Final = "weights.safetensors"
+# How protobuf writes the start of a tensor's `external_data`, whose first entry is the file (onnx.proto).
+_OTHER_FILE: Final = b"\n\x08location\x12"
 GOLDEN_PART: Final = "golden"
 GOLDEN_FILE: Final = "golden.json"
+KNOWN_PARTS: Final[frozenset[str]] = frozenset({CALIBRATION_PART, GOLDEN_PART, WEIGHTS_PART})
 # Half-precision arithmetic changed a probability of the demonstration network by at most 0.0015 on drawn pictures. int8
 # with unfused operators changed it by 0.002 on the most stable of them. A wrong file changes it by far more.
 LARGEST_DIFFERENCE: Final = 0.02
@@ -85,17 +85,6 @@ def check_golden(golden: Golden, precision: Precision, logits: Floats, temperatu
         )
 
 
-BUNDLE_FILE: Final = "bundle.json"
-TAXA_FILE: Final = "taxa.json"
-WEIGHTS_PART: Final = "weights"
-"""Role of the weights that a training can start from, under timm's names; the service does not read them."""
-WEIGHTS_FILE: Final = "weights.safetensors"
-# How protobuf writes the start of a tensor's `external_data`, whose first entry is the file (onnx.proto).
-_OTHER_FILE: Final = b"\n\x08location\x12"
-_PART_BYTES: Final = 1_000_000
-KNOWN_PARTS: Final[frozenset[str]] = frozenset({CALIBRATION_PART, GOLDEN_PART, WEIGHTS_PART})
-
-
 class Bundle(msgspec.Struct, frozen=True):
     """A verified bundle."""
 
@@ -129,11 +118,7 @@ class Bundle(msgspec.Struct, frozen=True):
         return tables.get(precision, Calibration())
 
     def answer_model(self, precision: Precision) -> AnswerModel:
-        """Returns what turns the outputs of one network into answers.
-
-        Raises:
-            BundleError: The bundle has no network of that precision, or its tables cannot be read.
-        """
+        """Returns what turns the outputs of one network into answers; errors as `network` and `calibration`."""
         network = self.network(precision)
         return AnswerModel(
             taxonomy=self.taxonomy,
@@ -161,15 +146,7 @@ class Bundle(msgspec.Struct, frozen=True):
         return self.folder / self.network(precision).file
 
     def open_session(self, precision: Precision, **options: Any) -> OnnxSession:
-        """Opens a network file and checks that its outputs are those of the bundle.
-
-        Args:
-            precision: Which network to open.
-            options: Keyword arguments of `OnnxSession`.
-
-        Raises:
-            BundleError: The file does not load or has other outputs.
-        """
+        """Opens a network file with the options of `OnnxSession`; a BundleError if its outputs are not the bundle's."""
         path = self.network_path(precision)
         session = OnnxSession(path, **options)
         if session.output_keys != self.taxonomy.output_keys:
@@ -299,7 +276,7 @@ def _require_own_weights(path: Path) -> None:
     """Refuses a network with weights in another file, which ONNX Runtime would read unverified."""
     before = b""
     with path.open("rb") as stream:
-        while part := stream.read(_PART_BYTES):
+        while part := stream.read(1_000_000):
             if _OTHER_FILE in before + part:
                 raise BundleError(
                     f"{path.name} keeps weights in another file",

@@ -1,16 +1,5 @@
 """The exceptions of botanify, shared by training and serving.
 
-    BotanifyError                    anything this project raises on purpose
-    └── InputError                   the user can fix it: problem, value, limit, remedy
-        ├── RecipeError              a recipe or flag (training)
-        ├── DataError                a folder, table or manifest of pictures
-        ├── CheckpointError          a checkpoint or weights file
-        ├── BundleError              a bundle that is missing, damaged or inconsistent
-        └── PictureError             the bytes of one picture
-            ├── UnsupportedFormat    not a picture, or not an accepted format
-            ├── UnreadableImage      an accepted format, but it does not decode
-            └── TooManyPixels        larger than the limit of its format
-
 Every class has a `code` for the HTTP contract and the logs. Messages may be reworded; codes never change.
 """
 

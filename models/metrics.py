@@ -124,8 +124,7 @@ class ReliabilityBin(msgspec.Struct, frozen=True):
 
 def reliability_bins(confidence_N: npt.NDArray[np.float64], hits_N: npt.NDArray[np.bool_]) -> list[ReliabilityBin]:
     """Returns the ranges of confidence that hold pictures, in ascending order."""
-    bins = _bin_of(confidence_N)
-    found = []
+    found, bins = [], _bin_of(confidence_N)
     for at in np.unique(bins):
         inside = bins == at
         mean, accuracy = float(confidence_N[inside].mean()), float(hits_N[inside].mean())

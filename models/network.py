@@ -15,7 +15,6 @@ from models.errors import RecipeError
 
 TIMM_MODEL: Final = "timm_model"
 """Attribute of PlantNetwork that holds the timm network; its state dict has these names below it."""
-_HEAD_STD = 0.01
 # Modules of timm whose networks cut a picture into patches. If asked to, they resample the positions of their patches
 # for the size of each picture; otherwise they take one size only.
 _WITH_PATCHES: Final = ("vision_transformer", "deit", "eva")
@@ -50,17 +49,19 @@ class PlantNetwork(nn.Module):
         self.timm_model = timm.create_model(
             architecture, num_classes=num_outputs, drop_rate=dropout, drop_path_rate=drop_path, **options
         )
-        if not isinstance(self.head, nn.Linear):
+        head: object = self.head
+        if not isinstance(head, nn.Linear):
+            kinds = [type(each).__name__ for each in (head if isinstance(head, tuple) else (head,))]
             raise RecipeError(
                 "the network has no classifier that can be trained and exported here",
-                value=f"{architecture}, which has {_kind(self.head)}",
+                value=f"{architecture}, which has {' and '.join(kinds)}",
                 limit="one linear layer",
                 remedy="choose another --architecture",
             )
         # timm initializes the classifier within 1/sqrt(num_outputs), whatever its number of inputs. With 17 outputs the
         # first loss is then 5, where guessing gives 2.8, and the backbone learns from noise. 0.01 is what timm's rule
         # gives for thousands of outputs.
-        nn.init.normal_(self.head.get_parameter("weight"), std=_HEAD_STD)
+        nn.init.normal_(self.head.get_parameter("weight"), std=0.01)
 
     @property
     def num_features(self) -> int:
@@ -96,7 +97,7 @@ class PlantNetwork(nn.Module):
 
     def head_parameters(self) -> Iterator[nn.Parameter]:
         """Yields the parameters of the classifier."""
-        yield from self.head.parameters()
+        return self.head.parameters()
 
     def backbone_parameters(self) -> Iterator[nn.Parameter]:
         """Yields the parameters outside of the classifier."""
@@ -123,10 +124,6 @@ class ExportableNetwork(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Returns (logits_BO, features_BF) for normalized pictures of shape (B, 3, height, width)."""
         return self.network.logits_and_features(pixels)
-
-
-def _kind(head: object) -> str:
-    return " and ".join(type(each).__name__ for each in head) if isinstance(head, tuple) else type(head).__name__
 
 
 def _has_patches(architecture: str) -> bool:

@@ -41,7 +41,7 @@ MAX_SIDE_PX: Final = 65_500
 SUPPORTED_FORMATS: Final = "JPEG, PNG, WebP, HEIC or AVIF"
 _HEIF_BRANDS: Final = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
 _AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
-# EXIF orientation (CIPA DC-008, tag 274) -> operation that makes the picture upright; 5 to 8 swap width and height.
+# EXIF orientation (CIPA DC-008, tag 274) -> operation that makes the picture upright; 5 and more swap its sides.
 _UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -51,12 +51,14 @@ _UPRIGHT: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_SIDEWAYS: Final = frozenset({5, 6, 7, 8})
 _RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 # A JPEG decoded at reduced scale keeps at least this many times the side that the network needs. With 1.85, not 2, a
 # phone's picture of 12 megapixels in 4:3 is decoded at 1/4 for a network of 380 px (1.88 times), which is
 # much faster. Inputs and scores change hardly more than with 2 (benchmarks/LOG.md).
 _DRAFT_MARGIN: Final = 1.85
+# 1 MB, since Pillow takes four bytes for a pixel. This is small compared with a picture, and large enough that tiling
+# costs no measurable time.
+_TILE_PIXELS: Final = 2**18
 
 Pixels = Annotated[int, msgspec.Meta(ge=8, le=4096)]
 UnitInterval = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
@@ -117,20 +119,14 @@ def sniff_format(data: bytes) -> str:
             return "AVIF"
         if brands & _HEIF_BRANDS:
             return "HEIF"
+    is_text = all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in data[:32])
+    start = "text" if is_text else f"bytes starting {data[:8].hex(' ')}"
     raise UnsupportedFormat(
         "the file is not a picture in an accepted format",
-        value=_described(data[:32]),
+        value=start if data else "nothing",
         limit=SUPPORTED_FORMATS,
         remedy="send the original photograph",
     )
-
-
-def _described(start: bytes) -> str:
-    """Says for people what a file starts with that is no picture: text, or the first bytes in hexadecimal."""
-    if not start:
-        return "nothing"
-    is_text = all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in start)
-    return "text" if is_text else f"bytes starting {start[:8].hex(' ')}"
 
 
 def checked_format(data: bytes) -> str:
@@ -161,11 +157,9 @@ def open_picture(data: bytes) -> Iterator[tuple[str, Image.Image]]:
 
 
 def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
-    """Decodes a picture to upright RGB.
+    """Decodes a picture file to upright RGB.
 
-    Args:
-        data: The bytes of a JPEG, PNG, WebP, HEIC or AVIF file.
-        min_side_px: If given, a JPEG is decoded at 1/2, 1/4 or 1/8 as long as its short side keeps this many px.
+    If `min_side_px` is given, a JPEG is decoded at 1/2, 1/4 or 1/8 as long as its short side keeps so many px.
 
     Returns:
         The picture in 8-bit RGB, with EXIF orientation applied and transparency blended with white. Of an animation,
@@ -289,7 +283,7 @@ def _require_pixels(name: str, width: int, height: int) -> None:
 
 
 def _upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
-    return (height, width) if orientation in _SIDEWAYS else (width, height)
+    return (height, width) if orientation >= 5 else (width, height)
 
 
 def exif_orientation(opened: Image.Image) -> int:
@@ -301,11 +295,6 @@ def exif_orientation(opened: Image.Image) -> int:
     except Exception:  # each decoder raises other kinds, see `_readable`
         return 1
     return orientation if orientation in _UPRIGHT else 1
-
-
-# 1 MB, since Pillow takes four bytes for a pixel. This is small compared with a picture, and large enough that tiling
-# costs no measurable time.
-_TILE_PIXELS: Final = 2**18
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

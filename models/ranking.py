@@ -53,14 +53,9 @@ def combine_pictures(logits_BO: Floats, weight_B: Floats) -> npt.NDArray[np.floa
 
 
 def output_probabilities(logits: Floats, temperature: float) -> npt.NDArray[np.float64]:
-    """Computes the calibrated softmax over the last axis.
+    """Computes the calibrated softmax of raw outputs over the last axis; same shape (..., num_outputs).
 
-    Args:
-        logits: Raw outputs, shape (..., num_outputs).
-        temperature: Divides the logits (Guo et al. 2017, "On Calibration of Modern Neural Networks"); above 0.
-
-    Returns:
-        Probabilities in [0, 1] that sum to 1 along the last axis; same shape, float64.
+    The temperature, above 0, divides the logits (Guo et al. 2017, "On Calibration of Modern Neural Networks").
     """
     scaled = np.asarray(logits, dtype=np.float64) / temperature
     exponentials = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
@@ -68,15 +63,7 @@ def output_probabilities(logits: Floats, temperature: float) -> npt.NDArray[np.f
 
 
 def taxon_probabilities(probabilities: Floats, taxonomy: Taxonomy) -> npt.NDArray[np.float64]:
-    """Sums the probabilities of the outputs of each taxon.
-
-    Args:
-        probabilities: Shape (..., num_outputs).
-        taxonomy: Gives the taxon of each output.
-
-    Returns:
-        Shape (..., num_taxa), in the order of `taxonomy.taxa`.
-    """
+    """Sums the probabilities of the outputs of each taxon; shapes (..., num_outputs) -> (..., num_taxa)."""
     sums = sum_groups(probabilities, taxonomy.taxon_of_output, len(taxonomy.taxa))
     return np.minimum(sums, 1.0)  # which rounding errors can raise 1e-16 above 1
 

@@ -237,15 +237,12 @@ class TaxonNames:
 
     def choose(self, names: Iterable[str]) -> TaxaChoice:
         """Chooses all taxa that any of the names means."""
+        found = {name: self.find(name) for name in names}
         chosen_T = np.zeros(len(self.taxonomy.taxa), dtype=np.bool_)
-        unknown = []
-        for name in dict.fromkeys(names):
-            known = self.find(name)
-            if known is None:
-                unknown.append(name)
-            else:
+        for known in found.values():
+            if known is not None:
                 chosen_T[known.taxa] = True
-        return TaxaChoice(chosen_T, tuple(unknown))
+        return TaxaChoice(chosen_T, tuple(name for name, known in found.items() if known is None))
 
     def search(self, text: str, limit: int = 20) -> list[FoundTaxon]:
         """Finds at most `limit` taxa, sorted, with a name in which a word starts with the text; "" finds all."""
