@@ -41,11 +41,7 @@ _log = structlog.get_logger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the service; exits with code 0 after a signal, and with code 1 and one line if it cannot start.
-
-    Args:
-        arguments: Command line without the program's name; by default that of this process.
-    """
+    """Runs the service; exits with code 0 after a signal, and with code 1 and one line if it cannot start."""
     # These handlers act before the server installs its own and after it removes them.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)

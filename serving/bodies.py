@@ -65,11 +65,8 @@ class Body(msgspec.Struct, frozen=True):
 async def read_body(content_type: str, content_length: str | None, receive: Receive, limits: BodyLimits) -> Body:
     """Reads the body of a request.
 
-    Args:
-        content_type: The header, or ""; everything but multipart/form-data counts as one picture.
-        content_length: The header, or None; a length over the limit is refused before anything is read.
-        receive: ASGI's `receive`.
-        limits: Largest size and slowest rate.
+    Every content type but multipart/form-data counts as one picture. A Content-Length over the limit is refused before
+    anything is read.
 
     Raises:
         NoImage: No picture, or an empty one.
@@ -80,7 +77,8 @@ async def read_body(content_type: str, content_length: str | None, receive: Rece
         BadParameter: A field is longer than any valid value.
         ClientLeft: The client disconnected.
     """
-    is_form, boundary = _parse_content_type(content_type)
+    kind, options = parse_options_header(content_type)
+    is_form, boundary = kind == "multipart/form-data", options.get("boundary", "")
     what, max_bytes = ("request", limits.request_bytes) if is_form else ("picture", limits.picture_bytes)
     _check_content_length(content_length, max_bytes, what)
     try:
@@ -88,13 +86,12 @@ async def read_body(content_type: str, content_length: str | None, receive: Rece
             chunks = _extend_timeout(_chunks(receive, max_bytes, what), upload_timeout, limits)
             return await (_read_form(boundary, chunks, limits) if is_form else _read_raw(chunks))
     except TimeoutError:
-        raise _too_slow(limits) from None
-
-
-def _parse_content_type(content_type: str) -> tuple[bool, str]:
-    """Returns whether the body is a form, and its boundary."""
-    kind, options = parse_options_header(content_type)
-    return kind == "multipart/form-data", options.get("boundary", "")
+        kb_per_s = limits.bytes_per_s / 1e3
+        raise SlowBody(
+            "the body arrives too slowly",
+            limit=f"at least {kb_per_s:g} kB per second and at most {limits.upload_s:g} seconds in total",
+            remedy="send smaller pictures or use a faster connection",
+        ) from None
 
 
 async def _read_raw(chunks: AsyncIterator[bytes]) -> Body:
@@ -271,29 +268,14 @@ async def _extend_timeout(
         yield chunk
 
 
-def _too_slow(limits: BodyLimits) -> SlowBody:
-    return SlowBody(
-        "the body arrives too slowly",
-        limit=f"at least {limits.bytes_per_s / 1e3:g} kB per second and at most {limits.upload_s:g} seconds in total",
-        remedy="send smaller pictures or use a faster connection",
-    )
-
-
 def _check_content_length(content_length: str | None, limit: int, what: str) -> None:
     if content_length is None:
         return
-    if not _is_number(content_length):
+    if not (content_length.isascii() and content_length.isdigit()):
         raise MalformedBody("the header Content-Length is not a number", remedy="let your HTTP library set it")
-    if _number(content_length) > limit:
-        raise _too_large(what, limit, num_bytes=_number(content_length))
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
-
-
-def _number(digits: str) -> int:
-    return int(digits.lstrip("0")[:20] or "0")  # Python refuses to convert very long numbers
+    num_bytes = int(content_length.lstrip("0")[:20] or "0")  # Python refuses to convert very long numbers
+    if num_bytes > limit:
+        raise _too_large(what, limit, num_bytes=num_bytes)
 
 
 def _too_large(what: str, limit: int, *, num_bytes: int | None = None, index: int | None = None) -> TooLarge:

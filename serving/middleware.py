@@ -1,6 +1,6 @@
-"""The outermost ASGI layer: request id, log line, metrics and common headers of every response.
+"""The outermost ASGI layers: refusals at the entry; request id, trace, log line, metrics and headers of every response.
 
-It wraps Litestar's router, because Litestar's own middleware does not see requests that match no route.
+They wrap Litestar's router, because Litestar's own middleware does not see requests that match no route.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import structlog
 from litestar import Request, Response
 from litestar.config.cors import CORSConfig
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, HTTPResponseStartEvent, HTTPScope, Message, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from serving.access.control import AccessControl
 from serving.access.origins import refused_preflight
@@ -27,15 +27,59 @@ from serving.errors import ClientLeft, NotReady, RateLimited, RequestError
 from serving.metrics import Metrics
 from serving.problems import send_problem
 
+HeaderPairs = Iterable[tuple[bytes, bytes]]
+
+REVALIDATE: Final = "no-cache"
+"""Cache-Control of what may be kept but is asked for again: an upgrade or a reload changes it."""
+_DO_NOT_KEEP: Final = b"no-store"  # Cache-Control of everything else: answers, errors, health, metrics
 _VALID_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
 _CONTENT_POLICY: Final = (
-    "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
+    b"default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
 # The viewer of the OpenAPI document uses inline styles; the page does not.
-_VIEWER_POLICY: Final = f"{_CONTENT_POLICY}; style-src 'self' 'unsafe-inline'"
+_VIEWER_POLICY: Final = _CONTENT_POLICY + b"; style-src 'self' 'unsafe-inline'"
+# Probes have no rate; the other routes here ask for a key, and count each request for its client.
+_NOT_BY_ADDRESS: Final = re.compile(r"(GET|HEAD) /(health/(live|ready)|species(/[^/]+)?)|POST /(identify|admin/reload)")
+# version "-" trace id "-" parent id "-" flags; a later version may have more fields (W3C Trace Context, 3.2.2).
+_TRACEPARENT: Final = re.compile(
+    rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?"
+)
 
 _log = structlog.get_logger(__name__)
+
+
+def with_refusals(app: ASGIApp, config: CORSConfig | None, access: AccessControl) -> ASGIApp:
+    """Returns a layer that refuses preflights (CORS), and what exceeds the rate of an address and needs no key."""
+
+    async def layer(scope: Scope, receive: Receive, send: Send) -> None:
+        error = _refusal(scope, config, access) if scope["type"] == ScopeType.HTTP else None
+        if error is None:
+            await app(scope, receive, send)
+        else:
+            await send_problem(scope, receive, send, error)
+
+    return layer
+
+
+def _refusal(scope: HTTPScope, config: CORSConfig | None, access: AccessControl) -> RequestError | None:
+    if config is not None and scope["method"] == "OPTIONS":
+        headers = Request[Any, Any, Any](scope).headers
+        reason = refused_preflight(  # Litestar would answer in plain text
+            config,
+            headers.get("origin"),
+            headers.get("access-control-request-method"),
+            headers.get("access-control-request-headers", ""),
+        )
+        if reason is None:
+            return None  # a key keeps its rate; the browser asks before each of its requests
+        return RequestError(f"a page of another origin may not send {reason}", remedy="ask the operator to allow it")
+    if not _NOT_BY_ADDRESS.fullmatch(f"{scope['method']} {scope['path']}"):
+        try:
+            access.limit_address(scope["client"][0] if scope["client"] else None)
+        except RateLimited as error:
+            return error
+    return None
 
 
 class ObservabilityMiddleware:
@@ -69,25 +113,30 @@ class ObservabilityMiddleware:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, send, self._is_draining, self._vary)
-        with structlog.contextvars.bound_contextvars(request_id=exchange.request_id, **exchange.trace_fields):
+        trace_fields = exchange.trace.log_fields if exchange.trace else {}
+        with structlog.contextvars.bound_contextvars(request_id=exchange.request_id, **trace_fields):
             try:
                 with self._metrics.in_flight.track_inprogress():
                     await self._app(exchange.scope, receive, exchange.send)
             except asyncio.CancelledError:  # the time for the shutdown is over
                 if not exchange.status:
-                    await send_problem(exchange.scope, receive, exchange.send, _cut_off())
+                    remedy = "send the request to another instance"
+                    error = NotReady("the service is shutting down", retry_after_s=1, remedy=remedy)
+                    await send_problem(exchange.scope, receive, exchange.send, error)
             finally:
                 self._record(exchange)
 
     def _record(self, exchange: "_Exchange") -> None:
         seconds = time.perf_counter() - exchange.started
-        route, method, code = exchange.route, exchange.method, exchange.problem_code
-        self._metrics.requests.labels(route, method, str(exchange.status)).inc()
+        state, method, status = exchange.scope["state"], exchange.method, exchange.status
+        route = str(exchange.scope.get("path_template") or "unmatched")  # never the path of the request
+        code, client = state.get("problem_code"), state.get("client")  # addresses are personal data and never logged
+        self._metrics.requests.labels(route, method, str(status)).inc()
         self._metrics.request_s.labels(route).observe(seconds)
         if code is not None and code != ClientLeft.code:  # a disconnect is not a refusal
             self._metrics.refusals.labels(code).inc()
-        fields = {"route": route, "method": method, "status": exchange.status, "duration_ms": round(seconds * 1e3, 1)}
-        optional = {"code": code, "client": exchange.client}
+        fields = {"route": route, "method": method, "status": status, "duration_ms": round(seconds * 1e3, 1)}
+        optional = {"code": code, "client": client}
         _log.info("request", **fields, **{name: value for name, value in optional.items() if value})
 
 
@@ -96,8 +145,9 @@ class _Exchange:
 
     def __init__(self, scope: Any, send: Send, is_draining: Callable[[], bool], vary: bytes) -> None:
         self.started = time.perf_counter()
-        self.request_id = _request_id(scope["headers"])
-        self._trace = Trace.of(scope["headers"])
+        sent_id = next((value for name, value in scope["headers"] if name.lower() == b"x-request-id"), b"")
+        self.request_id = sent_id.decode() if _VALID_ID.fullmatch(sent_id) else uuid.uuid4().hex
+        self.trace = Trace.of(scope["headers"])
         self.method = scope["method"] if scope["method"] in _METHODS else "other"
         self.status = 0
         self._is_read = scope["method"] in {"GET", "HEAD"}
@@ -110,96 +160,80 @@ class _Exchange:
             self.scope = {**self.scope, "headers": headers}
         self.scope["state"] = {**scope.get("state", {}), "request_id": self.request_id}
 
-    @property
-    def trace_fields(self) -> dict[str, str]:
-        """Fields of the log that name the trace, if the request belongs to one."""
-        return {} if self._trace is None else self._trace.log_fields
-
-    @property
-    def route(self) -> str:
-        """The route's template, never the path of the request."""
-        return str(self.scope.get("path_template") or "unmatched")
-
-    @property
-    def problem_code(self) -> str | None:
-        """Code of the problem document, if the response is one."""
-        code = self.scope["state"].get("problem_code")
-        return None if code is None else str(code)
-
-    @property
-    def client(self) -> str | None:
-        """Name of the client's API key, if it has one. Addresses are personal data and never logged."""
-        client = self.scope["state"].get("client")
-        return None if client is None else str(client)
-
     async def send(self, message: Message) -> None:
         """Sends a message of the response, with the common headers and, for HEAD and 304, without the body."""
         if message["type"] == "http.response.start":
-            if self._is_read and message["status"] == 200 and is_unchanged(self.scope["headers"], message["headers"]):
-                _make_not_modified(message)
+            headers = list(message.get("headers", []))
+            if self._is_read and message["status"] == 200 and is_unchanged(self.scope["headers"], headers):
+                message["status"] = 304
+                headers = [header for header in headers if not header[0].lower().startswith(b"content-")]
                 self._has_no_body = True
             self.status = message["status"]
-            # Litestar's layers for CORS and compression overwrite each other's Vary.
-            headers = [header for header in _allow_head(message.get("headers", [])) if header[0].lower() != b"vary"]
-            message["headers"] = [*headers, *self._common_headers(), *self._optional_headers(headers)]
+            message["headers"] = self._with_common(headers)
         elif message["type"] == "http.response.body" and self._has_no_body:
             message["body"] = b""
         await self._send(message)
 
-    def _common_headers(self) -> list[tuple[bytes, bytes]]:
-        quota = self.scope["state"].get("quota", {})  # serving.routes knows it
-        policy = _VIEWER_POLICY if self.scope["path"].startswith("/schema") else _CONTENT_POLICY
-        return [
+    def _with_common(self, headers: HeaderPairs) -> list[tuple[bytes, bytes]]:
+        completed: list[tuple[bytes, bytes]] = []
+        for name, value in headers:
+            if name.lower() == b"allow" and b"GET" in value and b"HEAD" not in value:
+                completed.append((name, b"HEAD, " + value))
+            elif name.lower() != b"vary":  # Litestar's layers for CORS and compression overwrite each other's
+                completed.append((name, value))
+        present = {name.lower() for name, _ in completed}
+        quota = self.scope["state"].get("quota", {})  # serving.identify.count knows it
+        completed += [
             (b"vary", self._vary),
             (b"x-request-id", self.request_id.encode()),
             (b"x-content-type-options", b"nosniff"),
             (b"referrer-policy", b"no-referrer"),
-            (b"content-security-policy", policy.encode()),
+            (
+                b"content-security-policy",
+                _VIEWER_POLICY if self.scope["path"].startswith("/schema") else _CONTENT_POLICY,
+            ),
             *((name.encode(), value.encode()) for name, value in quota.items()),
-            *(self._trace.headers if self._trace is not None else ()),
         ]
-
-    def _optional_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Returns those of the headers that the response does not have yet."""
-        optional = [(b"cache-control", DO_NOT_KEEP.encode())]
-        if self._is_draining():
-            optional.append((b"connection", b"close"))
-        present = {name.lower() for name, _ in headers}
-        return [header for header in optional if header[0] not in present]
-
-
-def _cut_off() -> NotReady:
-    return NotReady("the service is shutting down", retry_after_s=1, remedy="send the request to another instance")
+        if self.trace is not None:
+            completed.append(self.trace.header)
+        if b"cache-control" not in present:
+            completed.append((b"cache-control", _DO_NOT_KEEP))
+        if self._is_draining() and b"connection" not in present:
+            completed.append((b"connection", b"close"))
+        return completed
 
 
-def _request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    sent = next((value for name, value in headers if name.lower() == b"x-request-id"), b"")
-    return sent.decode() if _VALID_ID.fullmatch(sent) else uuid.uuid4().hex
+class Trace(NamedTuple):
+    """The trace that a request belongs to (W3C Trace Context), from the header `traceparent`."""
+
+    trace_id: str
+    """Id of the whole trace, which the caller chose; 32 hexadecimal digits."""
+    span_id: str
+    """Id of this request within the trace; 16 hexadecimal digits."""
+    flags: str
+    """As the caller sent them; 2 hexadecimal digits."""
+
+    @classmethod
+    def of(cls, headers: HeaderPairs) -> Self | None:
+        """Returns the trace of a request, or None if it has none, a malformed one or several."""
+        sent = [value for name, value in headers if name.lower() == b"traceparent"]
+        match = _TRACEPARENT.fullmatch(sent[0]) if len(sent) == 1 else None
+        if match is None or (match[1] == b"00" and match[4] is not None):
+            return None
+        return cls(match[2].decode(), secrets.token_hex(8), match[3].decode())
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """Fields of every log line of the request."""
+        return {"trace_id": self.trace_id, "span_id": self.span_id}
+
+    @property
+    def header(self) -> tuple[bytes, bytes]:
+        """Header of the response, of the draft of Level 2: the caller's trace with the id of this request's span."""
+        return b"traceresponse", f"00-{self.trace_id}-{self.span_id}-{self.flags}".encode()
 
 
-def _make_not_modified(message: HTTPResponseStartEvent) -> None:
-    message["status"] = 304
-    message["headers"] = [
-        (name, value) for name, value in message["headers"] if not name.lower().startswith(b"content-")
-    ]
-
-
-def _allow_head(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Adds HEAD to the header Allow where it lists GET."""
-    return [
-        (name, b"HEAD, " + value if name.lower() == b"allow" and b"GET" in value and b"HEAD" not in value else value)
-        for name, value in headers
-    ]
-
-
-# ---- HTTP caching (RFC 9110, RFC 9111): what clients may keep, when it is still right, and whether it is compressed
-
-REVALIDATE: Final = "no-cache"
-"""Cache-Control of what may be kept but is asked for again: an upgrade or a reload changes it."""
-DO_NOT_KEEP: Final = "no-store"
-"""Cache-Control of everything else: answers, errors, health, metrics."""
-
-HeaderPairs = Iterable[tuple[bytes, bytes]]
+# ---- HTTP caching (RFC 9110, RFC 9111)
 
 
 def entity_tag(content: bytes) -> str:
@@ -228,115 +262,23 @@ def is_unchanged(request: HeaderPairs, response: HeaderPairs) -> bool:
     """Returns whether a GET is answered with 304, because the client already has what the response holds.
 
     If-None-Match takes precedence over If-Modified-Since (RFC 9110, section 13.2.2).
-
-    Args:
-        request: The headers of the request.
-        response: The headers of the response, with names in any case.
     """
     known = [value for name, value in request if name.lower() == b"if-none-match"]
     since = [value for name, value in request if name.lower() == b"if-modified-since"]
+    if not known and len(since) != 1:
+        return False
+    current = {name.lower(): value for name, value in response}
     if known:
-        tag = _first(response, b"etag")
+        tag = current.get(b"etag")
         tags = {each.strip().removeprefix(b"W/") for each in b",".join(known).split(b",")}
         return tag is not None and (b"*" in tags or tag.removeprefix(b"W/") in tags)
-    modified, limit = _date(_first(response, b"last-modified")), _date(since[0] if len(since) == 1 else None)
+    modified, limit = _date(current.get(b"last-modified", b"")), _date(since[0])
     return modified is not None and limit is not None and modified <= limit
 
 
-def _first(headers: HeaderPairs, wanted: bytes) -> bytes | None:
-    return next((value for name, value in headers if name.lower() == wanted), None)
-
-
-def _date(value: bytes | None) -> datetime | None:
+def _date(value: bytes) -> datetime | None:
     try:
-        found = parsedate_to_datetime((value or b"").decode("ascii"))
+        found = parsedate_to_datetime(value.decode("ascii"))
     except (ValueError, OverflowError):  # the second for an endless number
         return None
     return found if found.tzinfo is not None else None
-
-
-# ---- The trace of a request, as W3C Trace Context names it: the header `traceparent`, taken up into the log and ans
-
-# version "-" trace id "-" parent id "-" flags; a later version may have more fields (W3C Trace Context, 3.2.2).
-_TRACEPARENT: Final = re.compile(
-    rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?"
-)
-
-
-class Trace(NamedTuple):
-    """The trace that a request belongs to."""
-
-    trace_id: str
-    """Id of the whole trace, which the caller chose; 32 hexadecimal digits."""
-    span_id: str
-    """Id of this request within the trace; 16 hexadecimal digits."""
-    flags: str
-    """As the caller sent them; 2 hexadecimal digits."""
-
-    @classmethod
-    def of(cls, headers: Iterable[tuple[bytes, bytes]]) -> Self | None:
-        """Returns the trace of a request, or None if it has none, a malformed one or several."""
-        sent = [value for name, value in headers if name.lower() == b"traceparent"]
-        match = _TRACEPARENT.fullmatch(sent[0]) if len(sent) == 1 else None
-        if match is None or (match[1] == b"00" and match[4] is not None):
-            return None
-        return cls(match[2].decode(), secrets.token_hex(8), match[3].decode())
-
-    @property
-    def log_fields(self) -> dict[str, str]:
-        """Fields of every log line of the request."""
-        return {"trace_id": self.trace_id, "span_id": self.span_id}
-
-    @property
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """Headers of the response."""
-        return [(b"traceresponse", f"00-{self.trace_id}-{self.span_id}-{self.flags}".encode())]
-
-
-# ---- Refuses requests before the application sees them: preflights (CORS), and what exceeds the rate of an address.
-
-# Probes have no rate; the other routes here ask for a key, and count each request for its client.
-_NOT_BY_ADDRESS: Final = re.compile(r"(GET|HEAD) /(health/(live|ready)|species(/[^/]+)?)|POST /(identify|admin/reload)")
-
-
-def with_refusals(app: ASGIApp, config: CORSConfig | None, access: AccessControl) -> ASGIApp:
-    """Returns the application with this layer around it.
-
-    Args:
-        app: The application.
-        config: Which origins may send requests; None if there are none.
-        access: Limits what needs no key, such as the page and the metrics, by address.
-    """
-
-    async def layer(scope: Scope, receive: Receive, send: Send) -> None:
-        error = _refusal_at_entry(scope, config, access) if scope["type"] == ScopeType.HTTP else None
-        if error is None:
-            await app(scope, receive, send)
-        else:
-            await send_problem(scope, receive, send, error)
-
-    return layer
-
-
-def _refusal_at_entry(scope: HTTPScope, config: CORSConfig | None, access: AccessControl) -> RequestError | None:
-    if config is not None and scope["method"] == "OPTIONS":
-        reason = _refused_preflight(scope, config)  # Litestar would answer in plain text
-        if reason is None:
-            return None  # a key keeps its rate; the browser asks before each of its requests
-        return RequestError(f"a page of another origin may not send {reason}", remedy="ask the operator to allow it")
-    if not _NOT_BY_ADDRESS.fullmatch(f"{scope['method']} {scope['path']}"):
-        try:
-            access.limit_address(scope["client"][0] if scope["client"] else None)
-        except RateLimited as error:
-            return error
-    return None
-
-
-def _refused_preflight(scope: HTTPScope, config: CORSConfig) -> str | None:
-    headers = Request[Any, Any, Any](scope).headers
-    return refused_preflight(
-        config,
-        headers.get("origin"),
-        headers.get("access-control-request-method"),
-        headers.get("access-control-request-headers", ""),
-    )

@@ -91,22 +91,21 @@ def _response(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
 @cache
 def _web_files() -> dict[str, _WebFile]:
     """Returns name below /web/ -> file."""
-    return {path.relative_to(WEB).as_posix(): _read(path) for path in sorted(WEB.rglob("*")) if path.is_file()}
+    files: dict[str, _WebFile] = {}
+    for path in filter(Path.is_file, sorted(WEB.rglob("*"))):
+        content = path.read_bytes()
+        media_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
+        compressed = gzip.compress(content, mtime=0) if len(content) >= MIN_COMPRESSED_BYTES else None
+        headers = {
+            "ETag": entity_tag(content),
+            "Last-Modified": formatdate(path.stat().st_mtime, usegmt=True),
+            "Cache-Control": REVALIDATE,
+        }
+        files[path.relative_to(WEB).as_posix()] = _WebFile(media_type, headers, content, compressed)
+    return files
 
 
-def _read(path: Path) -> _WebFile:
-    content = path.read_bytes()
-    media_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
-    compressed = gzip.compress(content, mtime=0) if len(content) >= MIN_COMPRESSED_BYTES else None
-    headers = {
-        "ETag": entity_tag(content),
-        "Last-Modified": formatdate(path.stat().st_mtime, usegmt=True),
-        "Cache-Control": REVALIDATE,
-    }
-    return _WebFile(media_type, headers, content, compressed)
-
-
-# ---- The OpenAPI document and its viewer, which loads nothing from other hosts.
+# ---- The OpenAPI document and its viewer, which loads nothing from other hosts
 
 API_VERSION: Final = "1.0"
 ADMIN_KEY: Final[list[SecurityRequirement]] = [{"bearer": []}, {"api_key": []}]

@@ -10,7 +10,6 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.types import Receive, Scope, Send
 
-from models.errors import InputError
 from serving.errors import (
     BadPicture,
     ClientLeft,
@@ -65,53 +64,28 @@ def problem_response(request: Request[Any, Any, Any], error: Exception) -> Respo
 
     A lack of memory passes when other requests end, so it is refused as overload.
     """
+    state, index, headers = request.scope["state"], None, {}
     if isinstance(error, MemoryError):
         _log.warning("out_of_memory")
         error = Overloaded.with_retry("the service has no memory for this request now", 1)
     if isinstance(error, ClientLeft):
-        return _response(request, error.code, CLIENT_LEFT_STATUS, None)
+        state["problem_code"] = error.code  # for the log line and the metrics
+        return Response(None, status_code=CLIENT_LEFT_STATUS, media_type=MEDIA_TYPE)
     if isinstance(error, RequestError):
-        return _refusal(request, error)
-    if isinstance(error, HTTPException) and error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+        code = error.reason.code if isinstance(error, BadPicture) else error.code
+        sentence = str(error)
+        detail, index, headers = sentence[:1].upper() + sentence[1:], error.index, _headers(error)
+    elif isinstance(error, HTTPException) and error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
         code = _FRAMEWORK_CODES.get(error.status_code, "bad_request")
-        return _document(request, code, _FRAMEWORK_DETAILS[code], headers=_title_case_headers(error))
-    _log.error("internal", exc_info=error)
-    return _document(request, "internal", _FRAMEWORK_DETAILS["internal"])
-
-
-async def send_problem(scope: Scope, receive: Receive, send: Send, error: Exception) -> None:
-    """Answers a request with the problem document of an error, without a route."""
-    request = Request[Any, Any, Any](scope, receive, send)
-    response = problem_response(request, error).to_asgi_response(app=None, request=request)
-    await response(scope, receive, send)
-
-
-def problem_document(code: str, detail: str, request_id: str, index: int | None = None) -> Problem:
-    """Returns the document of a problem.
-
-    Args:
-        code: A problem code of the HTTP API.
-        detail: What is wrong with this request, as a sentence.
-        request_id: As in the header `X-Request-ID` of the response.
-        index: Position of the picture at fault, from 0; None if the problem is not about one picture.
-    """
-    status, title = _STATUS_AND_TITLE[code]
-    return Problem(f"urn:botanify:problem:{code}", title, status, detail, code, request_id, index)
-
-
-def codes_by_status() -> dict[int, list[str]]:
-    """Returns the problem codes of each status, for the OpenAPI document."""
-    found: dict[int, list[str]] = {}
-    for code, (status, _) in _STATUS_AND_TITLE.items():
-        found.setdefault(status, []).append(code)
-    return found
-
-
-def _refusal(request: Request[Any, Any, Any], error: RequestError) -> Response[Any]:
-    shown: InputError = error.reason if isinstance(error, BadPicture) else error
-    sentence = str(error)
-    detail = sentence[:1].upper() + sentence[1:]
-    return _document(request, shown.code, detail, index=error.index, headers=_headers(error))
+        detail = _FRAMEWORK_DETAILS[code]
+        headers = {name.title(): value for name, value in (error.headers or {}).items()}
+    else:
+        _log.error("internal", exc_info=error)
+        code = "internal"
+        detail = _FRAMEWORK_DETAILS[code]
+    state["problem_code"] = code
+    problem = problem_document(code, detail, state.get("request_id", ""), index)
+    return Response(problem, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
 
 
 def _headers(error: RequestError) -> dict[str, str]:
@@ -125,34 +99,28 @@ def _headers(error: RequestError) -> dict[str, str]:
     return {}
 
 
-def _document(
-    request: Request[Any, Any, Any],
-    code: str,
-    detail: str,
-    *,
-    index: int | None = None,
-    headers: dict[str, str] | None = None,
-) -> Response[Any]:
-    problem = problem_document(code, detail, request.scope["state"].get("request_id", ""), index)
-    return _response(request, code, problem.status, problem, headers)
+async def send_problem(scope: Scope, receive: Receive, send: Send, error: Exception) -> None:
+    """Answers a request with the problem document of an error, without a route."""
+    request = Request[Any, Any, Any](scope, receive, send)
+    response = problem_response(request, error).to_asgi_response(app=None, request=request)
+    await response(scope, receive, send)
 
 
-def _response(
-    request: Request[Any, Any, Any],
-    code: str,
-    status: int,
-    problem: Problem | None,
-    headers: dict[str, str] | None = None,
-) -> Response[Any]:
-    request.scope["state"]["problem_code"] = code  # for the log line and the metrics
-    return Response(problem, status_code=status, media_type=MEDIA_TYPE, headers=headers)
+def problem_document(code: str, detail: str, request_id: str, index: int | None = None) -> Problem:
+    """Returns the document of a problem; `detail` says as a sentence what is wrong with this request."""
+    status, title = _STATUS_AND_TITLE[code]
+    return Problem(f"urn:botanify:problem:{code}", title, status, detail, code, request_id, index)
 
 
-def _title_case_headers(error: HTTPException) -> dict[str, str]:
-    return {name.title(): value for name, value in (error.headers or {}).items()}
+def codes_by_status() -> dict[int, list[str]]:
+    """Returns the problem codes of each status, for the OpenAPI document."""
+    found: dict[int, list[str]] = {}
+    for code, (status, _) in _STATUS_AND_TITLE.items():
+        found.setdefault(status, []).append(code)
+    return found
 
 
-# ---- Which requests are refused before the application sees them, and the bytes of the refusal.
+# ---- Requests that the protocol refuses before the application sees them.
 
 NOT_HTTP: Final = "The bytes are not valid HTTP/1.1: use an HTTP library."
 HEAD_TOO_LARGE: Final = "The head of the request is larger than 64 kB: send fewer or shorter headers."
@@ -175,11 +143,6 @@ def refusal_of_head(method: bytes, version: str, headers: Sequence[Header]) -> s
     * CONNECT, after whose head the connection would no longer carry HTTP.
     * HTTP/1.1 without the header Host, or any version with two (RFC 9112, section 3.2, requires status 400).
     * Transfer codings before chunked, such as gzip. Their bytes would be taken for the picture.
-
-    Args:
-        method: The method.
-        version: The version of HTTP, such as "1.1".
-        headers: All headers.
     """
     if method == b"CONNECT":
         return _CONNECT
@@ -197,13 +160,7 @@ def refusal_code(detail: str) -> str:
 
 
 def refusal(detail: str, request_id: str, default_headers: Sequence[Header]) -> bytes:
-    """Returns the response that refuses a request and closes its connection.
-
-    Args:
-        detail: What is wrong, one of the sentences above.
-        request_id: Id of the request, as in the log.
-        default_headers: Headers that the server adds to every response.
-    """
+    """Returns the response that refuses a request, for a reason above, and closes its connection."""
     problem = problem_document(refusal_code(detail), detail, request_id)
     document = msgspec.json.encode(problem)
     headers = [

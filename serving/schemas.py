@@ -1,4 +1,7 @@
-"""The JSON records of the HTTP API. Fields may be added, but never renamed or removed."""
+"""The HTTP API in types: the JSON records of its answers, and the parameters of a request.
+
+Fields may be added, but never renamed or removed.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -152,7 +155,7 @@ class Health(msgspec.Struct, frozen=True):
     status: str
 
 
-# ---- The parameters of an identify request: query parameters, and form fields with the same names.
+# ---- The parameters of an identify request: query parameters, and form fields with the same names
 
 MAX_IMAGES: Final = 5
 """Maximum number of pictures in a request."""
@@ -278,7 +281,7 @@ def _last(given: Given, name: str, default: str) -> str:
     return values[-1] if values else default
 
 
-# ---- The deadline that a client asks for with the header Prefer (RFC 7240); only `wait` is supported.
+# ---- The deadline that a client asks for with the header Prefer (RFC 7240); only `wait` is supported
 
 # One element of a comma-separated list. Commas in a quoted string do not separate; an unclosed quote runs to the end.
 _ELEMENT: Final = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*"?)+')
@@ -289,12 +292,8 @@ _MAX_PREFER_LENGTH: Final = 1_000  # of all Prefer headers together; real ones a
 def preferred_deadline(preferences: Sequence[str], max_s: float) -> float | None:
     """Returns the seconds that `Prefer: wait=SECONDS` asks for, or None if the client did not ask.
 
-    Malformed and unknown preferences are ignored, as the RFC requires. The first `wait` counts. `wait=0` is treated as
-    malformed, because no answer could be given in time.
-
-    Args:
-        preferences: The request's Prefer headers, in order.
-        max_s: The service's own deadline and the upper limit of the result.
+    Malformed and unknown preferences are ignored, as the RFC requires. The first `wait` counts, and `max_s` at most.
+    `wait=0` is treated as malformed, because no answer could be given in time.
     """
     text = ",".join(preferences)
     if len(text) > _MAX_PREFER_LENGTH:
@@ -302,11 +301,7 @@ def preferred_deadline(preferences: Sequence[str], max_s: float) -> float | None
     for element in _ELEMENT.findall(text):
         name, _, value = element.partition(";")[0].partition("=")
         if name.strip().lower() == "wait":
-            return _wait_s(value.strip(), max_s)
+            match = _SECONDS.fullmatch(value.strip())
+            wait_s = float(match[1] or match[2]) if match else 0.0
+            return min(wait_s, max_s) or None
     return None
-
-
-def _wait_s(text: str, max_s: float) -> float | None:
-    match = _SECONDS.fullmatch(text)
-    wait_s = float(match[1] or match[2]) if match else 0.0
-    return min(wait_s, max_s) or None

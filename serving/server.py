@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Final
 
@@ -55,7 +56,7 @@ class DrainingServer(uvicorn.Server):
         if sig == signal.SIGINT or self._drain_s == 0:
             self.should_exit = True
         else:
-            timer = threading.Timer(self._drain_s, self._stop_accepting)
+            timer = threading.Timer(self._drain_s, lambda: setattr(self, "should_exit", True))
             timer.daemon = True
             timer.start()
 
@@ -71,12 +72,13 @@ class DrainingServer(uvicorn.Server):
         for listening in self._listening:
             await self._accept_queued(listening)
             listening.close()
-        await self._wait_for_first_requests()
+
+        def have_begun() -> bool:  # its first request; uvicorn would close the connection as idle
+            return all(connection.cycle is not None for connection in self.server_state.connections)  # type: ignore[union-attr]
+
+        await self._wait_until(have_begun, time.monotonic() + _FIRST_REQUEST_S)
         await self._finish_requests()
         await super().shutdown(sockets)
-
-    def _stop_accepting(self) -> None:
-        self.should_exit = True
 
     async def _accept_queued(self, listening: socket.socket) -> None:
         """Accepts the connections in the kernel's queue, which closing the socket would reset."""
@@ -87,21 +89,13 @@ class DrainingServer(uvicorn.Server):
                 connection, _ = listening.accept()
             except OSError:  # the queue is empty
                 return
-            await loop.connect_accepted_socket(self._new_protocol, connection)
-
-    def _new_protocol(self) -> asyncio.Protocol:
-        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
-
-    async def _wait_for_first_requests(self) -> None:
-        """Waits until each connection has begun its first request; uvicorn would close it as idle."""
-
-        def have_begun() -> bool:
-            return all(connection.cycle is not None for connection in self.server_state.connections)  # type: ignore[union-attr]
-
-        await self._wait_until(have_begun, time.monotonic() + _FIRST_REQUEST_S)
+            new_protocol: Callable[[], asyncio.Protocol] = partial(  # type: ignore[call-arg]
+                self.config.http_protocol_class,
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            )
+            await loop.connect_accepted_socket(new_protocol, connection)
 
     async def _finish_requests(self) -> None:
         """Waits until all connections have ended; cancels the requests that are left when the time is over."""

@@ -1,4 +1,4 @@
-"""The JSON records of `/species`, and what a search says in words.
+"""Taxa by their names: the JSON records of `/species`, what a search says in words, and the parameter `taxa`.
 
 Fields may be added, but never renamed or removed.
 """
@@ -12,11 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InputError
-from models.taxonomy import FoundTaxon, KnownName, MatchKind, Rank, TaxaChoice, Taxon, TaxonNames
+from models.taxonomy import KnownName, MatchKind, Rank, TaxaChoice, Taxon, TaxonNames
 from serving.errors import BadParameter
 
 SpeciesStatus = Literal["known", "synonym", "not_in_model"]
-_NUM_NAMED: Final = 3  # taxa that a message names
+_NUM_NAMED: Final = 3  # names that a sentence repeats; it counts the others
+TaxaLists = Mapping[str, tuple[str, ...]]
+"""Name of a list -> the names in it."""
+
+LIST_PREFIX: Final = "list:"
+"""Starts a value that names a list."""
+_SUFFIX: Final = ".txt"
+_COMMENT: Final = "#"
+_NAME_LENGTH: Final = 40  # longest part of a name that a message repeats
+_LIST_FORM: Final = "a folder with text files NAME.txt in UTF-8, one name a line"
 
 
 class NameMatchView(msgspec.Struct, frozen=True):
@@ -85,20 +94,24 @@ class SpeciesDetail(msgspec.Struct, frozen=True):
 
 
 def species_list(request_id: str, query: str, limit: int, names: TaxonNames, warnings: list[str]) -> SpeciesList:
-    """Searches and builds the response; slow for many taxa.
-
-    Args:
-        request_id: Id of the request.
-        query: What the client looks for.
-        limit: Maximum number of taxa to list.
-        names: The names that the model knows.
-        warnings: Sentences for the client.
-    """
+    """Searches and builds the response; slow for many taxa."""
     found = names.search(query, limit)
     status, message = _status(query.strip(), names, is_start=bool(found))
     return SpeciesList(
         request_id=request_id,
-        species=[_entry(each) for each in found],
+        species=[
+            SpeciesEntry(
+                taxon_id=each.taxon.taxon_id,
+                rank=each.taxon.rank,
+                scientific_name=each.taxon.scientific_name,
+                common_names=each.taxon.common_names,
+                genus=each.taxon.genus,
+                family=each.taxon.family,
+                gbif_id=each.taxon.gbif_id,
+                match=None if each.match is None else NameMatchView(each.match.kind, each.match.name),
+            )
+            for each in found
+        ],
         total=len(names.taxonomy.taxa),
         status=status,
         message=message,
@@ -120,20 +133,6 @@ def species_detail(request_id: str, taxon: Taxon, num_calibration_plants: int | 
         family=taxon.family,
         gbif_id=taxon.gbif_id,
         num_calibration_plants=num_calibration_plants,
-    )
-
-
-def _entry(found: FoundTaxon) -> SpeciesEntry:
-    taxon, match = found.taxon, found.match
-    return SpeciesEntry(
-        taxon_id=taxon.taxon_id,
-        rank=taxon.rank,
-        scientific_name=taxon.scientific_name,
-        common_names=taxon.common_names,
-        genus=taxon.genus,
-        family=taxon.family,
-        gbif_id=taxon.gbif_id,
-        match=None if match is None else NameMatchView(match.kind, match.name),
     )
 
 
@@ -170,27 +169,13 @@ def _in_words(names: Sequence[str]) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-# ---- The choice of taxa in a request: names, and named lists of names that the operator keeps in a folder.
-
-TaxaLists = Mapping[str, tuple[str, ...]]
-"""Name of a list -> the names in it."""
-
-LIST_PREFIX: Final = "list:"
-"""Starts a value that names a list."""
-_SUFFIX: Final = ".txt"
-_COMMENT: Final = "#"
-_NUM_QUOTED: Final = 3  # names that a warning repeats; it counts the others
-_NAME_LENGTH: Final = 40  # longest part of a name that a message repeats
-_LIST_FORM: Final = "a folder with text files NAME.txt in UTF-8, one name a line"
+# ---- The choice of taxa in a request: names, and named lists of names that the operator keeps in a folder
 
 
 def read_taxa_lists(folder: Path | None) -> TaxaLists:
     """Reads the lists of a folder: one file NAME.txt per list, one name per line; # starts a comment.
 
     Hidden files are left out.
-
-    Args:
-        folder: The folder; None for no lists.
 
     Raises:
         InputError: The folder or a file cannot be read, or a list is empty.
@@ -228,12 +213,7 @@ class AllowedTaxa(msgspec.Struct, frozen=True):
 
 
 class TaxaSelector:
-    """Understands the parameter `taxa`.
-
-    Args:
-        names: The names that the model knows.
-        lists: The lists that requests can name; they are looked up once, here.
-    """
+    """Understands the parameter `taxa`; the lists that requests can name are looked up once, here."""
 
     def __init__(self, names: TaxonNames, lists: TaxaLists) -> None:
         self._names = names
@@ -242,11 +222,9 @@ class TaxaSelector:
         self.lists = {name: names.choose(content) for name, content in lists.items()}
 
     def select(self, values: Sequence[str]) -> AllowedTaxa:
-        """Chooses the taxa that any of the values means.
+        """Chooses the taxa that any of the values means; no values mean that all taxa are allowed.
 
-        Args:
-            values: Names of species, genera and families, synonyms, common names, and `list:NAME`; none means that all
-                taxa are allowed.
+        Values are names of species, genera and families, synonyms, common names, and `list:NAME`.
 
         Raises:
             BadParameter: A list does not exist, or the model knows none of the names.
@@ -288,6 +266,6 @@ def _not_known(where: str, unknown: Sequence[str]) -> str:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    shown = [repr(name[:_NAME_LENGTH]) for name in names[:_NUM_QUOTED]]
+    shown = [repr(name[:_NAME_LENGTH]) for name in names[:_NUM_NAMED]]
     others = len(names) - len(shown)
     return ", ".join(shown) + (f" and {others:,} more" if others else "")
