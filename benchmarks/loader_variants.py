@@ -13,12 +13,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 import torch
+from timm.data.dataset_factory import create_dataset
+from timm.data.loader import create_loader
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from benchmarks.timm_loader import timm_training_loader
 from models.errors import DataError
 from models.preprocess import InputSpec, upright_size
 from models.taxonomy import Output, Taxon, Taxonomy
@@ -124,14 +125,23 @@ def _torchvision(folder: Path, options: LoaderOptions) -> Epoch:
 
 
 def _timm(folder: Path, options: LoaderOptions, *, all_operations: bool) -> Epoch:
-    loader = timm_training_loader(
-        folder,
-        options.augment,
-        side_px=options.side_px,
+    """timm's training loader; by default it skips each operation of RandAugment with probability 0.5."""
+    augment = options.augment
+    randaugment = f"rand-m{augment.randaugment_magnitude}-n{RANDAUGMENT_OPS}"
+    loader: Any = create_loader(
+        create_dataset("", root=str(folder), split="train", is_training=True),
+        input_size=(3, options.side_px, options.side_px),
         batch_size=options.batch_size,
-        workers=options.workers,
+        is_training=True,
+        scale=(augment.crop_scale_min, 1.0),
+        ratio=(1 / CROP_RATIO_MAX, CROP_RATIO_MAX),
+        hflip=FLIPPED,
+        color_jitter=None,  # type: ignore[arg-type]  # None switches it off; timm's signature lacks it
+        auto_augment=(randaugment + ("-p1.0" if all_operations else "")) if augment.randaugment_magnitude else None,
+        interpolation="bicubic",
+        num_workers=options.workers,
+        pin_memory=False,
         device=_CPU,
-        all_operations=all_operations,
     )
     return lambda _epoch: (_channels_last(pixels) for pixels, _ in loader)
 

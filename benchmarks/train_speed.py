@@ -1,19 +1,17 @@
 """Program: measures how many pictures a second our training loop and timm's process.
 
-python benchmarks/train_speed.py [--data PACKED] [--arms ours timm ...] [--rounds 5] [--out FILE.json]
+python benchmarks/train_speed.py [--arms ours timm ...] [--rounds 5] [--out FILE.json]
 
 All loops run in one process and take turns of the same number of steps. Each round has another order, and ratios are
-taken within a round, so that a busy machine or a warm GPU slows all loops alike. Compilation, the choice of kernels and
-the filling of the loaders' queues are not timed. Without --data the pictures are noise in host memory. With it, our
-loop reads the prepared or packed data and timm's an image folder of the same bytes; both repeat the pictures, so that
-no epoch ends during a measurement.
+taken within a round, so that a busy machine or a warm GPU slows all loops alike. Compilation and the choice of kernels
+are not timed. The pictures are noise in host memory.
 """
 
-import math
+import random
 import statistics
 import sys
-import tempfile
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -27,15 +25,12 @@ import tyro
 from rich.progress import track
 
 from benchmarks.result import spread, table, write_result
-from benchmarks.train_speed_arms import Arm, ArmName, StoredPictures, open_arm, write_folder
-from benchmarks.train_speed_turns import take_turns, wait_for
-from training.dataset.manifest import Manifest
+from benchmarks.train_speed_arms import Arm, ArmName, open_arm
 from training.engine.device import choose_device
 from training.machine import Machine, this_machine
 from training.program import run_program
 from training.recipe import (
     Count,
-    DataRecipe,
     HardwareRecipe,
     NetworkRecipe,
     PictureRecipe,
@@ -43,7 +38,6 @@ from training.recipe import (
     Precision,
     Recipe,
     ScheduleRecipe,
-    WholeNumber,
 )
 
 _ALL_ARMS: Final[tuple[ArmName, ...]] = get_args(ArmName)
@@ -58,11 +52,8 @@ _COPY_BYTES: Final = 4 * 2**30
 class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """Compares training loops."""
 
-    arms: tuple[ArmName, ...] = ()
-    """Loops to compare; default: all, but those that read stored pictures only with --data."""
-    data: Path | None = None
-    """Prepared or packed data for the loops that read stored pictures; an image folder of the same bytes is written to
-    a temporary folder."""
+    arms: tuple[ArmName, ...] = _ALL_ARMS
+    """Loops to compare; default: all."""
     architecture: str = "efficientnet_b4"
     """Name of a timm model."""
     num_outputs: Count = 5337
@@ -85,8 +76,6 @@ class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """Steps between two readings of our losses; timm reads each one."""
     timm_fused: bool = False
     """Let timm's optimizer use fused kernels; its train.py does so only with --opt-kwargs fused=True."""
-    workers: WholeNumber = 4
-    """Loader processes of each loop that reads stored pictures."""
     out: Path | None = None
     """File for the result, JSON."""
 
@@ -94,27 +83,11 @@ class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
     def recipe(self) -> Recipe:
         """The recipe of both loops."""
         return Recipe(
-            data=DataRecipe(workers=self.workers),
             network=NetworkRecipe(architecture=self.architecture, weights="none", norms="leave"),
             schedule=ScheduleRecipe(batch_size=self.batch_size),
             pictures=PictureRecipe(picture_px=self.picture_px),
             hardware=HardwareRecipe(device=self.device, amp=self.amp, channels_last=self.channels_last),
         )
-
-    @property
-    def most_pictures(self) -> int:
-        """Upper bound of the stored pictures that a loop reads: timed, in the lead-in, and prefetched."""
-        steps = (self.rounds + 1) * (self.lead_in("ours-data") + self.steps) + 4 * self.workers
-        return steps * self.batch_size
-
-    def lead_in(self, name: ArmName) -> int:
-        """Untimed steps at the start of a turn; they use up what the loader prefetched during other turns."""
-        return _LEAD_IN + (4 * self.workers if name.endswith("-data") else 0)
-
-    @property
-    def chosen(self) -> tuple[ArmName, ...]:
-        """The loops to run."""
-        return self.arms or tuple(name for name in _ALL_ARMS if self.data is not None or not name.endswith("-data"))
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -124,7 +97,7 @@ class Rate(msgspec.Struct, frozen=True):
     per_s: list[float]
     """Pictures per second, of each round."""
     warmup_s: float
-    """Time of the first turn, with compilation, the choice of kernels and the start of loader processes, s."""
+    """Time of the first turn, with compilation and the choice of kernels, s."""
     roofline: float | None
     """Median as a share of what the memory bandwidth allows; None if that is unknown."""
 
@@ -137,8 +110,6 @@ class Result(msgspec.Struct, frozen=True):
     setting: TrainSpeed
     threads: int
     """CPU threads of PyTorch."""
-    num_pictures: int
-    """Number of stored pictures; 0 without --data."""
     copy_gb_per_s: float | None
     """Memory bandwidth of the GPU, measured by copying, reads and writes together, GB/s; None on a CPU."""
     rates: list[Rate]
@@ -155,30 +126,17 @@ def main() -> None:
 
 
 def measure(command: TrainSpeed) -> Result:
-    """Runs all loops, prints a table and, with `out`, writes the result.
-
-    Raises:
-        DataError: The data is missing or damaged.
-        RecipeError: A chosen loop needs --data.
-    """
-    recipe = command.recipe
-    device = choose_device(recipe.hardware)
+    """Runs all loops, prints a table and, with `out`, writes the result."""
+    device = choose_device(command.recipe.hardware)
     bandwidth = _copy_gb_per_s(device)
-    with tempfile.TemporaryDirectory() as scratch:
-        stored, num_pictures = None, 0
-        if command.data is not None:
-            num_pictures = len(Manifest(command.data).rows_of("train"))
-            stored = StoredPictures(command.data, Path(scratch), math.ceil(command.most_pictures / num_pictures))
-            write_folder(stored)
-        arms = {
-            name: open_arm(name, recipe, command.num_outputs, device, stored, timm_fused=command.timm_fused)
-            for name in command.chosen
-        }
-        rates = _run(command, arms, device, bandwidth)
-        arms.clear()  # ends the loader processes before the folder is removed
-    setting = msgspec.structs.replace(command, data=None, out=None)  # paths mean nothing on another machine
+    arms = {
+        name: open_arm(name, command.recipe, command.num_outputs, device, timm_fused=command.timm_fused)
+        for name in command.arms
+    }
+    rates = _run(command, arms, device, bandwidth)
+    setting = msgspec.structs.replace(command, out=None)  # paths mean nothing on another machine
     measured_on = datetime.now(UTC).date().isoformat()
-    result = Result(this_machine(), measured_on, setting, torch.get_num_threads(), num_pictures, bandwidth, rates)
+    result = Result(this_machine(), measured_on, setting, torch.get_num_threads(), bandwidth, rates)
     write_result(result, markdown(result), command.out)
     return result
 
@@ -199,19 +157,34 @@ def markdown(result: Result) -> str:
 
 
 def _run(command: TrainSpeed, arms: dict[ArmName, Arm], device: torch.device, bandwidth: float | None) -> list[Rate]:
-    """Measures all loops in turns."""
-    turns = take_turns(
-        arms,
-        {name: command.lead_in(name) for name in arms},
-        rounds=track(range(command.rounds + 1), description="rounds", disable=not sys.stderr.isatty()),
-        steps=command.steps,
-        device=device,
-    )
+    """Measures all loops in turns; the first round is for warm-up."""
+    seconds: dict[ArmName, list[float]] = {name: [] for name in arms}
+    for number in track(range(command.rounds + 1), description="rounds", disable=not sys.stderr.isatty()):
+        for name in order_of(number, list(arms)):
+            began = time.perf_counter()
+            arms[name].take(_LEAD_IN)
+            if number > 0:
+                wait_for(device)
+                began = time.perf_counter()
+            arms[name].take(command.steps)
+            wait_for(device)
+            seconds[name].append(time.perf_counter() - began)
     rates = []
-    for name, taken in turns.items():
-        per_s = [command.steps * command.batch_size / seconds for seconds in taken.seconds]
-        rates.append(Rate(name, per_s, taken.warmup_s, _roofline(command, name, statistics.median(per_s), bandwidth)))
+    for name, (warmup_s, *turns) in seconds.items():
+        per_s = [command.steps * command.batch_size / each for each in turns]
+        rates.append(Rate(name, per_s, warmup_s, _roofline(command, name, statistics.median(per_s), bandwidth)))
     return rates
+
+
+def order_of(number: int, names: Sequence[ArmName]) -> list[ArmName]:
+    """The order of the loops in a round: random, but the same in each run of the program."""
+    return random.Random(number).sample(names, len(names))
+
+
+def wait_for(device: torch.device) -> None:
+    """Waits until a GPU has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _copy_gb_per_s(device: torch.device, repeats: int = 10) -> float | None:

@@ -1,4 +1,4 @@
-"""The training loops that `benchmarks/train_speed.py` compares: ours and timm's, over the same pictures.
+"""The training loops that `benchmarks/train_speed.py` compares: ours and timm's, on generated pictures.
 
 Both train the same network with AdamW, label smoothing, dropout and drop path, in the same precision and memory format.
 Ours is the engine of `training/train.py`. timm's follows `train_one_epoch` of the train.py in timm's repository
@@ -9,12 +9,9 @@ favor of timm, memory is pinned, which its train.py does only with --pin-mem.
 import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import timm
 import torch
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -26,41 +23,17 @@ from timm.utils.cuda import NativeScaler
 from timm.utils.metrics import AverageMeter
 from torch import Tensor
 
-from benchmarks.timm_loader import timm_training_loader
-from models.errors import RecipeError
 from models.network import PlantNetwork
-from training.dataset.manifest import Manifest
-from training.dataset.sources.record import Split
 from training.engine.device import amp_dtype
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
 from training.loading.augment import seeded
-from training.loading.data import training_loader
-from training.loading.storage import PictureStore
 from training.recipe import Recipe
 
-ArmName = Literal[
-    "ours",
-    "timm",
-    "ours-compiled",
-    "timm-compiled",
-    "ours-data",
-    "timm-data",
-    "ours-compiled-data",
-    "timm-compiled-data",
-]
+ArmName = Literal["ours", "timm", "ours-compiled", "timm-compiled"]
 _SYNTHETIC_BATCHES: Final = 4
 _STEPS_PER_EPOCH: Final = 10_000  # so that the rates hardly change during a measurement
 _Batch = tuple[Tensor, Tensor]
-
-
-class StoredPictures(msgspec.Struct, frozen=True):
-    """The same pictures as prepared data and as an image folder."""
-
-    data: Path
-    folder: Path
-    times: int = 1
-    """How often an epoch has each picture, so that no epoch ends, and no loader restarts, during a measurement."""
 
 
 class Arm(Protocol):
@@ -70,77 +43,33 @@ class Arm(Protocol):
         """Takes the steps, and returns when the last loss is known."""
 
 
-def open_arm(
-    name: ArmName,
-    recipe: Recipe,
-    num_outputs: int,
-    device: torch.device,
-    stored: StoredPictures | None = None,
-    *,
-    timm_fused: bool = False,
-) -> Arm:
+def open_arm(name: ArmName, recipe: Recipe, num_outputs: int, device: torch.device, *, timm_fused: bool = False) -> Arm:
     """Creates a training loop.
 
     Args:
-        name: Which loop; with `-compiled` in it torch.compile is on, with `-data` it reads stored pictures.
+        name: Which loop; with `-compiled` in it torch.compile is on.
         recipe: Recipe of both loops.
         num_outputs: Width of the classifier.
         device: Where to train.
-        stored: The stored pictures.
         timm_fused: Whether timm's optimizer uses fused kernels.
-
-    Raises:
-        RecipeError: The loop reads stored pictures, and there are none.
     """
-    if name.endswith("-data") and stored is None:
-        raise RecipeError("this loop reads stored pictures", value=name, remedy="name prepared data with --data")
     hardware = msgspec.structs.replace(recipe.hardware, compile="-compiled" in name)
     chosen = msgspec.structs.replace(recipe, hardware=hardware)
-    pictures = stored if name.endswith("-data") else None
     with seeded(recipe.run.seed):
         if name.startswith("ours"):
-            return _Ours(chosen, num_outputs, device, pictures)
-        return _Timm(chosen, num_outputs, device, pictures, fused=timm_fused)
-
-
-def write_folder(stored: StoredPictures) -> None:
-    """Writes the training pictures as the image folder, byte for byte; repeats of a picture are hard links."""
-    manifest = Manifest(stored.data)
-    store = PictureStore(manifest)
-    for row in manifest.rows_of("train").tolist():
-        folder = stored.folder / "train" / f"{manifest.label(row):05}"
-        folder.mkdir(parents=True, exist_ok=True)
-        first = folder / f"{row:07}.jpg"  # timm detects the format from the bytes
-        first.write_bytes(store.read(row))
-        for again in range(1, stored.times):
-            (folder / f"{row:07}-{again}.jpg").hardlink_to(first)
-
-
-class _Repeated(Manifest):
-    """A manifest whose splits hold each picture several times."""
-
-    def __init__(self, folder: Path, times: int) -> None:
-        super().__init__(folder)
-        self._times = times
-
-    def rows_of(self, split: Split) -> npt.NDArray[np.int64]:
-        """The rows of a split, repeated."""
-        return np.tile(super().rows_of(split), self._times)
+            return _Ours(chosen, num_outputs, device)
+        return _Timm(chosen, num_outputs, device, fused=timm_fused)
 
 
 class _Ours:
     """Our loop: `training/engine/step.py`, called as in `training/engine/loop.py`."""
 
-    def __init__(self, recipe: Recipe, num_outputs: int, device: torch.device, stored: StoredPictures | None) -> None:
+    def __init__(self, recipe: Recipe, num_outputs: int, device: torch.device) -> None:
         shape = recipe.network
         network = PlantNetwork(shape.architecture, num_outputs, dropout=shape.dropout, drop_path=shape.dropout / 2)
         classes = TrainingClasses(tuple(range(num_outputs)), num_outputs, (1.0,) * num_outputs)
         self._engine = Engine(recipe, network, device, classes, steps_per_epoch=_STEPS_PER_EPOCH)
-        self._batches = (
-            _generated(recipe, num_outputs, device, torch.channels_last)
-            if stored is None
-            else _from_shards(recipe, stored, device)
-        )
+        self._batches = _generated(recipe, num_outputs, device, torch.channels_last)
         self._read_every, self._step = recipe.run.log_every_steps, 0
 
     def take(self, steps: int) -> None:
@@ -156,9 +85,7 @@ class _Ours:
 class _Timm:
     """timm's loop: its model, optimizer, scaler, schedule, loader and step."""
 
-    def __init__(
-        self, recipe: Recipe, num_outputs: int, device: torch.device, stored: StoredPictures | None, *, fused: bool
-    ) -> None:
+    def __init__(self, recipe: Recipe, num_outputs: int, device: torch.device, *, fused: bool) -> None:
         shape, schedule, hardware = recipe.network, recipe.schedule, recipe.hardware
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
         model = timm.create_model(
@@ -182,9 +109,7 @@ class _Timm:
         self._model: Any = torch.compile(model.train()) if hardware.compile else model.train()
         self._losses: Any = AverageMeter()  # type: ignore[no-untyped-call]
         self._device, self._updates = device, 0
-        self._batches = (
-            _prefetched(recipe, num_outputs, device) if stored is None else _from_folder(recipe, stored.folder, device)
-        )
+        self._batches = _prefetched(recipe, num_outputs, device)
 
     def take(self, steps: int) -> None:
         """Takes the steps as timm's `train_one_epoch`, without accumulation, clipping and moving average."""
@@ -224,25 +149,3 @@ def _prefetched(recipe: Recipe, num_outputs: int, device: torch.device) -> Itera
     """The same through timm's prefetcher, which copies and normalizes the next batch in advance."""
     batches: Any = _generated(recipe, num_outputs, device, torch.contiguous_format)
     return iter(PrefetchLoader(batches, mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD, device=device))
-
-
-def _from_shards(recipe: Recipe, stored: StoredPictures, device: torch.device) -> Iterator[_Batch]:
-    loader, batches = training_loader(_Repeated(stored.data, stored.times), recipe, pin=device.type == "cuda")
-    batches.side_px = recipe.pictures.picture_px
-    for epoch in itertools.count():
-        batches.epoch = epoch
-        yield from loader
-
-
-def _from_folder(recipe: Recipe, folder: Path, device: torch.device) -> Iterator[_Batch]:
-    """timm's loader with the recipe's crops and flips; its RandAugment skips each operation with probability 0.5."""
-    loader = timm_training_loader(
-        folder,
-        recipe.augment,
-        side_px=recipe.pictures.picture_px,
-        batch_size=recipe.schedule.batch_size,
-        workers=recipe.data.workers,
-        device=device,
-    )
-    while True:
-        yield from loader

@@ -2,21 +2,19 @@
 # 1. Speed of this project's training loop and of timm's, then the effect of each optimization.
 source "$(dirname "$0")/bootstrap.sh"
 keep . 'train-speed/train_speed.json' 'optimizations/optimizations*'
-keep data 'train-speed/data/train_speed.json'
-remember 'done/train-speed*' 'train-speed/train_speed.json' 'train-speed/data/train_speed.json' \
+remember 'done/train-speed*' 'train-speed/train_speed.json' \
     'optimizations/machine.json' 'optimizations/runs/*/*/arm.json'
 
 if [[ $TINY == 1 ]]; then
-    size=(--architecture test_efficientnet --picture-px 32 --batch-size 4 --rounds 1 --steps 2 --workers 0)
+    size=(--architecture test_efficientnet --picture-px 32 --batch-size 4 --rounds 1 --steps 2)
     size+=(--num-outputs 20 --amp off)
-    loops=(ours timm) stored=(ours ours-data timm-data) precisions=(off)
+    loops=(ours timm) precisions=(off)
     small=(--architecture test_efficientnet --picture-px 32 --batch-size 4)
     study=(--epochs 2 --seeds 0 --only channels_last)
     flags=(--architecture test_efficientnet --picture-px 32 --serve-px 32 --batch-size 4 --workers 0 --weights none)
 else
-    size=(--batch-size 128 --rounds 5 --steps 30 --workers "$(nproc)")
+    size=(--batch-size 128 --rounds 5 --steps 30)
     loops=(ours timm ours-compiled timm-compiled) precisions=(fp16 off)
-    stored=(ours ours-compiled ours-data ours-compiled-data timm-data timm-compiled-data)
     small=(--architecture efficientnet_b0 --picture-px 128 --batch-size 16)
     # shellcheck disable=SC2206 # a list of numbers
     study=(--epochs 3 --seeds ${SEEDS:-0 1 2})
@@ -31,6 +29,4 @@ whole_step train-speed "$PYTHON" benchmarks/train_speed.py --arms "${loops[@]}" 
     --out "$WORK/train-speed/train_speed.json"
 herbarium_200 herbarium-200-large 420 12 0.1
 data=$WORK/herbarium-200-large-packed
-whole_step train-speed-data "$PYTHON" benchmarks/train_speed.py --arms "${stored[@]}" "${size[@]}" --data "$data" \
-    --out "$WORK/train-speed/data/train_speed.json"
 study optimizations optimizations --data "$data" --out "$WORK/optimizations" "${study[@]}" -- "${flags[@]}"
