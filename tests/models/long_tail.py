@@ -1,29 +1,20 @@
 """Generated answers over 5,337 taxa with a long tail, as iNaturalist has one, for measurements of candidate sets."""
 
-from typing import Final
-
 import numpy as np
-import numpy.typing as npt
 
-from models.calibration import ConformalTable, CoverageKind
-
-NUM_TAXA: Final = 5337
-_NUM_RIVALS: Final = 7
+NUM_TAXA = 5337
+_NUM_RIVALS = 7
 
 
 class LongTail:
     """Plants whose taxa have shares that fall as 1 / rank; each right taxon has seven rivals with raised logits."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         share_T = 1 / np.arange(1, NUM_TAXA + 1)
-        self.share_T: npt.NDArray[np.float64] = np.random.default_rng(0).permutation(share_T / share_T.sum())
+        self.share_T = np.random.default_rng(0).permutation(share_T / share_T.sum())
 
-    def draw(self, num_plants: int, seed: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.intp]]:
-        """Draws plants.
-
-        Returns:
-            Probabilities of all taxa, shape (num_plants, 5337), and the position of each right taxon.
-        """
+    def draw(self, num_plants, seed):
+        """The probabilities of all taxa for some plants, shape (num_plants, 5337), and their right taxa."""
         generator = np.random.default_rng(seed)
         labels_N, rows = generator.choice(NUM_TAXA, num_plants, p=self.share_T), np.arange(num_plants)
         logits_NT = generator.normal(0, 1, (num_plants, NUM_TAXA)).astype(np.float32)
@@ -36,25 +27,8 @@ class LongTail:
         return exponentials_NT / exponentials_NT.sum(axis=1, keepdims=True), labels_N
 
 
-def set_figures(
-    conformal: ConformalTable,
-    taxa_NT: npt.NDArray[np.float64],
-    labels_N: npt.NDArray[np.intp],
-    kind: CoverageKind,
-    coverage: float,
-) -> tuple[float, float, float]:
-    """Measures the candidate sets of plants that did not calibrate them.
-
-    Args:
-        conformal: The calibration plants.
-        taxa_NT: Probabilities of all taxa for each fresh plant.
-        labels_N: Position of each right taxon.
-        kind: Kind of the coverage.
-        coverage: The coverage to ask for.
-
-    Returns:
-        Share of plants whose set holds the right taxon, the same as the mean over the taxa, and the mean size.
-    """
+def set_figures(conformal, taxa_NT, labels_N, kind, coverage):
+    """The share of fresh plants whose set holds the right taxon, the same as the mean over the taxa, the mean size."""
     hits_N, sizes_N = np.empty(len(labels_N), bool), np.empty(len(labels_N), int)
     for row, label in enumerate(labels_N):
         held_T = conformal.p_values(taxa_NT[row : row + 1], kind) > 1 - coverage

@@ -236,17 +236,6 @@ def test_a_picture_that_was_left_out_does_not_change_the_candidate_set(seed):
     assert [each.taxon for each in both.candidates.taxa] == [each.taxon for each in alone.candidates.taxa]
 
 
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), num_pictures=st.integers(1, 4))
-def test_candidate_sets_nest(seed, num_pictures):
-    logits, features = some_pictures(seed, num_pictures)
-    answers = [
-        answer_plant(logits, features, some_model(), Question(coverage=coverage)) for coverage in (0.6, 0.8, 0.95)
-    ]
-    names = [{entry.taxon.taxon_id for entry in answer.candidates.taxa} for answer in answers]
-    assert names[0] <= names[1] <= names[2]
-
-
 @pytest.mark.untraced
 def test_an_answer_over_5337_taxa_takes_milliseconds():
     """benchmarks/README.md has the measured time; this only guards against an answer that is slower by far."""

@@ -1,7 +1,11 @@
-"""The tables of a bundle survive being written and read, and a damaged file gives one clear error."""
+"""The tables of a bundle: as written and read, the scores of rejection, and candidate sets."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from models.calibration import (
     Calibration,
@@ -10,10 +14,15 @@ from models.calibration import (
     FeatureTable,
     FittedOn,
     PlantHead,
+    candidate_set,
+    conformal_table_of,
+    log_odds,
     read_calibration,
+    unit_length,
     write_calibration,
 )
 from models.errors import BundleError
+from tests.models.long_tail import NUM_TAXA, LongTail, set_figures
 from tests.models.tiny import conformal_table
 
 FITTED = FittedOn("drawn, calibration split", "2026-11-22", num_plants=3, num_pictures=4)
@@ -140,3 +149,194 @@ def test_pickled_objects_are_refused(tmp_path):
     np.savez(path, **{"fp32/conformal/prior_T": np.array([{"a": 1}], dtype=object)})
     with pytest.raises(BundleError, match="cannot be read"):
         read_calibration(path)
+
+
+EYE = np.eye(3, dtype=np.float32)
+TABLE = FeatureTable(
+    center_F=np.zeros(3, np.float32),
+    basis_FD=EYE,
+    whole_D=np.ones(3, np.float32),
+    within_DD=2 * EYE,
+    mean_TD=np.array([[2, 0, 0], [0, 2, 0]], np.float32),
+)
+
+
+def test_distance_is_to_the_nearest_taxon_less_that_to_the_whole():
+    # After `within_DD` the picture lies at (1.2, 1.6, 0); the second taxon is nearer: 1.2² + 0.4². To the whole: 1.
+    assert TABLE.distances(np.array([[0.6, 0.8, 0.0]])) == pytest.approx([1.6 - 1.0], abs=1e-6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), factor=st.floats(0.01, 100))
+def test_the_length_of_features_does_not_matter(seed, factor):
+    features = np.random.default_rng(seed).normal(size=(5, 3)).astype(np.float32)
+    np.testing.assert_allclose(TABLE.distances(features * factor), TABLE.distances(features), rtol=1e-3, atol=1e-4)
+
+
+def test_features_of_length_0_have_finite_scores():
+    assert np.isfinite(unit_length(np.zeros((1, 3)))).all()
+    assert np.isfinite(TABLE.distances(np.zeros((1, 3)))).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(confidence=st.floats(0, 1), distance=st.floats(-1e6, 1e6), bias=st.floats(-1e3, 1e3))
+def test_plant_scores_are_probabilities(confidence, distance, bias):
+    head = PlantHead(np.ones(3, np.float32), weight_confidence=0.5, weight_distance=-0.1, bias=bias)
+    (score,) = head.scores(np.ones((1, 3)), np.array([confidence]), np.array([distance]))
+    assert 0 <= score <= 1
+
+
+def test_the_plant_head_is_a_logistic_regression():
+    head = PlantHead(np.array([1, 0, 0], np.float32), weight_confidence=2.0, weight_distance=-3.0, bias=0.25)
+    (score,) = head.scores(np.array([[3.0, 4.0, 0.0]]), np.array([0.5]), np.array([0.1]))
+    assert score == pytest.approx(1 / (1 + np.exp(-(0.6 + 2.0 * 0 - 0.3 + 0.25))))
+
+
+def test_log_odds_are_finite_at_0_and_1():
+    assert log_odds(np.array([0.0, 0.5, 1.0])) == pytest.approx([-13.8155, 0, 13.8155], abs=1e-3)
+
+
+def test_familiarity_is_the_mean_of_two_ranks():
+    table = FamiliarityTable(np.array([0.2, 0.4, 0.6, 0.8]), np.array([-3.0, -2.0, -1.0, 0.0]))
+    scores = table.scores(np.array([0.9, 0.5, 0.1]), np.array([-4.0, -1.5, 1.0]))
+    assert scores == pytest.approx([1.0, 0.5, 0.0])
+
+
+def test_calibration_pictures_that_are_as_sure_and_as_near_count_as_less_familiar():
+    table = FamiliarityTable(np.array([0.2, 0.5, 0.5, 0.8]), np.array([-2.0, -1.0, -1.0, 0.0]))
+    assert table.scores(np.array([0.5, 0.2]), np.array([-1.0, 0.0])) == pytest.approx([(3 + 3) / 8, (1 + 1) / 8])
+
+
+@settings(max_examples=50, deadline=None)
+@given(first=st.floats(0, 1), second=st.floats(0, 1), near=st.floats(-5, 5), far=st.floats(-5, 5))
+def test_a_surer_and_nearer_picture_is_never_less_familiar(first, second, near, far):
+    generator = np.random.default_rng(0)
+    table = FamiliarityTable(np.sort(generator.random(50)), np.sort(generator.normal(size=50)))
+    (first, second), (near, far) = sorted((first, second)), sorted((near, far))
+    worse, better = table.scores(np.array([first, second]), np.array([far, near]))
+    assert worse <= better
+
+
+KINDS = st.sampled_from(["marginal", "macro"])
+
+
+def some_table(generator, num_taxa=12, num_plants=40):
+    taxa_NT = generator.dirichlet(np.full(num_taxa, 0.3), num_plants)
+    prior_T = generator.dirichlet(np.ones(num_taxa)) + 1e-6
+    return conformal_table(taxa_NT, generator.integers(0, num_taxa, num_plants), prior_T / prior_T.sum())
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), num_pictures=st.integers(1, 5), kind=KINDS)
+def test_sets_of_higher_coverage_contain_sets_of_lower_coverage(seed, num_pictures, kind):
+    generator = np.random.default_rng(seed)
+    table, taxa_BT = some_table(generator), generator.dirichlet(np.full(12, 0.3), num_pictures)
+    sets = [set(candidate_set(table, taxa_BT, coverage, kind).tolist()) for coverage in np.linspace(0.01, 0.99, 25)]
+    assert all(sets)
+    assert all(smaller <= larger for smaller, larger in pairwise(sets))
+
+
+def test_an_empty_set_is_filled_with_the_taxon_that_conforms_best():
+    table = conformal_table(np.array([[0.6, 0.3, 0.1]] * 4), np.array([0, 0, 1, 2]), np.array([0.8, 0.1, 0.1]))
+    taxa_BT = np.array([[0.9, 0.06, 0.04]])  # conformities 1.125, 0.6 and 0.4, against 0.75, 0.75, 1 and 3
+    assert table.p_values(taxa_BT, "marginal") == pytest.approx([0.8, 0.2, 0.2])
+    assert candidate_set(table, taxa_BT, 0.9).tolist() == [0, 1, 2]
+    assert candidate_set(table, taxa_BT, 0.1).tolist() == [0]
+
+
+def test_a_taxon_whose_p_value_equals_the_risk_is_left_out():
+    table = conformal_table(np.array([[0.4, 0.6], [0.4, 0.6], [0.8, 0.2]]), np.zeros(3, np.intp), np.array([0.5, 0.5]))
+    taxa_BT = np.array([[0.9, 0.4]])  # p-values 1 and 3/4
+    assert table.p_values(taxa_BT, "marginal").tolist() == [1, 0.75]
+    assert candidate_set(table, taxa_BT, 0.25).tolist() == [0]
+    assert candidate_set(table, taxa_BT, 0.26).tolist() == [0, 1]
+
+
+def test_a_single_picture_counts_itself_among_the_plants():
+    # Conformities 0.2, 0.4, 0.6 and 0.8: of five plants, the picture's own included, at most one is below 0.2.
+    taxa_NT = np.array([[0.2, 0.8], [0.4, 0.6], [0.6, 0.4], [0.8, 0.2]]) / 2
+    table = conformal_table(taxa_NT, np.zeros(4, dtype=np.intp), np.array([0.5, 0.5]))
+    np.testing.assert_allclose(table.p_values(np.array([[0.25, 0.05]]), "marginal"), [3 / 5, 1 / 5])
+
+
+def test_p_values_of_two_pictures_are_twice_their_mean():
+    table = conformal_table_of(np.array([0.2, 0.4, 0.6, 0.8]), np.zeros(4, dtype=np.intp), np.ones(1))
+    taxa_BT = np.array([[0.3, 0.1, 0.9], [0.1, 0.1, 0.5]])  # alone 2/5, 1/5 and 1; 1/5, 1/5 and 3/5
+    np.testing.assert_allclose(table.p_values(taxa_BT, "marginal"), [3 / 5, 2 / 5, 1])
+    np.testing.assert_allclose(table.p_values(taxa_BT, "macro"), [3 / 4, 2 / 4, 1])  # alone 2/4, 1/4 and 5/4
+
+
+def test_two_pictures_are_covered_even_if_one_is_good_where_the_other_is_bad():
+    generator = np.random.default_rng(0)
+    table = conformal_table_of(generator.random(999), np.zeros(999, dtype=np.intp), np.ones(1))
+    first_T = generator.random(10_000)
+    second_T = np.where(first_T < 0.19, 0.19 - first_T, first_T)  # as often as the first below any value
+    assert (table.p_values(np.stack([first_T, second_T]), "marginal") > 0.1).mean() >= 0.9
+
+
+def test_macro_weights_of_every_taxon_sum_to_the_same_and_are_in_the_order_of_conformity():
+    table = conformal_table_of(np.array([0.4, 0.1, 0.3, 0.2, 0.05]), np.array([0, 1, 0, 0, 3]), np.ones(4))
+    assert table.macro_weight_N == pytest.approx([1 / 3, 1 / 3, 1 / 9, 1 / 9, 1 / 9])
+
+
+@pytest.mark.parametrize("num_plants", [(1, 1, 1), (1, 2, 6), (5, 1, 1)])
+@pytest.mark.parametrize("spread", [0.0, 0.5, 2.0])
+def test_macro_coverage_holds_with_few_plants_of_each_taxon(num_plants, spread):
+    """The taxa lie apart by `spread`, so the mean over plants and the mean over taxa differ."""
+    generator, labels, num_draws = np.random.default_rng(0), np.repeat(np.arange(3), num_plants), 1000
+    p_values = np.empty((num_draws, 3))
+    for draw in range(num_draws):
+        table = conformal_table(
+            np.tile((generator.random(len(labels)) + spread * labels)[:, None], 3), labels, np.ones(3)
+        )
+        p_values[draw] = table.p_values((generator.random(3) + spread * np.arange(3))[None], "macro")
+    for coverage in (0.5, 0.6, 0.8):
+        covered = (p_values > 1 - coverage).mean()
+        assert covered >= coverage - 4 * np.sqrt(coverage * (1 - coverage) / (3 * num_draws))
+
+
+@pytest.fixture(scope="module")
+def long_tail():
+    tail = LongTail()
+    return tail.share_T, tail.draw(4000, seed=1), tail.draw(4000, seed=2)
+
+
+@pytest.fixture(scope="module")
+def table(long_tail):
+    prior_T, calibration, _ = long_tail
+    return conformal_table(*calibration, prior_T)
+
+
+@pytest.mark.parametrize(
+    "coverage", [pytest.param(0.80, marks=pytest.mark.slow), 0.90, pytest.param(0.95, marks=pytest.mark.slow)]
+)
+def test_coverage_is_within_a_point_or_its_sampling_error(long_tail, table, coverage):
+    _, _, fresh = long_tail
+    marginal, _, _ = set_figures(table, *fresh, "marginal", coverage)
+    deviation = np.sqrt(2 * coverage * (1 - coverage) / 4000)  # both splits are samples
+    assert abs(marginal - coverage) <= max(0.01, 3 * deviation)
+
+
+def test_macro_coverage_holds_for_the_mean_taxon(long_tail, table):
+    _, _, fresh = long_tail
+    _, macro, _ = set_figures(table, *fresh, "macro", 0.9)
+    assert macro == pytest.approx(0.9, abs=0.03)
+
+
+def test_the_prior_covers_rare_taxa_at_hardly_larger_sets(long_tail, table):
+    _, calibration, fresh = long_tail
+    uniform_T = np.full(NUM_TAXA, 1 / NUM_TAXA)
+    _, plain, plain_size = set_figures(conformal_table(*calibration, uniform_T), *fresh, "marginal", 0.9)
+    _, macro, size = set_figures(table, *fresh, "marginal", 0.9)
+    assert macro >= plain + 0.10
+    assert size <= 1.7 * plain_size
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), kind=KINDS, coverage=st.floats(0.01, 0.99))
+def test_the_set_of_one_picture_holds_the_taxa_from_the_least_conformity_on(seed, kind, coverage):
+    generator = np.random.default_rng(seed)
+    table, taxa_T = some_table(generator), generator.dirichlet(np.full(12, 0.3))
+    conformity_T = taxa_T / table.prior_T
+    chosen = np.flatnonzero(conformity_T >= table.least_conformity(coverage, kind)).tolist()
+    assert candidate_set(table, taxa_T[None], coverage, kind).tolist() == (chosen or [conformity_T.argmax()])

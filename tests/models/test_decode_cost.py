@@ -25,11 +25,6 @@ def cost(data, spec=SPEC):
     return decode_cost(data, spec).num_bytes
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
-def test_cost_names_the_format(file_format):
-    assert decode_cost(encode(scene(), file_format), SPEC).format == file_format
-
-
 def test_large_jpegs_cost_their_reduced_size():
     full, half, quarter = (
         cost(claiming_size("JPEG", size)) for size in ((1_500, 1_500), (3_000, 3_000), (6_000, 6_000))

@@ -1,4 +1,4 @@
-"""Logits become calibrated probabilities, and probabilities become ranked taxa, genera and families."""
+"""Logits become probabilities, ranked names, and the most precise verdict that they support."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.ranking import (
+    Promise,
+    Promises,
+    Thresholds,
     combine_pictures,
+    comparison,
+    decide,
+    not_a_plant,
     output_probabilities,
     rank,
-    sum_groups,
     taxon_probabilities,
+    unknown_plant,
 )
-from tests.models.tiny import TAXONOMY, genus_only, species, taxonomy_of
+from tests.models.tiny import TAXONOMY, common_only, genus_only, species, taxonomy_of
 
 
 def logits_of(*probabilities):
@@ -54,11 +60,6 @@ def test_huge_logits_do_not_overflow(shift):
     assert probabilities.argmax() == 2
 
 
-def test_shifted_logits_give_the_same_probabilities():
-    logits = np.array([1.0, -2.0, 0.5])
-    np.testing.assert_allclose(output_probabilities(logits + 1000, 0.7), output_probabilities(logits, 0.7), rtol=1e-9)
-
-
 def test_softmax_is_the_textbook_one():
     np.testing.assert_allclose(output_probabilities(logits_of(0.2, 0.3, 0.5), 1.0), [0.2, 0.3, 0.5], rtol=1e-12)
 
@@ -75,21 +76,6 @@ def test_outputs_of_one_taxon_are_summed():
     np.testing.assert_allclose(taxon_probabilities(np.array([0.1, 0.2, 0.3, 0.4]), TAXONOMY), [0.1, 0.5, 0.4])
     batch = np.array([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], dtype=np.float32)
     np.testing.assert_allclose(taxon_probabilities(batch, TAXONOMY), [[0.1, 0.5, 0.4], [0.4, 0.5, 0.1]], rtol=1e-6)
-
-
-def test_groups_are_summed_over_the_last_axis():
-    values = np.arange(24.0).reshape(2, 3, 4)
-    summed = sum_groups(values, np.array([2, 0, 2, 2]), 4)
-    assert summed.shape == (2, 3, 4)
-    np.testing.assert_array_equal(summed[..., 0], values[..., 1])
-    np.testing.assert_array_equal(summed[..., 2], values[..., 0] + values[..., 2] + values[..., 3])
-    np.testing.assert_array_equal(summed[..., [1, 3]], 0)
-
-
-def test_taxon_of_two_outputs_beats_a_stronger_single_output():
-    answer = ranked(TAXONOMY, 0.40, 0.30, 0.25, 0.05)
-    assert [entry.taxon.scientific_name for entry in answer.taxa] == ["Bellis perennis", "Rosa canina", "Crocus"]
-    assert [entry.score for entry in answer.taxa] == pytest.approx([0.55, 0.40, 0.05])
 
 
 def test_no_score_ever_passes_one():
@@ -110,10 +96,6 @@ def test_pictures_of_one_plant_are_combined_by_the_weighted_mean_of_their_logits
     np.testing.assert_allclose(combine_pictures(logits, np.array([0.5, 0.5, 0.0])), [1.5, 1.0])
     np.testing.assert_allclose(combine_pictures(logits, np.full(3, 1 / 3)), [7 / 3, 2.0])
     assert combine_pictures(logits, np.full(3, 1 / 3)).dtype == np.float64
-
-
-def test_one_picture_combines_to_itself():
-    np.testing.assert_array_equal(combine_pictures(np.array([[0.25, -7.0]]), np.ones(1)), [0.25, -7.0])
 
 
 def test_combined_pictures_are_the_geometric_mean_of_their_probabilities():
@@ -174,13 +156,6 @@ def test_asking_for_more_than_there_is_lists_everything():
     assert sum(group.score for group in answer.families) == pytest.approx(1)
 
 
-def test_lists_are_cut_at_the_wanted_length_and_run_from_the_best():
-    answer = ranked(WOOD, 0.1, 0.2, 0.3, 0.4, top_k=2)
-    assert [entry.taxon.scientific_name for entry in answer.taxa] == ["Acer campestre", "Fagus sylvatica"]
-    assert [len(answer.genera), len(answer.families)] == [2, 2]
-    assert [group.name for group in answer.families] == ["Fagaceae", "Sapindaceae"]
-
-
 def test_equal_scores_keep_the_order_of_the_taxonomy():
     names = ["Malus a", "Acer b", "Rosa c", "Bellis d", "Fagus e"]
     taxonomy = taxonomy_of(*(species(name) for name in names))
@@ -201,3 +176,142 @@ def test_lists_are_the_beginning_of_the_whole_ranking():
         assert first.taxa == sorted(whole.taxa, key=lambda entry: -entry.score)[:5]
         assert (first.genera, first.families) == (whole.genera[:5], whole.families)
         assert rank(scores, taxonomy, 1).families == whole.families[:1]
+
+
+def verdict_of(taxonomy, *probabilities, promises=None, top_k=5, shared=(), **thresholds):
+    """The verdict for probabilities of the taxa."""
+    ranking = rank(np.array(probabilities), taxonomy, top_k)
+    return decide(ranking, Thresholds(**thresholds), promises or Promises(), shared)
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "named"),
+    [
+        ((0.70, 0.10, 0.10, 0.10), ("species", "Quercus robur", 0.70)),
+        ((0.40, 0.40, 0.10, 0.10), ("genus", "Quercus", 0.80)),
+        ((0.30, 0.15, 0.40, 0.15), ("family", "Fagaceae", 0.85)),
+        ((0.20, 0.15, 0.10, 0.55), ("species", "Acer campestre", 0.55)),
+    ],
+)
+def test_verdict_is_the_most_precise_rank_that_reaches_its_threshold(probabilities, named):
+    verdict = verdict_of(WOOD, *probabilities)
+    assert (verdict.rank, verdict.name) == named[:2]
+    assert verdict.score == pytest.approx(named[2])
+
+
+def test_nothing_is_named_when_no_rank_reaches_its_threshold():
+    verdict = verdict_of(WOOD, 0.30, 0.25, 0.25, 0.20, species=0.9, genus=0.9, family=0.9)
+    assert (verdict.rank, verdict.name) == ("uncertain", None)
+    assert verdict.score == pytest.approx(0.30)
+
+
+def test_a_rank_with_a_threshold_of_1_names_nothing():
+    found = verdict_of(WOOD, 1.0, 0.0, 0.0, 0.0, species=1.0, genus=1.0, family=1.0)
+    assert found.rank == "uncertain"
+    assert "this model names no species" in found.reason
+
+
+def test_threshold_that_is_just_reached_counts():
+    verdict = verdict_of(taxonomy_of(species("Rosa canina"), species("Malus alba")), 0.5, 0.5, species=0.5)
+    assert (verdict.rank, verdict.score, verdict.reason) == ("species", 0.5, "species 0.50 reaches 0.50.")
+
+
+def test_taxon_of_rank_genus_is_never_named_a_species():
+    taxonomy = taxonomy_of(genus_only("Crocus", "Iridaceae"), species("Rosa canina", "Rosaceae"))
+    verdict = verdict_of(taxonomy, 0.999, 0.001)
+    assert (verdict.rank, verdict.name) == ("genus", "Crocus")
+    assert verdict.reason.startswith("the most likely taxon, Crocus, is a genus and not a species; genus Crocus")
+    verdict = verdict_of(taxonomy, 0.999, 0.001, genus=1.0)
+    assert (verdict.rank, verdict.name) == ("family", "Iridaceae")
+
+
+def test_unknown_family_is_never_named():
+    taxonomy = taxonomy_of(species("Rosa canina"), species("Malus alba"), species("Acer campestre", "Sapindaceae"))
+    assert verdict_of(taxonomy, 0.45, 0.45, 0.10).rank == "uncertain"
+    taxonomy = taxonomy_of(species("Rosa canina"), species("Malus alba"))
+    verdict = verdict_of(taxonomy, 0.51, 0.49, species=0.9, genus=0.9)
+    assert verdict.rank == "uncertain"
+    assert verdict.reason.endswith("; no family is known.")
+
+
+FIELD = taxonomy_of(
+    common_only("Common wheat"), common_only("Common nettle"), species("Quercus robur"), species("Quercus suber")
+)
+
+
+def test_classes_known_by_a_common_name_alone_add_up_to_no_genus_and_no_family():
+    verdict = verdict_of(FIELD, 0.45, 0.45, 0.05, 0.05)
+    assert (verdict.rank, verdict.name) == ("uncertain", None)
+    assert verdict.reason == "species 0.45 is below 0.50; genus Quercus 0.10 is below 0.50; no family is known."
+    assert verdict_of(FIELD, 0.45, 0.05, 0.25, 0.25).name == "Quercus"
+
+
+def test_a_class_known_by_its_common_name_alone_is_named_like_a_species():
+    verdict = verdict_of(FIELD, 0.8, 0.1, 0.05, 0.05)
+    assert (verdict.rank, verdict.name) == ("species", "Common wheat")
+
+
+def test_no_genus_is_named_where_no_allowed_taxon_has_one():
+    verdict = verdict_of(FIELD, 0.45, 0.55, 0.0, 0.0, species=0.6, genus=0.0, shared={"genus", "family"})
+    assert verdict.reason == "species 0.55 is below 0.60; no genus is known; no family is known."
+    assert verdict_of(taxonomy_of(common_only("Maize")), 0.4).rank == "uncertain"
+
+
+def test_the_reason_compares_every_rank_that_was_tried():
+    verdict = verdict_of(WOOD, 0.41, 0.52, 0.05, 0.02, species=0.7, genus=0.85)
+    assert verdict.reason == "species 0.52 is below 0.70; genus Quercus 0.93 reaches 0.85."
+
+
+def test_a_verdict_carries_the_promise_of_its_rank():
+    promises = Promises(species=Promise(0.05, 0.95, 400, 9), genus=Promise(0.05, 0.95, 310, 7))
+    assert verdict_of(WOOD, 0.9, 0.1, 0, 0, promises=promises).promise == promises.species
+    assert verdict_of(WOOD, 0.5, 0.5, 0, 0, species=0.6, promises=promises).promise == promises.genus
+    assert verdict_of(WOOD, 0.4, 0.1, 0.4, 0.1, species=0.6, genus=0.6, promises=promises).promise is None
+
+
+def test_rejections_say_what_is_below_what():
+    best = rank(np.array([0.9, 0.1, 0, 0]), WOOD).taxa[0]
+    shoe, stranger = not_a_plant(best, 0.04, 0.31), unknown_plant(best, 0.012, 0.05)
+    assert (shoe.rank, shoe.name, shoe.score, shoe.promise) == ("not_a_plant", None, 0.9, None)
+    assert shoe.reason == "plant score 0.04 is below 0.31."
+    assert (stranger.rank, stranger.name) == ("uncertain", None)
+    assert (shoe.unknown_plant, stranger.unknown_plant) == (False, True)
+    assert "familiarity 0.01 is below 0.05" in stranger.reason
+
+
+def test_a_name_that_all_allowed_taxa_share_is_no_verdict():
+    verdict = verdict_of(WOOD, 0.4, 0.6, 0, 0, species=0.7, shared={"genus", "family"})
+    assert (verdict.rank, verdict.name, verdict.score) == ("uncertain", None, 0.6)
+    assert verdict.reason == (
+        "species 0.60 is below 0.70; every allowed taxon is of the genus Quercus; "
+        "every allowed taxon is of the family Fagaceae."
+    )
+    assert verdict_of(WOOD, 0.2, 0.8, 0, 0, species=0.7, shared={"genus", "family"}).name == "Quercus petraea"
+    assert verdict_of(WOOD, 0.4, 0.4, 0.2, 0, species=0.7, shared={"family"}).name == "Quercus"
+
+
+def test_a_family_without_any_probability_is_not_named():
+    taxonomy = taxonomy_of(species("Rosa canina"), species("Malus alba"), species("Acer campestre", "Sapindaceae"))
+    verdict = verdict_of(taxonomy, 0.5, 0.5, 0, species=0.9, genus=0.9, family=0)
+    assert (verdict.rank, verdict.reason.rpartition("; ")[2]) == ("uncertain", "no family is known.")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    score=st.floats(0, 1),
+    threshold=st.floats(0, 1),
+)
+def test_a_comparison_never_shows_equal_figures_as_below(score, threshold):
+    words = comparison(score, threshold).split()
+    assert ("reaches" in words) == (score >= threshold)
+    if abs(score - threshold) > 1e-15:
+        assert (float(words[0]) >= float(words[-1])) == (score >= threshold)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), loose=st.floats(0, 1), strict=st.floats(0, 1))
+def test_a_stricter_species_threshold_never_names_more_species(seed, loose, strict):
+    loose, strict = sorted((loose, strict))
+    taxa_T = np.random.default_rng(seed).dirichlet(np.full(4, 0.5))
+    if verdict_of(WOOD, *taxa_T, species=strict).rank == "species":
+        assert verdict_of(WOOD, *taxa_T, species=loose).rank == "species"
