@@ -82,14 +82,6 @@ class PhoneAnswer(msgspec.Struct, frozen=True):
     """The likeliest taxon, whether or not it is named."""
 
 
-class Taxon(msgspec.Struct, frozen=True):
-    """How often a taxon is named right."""
-
-    scientific_name: str
-    top1: float
-    num_pictures: int
-
-
 class LeftOut(msgspec.Struct, frozen=True):
     """A bundle that does not know some of the taxa."""
 
@@ -120,7 +112,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Its figures of the answers as they are served; `unknown` are the seedlings of species that it does not know."""
     top1_by_set: dict[str, Share]
     """Data set -> top-1 on its test photographs."""
-    worst: list[Taxon]
+    worst: list[tuple[str, float, int]]
+    """Name, top-1 and test photographs of the taxa that are named right least often."""
     named_at_own_rank: Share
     """Test photographs whose verdict has the rank of their taxon: a species, or for a taxon of rank genus a genus."""
     named_species: Share
@@ -162,7 +155,7 @@ def measure_all(command: Demonstration) -> Result:
         served=_served(command, strangers),
         top1_by_set={source: each.top1_taxon for source, each in evaluation.by_source.items()},
         worst=[
-            Taxon(each.scientific_name, each.top1, each.num_pictures)
+            (each.scientific_name, each.top1, each.num_pictures)
             for each in list(class_metrics(predictions, manifest.taxonomy))[:_NUM_WORST]
         ],
         named_at_own_rank=share(int((rank_N == own_N).sum()), len(own_N)),
@@ -255,7 +248,7 @@ def _answer_ms(bundle: Bundle) -> float:
 def markdown(result: Result) -> str:
     """Returns the result as Markdown tables."""
     sets = [(name, percent(each)) for name, each in result.top1_by_set.items()]
-    worst = [(each.scientific_name, f"{each.top1:.0%} of {each.num_pictures}") for each in result.worst]
+    worst = [(name, f"{top1:.0%} of {number}") for name, top1, number in result.worst]
     ranks: tuple[VerdictRank, ...] = ("species", "genus", "family", "uncertain", "not_a_plant")
     seedlings = [(name, *(str(each.get(rank, 0)) for rank in ranks)) for name, each in result.seedlings.items()]
     phones = [

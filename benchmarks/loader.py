@@ -3,8 +3,8 @@
 python benchmarks/loader.py [--small DIR] [--camera DIR] [--rounds 7] [--out FILE.json]
 
 Rounds are interleaved: each loader runs one epoch over the same files, then the next round begins. Ratios are taken
-within a round, so that a busy machine slows all loaders alike. Without loader processes all work runs on one core, and
-the CPU time of this process is measured beside the wall-clock time.
+within a round, so that a busy machine slows all loaders alike. There are no loader processes: all work runs on one
+core, and the CPU time of this process is measured beside the wall-clock time.
 """
 
 import statistics
@@ -23,7 +23,7 @@ import tyro
 from PIL import Image
 from rich.progress import track
 
-from benchmarks.loader_variants import Augmentation, Epoch, LoaderOptions, PictureSet, Variant, make_set, open_loader
+from benchmarks.loader_variants import Epoch, LoaderOptions, PictureSet, Variant, make_set, open_loader
 from benchmarks.result import rounded, spread, table, write_result
 from models.errors import RecipeError
 from training.machine import Machine, this_machine
@@ -33,7 +33,6 @@ _PHOTOS = Path(__file__).resolve().parents[2] / "shared" / "data"
 _LETTERS: dict[Variant, str] = {
     "torchvision": "(a) torchvision",
     "timm": "(b) timm",
-    "timm, all operations": "(b') timm, all operations",
     "files": "(c) ours, files",
     "shards": "(d) ours, shards",
 }
@@ -56,8 +55,6 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Number of camera files in an epoch; if there are fewer, they are repeated."""
     batch_size: int = 8
     """Pictures in a batch."""
-    workers: tuple[int, ...] = (0,)
-    """Numbers of loader processes to measure with; 0 loads in this process, on one core."""
     least_camera_mp: float = 7.9
     """Least size of a camera file, megapixels."""
     out: Path | None = None
@@ -79,7 +76,7 @@ class Rate(msgspec.Struct, frozen=True):
     per_s: list[float]
     """Pictures per second of wall-clock time, of each round."""
     per_core_s: list[float]
-    """Pictures per second of CPU time, of each round; empty if loader processes did the work."""
+    """Pictures per second of CPU time, of each round."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -93,7 +90,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def ratios(self, faster: Variant, slower: Variant) -> list[float]:
         """Speed of one loader relative to another, round by round."""
-        per_s = {rate.variant: rate.per_core_s or rate.per_s for rate in self.rates}
+        per_s = {rate.variant: rate.per_core_s for rate in self.rates}
         return [first / second for first, second in zip(per_s[faster], per_s[slower], strict=True)]
 
 
@@ -121,9 +118,8 @@ def measure(command: Loader) -> Result:
     with tempfile.TemporaryDirectory() as scratch:
         sets = _make_sets(command, Path(scratch))
         comparisons = [
-            _compare(pictures, LoaderOptions(side_px, augmentation, command.batch_size, workers), command.rounds)
+            _compare(pictures, LoaderOptions(side_px, augmentation, command.batch_size), command.rounds)
             for pictures in sets
-            for workers in command.workers
             for side_px in command.sides
             for augmentation in ("crop and flip", "RandAugment")
         ]
@@ -133,23 +129,22 @@ def measure(command: Loader) -> Result:
 
 
 def markdown(result: Result) -> str:
-    """The result as a table of medians: pictures per second of CPU time without loader processes, else of time."""
+    """The result as a table of medians: pictures per second of CPU time."""
     rows = []
     for comparison in result.comparisons:
         setting = comparison.setting
-        rates = {rate.variant: rounded(statistics.median(rate.per_core_s or rate.per_s)) for rate in comparison.rates}
+        rates = {rate.variant: rounded(statistics.median(rate.per_core_s)) for rate in comparison.rates}
         rows.append(
             [
                 f"{comparison.pictures}, {comparison.megapixels[0]:.2g} to {comparison.megapixels[1]:.2g} MP",
                 str(setting.side_px),
                 "with RandAugment" if setting.augmentation == "RandAugment" else setting.augmentation,
-                str(setting.workers),
                 *(rates.get(variant, "") for variant in _LETTERS),
                 spread(comparison.ratios("shards", "timm"), 2),
                 spread(comparison.ratios("files", "torchvision"), 2),
             ]
         )
-    columns = ["pictures", "px", "augmentation", "processes", *_LETTERS.values(), "(d) / (b)", "(c) / (a)"]
+    columns = ["pictures", "px", "augmentation", *_LETTERS.values(), "(d) / (b)", "(c) / (a)"]
     return f"{result.machine}; {result.rounds} rounds, median [range]:\n\n{table(columns, rows)}"
 
 
@@ -169,26 +164,18 @@ def _make_sets(command: Loader, scratch: Path) -> list[PictureSet]:
 
 def _compare(pictures: PictureSet, options: LoaderOptions, rounds: int) -> Comparison:
     """Opens all loaders with the same options and runs them in turns."""
-    variants = _variants(options.augmentation)
+    variants = list(_LETTERS)
     loaders = {variant: open_loader(variant, pictures, options) for variant in variants}
     speeds: dict[Variant, list[tuple[float, float]]] = {variant: [] for variant in variants}
-    label = f"{pictures.name}, {options.side_px} px, {options.augmentation}, {options.workers} processes"
+    label = f"{pictures.name}, {options.side_px} px, {options.augmentation}"
     for number in track(range(rounds + 1), description=label):
         first = number % len(variants)  # another order in each round
         for variant in variants[first:] + variants[:first]:
             speed = _run_epoch(loaders[variant], number)
             if number > 0:  # the first round starts processes and fills caches
                 speeds[variant].append(speed)
-    rates = [
-        Rate(variant, [wall for wall, _ in pairs], [] if options.workers else [cpu for _, cpu in pairs])
-        for variant, pairs in speeds.items()
-    ]
+    rates = [Rate(variant, [wall for wall, _ in pairs], [cpu for _, cpu in pairs]) for variant, pairs in speeds.items()]
     return Comparison(pictures.name, pictures.num_pictures, pictures.megapixels, options, rates)
-
-
-def _variants(augmentation: Augmentation) -> list[Variant]:
-    """The loaders to compare; without RandAugment both variants of timm are the same."""
-    return [variant for variant in _LETTERS if augmentation == "RandAugment" or variant != "timm, all operations"]
 
 
 def _run_epoch(loader: Epoch, number: int) -> tuple[float, float]:

@@ -2,8 +2,7 @@
 
 Each yields an epoch of normalized float32 batches on the CPU, channels last: the input of the first convolution. Crop
 area and aspect ratio, flip and RandAugment (2 operations, magnitude 7) have the same parameters in all. timm's
-RandAugment has other operations, skips each with probability 0.5 by default, and interpolates bicubically instead of
-taking the nearest pixel.
+RandAugment has other operations, skips each with probability 0.5, which is in its favor, and interpolates bicubically.
 """
 
 import hashlib
@@ -30,7 +29,7 @@ from training.loading.shards import Pack, pack
 from training.recipe import AugmentRecipe, DataRecipe, Recipe, RunRecipe, ScheduleRecipe
 
 Augmentation = Literal["crop and flip", "RandAugment"]
-Variant = Literal["torchvision", "timm", "timm, all operations", "files", "shards"]
+Variant = Literal["torchvision", "timm", "files", "shards"]
 Epoch = Callable[[int], Iterator[Tensor]]
 """The batches of an epoch, given its number."""
 _CPU: Final = torch.device("cpu")
@@ -42,8 +41,6 @@ class LoaderOptions(msgspec.Struct, frozen=True):
     side_px: int
     augmentation: Augmentation
     batch_size: int
-    workers: int
-    """Loader processes; 0 loads in the measuring process."""
 
     @property
     def augment(self) -> AugmentRecipe:
@@ -95,7 +92,7 @@ def open_loader(variant: Variant, pictures: PictureSet, options: LoaderOptions) 
         return _ours(pictures.plain, options)
     if variant == "shards":
         return _ours(pictures.packed, options)
-    return _timm(pictures.folder, options, all_operations=variant != "timm")
+    return _timm(pictures.folder, options)
 
 
 def _torchvision(folder: Path, options: LoaderOptions) -> Epoch:
@@ -118,14 +115,11 @@ def _torchvision(folder: Path, options: LoaderOptions) -> Epoch:
         batch_size=options.batch_size,
         shuffle=True,
         drop_last=True,
-        num_workers=options.workers,
-        persistent_workers=options.workers > 0,
     )
     return lambda _epoch: (_channels_last(pixels) for pixels, _ in loader)
 
 
-def _timm(folder: Path, options: LoaderOptions, *, all_operations: bool) -> Epoch:
-    """timm's training loader; by default it skips each operation of RandAugment with probability 0.5."""
+def _timm(folder: Path, options: LoaderOptions) -> Epoch:
     augment = options.augment
     randaugment = f"rand-m{augment.randaugment_magnitude}-n{RANDAUGMENT_OPS}"
     loader: Any = create_loader(
@@ -137,9 +131,9 @@ def _timm(folder: Path, options: LoaderOptions, *, all_operations: bool) -> Epoc
         ratio=(1 / CROP_RATIO_MAX, CROP_RATIO_MAX),
         hflip=FLIPPED,
         color_jitter=None,  # type: ignore[arg-type]  # None switches it off; timm's signature lacks it
-        auto_augment=(randaugment + ("-p1.0" if all_operations else "")) if augment.randaugment_magnitude else None,
+        auto_augment=randaugment if augment.randaugment_magnitude else None,
         interpolation="bicubic",
-        num_workers=options.workers,
+        num_workers=0,
         pin_memory=False,
         device=_CPU,
     )
@@ -148,7 +142,7 @@ def _timm(folder: Path, options: LoaderOptions, *, all_operations: bool) -> Epoc
 
 def _ours(data: Path, options: LoaderOptions) -> Epoch:
     recipe = Recipe(
-        data=DataRecipe(data=data, workers=options.workers),
+        data=DataRecipe(data=data, workers=0),
         schedule=ScheduleRecipe(batch_size=options.batch_size),
         augment=options.augment,
         run=RunRecipe(seed=1),

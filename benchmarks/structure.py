@@ -16,7 +16,6 @@ import sys
 import tokenize
 import tomllib
 from collections import Counter
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
@@ -115,7 +114,6 @@ def _figures(imports: dict[str, set[str]]) -> dict[str, object]:
     return {
         "modules": len(imports),
         "modules_directly_in": dict(sorted(Counter(name.rpartition(".")[0] or "top" for name in imports).items())),
-        "modules_on_each_level": _levels(imports),
         "rooms": len({_room(name) for name in imports}),
         "imports_between_rooms": len(between),
         "arrows_between_rooms": len(rooms),
@@ -125,15 +123,6 @@ def _figures(imports: dict[str, set[str]]) -> dict[str, object]:
 
 def _room(module: str) -> str:
     return ".".join(module.split(".")[:2])
-
-
-def _levels(imports: dict[str, set[str]]) -> list[int]:
-    """How many modules stand on each level: level 0 imports nothing, level n imports something of level n - 1."""
-    level: dict[str, int] = {}
-    for name in TopologicalSorter(imports).static_order():
-        level[name] = max((level[other] + 1 for other in imports[name]), default=0)
-    counts = Counter(level.values())
-    return [counts[at] for at in range(len(counts))]
 
 
 if __name__ == "__main__":

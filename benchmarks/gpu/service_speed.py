@@ -1,4 +1,4 @@
-"""Program: measures the service on a GPU against the network alone, and that it refuses to start without CUDA.
+"""Program: measures the service on a GPU against the network alone.
 
 python benchmarks/gpu/service_speed.py --bundle DIR [--provider cuda] [--precision fp16] [--out FILE.json]
 
@@ -7,13 +7,11 @@ started: its first request, then requests one by one, then clients that each wai
 """
 
 import asyncio
-import os
 import statistics
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -48,12 +46,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 Provider = Literal["cpu", "cuda"]
 _LATER: Final = 20  # requests that the first one is compared with
 _FIRST_RUN_S: Final = 120.0
-_REFUSAL_S: Final = 120.0
 _DAY_S: Final = 86_400
-_DAMAGED: Final[Mapping[str, tuple[dict[str, str], str]]] = {
-    "no GPU is visible": ({"CUDA_VISIBLE_DEVICES": "-1"}, ""),
-    "the libraries of CUDA are hidden": ({"LD_LIBRARY_PATH": ""}, "onnxruntime.preload_dlls = lambda: None"),
-}
 
 
 class ServiceSpeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,16 +102,6 @@ class Start(msgspec.Struct, frozen=True):
     """Each of the following requests, one after another, ms."""
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """A start with CUDA where CUDA cannot be used."""
-
-    how: str
-    exit_code: int | None
-    """None: the service ran on."""
-    said: str
-    """Last line of its output."""
-
-
 class Result(msgspec.Struct, frozen=True):
     """The content of the result file."""
 
@@ -136,7 +119,6 @@ class Result(msgspec.Struct, frozen=True):
     alone: list[BatchRate]
     start: Start
     served: list[Served]
-    refusals: list[Refusal]
 
 
 def main() -> None:
@@ -162,7 +144,6 @@ def measure(command: ServiceSpeed) -> Result:
     alone = [_rate(session, bundle, size, policy.num_workers, command.seconds) for size in policy.batch_sizes]
     del session  # its memory is the service's now
     start, served = _serve(command, bundle, pictures)
-    refusals = [_refusal(command, how) for how in _DAMAGED]
     result = Result(
         machine=this_machine(),
         measured_on=datetime.now(UTC).date().isoformat(),
@@ -176,7 +157,6 @@ def measure(command: ServiceSpeed) -> Result:
         alone=alone,
         start=start,
         served=served,
-        refusals=refusals,
     )
     write_result(result, markdown(result), command.out)
     return result
@@ -216,7 +196,6 @@ def markdown(result: Result) -> str:
             table(columns, served),
             f"One picture alone: {result.single_ms:.1f} ms in the network. Ready after {start.ready_s:.1f} s; first "
             f"request {start.first_ms:.0f} ms, later ones {later_ms:.0f} ms.",
-            "\n".join(f"* {each.how}: exit code {each.exit_code}: {each.said}" for each in result.refusals),
         ]
     )
 
@@ -267,27 +246,6 @@ def _under_load(command: ServiceSpeed, server: Running, picture: Photograph, cli
     times = [outcome.latency_s * 1000 for outcome in load.good]
     p50_ms, p99_ms = percentile(times, 50), percentile(times, 99)
     return Served(picture.name, clients, load.per_s, p50_ms, p99_ms, load.words, load.generator_share)
-
-
-def _refusal(command: ServiceSpeed, how: str) -> Refusal:
-    """Starts the service with CUDA where it cannot be used."""
-    variables, before = _DAMAGED[how]
-    code = f"import onnxruntime, runpy; {before or 'pass'}; runpy.run_module('serving', run_name='__main__')"
-    flags = ("--bundle", str(command.bundle.resolve()), "--port", "0", "--provider", "cuda")
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-c", code, *flags, "--precision", command.precision],
-            cwd=ROOT,
-            env=os.environ | variables,
-            capture_output=True,
-            text=True,
-            timeout=_REFUSAL_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Refusal(how, None, "")
-    lines = f"{ended.stdout}{ended.stderr}".splitlines()
-    return Refusal(how, ended.returncode, lines[-1] if lines else "")
 
 
 def _versions() -> dict[str, str]:

@@ -16,8 +16,6 @@ CAMERA_FILE: Final = "phone_12mp.heic"  # the JPEG of that name has 9.1 megapixe
 PhotographName = Literal["1 MP", "12 MP"]
 _ONE_MEGAPIXEL: Final = 1e6
 _QUALITY: Final = 90  # with chroma at half resolution, about what phones store
-_START_OF_SCAN: Final = b"\xff\xda"
-_EMPTY_SCAN: Final = _START_OF_SCAN + b"\0\x08\1\1\0\1\x3f\0"  # of all AC coefficients of the first component
 
 
 class Photograph(msgspec.Struct, frozen=True):
@@ -81,13 +79,6 @@ def oversized_png() -> bytes:
 def hostile_webp(width: int = 10_000, height: int = 5_000) -> bytes:
     """A WebP of 50 megapixels in about 100 kB; decoding it would take several hundred megabytes."""
     return _encoded(Image.new("RGB", (width, height), (40, 90, 30)), "WEBP", quality=1, method=0)
-
-
-def slow_jpeg(width: int, height: int, num_scans: int = 3_000) -> bytes:
-    """A progressive JPEG of one color that ends with empty scans; a decoder visits every block for each of them."""
-    data = _encoded(Image.new("RGB", (width, height), (90, 140, 60)), "JPEG", progressive=True)
-    end = data.rindex(_START_OF_SCAN)
-    return data[:end] + _EMPTY_SCAN * (num_scans - data[:end].count(_START_OF_SCAN)) + b"\xff\xd9"
 
 
 def _scaled(image: Image.Image, pixels: float) -> Image.Image:

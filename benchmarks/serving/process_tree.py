@@ -1,14 +1,9 @@
-"""A server with all its processes: starts it, measures memory and CPU time, and stops it.
-
-As a program, `process_tree.py PID` waits until its standard input ends, and then kills that process with all its
-descendants.
-"""
+"""A server with all its processes: starts it, measures memory and CPU time, and stops it."""
 
 import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -26,8 +21,7 @@ _POLL_S: Final = 0.05
 class ProcessTree:
     """A process and all its descendants, as a context manager that kills them at the end.
 
-    SIGTERM raises KeyboardInterrupt within the block, so that no server is left to disturb the next measurement. If
-    this process is killed, a watcher kills the server.
+    SIGTERM raises KeyboardInterrupt within the block, so that no server is left to disturb the next measurement.
 
     Args:
         command: Program and arguments.
@@ -47,7 +41,6 @@ class ProcessTree:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # orphaned processes still belong to the session
             )
-        self._watcher = watcher_of(self._main.pid)
         self._known: dict[int, psutil.Process] = {self._main.pid: psutil.Process(self._main.pid)}
         self._on_sigterm: Any = None
 
@@ -126,7 +119,6 @@ class ProcessTree:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._kill()
-        end_watcher(self._watcher)
         if self._on_sigterm is not None:
             signal.signal(signal.SIGTERM, self._on_sigterm)
 
@@ -167,21 +159,6 @@ def free_port() -> int:
     return port
 
 
-def watcher_of(pid: int) -> "subprocess.Popen[bytes]":
-    """Starts a process that kills `pid` and all its descendants when this process ends, also by SIGKILL.
-
-    It waits for the end of a pipe that only this process holds open.
-    """
-    # A session of its own, so that Ctrl-C does not end it before the server.
-    return subprocess.Popen([sys.executable, __file__, str(pid)], stdin=subprocess.PIPE, start_new_session=True)
-
-
-def end_watcher(watcher: "subprocess.Popen[bytes]") -> None:
-    """Ends a watcher without any effect."""
-    watcher.kill()
-    watcher.communicate()
-
-
 def _add_members(known: dict[int, psutil.Process], session: int) -> None:
     """Adds the descendants of the known processes, and all processes of a session."""
     for process in list(known.values()):
@@ -191,17 +168,6 @@ def _add_members(known: dict[int, psutil.Process], session: int) -> None:
         with suppress(OSError, psutil.Error):
             if pid not in known and os.getsid(pid) == session:
                 known[pid] = psutil.Process(pid)
-
-
-def _watch(pid: int) -> None:
-    known: dict[int, psutil.Process] = {}
-    with suppress(psutil.NoSuchProcess):
-        known[pid] = psutil.Process(pid)
-    sys.stdin.buffer.read()
-    _add_members(known, pid)
-    for process in known.values():
-        with suppress(psutil.Error):
-            process.kill()
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
@@ -221,7 +187,3 @@ def _high_water_kb(pid: int) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
-
-
-if __name__ == "__main__":
-    _watch(int(sys.argv[1]))

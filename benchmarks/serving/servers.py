@@ -53,8 +53,6 @@ class Place(msgspec.Struct, frozen=True):
     """Virtual environment of the rivals."""
     ours: tuple[str, ...] = ()
     """Further flags for our service."""
-    source: Path = ROOT
-    """Checkout whose service is measured."""
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -165,10 +163,7 @@ def _command(place: Place, contender: Contender, config: ServerConfig, port: int
     """The command line of a server, and its further environment variables."""
     if contender.server == "ours":
         flags = ["--bundle", str(place.bundle.folder.resolve()), "--port", str(port), "--precision", "fp32"]
-        paths = [
-            str(place.source.resolve()),
-            *filter(None, [os.environ.get("PYTHONPATH")]),
-        ]  # it may name packages, too
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # it may name packages, too
         return [sys.executable, "-m", "serving", *flags, *place.ours], {"PYTHONPATH": os.pathsep.join(paths)}
     network = place.bundle.network("fp32")
     task = RivalTask(

@@ -16,7 +16,6 @@ def test_a_run_on_a_cpu_measures_everything(tmp_path, capsys):
         (picture, clients) for picture in ("network size", "1 MP") for clients in (2, 1)
     ]
     assert all(set(each.words) == {"200"} for each in result.served)
-    assert [each.exit_code for each in result.refusals] == [1, 1]
     assert len(result.start.later_ms) == 20
     written = json.loads((tmp_path / "service.json").read_text())
     assert written["versions"]["onnxruntime"]
