@@ -1,18 +1,25 @@
-"""Program: studies of training, each written as JSON, Markdown page and plots. The same command resumes a study.
+"""Program: trains the arms of a sweep with several seeds, and writes one table of accuracy, speed and memory.
 
-  python training/benchmark.py optimizations --data DATA --out DIR     effect of each optimization
-  python training/benchmark.py batch-sizes --data DATA --out DIR       effect of the batch size
-  python training/benchmark.py ablation --data DATA --weights FILE --out DIR
-                                                                       effect of each part of the recipe
-  python training/benchmark.py compare ONE.json OTHER.json             two results of one machine side by side
-  python training/benchmark.py page RESULT.json --out PAGE.md          the page of a result
+  python training/benchmark.py batch_sizes --data DATA --out DIR       batch sizes
+  python training/benchmark.py optimizations --data DATA --out DIR     each optimization of speed
+  python training/benchmark.py ablation --data DATA --out DIR -- --weights FILE
+                                                                       each part of the reference recipe
 
-Flags of train.py for all runs follow after `--`, as in: ... --out DIR -- --workers 8
+SWEEP is a TOML file, or the name of one in training/sweeps. Flags of train.py for all arms follow after `--`. The same
+command resumes a sweep that was stopped; finished runs are not repeated.
 """
 
+import random
+import signal
+import statistics
+import subprocess
 import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final, Literal
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -24,68 +31,390 @@ explain_missing_packages(INSTALL)
 
 import msgspec
 import tyro
+from rich.console import Console
+from rich.table import Table
 
-from training.engine.stop_signal import EXIT_REQUEUE
-from training.insight.studies.ablation import Ablate, ablate
-from training.insight.studies.arms import StudyPaused
-from training.insight.studies.batch_sizes import BatchSizes, measure_batch_sizes
-from training.insight.studies.comparison import Compare, compare
-from training.insight.studies.optimizations import Optimizations, measure_optimizations
-from training.insight.studies.report import Page, write_page
+from models.errors import BotanifyError, DataError, RecipeError
+from training.atomic_file import replace_together, replaced
+from training.engine.stop_signal import EXIT_REQUEUE, StopSignal
+from training.machine import Machine, this_machine
+from training.monitor.log import LOG_FILE, Event, read_log, without_repeats
+from training.recipe import check_recipe, read_recipe, recipe_to_plain
 
-Command = (
-    Annotated[Optimizations, tyro.conf.subcommand("optimizations")]
-    | Annotated[BatchSizes, tyro.conf.subcommand("batch-sizes")]
-    | Annotated[Ablate, tyro.conf.subcommand("ablation")]
-    | Annotated[Compare, tyro.conf.subcommand("compare")]
-    | Annotated[Page, tyro.conf.subcommand("page")]
-)
+SWEEPS: Final = Path(__file__).parent / "sweeps"
+TRAIN: Final = Path(__file__).parent / "train.py"
+RUN_FILE: Final = "run.json"
+OUTPUT_FILE: Final = "output.txt"
+_MACHINE_FILE: Final = "machine.json"
+_ERROR: Final = "error ("  # begins the last line of a program of this project that fails
+_MAX_CRASHES: Final = 2  # of one run; otherwise a permanent cause would block the sweep
+_GRACE_S: Final = 40.0  # for train.py to finish a checkpoint; schedulers often kill a minute after SIGTERM
 
-AnyCommand = Optimizations | BatchSizes | Ablate | Compare | Page
+
+class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
+    """Trains the arms of a sweep with several seeds, and writes one table."""
+
+    sweep: tyro.conf.Positional[Path]
+    """A TOML file, or the name of one in training/sweeps."""
+    data: Path
+    """Folder that training/prepare.py wrote."""
+    out: Path
+    """Folder for the runs, and for the table as JSON and Markdown."""
+    seeds: tuple[int, ...] = ()
+    """Every arm runs once with each seed; default: those of the sweep."""
+    only: tuple[str, ...] = ()
+    """Names of the arms to run; default: all."""
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """Where to train; auto takes CUDA if there is a GPU."""
+    stop_after_s: float = 0.0
+    """Stop after this many seconds with exit code 75; the same command resumes. 0: run to the end."""
+    flags: tyro.conf.Suppress[tuple[str, ...]] = ()
+    """Flags of train.py for all arms: the part of the command line after `--`."""
+
+
+class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One way to train: the settings of another arm, and changes."""
+
+    after: str = ""
+    """Name of an arm above it whose settings it shares; empty: those of the recipe."""
+    set: dict[str, Any] = {}
+    """Settings of the recipe that it changes, such as batch_size = 32."""
+    on: Literal["any", "cuda"] = "any"
+    """Devices that it runs on."""
+
+
+class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A TOML file of arms."""
+
+    recipe: Path
+    """The recipe that is varied: a TOML file, or the name of one in training/recipes."""
+    seeds: Annotated[tuple[int, ...], msgspec.Meta(min_length=1)] = (0, 1, 2)
+    set: dict[str, Any] = {}
+    """Settings of all arms."""
+    arms: Annotated[dict[str, Arm], msgspec.Meta(min_length=1)]
+    """Name -> arm; speeds are compared with the first one."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """An arm with a seed. The first epoch of a process is a warm-up and counts for no figure of speed."""
+
+    arm: str
+    seed: int
+    command: tuple[str, ...]
+    """Recipe and flags of train.py."""
+    error: str = ""
+    """Why it failed; empty if it did not."""
+    top1: float | None = None
+    """Validation top-1 of the last epoch, percent; the best epoch would favor runs with more validations."""
+    pictures_per_s: float | None = None
+    """Median of the epochs."""
+    epoch_s: float | None = None
+    """Seconds of an epoch without its validation, median."""
+    memory_gb: float | None = None
+    """Peak GPU memory; None on a CPU."""
+    waiting: float | None = None
+    """Share of the time in which steps waited for the loader, percent."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the JSON file."""
+
+    sweep: str
+    machine: Machine
+    """With the commit."""
+    device: str
+    recipe: str
+    data: str
+    flags: tuple[str, ...]
+    num_missing: int
+    """Runs that are still to come; 0 unless the sweep was stopped."""
+    runs: list[Run]
+    columns: list[str]
+    rows: list[list[str]]
+    """The table: one row for each arm."""
+
+
+class Stopped(Exception):
+    """The time is over, or the process received SIGTERM or Ctrl-C."""
 
 
 def main() -> None:
-    """Runs the program with the arguments of the command line; a paused study ends with exit code 75."""
-    run_program(lambda: _run_or_pause(parse(sys.argv[1:])))
+    """Runs the program with the arguments of the command line; a sweep that was stopped ends with exit code 75."""
+    result = run_program(lambda: benchmark(parse(sys.argv[1:])))
+    if result.num_missing:
+        print(f"stopped: {result.num_missing} runs are missing; the same command resumes the sweep", file=sys.stderr)
+        raise SystemExit(EXIT_REQUEUE)
 
 
-def parse(arguments: list[str]) -> AnyCommand:
-    """Reads the command; the part after `--` are flags of train.py."""
+def parse(arguments: list[str]) -> Benchmark:
+    """Reads the command line."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    command: AnyCommand = tyro.cli(Command, description=__doc__, args=arguments[:at])
-    if isinstance(command, Compare | Page) or not arguments[at + 1 :]:
-        return command
+    command = tyro.cli(Benchmark, description=__doc__, args=arguments[:at])
     return msgspec.structs.replace(command, flags=tuple(arguments[at + 1 :]))
 
 
-def run(command: AnyCommand) -> None:
-    """Runs a command.
+def benchmark(command: Benchmark) -> Result:
+    """Trains what is missing, and writes and prints the table.
 
     Raises:
-        BotanifyError: The user can correct the cause.
-        StudyPaused: The time is over, or this process received SIGTERM or Ctrl-C.
+        BotanifyError: The sweep, the data or the command line is wrong, or every run failed.
     """
-    match command:
-        case Compare():
-            print(compare(command))
-            return
-        case Page():
-            write_page(command)
-        case Optimizations():
-            measure_optimizations(command)
-        case BatchSizes():
-            measure_batch_sizes(command)
-        case Ablate():
-            ablate(command)
-    print(f"Written: {command.out}")
+    from training.dataset.manifest import Manifest
+
+    sweep, name = read_sweep(command.sweep)
+    manifest = Manifest(command.data)
+    manifest.rows_of("validation")  # raises now if there are none, not after the first run
+    machine = _same_machine(command.out)
+    device = command.device if command.device != "auto" else "cuda" if machine.gpus else "cpu"
+    arms = commands_of(sweep, device, command.only)
+    flags = ("--data", str(command.data), "--device", device, *command.flags)
+    seeds = command.seeds or sweep.seeds
+    order = [(arm, seed) for seed in seeds for arm in random.Random(seed).sample(list(arms), len(arms))]
+    runs: list[Run] = []
+    with StopSignal() as signals:
+        ends = time.monotonic() + (command.stop_after_s or float("inf"))
+        for number, (arm, seed) in enumerate(order, 1):
+            print(f"{number} of {len(order)}: {arm}, seed {seed}", file=sys.stderr)
+            begun = Run(arm=arm, seed=seed, command=(*arms[arm], *flags, "--seed", str(seed)))
+            folder = command.out / f"{arm}-seed{seed}"
+            try:
+                runs.append(train_arm(begun, folder, lambda: signals.received or time.monotonic() >= ends))
+            except Stopped:
+                break
+        result = Result(
+            sweep=name,
+            machine=machine,
+            device=device,
+            recipe=sweep.recipe.stem,
+            data=f"{command.data.resolve().name}, {len(manifest):,} pictures, manifest {manifest.sha256[:12]}",
+            flags=_without_paths(command.flags),
+            num_missing=len(order) - len(runs),
+            runs=[msgspec.structs.replace(run, command=_without_paths(run.command)) for run in runs],
+            columns=COLUMNS,
+            rows=[row_of(arm, runs, first=next(iter(arms)), num_runs=len(seeds)) for arm in arms],
+        )
+        _report(result, command.out)
+    if not result.num_missing and all(run.error for run in runs):
+        raise BotanifyError(f"every run failed; the first error: {runs[0].error}")
+    return result
 
 
-def _run_or_pause(command: AnyCommand) -> None:
+def read_sweep(path: Path) -> tuple[Sweep, str]:
+    """Reads a sweep; a bare name such as "ablation" also finds `training/sweeps/ablation.toml`.
+
+    Returns:
+        The sweep and its name.
+
+    Raises:
+        RecipeError: The file is missing or not a sweep.
+    """
+    found = path if path.is_file() else SWEEPS / f"{path.name.removesuffix('.toml')}.toml"
+    if not found.is_file():
+        names = ", ".join(sorted(file.stem for file in SWEEPS.glob("*.toml")))
+        raise RecipeError("no such sweep", value=path, limit=f"a TOML file or one of {names}", remedy="correct it")
     try:
-        run(command)
-    except StudyPaused as paused:
-        print(f"paused: {paused}", file=sys.stderr)
-        raise SystemExit(EXIT_REQUEUE) from None
+        content = tomllib.loads(found.read_text(encoding="utf-8"))
+        return msgspec.convert(content, Sweep, dec_hook=lambda kind, value: kind(value)), found.stem
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise RecipeError(f"{found} is not a sweep", value=error, remedy="correct the file") from error
+
+
+def commands_of(sweep: Sweep, device: str, only: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
+    """The recipe and the flags of train.py of each arm that runs on a device, in the order of the file.
+
+    Raises:
+        RecipeError: An arm has an unknown setting or a wrong value, or there is no arm of a name.
+    """
+    recipe = recipe_to_plain(read_recipe(sweep.recipe))
+    section_of = {knob: section for section, part in recipe.items() for knob in part}
+    settings: dict[str, dict[str, Any]] = {}
+    for name, arm in sweep.arms.items():
+        if arm.after and arm.after not in settings:
+            raise RecipeError(f"the arm {name} comes after an arm that is not above it", value=arm.after)
+        settings[name] = settings.get(arm.after, sweep.set) | arm.set
+        changed = {section: dict(part) for section, part in recipe.items()}
+        for knob, value in settings[name].items():
+            if knob not in section_of:
+                raise RecipeError(f"the arm {name} has an unknown setting", value=knob, limit="settings of recipes")
+            changed[section_of[knob]][knob] = value
+        check_recipe(changed, f"of the arm {name}")
+    known = [name for name, arm in sweep.arms.items() if arm.on in ("any", device)]
+    if unknown := sorted(set(only) - set(known)):
+        raise RecipeError(
+            f"no such arm on {device}", value=", ".join(unknown), limit=", ".join(known), remedy="correct --only"
+        )
+    return {name: (str(sweep.recipe), *_flags(settings[name])) for name in known if not only or name in only}
+
+
+def _flags(settings: dict[str, Any]) -> Iterator[str]:
+    for knob, value in settings.items():
+        flag = knob.replace("_", "-")
+        if isinstance(value, bool):
+            yield f"--{flag}" if value else f"--no-{flag}"
+        else:
+            yield from (f"--{flag}", str(value))
+
+
+def train_arm(begun: Run, folder: Path, is_over: Callable[[], bool]) -> Run:
+    """Runs train.py for an arm and a seed, unless its result exists; an interrupted run is resumed.
+
+    The error that train.py reports is the result; remove the folder to try again. If it crashes or is killed, it is
+    resumed once. Weights are removed at the end.
+
+    Raises:
+        RecipeError: The folder holds the arm with other settings.
+        Stopped: The sweep shall stop.
+    """
+    path = folder / RUN_FILE
+    done = msgspec.json.decode(path.read_bytes(), type=Run) if path.is_file() else None
+    if done is not None and done.command != begun.command:
+        raise RecipeError(
+            "the folder holds this arm with other settings",
+            value=folder,
+            limit=" ".join(done.command),
+            remedy="choose another folder with --out, or remove that one",
+        )
+    if done is not None:
+        return done
+    folder.mkdir(parents=True, exist_ok=True)
+    error = ""
+    for _ in range(_MAX_CRASHES):
+        error = _train((*begun.command, "--run", str(folder), "--auto-resume"), folder / OUTPUT_FILE, is_over)
+        if not error or error.startswith(_ERROR):
+            break
+    events = without_repeats(read_log(folder)) if (folder / LOG_FILE).is_file() else []
+    done = read_figures(msgspec.structs.replace(begun, error=error), events)
+    with replaced(path) as stream:
+        stream.write(msgspec.json.format(msgspec.json.encode(done)))
+    for weights in folder.glob("*.pt"):
+        weights.unlink()
+    return done
+
+
+def _train(arguments: Sequence[str], output: Path, is_over: Callable[[], bool]) -> str:
+    """Runs train.py; returns why it failed, or nothing if it succeeded."""
+    if is_over():
+        raise Stopped
+    with output.open("wb") as stream:
+        process = subprocess.Popen([sys.executable, str(TRAIN), *arguments], stdout=stream, stderr=subprocess.STDOUT)
+        try:
+            while process.poll() is None and not is_over():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(0.2)
+            if process.poll() is None:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE_S)
+        finally:
+            process.kill()  # has no effect on a process that has ended
+            code = process.wait()
+    # A signal to the process group may end train.py before it handles signals.
+    if code in (EXIT_REQUEUE, -signal.SIGTERM) or (code != 0 and is_over()):
+        raise Stopped
+    if code <= 0:
+        return f"killed by signal {-code}" if code else ""
+    lines = [line for line in output.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith(_ERROR)]
+    return (errors or lines or [f"exit code {code}"])[-1].strip()
+
+
+def read_figures(run: Run, events: Sequence[Event]) -> Run:
+    """Adds the figures of a run's log; a run that failed has only its memory."""
+    epochs = [event for event in events if event["event"] == "epoch"]
+    peaks = [epoch["memory_gb"] for epoch in epochs if epoch["memory_gb"] is not None]
+    run = msgspec.structs.replace(run, memory_gb=max(peaks, default=None))
+    if run.error or not epochs:
+        return run
+    timed, warm = [], False
+    for event in events:
+        if event["event"] == "start":
+            warm = False
+        elif event["event"] == "epoch" and event["pictures_per_s"] > 0:  # 0: it was resumed to be validated
+            timed += [event] if warm else []
+            warm = True
+    running_s = sum(epoch["use"]["seconds"] for epoch in timed)
+    waiting_s = sum(epoch["use"]["stages"].get("wait", 0.0) for epoch in timed)
+    validation = epochs[-1].get("validation") or {}
+    return msgspec.structs.replace(
+        run,
+        top1=100 * validation["top1"]["value"] if validation else None,
+        pictures_per_s=statistics.median(epoch["pictures_per_s"] for epoch in timed) if timed else None,
+        epoch_s=statistics.median(epoch["seconds"] for epoch in timed) if timed else None,
+        waiting=100 * waiting_s / running_s if running_s else None,
+    )
+
+
+COLUMNS: Final = ["arm", "top-1, %", "pictures/s", "speed-up", "epoch, s", "GPU memory, GB", "waiting, %", "runs"]
+
+
+def row_of(arm: str, runs: Sequence[Run], *, first: str, num_runs: int) -> list[str]:
+    """The row of an arm: medians and ranges over the seeds; speed-ups are over the first arm with the same seed."""
+    own = [run for run in runs if run.arm == arm]
+    of_first = {run.seed: run.pictures_per_s for run in runs if run.arm == first}
+    ratios = [run.pictures_per_s / speed for run in own if run.pictures_per_s and (speed := of_first.get(run.seed))]
+    errors = [run.error for run in own if run.error]
+    told = f"{len(own) - len(errors)} of {num_runs}"
+    return [
+        arm,
+        spread([run.top1 for run in own]),
+        spread([run.pictures_per_s for run in own]),
+        spread(ratios, digits=2),
+        spread([run.epoch_s for run in own]),
+        spread([run.memory_gb for run in own], digits=2),
+        spread([run.waiting for run in own]),
+        f"{told}; failed: {errors[0]}" if errors else told,
+    ]
+
+
+def spread(values: Sequence[float | None], digits: int = 1) -> str:
+    """The median and the range of the values, such as "2.0 (1.0 to 3.0)"; a dash if there is none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    middle = f"{statistics.median(known):,.{digits}f}"
+    return middle if len(known) == 1 else f"{middle} ({min(known):,.{digits}f} to {max(known):,.{digits}f})"
+
+
+def markdown(result: Result) -> str:
+    """The table with its machine, commit and setting."""
+    lines = [result.columns, ["---", *["---:"] * (len(result.columns) - 1)], *result.rows]
+    missing = f" **Unfinished**: {result.num_missing} runs are missing." if result.num_missing else ""
+    return (
+        f"# {result.sweep}\n\nMeasured on {result.device}: {result.machine}. Commit {result.machine.git_commit}, "
+        f"recipe {result.recipe}, data {result.data}, flags `{' '.join(result.flags) or 'none'}`. Median (range) over "
+        f"the seeds; the first epoch of each run is not timed.{missing}\n\n"
+        + "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+        + "\n"
+    )
+
+
+def _report(result: Result, folder: Path) -> None:
+    """Writes the result as JSON and Markdown, and prints its table."""
+    content = msgspec.json.format(msgspec.json.encode(result)) + b"\n"
+    replace_together(folder, {f"{result.sweep}.json": content, f"{result.sweep}.md": markdown(result).encode()})
+    table = Table(*result.columns, title=result.sweep)
+    for row in result.rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _without_paths(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(Path(word).name if "/" in word else word for word in words)
+
+
+def _same_machine(folder: Path) -> Machine:
+    """Describes this machine; its figures must not be mixed with those of another one in the folder."""
+    machine, path = this_machine(), folder / _MACHINE_FILE
+    folder.mkdir(parents=True, exist_ok=True)
+    if not path.is_file():
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(machine)))
+    elif differences := msgspec.json.decode(path.read_bytes(), type=Machine).differences(machine):
+        raise DataError(
+            "the folder has figures of another machine",
+            value="; ".join(differences),
+            remedy="measure all arms on one machine, in a folder of its own",
+        )
+    return machine
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ step() { run_step resumes "$@"; }
 # time; if it already had all of LIMIT_S, the script fails.
 whole_step() { run_step restarts "$@"; }
 
-# study NAME STUDY ARGUMENTS...: a study of training/benchmark.py, which pauses in time to write its page.
+# study NAME SWEEP ARGUMENTS...: a sweep of training/benchmark.py, which pauses in time to write its table.
 study() {
     local page_s=40
     if [[ ! -e $WORK/done/$1 ]] && (($(left) < 2 * page_s)); then pause "$1"; fi

@@ -43,9 +43,9 @@ while [[ $# -gt 1 ]]; do
                 [[ $2 == *.safetensors ]] || mkdir -p "${{2%/*}}"
                 echo '[]' > "$2" || exit 1
             else
-                mkdir -p "$2/runs/equal-epochs/one-seed0"
-                for name in optimizations.json optimizations-speed.svg batch_sizes.md ablation.json machine.json \\
-                    model.fp32.onnx bundle.json bundle-test.json log.jsonl best.pt runs/equal-epochs/one-seed0/arm.json
+                mkdir -p "$2/one-seed0"
+                for name in optimizations.json optimizations.md batch_sizes.md ablation.json machine.json \\
+                    model.fp32.onnx bundle.json bundle-test.json log.jsonl best.pt one-seed0/run.json
                 do
                     echo '[]' > "$2/$name"
                 done
@@ -109,9 +109,11 @@ def understood(program, *arguments):
     if name == "train.py":
         return parse(list(arguments))
     if name == "benchmark.py":
-        study = benchmark.parse(list(arguments))
-        parse(["b4_5337", *study.flags])
-        return study
+        sweep = benchmark.parse(list(arguments))
+        found, _ = benchmark.read_sweep(sweep.sweep)
+        for words in benchmark.commands_of(found, "cuda", sweep.only).values():
+            parse([*words, *sweep.flags])
+        return sweep
     return tyro.cli(COMMANDS[name], args=arguments)
 
 
@@ -159,14 +161,14 @@ def test_the_copied_results_fit_the_limits_of_a_lent_machine(script, argument, b
 
 
 @pytest.mark.parametrize("script", ["1_speed.sh", "3_ablation.sh", "4_batch_sizes.sh"])
-def test_a_paused_study_copies_its_page_and_its_finished_runs(script, tmp_path):
+def test_a_paused_sweep_copies_its_table_and_its_finished_runs(script, tmp_path):
     code, asked, _ = run(script, tmp_path, FAILS="benchmark.py", CODE="75")
     assert code == 75
     study = understood(*asked[-1])
     assert 0 < study.stop_after_s < 480 - 30  # before the script itself would end it
     assert any(place.endswith((".json", ".md")) and "speed" not in place for place in copied(tmp_path))
     with tarfile.open(tmp_path / "out" / "state.tar.gz") as state:
-        assert any(name.endswith("arm.json") for name in state.getnames())
+        assert any(name.endswith("run.json") for name in state.getnames())
     ended, rest, _ = run(script, tmp_path)
     assert ended == 0
     assert [words[:2] for words in rest] == [asked[-1][:2]]
@@ -181,7 +183,7 @@ def test_another_machine_resumes_from_the_state_file(tmp_path):
     assert code == 75
     assert [words for words in asked if "train_speed.json" in words[-1]] == []
     assert "herbarium" in {word for words in asked for word in words}  # the pictures are drawn again
-    assert (other / "work" / "optimizations" / "runs" / "equal-epochs" / "one-seed0" / "arm.json").is_file()
+    assert (other / "work" / "optimizations" / "one-seed0" / "run.json").is_file()
     assert {"train_speed.json"} <= copied(other)
 
 
@@ -245,10 +247,10 @@ def test_a_script_asks_for_its_weights(tmp_path):
 
 
 def test_the_ablation_takes_its_size_from_variables(tmp_path):
-    asked = run("3_ablation.sh", tmp_path, SEEDS="5 6", RATES="1e-4", ARMS="batch_16 amp", BUDGET_S="30", EPOCHS="7")[1]
-    study = understood(*asked[-1])
-    assert (study.seeds, study.rates, study.only) == ((5, 6), (1e-4,), ("batch_16", "amp"))
-    assert (study.epochs, study.budget_s, study.equal_time) == (7, 30.0, True)
+    asked = run("3_ablation.sh", tmp_path, SEEDS="5 6", ARMS="batch_16 fp16", EPOCHS="7")[1]
+    sweep = understood(*asked[-1])
+    assert (sweep.seeds, sweep.only) == ((5, 6), ("batch_16", "fp16"))
+    assert parse(["b4_5337", *sweep.flags]).recipe.schedule.epochs == 7
 
 
 def test_outputs_of_one_taxon_are_merged_on_the_same_drawn_plants(tmp_path):

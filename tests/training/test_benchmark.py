@@ -1,75 +1,269 @@
+"""Sweeps with a script that writes a log instead of train.py, and one real sweep."""
+
 import json
+import time
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.training.insight.studies.planted import MACHINE, written
-from tests.training.small import RECIPE, ROOT, require_one_line
-from training.benchmark import main, parse, run
-from training.insight.studies.ablation import Ablate
-from training.insight.studies.arms import StudyPaused
-from training.insight.studies.batch_sizes import BatchSizes
-from training.insight.studies.comparison import Compare
-from training.insight.studies.optimizations import Optimizations
-from training.insight.studies.report import Page, read_study
-from training.machine import Gpu
+from models.errors import BotanifyError, DataError, RecipeError
+from tests.training.small import RECIPE, require_one_line
+from training import benchmark as module
+from training.benchmark import (
+    COLUMNS,
+    SWEEPS,
+    Benchmark,
+    Run,
+    Stopped,
+    benchmark,
+    commands_of,
+    main,
+    parse,
+    read_figures,
+    read_sweep,
+    row_of,
+    spread,
+    train_arm,
+)
+from training.machine import Gpu, this_machine
+from training.train import parse as parse_train
+
+BEGUN = Run(arm="larger", seed=3, command=(str(RECIPE), "--batch-size", "8", "--seed", "3"))
+STAND_IN = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+arguments = sys.argv[1:]
+run = Path(arguments[arguments.index("--run") + 1])
+calls = run / "calls.json"
+made = json.loads(calls.read_text()) if calls.exists() else []
+calls.write_text(json.dumps([*made, arguments]))
+first_time = not made
 
 
-def test_flags_of_train_follow_two_dashes():
-    command = parse(
-        ["optimizations", "--data", "d", "--out", "o", "--seeds", "3", "4", "--", "--workers", "0", "--erase", "0"]
-    )
-    assert isinstance(command, Optimizations)
-    assert command.seeds == (3, 4)
-    assert command.flags == ("--workers", "0", "--erase", "0")
+def write(**event):
+    with (run / "log.jsonl").open("a") as log:
+        log.write(json.dumps({"time": 100.0, **event}) + "\\n")
 
 
-def test_batch_sizes_is_a_command():
-    command = parse(["batch-sizes", "--data", "d", "--out", "o", "--sizes", "8", "16"])
-    assert isinstance(command, BatchSizes)
-    assert (command.sizes, command.epochs) == ((8, 16), 15)
+def epoch(number, seconds, top1):
+    judged = {"top1": {"value": top1, "num_pictures": 40}, "loss": 1.5}
+    use = {"seconds": seconds, "stages": {"wait": seconds / 4}}
+    write(event="epoch", epoch=number, step=10 * number, seconds=seconds, pictures_per_s=200 / seconds,
+          memory_gb=None, use=use, validation=judged)
 
 
-def test_the_ablation_is_a_command_too():
-    command = parse(
-        [
-            *("ablation", "--data", "d", "--weights", "w.pt", "--out", "o", "--only", "batch_16", "amp"),
-            *("--no-equal-time", "--rates", "1e-4", "--", "--workers", "0"),
-        ]
-    )
-    assert isinstance(command, Ablate)
-    assert (command.flags, command.only, command.rates) == (("--workers", "0"), ("batch_16", "amp"), (1e-4,))
-    assert (command.equal_time, command.epochs) == (False, 15)
+"""
+TWO_EPOCHS = "write(event='start', step=0)\nepoch(1, 8.0, 0.25)\nepoch(2, 4.0, 0.5)\n"
+SWEEP = """
+recipe = "{recipe}"
+seeds = [0, 1]
+set = {{ epochs = 2 }}
+[arms.first]
+[arms.larger]
+set = {{ batch_size = 8 }}
+[arms.larger_and_plain]
+after = "larger"
+set = {{ channels_last = false }}
+[arms.half]
+on = "cuda"
+set = {{ amp = "fp16" }}
+"""
 
 
-def test_results_of_different_machines_are_not_compared(tmp_path, monkeypatch, capsys):
-    other = msgspec.structs.replace(MACHINE, gpus=(Gpu("Other GPU", 24.0),))
-    files = [str(written(tmp_path / str(n), machine=machine)) for n, machine in enumerate((MACHINE, other))]
-    monkeypatch.setattr("sys.argv", ["benchmark.py", "compare", *files])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    stderr = capsys.readouterr().err
-    require_one_line(stderr, "bad_data")
-    assert "gpus Drawn GPU 8 GB and Other GPU 24 GB" in stderr
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Replaces train.py by a script; returns the folder of one run."""
+
+    def replace(behavior):
+        path = tmp_path / "stand_in.py"
+        path.write_text(STAND_IN + behavior)
+        monkeypatch.setattr(module, "TRAIN", path)
+        return tmp_path / "run"
+
+    return replace
 
 
-def started(monkeypatch, data, out, *more):
-    """Exit code of a small study of optimizations on the CPU."""
-    command = (
-        "benchmark.py",
-        "optimizations",
-        "--data",
-        data,
-        "--out",
-        out,
-        "--recipe",
-        RECIPE,
-        "--device",
-        "cpu",
-        *more,
-    )
-    monkeypatch.setattr("sys.argv", list(map(str, command)))
+@pytest.fixture
+def sweep(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SWEEP.format(recipe=RECIPE))
+    return path
+
+
+def never():
+    return False
+
+
+def calls(folder):
+    return json.loads((folder / "calls.json").read_text())
+
+
+def test_an_arm_is_one_run_whose_first_epoch_is_not_timed(program):
+    done = train_arm(BEGUN, folder := program(TWO_EPOCHS), never)
+    assert (done.top1, done.pictures_per_s, done.epoch_s, done.waiting, done.error) == (50, 50, 4, 25, "")
+    assert calls(folder)[0] == [*BEGUN.command, "--run", str(folder), "--auto-resume"]
+
+
+def test_a_finished_arm_is_not_run_again_and_keeps_no_weights(program):
+    folder = program(TWO_EPOCHS + "(run / 'last.pt').write_bytes(b'weights')")
+    first = train_arm(BEGUN, folder, never)
+    assert train_arm(BEGUN, folder, never) == first
+    assert len(calls(folder)) == 1
+    assert not (folder / "last.pt").exists()
+
+
+def test_a_failed_arm_keeps_its_error_and_is_not_run_again(program):
+    folder = program("print('error (out_of_memory): too large.', file=sys.stderr)\nsys.exit(1)")
+    done = [train_arm(BEGUN, folder, never) for _ in range(2)]
+    assert [run.error for run in done] == ["error (out_of_memory): too large."] * 2
+    assert done[0].top1 is None
+    assert len(calls(folder)) == 1
+
+
+CRASHES = [
+    ("os.kill(os.getpid(), signal.SIGKILL)", "killed by signal 9"),
+    ("raise KeyError('no error of this project')", "KeyError: 'no error of this project'"),
+]
+
+
+@pytest.mark.parametrize(("ends", "told"), CRASHES)
+def test_an_arm_that_crashed_once_is_resumed_and_the_error_of_a_second_crash_is_the_result(ends, told, program):
+    folder = program(f"if first_time:\n    {ends}\n{TWO_EPOCHS}")
+    assert (train_arm(BEGUN, folder, never).error, len(calls(folder))) == ("", 2)
+    folder = program(f"epoch(1, 4.0, 0.25)\n{ends}").with_name("other")
+    assert train_arm(BEGUN, folder, never).error == told
+    assert len(calls(folder)) == 2
+
+
+def test_a_run_that_is_stopped_is_resumed_by_the_next_call(program):
+    stops = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nif first_time:\n    time.sleep(60)\n"
+    folder, began = program(stops + TWO_EPOCHS), time.monotonic()
+    with pytest.raises(Stopped):
+        train_arm(BEGUN, folder, lambda: time.monotonic() > began + 0.5)
+    assert time.monotonic() - began < 30
+    assert train_arm(BEGUN, folder, never).top1 == 50
+
+
+def test_a_run_that_ends_by_sigterm_has_not_crashed(program):
+    folder = program(f"if len(made) < 3: os.kill(os.getpid(), signal.SIGTERM)\n{TWO_EPOCHS}")
+    for _ in range(3):
+        with pytest.raises(Stopped):
+            train_arm(BEGUN, folder, never)
+    assert train_arm(BEGUN, folder, never).top1 == 50
+
+
+def test_a_result_of_other_settings_is_never_taken_for_this_arm(program):
+    folder = program(TWO_EPOCHS)
+    train_arm(BEGUN, folder, never)
+    with pytest.raises(RecipeError, match="--batch-size 8"):
+        train_arm(msgspec.structs.replace(BEGUN, command=("--batch-size", "9")), folder, never)
+
+
+def epoch(number, seconds, speed, top1=0.5):
+    use = {"seconds": seconds, "stages": {"wait": 0.0}}
+    judged = {"top1": {"value": top1}}
+    plain = {"event": "epoch", "epoch": number, "seconds": seconds, "pictures_per_s": speed, "memory_gb": 2.0 + number}
+    return {**plain, "use": use, "validation": judged}
+
+
+def test_the_first_epoch_of_each_process_is_not_timed():
+    start = {"event": "start", "step": 0}
+    events = [start, epoch(1, 20, 5), epoch(2, 10, 10), start, epoch(3, 15, 4), epoch(4, 12, 11, top1=0.75)]
+    found = read_figures(BEGUN, events)
+    assert (found.pictures_per_s, found.epoch_s, found.top1, found.memory_gb) == (10.5, 11, 75, 6)
+
+
+def test_an_epoch_that_was_only_validated_after_a_kill_is_not_timed():
+    start = {"event": "start", "step": 0}
+    found = read_figures(BEGUN, [start, epoch(1, 20, 5), start, epoch(2, 0, 0), epoch(3, 14, 5), epoch(4, 10, 8)])
+    assert found.pictures_per_s == 8
+
+
+def test_a_row_has_medians_ranges_and_the_first_error():
+    speeds = {("first", 0): 10.0, ("first", 1): 20.0, ("larger", 0): 20.0, ("larger", 1): 60.0}
+    runs = [Run(arm=arm, seed=seed, command=(), pictures_per_s=speed) for (arm, seed), speed in speeds.items()]
+    runs.append(Run(arm="larger", seed=2, command=(), error="error (out_of_memory): too large"))
+    row = dict(zip(COLUMNS, row_of("larger", runs, first="first", num_runs=3), strict=True))
+    assert row["pictures/s"] == "40.0 (20.0 to 60.0)"
+    assert row["speed-up"] == "2.50 (2.00 to 3.00)"  # of the same seeds
+    assert row["runs"] == "2 of 3; failed: error (out_of_memory): too large"
+    assert (row["top-1, %"], spread([None]), spread([2.0])) == ("–", "–", "2.0")
+
+
+def test_an_arm_has_the_settings_of_the_arm_that_it_comes_after(sweep):
+    found = commands_of(read_sweep(sweep)[0], "cpu")
+    assert list(found) == ["first", "larger", "larger_and_plain"]
+    assert found["larger_and_plain"] == (str(RECIPE), "--epochs", "2", "--batch-size", "8", "--no-channels-last")
+    assert "half" in commands_of(read_sweep(sweep)[0], "cuda")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("[arms.odd]\nset = { batch_sise = 8 }", "batch_sise"),
+        ("[arms.odd]\nset = { batch_size = 0 }", "batch_size"),
+        ('[arms.odd]\nafter = "nothing"', "nothing"),
+        ("[arms.odd]\nsett = {}", "sett"),
+        ("[arms.odd", "not a sweep"),
+    ],
+)
+def test_a_mistake_in_a_sweep_is_told_before_anything_runs(wrong, told, sweep):
+    sweep.write_text(sweep.read_text() + wrong)
+    with pytest.raises(RecipeError, match=told):
+        commands_of(read_sweep(sweep)[0], "cpu")
+
+
+def test_unknown_sweeps_and_arms_are_errors(sweep, tmp_path):
+    with pytest.raises(RecipeError, match="ablation, batch_sizes, optimizations"):
+        read_sweep(tmp_path / "nothing")
+    with pytest.raises(RecipeError, match="half"):
+        commands_of(read_sweep(sweep)[0], "cpu", ["half"])
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SWEEPS.glob("*.toml")))
+def test_train_understands_every_arm_of_the_shipped_sweeps(name):
+    found, _ = read_sweep(Path(name))
+    commands = commands_of(found, "cuda")
+    assert len(commands) == len(found.arms) > 8
+    assert len({words for arm, words in commands.items() if arm != "baseline_again"}) >= len(commands) - 1
+    for words in commands.values():
+        parse_train(list(words))
+
+
+def test_a_sweep_runs_its_arms_round_by_round_and_writes_one_table(program, sweep, data, tmp_path, capsys):
+    program(TWO_EPOCHS)
+    command = Benchmark(sweep=sweep, data=data, out=tmp_path / "out", device="cpu", flags=("--workers", "0"))
+    result = benchmark(command)
+    assert [run.seed for run in result.runs] == [0, 0, 0, 1, 1, 1]
+    assert [row[0] for row in result.rows] == ["first", "larger", "larger_and_plain"]
+    assert "50.0" in capsys.readouterr().out
+    assert msgspec.json.decode((tmp_path / "out" / "small.json").read_bytes(), type=module.Result) == result
+    told = (tmp_path / "out" / "small.md").read_text()
+    assert result.machine.git_commit in told
+    assert "| larger | 50.0 (50.0 to 50.0) | 50.0 (50.0 to 50.0) | 1.00 (1.00 to 1.00) |" in told
+    assert str(tmp_path) not in told + (tmp_path / "out" / "small.json").read_text()
+    assert calls(tmp_path / "out" / "first-seed0")[0].count("--workers") == 1
+
+
+def test_figures_of_another_machine_are_not_mixed_in(program, sweep, data, tmp_path):
+    program(TWO_EPOCHS)
+    other = msgspec.structs.replace(this_machine(), gpus=(Gpu("Other GPU", 24.0),))
+    (tmp_path / "machine.json").write_bytes(msgspec.json.encode(other))
+    with pytest.raises(DataError, match="Other GPU 24 GB"):
+        benchmark(Benchmark(sweep=sweep, data=data, out=tmp_path, device="cpu"))
+
+
+def test_a_sweep_whose_runs_all_fail_is_an_error(program, sweep, data, tmp_path):
+    program("sys.exit('error (bad_data): nothing there.')")
+    with pytest.raises(BotanifyError, match="nothing there"):
+        benchmark(Benchmark(sweep=sweep, data=data, out=tmp_path, device="cpu"))
+
+
+def started(monkeypatch, *arguments):
+    """Exit code of the program."""
+    monkeypatch.setattr("sys.argv", ["benchmark.py", *map(str, arguments)])
     try:
         main()
     except SystemExit as ended:
@@ -77,49 +271,34 @@ def started(monkeypatch, data, out, *more):
     return 0
 
 
-def test_a_paused_study_ends_with_code_75(data, tmp_path, monkeypatch, capsys):
-    def paused(*_args, **_flags):
-        raise StudyPaused("the time is over")
+@pytest.mark.parametrize("asked", ["by its deadline", "by SIGTERM"])
+def test_a_sweep_that_is_stopped_writes_what_it_has_and_ends_with_75(
+    asked, program, sweep, data, tmp_path, monkeypatch, capsys
+):
+    kills = "os.kill(os.getppid(), signal.SIGTERM)\n" if asked == "by SIGTERM" else ""
+    stops = f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n{kills}time.sleep(60)\n"
+    program(f"if first_time and 'larger' in str(run):\n    {stops.replace(chr(10), chr(10) + '    ')}\n{TWO_EPOCHS}")
+    out = tmp_path / "out"
+    flags = (sweep, "--data", data, "--out", out, "--device", "cpu")
+    assert started(monkeypatch, *flags, *([] if kills else ["--stop-after-s", 6])) == 75
+    assert json.loads((out / "small.json").read_text())["num_missing"] > 0
+    assert "**Unfinished**" in (out / "small.md").read_text()
+    assert "the same command resumes" in capsys.readouterr().err
 
-    monkeypatch.setattr("training.insight.studies.rounds.run_arm", paused)
-    assert started(monkeypatch, data, tmp_path) == 75
-    assert "the time is over" in capsys.readouterr().err
-    assert not list(tmp_path.glob("optimizations*"))
+
+def test_a_wrong_folder_is_one_line(sweep, tmp_path, monkeypatch, capsys):
+    assert started(monkeypatch, sweep, "--data", tmp_path / "nothing", "--out", tmp_path) == 1
+    require_one_line(capsys.readouterr().err, "bad_data")
+
+
+def test_flags_of_train_follow_two_dashes():
+    command = parse(["ablation", "--data", "d", "--out", "o", "--seeds", "3", "4", "--", "--workers", "0"])
+    assert (command.seeds, command.flags) == ((3, 4), ("--workers", "0"))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_study_whose_first_run_fails_is_one_line(data, tmp_path, monkeypatch, capfd):
-    code = started(monkeypatch, data, tmp_path, "--", "--architecture", "no_such_network")
-    *_, last = capfd.readouterr().err.splitlines()
-    assert code == 1
-    assert "the first run failed" in last
-    assert "no such architecture" in last
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_study_out_of_time_is_resumed(data, tmp_path, monkeypatch):
-    flags = ("--epochs", "2", "--seeds", "0", "--only", "amp")
-    assert started(monkeypatch, data, tmp_path, *flags, "--stop-after-s", "3") == 75
-    assert not (tmp_path / "optimizations.json").exists()
-    assert started(monkeypatch, data, tmp_path, *flags) == 0
-    result = json.loads((tmp_path / "optimizations.json").read_text())
-    assert [arm["arm"]["name"] for arm in result["arms"]] == ["baseline", "amp"]
-
-
-def test_a_comparison_is_printed(tmp_path, capsys):
-    one, other = (written(tmp_path / name) for name in ("a", "b"))
-    run(Compare(one=one, other=other))
-    assert "| amp |" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["optimizations", "batch_sizes", "ablation"])
-def test_the_pages_of_the_docs_show_the_committed_results(name, tmp_path):
-    (result,) = ROOT.glob(f"benchmarks/results/*/{name}.json")
-    run(Page(result=result, out=tmp_path / f"{name}.md"))
-    assert (ROOT / "docs" / "studies" / f"{name}.md").read_text() == (tmp_path / f"{name}.md").read_text()
-    assert {path.name for path in tmp_path.glob("*.svg")} <= {
-        path.name for path in (ROOT / "docs" / "studies").iterdir()
-    }
-    assert not read_study(result).machine.git_commit.endswith("+")
+def test_a_real_sweep_on_the_cpu(sweep, data, tmp_path):
+    result = benchmark(Benchmark(sweep=sweep, data=data, out=tmp_path / "out", seeds=(0,), only=("first", "larger")))
+    assert [run.error for run in result.runs] == ["", ""]
+    assert all(run.pictures_per_s > 0 and 0 <= run.top1 <= 100 and run.waiting >= 0 for run in result.runs)
