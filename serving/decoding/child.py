@@ -29,7 +29,6 @@ from serving.decoding.messages import (
     Done,
     Failed,
     Ping,
-    ReadHeader,
     Ready,
     Reply,
     SharedArea,
@@ -54,15 +53,11 @@ def main() -> None:
     decoder = _Decoder(SharedArea(descriptor), child_bytes, seconds)
     _limit(resource.RLIMIT_CORE, 0)
     with suppress(BrokenPipeError, ConnectionResetError), socket.socket(fileno=0) as service:
-        _serve(service, decoder)
-
-
-def _serve(service: socket.socket, decoder: "_Decoder") -> None:
-    service.sendall(pack(Ready()))
-    commands = service.makefile("rb")
-    while (command := read_command(commands)) is not None:
-        service.sendall(pack(decoder.handle(command)))
-        decoder.trim_memory()
+        service.sendall(pack(Ready()))
+        commands = service.makefile("rb")
+        while (command := read_command(commands)) is not None:
+            service.sendall(pack(decoder.handle(command)))
+            decoder.trim_memory()
 
 
 class _Decoder:
@@ -79,7 +74,7 @@ class _Decoder:
             return Ready()
         self._area.reserve(command.num_bytes)
         self._used_bytes = command.memory_bytes
-        step = self._read_header if isinstance(command, ReadHeader) else self._decode
+        step = self._read_header if command.kind == "header" else self._decode
         return self._with_limits(lambda: step(self._area.read(command.num_bytes), command.spec), command.memory_bytes)
 
     def trim_memory(self) -> None:
@@ -105,8 +100,9 @@ class _Decoder:
 
         The limit of memory is what was granted, and a little: a file that needs more than its header says gets no more.
         """
-        if sys.platform == "linux":
-            _limit(resource.RLIMIT_DATA, _data_bytes() + memory_bytes + _SLACK_BYTES)
+        if sys.platform == "linux":  # VmData counts toward RLIMIT_DATA, see proc_pid_status(5)
+            line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmData:"))
+            _limit(resource.RLIMIT_DATA, int(line.split()[1]) * 1024 + memory_bytes + _SLACK_BYTES)
         _limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + self._seconds) + 1)
         try:
             return step()
@@ -128,12 +124,6 @@ def _limit(kind: int, value: int) -> None:
     """Sets a soft limit, which can be raised again, within the hard limit."""
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
-
-
-def _data_bytes() -> int:
-    """Returns the memory that counts toward RLIMIT_DATA now: VmData, see proc_pid_status(5)."""
-    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmData:"))
-    return int(line.split()[1]) * 1024
 
 
 if __name__ == "__main__":

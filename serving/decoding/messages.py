@@ -1,14 +1,15 @@
 """The messages between the service and a decoding child: MessagePack with a length prefix of four bytes.
 
-The service sends `ReadHeader` and receives the `Cost`. Once that much memory is granted it sends `Decode`. The child
-keeps nothing between commands. The bytes and pixels of the picture are passed through a `SharedArea`.
+The service sends a `Step` for the header and receives the `Cost`. Once that much memory is granted it sends that which
+decodes. The child keeps nothing between commands. Bytes and pixels are passed through a `SharedArea`, memory that both
+map, rather than through a pipe.
 """
 
 import mmap
 import os
 import sys
 import tempfile
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, BinaryIO, Final, Literal
 
 import msgspec
 import numpy as np
@@ -20,22 +21,16 @@ from models.preprocess import InputSpec
 PREFIX_BYTES: Final = 4
 MAX_MESSAGE_BYTES: Final = 65_536  # real messages take a few hundred bytes; a child that sends more is broken
 Natural = Annotated[int, msgspec.Meta(ge=0)]
+# Stays mapped between pictures, because new pages cost about 1 ms per MB. Most photographs are smaller.
+_KEPT_BYTES: Final = 8 * 2**20
 _ERRORS: Final = {kind.code: kind for kind in (PictureError, UnsupportedFormat, UnreadableImage, TooManyPixels)}
 
 
-class ReadHeader(msgspec.Struct, frozen=True, tag=True):
-    """Command: read the header of the picture in the shared area."""
+class Step(msgspec.Struct, frozen=True, tag=True):
+    """Command: a step with the picture in the shared area."""
 
-    num_bytes: Natural
-    """Size of the picture."""
-    spec: InputSpec
-    memory_bytes: Natural
-    """Memory that is granted for the step; the child cannot take more."""
-
-
-class Decode(msgspec.Struct, frozen=True, tag=True):
-    """Command: decode the picture in the shared area, and replace it there by its pixels."""
-
+    kind: Literal["header", "decode"]
+    """`header` replies the `Cost`; `decode` replaces the picture in the area by its pixels and replies `Done`."""
     num_bytes: Natural
     """Size of the picture."""
     spec: InputSpec
@@ -88,7 +83,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
         return kind(self.problem, value=self.value, limit=self.limit, remedy=self.remedy)
 
 
-Command = ReadHeader | Decode | Ping
+Command = Step | Ping
 Reply = Ready | Cost | Done | Failed
 _encoder: Final = msgspec.msgpack.Encoder()
 _command_decoder: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)
@@ -117,18 +112,8 @@ def read_command(stream: BinaryIO) -> Command | None:
     return _command_decoder.decode(content) if content else None
 
 
-# ---- Memory shared by the service and a decoding child, so that they do not send pictures and pixels through a pipe
-
-# Stays mapped between pictures, because new pages cost about 1 ms per MB. Most photographs are smaller.
-_KEPT_BYTES: Final = 8 * 2**20
-
-
 class SharedArea:
-    """Memory behind a file descriptor that is passed to another process, mapped by both.
-
-    Args:
-        descriptor: An open in-memory file of at least one byte.
-    """
+    """Memory behind the descriptor of an in-memory file, which is passed to another process and mapped by both."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -137,13 +122,17 @@ class SharedArea:
     @classmethod
     def create(cls, num_bytes: int) -> "SharedArea":
         """Creates an area; its pages take memory only once they are written."""
-        descriptor = _open_memory()
-        os.ftruncate(descriptor, num_bytes)
-        if sys.platform == "linux":
-            import fcntl
+        if sys.platform != "linux":
+            with tempfile.TemporaryFile() as unnamed:
+                descriptor = os.dup(unnamed.fileno())
+            os.ftruncate(descriptor, num_bytes)
+            return cls(descriptor)
+        import fcntl
 
-            # Forbids shrinking: if a child truncated the file, the service would crash with SIGBUS.
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        descriptor = os.memfd_create("botanify-decoding", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(descriptor, num_bytes)
+        # Forbids shrinking: if a child truncated the file, the service would crash with SIGBUS.
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         return cls(descriptor)
 
     def reserve(self, num_bytes: int) -> None:
@@ -179,10 +168,3 @@ class SharedArea:
         if self.descriptor >= 0:
             os.close(self.descriptor)
         self.descriptor = -1  # so that a late `reserve` cannot change another file that reuses the number
-
-
-def _open_memory() -> int:
-    if sys.platform == "linux":
-        return os.memfd_create("botanify-decoding", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with tempfile.TemporaryFile() as unnamed:
-        return os.dup(unnamed.fileno())

@@ -20,15 +20,21 @@ from serving.decoding.process import ChildCrashed, ChildLost, ChildProcess, Deco
 from serving.errors import NotReady, Overloaded, TooLarge
 from serving.metrics import Metrics
 
-# ---- A memory budget for all decodes in flight; a decode waits until its memory is available.
+_EXIT_GRACE_S: Final = 2.0  # an idle child exits within 0.1 s; a child that decodes takes longer
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 30.0  # between attempts to start a child
+_ATTEMPTS: Final = 2  # to decode a picture whose child is lost
+_PING_INTERVAL_S: Final = 1.0
+# How long a child may go on with a picture that nobody waits for. Its replacement takes 0.5 s of processor time to
+# start, so that it often costs less to let it finish than to kill it at once.
+_CANCEL_GRACE_S: Final = 1.0
+_Result = TypeVar("_Result")
+_log = structlog.get_logger(__name__)
 
 
 class ByteBudget:
-    """Grants bytes of memory in the order of the requests.
+    """Grants bytes of memory for the decodes in flight, in the order of the requests.
 
-    Args:
-        num_bytes: Maximum granted at any time. A larger request is granted once no other grant is held.
-        granted: Gauge of the bytes granted now.
+    At most `num_bytes` are granted at any time. A larger request is granted once no other grant is held.
     """
 
     def __init__(self, num_bytes: int, granted: Gauge) -> None:
@@ -67,28 +73,14 @@ class ByteBudget:
 
     def _grant_waiting(self) -> None:
         """Grants what fits, strictly in order: otherwise small requests could delay a large one without end."""
-        while self._waiting and self._fits(self._waiting[0][0]):
+        while self._waiting and (self._granted == 0 or self._granted + self._waiting[0][0] <= self._num_bytes):
             num_bytes, granted = self._waiting.popleft()
             self._add(num_bytes)
             granted.set_result(None)
 
-    def _fits(self, num_bytes: int) -> bool:
-        return self._granted == 0 or self._granted + num_bytes <= self._num_bytes
-
     def _add(self, num_bytes: int) -> None:
         self._granted += num_bytes
         self._gauge.set(self._granted)
-
-
-_EXIT_GRACE_S: Final = 2.0  # an idle child exits within 0.1 s; a child that decodes takes longer
-_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 30.0  # between attempts to start a child
-_ATTEMPTS: Final = 2  # to decode a picture whose child is lost
-_PING_INTERVAL_S: Final = 1.0
-# How long a child may go on with a picture that nobody waits for. Its replacement takes 0.5 s of processor time to
-# start, so that it often costs less to let it finish than to kill it at once.
-_CANCEL_GRACE_S: Final = 1.0
-_Result = TypeVar("_Result")
-_log = structlog.get_logger(__name__)
 
 
 class DecodeLimits(msgspec.Struct, frozen=True):
@@ -118,13 +110,7 @@ class Decoded(NamedTuple):
 
 
 class DecoderPool:
-    """Decodes pictures in child processes.
-
-    Args:
-        num_children: Number of children, and so of concurrent decodes.
-        limits: Limits of each decode.
-        metrics: Counts pictures, failures, restarts and granted memory.
-    """
+    """Decodes pictures in child processes, one in each at a time."""
 
     def __init__(self, num_children: int, limits: DecodeLimits, metrics: Metrics) -> None:
         self._num_children, self._limits, self._metrics = num_children, limits, metrics
@@ -168,12 +154,8 @@ class DecoderPool:
         """Decodes a picture once a child and the memory are available.
 
         If the child is lost, another one tries the picture once more. If the caller is cancelled, a waiting decode is
-        dropped; a running one has a second to finish before its child is killed.
-
-        Args:
-            data: The bytes of the picture.
-            spec: What the network expects.
-            time: The processor time for all pictures of the request; by default this is the only one.
+        dropped; a running one has a second to finish before its child is killed. `time` counts for all pictures of a
+        request; by default this is the only one.
 
         Raises:
             PictureError: As in `models.preprocess.picture_to_input`; also if the picture crashes two children, or
@@ -210,7 +192,11 @@ class DecoderPool:
             try:
                 return await self._decode_in_child(data, spec, time)
             except OutOfTime:
-                raise _too_slow(picture_format, time.seconds) from None
+                raise UnreadableImage(
+                    f"the {picture_format} picture takes too long to decode",
+                    limit=f"at most {time.seconds:g} seconds for all pictures of a request",
+                    remedy="send a smaller version, or fewer pictures",
+                ) from None
             except ChildLost as error:
                 num_crashes += isinstance(error, ChildCrashed)
                 _log.warning("decoder_lost", reason=error.code, detail=str(error), format=picture_format)
@@ -264,11 +250,7 @@ class DecoderPool:
             self._num_idle.release()
 
     async def _supervise(self, first_outcome: asyncio.Future[Exception | None]) -> None:
-        """Keeps one child running until cancelled.
-
-        Args:
-            first_outcome: Receives the outcome of the first attempt to start it.
-        """
+        """Keeps one child running until cancelled; `first_outcome` is that of the first attempt to start it."""
         try:
             while True:
                 child = await self._start_child(first_outcome)
@@ -314,14 +296,6 @@ def _set_once(future: asyncio.Future[Exception | None], outcome: Exception | Non
 
 def _closed() -> NotReady:
     return NotReady.with_retry("the decoder processes are stopped", 1)
-
-
-def _too_slow(picture_format: str, seconds: float) -> UnreadableImage:
-    return UnreadableImage(
-        f"the {picture_format} picture takes too long to decode",
-        limit=f"at most {seconds:g} seconds for all pictures of a request",
-        remedy="send a smaller version, or fewer pictures",
-    )
 
 
 async def _finish_before_cancelling(coroutine: Coroutine[Any, Any, _Result]) -> _Result:

@@ -26,14 +26,13 @@ from serving.decoding.messages import (
     PREFIX_BYTES,
     Command,
     Cost,
-    Decode,
     Done,
     Failed,
     Ping,
-    ReadHeader,
     Ready,
     Reply,
     SharedArea,
+    Step,
     pack,
     unpack_reply,
 )
@@ -297,7 +296,7 @@ class ChildProcess:
             ChildLost: The child has ended for another reason, or is suspended.
             OutOfTime: The request has no time left.
         """
-        return await self._step(data, ReadHeader(len(data), spec, memory_bytes), Cost, time)
+        return await self._step(data, Step("header", len(data), spec, memory_bytes), Cost, time)
 
     async def decode(self, data: bytes, spec: InputSpec, memory_bytes: int, time: DecodeTime) -> tuple[Done, Pixels]:
         """Decodes a picture with the memory that is granted.
@@ -307,7 +306,7 @@ class ChildProcess:
         """
         shape = (3, spec.height, spec.width)
         self._reserve(4 * math.prod(shape))
-        done = await self._step(data, Decode(len(data), spec, memory_bytes), Done, time)
+        done = await self._step(data, Step("decode", len(data), spec, memory_bytes), Done, time)
         return done, self._area.read_pixels(shape)
 
     async def ping(self) -> None:
