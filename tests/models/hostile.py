@@ -1,14 +1,8 @@
-"""Draws files that make a decoder work or allocate much more than their size suggests.
-
-python -m tests.models.hostile FOLDER   # writes them, for benchmarks/serving/decoder_memory.py
-"""
+"""Draws files that make a decoder work or allocate much more than their size suggests."""
 
 import struct
 import zlib
-from pathlib import Path
-from typing import Annotated
 
-import tyro
 from PIL import Image
 
 from tests.models.pictures import encode, exif_with_entries, png, png_chunk, scene
@@ -85,34 +79,3 @@ def _grown(data, path, content):
         end = at + int.from_bytes(data[at : at + 4])
         at += 4
     return bytes(grown[:end]) + content + bytes(grown[end:])
-
-
-def write_all(folder):
-    """Writes one file of each kind."""
-    flat = Image.new("RGB", (5_000, 5_000), (90, 140, 60))
-    files = {
-        "comments.jpg": jpeg_with_comments(4_750_000),
-        "few_comments.jpg": jpeg_with_comments(19_000),
-        "scans.jpg": jpeg_with_scans(3_000, (4_000, 3_000)),
-        "few_scans.jpg": jpeg_with_scans(60, (4_000, 3_000)),
-        "exif.jpg": jpeg_with_exif_bomb(),
-        "rows.png": long_png(1, 40_000_000),
-        "long.png": long_png(600, 65_000),
-        "chunks.png": png_with_chunks(1_000_000),
-        "texts.png": png_with_text(60),
-        "frames.webp": webp_with_frames(400_000),
-        "canvas.webp": encode(flat, "WEBP", lossless=False, quality=1, method=0),
-        "boxes.avif": with_box_entries("AVIF", 2_000_000),
-        "boxes.heic": with_box_entries("HEIF", 2_000_000),
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-
-
-def main():
-    write_all(tyro.cli(Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="folder")], description=__doc__))
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.errors import RecipeError
-from models.network import ExportableNetwork, PlantNetwork
+from models.network import PlantNetwork
 
 BUILD = "efficientnet_b4"
 
@@ -55,13 +55,6 @@ def test_logits_and_features_agree_with_a_plain_call(network, pixels):
     assert logits.shape == (2, 17)
     assert features.shape == (2, 1792) == (2, network.num_features)
     assert not torch.allclose(features[0], features[1])
-
-
-def test_exported_call_returns_both_outputs(network, pixels):
-    with torch.inference_mode():
-        logits, features = ExportableNetwork(network).eval()(pixels)
-        again = network.logits_and_features(pixels)
-    torch.testing.assert_close((logits, features), again)
 
 
 def test_every_parameter_is_in_the_head_or_the_backbone(network):

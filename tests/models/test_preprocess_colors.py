@@ -161,19 +161,6 @@ def test_16_bit_alpha_is_blended_with_white():
     assert seen(color, (0, 0), (1, 0)) == [(0, 255, 0), WHITE]
 
 
-@pytest.mark.parametrize("depth", [1, 2, 4])
-def test_few_bits_of_gray_are_stretched_to_eight(depth):
-    darkest_then_lightest = bytes([(2**depth - 1) << (8 - 2 * depth)])
-    assert seen(png((2, 1), depth, 0, [darkest_then_lightest]), (0, 0), (1, 0)) == [BLACK, WHITE]
-
-
-def test_wide_gray_that_pillow_wrote_keeps_its_brightness():
-    image = Image.fromarray(np.array([[0, 60 * 257, 65535]], dtype=np.uint16))
-    assert image.mode == "I;16"
-    data = encode(image, "PNG")
-    assert seen(data, (0, 0), (1, 0), (2, 0)) == [BLACK, (60, 60, 60), WHITE]
-
-
 @pytest.mark.parametrize(("mode", "transparent"), [("L", 50), ("RGB", RED), ("1", 0)])
 def test_transparent_color_of_a_png_becomes_white(mode, transparent):
     image = Image.new(mode, (2, 1), transparent)
@@ -219,8 +206,3 @@ def test_transparent_entries_of_a_palette_are_white_in_every_tile():
 def test_sixteen_bits_are_scaled_in_every_tile():
     grey = np.linspace(0, 65_535, LARGE[0] * LARGE[1]).astype(np.uint16).reshape(LARGE[::-1])
     assert difference(np.asarray(to_rgb(Image.fromarray(grey)))[..., 1], grey // 257) == 0
-
-
-def test_plain_rgb_is_returned_without_a_copy():
-    image = foliage((64, 48))
-    assert to_rgb(image) is image

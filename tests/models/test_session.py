@@ -81,10 +81,6 @@ def test_garbage_is_refused(tmp_path, content):
     assert "does not load" in refusal(path)
 
 
-def test_missing_file_is_refused(tmp_path):
-    assert "does not load" in refusal(tmp_path / NETWORK)
-
-
 @pytest.mark.parametrize(
     "change",
     [

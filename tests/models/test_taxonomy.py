@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.errors import DataError
-from models.taxonomy import Groups, NameMatch, Output, Taxon, TaxonNames, Taxonomy, label_hash, taxon_id_from_name
+from models.taxonomy import NameMatch, Output, Taxon, TaxonNames, Taxonomy, label_hash, taxon_id_from_name
 from tests.models.tiny import CROCUS, DAISY, ROSE, TAXONOMY, common_only, genus_only, species, taxonomy_of
 
 # ---- valid and invalid taxonomies
@@ -89,13 +89,6 @@ def test_genera_and_families_partition_the_taxa():
     np.testing.assert_array_equal(taxonomy.genera.of_taxon, [1, 0, 1])
     assert taxonomy.families.names == ("", "Rosaceae")
     np.testing.assert_array_equal(taxonomy.families.of_taxon, [1, 1, 0])
-
-
-def test_groups_have_the_names_they_were_made_from():
-    names = ["b", "a", "c", "a", ""]
-    groups = Groups.of(names)
-    assert [groups.names[index] for index in groups.of_taxon] == names
-    assert groups.names == tuple(sorted(set(names)))
 
 
 # ---- folding and taxon ids

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from models.errors import BundleError, DataError
+from models.errors import DataError
 from models.session import OnnxSession
 from tests.models.tiny import bundle_record, species, taxonomy_of
 from tests.training.color_bundles import good_weights, prepare_flowers, seal_color_bundle
@@ -118,11 +118,6 @@ def test_bundles_with_other_outputs_are_compared_on_the_shared_taxa(good, flower
     assert found.micro_top1.new == pytest.approx(1)
 
 
-def test_networks_of_a_precision_that_a_bundle_lacks_cannot_be_compared(bad, good, manifest):
-    with pytest.raises(BundleError, match="no network of that precision"):
-        compare(bad, good, manifest, precision="int8")
-
-
 def test_bundles_without_a_common_taxon_are_refused(manifest):
     with pytest.raises(DataError, match="both bundles know"):
         frozen_set(manifest, "test", manifest.taxonomy, taxonomy_of(species("Carex alba")))
@@ -218,16 +213,6 @@ def test_more_pictures_of_the_same_plants_prove_nothing_more(pictures, times):
     assert again.loss == pytest.approx(once.loss)
     assert again.loss_interval_95 == pytest.approx(once.loss_interval_95, abs=1e-6)
     assert (again.num_plants, again.num_pictures) == (once.num_plants, times * once.num_pictures)
-
-
-@given(st.lists(PICTURE, min_size=4, max_size=40), st.integers(1, 4))
-def test_macro_is_micro_if_every_taxon_has_as_many_pictures(pictures, num_taxa):
-    kept = len(pictures) // num_taxa * num_taxa
-    old, new, _, _ = columns(pictures[:kept])
-    taxa, plants = np.arange(kept) % num_taxa, np.arange(kept)
-    micro, macro = micro_share(old, new, plants), macro_share(old, new, plants, taxa)
-    assert macro.loss == pytest.approx(micro.loss)
-    assert macro.loss_interval_95 == pytest.approx(micro.loss_interval_95, abs=1e-6)
 
 
 @given(PICTURES)

@@ -219,14 +219,6 @@ def test_each_rollback_goes_one_step_back(registry, versions):
     assert len(registry.history()) == 5
 
 
-def test_rollback_after_a_promotion_that_followed_a_rollback(registry, versions):
-    first, second = (promote(registry, bundle) for bundle in versions[:2])
-    registry.roll_back()
-    third = promote(registry, versions[2])
-    assert registry.roll_back() == (third, first)
-    assert promote(registry, versions[1]) == second
-
-
 def test_promotion_is_refused_if_the_pointer_moved_since_the_comparison(registry, versions):
     promote(registry, versions[0])
     with pytest.raises(DataError, match="in the meantime"):
@@ -297,10 +289,6 @@ def test_rollbacks_follow_what_happened_not_what_was_interrupted(events):
             changes.append(Change(time="", action="promote", before=current, after=wanted))
             stack = [*stack, wanted] if completes else stack
     assert entries_in_use(changes, stack[-1] if stack else None) == stack
-
-
-def test_a_history_without_its_first_lines_leads_to_nothing_earlier():
-    assert entries_in_use([Change(time="", action="rollback", before="b", after="a")], "a") == []
 
 
 def test_damaged_history_is_an_error(registry):
