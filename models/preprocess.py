@@ -151,9 +151,19 @@ def open_picture(data: bytes) -> Iterator[tuple[str, Image.Image]]:
     Yields the format and the picture, not decoded yet. Raises a PictureError as `read_picture` does.
     """
     name = checked_format(data)
-    with _readable(name), Image.open(io.BytesIO(data), formats=[name]) as opened:
-        _require_pixels(name, *opened.size)
-        yield name, opened
+    try:
+        with Image.open(io.BytesIO(data), formats=[name]) as opened:
+            _require_pixels(name, *opened.size)
+            yield name, opened
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # Pillow's plugins raise SyntaxError, ValueError, struct.error and others
+        raise UnreadableImage(
+            f"the {name} picture does not decode",
+            # Without Pillow's message, which has addresses in memory and bytes as Python writes them.
+            limit="a complete, undamaged file",
+            remedy="send the original photograph again",
+        ) from error
 
 
 def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
@@ -249,22 +259,6 @@ def center_box(width: int, height: int, spec: InputSpec) -> tuple[float, float, 
     return left, upper, min(left + crop_width, float(width)), min(upper + crop_height, float(height))
 
 
-@contextmanager
-def _readable(name: str) -> Iterator[None]:
-    """Converts every exception that a decoder raises for damaged bytes to `UnreadableImage`."""
-    try:
-        yield
-    except (InputError, MemoryError):
-        raise
-    except Exception as error:  # Pillow's plugins raise SyntaxError, ValueError, struct.error and others
-        raise UnreadableImage(
-            f"the {name} picture does not decode",
-            # Without Pillow's message, which has addresses in memory and bytes as Python writes them.
-            limit="a complete, undamaged file",
-            remedy="send the original photograph again",
-        ) from error
-
-
 def _require_pixels(name: str, width: int, height: int) -> None:
     if width * height > PIXEL_LIMITS[name]:
         raise TooManyPixels(
@@ -292,7 +286,7 @@ def exif_orientation(opened: Image.Image) -> int:
         orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)
     except MemoryError:
         raise
-    except Exception:  # each decoder raises other kinds, see `_readable`
+    except Exception:  # each decoder raises other kinds, see `open_picture`
         return 1
     return orientation if orientation in _UPRIGHT else 1
 

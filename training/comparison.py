@@ -149,7 +149,7 @@ def compare(
     before, after = (held_out(bundle.record, pictures, trained_on) for bundle in (old, new))
     has_proved_loss = any(share.loss_interval_95[0] > 0 for share in (micro, macro))
     return Comparison(
-        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         old=f"{old.record.name} {old.record.version}",
         new=f"{new.record.name} {new.record.version}",
         precision=precision,

@@ -48,7 +48,6 @@ REPORTS: Final = "reports"
 HISTORY_FILE: Final = "history.jsonl"
 JSON_FILE: Final = "comparison.json"
 _DRAFT: Final = ".draft-"
-_HASH_DIGITS: Final = 12
 _MOST_NAMES: Final = 20  # in one line; comparison.json has them all
 
 
@@ -246,8 +245,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from"
     that did not happen. `completed_changes` leaves such lines out.
     """
 
-    time: str
-    """When it was written, UTC, ISO 8601."""
+    time: str = msgspec.field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
     action: Literal["promote", "rollback"]
     before: str | None
     """Entry that the pointer named; None before the first promotion."""
@@ -303,20 +301,11 @@ class Registry:
             raise DataError(f"{path} cannot be read", value=error, remedy="restore it from a copy") from error
 
     def promote(self, bundle: Bundle, *, expected: str | None, report: str = "", accepted: str = "") -> str:
-        """Copies a bundle into the registry, verifies the copy, and lets the pointer name it.
-
-        Args:
-            bundle: The verified bundle; not the current one.
-            expected: Entry that the pointer names, according to the caller's decision.
-            report: As in `Change`.
-            accepted: As in `Change`.
-
-        Returns:
-            The name of its entry.
+        """Copies another bundle into the registry, verifies the copy, lets the pointer name it, returns its entry.
 
         Raises:
             BundleError: The copy fails verification.
-            DataError: The pointer names another entry by now, or another process is at work.
+            DataError: The pointer does not name the `expected` entry any more, or another process is at work.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._locked():
@@ -328,15 +317,13 @@ class Registry:
                     remedy="run the command again",
                 )
             entry = self._add(bundle)
-            self._change("promote", expected, entry, report, accepted)
+            self._change(Change(action="promote", before=expected, after=entry, report=report, accepted=accepted))
         return entry
 
     def roll_back(self) -> tuple[str, str]:
         """Undoes the last promotion that was not rolled back yet; returns the entry before and the entry since.
 
-        Raises:
-            BundleError: The earlier bundle is missing or damaged; the pointer stays.
-            DataError: There is no earlier entry, or another process is at work.
+        If the earlier bundle is missing or damaged, the pointer stays, and a BundleError says so.
         """
         with self._locked():
             in_use = entries_in_use(self.history(), self.current)
@@ -348,7 +335,7 @@ class Registry:
                 )
             before, after = in_use[-1], in_use[-2]
             load_bundle(self.folder / after)
-            self._change("rollback", before, after)
+            self._change(Change(action="rollback", before=before, after=after))
         return before, after
 
     def _add(self, bundle: Bundle) -> str:
@@ -371,23 +358,14 @@ class Registry:
         load_bundle(self.folder / entry)
         return entry
 
-    def _change(
-        self,
-        action: Literal["promote", "rollback"],
-        before: str | None,
-        after: str,
-        report: str = "",
-        accepted: str = "",
-    ) -> None:
+    def _change(self, change: Change) -> None:
         """Writes the history, then replaces the pointer; readers see the old one or the new one, never half a line."""
-        time = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        change = Change(time=time, action=action, before=before, after=after, report=report, accepted=accepted)
         lines = [msgspec.json.encode(each) + b"\n" for each in (*self.history(), change)]
         with replaced(self.folder / HISTORY_FILE) as stream:
             stream.writelines(lines)
         new = self.folder / f".{CURRENT}.{uuid.uuid4().hex}"
         try:
-            new.symlink_to(after, target_is_directory=True)
+            new.symlink_to(change.after, target_is_directory=True)
             new.replace(self.folder / CURRENT)
         finally:
             new.unlink(missing_ok=True)
@@ -410,7 +388,7 @@ def entry_name(bundle: Bundle) -> str:
     """Returns NAME-VERSION-HASH; the hash is that of `bundle.json`, which holds the hashes of all other files."""
     sha256 = file_sha256(bundle.folder / BUNDLE_FILE)
     name = re.sub(r"[^A-Za-z0-9._]+", "-", f"{bundle.record.name}-{bundle.record.version}").strip(".-")
-    return f"{name or 'bundle'}-{sha256[:_HASH_DIGITS]}"
+    return f"{name or 'bundle'}-{sha256[:12]}"
 
 
 def completed_changes(changes: Sequence[Change], current: str | None) -> list[Change]:
