@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
 
     from training.dataset.manifest import Manifest
-    from training.engine.distributed import Ranks
+    from training.engine.device import Ranks
 
 RECIPE_COPY: Final = "recipe.json"
 
@@ -61,8 +61,7 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> None:
     """Trains with the arguments of the command line; a rank that failed does not wait for the others."""
     command = run_program(lambda: parse(sys.argv[1:]))
-    from training.engine.device import keep_freed_memory
-    from training.engine.distributed import exit_now, has_joined
+    from training.engine.device import exit_now, has_joined, keep_freed_memory
     from training.engine.stop_signal import EXIT_REQUEUE
 
     keep_freed_memory(command.recipe.hardware)  # here and not in `train`, which other programs call in their process
@@ -134,8 +133,7 @@ def train(command: Train) -> None:
         BotanifyError: A problem that the user can fix; nothing was overwritten.
         Stopped: The process received SIGTERM or Ctrl-C, and a checkpoint was written.
     """
-    from training.engine.device import choose_device
-    from training.engine.distributed import join, leave, lost_ranks
+    from training.engine.device import choose_device, join, leave, lost_ranks
     from training.engine.stop_signal import Stopped
     from training.monitor.memory import OutOfMemory, is_out_of_memory
 
@@ -242,7 +240,7 @@ def _resumes(command: Train) -> bool:
         RecipeError: The folder holds a run, and no flag says whether to continue or overwrite it.
     """
     from training.engine.checkpoint import LAST, CheckpointFolder
-    from training.engine.distributed import launch_id, restart_count
+    from training.engine.device import launch_id, restart_count
     from training.monitor.log import LOG_FILE, read_log
 
     folder = command.recipe.run.run

@@ -1,4 +1,8 @@
-"""The checkpoint file, from which a run continues exactly. It is written atomically."""
+"""The checkpoint file, from which a run continues exactly, and the checkpoints of a run.
+
+No random state is stored: all randomness is a function of seed, epoch, picture and step. Files are written atomically,
+read without executing code in them, and checked with checksums.
+"""
 
 import math
 import os
@@ -43,22 +47,18 @@ class Position(msgspec.Struct, frozen=True):
     validated: int = 0
     """Step of the last validation; 0 before the first."""
 
-    def validated_with(self, top1: float, loss: float) -> "Position":
-        """The position after a validation.
+    def is_better(self, top1: float, loss: float) -> bool:
+        """Whether a validation is the best so far; few pictures often give the same top-1 twice, so the loss counts."""
+        return (top1, -loss) > (self.best, -self.best_loss)
 
-        Few pictures often give the same top-1 twice, so of equal ones the lower loss is better.
-        """
-        is_best = (top1, -loss) > (self.best, -self.best_loss)
-        return msgspec.structs.replace(
-            self,
-            best=top1 if is_best else self.best,
-            best_loss=loss if is_best else self.best_loss,
-            validated=self.step,
-        )
+    def validated_with(self, top1: float, loss: float) -> "Position":
+        """The position after a validation."""
+        best = {"best": top1, "best_loss": loss} if self.is_better(top1, loss) else {}
+        return msgspec.structs.replace(self, validated=self.step, **best)
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A run at one step. No random state is needed: all randomness is a function of seed, epoch, picture and step."""
+    """A run at one step."""
 
     format: int = FORMAT
     architecture: str
@@ -71,7 +71,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     scaler: dict[str, Any]
     position: dict[str, Any]
     recipe: dict[str, Any]
-    """Resolved recipe, as plain values."""
+    """Resolved recipe as plain values, and in `pictures` the normalization, which is no setting."""
     output_keys: list[str]
     """Key of each classifier row."""
     manifest_sha256: str
@@ -153,7 +153,11 @@ def load_tensors(path: Path) -> object:
     if not path.is_file():
         raise CheckpointError("no such checkpoint", value=path, remedy="correct the path")
     try:
-        _require_checksums(path)
+        if zipfile.is_zipfile(path):  # torch's older format has no checksums
+            with zipfile.ZipFile(path) as parts:
+                wrong = parts.testzip()
+            if wrong is not None:
+                raise zipfile.BadZipFile(f"the checksum of {wrong} is wrong")
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # RuntimeError, UnpicklingError, EOFError, ...
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
@@ -162,25 +166,12 @@ def load_tensors(path: Path) -> object:
         ) from error
 
 
-def _require_checksums(path: Path) -> None:
-    if not zipfile.is_zipfile(path):
-        return  # torch's older format has no checksums
-    with zipfile.ZipFile(path) as parts:
-        wrong = parts.testzip()
-    if wrong is not None:
-        raise zipfile.BadZipFile(f"the checksum of {wrong} is wrong")
-
-
 class CheckpointFolder:
-    """Writes `step-<number>.pt` and keeps the newest few; `last.pt` and `best.pt` are links to one file each.
-
-    Args:
-        folder: The run's folder.
-        keep: How many of the newest to keep.
-    """
+    """Writes `step-<number>.pt` and keeps the newest few; `last.pt` and `best.pt` are links to one file each."""
 
     def __init__(self, folder: Path, keep: int = KEPT) -> None:
-        self._folder, self._keep = folder, keep
+        self._folder = folder
+        self._keep = keep
 
     @property
     def has_checkpoint(self) -> bool:
@@ -193,8 +184,12 @@ class CheckpointFolder:
         Raises:
             CheckpointError: There is none, all are damaged, or the newest has another format.
         """
+        seen: list[Path] = []
         damaged: list[DamagedCheckpoint] = []
-        for path in self._candidates():
+        for path in [*self._newest_first(), self._folder / LAST]:
+            if not path.is_file() or any(path.samefile(other) for other in seen):
+                continue
+            seen.append(path)
             try:
                 return path, read_checkpoint(path), damaged
             except DamagedCheckpoint as error:
@@ -224,14 +219,6 @@ class CheckpointFolder:
     def clear_leftovers(self) -> None:
         """Removes partly written checkpoints of a killed process."""
         remove_leftovers(self._folder / "*.pt")
-
-    def _candidates(self) -> list[Path]:
-        """The numbered checkpoints from the newest on, then `last.pt`; a file with two names appears once."""
-        found: list[Path] = []
-        for path in [*self._newest_first(), self._folder / LAST]:
-            if path.is_file() and not any(path.samefile(other) for other in found):
-                found.append(path)
-        return found
 
     def _newest_first(self) -> list[Path]:
         return sorted(self._folder.glob(_STEPS), reverse=True)

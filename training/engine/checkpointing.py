@@ -1,34 +1,24 @@
-"""Decides when a run saves, makes its checkpoints, and restores a run from one."""
+"""Saves a run and continues it exactly: what goes into a checkpoint, and what must not differ at a resume."""
 
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from models.errors import CheckpointError
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, CheckpointFolder, DamagedCheckpoint, Position, read_checkpoint
 from training.engine.device import describe_device
-from training.engine.optim import fast_forward, load_moments, match_memory_format
-from training.engine.plant_output import load_plant_output, plant_output_state
-from training.engine.resume_check import require_resumable, require_whole_batches
-from training.engine.step import Engine
+from training.engine.step import Engine, fast_forward, load_optimizer
 from training.loading.negatives import Negatives
 from training.machine import current_commit
-from training.network_input import with_input
-from training.recipe import check_stored_recipe, recipe_to_plain
+from training.network_input import input_spec, stored_input_spec, with_input
+from training.recipe import KnobRole, Recipe, check_stored_recipe, knobs_with, recipe_to_plain
 
 EVERY_S: Final = 600.0
 """Seconds between two checkpoints within an epoch."""
-
-
-class Restored(msgspec.Struct, frozen=True):
-    """The checkpoint from which a run continues."""
-
-    path: Path
-    position: Position
-    damaged: list[DamagedCheckpoint]
-    """Newer checkpoints that could not be read."""
+_ELSE_NEW_RUN: Final = "or start a new run with --weights and another --run"
 
 
 class Checkpointer:
@@ -47,23 +37,21 @@ class Checkpointer:
     def __init__(
         self, engine: Engine, manifest: Manifest, global_batch: int, negatives: Negatives | None = None
     ) -> None:
-        self._engine, self._manifest, self._global_batch = engine, manifest, global_batch
+        self._engine = engine
+        self._manifest = manifest
+        self._global_batch = global_batch
         self._negatives_sha256 = negatives.sha256 if negatives is not None else ""
-        self._recipe, self._ranks = engine.recipe, engine.ranks
-        self._folder = CheckpointFolder(self._recipe.run.run)
+        self._recipe = engine.recipe
+        self._ranks = engine.ranks
+        self.folder = CheckpointFolder(self._recipe.run.run)
         self._saved_at = time.monotonic()
         if self._ranks.is_main:
-            self._folder.clear_leftovers()
-
-    @property
-    def exist(self) -> bool:
-        """Whether the run has a checkpoint to resume from."""
-        return self._folder.has_checkpoint
+            self.folder.clear_leftovers()
 
     def clear(self) -> None:
         """Removes the checkpoints of a run that starts over."""
         if self._ranks.is_main:
-            self._folder.clear()
+            self.folder.clear()
 
     def is_due(self, step: int) -> bool:
         """Whether the run saves after this optimizer step inside an epoch; only the main rank's clock counts."""
@@ -81,13 +69,16 @@ class Checkpointer:
             return False
         if self._ranks.is_main:
             with self._engine.clock.stage("save"):
-                self._folder.save(self.checkpoint(position), position.step, best=is_best)
+                self.folder.save(self.checkpoint(position), position.step, best=is_best)
         self._saved_at = time.monotonic()
         return True
 
     def checkpoint(self, position: Position) -> Checkpoint:
         """The run as it is now."""
         engine = self._engine
+        plant_output = engine.plant_output_state()
+        if plant_output is not None:
+            plant_output["negatives_sha256"] = self._negatives_sha256
         return Checkpoint(
             architecture=engine.network.architecture,
             network=engine.network.state_dict(),
@@ -104,50 +95,105 @@ class Checkpointer:
             git_commit=current_commit(),
             trained_on=describe_device(engine.device),
             initial_weights=self.initial_weights,
-            plant_output=self._plant_output(),
+            plant_output=plant_output,
         )
 
-    def restore(self) -> Restored:
+    def restore(self) -> tuple[Path, Position, list[DamagedCheckpoint]]:
         """Loads the newest readable checkpoint into the engine. A schedule that was changed in the recipe takes effect.
+
+        Returns:
+            The path of the checkpoint, the position in it, and the errors of newer ones that could not be read.
 
         Raises:
             CheckpointError: There is no checkpoint, or the run cannot continue from it with this recipe and this data.
         """
-        path, checkpoint, damaged = self._newest()
-        require_resumable(
-            checkpoint,
-            self._recipe,
-            manifest_sha256=self._manifest.sha256,
-            negatives_sha256=self._negatives_sha256,
-            num_ranks=self._ranks.num_ranks,
-        )
-        engine, position = self._engine, msgspec.convert(checkpoint.position, Position)
-        require_whole_batches(position.pictures, self._global_batch)
-        engine.load(checkpoint.network, checkpoint.eval_weights, checkpoint.scaler)
-        if engine.with_plant_output is not None and checkpoint.plant_output is not None:
-            load_plant_output(engine.with_plant_output, engine.scoring_model, checkpoint.plant_output)
-        if self._recipe.schedule == check_stored_recipe(checkpoint.recipe, origin=str(path)).schedule:
-            engine.optimizer.load_state_dict(checkpoint.optimizer)
+        damaged: list[DamagedCheckpoint] = []
+        if self._ranks.is_main:  # it chooses the file, since a shared disk may not look the same to all ranks yet
+            path, checkpoint, damaged = self.folder.newest()
+            self._ranks.broadcast(path)
+        else:
+            path = self._ranks.broadcast(Path())
+            checkpoint = read_checkpoint(path)
+        position = msgspec.convert(checkpoint.position, Position)
+        _require_same_data(checkpoint, self._recipe, self._manifest.sha256, self._negatives_sha256)
+        _require_same_order(checkpoint, self._recipe)
+        _require_same_batches(checkpoint, self._recipe, self._ranks.num_ranks)
+        if position.pictures % self._global_batch:
+            raise CheckpointError(
+                "the checkpoint's position is inside a batch",
+                value=f"{position.pictures} pictures into the epoch",
+                limit=f"a multiple of {self._global_batch}",
+                remedy="resume with the batch size and the number of ranks that it was trained with",
+            )
+        engine = self._engine
+        engine.load(checkpoint.network, checkpoint.eval_weights, checkpoint.scaler, checkpoint.plant_output)
+        same_schedule = self._recipe.schedule == check_stored_recipe(checkpoint.recipe, origin=str(path)).schedule
+        load_optimizer(engine.optimizer, checkpoint.optimizer, with_rates=same_schedule)
+        if same_schedule:
             engine.scheduler.load_state_dict(checkpoint.scheduler)
         else:
-            load_moments(engine.optimizer, checkpoint.optimizer)
             fast_forward(engine.scheduler, position.step)
-        match_memory_format(engine.optimizer)
         self.initial_weights = checkpoint.initial_weights
-        return Restored(path, position, damaged)
+        return path, position, damaged
 
-    def _plant_output(self) -> dict[str, Any] | None:
-        trained = self._engine.with_plant_output
-        if trained is None:
-            return None
-        state = plant_output_state(trained, self._engine.scoring_model)
-        return state | {"negatives_sha256": self._negatives_sha256}
 
-    def _newest(self) -> tuple[Path, Checkpoint, list[DamagedCheckpoint]]:
-        """The main rank chooses the file, since a shared disk may not look the same to all ranks yet."""
-        if self._ranks.is_main:
-            newest = self._folder.newest()
-            self._ranks.broadcast(newest[0])
-            return newest
-        path = self._ranks.broadcast(Path())
-        return path, read_checkpoint(path), []
+def _require_same_data(checkpoint: Checkpoint, recipe: Recipe, manifest_sha256: str, negatives_sha256: str) -> None:
+    if checkpoint.manifest_sha256 != manifest_sha256:
+        raise CheckpointError(
+            "the checkpoint was trained on other data",
+            value=f"manifest {manifest_sha256[:12]}",
+            limit=f"manifest {checkpoint.manifest_sha256[:12]}",
+            remedy=f"restore that data, {_ELSE_NEW_RUN}",
+        )
+    if checkpoint.architecture != recipe.network.architecture:
+        raise CheckpointError(
+            "the checkpoint holds another network",
+            value=checkpoint.architecture,
+            limit=recipe.network.architecture,
+            remedy="resume with the recipe that the run was started with",
+        )
+    then = checkpoint.plant_output["negatives_sha256"] if checkpoint.plant_output is not None else ""
+    if then != negatives_sha256:
+        raise CheckpointError(
+            "the run was started with other pictures without plants (--negatives)",
+            value=f"list {negatives_sha256[:12]}" if negatives_sha256 else "none",
+            limit=f"list {then[:12]}" if then else "none",
+            remedy=f"resume with the same folders, {_ELSE_NEW_RUN}",
+        )
+
+
+def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
+    """Raises unless the next step sees the pictures of an uninterrupted run."""
+    then = recipe_to_plain(check_stored_recipe(checkpoint.recipe, origin="checkpoint"))
+    now = recipe_to_plain(recipe)
+    changes = [(knob, now[part][knob], then[part][knob]) for part, knob in knobs_with(KnobRole.FIXED_AT_RESUME)]
+    input_then, input_now = stored_input_spec(checkpoint.recipe, origin="checkpoint"), input_spec(recipe)
+    changes += [(name, getattr(input_now, name), getattr(input_then, name)) for name in ("mean", "std")]
+    for knob, new, old in changes:
+        if new != old:
+            raise _changed_setting(knob, new, old)
+
+
+def _require_same_batches(checkpoint: Checkpoint, recipe: Recipe, num_ranks: int) -> None:
+    global_batch, schedule = checkpoint.global_batch, recipe.schedule
+    accumulate_then = checkpoint.recipe["schedule"]["accumulate"]
+    if schedule.batch_size * num_ranks * schedule.accumulate == global_batch * accumulate_then:
+        return  # a step keeps its pictures, so the batch size may change, as the advice for too little memory says
+    if global_batch != schedule.batch_size * num_ranks:
+        same_batch = f"--batch-size {global_batch // num_ranks}" if global_batch % num_ranks == 0 else "as many ranks"
+        raise CheckpointError(
+            "the run was started with another batch_size over all ranks, so its steps would see other pictures",
+            value=f"{schedule.batch_size} on each of {num_ranks} ranks",
+            limit=f"{global_batch} in total",
+            remedy=f"resume with {same_batch}, {_ELSE_NEW_RUN}",
+        )
+    raise _changed_setting("accumulate", schedule.accumulate, accumulate_then)
+
+
+def _changed_setting(knob: str, now: object, then: object) -> CheckpointError:
+    return CheckpointError(
+        f"the run was started with another {knob}, so its steps would see other pictures",
+        value=now,
+        limit=str(then),
+        remedy=f"resume with that value, {_ELSE_NEW_RUN}",
+    )

@@ -1,9 +1,20 @@
-"""Chooses the device and the precision of training."""
+"""The device and the precision of training, and the ranks: the processes that train together under torchrun.
+
+Without torchrun there is one rank, and nothing here waits. Ranks agree on values other than gradients over a Gloo group
+of the hosts, not over NCCL, so that no host waits for its GPU.
+"""
 
 import ctypes
-from typing import Final
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final, TypeVar, cast
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from models.errors import BotanifyError, RecipeError
 from training.machine import find_gpus
@@ -12,6 +23,11 @@ from training.recipe import HardwareRecipe
 # Of malloc.h. Without mapped blocks and trimming, steps of EfficientNet-B4 took less CPU time (in turns, glibc 2.36).
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_MAX: Final = -4
+Value = TypeVar("Value")
+_TIMEOUT: Final = timedelta(
+    minutes=30
+)  # one rank may end a validation sooner than another; a dead rank is noticed at once
+_LOST_RANK_MESSAGES: Final = ("Connection closed", "Connection reset", "NCCL")  # of Gloo and NCCL
 
 
 def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device:
@@ -112,3 +128,164 @@ def describe_device(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+
+
+def join(device_type: str) -> "Ranks":
+    """Joins the process group that torchrun set up; without torchrun, gives a single rank.
+
+    Args:
+        device_type: "cuda" or "cpu": gradients are averaged over NCCL or Gloo.
+    """
+    if "RANK" not in os.environ:
+        return Ranks()
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if device_type == "cuda":
+        torch.cuda.set_device(local_rank)
+        dist.init_process_group("nccl", timeout=_TIMEOUT, device_id=torch.device("cuda", local_rank))
+        hosts = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_TIMEOUT))
+    else:
+        dist.init_process_group("gloo", timeout=_TIMEOUT)
+        hosts = None
+    return Ranks(dist.get_rank(), dist.get_world_size(), local_rank, hosts)
+
+
+class Ranks:
+    """This process's rank and its collective operations.
+
+    Args:
+        rank: Number of this process over all machines.
+        num_ranks: Processes that train together.
+        local_rank: Number of this process on its machine, and of its GPU.
+        hosts: Group for values on the host; None for the default group.
+    """
+
+    def __init__(
+        self, rank: int = 0, num_ranks: int = 1, local_rank: int = 0, hosts: dist.ProcessGroup | None = None
+    ) -> None:
+        self.rank, self.num_ranks, self.local_rank, self._hosts = rank, num_ranks, local_rank, hosts
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank writes files and prints."""
+        return self.rank == 0
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Runs the block on the main rank before the others, so that they find the files it writes.
+
+        Raises:
+            BotanifyError: On the other ranks, if the main rank failed.
+        """
+        if not self.is_distributed:
+            yield
+            return
+        if not self.is_main and self.any(False):
+            raise BotanifyError("the first rank failed; its own message says why.")
+        try:
+            yield
+        except BaseException:
+            if self.is_main:
+                self.any(True)
+            raise
+        if self.is_main:
+            self.any(False)
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
+        return bool(self.maximum(flag))
+
+    def maximum(self, value: float) -> float:
+        """The largest value of all ranks."""
+        return self.maxima([value])[0]
+
+    def maxima(self, values: Sequence[float]) -> list[float]:
+        """The largest of each value over all ranks."""
+        return self._all_reduce(values, dist.ReduceOp.MAX) if self.is_distributed else list(values)
+
+    def minimum(self, value: float) -> float:
+        """The smallest value of all ranks."""
+        return self._all_reduce([value], dist.ReduceOp.MIN)[0] if self.is_distributed else value
+
+    def mean(self, values: Sequence[float]) -> list[float]:
+        """The mean of each value over all ranks."""
+        return [total / self.num_ranks for total in self.sum(values)]
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The sum of each value over all ranks."""
+        return self._all_reduce(values, dist.ReduceOp.SUM) if self.is_distributed else list(values)
+
+    def broadcast(self, value: Value) -> Value:
+        """The main rank's value, on every rank."""
+        if not self.is_distributed:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0, group=self._hosts)
+        return values[0]
+
+    def mean_statistics(self, network: nn.Module) -> None:
+        """Averages BatchNorm's running statistics over all ranks, so that every rank validates the same network."""
+        self.mean_([value for name, value in network.named_buffers() if name.endswith(("running_mean", "running_var"))])
+
+    def mean_(self, tensors: Sequence[Tensor]) -> None:
+        """Averages tensors over all ranks, in place and on the device; the host does not wait."""
+        if not self.is_distributed or not tensors:
+            return
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        dist.all_reduce(flat)
+        flat /= self.num_ranks
+        for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether there is more than one rank."""
+        return self.num_ranks > 1
+
+    def _all_reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
+        reduced = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(reduced, op=operation, group=self._hosts)
+        return [float(value) for value in reduced]
+
+
+def leave() -> None:
+    """Closes the process group. Every rank must call it, since each waits for the others."""
+    if has_joined():
+        dist.destroy_process_group()
+
+
+def exit_now(code: int) -> None:
+    """Ends a failed rank without waiting for the others, which torchrun then ends; returns if there is one rank."""
+    if has_joined():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def lost_ranks(error: RuntimeError) -> BotanifyError | None:
+    """The error that the ranks cannot exchange values, as one line; None if the error has another cause."""
+    message = str(error)
+    is_lost = has_joined() and any(part in message for part in _LOST_RANK_MESSAGES)
+    if not is_lost and not isinstance(error, dist.DistError):
+        return None
+    first, _, rest = message.strip().partition("\n")
+    last = rest.partition("Last error:")[2].strip()  # NCCL's first line names the call, and its last one the cause
+    cause = " ".join(f"{first} {last}".split())
+    return BotanifyError(
+        f"the ranks cannot exchange values ({cause}); if another rank has ended, its own message says why; otherwise "
+        "start again with NCCL_DEBUG=INFO, which tells more."
+    )
+
+
+def has_joined() -> bool:
+    """Whether this process is in a process group."""
+    return dist.is_initialized()
+
+
+def restart_count() -> int:
+    """How often torchrun has restarted its ranks, as after one of them died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def launch_id() -> str:
+    """torchrun's run id, the same for all ranks and restarts of one launch; empty without torchrun."""
+    return os.environ.get("TORCHELASTIC_RUN_ID", "")

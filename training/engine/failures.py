@@ -1,14 +1,22 @@
 """The errors of a step with their cause: memory that ran out, and values that are not finite."""
 
-import torch
-from torch import Tensor
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
-from training.engine.checkpoint import Position
-from training.engine.nonfinite import Diverged, diagnose
-from training.engine.reporting import Reporter
+import torch
+from torch import Tensor, nn
+
+from models.errors import BotanifyError
 from training.engine.step import Engine
 from training.loading.negatives import num_plants
 from training.monitor.memory import OutOfMemory, largest_fitting_batch, out_of_memory
+
+
+class Diverged(BotanifyError):
+    """The gradients or the weights are not finite."""
+
+    code = "diverged"
 
 
 def memory_ran_out(engine: Engine, pixels: Tensor, labels: Tensor, *, resumes: bool) -> OutOfMemory:
@@ -36,22 +44,41 @@ def memory_ran_out(engine: Engine, pixels: Tensor, labels: Tensor, *, resumes: b
     return out_of_memory(batch_size, pixels.shape[-1], accumulate, fits, resumes=resumes)
 
 
-def diverged(engine: Engine, reporter: Reporter, position: Position, problem: str, pixels: Tensor | None) -> Diverged:
-    """The error that gradients or weights are not finite, with the layer where that begins; it is logged.
+def diagnose(network: nn.Module, pixels: Tensor, scale: float, fp16: bool) -> str:
+    """Says in one sentence where the first value that is not finite appears, by a forward pass in FP32.
 
     Args:
-        engine: Trains the network.
-        reporter: Gets the problem and its cause.
-        position: How far the run has come.
-        problem: What is not finite, in words.
-        pixels: Pictures of the last micro-batch; None before the first.
+        network: The network as it is now.
+        pixels: Normalized pictures of the last step.
+        scale: Factor of the loss.
+        fp16: Whether training runs in fp16.
     """
-    diagnosis = "no step was taken yet"
-    if pixels is not None:
-        is_fp16, scale = engine.amp_dtype == torch.float16, engine.scaler.get_scale()
-        diagnosis = diagnose(engine.network, engine.normalized(pixels), scale, is_fp16)
-    reporter.diverged(position.step, problem, diagnosis)
-    return Diverged(
-        f"{problem} at step {position.step} (epoch {position.epoch + 1}); {diagnosis}; lower the "
-        "learning rates, warm up longer, set --clip-norm or train with --amp bf16, then --resume."
-    )
+    lost = [name for name, value in network.named_parameters() if not bool(value.isfinite().all())]
+    if lost:
+        return f"{len(lost)} weight tensors are not finite, first {lost[0]}: resume from an earlier checkpoint"
+    if not bool(pixels.isfinite().all()):
+        return "the network's input is not finite"
+    first = _first_nonfinite_layer(network, pixels)
+    if first:
+        return f"in FP32 too, the first layer whose output is not finite is {first}"
+    if fp16:
+        return f"in FP32 the forward pass is finite: half precision overflows (loss scale {scale:g})"
+    return "in FP32 the forward pass is finite: the loss or the gradients overflow"
+
+
+def _first_nonfinite_layer(network: nn.Module, pixels: Tensor) -> str:
+    found: list[str] = []
+
+    def check(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and not bool(output.isfinite().all()):
+            found.append(name)
+
+    was_training = network.training
+    network.eval()
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in network.named_modules():
+            if next(module.children(), None) is None:
+                hooks.callback(module.register_forward_hook(partial(check, name)).remove)
+        network(pixels)
+    network.train(was_training)
+    return found[0] if found else ""

@@ -18,14 +18,12 @@ from models.network import PlantNetwork
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Position
 from training.engine.checkpointing import Checkpointer
-from training.engine.distributed import Ranks
-from training.engine.failures import diverged, memory_ran_out
-from training.engine.limits import Limits, StopReason
+from training.engine.device import Ranks
+from training.engine.failures import Diverged, diagnose, memory_ran_out
 from training.engine.losses import training_classes
-from training.engine.plan import describe_run, notes_of_run
-from training.engine.reporting import EpochSummary, Reporter
+from training.engine.reporting import EpochSummary, Reporter, describe_run, notes_of_run
 from training.engine.step import Engine
-from training.engine.stop_signal import Stopped, StopSignal
+from training.engine.stop_signal import Stopped, StopReason, StopSignal
 from training.engine.validation import Validation, validate
 from training.loading.data import training_loader
 from training.loading.negatives import list_negatives, num_plants
@@ -82,6 +80,9 @@ class Trainer:
         self.reporter = Reporter(recipe, is_main=self.ranks.is_main)
         self.position = Position()
         self._last_batch: Tensor | None = None
+        self._stop_at: int | None = None  # the optimizer step after which the run stops
+        self._stop_after_s: float | None = None  # the training time after which it stops
+        self._signal = StopSignal()
         for note in notes_of_run(self.engine, negatives):
             self.reporter.note(note)
 
@@ -91,11 +92,10 @@ class Trainer:
         Raises:
             CheckpointError: There is no checkpoint, or the run cannot continue from it with this recipe and this data.
         """
-        restored = self.checkpoints.restore()
-        for error in restored.damaged:
+        path, self.position, damaged = self.checkpoints.restore()
+        for error in damaged:
             self.reporter.note(f"{error} Trying the checkpoint before it.")
-        self.position = restored.position
-        self.reporter.resumed(restored.path, self.position)
+        self.reporter.resumed(path, self.position)
 
     def run(self, max_steps: int | None = None, max_seconds: float | None = None) -> Position:
         """Trains to the end of the recipe, or until a limit is reached.
@@ -116,14 +116,15 @@ class Trainer:
         global_batch, per_epoch = self._batches.global_batch, self._steps_per_epoch
         plan = describe_run(self.engine, self.manifest, steps_per_epoch=per_epoch, global_batch=global_batch)
         self.reporter.started(self.position.step, str(self.device), plan)
-        reason, stop_at = StopReason.NONE, None if max_steps is None else self.position.step + max_steps
+        reason = StopReason.NONE
+        self._stop_at = None if max_steps is None else self.position.step + max_steps
+        self._stop_after_s = max_seconds
         seconds_left = None if max_seconds is None else max_seconds - self.position.seconds
         if seconds_left is not None and seconds_left <= 0 and self.position.validated == self.position.step:
             reason = StopReason.TIME_LIMIT  # the run has ended before, with its validation
-        with self.reporter.progress(max_steps, seconds_left), StopSignal() as signal:
-            limits = Limits(stop_at, max_seconds, signal)
+        with self.reporter.progress.shown(max_steps, seconds_left), self._signal:
             while reason is StopReason.NONE and self.position.epoch < self.recipe.schedule.epochs:
-                reason = self._run_epoch(limits)
+                reason = self._run_epoch()
         if reason.is_signal:
             self.reporter.interrupted(self.position)
             raise Stopped(int(reason))
@@ -135,7 +136,7 @@ class Trainer:
         self.monitor.close()
         self.reporter.close()
 
-    def _run_epoch(self, limits: Limits) -> StopReason:
+    def _run_epoch(self) -> StopReason:
         """Takes the steps that are left of an epoch; an epoch that is complete is validated and counted."""
         num_done = self._begin_epoch()
         began, seconds_before, pictures = time.perf_counter(), self.position.seconds, 0
@@ -143,7 +144,7 @@ class Trainer:
         for batch, (pixels, labels) in enumerate(self._load(), start=num_done):
             stepped = self._micro_step(batch, pixels, labels)
             pictures += num_plants(labels) * self.ranks.num_ranks
-            self.reporter.advance()
+            self.reporter.progress.advance()
             if not stepped:
                 continue
             self.position = msgspec.structs.replace(
@@ -153,7 +154,7 @@ class Trainer:
                 seconds=seconds_before + time.perf_counter() - began,
             )
             is_complete = batch + 1 == self._num_batches
-            reason, saves = self._agree(limits)
+            reason, saves = self._agree()
             if reason is not StopReason.NONE:
                 break
             if not is_complete and (saves or self.position.step % self.recipe.run.log_every_steps == 0):
@@ -175,7 +176,7 @@ class Trainer:
         self._batches.side_px = side_at_epoch(self.recipe.pictures, epoch)
         self.engine.train_mode()
         self.monitor.begin_epoch()
-        self.reporter.begin_epoch(
+        self.reporter.progress.begin_epoch(
             epoch + 1, num_batches=self._num_batches, num_done=num_done, global_batch=self._batches.global_batch
         )
         return num_done
@@ -194,6 +195,9 @@ class Trainer:
     def _micro_step(self, batch: int, pixels: Tensor, labels: Tensor) -> bool:
         """Trains on a micro-batch; returns whether the optimizer stepped.
 
+        A micro-batch is a forward pass in autocast and a backward pass of the scaled loss / window. The last one of a
+        window clips the gradients and steps optimizer, learning rates and moving average: `Engine.micro_step`.
+
         Raises:
             OutOfMemory: The device has too little memory for the step.
         """
@@ -209,13 +213,17 @@ class Trainer:
         else:
             return index + 1 == window
         # Outside of the except block, where the error would keep the tensors of the failed step alive.
-        raise memory_ran_out(self.engine, pixels, labels, resumes=self.checkpoints.exist)
+        raise memory_ran_out(self.engine, pixels, labels, resumes=self.checkpoints.folder.has_checkpoint)
 
-    def _agree(self, limits: Limits) -> tuple[StopReason, bool]:
+    def _agree(self) -> tuple[StopReason, bool]:
         """Why the run stops after this step, and whether it saves if it does not; the same on all ranks."""
-        is_due = self.checkpoints.is_due(self.position.step)
-        reason, saves = self.ranks.maxima([limits.reason(self.position), is_due])
-        return StopReason(round(reason)), saves > 0
+        reason = StopReason.STEP_LIMIT if self.position.step == self._stop_at else StopReason.NONE
+        if self._stop_after_s is not None and self.position.seconds >= self._stop_after_s:
+            reason = StopReason.TIME_LIMIT
+        if self._signal.received:
+            reason = StopReason(self._signal.exit_code)
+        largest, saves = self.ranks.maxima([reason, self.checkpoints.is_due(self.position.step)])
+        return StopReason(round(largest)), saves > 0
 
     def _end_epoch(self, seconds: float, pictures: int, *, is_complete: bool) -> None:
         """Validates if it is due, reports the epoch and saves.
@@ -254,10 +262,11 @@ class Trainer:
         It saves first: a scheduler may kill a long validation, and the resumed run then begins with it.
         """
         self._save()
-        best_before = self.position.best, -self.position.best_loss
         validation = validate(self.engine, self.manifest, self.position.epoch, self._batches.side_px)
-        self.position = self.position.validated_with(validation.top1.value, validation.loss)
-        return validation, (self.position.best, -self.position.best_loss) > best_before
+        figures = validation.top1.value, validation.loss
+        is_best = self.position.is_better(*figures)
+        self.position = self.position.validated_with(*figures)
+        return validation, is_best
 
     def _read(self) -> None:
         """Reads the losses since the last reading; the host waits for the device here, and nowhere else in an epoch.
@@ -272,15 +281,13 @@ class Trainer:
         losses = self.ranks.mean(readings.losses)
         step, timing = self.position.step, self.monitor.so_far()
         rates = [float(rate) for rate in self.engine.scheduler.get_last_lr()]
-        self.reporter.losses(step, losses, rates, readings)
+        self.reporter.losses(step, losses, rates, readings, timing.waiting)
         if readings.plant_figures:
             self.reporter.plant_output(step, self.ranks.mean(np.mean(readings.plant_figures, axis=0).tolist()))
         if self.monitor.report_is_due():
             self.reporter.bottleneck(step, timing, self.monitor.bottleneck(timing))
-        self.reporter.show_losses(losses, timing.waiting)
         if readings.bad_in_a_row > MAX_BAD_STEPS:
-            problem = f"the gradients of {readings.bad_in_a_row} steps in a row were not finite"
-            raise diverged(self.engine, self.reporter, self.position, problem, self._last_batch)
+            raise self._diverged(f"the gradients of {readings.bad_in_a_row} steps in a row were not finite")
 
     def _save(self, *, is_best: bool = False) -> None:
         """Writes a checkpoint.
@@ -289,6 +296,18 @@ class Trainer:
             Diverged: A weight is not finite; the last checkpoint is unchanged.
         """
         if not self.checkpoints.save(self.position, is_best=is_best):
-            problem = "the weights are not finite"
-            raise diverged(self.engine, self.reporter, self.position, problem, self._last_batch)
+            raise self._diverged("the weights are not finite")
         self.reporter.checkpoint(self.position, is_best=is_best)
+
+    def _diverged(self, problem: str) -> Diverged:
+        """The error that gradients or weights are not finite, with the layer where that begins; it is logged."""
+        engine, position = self.engine, self.position
+        diagnosis = "no step was taken yet"
+        if self._last_batch is not None:
+            pixels, is_fp16 = engine.normalized(self._last_batch), engine.amp_dtype == torch.float16
+            diagnosis = diagnose(engine.network, pixels, engine.scaler.get_scale(), is_fp16)
+        self.reporter.diverged(position.step, problem, diagnosis)
+        return Diverged(
+            f"{problem} at step {position.step} (epoch {position.epoch + 1}); {diagnosis}; lower the "
+            "learning rates, warm up longer, set --clip-norm or train with --amp bf16, then --resume."
+        )

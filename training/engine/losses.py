@@ -1,25 +1,29 @@
-"""The training loss: cross entropy over outputs or taxa, with label smoothing and logit adjustment.
+"""The training loss: cross entropy over outputs or taxa, and the auxiliary output that tells plants.
 
 Nothing here waits for the device. Shape suffixes: B pictures, O outputs, T taxa, K outputs of a taxon, C classes
-(outputs or taxa, whichever the loss is over).
+(outputs or taxa, whichever the loss is over), F features, S scores, which are the outputs and then the plant output.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.network import PlantNetwork
 from training.dataset.manifest import Manifest
+from training.loading.augment import seeded
 from training.loading.sampler import expected_samples
 from training.recipe import LossRecipe, Recipe
 
 SAMPLES_OF_UNSEEN: Final = 0.5
 """Samples per epoch that logit adjustment assumes for a class without training pictures, since log(0) is not finite:
 half as many as for a class with one picture."""
+_PLANT_STD: Final = 0.01  # as the classifier's
+_PLANT_STREAM: Final = 1  # its random numbers are not the network's, which is made from the seed alone
 
 
 class TrainingClasses(msgspec.Struct, frozen=True):
@@ -79,8 +83,11 @@ class TrainingLoss:
         self._taxa = _TaxonSums(classes, device) if grouped else None
         self._adjustment_C: Tensor | None = None
         if recipe.logit_adjustment > 0:
-            samples_C = _samples_of_taxa(classes) if grouped else np.array(classes.samples_of_output)
-            log_prior_C = torch.from_numpy(_log_prior(samples_C)).float().to(device)
+            samples_C = np.array(classes.samples_of_output)
+            if grouped:
+                samples_C = np.bincount(classes.taxon_of_output, samples_C, classes.num_taxa)
+            counted_C = np.where(samples_C > 0, samples_C, SAMPLES_OF_UNSEEN)
+            log_prior_C = torch.from_numpy(np.log(counted_C / counted_C.sum())).float().to(device)
             self._adjustment_C = recipe.logit_adjustment * log_prior_C
 
     def __call__(self, logits_BO: Tensor, targets: Tensor) -> Tensor:
@@ -142,12 +149,59 @@ class _TaxonSums:
         return values_BTK.masked_fill(self._padding_TK, filler)
 
 
-def _samples_of_taxa(classes: TrainingClasses) -> npt.NDArray[np.float64]:
-    return np.bincount(classes.taxon_of_output, classes.samples_of_output, classes.num_taxa).astype(np.float64)
+class WithPlantOutput(nn.Module):
+    """A network and one more linear layer on its pooled features, after the same dropout, which tells plants.
+
+    The layer is there if pictures without a plant are given. It shapes the features, and is not exported.
+
+    Args:
+        network: The network; it stays as it is.
+        seed: Seed of the layer's weights.
+    """
+
+    def __init__(self, network: PlantNetwork, seed: int) -> None:
+        super().__init__()
+        self.network = network
+        with seeded(seed, _PLANT_STREAM):
+            self.plant_output = nn.Linear(network.num_features, 1)
+            nn.init.normal_(self.plant_output.weight, std=_PLANT_STD)
+            nn.init.zeros_(self.plant_output.bias)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Returns scores_BS for normalized pictures of shape (B, 3, height, width)."""
+        return self.scores(self.network.features(pixels))
+
+    def scores(self, features_BF: Tensor) -> Tensor:
+        """Returns scores_BS for pooled features."""
+        return torch.cat([self.network.head(features_BF), self.plant_output(features_BF)], dim=1)
+
+    def head_parameters(self) -> Iterator[nn.Parameter]:
+        """Yields the parameters of the classifier and of the plant output."""
+        yield from self.network.head_parameters()
+        yield from self.plant_output.parameters()
+
+    def backbone_parameters(self) -> Iterator[nn.Parameter]:
+        """Yields the parameters outside of both."""
+        yield from self.network.backbone_parameters()
 
 
-def _log_prior(samples_C: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The log of each class's share of the samples."""
-    counted = np.where(samples_C > 0, samples_C, SAMPLES_OF_UNSEEN)
-    log_prior: npt.NDArray[np.float64] = np.log(counted / counted.sum())
-    return log_prior
+def plant_loss(logits_B: Tensor, num_plants: int) -> Tensor:
+    """Binary cross entropy, nats: the mean of its mean over the plants and its mean over the rest.
+
+    Both halves have equal weights, so that logit 0 is the border whatever their sizes.
+
+    Args:
+        logits_B: Large for plants, which come first.
+        num_plants: How many they are; at least one.
+    """
+    plants_B, others_B = logits_B[:num_plants].float(), logits_B[num_plants:].float()
+    of_plants = F.softplus(-plants_B).mean()
+    return of_plants if len(others_B) == 0 else (of_plants + F.softplus(others_B).mean()) / 2
+
+
+def plant_figures(logits_B: Tensor, num_plants: int) -> Tensor:
+    """The loss, the share of the plants told right, and the share of the rest told right; shape (3,)."""
+    told_B = torch.cat([logits_B[:num_plants] > 0, logits_B[num_plants:] <= 0]).float()
+    others = told_B[num_plants:]
+    shares = told_B[:num_plants].mean(), others.mean() if len(others) else told_B.new_ones(())
+    return torch.stack([plant_loss(logits_B, num_plants), *shares]).detach()

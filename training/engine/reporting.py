@@ -1,24 +1,68 @@
-"""What a run writes to its log and shows on the console."""
+"""What a run tells: its plan before the first step, its log, and how long the rest takes.
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+On a terminal the progress is a bar, in a log file a plain line a minute.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
+import torch
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Position
-from training.engine.distributed import launch_id
-from training.engine.progress import RunProgress
-from training.engine.step import Readings
+from training.engine.device import cpu_warnings, describe_device, launch_id
+from training.engine.step import Engine, Readings
 from training.engine.validation import Validation
+from training.loading.negatives import Negatives
 from training.monitor.bottleneck import Bottleneck, EpochTiming
 from training.monitor.log import open_log
-from training.recipe import Recipe, recipe_to_plain
+from training.recipe import NEGATIVES_SHARE, Recipe, recipe_to_plain, sides_of_epochs
 
 _MIN_ADVICE_S: Final = 5  # advice on a shorter epoch would be noise; the log has it anyway
+_LINE_EVERY_S: Final = 60.0
+_GB: Final = 1e9
+
+
+def describe_run(engine: Engine, manifest: Manifest, *, steps_per_epoch: int, global_batch: int) -> list[str]:
+    """The device, the data and the steps of a run, a line each; `global_batch` is a micro-batch on all ranks."""
+    schedule, classes = engine.recipe.schedule, len(manifest.taxonomy.outputs)
+    train, validation = (len(manifest.rows_of(split)) for split in ("train", "validation"))
+    pictures, all_steps = global_batch * schedule.accumulate, schedule.epochs * steps_per_epoch
+    sides = sides_of_epochs(engine.recipe)
+    side = f"{min(sides)}" if min(sides) == max(sides) else f"{min(sides)} to {max(sides)}"
+    names = {None: "float32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+    device = f"{describe_device(engine.device)}, {names[engine.amp_dtype]}"
+    if engine.ranks.is_distributed:
+        device = f"{engine.ranks.num_ranks} ranks, each on {device}"
+    if engine.device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(engine.device)
+        device += f"; {free / _GB:.1f} of {total / _GB:.1f} GB of its memory are free"
+    return [
+        f"device: {device}",
+        f"data: {train:,} training and {validation:,} validation pictures of {classes:,} classes",
+        f"steps: {schedule.epochs:,} epochs of {steps_per_epoch:,} steps, {all_steps:,} in all; "
+        f"a step takes {pictures:,} pictures of {side} px",
+    ]
+
+
+def notes_of_run(engine: Engine, negatives: Negatives) -> Iterator[str]:
+    """Yields what a user may not expect of a run: its device, BatchNorm, pictures without a plant, slow first steps."""
+    recipe, device = engine.recipe, engine.device
+    for warning in cpu_warnings(recipe.hardware, device):
+        yield f"warning: {warning}"
+    yield engine.norms.explanation
+    if negatives.paths:
+        added = negatives.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size)
+        yield f"{negatives.description}: {added} are added to each batch of plants"
+    if recipe.hardware.cudnn_benchmark and len(set(sides_of_epochs(recipe))) > 1 and device.type == "cuda":
+        yield "cuDNN times its kernels for each picture size: the first steps at a new size are slow"
 
 
 class EpochSummary(msgspec.Struct, frozen=True):
@@ -39,6 +83,117 @@ class EpochSummary(msgspec.Struct, frozen=True):
     verdict: Bottleneck
 
 
+class RunProgress:
+    """Shows how far a run is and how long the rest takes.
+
+    A batch lasts in proportion to the area of its pictures. The time left is in proportion to the work left, from all
+    that this process has done since its first batch, with validations and waits.
+
+    Args:
+        recipe: The run's settings.
+        console: A bar is drawn if this is a terminal.
+        clock: The time, in seconds.
+    """
+
+    def __init__(self, recipe: Recipe, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._works = [float(side**2) for side in sides_of_epochs(recipe)]  # of a batch of each epoch
+        self._accumulate = recipe.schedule.accumulate
+        self._bar: Progress | None = None
+        # FORCE_COLOR makes rich take a file for a terminal.
+        if console.file.isatty() and not console.is_dumb_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=console)
+        self._task: TaskID | None = None
+        self._epoch = self._epoch_taken = self._num_batches = self._num_done = self._global_batch = 0
+        self._most_batches: int | None = None
+        self._most_seconds: float | None = None
+        self._taken, self._work_done = 0, 0.0
+        self._began = self._epoch_began = self._written = clock()
+        self._learned = ""
+
+    @contextmanager
+    def shown(self, most_steps: int | None = None, most_seconds: float | None = None) -> Iterator[None]:
+        """Shows the progress for the length of the block; the limits are those of this process."""
+        self._most_batches = None if most_steps is None else most_steps * self._accumulate
+        self._most_seconds = most_seconds
+        self._taken, self._work_done = 0, 0.0
+        self._written = self._clock()
+        if self._bar is None:
+            yield
+        else:
+            with self._bar:
+                yield
+
+    def begin_epoch(self, epoch: int, *, num_batches: int, num_done: int, global_batch: int) -> None:
+        """Starts an epoch, numbered from 1, of which some batches may be done."""
+        self._epoch, self._num_batches, self._num_done = epoch, num_batches, num_done
+        self._global_batch = global_batch
+        self._epoch_began, self._epoch_taken = self._clock(), 0
+        self._learned = ""
+        if self._bar is not None:
+            self._task = self._bar.add_task(f"epoch {epoch}", total=num_batches, completed=num_done, text="")
+
+    def learned(self, loss: float, waiting: float) -> None:
+        """Takes the mean loss since the last reading, and the share of time spent waiting for pictures."""
+        self._learned = f"loss {loss:.3f}, {waiting:.0%} waiting"
+
+    def advance(self) -> None:
+        """Counts a batch; moves the bar on, or writes the line if a minute has passed."""
+        now = self._clock()
+        self._num_done += 1
+        self._taken += 1
+        self._epoch_taken += 1
+        if self._taken == 1:  # loaders start and kernels are compiled before it is done
+            self._began = now
+        else:
+            self._work_done += self._works[self._epoch - 1]
+        if self._epoch_taken == 1:
+            self._epoch_began = now
+        if self._bar is not None and self._task is not None:
+            left = f"{in_words(self.left_s(now)[1])} left in all" if self._work_done else ""
+            self._bar.update(self._task, advance=1, text=", ".join(filter(None, (left, self._learned))))
+        elif now - self._written >= _LINE_EVERY_S and self._epoch_taken > 1:
+            self._written = now
+            self._console.print(self._line(now), highlight=False, markup=False, soft_wrap=True)
+
+    def left_s(self, now: float) -> tuple[float, float]:
+        """Seconds until the last batch of the epoch is done, and until this process ends."""
+        if not self._work_done:
+            return 0.0, 0.0
+        per_work_s = (now - self._began) / self._work_done
+        epoch_s = (self._num_batches - self._num_done) * self._works[self._epoch - 1] * per_work_s
+        run_s = epoch_s + self._num_batches * sum(self._works[self._epoch :]) * per_work_s
+        if self._most_batches is not None:
+            run_s = min(run_s, (self._most_batches - self._taken) * self._works[self._epoch - 1] * per_work_s)
+        if self._most_seconds is not None:
+            run_s = min(run_s, max(self._most_seconds - (now - self._began), 0.0))
+        return epoch_s, run_s
+
+    def _line(self, now: float) -> str:
+        batch_s = (now - self._epoch_began) / (self._epoch_taken - 1)
+        facts = [
+            f"epoch {self._epoch}/{len(self._works)}: {self._num_done:,} of {self._num_batches:,} batches",
+            f"{self._global_batch / batch_s:.1f} pictures/s",
+            self._learned,
+        ]
+        epoch_left, run_left = (in_words(seconds) for seconds in self.left_s(now))
+        return f"{', '.join(filter(None, facts))}; {epoch_left} left of the epoch, {run_left} of the run"
+
+
+def in_words(seconds: float) -> str:
+    """A length of time in its two largest units, such as "1 h 57 min"."""
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24} d {hours % 24} h"
+
+
 class Reporter:
     """Writes a run's events to its log, and shows the same in short on the console. Silent on all but the main rank.
 
@@ -51,7 +206,7 @@ class Reporter:
         self._recipe = recipe
         self._log = open_log(recipe.run, is_main=is_main)
         self._console = Console(stderr=True, quiet=not is_main)
-        self._progress = RunProgress(recipe, self._console)
+        self.progress = RunProgress(recipe, self._console)
         self._notes: set[str] = set()
 
     def started(self, step: int, device: str, plan: Sequence[str]) -> None:
@@ -75,54 +230,35 @@ class Reporter:
         """Logs that the run is complete or has reached a limit."""
         self._log.write("end", **msgspec.to_builtins(position))
 
-    def progress(self, most_steps: int | None, most_seconds: float | None) -> AbstractContextManager[None]:
-        """Shows the progress for the length of the block; the limits are those of this process."""
-        return self._progress.shown(most_steps, most_seconds)
-
-    def begin_epoch(self, epoch: int, *, num_batches: int, num_done: int, global_batch: int) -> None:
-        """Starts the progress of an epoch, of which some batches may be done."""
-        self._progress.begin_epoch(epoch, num_batches=num_batches, num_done=num_done, global_batch=global_batch)
-
-    def advance(self) -> None:
-        """Moves the progress on by a batch."""
-        self._progress.advance()
-
-    def losses(self, step: int, losses: list[float], learning_rates: list[float], readings: Readings) -> None:
-        """Logs the losses since the last reading.
+    def losses(self, step: int, losses: list[float], rates: list[float], readings: Readings, waiting: float) -> None:
+        """Logs the losses since the last reading, and shows their mean with the progress.
 
         Args:
             step: Optimizer steps since the run began.
             losses: The mean over the ranks for each micro-batch.
-            learning_rates: The rate of each parameter group.
+            rates: The learning rate of each parameter group.
             readings: The other values that were read from the device.
+            waiting: Share of the time that was spent waiting for pictures.
         """
         self._log.write(
             "losses",
             step=step,
             losses=losses,
-            lr=learning_rates,
+            lr=rates,
             gradient_norms=readings.gradient_norms,
             bad_steps=readings.bad_steps,
             scale=readings.scale,
         )
+        self.progress.learned(float(np.mean(losses)), waiting)
 
     def plant_output(self, step: int, figures: Sequence[float]) -> None:
-        """Logs the mean loss of the plant output since the last reading, and what it told right.
-
-        Args:
-            step: Optimizer steps since the run began.
-            figures: The loss, the share of plants and the share of other pictures told right, of training batches.
-        """
+        """Logs the plant output's mean loss since the last reading, and the shares of both kinds told right."""
         loss, plants_told, others_told = figures
         self._log.write("plant_output", step=step, loss=loss, plants_told=plants_told, others_told=others_told)
 
     def bottleneck(self, step: int, timing: EpochTiming, bottleneck: Bottleneck) -> None:
         """Logs what limits the run, in the middle of an epoch."""
         self._log.write("monitor", step=step, use=msgspec.to_builtins(timing), verdict=msgspec.to_builtins(bottleneck))
-
-    def show_losses(self, losses: list[float], waiting: float) -> None:
-        """Shows the mean loss, and the share of time spent waiting for pictures, with the progress."""
-        self._progress.learned(float(np.mean(losses)), waiting)
 
     def end_epoch(self, summary: EpochSummary, validation: Validation | None) -> None:
         """Logs and prints the figures of an epoch, and its validation if there was one."""
@@ -137,7 +273,7 @@ class Reporter:
         if validation is not None:
             line += f", validation top-1 {validation.top1.value:.1%}, top-5 {validation.top5.value:.1%}"
             if validation.plants_told is not None:
-                line += f", {validation.plants_told.value:.1%} told to be plants"
+                line += f", {validation.plants_told.value:.1%} taken for plants"
         self._print(f"{line}; {summary.verdict}" if summary.seconds >= _MIN_ADVICE_S else line)
 
     def checkpoint(self, position: Position, *, is_best: bool) -> None:

@@ -4,7 +4,8 @@ Only `read` waits for the device. Even a step whose gradients are not finite doe
 the device, the fused optimizer skips it, and a counter on the device counts it.
 """
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, cast
 
@@ -14,22 +15,23 @@ import torch
 from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR, StepLR
 
 from models.network import PlantNetwork
-from training.engine.device import allow_tf32, amp_dtype
-from training.engine.distributed import Ranks
-from training.engine.losses import TrainingClasses, TrainingLoss
-from training.engine.norms import choose_norms, freeze_norms, synchronized
-from training.engine.optim import build_optimizer, build_scheduler
-from training.engine.plant_output import WithPlantOutput, plant_figures, plant_loss, with_plant_output
+from training.engine.device import Ranks, allow_tf32, amp_dtype
+from training.engine.losses import TrainingClasses, TrainingLoss, WithPlantOutput, plant_figures, plant_loss
+from training.engine.weights import choose_norms, freeze_norms, synchronized
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.negatives import num_plants
 from training.monitor.clock import StepClock
 from training.network_input import input_spec
-from training.recipe import Recipe
+from training.recipe import Recipe, ScheduleRecipe
 
 _PLANT_WEIGHT: Final = 0.5  # of the plant output's loss
 _EMA_WARMUP_POWER: Final = 3 / 4  # timm's warm-up: the decay reaches 0.999 after 10,000 steps
+_WARMUP_START: Final = 0.01  # share of the peak learning rate at the first step
+_STEP_DECAYS: Final = 3  # of decay = "step"
+_STEP_FACTOR: Final = 0.1
 
 
 class Readings(msgspec.Struct, frozen=True):
@@ -84,10 +86,16 @@ class Engine:
         if self.norms.kind == "sync":
             synchronized(network)
         self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
-        self.with_plant_output = with_plant_output(self.network, recipe)
+        self.with_plant_output: WithPlantOutput | None = None
+        if recipe.negatives.negatives:
+            self.with_plant_output = WithPlantOutput(self.network, recipe.run.seed).to(device)
         self._trained = self.with_plant_output or self.network
         self.train_mode()
-        self.ema = _moving_average(self._trained, schedule.ema_decay)
+        self.ema: ModelEmaV3 | None = None
+        if schedule.ema_decay:
+            self.ema = ModelEmaV3(
+                self._trained, decay=schedule.ema_decay, use_warmup=True, warmup_power=_EMA_WARMUP_POWER
+            )
         compiled = torch.compile(self._trained, dynamic=False) if hardware.compile else self._trained
         self._forward = self._wrap_ddp(compiled)  # DDP goes around the compiled network, not the other way
         self.optimizer = build_optimizer(self._trained, schedule)
@@ -105,7 +113,7 @@ class Engine:
         self._gradient_norms: list[Tensor] = []
         self._bad_steps = torch.zeros(2, device=device)  # skipped steps: in all, in a row
         self._bad_steps_read = 0
-        self._finite_statistics = self._copy_of_statistics()
+        self._finite_statistics = [value.clone() for value in self._statistics()]
 
     @property
     def eval_model(self) -> PlantNetwork:
@@ -119,23 +127,10 @@ class Engine:
         return self._trained if self.ema is None else cast(PlantNetwork | WithPlantOutput, self.ema.module)
 
     def train_mode(self) -> None:
-        """Puts every module into its training mode; frozen norms, and stay in eval."""
+        """Puts every module into its training mode; frozen norms stay in eval."""
         self.network.train()
         if self.norms.kind == "frozen":
             freeze_norms(self.network)
-
-    def load(self, network: dict[str, Any], eval_weights: dict[str, Any], scaler: dict[str, Any]) -> None:
-        """Loads saved weights. A moving average starts at `eval_weights`, also if the saved run had none."""
-        self.network.load_state_dict(network)
-        if self.ema is not None:
-            self.eval_model.load_state_dict(eval_weights)
-        if self._scales_loss and scaler:  # both runs are in fp16
-            self.scaler.load_state_dict(scaler)
-        self._finite_statistics = self._copy_of_statistics()
-
-    def scaler_state(self) -> dict[str, Any]:
-        """The state of the loss scale; empty if the loss is not scaled."""
-        return self.scaler.state_dict() if self._scales_loss else {}
 
     def micro_step(self, pixels: Tensor, labels: Tensor, *, step: int, index: int = 0, window: int = 1) -> None:
         """Adds the gradients of a micro-batch; after the last one of its window the optimizer steps.
@@ -148,14 +143,18 @@ class Engine:
             index: Index of the micro-batch in its accumulation window.
             window: Micro-batches in the window, over which gradients are averaged.
         """
-        number = (step * self.recipe.schedule.accumulate + index) * self.ranks.num_ranks + self.ranks.rank
-        torch.manual_seed(_seed(self.recipe.run.seed, step, index, self.ranks.rank))
+        seed, rank = self.recipe.run.seed, self.ranks.rank
+        torch.manual_seed(int(np.random.SeedSequence([seed, step, index, rank]).generate_state(1)[0]))
+        number = (step * self.recipe.schedule.accumulate + index) * self.ranks.num_ranks + rank
         with self.clock.stage("copy"):
             pixels, targets = self._prepare(pixels, labels, number)
         is_last = index + 1 == window
-        with nullcontext() if is_last else self._no_sync():
+        # Ranks average their gradients in the last backward pass of a window only.
+        with self._forward.no_sync() if self.ranks.is_distributed and not is_last else nullcontext():
             with self.clock.stage("forward"):
-                loss, total = self._losses_of(self._scores(pixels), targets)
+                with self.precision():
+                    scores = self._forward(pixels)
+                loss, total = self._losses_of(scores, targets)
             with self.clock.stage("backward"):
                 torch.autograd.backward(self.scaler.scale(total / window))
         self._losses.append(loss.detach())
@@ -163,23 +162,18 @@ class Engine:
             with self.clock.stage("optimizer"):
                 self._optimizer_step(step)
 
-    def dry_run(self, pixels: Tensor, labels: Tensor) -> None:
-        """Runs two forward and backward passes on this rank, and changes nothing.
-
-        It needs as much memory as real steps: until the optimizer has moments, placeholders take their memory.
-        """
+    def _optimizer_step(self, step: int) -> None:
+        clip_norm = self.recipe.schedule.clip_norm
+        if clip_norm > 0:
+            self.scaler.unscale_(self.optimizer)
+            norm = torch.nn.utils.clip_grad_norm_(self._trained.parameters(), clip_norm)
+            self._gradient_norms.append(norm.detach())
+        self.scaler.step(self.optimizer)
+        self.scaler.update(None if self._scales_loss else 1.0)
         self.optimizer.zero_grad(set_to_none=True)
-        moments = [] if self.optimizer.state else [torch.empty_like(p) for p in self.network.parameters() for _ in "12"]
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), _restored_buffers(self.network):
-            pixels, targets = self._prepare(pixels, labels, number=0)
-            for _ in range(2):
-                with self.precision():
-                    scores = self._trained(pixels)
-                torch.autograd.backward(self._losses_of(scores, targets)[1])
-        self._plant_figures.clear()
-        moments.clear()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.scheduler.step()
+        if self.ema is not None:
+            self.ema.update(self._trained, step=step)
 
     def _prepare(self, pixels: Tensor, labels: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Copies a micro-batch to the device, normalizes and mixes it; `number` seeds the mixing.
@@ -196,9 +190,11 @@ class Engine:
         on_device = pixels.to(self.device, non_blocking=True)
         return self._normalize(on_device).contiguous(memory_format=self._memory_format)
 
-    def _scores(self, pixels: Tensor) -> Any:
-        with self.precision():
-            return self._forward(pixels)
+    def precision(self) -> AbstractContextManager[Any]:
+        """The autocast context of the forward pass."""
+        if self.amp_dtype is None:
+            return nullcontext()
+        return torch.amp.autocast(self.device.type, dtype=self.amp_dtype)
 
     def _losses_of(self, scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The loss over the outputs, of the plants alone, and the sum that is minimized."""
@@ -210,24 +206,25 @@ class Engine:
         loss = self.loss(scores[:plants, :-1], targets)
         return loss, loss + _PLANT_WEIGHT * plant_loss(scores[:, -1], plants)
 
-    def precision(self) -> AbstractContextManager[Any]:
-        """The autocast context of the forward pass."""
-        if self.amp_dtype is None:
-            return nullcontext()
-        return torch.amp.autocast(self.device.type, dtype=self.amp_dtype)
+    def dry_run(self, pixels: Tensor, labels: Tensor) -> None:
+        """Runs two forward and backward passes on this rank, and changes nothing.
 
-    def _optimizer_step(self, step: int) -> None:
-        clip_norm = self.recipe.schedule.clip_norm
-        if clip_norm > 0:
-            self.scaler.unscale_(self.optimizer)
-            norm = torch.nn.utils.clip_grad_norm_(self._trained.parameters(), clip_norm)
-            self._gradient_norms.append(norm.detach())
-        self.scaler.step(self.optimizer)
-        self.scaler.update(None if self._scales_loss else 1.0)
+        It needs as much memory as real steps: until the optimizer has moments, placeholders take their memory.
+        """
         self.optimizer.zero_grad(set_to_none=True)
-        self.scheduler.step()
-        if self.ema is not None:
-            self.ema.update(self._trained, step=step)
+        moments = []
+        if not self.optimizer.state:  # AdamW has two of each parameter
+            moments = [torch.empty_like(value) for value in self.network.parameters() for _ in range(2)]
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), _restored_buffers(self.network):
+            pixels, targets = self._prepare(pixels, labels, number=0)
+            for _ in range(2):
+                with self.precision():
+                    scores = self._trained(pixels)
+                torch.autograd.backward(self._losses_of(scores, targets)[1])
+        self._plant_figures.clear()
+        moments.clear()
+        self.optimizer.zero_grad(set_to_none=True)
 
     def _count_bad_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         """Counts a skipped step: the scaler sets `found_inf` to 1 or 0 on the device before the optimizer steps."""
@@ -253,18 +250,44 @@ class Engine:
         Training does not read them, but validation and the exported network do.
         """
         if bad_steps == self._bad_steps_read:
-            self._finite_statistics = self._copy_of_statistics()
+            self._finite_statistics = [value.clone() for value in self._statistics()]
             return
         self._bad_steps_read = bad_steps
         for now, before in zip(self._statistics(), self._finite_statistics, strict=True):
             now.copy_(torch.where(now.isfinite(), now, before))
 
-    def _copy_of_statistics(self) -> list[Tensor]:
-        return [value.clone() for value in self._statistics()]
-
     def _statistics(self) -> list[Tensor]:
         modules = [self.network] if self.ema is None else [self.network, self.eval_model]
         return [value for module in modules for value in module.buffers() if value.is_floating_point()]
+
+    def scaler_state(self) -> dict[str, Any]:
+        """The state of the loss scale; empty if the loss is not scaled."""
+        return self.scaler.state_dict() if self._scales_loss else {}
+
+    def plant_output_state(self) -> dict[str, Any] | None:
+        """The weights of the plant output, and those of the model that is validated; None if there is none."""
+        if self.with_plant_output is None:
+            return None
+        averaged = self.scoring_model.get_submodule("plant_output").state_dict()
+        return {"weights": self.with_plant_output.plant_output.state_dict(), "averaged": averaged}
+
+    def load(
+        self,
+        network: dict[str, Any],
+        eval_weights: dict[str, Any],
+        scaler: dict[str, Any],
+        plant_output: dict[str, Any] | None = None,
+    ) -> None:
+        """Loads saved weights. A moving average starts at `eval_weights`, also if the saved run had none."""
+        self.network.load_state_dict(network)
+        if self.ema is not None:
+            self.eval_model.load_state_dict(eval_weights)
+        if self._scales_loss and scaler:  # both runs are in fp16
+            self.scaler.load_state_dict(scaler)
+        if self.with_plant_output is not None and plant_output is not None:
+            self.scoring_model.get_submodule("plant_output").load_state_dict(plant_output["averaged"])
+            self.with_plant_output.plant_output.load_state_dict(plant_output["weights"])  # last: both may be one model
+        self._finite_statistics = [value.clone() for value in self._statistics()]
 
     def _wrap_ddp(self, module: Any) -> Any:
         """Averages gradients over the ranks, if there are several."""
@@ -274,24 +297,6 @@ class Engine:
         return DistributedDataParallel(
             module, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True
         )
-
-    def _no_sync(self) -> AbstractContextManager[Any]:
-        """Accumulates gradients on each rank, without averaging them over the ranks yet."""
-        if not self.ranks.is_distributed:
-            return nullcontext()
-        no_sync: AbstractContextManager[Any] = self._forward.no_sync()
-        return no_sync
-
-
-def _moving_average(network: nn.Module, decay: float) -> ModelEmaV3 | None:
-    if decay == 0:
-        return None
-    return ModelEmaV3(network, decay=decay, use_warmup=True, warmup_power=_EMA_WARMUP_POWER)
-
-
-def _seed(seed: int, step: int, index: int, rank: int) -> int:
-    """Seed of dropout and drop path, different for every micro-batch of a run and every rank."""
-    return int(np.random.SeedSequence([seed, step, index, rank]).generate_state(1)[0])
 
 
 @contextmanager
@@ -303,3 +308,59 @@ def _restored_buffers(network: nn.Module) -> Iterator[None]:
     finally:
         for name, value in network.named_buffers():
             value.copy_(before[name])
+
+
+def build_optimizer(network: PlantNetwork | WithPlantOutput, schedule: ScheduleRecipe) -> torch.optim.AdamW:
+    """Makes AdamW (Loshchilov and Hutter 2017) over backbone and head, each at its own rate.
+
+    A plant output learns at the rate of the head, in its groups. Norms and biases (one-dimensional parameters) have no
+    weight decay. With the fused kernels, neither the step nor the gradient scaler waits for the device.
+    """
+    groups = [
+        *_groups("backbone", network.backbone_parameters(), schedule.backbone_lr, schedule.weight_decay),
+        *_groups("head", network.head_parameters(), schedule.head_lr, schedule.weight_decay),
+    ]
+    return torch.optim.AdamW(groups, fused=True)
+
+
+def _groups(name: str, parameters: Iterable[nn.Parameter], lr: float, decay: float) -> list[dict[str, Any]]:
+    kept = list(parameters)
+    return [
+        {"name": f"{name}, decayed", "params": [p for p in kept if p.ndim > 1], "lr": lr, "weight_decay": decay},
+        {"name": f"{name}, spared", "params": [p for p in kept if p.ndim <= 1], "lr": lr, "weight_decay": 0.0},
+    ]
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], *, with_rates: bool) -> None:
+    """Loads a saved optimizer; without rates only its moments, not its learning rates and weight decay."""
+    groups = state["param_groups"] if with_rates else optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state["state"], "param_groups": groups})
+    for parameter, moments in optimizer.state.items():
+        for name, value in moments.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:  # the fused kernels need one memory format
+                moments[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def build_scheduler(optimizer: torch.optim.Optimizer, schedule: ScheduleRecipe, steps_per_epoch: int) -> LRScheduler:
+    """The learning rates over all optimizer steps: an optional linear warm-up, then cosine, step or no decay."""
+    total = schedule.epochs * steps_per_epoch
+    warmup = min(round(schedule.warmup_epochs * steps_per_epoch), total - 1)
+    decaying: LRScheduler
+    if schedule.decay == "cosine":
+        decaying = CosineAnnealingLR(optimizer, T_max=total - warmup)
+    elif schedule.decay == "step":
+        decaying = StepLR(optimizer, max(total // _STEP_DECAYS, 1), gamma=_STEP_FACTOR)
+    else:
+        decaying = ConstantLR(optimizer, factor=1.0)
+    if warmup == 0:
+        return decaying
+    warming = LinearLR(optimizer, start_factor=_WARMUP_START, total_iters=warmup)
+    return SequentialLR(optimizer, [warming, decaying], milestones=[warmup])
+
+
+def fast_forward(scheduler: LRScheduler, steps: int) -> None:
+    """Advances a new scheduler by that many optimizer steps."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.* before .*optimizer.step")
+        for _ in range(steps):
+            scheduler.step()

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from enum import IntEnum
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
@@ -24,6 +25,21 @@ _SHOW_CURSOR: Final = b"\x1b[?25h"  # the progress bar hides it
 
 class Stopped(SystemExit):
     """Ends the program after SIGTERM (75) or Ctrl-C (130), once the checkpoint is written."""
+
+
+class StopReason(IntEnum):
+    """Why a run stops before the end of its recipe. If the ranks differ, the largest holds for all."""
+
+    NONE = 0
+    STEP_LIMIT = 1
+    TIME_LIMIT = 2
+    SIGTERM = EXIT_REQUEUE
+    INTERRUPT = EXIT_INTERRUPTED
+
+    @property
+    def is_signal(self) -> bool:
+        """Whether the program should end; the value is its exit code."""
+        return self >= StopReason.SIGTERM
 
 
 class StopSignal:

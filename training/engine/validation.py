@@ -1,19 +1,21 @@
 """Accuracy and loss on the validation split, computed by all ranks together."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from models.metrics import Share, share, top_k_hits
 from training.dataset.manifest import Manifest
-from training.engine.norms import reestimate
 from training.engine.step import Engine
+from training.engine.weights import batch_norms
 from training.evaluation.predict import torch_runner
 from training.loading.data import evaluation_loader, training_loader
 from training.network_input import input_spec
@@ -74,3 +76,56 @@ def _training_pictures(engine: Engine, manifest: Manifest, epoch: int, side_px: 
     batches.epoch, batches.side_px = epoch, side_px
     for pixels, _ in islice(loader, math.ceil(_REESTIMATION_PICTURES / recipe.schedule.batch_size)):
         yield engine.normalized(pixels)
+
+
+@torch.no_grad()
+def reestimate(network: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Replaces the running statistics of every BatchNorm by those of the given pictures.
+
+    Mean and variance are those of all pictures together (Wu and Johnson 2021, section 3). Each batch is normalized by
+    its own statistics, as in training, but without dropout and drop path. `torch.optim.swa_utils.update_bn` applies
+    both, and averages the variances of the batches, which ignores the differences between their means.
+
+    Args:
+        network: Its running statistics are replaced, except those of norms that are not run. Its modes do not change.
+        batches: Network inputs of shape (B, 3, height, width), on the network's device.
+    """
+    moments = {norm: _Moments() for norm in batch_norms(network) if norm.track_running_stats}
+    modes = {module: module.training for module in network.modules()}
+    with ExitStack() as undo:
+        for norm, of_norm in moments.items():
+            undo.callback(norm.register_forward_pre_hook(of_norm.add).remove)
+            undo.callback(setattr, norm, "track_running_stats", True)
+            norm.track_running_stats = False  # keeps the running statistics unchanged
+        for module, mode in modes.items():
+            undo.callback(setattr, module, "training", mode)
+            module.training = module in moments
+        for pixels in batches:
+            network(pixels)
+    for norm, of_norm in moments.items():
+        of_norm.write(norm)
+
+
+class _Moments:
+    """Count, sum and sum of squares of a norm's inputs, by channel."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._sums: tuple[Tensor, Tensor] | None = None
+
+    def add(self, _norm: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Adds a batch of shape (B, C, ...); a forward hook."""
+        x = inputs[0]
+        var_C, mean_C = torch.var_mean(x.float(), dim=[dim for dim in range(x.ndim) if dim != 1], correction=0)
+        mean_C, size = mean_C.double(), x.numel() // x.shape[1]  # double, since squares of large means are subtracted
+        sums = size * mean_C, size * (var_C.double() + mean_C.square())
+        self._count += size
+        self._sums = sums if self._sums is None else (self._sums[0] + sums[0], self._sums[1] + sums[1])
+
+    def write(self, norm: _BatchNorm) -> None:
+        """Writes the norm's running statistics, with the unbiased variance, as BatchNorm does."""
+        if self._sums is None or norm.running_mean is None or norm.running_var is None:
+            return
+        mean_C, square_C = (of_channel / self._count for of_channel in self._sums)
+        norm.running_mean.copy_(mean_C)
+        norm.running_var.copy_((square_C - mean_C.square()).clamp(min=0) * self._count / max(self._count - 1, 1))

@@ -1,26 +1,38 @@
-"""The initial weights of a network: from the hub, from a file, or random."""
+"""What a network starts with: weights from the hub, from a file or random, and how BatchNorm computes its statistics.
+
+Gradient accumulation does not change these statistics: only the micro-batch counts.
+"""
 
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import timm
+import torch
 from huggingface_hub import constants as hub
 from huggingface_hub import get_session, hf_hub_url
+from timm.layers.norm_act import convert_sync_batchnorm
 from timm.models import PretrainedCfg
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from models.bundle import load_bundle
-from models.errors import CheckpointError
+from models.errors import CheckpointError, RecipeError
 from models.network import TIMM_MODEL, PlantNetwork, timm_names
 from training.engine.checkpoint import DamagedCheckpoint, load_tensors
+from training.recipe import Recipe
 
 _HUB_TIMEOUT_S: Final = 5.0
 _HUB_FILE: Final = "model.safetensors"  # the name of timm's weights in each of its repositories
+SUFFICIENT_BATCH: Final = 16
+"""From this batch size on, BatchNorm is not changed: below it, the error grows fast (Wu and He 2018, figure 1)."""
+SMALL_BATCH: Final = 8
+"""Below this batch size, pretrained statistics are kept: new ones at 4 cost several points (same figure)."""
+_PER_BATCH: Final = "BatchNorm uses the statistics of each batch"
 
 
 class _Saved(msgspec.Struct, frozen=True):
@@ -205,3 +217,84 @@ def _head_names(network: PlantNetwork) -> set[str]:
     """Names of the classifier's tensors in the state dict."""
     head = {parameter.data_ptr() for parameter in network.head.parameters()}
     return {name for name, value in network.state_dict().items() if value.data_ptr() in head}
+
+
+class NormChoice(msgspec.Struct, frozen=True):
+    """How BatchNorm computes its statistics in a run."""
+
+    kind: Literal["leave", "sync", "frozen"]
+    reestimate: bool
+    """Whether running statistics are re-estimated before each validation, see `reestimate`."""
+    explanation: str
+    """What was chosen, and why."""
+
+
+def choose_norms(network: nn.Module, recipe: Recipe, num_ranks: int, device: torch.device) -> NormChoice:
+    """Chooses how BatchNorm computes its statistics; "auto" chooses by the batch size of a rank.
+
+    Raises:
+        RecipeError: The recipe asks for synchronized norms on a CPU, or for frozen norms of random weights.
+    """
+    norms, is_random = recipe.network.norms, recipe.network.weights == "none"
+    if not batch_norms(network):  # such as a ViT
+        return NormChoice("leave", False, "the network has no BatchNorm, so --norms changes nothing")
+    if norms == "auto":
+        return _by_batch_size(recipe.schedule.batch_size, is_random=is_random)
+    if norms == "sync" and num_ranks == 1:
+        return NormChoice("leave", False, f"{_PER_BATCH}, since there is only one rank")
+    if norms == "sync" and device.type != "cuda":
+        raise RecipeError(
+            "synchronized BatchNorm needs CUDA",
+            value=f"norms = sync on {device.type}",
+            limit="CUDA",
+            remedy="use --norms auto, which re-estimates the statistics before validation if batches are small",
+        )
+    if norms == "sync":
+        return NormChoice("sync", False, f"BatchNorm uses the statistics of all {num_ranks} ranks, as requested")
+    if norms == "frozen" and is_random:
+        raise RecipeError(
+            "BatchNorm cannot be frozen, since random weights have no statistics",
+            value="norms = frozen with weights = none",
+            remedy="use --weights imagenet or a file, or another --norms",
+        )
+    if norms == "frozen":
+        return NormChoice("frozen", False, "BatchNorm keeps its pretrained statistics, as requested")
+    return NormChoice("leave", False, f"{_PER_BATCH}, as requested")
+
+
+def _by_batch_size(batch_size: int, *, is_random: bool) -> NormChoice:
+    pictures = f"{batch_size} picture{'' if batch_size == 1 else 's'} per batch"
+    if batch_size >= SUFFICIENT_BATCH:
+        return NormChoice("leave", False, f"{_PER_BATCH}: {pictures} are enough")
+    limit = SMALL_BATCH if batch_size < SMALL_BATCH else SUFFICIENT_BATCH
+    reason = f"{pictures} {'is' if batch_size == 1 else 'are'} too few to estimate them (under {limit})"
+    if batch_size < SMALL_BATCH and not is_random:
+        return NormChoice("frozen", False, f"BatchNorm keeps its pretrained statistics: {reason}")
+    # Not "sync": PyTorch's synchronized norms make the host wait for the device three times in each norm.
+    explanation = f"BatchNorm's statistics are re-estimated before each validation: {reason}"
+    if batch_size < SMALL_BATCH:
+        explanation += f"; random weights train better with a --batch-size of {SMALL_BATCH} or more"
+    return NormChoice("leave", True, explanation)
+
+
+def synchronized(network: nn.Module) -> nn.Module:
+    """The network with norms over all ranks; parameters, buffers and their names stay the same."""
+    # torch's own converter drops the activation inside timm's norms.
+    converted: nn.Module = convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+    return converted
+
+
+def freeze_norms(network: nn.Module) -> None:
+    """Freezes the statistics, scales and shifts of every BatchNorm; call it after each `network.train()`.
+
+    `timm.layers.freeze_batch_norm_2d` replaces the modules, which changes their names in checkpoints.
+    """
+    for norm in batch_norms(network):
+        norm.training = False  # not norm.eval(), which would switch off dropout inside timm's norms
+        for parameter in norm.parameters(recurse=False):
+            parameter.requires_grad_(False)
+
+
+def batch_norms(network: nn.Module) -> list[_BatchNorm]:
+    """Every BatchNorm of a network."""
+    return [module for module in network.modules() if isinstance(module, _BatchNorm)]

@@ -15,7 +15,7 @@ from models.errors import BotanifyError, CheckpointError
 from models.network import PlantNetwork
 from tests.training.small import command, events, losses_by_step, run_training, write_things
 from training.engine.checkpoint import read_checkpoint
-from training.engine.distributed import Ranks, join, leave, lost_ranks, restart_count
+from training.engine.device import Ranks, join, leave, lost_ranks, restart_count
 from training.processes import clean_context
 from training.train import train
 
@@ -233,6 +233,6 @@ def test_ranks_that_cannot_meet_end_with_one_line(data, tmp_path, monkeypatch):
     def join_fails(_device):
         raise dist.DistNetworkError("The client socket has timed out while trying to connect to (10.0.0.7, 29500).")
 
-    monkeypatch.setattr("training.engine.distributed.join", join_fails)
+    monkeypatch.setattr("training.engine.device.join", join_fails)
     with pytest.raises(BotanifyError, match=r"cannot exchange values \(The client socket has timed out"):
         train(command(data, tmp_path / "run"))

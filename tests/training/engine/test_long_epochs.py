@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import training.engine.checkpointing
 import training.engine.loop
+from models.errors import CheckpointError
 from models.metrics import share
 from tests.training.small import events, losses_by_step, run_training
 from training.engine.checkpoint import Position, read_checkpoint
@@ -107,6 +108,14 @@ def test_a_run_killed_in_a_validation_begins_with_it_when_it_is_resumed(data, tm
     run_training(data, tmp_path / "run", "--resume")
     require_same_run(tmp_path / "run", whole)
     require_equal(*(read_checkpoint(folder / "best.pt").position for folder in (tmp_path / "run", whole)))
+
+
+def test_a_position_inside_a_batch_of_the_resumed_run_is_refused(data, tmp_path, validate_as):
+    validate_as(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):  # after 15 batches of two, the last alone in its step
+        run_training(data, tmp_path / "run", "--epochs", 1, "--batch-size", 2, "--accumulate", 2)
+    with pytest.raises(CheckpointError, match=r"position is inside a batch.*got 30 pictures.*multiple of 4"):
+        run_training(data, tmp_path / "run", "--epochs", 1, "--resume")
 
 
 def test_an_epoch_without_a_batch_of_this_process_took_no_time(data, tmp_path, validate_as):

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from training.engine.nonfinite import diagnose
+from training.engine.failures import diagnose
 
 
 class Overflows(nn.Module):

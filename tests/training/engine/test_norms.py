@@ -7,8 +7,9 @@ from torch import nn
 from models.errors import RecipeError
 from models.network import PlantNetwork
 from training.engine.losses import TrainingClasses
-from training.engine.norms import choose_norms, freeze_norms, reestimate, synchronized
 from training.engine.step import Engine
+from training.engine.validation import reestimate
+from training.engine.weights import choose_norms, freeze_norms, synchronized
 from training.processes import clean_context
 from training.recipe import NetworkRecipe, Recipe, ScheduleRecipe
 
@@ -205,7 +206,7 @@ def train_as_rank(rank, folder):
 def test_two_ranks_with_synchronized_norms_are_one_with_all_pictures(tmp_path):
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    context = clean_context("training.engine.norms")
+    context = clean_context("training.engine.weights")
     ranks = [context.Process(target=train_as_rank, args=(rank, tmp_path)) for rank in range(2)]
     for process in ranks:
         process.start()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.network import PlantNetwork
-from training.engine.optim import build_optimizer, build_scheduler, fast_forward, load_moments, match_memory_format
+from training.engine.step import build_optimizer, build_scheduler, fast_forward, load_optimizer
 from training.recipe import ScheduleRecipe
 
 
@@ -86,11 +86,10 @@ def step_by_step(schedule, from_step=0, carry=None, load=True):
     scheduler = build_scheduler(optimizer, schedule, steps_per_epoch=4)
     if carry:
         network.load_state_dict(carry[0])
+        load_optimizer(optimizer, carry[1], with_rates=load)
         if load:
-            optimizer.load_state_dict(carry[1])
             scheduler.load_state_dict(carry[2])
         else:
-            load_moments(optimizer, carry[1])
             fast_forward(scheduler, from_step)
     for step in range(from_step, 8):
         if step == 5 and not carry:
@@ -121,8 +120,7 @@ def test_loaded_moments_have_the_memory_format_of_their_parameters():
         optimizer = build_optimizer(network, ScheduleRecipe(backbone_lr=1e-3, head_lr=1e-3))
         if carry:
             network.load_state_dict(carry[0])
-            optimizer.load_state_dict(copy.deepcopy(carry[1]))  # it takes tensors over as they are
-            match_memory_format(optimizer)
+            load_optimizer(optimizer, copy.deepcopy(carry[1]), with_rates=True)
         for step in range(num_steps):
             torch.manual_seed(step)
             for parameter in network.parameters():

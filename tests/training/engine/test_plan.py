@@ -7,9 +7,9 @@ import torch
 
 from models.network import PlantNetwork
 from tests.training.small import command, events, make_trainer
-from training.engine import plan
-from training.engine.distributed import Ranks
-from training.engine.plan import describe_run
+from training.engine import reporting
+from training.engine.device import Ranks
+from training.engine.reporting import describe_run
 from training.train import train
 
 
@@ -47,7 +47,7 @@ def test_accumulated_steps_and_growing_pictures_are_said(trainer_of):
 
 
 def test_gpus_are_named_with_their_memory(trainer_of, monkeypatch):
-    monkeypatch.setattr(plan, "describe_device", lambda _: "NVIDIA H200")
+    monkeypatch.setattr(reporting, "describe_device", lambda _: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (149_100_000_000, 150_100_000_000))
     engine = (trainer := trainer_of()).engine
     engine.device, engine.amp_dtype, engine.ranks = torch.device("cuda", 0), torch.float16, Ranks(num_ranks=4)

@@ -17,7 +17,7 @@ from training.commands.evaluate import Evaluate
 from training.commands.export import Export
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
-from training.engine.plant_output import WithPlantOutput, plant_figures, plant_loss
+from training.engine.losses import WithPlantOutput, plant_figures, plant_loss
 from training.evaluation.predict import torch_runner
 from training.loading.data import training_loader
 from training.monitor.memory import OutOfMemory

@@ -3,104 +3,86 @@
 import io
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.training.small import RECIPE
-from training.engine.progress import Pace, RunProgress, in_words
+from training.engine.reporting import RunProgress, in_words
 from training.recipe import read_recipe
 
 TINY = read_recipe(RECIPE)
 SECONDS = st.floats(0.01, 1000)
 
 
-def run_epochs(pace, epochs, num_batches, batch_s, between_s=0.0, start_s=0.0):
-    """Takes whole epochs of batches of one length; returns the time of the last."""
-    now = start_s
-    for epoch in range(epochs):
-        pace.begin_epoch(epoch, num_batches, 0)
-        for batch in range(num_batches):
-            now += batch_s if batch else between_s
-            pace.advance(now)
-    return now
+def progress_of(epochs=2, sides=(32,), limits=None):
+    """A progress and a function that takes batches of one length, in seconds."""
+    now = [0.0]
+    steps = tuple(enumerate(sides))
+    pictures = msgspec.structs.replace(TINY.pictures, picture_px=sides[-1], progressive=steps)
+    schedule = msgspec.structs.replace(TINY.schedule, epochs=epochs)
+    recipe = msgspec.structs.replace(TINY, pictures=pictures, schedule=schedule)
+    progress = RunProgress(recipe, Console(file=io.StringIO()), clock=lambda: now[0])
+    progress.shown(**limits or {}).__enter__()
+
+    def take(batches, batch_s):
+        for _ in range(batches):
+            now[0] += batch_s
+            progress.advance()
+        return progress.left_s(now[0])
+
+    return progress, take
 
 
 @given(st.integers(1, 6), st.integers(2, 50), st.data(), SECONDS)
 def test_the_time_left_is_that_of_the_batches_left(epochs, num_batches, data, batch_s):
-    pace = Pace([1.0] * epochs)
+    progress, take = progress_of(epochs)
     done = data.draw(st.integers(2, num_batches))
-    pace.begin_epoch(0, num_batches, 0)
-    for batch in range(done):
-        pace.advance(batch_s * batch)
-    assert pace.epoch_left_s == pytest.approx((num_batches - done) * batch_s)
-    assert pace.run_left_s == pytest.approx((epochs * num_batches - done) * batch_s)
-
-
-@given(st.integers(1, 5), SECONDS, SECONDS)
-def test_the_time_between_two_epochs_comes_again_after_each(later, batch_s, between_s):
-    pace = Pace([1.0] * (2 + later))
-    run_epochs(pace, 2, 10, batch_s, between_s)
-    assert pace.run_left_s == pytest.approx(later * 10 * batch_s + (later + 1) * between_s)
+    progress.begin_epoch(1, num_batches=num_batches, num_done=0, global_batch=8)
+    epoch_s, run_s = take(done, batch_s)
+    assert epoch_s == pytest.approx((num_batches - done) * batch_s)
+    assert run_s == pytest.approx((epochs * num_batches - done) * batch_s)
 
 
 def test_larger_pictures_of_later_epochs_take_longer():
-    pace = Pace([100.0, 400.0])
-    run_epochs(pace, 1, 10, batch_s=1)
-    assert pace.run_left_s == pytest.approx(40)
+    progress, take = progress_of(2, sides=(32, 64))
+    progress.begin_epoch(1, num_batches=10, num_done=0, global_batch=8)
+    assert take(10, 1.0) == (0, pytest.approx(40))
 
 
-def test_a_slow_while_moves_the_time_left_only_as_far_as_it_moves_the_mean():
-    pace = Pace([1.0] * 10)
-    now = run_epochs(pace, 1, 100, batch_s=1)
-    pace.begin_epoch(1, 100, 0)
-    for batch in range(6):
-        pace.advance(now + 10 * batch)
-    mean_s = (99 * 1 + 5 * 10) / 104
-    assert pace.batch_s == pytest.approx(10)  # the speed that is shown is that of the epoch
-    assert pace.run_left_s == pytest.approx((94 + 800) * mean_s)
-
-
-def test_every_validation_so_far_counts_for_those_to_come():
-    pace = Pace([1.0] * 6)
-    now = 0.0
-    for epoch, between_s in enumerate((0, 5, 95, 5, 95)):  # every second epoch is validated
-        pace.begin_epoch(epoch, 2, 0)
-        pace.advance(now + between_s)
-        now += between_s + 1
-        pace.advance(now)
-    assert pace.run_left_s == pytest.approx(2 * 1 + 2 * 50)
+def test_time_between_epochs_is_spread_over_the_work_to_come():
+    progress, take = progress_of(3)
+    progress.begin_epoch(1, num_batches=10, num_done=0, global_batch=8)
+    take(10, 1.0)
+    progress.begin_epoch(2, num_batches=10, num_done=0, global_batch=8)
+    take(1, 11.0)  # a validation before it
+    assert take(9, 1.0)[1] == pytest.approx(10 * (9 + 11 + 9) / 19)
 
 
 @given(st.integers(0, 40), SECONDS)
 def test_a_run_resumed_inside_an_epoch_has_only_the_rest_before_it(done_before, batch_s):
-    pace = Pace([1.0, 1.0])
-    pace.begin_epoch(1, 50, done_before)
-    for batch in range(5):
-        pace.advance(batch_s * batch)
-    assert pace.run_left_s == pytest.approx((45 - done_before) * batch_s)
+    progress, take = progress_of(2)
+    progress.begin_epoch(2, num_batches=50, num_done=done_before, global_batch=8)
+    assert take(5, batch_s)[1] == pytest.approx((45 - done_before) * batch_s)
 
 
 def test_a_slow_first_batch_does_not_count():
-    pace = Pace([1.0])
-    pace.begin_epoch(0, 10, 0)
-    pace.advance(300)
-    assert (pace.batch_s, pace.run_left_s) == (0, 0)
-    pace.advance(301)
-    assert pace.epoch_left_s == pytest.approx(8)
+    progress, take = progress_of(1)
+    progress.begin_epoch(1, num_batches=10, num_done=0, global_batch=8)
+    assert take(1, 300.0) == (0, 0)
+    assert take(1, 1.0)[0] == pytest.approx(8)
 
 
 @pytest.mark.parametrize(
     ("limits", "left_s"),
-    [({"most_batches": 30}, 20), ({"most_seconds": 100}, 91), ({"most_batches": 5}, 0), ({"most_seconds": 9000}, 190)],
+    [({"most_steps": 30}, 20), ({"most_seconds": 100}, 91), ({"most_seconds": 5}, 0), ({"most_seconds": 9000}, 190)],
 )
 def test_a_limit_of_this_process_ends_the_run_sooner(limits, left_s):
-    pace = Pace([1.0] * 2, **limits)
-    pace.begin_epoch(0, 100, 0)
-    for batch in range(10):
-        pace.advance(float(batch))
-    assert pace.run_left_s == pytest.approx(left_s)
+    progress, take = progress_of(2, limits=limits)
+    progress.begin_epoch(1, num_batches=100, num_done=0, global_batch=8)
+    assert take(10, 1.0)[1] == pytest.approx(left_s)
 
 
 @pytest.mark.parametrize(

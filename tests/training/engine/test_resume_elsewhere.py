@@ -6,15 +6,11 @@ from itertools import chain
 import msgspec
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from models.errors import CheckpointError
 from models.network import PlantNetwork
 from tests.training.small import command, draw, make_taxonomy, make_trainer, write_data
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Position, read_checkpoint
-from training.engine.resume_check import require_whole_batches
 from training.loading.data import training_loader
 
 NUM_PICTURES = 24  # each of its own class, so that the label identifies the picture
@@ -62,14 +58,6 @@ def load(data, position, *flags, rank=0, num_ranks=1):
     pictures = [(int(label), pixels) for batch in loaded for pixels, label in zip(*batch, strict=True)]
     assert len(dict(pictures)) == len(pictures)
     return dict(pictures), [len(labels) for _, labels in loaded]
-
-
-@given(st.integers(0, 50), st.integers(1, 12))
-def test_a_position_inside_a_batch_of_the_resumed_run_is_refused(batches, global_batch):
-    require_whole_batches(batches * global_batch, global_batch)
-    if global_batch > 1:
-        with pytest.raises(CheckpointError, match="position is inside a batch"):
-            require_whole_batches(batches * global_batch + 1, global_batch)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes:UserWarning")  # on two cores

@@ -10,8 +10,7 @@ import torch
 
 from models.network import PlantNetwork
 from tests.training.small import command
-from training.engine.device import allow_tf32
-from training.engine.distributed import Ranks
+from training.engine.device import Ranks, allow_tf32
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
 

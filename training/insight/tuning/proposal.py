@@ -9,8 +9,7 @@ from rich.console import Console
 
 from training.atomic_file import replaced
 from training.dataset.manifest import Manifest
-from training.engine.device import describe_device
-from training.engine.distributed import Ranks
+from training.engine.device import Ranks, describe_device
 from training.engine.losses import training_classes
 from training.insight.tuning.launch import TimeLimits, TrialLauncher
 from training.insight.tuning.options import Option, available_options, try_options
