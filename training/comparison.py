@@ -69,10 +69,10 @@ class HeldOut(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two bundles on one set of pictures: the content of `comparison.json`."""
+    """Two bundles on one set of pictures: the content of the JSON file of a comparison."""
 
     format: int = 2
-    """Version of comparison.json."""
+    """Version of the file."""
     created: str
     """UTC, ISO 8601."""
     old: str

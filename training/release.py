@@ -44,11 +44,9 @@ if TYPE_CHECKING:
     from training.comparison import Comparison
 
 CURRENT: Final = "current"
-REPORTS: Final = "reports"
 HISTORY_FILE: Final = "history.jsonl"
-JSON_FILE: Final = "comparison.json"
 _DRAFT: Final = ".draft-"
-_MOST_NAMES: Final = 20  # in one line; comparison.json has them all
+_MOST_NAMES: Final = 20  # in one line; the JSON has them all
 
 
 class Measuring(Section, frozen=True, kw_only=True):
@@ -77,7 +75,7 @@ class Compare(Measuring, frozen=True, kw_only=True):
     data: Path
     """Folder written by training/prepare.py, with pictures that neither bundle was trained on."""
     out: Path | None = None
-    """Folder for comparison.json."""
+    """JSON file for the comparison."""
 
 
 class Promote(Measuring, frozen=True, kw_only=True):
@@ -130,7 +128,8 @@ def run(command: Command) -> None:
             if found.refusals and found.may_be_accepted:
                 print("Nothing against it is proved: a person may promote it with --accept-uncertain.")
             if command.out is not None:
-                print(f"Written: {_write(command.out, found)}")
+                _write(command.out, found)
+                print(f"Written: {command.out}")
         case Promote() as command:
             promote(command)
         case Rollback() as command:
@@ -162,17 +161,17 @@ def promote(command: Promote) -> None:
         )
     else:
         found = _compare(load_bundle(registry.folder / before), new, command, command.data)
-        written = _write(registry.folder / REPORTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{entry_name(new)}", found)
-        report = str(written.relative_to(registry.folder))
+        report = f"reports/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{entry_name(new)}.json"
+        _write(registry.folder / report, found)
         accepted = command.accept_uncertain.strip() if found.refusals and found.may_be_accepted else ""
         if found.refusals and not accepted:
             decide = ', or decide yourself with --accept-uncertain "WHY"' if found.may_be_accepted else ""
             raise BundleError(
                 "the bundle is not promoted",
                 value=" ".join(found.refusals),
-                remedy=f"see {written}; more test pictures make the interval narrower{decide}",
+                remedy=f"see {registry.folder / report}; more test pictures make the interval narrower{decide}",
             )
-        print(f"Report: {written}")
+        print(f"Report: {registry.folder / report}")
     entry = registry.promote(new, expected=before, report=report, accepted=accepted)
     print(f"Current: {entry} (before: {before or 'none'})")
     print(f"Next: python -m serving --bundle {registry.folder / CURRENT}, or SIGHUP to a service that has it")
@@ -230,12 +229,10 @@ def _compare(old: Bundle, new: Bundle, command: Measuring, data: Path) -> "Compa
     return found
 
 
-def _write(folder: Path, found: "Comparison") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / JSON_FILE
+def _write(path: Path, found: "Comparison") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as stream:
         stream.write(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-    return path
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}, omit_defaults=True):

@@ -69,8 +69,8 @@ def promote(registry, bundle):
 
 
 def test_compare_says_what_a_promotion_would_say(bundles, flowers, tmp_path, capsys):
-    release("compare", *bundles[:2], "--data", flowers, "--out", tmp_path / "out", "--workers", 0)
-    facts = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    release("compare", *bundles[:2], "--data", flowers, "--out", tmp_path / "out" / "it.json", "--workers", 0)
+    facts = json.loads((tmp_path / "out" / "it.json").read_text())
     assert facts["micro_top1"]["new"] == pytest.approx(1)
     printed = capsys.readouterr().out
     assert "micro top-1" in printed
@@ -107,7 +107,7 @@ def test_person_decides_where_a_loss_is_neither_proved_nor_excluded(current, bun
     assert "micro top-1" in str(refused.value)
     assert "macro top-1" in str(refused.value)
     assert served_version(current) == "2"
-    assert len(list(current.folder.glob("reports/*/comparison.json"))) == 2
+    assert len(list(current.folder.glob("reports/*.json"))) == 2
     release("promote", bundles[2], *options, "--accept-uncertain", "daisies matter")
     assert served_version(current) == "3"
     assert [change.accepted for change in current.history()] == ["", "", "daisies matter"]
