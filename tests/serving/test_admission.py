@@ -98,17 +98,6 @@ async def test_request_is_refused_when_its_expected_wait_is_too_long(requests, c
     assert refused.value.retry_after_s == 1
 
 
-@with_requests(wait_s=1.0, pace_s=0.05)
-async def test_retry_after_is_the_time_until_the_expected_wait_is_short_enough(requests, clock):
-    for _ in range(3):
-        await requests.upload(num_pictures=5)
-    requests.admission.pace.seconds_per_picture = 0.4
-    with pytest.raises(Overloaded) as refused:
-        await requests.enter()
-    # 15 pictures of 0.4 s make 6 s, less the 2.8 s of the seven that may always be ahead
-    assert refused.value.retry_after_s == 4
-
-
 @with_requests(wait_s=1.0, pace_s=3.0)
 async def test_slow_machine_still_serves_eight_clients(requests, clock):
     for _ in range(8):
@@ -151,14 +140,6 @@ async def test_upload_counts_as_work_only_in_its_first_second(requests, clock):
     await requests.upload()
 
 
-@with_requests(wait_s=1.0, pace_s=0.1)
-async def test_request_whose_body_never_comes_is_no_work_and_takes_no_memory(requests, clock):
-    for _ in range(60):
-        await requests.enter("attacker")
-    await requests.upload("attacker")
-    await requests.upload("honest")
-
-
 @with_requests(wait_s=10, pace_s=0.5)
 async def test_request_that_would_miss_its_deadline_is_refused_before_any_work(requests, clock):
     for _ in range(4):
@@ -169,31 +150,7 @@ async def test_request_that_would_miss_its_deadline_is_refused_before_any_work(r
     requests.admission.start_work(request, 1, 3.0)
 
 
-@with_requests(wait_s=10, pace_s=0.5)
-async def test_request_whose_last_picture_would_miss_its_deadline_is_refused(requests, clock):
-    await requests.upload()
-    request = await requests.enter()
-    with pytest.raises(Overloaded):
-        requests.admission.start_work(request, 5, 2.0)  # the first would be answered after 1 s, the last after 3 s
-    requests.admission.start_work(request, 5, 3.0)
-
-
-@with_requests(pace_s=5.0)
-async def test_request_without_work_ahead_is_always_accepted(requests, clock):
-    await requests.upload(deadline_s=1.0)
-
-
 # ---- several clients
-
-
-@with_requests(wait_s=1.0, pace_s=0.1)
-async def test_flood_of_one_client_does_not_refuse_another(requests, clock):
-    for _ in range(11):
-        await requests.upload("attacker")
-    with pytest.raises(Overloaded):
-        await requests.enter("attacker")
-    honest = await requests.upload("honest", deadline_s=0.25)
-    assert honest.virtual_starts_s == [pytest.approx(1000.1)]
 
 
 @with_requests(num_requests=8)
@@ -205,15 +162,6 @@ async def test_client_that_is_not_alone_may_have_its_share_of_the_requests(reque
         await requests.enter("attacker")
     for _ in range(3):
         await requests.enter("honest")
-
-
-@with_requests(num_bytes=100)
-async def test_client_that_is_not_alone_may_have_its_share_of_the_memory(requests, clock):
-    await requests.enter("honest")
-    await requests.enter("attacker", num_bytes=49)
-    with pytest.raises(Overloaded):
-        await requests.enter("attacker", num_bytes=2)
-    await requests.enter("honest", num_bytes=50)
 
 
 @with_requests(num_requests=8)
@@ -236,13 +184,6 @@ async def test_newest_request_of_the_client_that_has_the_most_gives_way(requests
     with pytest.raises(Overloaded):
         await requests.enter("attacker")
     requests.admission.hold(newest, 10)  # a last part of its body, which nobody wants any more
-
-
-@with_requests(num_bytes=100)
-async def test_newest_upload_of_the_client_that_has_the_most_gives_way(requests, clock):
-    first, second, empty = [await requests.enter("attacker", num_bytes=size) for size in (50, 50, 0)]
-    await requests.upload("honest", num_bytes=30)
-    assert [await requests.is_revoked(request) for request in (first, second, empty)] == [False, True, False]
 
 
 @with_requests(wait_s=10.0, pace_s=0.1)
@@ -326,20 +267,6 @@ def test_pace_is_the_throughput_and_not_the_latency():
         now = 10 + 0.1 * index
         pace.record_end(1, start=now - 0.8, now=now, answered=True)
     assert pace.seconds_per_picture == pytest.approx(0.1, rel=0.01)
-
-
-def test_pace_ignores_idle_time():
-    pace = Pace(1.0)
-    for index in range(200):
-        pace.record_end(1, start=60.0 * index, now=60.0 * index + 0.2, answered=True)
-    assert pace.seconds_per_picture == pytest.approx(0.2, rel=0.01)
-
-
-def test_pace_is_per_picture():
-    pace = Pace(1.0)
-    for index in range(200):
-        pace.record_end(5, start=60.0 * index, now=60.0 * index + 1.0, answered=True)
-    assert pace.seconds_per_picture == pytest.approx(0.2, rel=0.01)
 
 
 def test_pace_learns_from_refused_pictures_only_if_they_were_slow():

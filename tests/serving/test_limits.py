@@ -13,7 +13,6 @@ from litestar.testing import TestClient
 from serving.app import create_app
 from serving.errors import NotReady
 from serving.scheduling.scheduler import Scheduler
-from tests.serving.conftest import wait_until_ready
 from tests.serving.tiny import FakeNetwork, InProcessDecoder, assert_problem, images, jpeg
 
 
@@ -53,17 +52,6 @@ def test_request_that_would_wait_too_long_is_overloaded(start):
     assert post(client).status_code == 200
 
 
-def test_queued_request_is_answered_after_the_one_ahead(start):
-    session = FakeNetwork()
-    client = start(session=session)
-    with ThreadPoolExecutor(1) as thread:
-        with held_request(client, session) as first:
-            second = thread.submit(post, client)
-            time.sleep(0.1)
-            assert not second.done()
-        assert (first.result().status_code, second.result().status_code) == (200, 200)
-
-
 def test_picture_has_all_cores_only_while_the_service_works_on_no_other(start, monkeypatch):
     session, alone, run = FakeNetwork(), [], Scheduler.run
 
@@ -97,14 +85,6 @@ def test_full_service_refuses_before_it_reads_the_body(start):
     assert_problem(refused, 503, "overloaded")
 
 
-def test_upload_beyond_the_memory_for_uploads_is_refused_before_it_is_read(start):
-    session = FakeNetwork()
-    client = start(session=session, max_held_bytes=1)
-    with held_request(client, session):
-        assert_problem(post(client), 503, "overloaded")
-    assert post(client).status_code == 200
-
-
 def test_answer_times_out_at_its_deadline_while_the_network_still_runs(start):
     session = FakeNetwork()
     client = start(session=session, deadline_s=0.3)
@@ -131,17 +111,6 @@ def test_answer_is_awaited_for_its_deadline_and_no_longer(start, monkeypatch, wa
     assert timeouts_s == [expected_s]
 
 
-def test_refused_pictures_leave_the_pace_as_it_is(start):
-    client = start(session=FakeNetwork())
-    pace = client.service.admission.pace
-    pace.seconds_per_picture = 50.0
-    for _ in range(3):
-        assert_problem(client.post("/identify", files=images(b"no picture")), 415, "unsupported_format")
-    assert pace.seconds_per_picture == 50.0
-    assert post(client).status_code == 200
-    assert pace.seconds_per_picture < 50.0
-
-
 def test_client_can_shorten_the_deadline(start):
     session = FakeNetwork()
     client = start(session=session)
@@ -152,14 +121,6 @@ def test_client_can_shorten_the_deadline(start):
     session.free.set()
     assert_problem(response, 504, "timed_out")
     assert 0.9 < time.monotonic() - start_s < 9  # the usual limit is 10
-
-
-def test_request_that_cannot_meet_its_own_deadline_is_refused_at_once(start):
-    session = FakeNetwork()
-    client = start(session=session)
-    client.service.admission.pace.seconds_per_picture = 0.6
-    with held_request(client, session):
-        assert_problem(post(client, headers={"prefer": "wait=1"}), 503, "overloaded")
 
 
 def test_not_ready_until_the_warm_up_has_finished(start):
@@ -176,18 +137,6 @@ def test_not_ready_until_the_warm_up_has_finished(start):
     while client.get("/health/ready").status_code != 200:
         assert time.monotonic() < deadline
     assert post(client).status_code == 200
-
-
-def test_requests_before_the_service_is_ready_do_not_count_for_the_rate(start):
-    session = FakeNetwork()
-    session.hold()
-    client = start(session=session, ready=False, rate_per_minute=1, rate_burst=1)
-    for _ in range(3):
-        assert_problem(post(client), 503, "not_ready")
-    session.free.set()
-    wait_until_ready(client)
-    assert post(client).status_code == 200
-    assert_problem(post(client), 429, "rate_limited")
 
 
 def test_failed_warm_up_is_reported_and_the_service_never_ready(settings):
@@ -265,10 +214,3 @@ def test_network_does_not_run_for_a_client_that_disconnected(settings):
     _, lines, num_runs = run_exchange(settings, session, [whole])
     assert lines[-1]["status"] == 499
     assert num_runs == 0
-
-
-def test_head_sends_an_empty_body(settings):
-    sent, *_ = run_exchange(settings, FakeNetwork(), [], method="HEAD", path="/model")
-    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
-    assert sent[0]["status"] == 200
-    assert sent[1]["body"] == b""

@@ -76,19 +76,6 @@ def test_reloads_that_are_requested_during_one_become_one(settings):
     run(test())
 
 
-def test_client_that_leaves_does_not_end_the_reload_of_the_others(settings):
-    async def test():
-        async with warm(opener := Opener(settings)) as live:
-            opener.hold = True
-            leaving, staying = [asyncio.create_task(live.reload()) for _ in range(2)]
-            await until(lambda: len(opener.networks) == 2 and opener.networks[1]().entered.is_set())
-            leaving.cancel()
-            opener.networks[1]().free.set()
-            assert (await staying) is live.current
-
-    run(test())
-
-
 def test_refused_reload_is_told_to_each_that_waits_and_the_next_one_succeeds(settings):
     async def test():
         async with warm(opener := Opener(settings)) as live:
@@ -113,18 +100,6 @@ def test_close_ends_a_reload_in_progress_and_the_one_that_waits(settings):
             assert running.cancelled()
             assert waiting.cancelled()
             opener.networks[1]().free.set()
-
-    run(test())
-
-
-def test_metrics_name_the_bundle_that_answers_since_the_reload(settings, tmp_path):
-    async def test():
-        async with warm(opener := Opener(settings)) as live:
-            assert b'version="0.0.1"' in opener.metrics.text()
-            opener.settings = replace(settings, bundle=seal_tiny_bundle(tmp_path / "2", tmp_path, "0.0.2").folder)
-            await live.reload()
-            assert b'version="0.0.2"' in opener.metrics.text()
-            assert b'version="0.0.1"' not in opener.metrics.text()
 
     run(test())
 

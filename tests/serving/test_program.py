@@ -127,10 +127,6 @@ def num_refused(url, code):
 # ---- start-up errors
 
 
-def test_missing_bundle_is_one_clear_line(tmp_path):
-    assert_one_clear_line(run("--bundle", tmp_path / "nowhere"), "not a bundle", "nowhere")
-
-
 def test_damaged_network_is_one_clear_line(bundle_folder, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(bundle_folder, broken)
@@ -139,15 +135,6 @@ def test_damaged_network_is_one_clear_line(bundle_folder, tmp_path):
     data[len(data) // 2] ^= 1
     network.write_bytes(data)
     assert_one_clear_line(run("--bundle", broken), "SHA-256", "model.fp32.onnx")
-
-
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs /proc/self/mem, which not even root can read")
-def test_file_that_cannot_be_read_is_one_clear_line(bundle_folder, tmp_path):
-    broken = tmp_path / "broken"
-    shutil.copytree(bundle_folder, broken)
-    (broken / "taxa.json").unlink()
-    (broken / "taxa.json").symlink_to("/proc/self/mem")
-    assert_one_clear_line(run("--bundle", broken), "cannot be read", "Input/output error")
 
 
 def test_network_that_loads_but_does_not_run_is_one_clear_line(bundle_folder, tmp_path):
@@ -165,16 +152,6 @@ def test_network_whose_input_differs_from_its_bundle_is_one_clear_line(bundle_fo
 
 def test_bundle_without_the_wanted_precision_is_one_clear_line(bundle_folder):
     assert_one_clear_line(run("--bundle", bundle_folder, "--precision", "int8"), "int8", "fp32")
-
-
-def test_port_in_use_is_one_clear_line(bundle_folder):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert_one_clear_line(run("--bundle", bundle_folder, "--port", port), str(port), "--port")
-
-
-def test_value_out_of_range_is_one_clear_line(bundle_folder):
-    assert_one_clear_line(run("--bundle", bundle_folder, BOTANIFY_PORT="70000"), "BOTANIFY_PORT")
 
 
 def test_cuda_that_cannot_be_used_is_one_clear_line(bundle_folder):

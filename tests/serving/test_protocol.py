@@ -62,26 +62,6 @@ def test_idle_connection_is_kept_for_the_keep_alive_time(dial):
         assert receive_all(connection) == b""
 
 
-def test_body_may_take_longer_than_the_head(dial):
-    with dial(POST + b"Content-Length: 4\r\n\r\nab") as connection:
-        time.sleep(HEADER_S * 1.5)
-        connection.sendall(b"cd")
-        assert b'"num_bytes": 4' in receive_one(connection)[1]
-
-
-def test_half_of_the_next_head_does_not_cut_off_a_response(dial):
-    with dial(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n") as connection:
-        time.sleep(0.1)
-        connection.sendall(b"aGET /echo HT")
-        assert [status for status, _ in responses(receive_all(connection))] == [200]
-
-
-def test_head_of_sixty_kilobytes_is_accepted(dial):
-    [(status, echo)] = ask(dial, b"GET /echo HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 60_000 + b"\r\n\r\n")
-    assert status == 200
-    assert len(json.loads(echo)["headers"]["x"]) == 60_000
-
-
 @pytest.mark.parametrize(
     "head",
     [

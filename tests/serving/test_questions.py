@@ -1,9 +1,7 @@
 """Answers of a bundle with calibration tables: weights of pictures, rejection, candidate sets, chosen taxa."""
 
 import itertools
-import shutil
 import time
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -13,10 +11,9 @@ from hypothesis import strategies as st
 from litestar.testing import TestClient
 from msgspec.structs import replace
 
-from models.bundle import file_sha256, load_bundle
+from models.bundle import file_sha256
 from models.bundle_record import MeasuredCoverage
 from models.calibration import CALIBRATION_FILE, PlantHead
-from models.errors import InputError
 from models.ranking import Promise, Promises
 from serving.access.keys import make_key
 from serving.app import create_app
@@ -88,17 +85,6 @@ def ids(predictions):
 # ---- pictures
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(pictures=st.lists(st.sampled_from([*PLANTS, SHOE]), min_size=2, max_size=4), random=st.randoms())
-def test_order_of_pictures_does_not_matter(calibrated, pictures, random):
-    shuffled = random.sample(pictures, len(pictures))
-    first, second = (ask(calibrated, *each, coverage=0.9) for each in (pictures, shuffled))
-    assert scores(first) == pytest.approx(scores(second), abs=1e-6)
-    assert first["plant_score"] == pytest.approx(second["plant_score"], abs=1e-6)
-    assert first["verdict"]["rank"] == second["verdict"]["rank"]
-    assert set(ids(first["candidates"]["taxa"])) == set(ids(second["candidates"]["taxa"]))
-
-
 @pytest.mark.parametrize(("one", "other"), list(itertools.combinations(PLANTS, 2)))
 def test_shoe_among_two_good_pictures_changes_no_score_by_5_percent(calibrated, one, other):
     good, mixed = ask(calibrated, one, other), ask(calibrated, one, SHOE, other)
@@ -132,22 +118,7 @@ def test_plant_that_is_unlike_the_known_ones_is_uncertain(start, tmp_path_factor
     assert answer["verdict"]["unknown_plant"]
 
 
-def test_verdicts_are_counted_by_rank(start, calibrated_folder):
-    client = start(bundle=calibrated_folder)
-    for picture in (SHOE, jpeg(BLUE), SHOE):
-        ask(client, picture)
-    lines = client.get("/metrics").text.splitlines()
-    assert 'botanify_verdicts_total{rank="not_a_plant"} 2.0' in lines
-    assert 'botanify_verdicts_total{rank="genus"} 1.0' in lines
-
-
 # ---- promises and candidate sets
-
-
-def test_verdict_has_the_promise_of_its_rank(calibrated):
-    promise = {"max_risk": 0.05, "confidence": 0.95, "num_named": 812, "num_wrong": 21}
-    assert ask(calibrated, jpeg(BLUE))["verdict"]["promise"] == promise
-    assert ask(calibrated, jpeg(GREEN))["verdict"]["promise"] is None  # a species, for which nothing is proved
 
 
 def test_candidate_set_has_every_field(calibrated):
@@ -160,17 +131,6 @@ def test_candidate_set_has_every_field(calibrated):
     assert found["score"] == pytest.approx(sum(by_id[each] for each in ids(found["taxa"])))
     assert [entry["position"] for entry in found["taxa"]] == list(range(1, len(found["taxa"]) + 1))
     assert ask(calibrated, jpeg(RED))["candidates"] is None
-
-
-def test_candidate_set_says_what_was_measured_for_just_this_coverage(calibrated):
-    told = [
-        ask(calibrated, jpeg(RED), **asked)["candidates"]["measured"]
-        for asked in ({"coverage": 0.9}, {"coverage": 0.85}, {"coverage": 0.9, "coverage_kind": "macro"})
-    ]
-    measured = {"kind": "marginal", "coverage": 0.9, "covered": 0.93, "num_pictures": 1280,
-                "data": "colors, test split", "interval_95": [0.915, 0.943]}  # fmt: skip
-    assert told == [measured, None, None]
-    assert ask(calibrated, jpeg(RED), coverage=0.9, taxa="Rosa")["candidates"]["measured"] is None
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -186,17 +146,6 @@ def test_higher_coverage_includes_the_set_of_lower_coverage(calibrated, pictures
     )
     assert set(ids(small["taxa"])) <= set(ids(large["taxa"]))
     assert small["score"] <= large["score"] + 1e-9
-
-
-def test_form_fields_equal_query_parameters(calibrated):
-    taxa = ["Rosa", "Gänseblümchen", "daisy"]
-    fields = [("k", "3"), ("coverage", "0.9"), ("coverage_kind", "macro"), *(("taxa", name) for name in taxa)]
-    body = form(part("image", jpeg(RED)), *(part(name, value.encode()) for name, value in fields))
-    by_form = calibrated.post("/identify", content=body, headers=FORM).json()
-    query = {"k": 3, "coverage": 0.9, "coverage_kind": "macro", "taxa": taxa}
-    by_query = calibrated.post("/identify", content=jpeg(RED), params=query).json()
-    assert by_form | {"request_id": ""} == by_query | {"request_id": ""}
-    assert len(by_form["warnings"]) == 1
 
 
 # ---- chosen taxa
@@ -260,11 +209,6 @@ def test_bad_parameters_are_problems_in_the_query_and_in_the_form(calibrated, pa
     assert_problem(calibrated.post("/identify", content=body, headers=FORM), 422, "bad_parameter")
 
 
-def test_unknown_list_names_the_lists(calibrated):
-    response = calibrated.post("/identify", content=SHOE, params={"taxa": "list:trees"})
-    assert "expected roses" in assert_problem(response, 422, "bad_parameter")["detail"]
-
-
 def test_reload_reads_the_lists_again(start, tmp_path):
     (tmp_path / "mine.txt").write_text("Rosa")
     secret, key = make_key("operator", is_admin=True)
@@ -277,11 +221,6 @@ def test_reload_reads_the_lists_again(start, tmp_path):
     (tmp_path / "mine.txt").write_text("")
     assert_problem(client.post("/admin/reload"), 409, "reload_refused")
     assert set(scores(ask(client, SHOE, taxa="list:mine"))) == {"bellis-perennis"}
-
-
-def test_bad_folder_of_lists_is_an_error_at_the_start(bundle_folder, tmp_path):
-    with pytest.raises(InputError, match="--taxa-lists"):
-        create_app(Settings(bundle=bundle_folder, taxa_lists=tmp_path / "missing"), decoder=InProcessDecoder())
 
 
 # ---- bundles without tables
@@ -349,14 +288,6 @@ def test_calibration_error_is_that_of_the_network_that_runs(start, tmp_path_fact
     assert (found and found["value"]) == shown
 
 
-def test_bundle_says_which_network_has_no_tables(calibrated_folder, tmp_path):
-    folder = Path(shutil.copytree(calibrated_folder, tmp_path / "copy"))
-    assert load_bundle(folder).warnings == ()
-    edit(folder, lambda record: record["networks"].update({"int8": record["networks"]["fp32"]}))
-    (warning,) = load_bundle(folder).warnings
-    assert "no calibration tables for its int8 network" in warning
-
-
 def test_bundle_of_format_1_answers_and_says_what_it_lacks(start, tmp_path_factory):
     folder = sealed(tmp_path_factory)
     edit(folder, as_format_1)
@@ -365,9 +296,3 @@ def test_bundle_of_format_1_answers_and_says_what_it_lacks(start, tmp_path_facto
     assert answer["verdict"]["name"] == "Rosa canina"
     assert (answer["plant_score"], answer["candidates"], answer["verdict"]["promise"]) == (None, None, None)
     assert any("calibration tables" in warning for warning in client.get("/model").json()["warnings"])
-
-
-def test_taxon_says_how_many_plants_calibrated_it(calibrated, client):
-    numbers = [calibrated.get(f"/species/{taxon.taxon_id}").json()["num_calibration_plants"] for taxon in TAXA]
-    assert numbers == [10, 10, 10, 0, 10]
-    assert client.get("/species/crocus").json()["num_calibration_plants"] is None

@@ -13,10 +13,6 @@ from serving.machine import available_cores, lower_priority
 from serving.settings import Settings, find_bundle, load_settings, metrics_address
 
 
-def test_defaults_are_those_of_the_record():
-    assert load_settings([], {}) == Settings()
-
-
 def test_flag_takes_precedence_over_environment_and_default():
     environment = {"BOTANIFY_PORT": "9000", "BOTANIFY_MAX_REQUESTS": "3", "BOTANIFY_BUNDLE": "/some/where"}
     settings = load_settings(["--port", "9001"], environment)
@@ -119,11 +115,6 @@ def cgroup(tmp_path, files, own="0::/\n"):
 def test_available_cores_are_limited_by_the_cgroup_quota(tmp_path, monkeypatch, files, own, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     assert available_cores(*cgroup(tmp_path, files, own)) == expected
-
-
-def test_available_cores_are_limited_by_the_affinity(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
-    assert available_cores(*cgroup(tmp_path, {"cpu.max": "300000 100000\n"})) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority per thread")

@@ -114,30 +114,6 @@ class Decoding:
         return [name for name in self.started if not self.tasks[name].done()]
 
 
-def test_client_that_is_alone_uses_every_decoder():
-    async def main():
-        decoding = Decoding(Turns(2, 0.5, lambda _: True))
-        for rank in range(3):
-            await decoding.add("a", rank)
-        assert decoding.running == [("a", 0), ("a", 1)]
-
-    asyncio.run(main())
-
-
-def test_client_that_is_not_alone_leaves_the_rest_of_the_decoders_free():
-    async def main():
-        decoding = Decoding(Turns(2, 0.5, lambda _: False))
-        for rank in range(3):
-            await decoding.add("a", rank)
-        assert decoding.running == [("a", 0)]
-        await decoding.add("b", 9)
-        assert decoding.running == [("a", 0), ("b", 9)]
-        await decoding.end(("a", 0))
-        assert decoding.running == [("b", 9), ("a", 1)]
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("first", ["waiting", "running"])
 def test_cancelled_picture_passes_its_turn_on(first):
     async def main():

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.errors import InputError
@@ -45,25 +43,7 @@ def test_unusable_list_is_an_error_that_names_the_file(tmp_path, content, messag
         read_taxa_lists(tmp_path)
 
 
-def test_list_that_is_a_folder_is_an_error(tmp_path):
-    (tmp_path / "bad.txt").mkdir()
-    with pytest.raises(InputError, match="cannot be read"):
-        read_taxa_lists(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["missing", "file"])
-def test_folder_that_does_not_exist_is_an_error(tmp_path, name):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="--taxa-lists"):
-        read_taxa_lists(tmp_path / name)
-
-
 # ---- choices
-
-
-def test_without_values_all_taxa_are_allowed():
-    allowed = SELECTOR.select([])
-    assert (allowed.allowed_T, allowed.warnings) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -88,12 +68,6 @@ def test_names_that_are_not_understood_are_counted_per_source():
     )
 
 
-@pytest.mark.parametrize("values", [["oak"], [""], ["list:sea"], ["oak", "list:sea"], ["Ros"]])
-def test_choice_of_nothing_is_a_bad_parameter(values):
-    with pytest.raises(BadParameter, match="knows none of the names"):
-        SELECTOR.select(values)
-
-
 def test_taxa_without_outputs_cannot_be_the_answer():
     without_roses = replace(TAXONOMY, outputs=TAXONOMY.outputs[2:])
     selector = TaxaSelector(TaxonNames(without_roses), {})
@@ -108,8 +82,3 @@ def test_list_that_does_not_exist_is_a_bad_parameter_that_names_the_lists(name):
         SELECTOR.select(["Rosa", f"list:{name}"])
     with pytest.raises(BadParameter, match="this service has none"):
         TaxaSelector(NAMES, {}).select([f"list:{name}"])
-
-
-@given(st.lists(st.sampled_from(["Rosa", "daisy", "Iridaceae", "crocus", "oak", "list:garden", "list:sea"])))
-def test_more_values_never_allow_fewer_taxa(values):
-    assert selected("Rosa", *values) == selected("Rosa").union(*(selected("Rosa", value) for value in values))

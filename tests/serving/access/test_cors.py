@@ -115,14 +115,6 @@ def test_page_of_another_origin_cannot_read_a_response_and_a_cache_does_not_mix_
     assert answer.headers["vary"] == "Accept-Encoding, Origin"
 
 
-def test_options_without_an_origin_is_no_preflight(client):
-    assert client.options("/model").headers["allow"]
-
-
-def test_no_origin_is_allowed_by_default():
-    assert cors_config([], has_keys=False) is None
-
-
 def test_wildcard_origin_is_accepted_only_without_keys():
     assert cors_config(["*"], has_keys=False).is_allow_all_origins
     with pytest.raises(InputError, match="API keys"):
@@ -152,8 +144,3 @@ def test_valid_origin_is_accepted(origin):
 def test_invalid_origin_is_refused(origin):
     with pytest.raises(InputError, match="--cors-origins"):
         cors_config([GARDEN, origin], has_keys=True)
-
-
-def test_wildcard_with_other_origins_is_refused():
-    with pytest.raises(InputError, match="--cors-origins"):
-        cors_config([GARDEN, "*"], has_keys=False)

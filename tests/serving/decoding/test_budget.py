@@ -1,7 +1,6 @@
 """The memory budget: grants are in order and within the limit."""
 
 import asyncio
-import contextlib
 
 from serving.decoding.pool import ByteBudget
 from serving.metrics import Metrics
@@ -57,24 +56,6 @@ def on_a_loop(test):
 
 
 @on_a_loop
-async def test_request_that_fits_is_granted_at_once(requests):
-    requests.ask("a", 60)
-    requests.ask("b", 40)
-    await settled()
-    assert (requests.held, requests.granted) == (["a", "b"], 100)
-
-
-@on_a_loop
-async def test_request_that_does_not_fit_waits(requests):
-    requests.ask("a", 60)
-    requests.ask("b", 41)
-    await settled()
-    assert (requests.held, requests.granted) == (["a"], 60)
-    await requests.end("a")
-    assert (requests.held, requests.granted) == (["b"], 41)
-
-
-@on_a_loop
 async def test_small_requests_do_not_overtake_a_large_one(requests):
     requests.ask("a", 60)
     requests.ask("large", 90)
@@ -121,12 +102,3 @@ async def test_request_cancelled_right_after_its_grant_returns_the_memory(reques
     cancelled.cancel()
     await settled()
     assert (requests.held, requests.granted) == (["c"], 100)
-
-
-@on_a_loop
-async def test_exception_returns_the_memory(requests):
-    with contextlib.suppress(KeyError):
-        async with requests.budget.grant(70):
-            assert requests.granted == 70
-            raise KeyError
-    assert requests.granted == 0

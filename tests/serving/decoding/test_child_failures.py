@@ -172,19 +172,6 @@ def test_suspended_child_is_replaced_without_a_request(one, pid, monkeypatch):
     assert pid not in one.pids()
 
 
-def test_death_of_an_idle_child_fails_no_picture(one, pid):
-    os.kill(pid, signal.SIGSEGV)
-    one.run(until_on_loop(lambda: pid not in one.pids()))
-    assert one.decode(SMALL).format == "PNG"
-
-
-def test_dead_child_is_replaced_without_a_request(one, pid):
-    os.kill(pid, signal.SIGKILL)
-    one.run(until_on_loop(lambda: one.pool.num_alive == 0))
-    one.wait_for_all(1)
-    assert pid not in one.pids()
-
-
 def test_failed_start_is_retried(one, pid, monkeypatch, capfd):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/bin/false")

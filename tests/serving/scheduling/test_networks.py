@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from models.bundle_record import NetworkFile
-from serving.scheduling.networks import choose_precision, cpu_policy, fixed_policy, gpu_policy
+from serving.scheduling.networks import choose_precision, cpu_policy, gpu_policy
 from tests.models.tiny import bundle_record
 
 FASTEST = {False: ("int8", "fp32", "fp16"), True: ("fp16", "fp32", "int8")}
@@ -60,12 +60,6 @@ def test_single_core_has_no_latency_mode():
     assert "alone" not in cpu_policy(1).describe()
 
 
-def test_fixed_policy_limits_the_number_of_runs():
-    policy = fixed_policy(2, 3)
-    assert policy.choose(4, ("throughput",), alone=False) == (1, "throughput")
-    assert policy.choose(4, ("throughput", "throughput"), alone=False) is None
-
-
 @pytest.mark.parametrize(
     ("waiting", "running", "expected"),
     [(1, (), 1), (5, (), 5), (40, (), 32), (40, ("throughput",), 32), (40, ("throughput", "throughput"), None)],
@@ -73,8 +67,3 @@ def test_fixed_policy_limits_the_number_of_runs():
 def test_gpu_batch_takes_the_queue_up_to_the_largest_batch_size(waiting, running, expected):
     choice = gpu_policy().choose(waiting, running, alone=False)
     assert (None if choice is None else choice.num_pictures) == expected
-
-
-@pytest.mark.parametrize(("pictures", "size"), [(1, 1), (2, 2), (3, 4), (5, 8), (17, 32), (32, 32)])
-def test_batch_is_padded_to_the_smallest_batch_size_that_holds_it(pictures, size):
-    assert gpu_policy().padded_size(pictures) == size

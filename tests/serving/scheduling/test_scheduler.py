@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from models.session import NetworkOutput
 from serving.errors import NotReady, RunFailed
@@ -128,16 +127,6 @@ def run(test):
     asyncio.run(asyncio.wait_for(test, 60))
 
 
-def test_results_are_in_the_order_of_the_pictures():
-    async def test():
-        async with WarmScheduler(cpu_policy(2)) as warm:
-            output = await warm.scheduler.run([picture(value) for value in (3.0, 1.0, 2.0)])
-            assert output.logits[:, 0].tolist() == [3.0, 1.0, 2.0]
-            assert output.features[:, 0].tolist() == [30.0, 10.0, 20.0]
-
-    run(test())
-
-
 def test_single_picture_runs_on_all_cores_and_several_on_one_core_each():
     async def test():
         async with WarmScheduler(cpu_policy(2)) as warm:
@@ -145,29 +134,6 @@ def test_single_picture_runs_on_all_cores_and_several_on_one_core_each():
             assert (warm.latency.batches, warm.throughput.batches) == ([[1.0]], [])
             await warm.scheduler.run([picture(1.0), picture(2.0)], alone=True)
             assert sorted(warm.throughput.batches) == [[1.0], [2.0]]
-
-    run(test())
-
-
-def test_no_picture_of_a_request_of_several_runs_on_all_cores():
-    async def test():
-        one_at_a_time = replace(cpu_policy(2), num_workers=1)  # the last picture of a request is alone in the queue
-        async with WarmScheduler(one_at_a_time) as warm:
-            await warm.scheduler.run([picture(1.0), picture(2.0)], alone=True)
-            assert (warm.latency.batches, warm.throughput.batches) == ([], [[1.0], [2.0]])
-
-    run(test())
-
-
-def test_time_in_the_queue_is_measured():
-    async def test():
-        async with WarmScheduler(fixed_policy(1, 1)) as warm:
-            first, others = await warm.fill(3.0)
-            before_s = warm.counted('botanify_stage_seconds_sum{stage="queue"}')
-            await asyncio.sleep(0.05)
-            warm.throughput.unblocked.set()
-            await asyncio.gather(*first, *others)
-            assert 0.05 <= warm.counted('botanify_stage_seconds_sum{stage="queue"}') - before_s < 30
 
     run(test())
 
@@ -219,20 +185,6 @@ def test_picture_that_breaks_the_network_fails_alone():
             assert (found[0], found[2]) == (3.0, 5.0)
             assert isinstance(found[1], RunFailed)
             assert warm.scheduler.is_healthy
-
-    run(test())
-
-
-def test_pictures_of_a_failed_run_are_retried_in_their_order():
-    async def test():
-        async with WarmScheduler(gpu_policy(1)) as warm:
-            first, others = await warm.fill(3.0, FAILING, 5.0, 6.0)
-            last = asyncio.create_task(warm.one(8.0, virtual_starts_s=[1.0]))
-            await asyncio.sleep(0)
-            warm.throughput.unblocked.set()
-            await asyncio.gather(*first, *others, last, return_exceptions=True)
-            retried = [batch for batch in warm.throughput.batches[2:] if batch != [7.0]]  # that one is a health check
-            assert retried == [[3.0], [FAILING], [5.0], [6.0], [8.0]]
 
     run(test())
 
@@ -370,20 +322,6 @@ def test_network_that_failed_is_freed_at_the_close_without_the_garbage_collector
             await until(lambda: freed() is None)
         finally:
             gc.enable()
-
-    run(test())
-
-
-def test_cancelled_picture_never_runs():
-    async def test():
-        async with WarmScheduler(fixed_policy(1, 1)) as warm:
-            first, others = await warm.fill(3.0, 4.0, 5.0)
-            others[1].cancel()
-            await asyncio.sleep(0)
-            warm.throughput.unblocked.set()
-            assert await asyncio.gather(others[0], others[2]) == [3.0, 5.0]
-            await asyncio.gather(*first)
-            assert warm.throughput.batches == [[1.0], [3.0], [5.0]]
 
     run(test())
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.serving.tiny import TAXA
-from tests.serving.web.examples import MODEL, SPECIES, STATES, picture
+from tests.serving.web.examples import SPECIES, STATES, picture
 from tests.serving.web.tab import PHOTOGRAPHS, VIEWS, accessibility_faults, screenshot, scrolls_sideways
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -20,41 +20,6 @@ def test_every_state_is_shown_without_faults(open_tab, state, view):
     assert not scrolls_sideways(tab.page)
     assert accessibility_faults(tab.page) == []
     assert tab.faults == []
-
-
-def test_answer_is_told_to_screen_readers(open_tab):
-    tab = open_tab()
-    tab.show(STATES["not_a_plant"])
-    assert tab.page.inner_text("#status").startswith("This does not look like a plant.")
-
-
-def test_closest_plants_of_a_thing_are_folded_away(open_tab):
-    tab = open_tab()
-    tab.show(STATES["not_a_plant"])
-    page = tab.page
-    assert not page.is_visible("text=Helianthus annuus")
-    page.focus("text=Show the closest plants all the same")
-    page.keyboard.press("Enter")
-    assert page.is_visible("text=Helianthus annuus")
-
-
-def test_candidates_stand_under_one_of_these_four(open_tab):
-    shown = open_tab().show(STATES["genus"])
-    after = shown[shown.index("One of these four") :]
-    assert after.index("Helianthus annuus") < after.index("Crocus vernus") < after.index("Highest scores")
-
-
-def test_each_picture_has_its_share(open_tab):
-    shown = open_tab().show(STATES["three_pictures"])
-    assert "52%" in shown
-    assert "This picture was not used: it does not look like a plant." in shown
-
-
-def test_bundle_without_tables_is_shown_as_before(open_tab):
-    shown = open_tab().show(STATES["no_tables"])
-    assert "Closest candidates" in shown
-    assert "One of these" not in shown
-    assert "contributed" not in shown
 
 
 def type_choice(page, text):
@@ -90,33 +55,6 @@ def test_choice_of_plants_is_made_by_keyboard_and_sent(open_tab):
         tab.page.click("text=daisy >> button")
     assert tab.page.evaluate("document.activeElement.ariaLabel") == "Remove Asteraceae from your choice"
     assert tab.faults == []
-
-
-def test_name_that_the_model_does_not_know_is_no_choice(open_tab):
-    page = open_tab().page
-    page.click("#choice-label")
-    type_choice(page, "oak")
-    page.wait_for_selector("text=This model cannot name 'oak'")
-    type_choice(page, "list:garden")
-    wait_for_choice(page, "Only list:garden")
-    assert page.inner_text("#choice-message") == ""
-
-
-def test_candidate_set_is_not_asked_of_a_model_without_its_table(open_tab):
-    tab = open_tab()
-    tab.model = {**MODEL, "calibration": None}
-    tab.page.reload()
-    tab.show(STATES["no_tables"])
-    assert b'name="coverage"' not in tab.asked[0]
-
-
-def test_choice_suggests_what_the_model_knows(open_tab):
-    page = open_tab().page
-    page.click("#choice-label")
-    page.fill("#choice-name", "ros")
-    page.wait_for_selector("#choice-suggestions option", state="attached")
-    names = page.eval_on_selector_all("#choice-suggestions option", "options => options.map((option) => option.value)")
-    assert names == ["Rosaceae", "Rosa", "Rosa canina", "Rosa rugosa"]
 
 
 @pytest.mark.parametrize("num_pictures", [1, 5])
@@ -177,13 +115,3 @@ def test_first_minute_needs_no_picture_and_no_mouse(open_tab):
     assert b"\xff\xd8\xff" in tab.asked[0]
     assert accessibility_faults(page) == []
     assert tab.faults == []
-
-
-def test_focus_stays_in_the_answer_when_its_button_goes(open_tab):
-    tab = open_tab()
-    tab.page.route("**/identify", lambda route: route.abort(), times=1)
-    tab.choose(PHOTOGRAPHS[0])
-    tab.page.focus("text=Try again")
-    tab.page.keyboard.press("Enter")
-    tab.answer_text()
-    assert tab.page.evaluate("document.activeElement.id") == "answer"

@@ -43,34 +43,6 @@ def test_busy_service_is_asked_again_after_the_time_that_it_names(open_tab, code
     assert len(tab.asked) == 3
 
 
-def test_after_two_attempts_more_it_is_left_to_the_user(open_tab):
-    tab = open_tab()
-    tab.refusals = [refusal()] * 3
-    tab.choose(PHOTOGRAPHS[0])
-    assert "The service is overloaded" in tab.problem_text()
-    assert len(tab.asked) == 3
-    tab.page.click("button:text-is('Try again')")
-    tab.answer_text()
-
-
-def test_long_time_is_told_and_not_waited(open_tab):
-    tab = open_tab()
-    tab.refusals = [refusal("rate_limited", 600)]
-    tab.choose(PHOTOGRAPHS[0])
-    assert "Try again in 600 seconds." in tab.problem_text()
-    assert len(tab.asked) == 1
-
-
-def test_other_pictures_end_the_countdown(open_tab):
-    tab = open_tab()
-    tab.refusals = [refusal(retry_after_s=60)]
-    tab.choose(PHOTOGRAPHS[0])
-    busy_text(tab.page)
-    tab.choose(PHOTOGRAPHS[1])
-    tab.answer_text()
-    assert len(tab.asked) == 2
-
-
 def test_rate_of_a_real_service_is_waited_for(new_page, bundle_folder):
     with service(bundle_folder, "--rate-per-minute", "4", "--rate-burst", "1") as running:
         tab = Tab(new_page(), address_of(running))

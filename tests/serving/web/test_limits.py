@@ -17,18 +17,6 @@ def refused(page):
     return lambda *sizes, limits=LIMITS: page("limits.js", "refusal", [{"size": size} for size in sizes], limits)
 
 
-def test_picture_over_the_limit_is_named_with_both_sizes(refused):
-    problem = refused(1_000, 25_340_000)
-    assert problem["index"] == 1
-    assert problem["detail"] == "It has 25.4 MB, and the service takes at most 20 MB. Choose a smaller version."
-
-
-def test_pictures_that_are_too_large_only_together_are_told_so(refused):
-    problem = refused(*[15_000_000] * 5)
-    assert "index" not in problem
-    assert "Together they have 75 MB, and the service takes at most 60 MB. Remove one or more." in problem["detail"]
-
-
 def test_limits_that_are_not_known_refuse_nothing(refused):
     assert refused(10**12, limits=None) is None
 

@@ -25,14 +25,6 @@ def test_only_a_busy_service_is_asked_again_and_only_twice(wait, status, retry_a
         assert seconds == max(1, retry_after_s)
 
 
-def test_response_without_a_time_has_a_short_one(wait):
-    assert wait(503, None) == 5
-
-
-def test_failure_that_is_no_response_is_not_repeated(wait):
-    assert wait(None) is None
-
-
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
@@ -47,8 +39,3 @@ def test_failure_that_is_no_response_is_not_repeated(wait):
 )
 def test_time_to_wait_is_a_number_or_a_date(page, header, seconds):
     assert page("retry.js", "secondsToWait", header, NOW_MS) == seconds
-
-
-def test_countdown_says_when_and_how_often(page):
-    assert page("retry.js", "retrySentence", 3, 0) == "The pictures are sent again in 3 s (attempt 2 of 3)."
-    assert page("retry.js", "retrySentence", 1, 1) == "The pictures are sent again in 1 s (attempt 3 of 3)."
