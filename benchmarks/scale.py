@@ -26,9 +26,8 @@ from benchmarks.result import rounded, table, write_result
 from training.dataset.assemble import DatasetSpec, write_dataset
 from training.dataset.classes import build_classes
 from training.dataset.collection import Collection, SourceEntry
-from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.manifest import Manifest
-from training.dataset.sources.record import PictureRecord, SourceClass, Split
+from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass, Split
 from training.loading.sampler import EpochBatches
 from training.machine import Machine, this_machine
 from training.program import run_program

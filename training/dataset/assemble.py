@@ -17,19 +17,14 @@ from models.errors import DataError
 from models.taxonomy import Taxonomy
 from training.dataset.audit.examine import examine
 from training.dataset.audit.near_copies import near_copy_groups
-from training.dataset.class_names import names_to_look_up
-from training.dataset.classes import Classes, build_classes
-from training.dataset.collection import Collection
-from training.dataset.grouping import name_codes
-from training.dataset.labeled_picture import ImageInfo, LabeledPicture
+from training.dataset.classes import Classes, build_classes, names_to_look_up
+from training.dataset.collection import READERS, Collection
 from training.dataset.manifest import SourceNote, write_manifest
-from training.dataset.manifest_columns import manifest_columns
 from training.dataset.report import Report, build_report, contact_sheets, report_files
-from training.dataset.selection import Selection, select_pictures
-from training.dataset.sources.layouts import READERS
-from training.dataset.sources.record import LeftOut, PictureRecord, SourceContents
+from training.dataset.selection import Selection, manifest_columns, select_pictures
+from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceContents
 from training.dataset.sources.table import read_table
-from training.dataset.splits import Shares, draw_splits
+from training.dataset.splits import Shares, draw_splits, name_codes
 from training.dataset.synonyms import read_synonyms
 
 CACHE_FILE: Final = "audit.sqlite"

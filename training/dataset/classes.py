@@ -4,26 +4,283 @@ Classes with the same taxon share one output. Under `within_sources` they share 
 then share the taxon, and an answer sums them, so that it never lists a plant twice.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Final, Literal
 
 import msgspec
 
+from models.errors import DataError
 from models.taxonomy import Output, Rank, Taxon, Taxonomy, fold, taxon_id_from_name
-from training.dataset.class_names import Corrections, NamedClass, Synonyms, WrittenName, parse_class_names
 from training.dataset.collection import MergeRule
-from training.dataset.latin import genus_families
-from training.dataset.name_checks import (
-    AmbiguousName,
-    MergedName,
-    SimilarNames,
-    ambiguous_names,
-    merged_names,
-    misspelt_genera,
-    similar_names,
-)
+from training.dataset.names import PlantName, genus_families, may_be_latin, parse_name, similar_genera
 from training.dataset.sources.record import SourceClass
 from training.dataset.synonyms import AcceptedName
+
+Corrections = Mapping[str, Mapping[str, str]]
+"""Source -> name (or class id) as written -> scientific name: the `names` tables of a collection."""
+Synonyms = Mapping[str, Sequence[AcceptedName]]
+"""Key of a name -> its accepted name; several if the name is ambiguous."""
+
+
+class WrittenName(msgspec.Struct, frozen=True, order=True):
+    """A class as its data set names it."""
+
+    source: str
+    """Name of the data set."""
+    name: str
+    """As written there."""
+
+
+class NamedClass(msgspec.Struct, frozen=True, kw_only=True):
+    """One class of one source, and what its name means."""
+
+    source: str
+    plant: SourceClass
+    name: PlantName
+    """The parsed name, corrected if the recipe corrects it."""
+    key: str
+    """Key of the accepted name."""
+    taxon_id: str
+    is_synonym: bool
+    genus: str
+    """Empty if the class is known by its common name alone."""
+    common_name: str
+    candidates: Sequence[AcceptedName]
+    """The accepted names that the taxonomy file gives for the name."""
+
+    @property
+    def written(self) -> WrittenName:
+        """The class as its data set names it."""
+        return WrittenName(self.source, self.plant.name)
+
+    @property
+    def accepted(self) -> AcceptedName | None:
+        """The accepted name, if the taxonomy file gives exactly one."""
+        return self.candidates[0] if len(self.candidates) == 1 else None
+
+
+def names_to_look_up(classes: Mapping[str, Iterable[SourceClass]], corrections: Corrections | None = None) -> set[str]:
+    """Returns the keys of all names, for `read_synonyms`.
+
+    Common names are included: a taxonomy file knows that "Aloe Vera" is a species and that "Venus Flytrap" is not.
+
+    Raises:
+        DataError: As `parse_class_names`.
+    """
+    return {named.name.key for named in parse_class_names(classes, corrections or {}, {})}
+
+
+def parse_class_names(
+    classes: Mapping[str, Iterable[SourceClass]], corrections: Corrections, synonyms: Synonyms
+) -> list[NamedClass]:
+    """Parses the names of all classes of all sources, in order.
+
+    Raises:
+        DataError: A name has no Latin letters, or a correction names a class that does not exist.
+    """
+    named = []
+    unused = {(source, written) for source, table in corrections.items() for written in table}
+    for source, plants in classes.items():
+        table = corrections.get(source, {})
+        for plant in plants:
+            unused -= {(source, plant.name), (source, plant.class_id)}
+            corrected = table.get(plant.name) or table.get(plant.class_id) or ""
+            named.append(_parse_class_name(source, plant, corrected, synonyms))
+    if unused:
+        raise DataError(
+            "the recipe corrects names that no class has",
+            value=", ".join(f"{source}: {written!r}" for source, written in sorted(unused)),
+            limit="names exactly as the data set writes them",
+            remedy="correct or delete them under `names`",
+        )
+    return named
+
+
+def _parse_class_name(source: str, plant: SourceClass, corrected: str, synonyms: Synonyms) -> NamedClass:
+    """Parses the name of one class.
+
+    A name is scientific if the data set says so, if it begins with the given genus, has a common name beside it, is
+    given by the recipe, or has an author. For any other name, such as "Dog rose", the given genus is used; without one,
+    a name that may be Latin has the genus that it begins with, and a common name has none.
+    """
+    text = corrected or plant.name
+    begins_with_genus = bool(plant.genus) and text.lower().split()[:1] == [plant.genus.lower()]
+    declared = plant.is_scientific or bool(corrected or plant.common_name) or begins_with_genus
+    name = parse_name(text, scientific=declared)
+    in_name = "" if name.common else name.genus
+    genus = (in_name if declared or name.author or name.hybrid else "") or plant.genus or in_name
+    # A correction that changes the first word replaces a common name, which is kept as such.
+    renamed = bool(corrected) and fold(plant.name).split()[:1] != fold(corrected).split()[:1]
+    name_key = name.key
+    candidates = synonyms.get(name_key, ())
+    key = candidates[0].key if len(candidates) == 1 else name_key
+    return NamedClass(
+        source=source,
+        plant=plant,
+        name=name,
+        key=key,
+        taxon_id=taxon_id_from_name(key),
+        is_synonym=key != name_key,
+        genus=genus,
+        common_name=plant.common_name or (plant.name if renamed else ""),
+        candidates=candidates,
+    )
+
+
+# Endings by which an epithet agrees with its genus (alba, albus, album), or which are mistaken for one another
+# (thunbergi, thunbergii).
+_ENDINGS: Final = ("ensis", "ense", "ii", "us", "um", "is", "os", "on", "ae", "a", "e", "i")
+_SHORTEST_STEM: Final = 3
+_LONG_STEM: Final = 6  # from this length on, stems that differ by one letter are likely a misspelling
+
+
+def similar_pairs(epithets: Sequence[str]) -> list[tuple[int, int]]:
+    """Returns pairs of epithets that differ by one letter, by their Latin ending, or, if long, by both.
+
+    Args:
+        epithets: Of one genus, in lower case. Epithets with digits are generated names and never similar.
+
+    Returns:
+        Positions of each pair, ascending.
+    """
+    by_form: dict[str, list[int]] = {}
+    for position, epithet in enumerate(epithets):
+        if not any(char.isdigit() for char in epithet):
+            for form in _shortened_forms(epithet):
+                by_form.setdefault(form, []).append(position)
+    candidates = {pair for positions in by_form.values() for pair in combinations(positions, 2)}
+    return sorted(pair for pair in candidates if _similar(epithets[pair[0]], epithets[pair[1]]))
+
+
+def _shortened_forms(epithet: str) -> Iterable[str]:
+    stem = _stem(epithet)
+    return {short for word in (epithet, stem) for short in (word, *_without_one_letter(word))}
+
+
+def _without_one_letter(word: str) -> Iterable[str]:
+    return (word[:cut] + word[cut + 1 :] for cut in range(len(word)))
+
+
+def _similar(first: str, second: str) -> bool:
+    stems = _stem(first), _stem(second)
+    if first == second:
+        return False
+    if stems[0] == stems[1] or _one_letter_apart(first, second):
+        return True
+    return min(map(len, stems)) >= _LONG_STEM and _one_letter_apart(*stems)
+
+
+def _stem(epithet: str) -> str:
+    """Returns the word without its ending."""
+    for ending in _ENDINGS:
+        if epithet.endswith(ending) and len(epithet) - len(ending) >= _SHORTEST_STEM:
+            return epithet.removesuffix(ending)
+    return epithet
+
+
+def _one_letter_apart(first: str, second: str) -> bool:
+    """Returns whether one letter is replaced, added or missing."""
+    if abs(len(first) - len(second)) > 1:
+        return False
+    start = next((at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)
+    if start is None:
+        return first != second
+    if len(first) == len(second):
+        return first[start + 1 :] == second[start + 1 :]
+    short, long = sorted((first, second), key=len)
+    return short[start:] == long[start + 1 :]
+
+
+MergeKind = Literal["within_source", "across_sources", "synonym"]
+
+
+class MergedName(msgspec.Struct, frozen=True, kw_only=True):
+    """Written names that share one taxon, or synonyms that were replaced by an accepted name."""
+
+    kind: MergeKind
+    """One source writes the name in several ways; several sources have it; or it is a synonym."""
+    taxon_id: str
+    """The taxon that they share."""
+    scientific_name: str
+    """Name of that taxon."""
+    written: tuple[WrittenName, ...]
+    """All the names; of kind "synonym" only the synonyms."""
+
+
+class SimilarNames(msgspec.Struct, frozen=True, kw_only=True):
+    """Two taxa of one genus with similar names, one of which may be a misspelling; they are not merged."""
+
+    first: str
+    """Scientific name."""
+    second: str
+    """Scientific name."""
+    written: tuple[WrittenName, ...]
+    """The classes of both."""
+
+
+class AmbiguousName(msgspec.Struct, frozen=True, kw_only=True):
+    """A name that the taxonomy file lists as a synonym of several plants; it stays as written."""
+
+    written: WrittenName
+    """The class."""
+    candidates: tuple[str, ...]
+    """The accepted names that it may mean."""
+
+
+def merged_names(taxon: Taxon, group: Sequence[NamedClass]) -> Iterator[MergedName]:
+    """Yields how the classes of one taxon were merged."""
+
+    def merged(kind: MergeKind, found: Iterable[NamedClass]) -> MergedName:
+        written = tuple(named.written for named in found)
+        return MergedName(kind=kind, taxon_id=taxon.taxon_id, scientific_name=taxon.scientific_name, written=written)
+
+    by_source: dict[str, list[NamedClass]] = {}
+    for named in group:
+        by_source.setdefault(named.source, []).append(named)
+    for of_source in by_source.values():
+        if len(of_source) > 1:
+            yield merged("within_source", of_source)
+    if len(by_source) > 1:
+        yield merged("across_sources", group)
+    synonyms = [named for named in group if named.is_synonym]
+    if synonyms:
+        yield merged("synonym", synonyms)
+
+
+def similar_names(taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedClass]]) -> Iterator[SimilarNames]:
+    """Yields pairs of species of one genus whose epithets are similar."""
+    by_genus: dict[str, list[tuple[str, Taxon]]] = {}
+    for taxon in taxa:
+        words = by_taxon[taxon.taxon_id][0].key.split()
+        if taxon.rank == "species" and taxon.genus and len(words) == 2:
+            by_genus.setdefault(words[0], []).append((words[1], taxon))
+    for species in by_genus.values():
+        for one, other in similar_pairs([epithet for epithet, _ in species]):
+            pair = species[one][1], species[other][1]
+            written = tuple(named.written for taxon in pair for named in by_taxon[taxon.taxon_id])
+            yield SimilarNames(first=pair[0].scientific_name, second=pair[1].scientific_name, written=written)
+
+
+def misspelt_genera(
+    taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedClass]]
+) -> Iterator[tuple[WrittenName, tuple[str, ...]]]:
+    """Yields the classes whose genus, or first word where they have none, is like a genus that is listed."""
+    for taxon in taxa:
+        genus = taxon.genus or taxon.scientific_name.split()[0]
+        # Common words such as Silver and Oleander are like a genus too; those of a misspelt name end as Latin words do.
+        if taxon.genus or (" " in taxon.scientific_name and may_be_latin(genus, "alba")):
+            meant = tuple(similar_genera(genus))
+            yield from ((named.written, meant) for named in by_taxon[taxon.taxon_id] if meant)
+
+
+def ambiguous_names(classes: Iterable[NamedClass]) -> Iterator[AmbiguousName]:
+    """Yields the classes whose name has several accepted names."""
+    for named in classes:
+        if len(named.candidates) > 1:
+            candidates = tuple(name.scientific_name for name in named.candidates)
+            yield AmbiguousName(written=named.written, candidates=candidates)
+
 
 TAXONOMY_VERSION: Final = "names as given by the sources"
 ALL_SOURCES: Final = "all"

@@ -1,13 +1,24 @@
 """A collection: the data sets of a training set and its rules, read from `training/recipes/data_*.toml`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
 
-from training.dataset.sources.layouts import READERS
-from training.dataset.sources.table import COLUMNS
+from training.dataset.sources.image_folder import read_image_folder
+from training.dataset.sources.json_layouts import read_inaturalist, read_plantnet
+from training.dataset.sources.record import ReadSource
+from training.dataset.sources.table import COLUMNS, read_table
 from training.toml_file import RECIPES, Section, check_section, read_toml
+
+READERS: Final[dict[str, ReadSource]] = {
+    "inaturalist": read_inaturalist,
+    "plantnet": read_plantnet,
+    "image_folder": read_image_folder,
+    "table": read_table,
+}
+"""`layout` in a collection -> reader."""
+
 
 MergeRule = Literal["within_sources", "across_sources"]
 CutShare = Annotated[float, Meta(ge=0.0, lt=1.0)]

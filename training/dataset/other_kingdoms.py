@@ -17,7 +17,7 @@ import tyro
 
 from models.errors import DataError
 from training.atomic_file import replaced
-from training.dataset.sources.inaturalist import OtherPicture, read_other_kingdoms
+from training.dataset.sources.json_layouts import OtherPicture, read_other_kingdoms
 from training.toml_file import Section, check_section, section_to_plain
 
 _COLUMNS: Final = ("path", "split", "kingdom", "name")

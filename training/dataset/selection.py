@@ -5,25 +5,74 @@ with the same name, is in a published split with higher precedence (test before 
 train): the network would otherwise train on what it is later measured on. Outputs without a picture are dropped.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from models.taxonomy import Taxonomy
-from training.dataset.audit.copies import drop_copies
-from training.dataset.grouping import (
+from training.dataset.audit.licenses import license_id
+from training.dataset.sources.record import LabeledPicture, LeftOut, Split
+from training.dataset.splits import (
     Codes,
     copy_codes,
     group_names,
     join_groups,
     observation_codes,
+    published_codes,
+    straddling,
     strongest_rows,
 )
-from training.dataset.labeled_picture import LabeledPicture
-from training.dataset.sources.record import LeftOut
-from training.dataset.splits import published_codes, straddling
+
+# Of equal pictures, the one in the first of these splits is kept. None, no published split, comes before "train" since
+# such a picture may still become a test picture.
+_PRECEDENCE: Final[dict[Split | None, int]] = {"test": 0, "validation": 1, "calibration": 2, None: 3, "train": 4}
+
+
+def drop_copies(
+    pictures: Sequence[LabeledPicture], taxon_of_label: Mapping[str, str]
+) -> tuple[list[LabeledPicture], list[LeftOut]]:
+    """Leaves out byte-for-byte copies.
+
+    Of equal files one is kept: by published split, in the order test, validation, calibration, none, train; within a
+    split, the one with the smallest `picture_id`.
+
+    Args:
+        pictures: The pictures of all sources.
+        taxon_of_label: Output key -> taxon. The reason says so if the copies have different taxa.
+
+    Returns:
+        The pictures that are kept, and the other copies, both in the order given.
+    """
+    originals: dict[str, LabeledPicture] = {}
+    for picture in pictures:
+        known = originals.setdefault(picture.info.sha256, picture)
+        if known is not picture and _precedence(picture) < _precedence(known):
+            originals[picture.info.sha256] = picture
+    kept: list[LabeledPicture] = []
+    copies: list[LeftOut] = []
+    for picture in pictures:
+        original = originals[picture.info.sha256]
+        if picture is original:
+            kept.append(picture)
+        else:
+            copies.append(
+                LeftOut(picture=picture.picture_id, code="copy", reason=_reason(picture, original, taxon_of_label))
+            )
+    return kept, copies
+
+
+def _precedence(picture: LabeledPicture) -> tuple[int, str]:
+    return _PRECEDENCE[picture.record.split], picture.picture_id
+
+
+def _reason(copy: LabeledPicture, original: LabeledPicture, taxon_of_label: Mapping[str, str]) -> str:
+    same = f"the same bytes as {original.picture_id}"
+    if taxon_of_label[copy.label] == taxon_of_label[original.label]:
+        return same
+    return f"{same}, but labeled {copy.label} here and {original.label} there"
+
 
 _LEAKS: Final = {
     True: ("observation_split", "it belongs to the same observation as"),
@@ -104,3 +153,37 @@ def _drop_empty_outputs(taxonomy: Taxonomy, labels: set[str]) -> tuple[Taxonomy,
         if output.key not in labels
     ]
     return msgspec.structs.replace(taxonomy, taxa=taxa, outputs=outputs), emptied
+
+
+def manifest_columns(
+    pictures: Sequence[LabeledPicture], splits: Sequence[Split], groups: Sequence[str]
+) -> dict[str, Sequence[Any]]:
+    """Returns the columns for `write_manifest`.
+
+    Args:
+        pictures: The picture of each row.
+        splits: Split of each picture.
+        groups: Name of each picture's group.
+    """
+    records, infos = [picture.record for picture in pictures], [picture.info for picture in pictures]
+    license_ids = {text: license_id(text) for text in {record.license for record in records}}
+    unknown = (None, None)
+    return {
+        "picture_id": [picture.picture_id for picture in pictures],
+        "source": [picture.source for picture in pictures],
+        "path": [record.path for record in records],
+        "shard": [""] * len(pictures),
+        "offset": [0] * len(pictures),
+        "length": [info.num_bytes for info in infos],
+        "label": [picture.label for picture in pictures],
+        "split": splits,
+        "group": groups,
+        "licence": [license_ids[record.license] for record in records],
+        "author": [record.author for record in records],
+        "taken_on": [record.taken_on for record in records],
+        "latitude": [(record.coordinates or unknown)[0] for record in records],
+        "longitude": [(record.coordinates or unknown)[1] for record in records],
+        "sha256": [info.sha256 for info in infos],
+        "width": [info.width for info in infos],
+        "height": [info.height for info in infos],
+    }

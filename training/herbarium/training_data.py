@@ -12,10 +12,9 @@ from typing import Final
 
 from models.errors import DataError
 from training.dataset.classes import build_classes
-from training.dataset.labeled_picture import ImageInfo, LabeledPicture
 from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
-from training.dataset.manifest_columns import manifest_columns
-from training.dataset.sources.record import PictureRecord, SourceClass, Split
+from training.dataset.selection import manifest_columns
+from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass, Split
 from training.herbarium.drawings import Drawing, draw_files
 from training.herbarium.names import SpeciesName, species_name
 from training.herbarium.photo_styles import PLAIN_STYLE

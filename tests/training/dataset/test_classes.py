@@ -15,8 +15,7 @@ from models.answer import AnswerModel, Question, answer_plant
 from models.bundle import TAXA_FILE
 from models.errors import DataError
 from models.taxonomy import Taxonomy
-from training.dataset.class_names import WrittenName, names_to_look_up
-from training.dataset.classes import TAXONOMY_VERSION, build_classes
+from training.dataset.classes import TAXONOMY_VERSION, WrittenName, build_classes, names_to_look_up
 from training.dataset.sources.record import SourceClass
 from training.dataset.synonyms import AcceptedName
 from training.herbarium.names import species_name

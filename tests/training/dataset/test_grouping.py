@@ -4,15 +4,14 @@ import msgspec
 import numpy as np
 
 from models.taxonomy import Output, Taxon, Taxonomy
-from training.dataset.grouping import (
+from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
+from training.dataset.splits import (
     group_names,
     join_groups,
     name_codes,
     observation_codes,
     strongest_rows,
 )
-from training.dataset.labeled_picture import ImageInfo, LabeledPicture
-from training.dataset.sources.record import PictureRecord, SourceClass
 
 ROSE = SourceClass(class_id="1", name="Rosa rubra")
 INFO = ImageInfo(sha256="0" * 64, num_bytes=1, width=64, height=64, perceptual_hash=0)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.dataset.latin import genus_families, may_be_latin, similar_genera
+from training.dataset.names import genus_families, may_be_latin, similar_genera
 from training.herbarium.names import species_name
 
 

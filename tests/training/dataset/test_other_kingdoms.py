@@ -11,7 +11,7 @@ from models.errors import DataError, RecipeError
 from tests.training.dataset.sources.test_inaturalist import document, write
 from tests.training.small import write_things
 from training.dataset.other_kingdoms import Negatives, choose_alike, write_negatives
-from training.dataset.sources.inaturalist import OtherPicture
+from training.dataset.sources.json_layouts import OtherPicture
 from training.loading.negatives import list_negatives
 
 

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from training.dataset.spelling import similar_pairs
+from training.dataset.classes import similar_pairs
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from PIL import Image
 
 from models.errors import DataError, InputError, PictureError, UnsupportedFormat
 from models.preprocess import read_picture
-from training.dataset.collection import read_collection
-from training.dataset.sources.layouts import READERS
+from training.dataset.collection import READERS, read_collection
 from training.herbarium import Herbarium, layouts, species_name, write_herbarium
 from training.herbarium.flora import FULL_WIDTH, NARROW, FloraSize, make_flora
 from training.herbarium.layouts import write_layouts

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import field
 
 from models.bundle_record import CommercialUse
-from training.dataset.labeled_picture import LabeledPicture
+from training.dataset.sources.record import LabeledPicture
 
 UNKNOWN: Final = "unknown"
 _ALL_RIGHTS_RESERVED: Final = "all-rights-reserved"

@@ -25,7 +25,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from models.errors import DataError
-from training.dataset.labeled_picture import LabeledPicture
+from training.dataset.sources.record import LabeledPicture
 
 # The hashes of pictures of a single color, which say nothing about what the pictures show.
 _FEATURELESS: Final = (0, 1 << 63)

@@ -9,13 +9,12 @@ from training.dataset.audit.licenses import license_summaries
 from training.dataset.audit.near_copies import NearGroups
 from training.dataset.classes import Classes
 from training.dataset.collection import Collection
-from training.dataset.grouping import Codes
-from training.dataset.labeled_picture import LabeledPicture
 from training.dataset.report.name_findings import name_findings
 from training.dataset.report.schema import Report
 from training.dataset.report.summary import summarize
 from training.dataset.selection import Selection
-from training.dataset.sources.record import LeftOut, Split
+from training.dataset.sources.record import LabeledPicture, LeftOut, Split
+from training.dataset.splits import Codes
 
 
 def build_report(

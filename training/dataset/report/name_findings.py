@@ -2,9 +2,7 @@
 
 from typing import Final
 
-from training.dataset.class_names import WrittenName
-from training.dataset.classes import Classes
-from training.dataset.name_checks import MergedName, MergeKind
+from training.dataset.classes import Classes, MergedName, MergeKind, WrittenName
 from training.dataset.report.schema import NameFinding, NameFindings
 
 _MERGED: Final[dict[MergeKind, str]] = {

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from models.errors import InputError, PictureError
 from models.preprocess import read_picture
 from models.taxonomy import Taxonomy
-from training.dataset.labeled_picture import LabeledPicture
+from training.dataset.sources.record import LabeledPicture
 
 _NUM_PICTURES: Final = 32
 _COLUMNS: Final = 8

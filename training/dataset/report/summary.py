@@ -12,7 +12,6 @@ import numpy.typing as npt
 from models.taxonomy import Taxonomy
 from training.dataset.audit.licenses import LicenseSummary
 from training.dataset.collection import Collection, SourceEntry
-from training.dataset.labeled_picture import LabeledPicture
 from training.dataset.report.reasons import meaning
 from training.dataset.report.schema import (
     ClassSize,
@@ -22,7 +21,7 @@ from training.dataset.report.schema import (
     Report,
     SourceSummary,
 )
-from training.dataset.sources.record import SPLITS, LeftOut, Split
+from training.dataset.sources.record import SPLITS, LabeledPicture, LeftOut, Split
 
 _BINS_PER_DOUBLING: Final = 4
 

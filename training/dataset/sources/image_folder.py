@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from models.errors import DataError
-from training.dataset.latin import may_be_latin
+from training.dataset.names import may_be_latin
 from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents, Split
 
 # Files that are not decoded; any other file is decoded, whatever its name.

@@ -4,9 +4,8 @@ from itertools import permutations
 
 import pytest
 
-from training.dataset.audit.copies import drop_copies as drop_copies_of
-from training.dataset.labeled_picture import ImageInfo, LabeledPicture
-from training.dataset.sources.record import PictureRecord, SourceClass
+from training.dataset.selection import drop_copies as drop_copies_of
+from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
 
 ROSE = SourceClass(class_id="1", name="Rosa rubra")
 

@@ -19,8 +19,7 @@ from PIL import ExifTags, Image
 
 from models.errors import DataError
 from training.dataset.audit.examine import examine
-from training.dataset.labeled_picture import ImageInfo
-from training.dataset.sources.record import LeftOut
+from training.dataset.sources.record import ImageInfo, LeftOut
 from training.herbarium import draw_plant
 
 ROOT = Path(__file__).parents[4]

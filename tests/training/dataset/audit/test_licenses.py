@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from training.dataset.audit.licenses import commercial_use, joint_commercial_use, license_id, license_summaries
-from training.dataset.labeled_picture import ImageInfo, LabeledPicture
-from training.dataset.sources.record import PictureRecord, SourceClass
+from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
 
 ROSE = SourceClass(class_id="1", name="Rosa rubra")
 INFO = ImageInfo(sha256="0" * 64, num_bytes=1, width=80, height=64, perceptual_hash=0)

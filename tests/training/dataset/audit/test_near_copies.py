@@ -10,8 +10,7 @@ import pytest
 
 from models.errors import DataError
 from training.dataset.audit.near_copies import near_copy_groups, near_groups
-from training.dataset.labeled_picture import ImageInfo, LabeledPicture
-from training.dataset.sources.record import PictureRecord, SourceClass
+from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
 
 # Generates 1.6 million hashes of one kind, plants near copies, and prints what the grouping took.
 SCALE = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import DataError
-from training.dataset.sources.inaturalist import read_inaturalist
+from training.dataset.sources.json_layouts import read_inaturalist
 from training.dataset.sources.record import LeftOut, SourceClass
 
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", Path(__file__).resolve().parents[5] / "shared" / "data"))

@@ -7,7 +7,7 @@ import pytest
 
 from models.errors import DataError
 from training.dataset.names import parse_name
-from training.dataset.sources.plantnet import METADATA_FILE, NAMES_FILE, NAMES_FILE_1_0, read_plantnet
+from training.dataset.sources.json_layouts import METADATA_FILE, NAMES_FILE, NAMES_FILE_1_0, read_plantnet
 from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass
 
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", Path(__file__).resolve().parents[5] / "shared" / "data"))

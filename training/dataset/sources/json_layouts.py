@@ -1,22 +1,74 @@
-"""Reads the iNaturalist 2021 layout: COCO-style `train.json` and `val.json`, and the folders that they name.
+"""Reads the published layouts that list their pictures in JSON: iNaturalist 2021 and Pl@ntNet-300K.
 
-Only kingdom Plantae becomes training data; pictures of other kingdoms can be listed. The published `val` becomes the
-test split, because the published test set has no labels.
+iNaturalist has COCO-style `train.json` and `val.json`. Only kingdom Plantae becomes training data; pictures of other
+kingdoms can be listed. The published `val` becomes the test split, because the published test set has no labels.
+
+Pl@ntNet has a file of pictures, one of species names, and a folder for each split. Version 1.0 differs from 1.1 in the
+file of names, which have no authors, and in the folders of the splits. Both are recognized by what lies in the folder,
+so that the pictures of one can be used with the lists of the other.
 """
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
 from models.errors import DataError
-from training.dataset.sources.json_file import decode_entries, read_json
 from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents, Split
+
+Kind = TypeVar("Kind")
+Key = TypeVar("Key")
+
+
+def read_json(path: Path, kind: type[Kind]) -> Kind:
+    """Reads a JSON file.
+
+    Args:
+        path: The JSON file.
+        kind: Type of its content.
+
+    Raises:
+        DataError: The file is missing, truncated or not JSON, or lacks a field.
+    """
+    if not path.is_file():
+        raise DataError("a file of the data set is missing", value=path, remedy="download it, or correct the folder")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.ValidationError as error:
+        raise _unfit(f"{path}", error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is truncated or not JSON", value=error, remedy="download or copy it again") from error
+
+
+def decode_entries(
+    place: str, entries: Iterable[tuple[Key, msgspec.Raw]], kind: type[Kind]
+) -> Iterator[tuple[Key, Kind]]:
+    """Decodes the entries of a list or object, one at a time.
+
+    Args:
+        place: File and list, for the error.
+        entries: Position or key, and the entry.
+        kind: Type of each entry.
+
+    Raises:
+        DataError: An entry is damaged or lacks a field.
+    """
+    decode = msgspec.json.Decoder(kind).decode
+    for key, entry in entries:
+        try:
+            yield key, decode(entry)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _unfit(f"{place}[{key}]", error) from error
+
+
+def _unfit(place: str, error: Exception) -> DataError:
+    return DataError(f"{place} cannot be read: {error}", remedy="correct the entry, or download the file again")
+
 
 _PLANTS: Final = "Plantae"
 _TRAIN_FILES: Final = ("train.json", "train_mini.json")  # the first that exists is read
@@ -294,3 +346,99 @@ def _coordinates(latitude: float | None, longitude: float | None) -> tuple[float
     if latitude is None or longitude is None or abs(latitude) > 90 or abs(longitude) > 180:
         return None
     return latitude, longitude
+
+
+METADATA_FILE: Final = "plantnet300K_metadata.json"
+NAMES_FILE: Final = "plantnet300K_species_id_2_name.json"
+NAMES_FILE_1_0: Final = "plantnet300K_species_names.json"
+_PLANTNET_SPLITS: Final[dict[str, Split]] = {"train": "train", "val": "validation", "test": "test"}
+
+
+class _PlantNetPicture(msgspec.Struct, frozen=True, gc=False):
+    species_id: str
+    split: Literal["train", "val", "test"]
+    obs_id: str | int | None = None
+    author: str | None = None
+    license: str | None = None
+
+
+def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceContents:
+    """Reads a Pl@ntNet-300K folder.
+
+    Species ids stay strings, as the data set writes them. Pictures of one observation are one group.
+
+    Args:
+        name: Name of the source in output keys.
+        root: Folder with both JSON files and `images/{train,val,test}/<species id>/<picture id>.jpg`; in version 1.0
+            `images_{train,val,test}/...`.
+        default_license: License of pictures for which the data set gives none.
+
+    Raises:
+        DataError: A file is missing or damaged, an id is not a number, a species has no name, or there are no pictures.
+    """
+    is_1_0 = (root / NAMES_FILE_1_0).is_file() and not (root / NAMES_FILE).is_file()
+    plants = _plantnet_names(root / (NAMES_FILE_1_0 if is_1_0 else NAMES_FILE))
+    file = root / METADATA_FILE
+    entries = read_json(file, dict[str, msgspec.Raw])
+    images = "images_" if (root / "images_train").is_dir() else "images/"
+    records = [
+        _plantnet_record(file, picture_id, picture, plants, images=images, default_license=default_license)
+        for picture_id, picture in decode_entries(f"{file}: ", entries.items(), _PlantNetPicture)
+    ]
+    if not records:
+        raise DataError(f"{file} lists no pictures", limit="one entry for each picture", remedy="download it again")
+    pictured = {record.plant.class_id for record in records}
+    missing = [_without_pictures(name, plant) for plant in plants.values() if plant.class_id not in pictured]
+    return SourceContents(root, records, missing)
+
+
+def _plantnet_names(file: Path) -> dict[str, SourceClass]:
+    plants = {}
+    for species_id, name in read_json(file, dict[str, str]).items():
+        if not species_id.isascii() or not species_id.isdecimal():
+            raise DataError(f"{file}: a species id is not a number", value=species_id, remedy="correct it")
+        if not name.strip():
+            raise DataError(f"{file}: species {species_id} has an empty name", remedy="add its scientific name")
+        plants[species_id] = SourceClass(class_id=species_id, name=name, is_scientific=True)
+    return plants
+
+
+def _plantnet_record(
+    file: Path,
+    picture_id: str,
+    picture: _PlantNetPicture,
+    plants: dict[str, SourceClass],
+    *,
+    images: str,
+    default_license: str,
+) -> PictureRecord:
+    species_id = picture.species_id
+    if not species_id.isascii() or not species_id.isdecimal():
+        raise DataError(
+            f"{file}: the species id of {picture_id} is not a number", value=species_id, remedy="correct it"
+        )
+    if species_id not in plants:
+        raise DataError(
+            f"{file}: a species without a name",
+            value=f"{species_id}, of picture {picture_id}",
+            remedy="add its name to the file of names",
+        )
+    if not picture_id or "/" in picture_id or "\0" in picture_id:
+        raise DataError(f"{file}: a picture id is not a file name", value=picture_id, remedy="correct it")
+    return PictureRecord(
+        path=f"{images}{picture.split}/{species_id}/{picture_id}.jpg",
+        plant=plants[species_id],
+        split=_PLANTNET_SPLITS[picture.split],
+        group="" if picture.obs_id is None else sys.intern(str(picture.obs_id)),
+        author=sys.intern(picture.author or ""),
+        license=sys.intern(picture.license or default_license),
+    )
+
+
+def _without_pictures(name: str, plant: SourceClass) -> LeftOut:
+    return LeftOut(
+        picture=f"{name}:{plant.class_id}",
+        code="no_pictures",
+        reason=f"the data set names {plant.name} but has no picture of it",
+        num_pictures=0,
+    )
