@@ -1,12 +1,15 @@
-"""The headers of every response and the fields of every log line."""
+"""The layers around the routes: headers, log lines, traces and what clients may keep."""
 
 import asyncio
+import re
 
 import pytest
 import structlog
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from serving.metrics import Metrics
-from serving.middleware import ObservabilityMiddleware
+from serving.middleware import ObservabilityMiddleware, Trace, is_unchanged
 
 
 def answer(*, is_draining=False, headers=(), client=None):
@@ -47,3 +50,98 @@ def test_log_line_without_a_key_has_no_client(client):
     _, line = answer(client=client)
     assert "client" not in line
     assert "192.0.2.1" not in str(line)
+
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SENT = f"00-{TRACE}-{PARENT}-01"
+
+
+def test_trace_of_the_caller_is_in_the_log_and_the_response(client):
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        response = client.get("/health/live", headers={"traceparent": SENT})
+    trace_id, span_id = re.fullmatch(r"00-(\w{32})-(\w{16})-01", response.headers["traceresponse"]).groups()
+    [line] = lines
+    assert (line["trace_id"], line["span_id"]) == (trace_id, span_id)
+    assert trace_id == TRACE
+    assert span_id != PARENT
+
+
+@pytest.mark.parametrize("value", [SENT, f"00-{TRACE}-{PARENT}-00", f"cc-{TRACE}-{PARENT}-01-more"])
+def test_valid_trace_is_taken_up(value):
+    assert Trace.of([(b"Traceparent", value.encode())]).trace_id == TRACE
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", SENT[:-1], SENT + "-more", SENT.upper(), f"ff-{TRACE}-{PARENT}-01", f"00-{'0' * 32}-{PARENT}-01",
+        f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE}-{PARENT}-01\n",
+    ],
+)  # fmt: skip
+def test_malformed_trace_is_ignored(value):
+    assert Trace.of([(b"traceparent", value.encode())]) is None
+
+
+KEPT = ["/", "/web/style.css", "/web/vendor/rapidoc/rapidoc-min.js", "/schema", "/schema/openapi.json", "/model"]
+TAGS = st.text("abcdef0123456789", min_size=1).map(lambda text: f'"{text}"')
+PLAIN = {"accept-encoding": "identity"}
+
+
+@pytest.mark.parametrize("address", KEPT)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_what_the_client_has_is_not_sent_again(client, address, method):
+    first = client.get(address)
+    assert first.headers["cache-control"] == "no-cache"
+    again = client.request(method, address, headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == first.headers["etag"]
+    assert again.headers["cache-control"] == "no-cache"
+    assert "content-length" not in again.headers
+    assert client.request(method, address, headers={"if-none-match": '"other"'}).status_code == 200
+
+
+def test_file_that_has_not_changed_since_a_time_is_not_sent_again(client):
+    modified = client.get("/web/style.css").headers["last-modified"]
+    assert client.get("/web/style.css", headers={"if-modified-since": modified}).status_code == 304
+    earlier = {"if-modified-since": "Sun, 06 Nov 1994 08:49:37 GMT"}
+    assert client.get("/web/style.css", headers=earlier).status_code == 200
+    both = {"if-modified-since": modified, "if-none-match": '"other"'}
+    assert client.get("/web/style.css", headers=both).status_code == 200
+
+
+@pytest.mark.parametrize("address", ["/health/live", "/metrics", "/species?q=rosa", "/nowhere", "/web/nowhere"])
+def test_everything_else_is_not_kept(client, address):
+    response = client.get(address, headers={"if-none-match": "*"})
+    assert response.status_code in {200, 404}
+    assert response.headers["cache-control"] == "no-store"
+
+
+@given(st.lists(TAGS, min_size=1), st.sampled_from(["", "W/"]), st.sampled_from([", ", ",", " ,"]), TAGS)
+def test_tags_are_compared_without_their_weakness(known, weak, separator, other):
+    sent = [(b"If-None-Match", separator.join(known).encode())]
+    for tag in known:
+        assert is_unchanged(sent, [(b"ETag", f"{weak}{tag}".encode())])
+    assert is_unchanged(sent, [(b"ETag", other.encode())]) == (other in known)
+    assert not is_unchanged(sent, [])
+
+
+@given(st.one_of(st.text(), st.sampled_from(["Sun, 06 Nov 1994 08:49:37", "0", ""])))
+@example(f"Sun, 06 Nov 1994 08:49:37 +{10**20}")
+def test_malformed_date_is_ignored(text):
+    modified = [(b"last-modified", b"Sun, 06 Nov 1994 08:49:37 GMT")]
+    assert not is_unchanged([(b"if-modified-since", text.encode())], modified)
+
+
+# ---- compression
+
+
+@pytest.mark.parametrize("address", [*KEPT[:3], *KEPT[4:], "/metrics"])
+def test_long_text_is_compressed_for_clients_that_can_read_it(client, address):
+    plain, packed = client.get(address, headers=PLAIN), client.get(address, headers={"accept-encoding": "br, gzip"})
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) < 0.7 * len(plain.content)
+    assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
+    assert plain.headers.get("etag") == packed.headers.get("etag")
+    if address != "/metrics":
+        assert packed.content == plain.content

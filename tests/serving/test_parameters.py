@@ -1,11 +1,13 @@
-"""Parameters of an identify request: parsed from text, the last value counts."""
+"""The parameters of an identify request, and the deadline that its client asks for."""
+
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import BadParameter
-from serving.schemas import parse_parameters, parse_whole_number
+from serving.schemas import parse_parameters, parse_whole_number, preferred_deadline
 
 
 def test_last_of_several_values_counts():
@@ -49,3 +51,52 @@ def test_coverage_kind_is_marginal_or_macro():
 def test_too_many_or_too_long_taxa_are_refused(values):
     with pytest.raises(BadParameter, match="at most"):
         parse_parameters({"taxa": values})
+
+
+@pytest.mark.parametrize(
+    ("preferences", "expected_s"),
+    [
+        ([], None),
+        (["wait=3"], 3.0),
+        (["wait=10"], 10.0),
+        (["wait=11"], 10.0),
+        (["wait=" + "9" * 400], 10.0),
+        (["wait=007"], 7.0),
+        (["Wait = 3"], 3.0),
+        (["wait\t=\t3"], 3.0),
+        (['wait="3"'], 3.0),
+        (["respond-async, wait=3"], 3.0),
+        (["respond-async", "wait=3"], 3.0),
+        (["wait=3; foo=4, wait=5"], 3.0),
+        (["return=minimal; foo=\"a, wait=5\", wait=3"], 3.0),
+        (['foo="a\\", wait=5", wait=3'], 3.0),
+        (["foo; wait=5"], None),
+        (["foo=wait=5"], None),
+        (["waiting=5"], None),
+        (['foo="a, wait=5'], None),
+        ([", ,,wait=3,"], 3.0),
+        (["wait=0"], None),
+        (["wait"], None),
+        (["wait="], None),
+        (['wait=""'], None),
+        (["wait=-3"], None),
+        (["wait=+3"], None),
+        (["wait=3.5"], None),
+        (["wait=3s"], None),
+        (["wait=1e1"], None),
+        (["wait=٣"], None),
+        (['wait="3'], None),
+        (["wait=soon, wait=3"], None),
+        (["=3"], None),
+        (["\x00\xff"], None),
+    ],
+)  # fmt: skip
+def test_wait_is_parsed_according_to_rfc_7240(preferences, expected_s):
+    assert preferred_deadline(preferences, 10.0) == expected_s
+
+
+@pytest.mark.parametrize("text", ['"\\' * 30_000, "wait=3," * 10_000, '"' * 60_001, "a" * 60_000, ",;=" * 20_000])
+def test_very_long_header_is_ignored_quickly(text):
+    start = time.process_time()
+    assert preferred_deadline([text], 10.0) is None
+    assert time.process_time() - start < 1

@@ -1,15 +1,25 @@
-"""Flags, environment variables and defaults; the number of cores."""
+"""Flags, environment and defaults, and what they reach; the number of cores; the log in words; freed memory."""
 
+import ctypes
 import os
 import re
 import sys
 import threading
 import typing
 
+import numpy as np
+import psutil
 import pytest
+import structlog
+from msgspec.structs import replace
 
 from models.errors import InputError
-from serving.machine import available_cores, lower_priority
+from serving.admission import AdmissionLimits
+from serving.app import _admission_limits, _body_limits, _decoder_pool
+from serving.bodies import BodyLimits
+from serving.decoding.pool import DecodeLimits
+from serving.machine import available_cores, lower_priority, return_freed_memory
+from serving.metrics import Metrics, say_warnings
 from serving.settings import Settings, find_bundle, load_settings, metrics_address
 
 
@@ -132,3 +142,51 @@ def test_lower_priority_changes_only_the_calling_thread():
     thread.join()
     assert found == [min(before + 5, 19)]
     assert priority() == before
+
+
+def test_limits_of_the_settings_reach_their_components(settings):
+    chosen = replace(
+        settings,
+        max_picture_bytes=1_001,
+        max_request_bytes=1_002,
+        max_requests=3,
+        max_held_bytes=1_004,
+        max_wait_s=5.5,
+        num_decoders=6,
+        client_share=0.7,
+        upload_s=8.5,
+        decode_s=10.5,
+        decode_budget_bytes=1_012,
+    )
+    assert _body_limits(chosen) == BodyLimits(1_001, 1_002, 5, upload_s=8.5)
+    assert _admission_limits(chosen) == AdmissionLimits(3, 1_004, 5.5, num_decoders=6, client_share=0.7)
+    pool = _decoder_pool(chosen, Metrics())
+    assert pool._limits == DecodeLimits(picture_bytes=1_001, budget_bytes=1_012, seconds=10.5)
+
+
+def test_a_gpu_accepts_more_requests_unless_the_operator_says_how_many(settings):
+    for provider, default in (("cpu", 64), ("cuda", 512)):
+        assert _admission_limits(replace(settings, provider=provider)).num_requests == default
+        assert _admission_limits(replace(settings, provider=provider, max_requests=3)).num_requests == 3
+
+
+def test_warnings_are_lines_in_words(capsys):
+    say_warnings()
+    log = structlog.get_logger("program")
+    log.info("taxa_list", num_taxa=3)
+    log.warning("bundle_warning", warning="The bundle has format 1.")
+    log.error("run_failed", num_pictures=2, error="no memory")
+    assert capsys.readouterr().err == "bundle warning: The bundle has format 1.\nrun failed: 2, no memory\n"
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc's malloc_trim"
+)
+def test_memory_between_pieces_in_use_is_returned():
+    pieces = [np.ones(8_000, np.uint8) for _ in range(20_000)]  # too small for pages of their own
+    kept = pieces[::100]
+    del pieces
+    before = psutil.Process().memory_info().rss
+    return_freed_memory()
+    assert before - psutil.Process().memory_info().rss > 50_000_000
+    assert all(piece[0] == 1 for piece in kept)

@@ -1,11 +1,15 @@
-"""The routes /species and /species/{taxon_id}."""
+"""Taxa by their names: the search, and the choice in a request."""
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from models.errors import InputError
 from models.taxonomy import TaxonNames
-from serving.species import species_list
+from serving.errors import BadParameter
+from serving.species import TaxaSelector, read_taxa_lists, species_list
 from tests.models.tiny import species, taxonomy_of
-from tests.serving.tiny import TAXA, assert_problem
+from tests.serving.tiny import TAXA, TAXONOMY, assert_problem
 
 PRIMROSES = TaxonNames(
     taxonomy_of(
@@ -108,3 +112,77 @@ def test_unknown_taxon_is_a_problem_document(client, taxon_id):
     problem = assert_problem(response, 404, response.json()["code"])
     assert problem["code"] in {"unknown_taxon", "not_found"}
     assert len(problem["detail"]) < 200
+
+
+NAMES = TaxonNames(TAXONOMY)
+LISTS = {"garden": ("Bellis perennis", "Rosa", "Quercus robur"), "sea": ("Zostera marina",)}
+SELECTOR = TaxaSelector(NAMES, LISTS)
+
+
+def selected(*values):
+    allowed_T = SELECTOR.select(values).allowed_T
+    return {TAXA[position].taxon_id for position in np.flatnonzero(allowed_T)}
+
+
+# ---- files
+
+
+def test_list_is_a_text_file_with_one_name_per_line_and_comments(tmp_path):
+    (tmp_path / "my garden.txt").write_text("# roses\n\n Rosa canina # by the gate\nCrocus\r\n", encoding="utf-8-sig")
+    (tmp_path / "notes.md").write_text("not a list")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "._my garden.txt").write_bytes(b"\xff")
+    (tmp_path / ".#open.txt").symlink_to("nowhere")
+    assert read_taxa_lists(tmp_path) == {"my garden": ("Rosa canina", "Crocus")}
+    assert read_taxa_lists(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"# nothing\n\n", "has no names"), (b"", "has no names"), (b"\xff\xfe", "cannot be read")],
+)
+def test_unusable_list_is_an_error_that_names_the_file(tmp_path, content, message):
+    (tmp_path / "bad.txt").write_bytes(content)
+    with pytest.raises(InputError, match=rf"bad\.txt {message}"):
+        read_taxa_lists(tmp_path)
+
+
+# ---- choices
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["rosa"], {"rosa-canina", "rosa-rugosa"}),
+        (["daisy", "Rosa ferox"], {"bellis-perennis", "rosa-rugosa"}),
+        (["Iridaceae"], {"crocus", "crocus-vernus"}),
+        (["list:garden"], {"bellis-perennis", "rosa-canina", "rosa-rugosa"}),
+        (["list:garden", "crocus"], {"bellis-perennis", "rosa-canina", "rosa-rugosa", "crocus", "crocus-vernus"}),
+    ],
+)
+def test_values_add_up(values, expected):
+    assert selected(*values) == expected
+
+
+def test_names_that_are_not_understood_are_counted_per_source():
+    values = ["Rosa", *(f"oak {number}" for number in range(1, 6)), "list:garden"]
+    assert SELECTOR.select(values).warnings == (
+        "Not known to this model and ignored, in the parameter `taxa`: 'oak 1', 'oak 2', 'oak 3' and 2 more.",
+        "Not known to this model and ignored, in the list 'garden': 'Quercus robur'.",
+    )
+
+
+def test_taxa_without_outputs_cannot_be_the_answer():
+    without_roses = replace(TAXONOMY, outputs=TAXONOMY.outputs[2:])
+    selector = TaxaSelector(TaxonNames(without_roses), {})
+    assert selector.select(["Rosa", "daisy"]).allowed_T.tolist() == [False, False, True, False, False]
+    with pytest.raises(BadParameter, match="knows none of the names"):
+        selector.select(["Rosa"])
+
+
+@pytest.mark.parametrize("name", ["", "Garden", "../secret", "garden.txt", "/etc/passwd", "garden\0", "x" * 200])
+def test_list_that_does_not_exist_is_a_bad_parameter_that_names_the_lists(name):
+    with pytest.raises(BadParameter, match="expected garden, sea"):
+        SELECTOR.select(["Rosa", f"list:{name}"])
+    with pytest.raises(BadParameter, match="this service has none"):
+        TaxaSelector(NAMES, {}).select([f"list:{name}"])

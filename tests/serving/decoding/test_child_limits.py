@@ -1,4 +1,4 @@
-"""Limits of a child's memory and time."""
+"""Limits of time and memory of a decode."""
 
 import asyncio
 import os
@@ -185,3 +185,16 @@ def test_picture_that_exceeds_the_budget_is_decoded_alone():
             return await asyncio.gather(*(running.pool.decode(SMALL, SPEC) for _ in range(3)))
 
         assert len(running.run(three())) == 3
+
+
+def test_the_time_left_is_shared_by_the_steps_that_run():
+    time, clock_s = DecodeTime(6.0), [10.0, 20.0]
+    with time.step(lambda: clock_s[0]):
+        assert (time.left_s, time.lasts_s) == (6, 6)
+        with time.step(lambda: clock_s[1]):
+            assert (time.left_s, time.lasts_s) == (6, 3)
+            clock_s[:] = [11.0, 21.0]
+            assert (time.left_s, time.lasts_s) == (4, 2)
+            clock_s[1] = 26.0
+            assert (time.left_s, time.lasts_s) == (-1, 0)
+    assert (time.left_s, time.lasts_s) == (-1, 0)

@@ -2,10 +2,13 @@
 
 import re
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from serving.model_card import CalibrationFacts, ModelCard, UploadLimits
+from serving.schemas import Identification
 from tests.serving.web.examples import (
     CHOICE,
     GENUS,
@@ -165,3 +168,118 @@ def test_promise_is_told_only_where_the_answer_gives_one(page, whole):
     told = page("sentences.js", "trustSentence", whole, MODEL) or ""
     has_promise = whole["verdict"]["promise"] is not None and whole["verdict"]["name"] is not None
     assert ("confidence" in told) == has_promise
+
+
+ECE = {"name": "ece", "value": 0.08, "data": "flowers17, test split", "num_pictures": 272, "interval_95": None}
+
+
+@pytest.fixture
+def measured(page):
+    return lambda model: {fact["name"]: fact["text"] for fact in page("facts.js", "measuredFacts", model)}
+
+
+def test_calibration_error_is_the_one_of_the_network_that_runs(measured):
+    facts = measured({**MODEL, "calibration": {**MODEL["calibration"], "ece": ECE}})
+    assert facts["Average distance of the scores from the share of right names"].startswith("8 percentage points, on")
+    assert len(facts) == len(MODEL["metrics"])
+    facts = measured({**MODEL, "calibration": {**MODEL["calibration"], "ece": None}})
+    assert not [name for name in facts if name.startswith("Average distance")]
+
+
+@pytest.mark.parametrize("promises", [{}, {"species": None, "genus": None, "family": None}])
+def test_nothing_is_proved_of_a_model_without_tables(page, promises):
+    assert page("facts.js", "provedFacts", {**MODEL, "calibration": None, "promises": promises}) == []
+
+
+@pytest.fixture
+def advice(page):
+    return lambda whole: page("advice.js", "adviceFor", whole)
+
+
+def test_unclear_plant_needs_another_part_and_a_closer_sharper_picture(advice):
+    told = advice(UNCERTAIN)
+    assert "another part: a flower, a leaf or the whole plant" in told[0]
+    assert "Go closer" in told[1]
+    assert "sharp" in told[1]
+
+
+def test_at_most_three_pieces_of_advice(advice):
+    images = [picture(0, 0.0, 0.1, size=(9, 9)), picture(1, 0.5, 0.9), picture(2, 0.5, 0.9, best=3)]
+    assert len(advice({**UNCERTAIN, "images": images})) == 3
+
+
+many = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.parametrize(
+    ("score", "text"), [(0.0004, "<0.1%"), (0.9996, ">99%"), (1, "100%"), (0, "0%"), (0.034, "3.4%"), (0.5, "50%")]
+)
+def test_percentage_is_never_rounded_to_certainty(page, score, text):
+    assert page("formats.js", "percent", score) == text
+
+
+@many
+@given(score=st.floats(0, 1))
+def test_percentage_is_close_to_the_score(page, score):
+    text = page("formats.js", "percent", score)
+    assert float(text.strip("<>%")) == pytest.approx(score * 100, abs=1.01)
+    assert (text == "100%") == (score == 1)
+
+
+LIMITS = MODEL["limits"]
+
+
+@pytest.fixture
+def refused(page):
+    return lambda *sizes, limits=LIMITS: page("limits.js", "refusal", [{"size": size} for size in sizes], limits)
+
+
+def test_limits_that_are_not_known_refuse_nothing(refused):
+    assert refused(10**12, limits=None) is None
+
+
+@many
+@given(sizes=st.lists(st.integers(1, 30_000_000), min_size=1, max_size=5))
+def test_only_what_is_over_a_limit_is_refused(refused, sizes):
+    problem = refused(*sizes)
+    assert (problem is not None) == (max(sizes) > 20_000_000 or sum(sizes) > 60_000_000 - 20_000)
+    assert problem is None or problem["canRetry"] is False
+
+
+@many
+@given(limit=st.integers(1_000, 10**9), excess=st.integers(1, 10**6))
+def test_size_that_is_shown_is_over_the_limit_that_is_shown(refused, limit, excess):
+    detail = refused(limit + excess, limits={**LIMITS, "picture_bytes": limit})["detail"]
+    shown = [float(number) * {"k": 1e3, "M": 1e6}[unit] for number, unit in re.findall(r"([\d.]+) ([kM])B", detail)]
+    assert shown[0] > shown[1]
+
+
+sides = st.integers(1, 60_000)
+
+
+def test_photograph_of_a_phone_has_1600_px_at_its_longest(page):
+    assert page("shrink.js", "fitted", {"width": 3024, "height": 4032}) == {"width": 1200, "height": 1600}
+
+
+@many
+@given(width=sides, height=sides)
+def test_proportions_stay_and_no_side_grows(page, width, height):
+    fitted = page("shrink.js", "fitted", {"width": width, "height": height})
+    assert max(fitted.values()) == min(1600, max(width, height))
+    assert 1 <= fitted["width"] <= width
+    assert 1 <= fitted["height"] <= height
+    scale = max(fitted.values()) / max(width, height)
+    assert fitted["width"] == pytest.approx(width * scale, abs=1)
+    assert fitted["height"] == pytest.approx(height * scale, abs=1)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_answer_has_exactly_the_fields_of_the_interface(state):
+    whole = STATES[state]
+    assert msgspec.json.decode(msgspec.json.encode(msgspec.convert(whole, Identification))) == whole
+
+
+def test_description_of_the_model_has_fields_of_the_interface():
+    assert MODEL.keys() <= set(ModelCard.__struct_fields__)
+    assert MODEL["calibration"].keys() == set(CalibrationFacts.__struct_fields__)
+    assert MODEL["limits"].keys() == set(UploadLimits.__struct_fields__)
