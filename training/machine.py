@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +13,6 @@ import msgspec
 import pynvml  # type: ignore[import-untyped]
 
 _LIBRARIES: Final = ("numpy", "pillow", "torch", "torchvision", "timm", "simplejpeg", "pyarrow")
-_HARDWARE: Final = ("processor", "num_cores", "memory_gb", "system", "gpus")
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -43,14 +43,9 @@ class Machine(msgspec.Struct, frozen=True):
 
     def differences(self, other: "Machine") -> list[str]:
         """The differences in hardware, in words; empty if figures of both machines may be compared."""
-        return _differences(self, other, _HARDWARE)
-
-    def other_software(self, other: "Machine") -> list[str]:
-        """The differences in software, in words: commit, driver, versions."""
-        plain = [field for field in self.__struct_fields__ if field not in (*_HARDWARE, "libraries")]
-        names = sorted(self.libraries.keys() | other.libraries.keys())
-        pairs = {name: (self.libraries.get(name, "none"), other.libraries.get(name, "none")) for name in names}
-        return _differences(self, other, plain) + [f"{k} {a} and {b}" for k, (a, b) in pairs.items() if a != b]
+        names = ("processor", "num_cores", "memory_gb", "system", "gpus")
+        pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
+        return [f"{name} {one or 'none'} and {another or 'none'}" for name, one, another in pairs if one != another]
 
     def __str__(self) -> str:
         cards = [f"{gpu.name} ({gpu.memory_gb:g} GB)" for gpu in self.gpus]
@@ -60,10 +55,14 @@ class Machine(msgspec.Struct, frozen=True):
 def this_machine() -> Machine:
     """Describes this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    processor = platform.processor() or "unknown"
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     gpus, driver = find_gpus()
     cuda, cudnn = _cuda_versions() if gpus else ("", "")
     return Machine(
-        processor=_processor(),
+        processor=processor,
         num_cores=len(os.sched_getaffinity(0)),
         memory_gb=round(memory / 1e9, 1),
         system=f"{platform.system()} {platform.machine()}",
@@ -94,14 +93,6 @@ def current_commit() -> str:
     return commit.stdout.strip()
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
 def find_gpus() -> tuple[tuple[Gpu, ...], str]:
     """The GPUs and the driver, from NVML, since a query through PyTorch would allocate GPU memory."""
     try:
@@ -110,14 +101,12 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str]:
         return (), ""
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        cards = tuple(Gpu(pynvml.nvmlDeviceGetName(each), _memory_gb(each)) for each in handles)
+        sizes_gb = [round(float(pynvml.nvmlDeviceGetMemoryInfo(each).total) / 1e9, 1) for each in handles]
+        names = [pynvml.nvmlDeviceGetName(each) for each in handles]
+        cards = tuple(Gpu(name, size_gb) for name, size_gb in zip(names, sizes_gb, strict=True))
         return cards, pynvml.nvmlSystemGetDriverVersion() if cards else ""
     finally:
         pynvml.nvmlShutdown()
-
-
-def _memory_gb(handle: object) -> float:
-    return round(float(pynvml.nvmlDeviceGetMemoryInfo(handle).total) / 1e9, 1)
 
 
 def _cuda_versions() -> tuple[str, str]:
@@ -127,14 +116,3 @@ def _cuda_versions() -> tuple[str, str]:
     number: int = torch.backends.cudnn.version() or 0  # type: ignore[no-untyped-call]
     cudnn = f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number else ""
     return torch.version.cuda or "", cudnn
-
-
-def _differences(one: Machine, other: Machine, fields: tuple[str, ...] | list[str]) -> list[str]:
-    pairs = [(field, getattr(one, field), getattr(other, field)) for field in fields]
-    return [f"{name} {_in_words(a)} and {_in_words(b)}" for name, a, b in pairs if a != b]
-
-
-def _in_words(value: object) -> str:
-    if isinstance(value, tuple):
-        return " + ".join(f"{gpu.name} {gpu.memory_gb:g} GB" for gpu in value) or "none"
-    return str(value) or "none"

@@ -14,7 +14,7 @@ from typing import Final, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from models.errors import BotanifyError, RecipeError
 from training.machine import find_gpus
@@ -40,9 +40,7 @@ def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device
         raise BotanifyError(
             "the recipe requires CUDA but PyTorch finds no GPU; install the driver or train with --device cpu."
         )
-    if hardware.device == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
+    if hardware.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise BotanifyError(
@@ -71,7 +69,15 @@ def amp_dtype(hardware: HardwareRecipe, device: torch.device) -> torch.dtype | N
         RecipeError: The GPU has no bf16 arithmetic.
     """
     if hardware.amp == "bf16" and device.type == "cuda" and torch.cuda.is_available():
-        _require_bf16(device)
+        with torch.cuda.device(device):
+            known = torch.cuda.is_bf16_supported(including_emulation=False)
+        if not known:
+            raise RecipeError(
+                "this GPU has no bf16 arithmetic",
+                value=torch.cuda.get_device_name(device),
+                limit="Ampere or newer",
+                remedy="train with --amp fp16",
+            )
     if hardware.amp == "off" or (hardware.amp == "fp16" and device.type != "cuda"):
         return None
     return torch.float16 if hardware.amp == "fp16" else torch.bfloat16
@@ -109,18 +115,6 @@ def _why_no_gpu() -> str:
             )
     cards, _ = find_gpus()
     return f"this machine has {cards[0].name}, but PyTorch is built without CUDA" if cards else ""
-
-
-def _require_bf16(device: torch.device) -> None:
-    with torch.cuda.device(device):
-        known = torch.cuda.is_bf16_supported(including_emulation=False)
-    if not known:
-        raise RecipeError(
-            "this GPU has no bf16 arithmetic",
-            value=torch.cuda.get_device_name(device),
-            limit="Ampere or newer",
-            remedy="train with --amp fp16",
-        )
 
 
 def describe_device(device: torch.device) -> str:
@@ -204,7 +198,7 @@ class Ranks:
 
     def minimum(self, value: float) -> float:
         """The smallest value of all ranks."""
-        return self._all_reduce([value], dist.ReduceOp.MIN)[0] if self.is_distributed else value
+        return -self.maximum(-value)
 
     def mean(self, values: Sequence[float]) -> list[float]:
         """The mean of each value over all ranks."""
@@ -223,18 +217,19 @@ class Ranks:
         return values[0]
 
     def mean_statistics(self, network: nn.Module) -> None:
-        """Averages BatchNorm's running statistics over all ranks, so that every rank validates the same network."""
-        self.mean_([value for name, value in network.named_buffers() if name.endswith(("running_mean", "running_var"))])
+        """Averages BatchNorm's running statistics over all ranks, so that every rank validates the same network.
 
-    def mean_(self, tensors: Sequence[Tensor]) -> None:
-        """Averages tensors over all ranks, in place and on the device; the host does not wait."""
-        if not self.is_distributed or not tensors:
+        This happens in place and on the device; the host does not wait.
+        """
+        named = network.named_buffers()
+        statistics = [value for name, value in named if name.endswith(("running_mean", "running_var"))]
+        if not self.is_distributed or not statistics:
             return
-        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        flat = torch.cat([value.flatten() for value in statistics])
         dist.all_reduce(flat)
         flat /= self.num_ranks
-        for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
-            tensor.copy_(part.view_as(tensor))
+        for value, part in zip(statistics, torch.split(flat, [value.numel() for value in statistics]), strict=True):
+            value.copy_(part.view_as(value))
 
     @property
     def is_distributed(self) -> bool:

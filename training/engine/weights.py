@@ -16,7 +16,6 @@ import torch
 from huggingface_hub import constants as hub
 from huggingface_hub import get_session, hf_hub_url
 from timm.layers.norm_act import convert_sync_batchnorm
-from timm.models import PretrainedCfg
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -79,21 +78,17 @@ def _from_hub(network: PlantNetwork) -> _Saved:
         with _hub_or_cache():
             pretrained = timm.create_model(network.architecture, pretrained=True)
     except Exception as error:  # from the hub's client or httpx, or a RuntimeError from timm
+        by_hand = "pass a local file with --weights FILE"
+        if published is not None and published.hf_hub_id:
+            address = hf_hub_url(published.hf_hub_id, published.hf_hub_filename or _HUB_FILE)
+            by_hand = f"fetch {address} where the hub can be reached, and pass --weights {Path(address).name}"
         raise CheckpointError(
             "the pretrained weights cannot be fetched from the hub",
             value=f"{type(error).__name__} for {network.architecture}",
-            remedy=f"{_fetch_by_hand(published)}, or train from random weights with --weights none",
+            remedy=f"{by_hand}, or train from random weights with --weights none",
         ) from error
     tag = f".{published.tag}" if published is not None and "." not in network.architecture else ""
     return _Saved(_prefixed(pretrained.state_dict()), name=f"timm's hub, {network.architecture}{tag}")
-
-
-def _fetch_by_hand(published: PretrainedCfg | None) -> str:
-    """Which file the user can copy from a machine that reaches the hub."""
-    if published is None or not published.hf_hub_id:
-        return "pass a local file with --weights FILE"
-    address = hf_hub_url(published.hf_hub_id, published.hf_hub_filename or _HUB_FILE)
-    return f"fetch {address} where the hub can be reached, and pass --weights {Path(address).name}"
 
 
 @contextmanager
