@@ -157,9 +157,6 @@ def picture_weights(plant_B: npt.NDArray[np.float64], cutoff: float) -> npt.NDAr
     A picture below the cutoff has no weight while another picture reaches the cutoff, so a picture of something else
     among good ones does not change the answer.
 
-    Args:
-        plant_B: Plant score of each picture, in [0, 1].
-        cutoff: Least plant score of a plant.
     """
     kept_B = plant_B >= cutoff
     weight_B = np.where(kept_B, plant_B, 0.0) if kept_B.any() else plant_B

@@ -57,7 +57,7 @@ def check_golden(golden: Golden, precision: Precision, logits: Floats, temperatu
 
     Args:
         golden: The golden picture of the bundle.
-        precision: The precision of the network.
+        precision: That of the network.
         logits: What the network gives for `golden.picture`, shape (num_outputs,).
         temperature: That of the network, since calibrated probabilities are compared.
 

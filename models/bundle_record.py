@@ -29,13 +29,9 @@ class Check(msgspec.Struct, frozen=True):
     name: str
     """What was measured, such as "parity: largest difference in probability from PyTorch"."""
     value: float
-    """The measured figure."""
     limit: float
-    """The limit of the figure."""
     passed: bool
-    """Whether the figure is within its limit."""
     num_pictures: int
-    """Number of pictures it was measured on."""
     at_least: bool = False
     """True if `limit` is the smallest value that passes, False if it is the largest."""
 
@@ -50,7 +46,6 @@ class Metric(msgspec.Struct, frozen=True):
     data: str
     """Data and split it was measured on."""
     num_pictures: int
-    """Number of pictures it was measured on."""
     interval_95: tuple[float, float] | None = None
     """95 % confidence interval of a share (Wilson score) or of a difference of two shares (Tango 1998), else None."""
 
@@ -64,7 +59,6 @@ class MeasuredCoverage(msgspec.Struct, frozen=True):
     covered: float
     """Share of the pictures whose set held it (marginal), or mean of the taxa's shares (macro)."""
     num_pictures: int
-    """Number of pictures it was measured on."""
     data: str
     """Data and split it was measured on."""
     interval_95: tuple[float, float] | None = None
@@ -75,17 +69,14 @@ class NetworkFile(msgspec.Struct, frozen=True):
     """One precision of the network."""
 
     file: FileName
-    """File name inside the bundle."""
     temperature: Annotated[float, msgspec.Meta(ge=0.01, le=100.0)]
     """Divides the logits before the softmax; fitted on this file's logits for pictures that it was not trained on."""
     thresholds: Thresholds = Thresholds()
-    """Smallest probability at which a verdict names a species, genus or family."""
     promises: Promises = Promises()
     """What calibration plants prove about the names of each rank at these thresholds."""
     stored_as: Literal["float32", "float16", "int8"] = "float32"
     """Number format of the stored weights; float16 weights of an fp32 network are cast to float32 on loading."""
     checks: tuple[Check, ...] = ()
-    """The checks that it passed before release."""
     metrics: tuple[Metric, ...] = ()
     """How accurate this file is; the figures of the fp32 network are in the record's own `metrics`."""
     note: str = ""
@@ -99,12 +90,10 @@ class NetworkFile(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A precision that was made but not released, because it failed a check."""
+    """A precision that was made but not released, because at least one of its checks failed."""
 
     checks: tuple[Check, ...]
-    """Its release checks; at least one failed."""
     metrics: tuple[Metric, ...] = ()
-    """How accurate it was."""
     note: str = ""
     """How it was made, in words."""
 
@@ -143,9 +132,7 @@ class BundleRecord(msgspec.Struct, frozen=True):
 
     format_version: int
     name: str
-    """Name of the model."""
     version: str
-    """Version of the model."""
     architecture: Architecture
     input: InputSpec
     label_hash: Sha256

@@ -29,11 +29,7 @@ _WITHOUT_LENGTH: Final = frozenset({*range(0x01, 0xC0), 0xD8})
 
 
 def check_structure(name: str, data: bytes) -> None:
-    """Checks the number of parts and scans of a file, and that its boxes name no bytes after its end.
-
-    Args:
-        name: Its format.
-        data: Its bytes.
+    """Checks the number of parts and scans of a file of the format `name`, and that its boxes end inside of it.
 
     Raises:
         UnreadableImage: A limit is exceeded, or the end of the file is missing.
@@ -158,13 +154,9 @@ def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _extent_ends(data: bytes, at: int, end: int, pixels_at: int) -> Iterator[int]:
-    """Yields where each extent in an iloc box ends in the file, 0 for one inside of another (14496-12, 8.11.3).
+    """Yields where each extent in the iloc box from `at` to `end` ends in the file, 0 for one inside of another.
 
-    Args:
-        data: The file.
-        at: Start of the box's content.
-        end: Its end.
-        pixels_at: Start of the content of the idat box.
+    The layout is that of 14496-12, 8.11.3. `pixels_at` is where the content of the idat box starts.
     """
 
     def number(num_bytes: int) -> int:

@@ -101,11 +101,7 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 def sniff_format(data: bytes) -> str:
-    """Detects the format, one of the keys of `PIXEL_LIMITS`, from the leading bytes.
-
-    Raises:
-        UnsupportedFormat: The bytes are not in an accepted format.
-    """
+    """Detects the format, a key of `PIXEL_LIMITS`, from the leading bytes; an UnsupportedFormat if there is none."""
     if data.startswith(b"\xff\xd8\xff"):
         return "JPEG"
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -130,13 +126,7 @@ def sniff_format(data: bytes) -> str:
 
 
 def checked_format(data: bytes) -> str:
-    """Detects the format, and checks what can be checked without the decoder.
-
-    Raises:
-        UnsupportedFormat: The bytes are not in an accepted format.
-        TooManyPixels: A WebP is larger than its limit.
-        UnreadableImage: The file has too many parts, see `models.file_structure`.
-    """
+    """Detects the format, and checks what can be checked without the decoder; a PictureError if it is refused."""
     name = sniff_format(data)
     check_structure(name, data)
     if name == "WEBP" and (canvas := webp_canvas(data)):
@@ -195,12 +185,9 @@ def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
 
 
 def upright_size(data: bytes) -> tuple[int, int]:
-    """Returns the width and height of the upright picture, px, from its header alone.
+    """Returns the width and height of the upright picture, px, from its header alone; errors as in `read_picture`.
 
     A PNG without EXIF before its pixels is read to its end, where the EXIF may be.
-
-    Raises:
-        PictureError: As in `read_picture`, for the faults that the header shows.
     """
     with open_picture(data) as (_, opened):
         return _upright_size(*opened.size, exif_orientation(opened))
@@ -224,10 +211,7 @@ def to_network_input(image: Image.Image, spec: InputSpec) -> npt.NDArray[np.floa
 
 
 def picture_to_input(data: bytes, spec: InputSpec) -> tuple[npt.NDArray[np.float32], Picture]:
-    """Decodes and preprocesses a picture file; a large JPEG is decoded at reduced scale.
-
-    Returns:
-        The network input, see `to_network_input`, and the decoded picture.
+    """Returns the network input of a picture file and the picture; a large JPEG is decoded at reduced scale.
 
     Raises:
         PictureError: As in `read_picture`.

@@ -139,9 +139,8 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     species: Probability = 0.5
     """Smallest probability of the most likely taxon."""
     genus: Probability = 0.5
-    """Smallest summed probability of a genus."""
+    """Smallest summed probability."""
     family: Probability = 0.5
-    """Smallest summed probability of a family."""
 
 
 class Promise(msgspec.Struct, frozen=True):
@@ -192,7 +191,7 @@ def decide(
     A taxon of rank genus is never named as a species, whatever its score.
 
     Args:
-        ranking: Taxa, genera and families, most likely first.
+        ranking: What the pictures support.
         thresholds: The smallest score of a name, for each rank.
         promises: What is proved about names of each rank.
         shared: Ranks at which all taxa that the client allowed have the same name. That name has the score 1 whatever
