@@ -1,7 +1,5 @@
 """The answer about one plant: weights of pictures, rejections, candidates, and allowed taxa."""
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -234,19 +232,3 @@ def test_a_picture_that_was_left_out_does_not_change_the_candidate_set(seed):
     logits, features = some_pictures(seed, 2, [True, False])
     alone, both = (answer_plant(logits[:n], features[:n], some_model(), Question(coverage=0.8)) for n in (1, 2))
     assert [each.taxon for each in both.candidates.taxa] == [each.taxon for each in alone.candidates.taxa]
-
-
-@pytest.mark.untraced
-def test_an_answer_over_5337_taxa_takes_milliseconds():
-    """benchmarks/README.md has the measured time; this only guards against an answer that is slower by far."""
-    taxa = [species(f"Genus{number // 4} s{number}", f"Family{number // 40}") for number in range(5337)]
-    generator = np.random.default_rng(0)
-    tables = some_tables(generator, num_taxa=5337, num_features=1792, dimensions=256, num_plants=5000)
-    model = AnswerModel(taxonomy_of(*taxa), 1.0, calibration=tables)
-    logits, features = generator.normal(0, 3, (1, 5337)).astype("f4"), generator.normal(size=(1, 1792)).astype("f4")
-    times = []
-    for _ in range(10):
-        start = time.process_time()
-        answer_plant(logits, features, model, Question(coverage=0.9))
-        times.append(time.process_time() - start)
-    assert min(times) < 0.1

@@ -71,13 +71,6 @@ def test_reduced_decode_keeps_the_wanted_pixels(size, orientation):
     assert set(sides.values()) == {eighth, quarter, half, short}
 
 
-def test_crop_asks_the_decoder_for_more_pixels(photo):
-    whole = InputSpec(height=144, width=144, train_px=144)
-    half = InputSpec(height=144, width=144, train_px=144, crop_fraction=0.5)
-    assert picture_to_input(photo, whole)[1].image.size == (400, 300)
-    assert picture_to_input(photo, half)[1].image.size == (800, 600)
-
-
 @pytest.mark.parametrize(("side", "decoded"), [(1479, 1479), (1480, 740), (2959, 1480), (2960, 740)])
 def test_jpeg_is_decoded_with_at_least_1_85_times_the_side_of_the_network(side, decoded):
     # On errors of 6 % more against 1.5 times as many phone pictures a second: benchmarks/LOG.md.

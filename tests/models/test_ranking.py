@@ -135,14 +135,6 @@ def test_spread_genus_and_family_sum_the_full_distribution():
 # ---- lists
 
 
-def test_asking_for_more_than_there_is_lists_everything():
-    answer = ranked(WOOD, 0.4, 0.3, 0.2, 0.1, top_k=50)
-    assert [len(answer.taxa), len(answer.genera), len(answer.families)] == [4, 3, 2]
-    assert sum(entry.score for entry in answer.taxa) == pytest.approx(1)
-    assert sum(group.score for group in answer.genera) == pytest.approx(1)
-    assert sum(group.score for group in answer.families) == pytest.approx(1)
-
-
 def test_equal_scores_keep_the_order_of_the_taxonomy():
     names = ["Malus a", "Acer b", "Rosa c", "Bellis d", "Fagus e"]
     taxonomy = taxonomy_of(*(species(name) for name in names))
