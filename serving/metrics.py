@@ -85,7 +85,7 @@ class Metrics:
         return self._recent_text
 
 
-# ---- The log: one JSON object per line, or colored text on a terminal. It never contains pictures, file names or EX
+# ---- the log, which never contains pictures, file names or EXIF
 
 
 def configure_logging() -> None:

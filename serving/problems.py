@@ -120,7 +120,7 @@ def codes_by_status() -> dict[int, list[str]]:
     return found
 
 
-# ---- Requests that the protocol refuses before the application sees them.
+# ---- requests that the protocol refuses before the application sees them
 
 NOT_HTTP: Final = "The bytes are not valid HTTP/1.1: use an HTTP library."
 HEAD_TOO_LARGE: Final = "The head of the request is larger than 64 kB: send fewer or shorter headers."

@@ -98,14 +98,6 @@ async def test_request_is_refused_when_its_expected_wait_is_too_long(requests, c
     assert refused.value.retry_after_s == 1
 
 
-@with_requests(wait_s=1.0, pace_s=3.0)
-async def test_slow_machine_still_serves_eight_clients(requests, clock):
-    for _ in range(8):
-        await requests.upload(deadline_s=60)
-    with pytest.raises(Overloaded):
-        await requests.enter()
-
-
 @with_requests(num_requests=3, num_bytes=100)
 async def test_client_that_is_alone_may_have_everything(requests, clock):
     first, *_ = [await requests.enter(num_bytes=30) for _ in range(3)]
@@ -174,16 +166,6 @@ async def test_client_counts_as_there_for_ten_seconds_after_its_last_request(req
         await requests.enter("attacker")
     clock[0] += 0.2
     await requests.enter("attacker")
-
-
-@with_requests(num_requests=3)
-async def test_newest_request_of_the_client_that_has_the_most_gives_way(requests, clock):
-    oldest, middle, newest = [await requests.enter("attacker") for _ in range(3)]
-    await requests.enter("honest")
-    assert [await requests.is_revoked(request) for request in (oldest, middle, newest)] == [False, False, True]
-    with pytest.raises(Overloaded):
-        await requests.enter("attacker")
-    requests.admission.hold(newest, 10)  # a last part of its body, which nobody wants any more
 
 
 @with_requests(wait_s=10.0, pace_s=0.1)

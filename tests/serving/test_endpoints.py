@@ -53,11 +53,6 @@ def test_model_describes_the_bundle(client):
     assert (card["manifest_sha256"], card["trained_commit"], card["other_data"]) == ("", "unknown", False)
 
 
-def test_model_says_what_the_service_accepts(start):
-    limits = start(max_picture_bytes=5_000, max_request_bytes=9_000).get("/model").json()["limits"]
-    assert limits == {"num_pictures": 5, "picture_bytes": 5_000, "request_bytes": 9_000}
-
-
 @pytest.mark.parametrize(("address", "page"), [("/docs", "/schema"), ("/openapi.json", "/schema/openapi.json")])
 def test_usual_addresses_of_documentation_lead_to_ours(client, address, page):
     response = client.get(address)

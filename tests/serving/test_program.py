@@ -35,12 +35,6 @@ def test_service_answers_and_ends_cleanly_on_sigterm(bundle_folder):
     assert (identify["request_id"], identify["status"], identify["level"]) == ("wire-1", 200, "info")
 
 
-def test_service_ends_cleanly_on_sigint(bundle_folder):
-    with service(bundle_folder) as running:
-        assert running.stop(signal.SIGINT) == 0
-    assert not [line for line in running.lines if "Traceback" in line]
-
-
 def test_request_in_progress_is_answered_before_the_service_exits(bundle_folder):
     picture = jpeg()
     with service(bundle_folder) as running, socket.create_connection(running.address()) as connection:
@@ -148,10 +142,6 @@ def test_network_whose_input_differs_from_its_bundle_is_one_clear_line(bundle_fo
     record = replace(load_bundle(bundle_folder).record, input=InputSpec(height=64, width=64, train_px=64))
     seal_bundle(tmp_path / "bad", record, TAXONOMY, {"model.fp32.onnx": bundle_folder / "model.fp32.onnx"})
     assert_one_clear_line(run("--bundle", tmp_path / "bad", "--port", 0), "32", "64")
-
-
-def test_bundle_without_the_wanted_precision_is_one_clear_line(bundle_folder):
-    assert_one_clear_line(run("--bundle", bundle_folder, "--precision", "int8"), "int8", "fp32")
 
 
 def test_cuda_that_cannot_be_used_is_one_clear_line(bundle_folder):

@@ -9,15 +9,11 @@ from PIL import Image
 
 from serving.loaded_bundle import LoadedBundle
 from tests.serving.conftest import wait_until_ready
-from tests.serving.tiny import FORM, RED, FakeNetwork, assert_problem, draw, encode, form, images, jpeg, part
+from tests.serving.tiny import RED, FakeNetwork, assert_problem, draw, encode, images, jpeg
 
 
 def post(client, *pictures, **options):
     return client.post("/identify", files=images(*pictures), **options)
-
-
-def post_form(client, body, **headers):
-    return client.post("/identify", content=body, headers={**FORM, **headers})
 
 
 def png_header(width, height):
@@ -92,36 +88,7 @@ def test_damaged_picture_is_never_an_internal_error(client, data):
 # ---- parameters
 
 
-def test_detail_is_one_sentence_with_value_limit_and_remedy(client):
-    detail = post(client, jpeg(), params={"k": "99"}).json()["detail"]
-    assert detail == (
-        "The parameter `k` is out of range (got '99'; expected a whole number from 1 to 50): "
-        "send a number in this range, or leave the parameter out."
-    )
-
-
 # ---- sizes
-
-
-def test_picture_over_the_limit_is_too_large_and_its_index_is_given(start):
-    client = start(max_picture_bytes=2_000)
-    body = form(part("image", jpeg(size=(8, 8))), part("image", bytes(2_001)))
-    problem = assert_problem(post_form(client, body), 413, "too_large")
-    assert problem["index"] == 1
-    assert "at most 0.002 MB" in problem["detail"]
-
-
-def test_declared_length_over_the_limit_is_refused_before_anything_is_read(start):
-    client = start(max_picture_bytes=1_000, max_request_bytes=3_000)
-
-    def never_read():
-        raise AssertionError("the body was read")
-        yield b""
-
-    for kind in ("image/jpeg", FORM["content-type"]):
-        headers = {"content-type": kind, "content-length": "40000000"}
-        response = client.post("/identify", content=never_read(), headers=headers)
-        assert "40.0 MB" in assert_problem(response, 413, "too_large")["detail"]
 
 
 # ---- internal errors

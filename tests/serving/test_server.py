@@ -12,7 +12,7 @@ from serving.admission import Readiness
 from serving.metrics import Metrics
 from serving.middleware import ObservabilityMiddleware
 from serving.server import DrainingServer
-from tests.serving.raw_http import POST, App, config, receive_all, receive_one, responses, run
+from tests.serving.raw_http import POST, App, config, receive_all, receive_one, run
 
 UPLOAD = POST + b"Content-Length: 1000000\r\n\r\n"
 
@@ -72,13 +72,6 @@ def test_download_that_is_not_read_is_cut_off(caplog):
         wait_until(lambda: not running.connections())
         assert len(receive_all(connection)) < 30_000_000
     assert not [record for record in caplog.records if record.exc_info]
-
-
-def test_request_in_progress_is_finished():
-    with Running(shutdown_s=60).connected(POST + b"Content-Length: 2\r\n\r\na") as connection:
-        connection.sendall(b"b")
-        [(status, echo)] = responses(receive_all(connection))
-    assert (status, json.loads(echo)["num_bytes"]) == (200, 2)
 
 
 def test_idle_connection_does_not_delay_the_end():
