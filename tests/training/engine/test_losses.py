@@ -72,15 +72,6 @@ def test_over_outputs_it_is_exactly_torch_s_cross_entropy(dtype):
     assert torch.equal(found, F.cross_entropy(logits.to(dtype).float(), targets, label_smoothing=0.1))
 
 
-def test_if_each_taxon_has_one_output_the_target_makes_no_difference():
-    batch = tensors(*make_batch(3))
-    over_taxa, over_outputs = (
-        TrainingLoss(LossRecipe(target=target, logit_adjustment=1.0), ONE_EACH, CPU)(*batch)
-        for target in ("taxon", "output")
-    )
-    assert torch.equal(over_taxa, over_outputs)
-
-
 def test_over_taxa_it_does_not_matter_which_output_of_its_taxon_a_picture_is_of():
     (logits,) = tensors(make_batch(6, size=1)[0])
     over_taxa = TrainingLoss(LossRecipe(target="taxon"), MIXED, CPU)
@@ -107,23 +98,6 @@ def test_large_logits_do_not_overflow(target):
     assert values.grad.isfinite().all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["output", "taxon"])
-def test_the_traced_loss_is_the_plain_one(target):
-    loss = TrainingLoss(LossRecipe(target=target, logit_adjustment=1.0), MIXED, CPU)
-    batch = tensors(*make_batch(6), dtype=torch.float32)
-    traced = torch.compile(loss, backend="eager", fullgraph=True, dynamic=False)
-    assert torch.equal(traced(*batch), loss(*batch))
-
-
-def test_half_precision_around_it_changes_nothing():
-    loss = TrainingLoss(LossRecipe(target="taxon", logit_adjustment=1.0), MIXED, CPU)
-    batch = tensors(*make_batch(6), dtype=torch.float32)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = loss(*batch)
-    assert torch.equal(inside, loss(*batch))
-
-
 def test_a_class_without_pictures_has_a_finite_prior():
     recipe = LossRecipe(label_smoothing=0.0, logit_adjustment=1.0)
     found = TrainingLoss(recipe, ONE_EACH, CPU)(torch.zeros(1, 3), torch.tensor([2]))
@@ -133,35 +107,6 @@ def test_a_class_without_pictures_has_a_finite_prior():
 def test_a_taxon_without_outputs_is_refused():
     with pytest.raises(ValueError, match="taxon 1 has no output"):
         TrainingLoss(LossRecipe(target="taxon"), TrainingClasses((0, 2, 2, 0), 3, (1.0,) * 4), CPU)
-
-
-def balanced_accuracy_after(tau):
-    """A linear model learns five overlapping clouds of points; the first ones have the most points."""
-    random = np.random.default_rng(3)
-    sizes = np.array([600, 200, 60, 20, 6])
-    centers = 1.2 * random.standard_normal((5, 4))
-    labels = np.repeat(np.arange(5), sizes)
-    points = torch.from_numpy(centers[labels] + random.standard_normal((len(labels), 4))).float()
-    right = torch.from_numpy(labels)
-    classes = TrainingClasses(tuple(range(5)), 5, tuple(map(float, sizes)))
-    loss = TrainingLoss(LossRecipe(label_smoothing=0.0, logit_adjustment=tau), classes, CPU)
-    torch.manual_seed(0)
-    model = torch.nn.Linear(4, 5)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=200, line_search_fn="strong_wolfe")
-
-    def closure():
-        optimizer.zero_grad()
-        value = loss(model(points), right)
-        value.backward()
-        return value
-
-    optimizer.step(closure)
-    test_points = torch.from_numpy(centers[:, None] + random.standard_normal((5, 400, 4))).float()
-    return (model(test_points).argmax(2) == torch.arange(5)[:, None]).float().mean().item()
-
-
-def test_adjustment_lifts_balanced_accuracy_on_a_long_tail():
-    assert balanced_accuracy_after(1.0) > balanced_accuracy_after(0.0) + 0.05
 
 
 def test_adjustment_moves_the_optimum_by_the_log_frequencies():
@@ -207,12 +152,6 @@ def recipe_of(sampling="every_picture", target="output"):
 
 def test_classes_count_training_pictures_and_only_taxa_with_outputs(long_tailed):
     assert training_classes(long_tailed, recipe_of()) == TrainingClasses((0, 0, 1, 2), 3, (36.0, 13.0, 4.0, 0.0))
-
-
-def test_sampling_counts_by_the_target(long_tailed):
-    rows = long_tailed.rows_of("train")
-    assert np.bincount(labels_for_sampling(long_tailed, rows, "output")).tolist() == [36, 13, 4]
-    assert sorted(np.unique(labels_for_sampling(long_tailed, rows, "taxon"), return_counts=True)[1]) == [4, 49]
 
 
 @pytest.mark.parametrize("target", ["output", "taxon"])

@@ -85,38 +85,6 @@ def test_a_run_with_negatives_resumes_bit_for_bit(data, things, uninterrupted, t
     assert all(map(torch.equal, tensors(run), tensors(uninterrupted)))
 
 
-@pytest.mark.slow
-def test_a_run_that_was_killed_between_two_checkpoints_resumes_bit_for_bit(
-    data, things, uninterrupted, tmp_path, monkeypatch
-):
-    steps, original = [], torch.optim.AdamW.step
-
-    def crash(self, *_, **__):
-        steps.append(1)
-        if len(steps) == 8:
-            raise KeyboardInterrupt
-        return original(self)
-
-    flags = (*LONG, "--negatives", things, "--workers", 1)
-    with monkeypatch.context() as patched:
-        patched.setattr(torch.optim.AdamW, "step", crash)
-        with pytest.raises(KeyboardInterrupt):
-            run_training(data, tmp_path / "run", *flags)
-    run_training(data, tmp_path / "run", *flags, "--resume")
-    assert [event["step"] for event in events(tmp_path / "run", "resume")] == [6]
-    assert losses_by_step(tmp_path / "run") == losses_by_step(uninterrupted)
-    assert all(map(torch.equal, tensors(tmp_path / "run"), tensors(uninterrupted)))
-
-
-def test_accumulated_steps_train_the_output_too(data, things, tmp_path):
-    flags = ("--accumulate", 2, "--negatives", things)
-    trainer = make_trainer(data, tmp_path, PlantNetwork("test_efficientnet", 3), *flags)
-    before = trainer.engine.with_plant_output.plant_output.weight.clone()
-    trainer.run(max_steps=1)
-    trainer.close()
-    assert not torch.equal(trainer.engine.with_plant_output.plant_output.weight, before)
-
-
 def test_a_run_without_negatives_has_neither_output_nor_field(finished_run):
     content = torch.load(finished_run / "last.pt", weights_only=True)
     assert "plant_output" not in content

@@ -209,11 +209,6 @@ def test_the_moving_average_begins_with_the_weights_of_the_first_steps():
     assert not are_equal(weights(engine.network), engine.eval_model)
 
 
-def test_without_a_moving_average_the_network_itself_is_evaluated():
-    engine = make_engine()
-    assert engine.eval_model is engine.network
-
-
 @pytest.mark.parametrize("clip_norm", [0, 1])
 def test_a_step_whose_gradients_are_not_finite_is_skipped_and_counted(clip_norm):
     engine = make_engine("--clip-norm", clip_norm, "--ema-decay", 0.9, frozen=False)
@@ -270,25 +265,6 @@ def test_a_loaded_engine_takes_the_same_next_step():
         engine.micro_step(*batch(seed=1), step=1)
     assert are_equal(saved.network.state_dict(), loaded.network)
     assert are_equal(saved.eval_model.state_dict(), loaded.eval_model)
-
-
-def test_a_new_moving_average_starts_at_the_loaded_eval_weights():
-    engine = make_engine("--ema-decay", 0.9)
-    eval_weights = {name: value + 1 for name, value in weights(engine.network).items() if value.is_floating_point()}
-    engine.load(weights(engine.network), {**weights(engine.network), **eval_weights}, {})
-    found = engine.eval_model.state_dict()
-    assert all(torch.equal(value, found[name]) for name, value in eval_weights.items())
-
-
-def test_learning_rates_follow_the_schedule_step_by_step():
-    engine = make_engine("--epochs", 1, "--decay", "cosine")
-    rates = []
-    for step in range(10):
-        rates.append(engine.scheduler.get_last_lr()[0])
-        engine.micro_step(*batch(size=2), step=step)
-    assert rates[0] == pytest.approx(0.01)
-    assert rates == sorted(rates, reverse=True)
-    assert engine.scheduler.get_last_lr()[0] == pytest.approx(0, abs=1e-9)
 
 
 def test_the_clock_times_every_stage_of_a_step():

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from models.network import PlantNetwork
-from tests.training.small import command, events, losses_by_step, make_trainer, run_training
+from tests.training.small import events, losses_by_step, make_trainer, run_training
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
-from training.engine.device import amp_dtype
 from training.engine.validation import validate
 from training.monitor.memory import OutOfMemory
 
@@ -182,14 +181,3 @@ def test_a_compiled_network_takes_the_steps_of_an_eager_one(setting, data, tmp_p
     compiled = losses_by_step(run_training(data, tmp_path / "compiled", *setting, *still, "--compile"))
     for step, losses in eager.items():
         assert compiled[step] == pytest.approx(losses, rel=0.03), step
-
-
-@pytest.mark.parametrize("setting", SETTINGS, indirect=True)
-def test_the_precision_is_the_one_of_the_flags(setting, data, tmp_path):
-    asked = command(data, tmp_path / "run", *setting, "--max-steps", 1)
-    dtype = amp_dtype(asked.recipe.hardware, torch.device(asked.recipe.hardware.device))
-    seen = []
-    trainer = trainer_for(data, tmp_path / "run", setting)
-    trainer.engine.network.head.register_forward_hook(lambda _module, _inputs, logits: seen.append(logits.dtype))
-    finish(trainer, max_steps=1)
-    assert seen[0] == (dtype or torch.float32)
