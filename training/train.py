@@ -158,9 +158,9 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     """Prepares recipe and data, then trains, tunes or draws."""
     from training.dataset.manifest import Manifest
     from training.herbarium.training_data import ensure_training_data
-    from training.insight.tuning.proposal import tune
     from training.loading.show_batch import show_batch
     from training.network_input import with_fitting_sizes
+    from training.tuning import tune
 
     _require_architecture(command.recipe.network.architecture)
     recipe, note = with_fitting_sizes(command.recipe)

@@ -7,7 +7,6 @@ import pytest
 
 from models.errors import RecipeError
 from training.herbarium.training_data import SPLIT_OF_PICTURE
-from training.insight.tuning.setting import TrialSetting
 from training.recipe import (
     REMOVED,
     KnobRole,
@@ -21,6 +20,7 @@ from training.recipe import (
     recipe_to_plain,
 )
 from training.train import parse
+from training.tuning_trial import TrialSetting
 
 
 def write(folder, text):

@@ -1,0 +1,446 @@
+"""Tuning on simulated machines, and trials in processes of their own."""
+
+import io
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import torch
+from rich.console import Console
+
+from tests.training.small import ROOT, command
+from training import tuning, tuning_trial
+from training.engine.losses import TrainingClasses
+from training.recipe import read_recipe, recipe_to_plain
+from training.tuning import (
+    RESULT_FILE,
+    NothingRan,
+    Tuned,
+    find_batch_size,
+    launch,
+    options_of,
+    propose,
+    rates_for,
+    trial_table,
+    try_options,
+    tune,
+    workers_for,
+)
+from training.tuning_trial import MAX_MEMORY_SHARE, Trial, TrialRequest, TrialSetting, with_setting
+
+TINY = read_recipe(Path(__file__).parent / "tiny.toml")
+THREE = TrainingClasses((0, 1, 2), 3, (10.0, 10.0, 10.0))
+CPU = torch.device("cpu")
+replace = msgspec.structs.replace
+
+
+def setting(batch_size=16, amp="off", channels_last=True, compiled=False):
+    return TrialSetting(batch_size=batch_size, amp=amp, channels_last=channels_last, compile=compiled)
+
+
+class Machine:
+    """Speed rises with the batch size toward 1,000 pictures/s, with half of it at `half`; memory rises linearly.
+
+    `outcomes` holds failures by batch size. `noise` is a random generator that varies the speed.
+    """
+
+    def __init__(self, *, half=20.0, gb_each=0.1, gb_base=1.0, card_gb=1e9, outcomes=None, noise=None, gains=None):
+        self.half, self.gb_each, self.gb_base, self.card_gb = half, gb_each, gb_base, card_gb
+        self.outcomes, self.noise, self.gains, self.asked = outcomes or {}, noise, gains or {}, []
+
+    def speed(self, size):
+        return 1000 * size / (size + self.half)
+
+    def memory_share(self, size):
+        return (self.gb_base + size * self.gb_each) / self.card_gb
+
+    def __call__(self, wanted, *_):
+        wanted = setting(wanted) if isinstance(wanted, int) else wanted
+        self.asked.append(wanted)
+        size = wanted.batch_size
+        outcome = self.outcomes.get(size, "ran" if self.memory_share(size) <= 1 else "does_not_fit")
+        if outcome != "ran":
+            return Trial(setting=wanted, outcome=outcome, note="planted")
+        speed = self.speed(size) * (1 + 0.02 * self.noise.standard_normal() if self.noise else 1)
+        for knob, gain in self.gains.items():
+            speed *= gain if getattr(wanted, knob) else 1
+        share = self.memory_share(size)
+        return Trial(setting=wanted, pictures_per_s=speed, memory_gb=share * self.card_gb, memory_share=share)
+
+
+# ---- the batch size
+
+
+def search(machine, largest=100_000):
+    found = find_batch_size(machine, largest)
+    return found.setting.batch_size, [wanted.batch_size for wanted in machine.asked]
+
+
+def machines():
+    """Two hundred random machines with noisy speeds and random failures."""
+    for seed in range(200):
+        draws = np.random.default_rng(seed)
+        failing = {
+            int(size): str(draws.choice(["crashed", "too_slow", "does_not_fit"]))
+            for size in 2 ** draws.integers(5, 12, 2)
+        }
+        yield Machine(
+            half=float(10 ** draws.uniform(-1, 3)),
+            gb_base=0.5,
+            gb_each=0.02,
+            card_gb=float(draws.uniform(1, 40)),
+            outcomes=failing,
+            noise=draws,
+        )
+
+
+def test_the_returned_size_was_measured_and_uses_at_most_ninety_percent_of_the_memory():
+    shares = []
+    for machine in machines():
+        chosen, asked = search(machine)
+        assert chosen in asked
+        assert machine.outcomes.get(chosen, "ran") == "ran"
+        shares.append(machine.memory_share(chosen))
+    assert 0.8 < max(shares) <= MAX_MEMORY_SHARE  # the memory is used where it pays
+
+
+def test_no_size_is_run_twice_and_all_are_powers_of_two_or_multiples_of_eight():
+    for machine in machines():
+        _, asked = search(machine)
+        assert len(asked) == len(set(asked))
+        assert all(size % 8 == 0 or size in {1, 2, 4} for size in asked)
+
+
+def test_the_smallest_batch_within_three_percent_of_the_fastest_is_chosen():
+    machine = Machine(half=4.0)
+    chosen, asked = search(machine)
+    fastest = max(map(machine.speed, asked))
+    assert machine.speed(chosen) >= 0.97 * fastest
+    assert all(machine.speed(size) < 0.97 * fastest for size in asked if size < chosen)
+    assert chosen < max(asked)
+
+
+@pytest.mark.parametrize("limit", [*range(1, 33), 47, 63, 100, 250, 777, 1000])
+def test_the_largest_size_that_fits_is_found_if_larger_ones_fail(limit):
+    class Rising(Machine):
+        def speed(self, size):
+            return size
+
+    machine = Rising(gb_base=0.0, gb_each=1.0, card_gb=(limit + 0.5) / MAX_MEMORY_SHARE)
+    chosen, asked = search(machine)
+    allowed = [size for size in range(1, limit + 1) if size in {1, 2, 4} or size % 8 == 0]
+    assert chosen <= limit
+    # Between powers of two it looks at quarters, and no closer than multiples of 8.
+    assert chosen > 0.75 * limit or chosen == max(allowed)
+    assert len(asked) < 20
+
+
+def test_a_crash_at_one_size_is_skipped_and_two_end_the_growth():
+    assert search(Machine(half=20.0, outcomes={32: "crashed"}))[0] > 32
+    _, asked = search(Machine(half=1000.0, outcomes=dict.fromkeys(range(64, 10_000), "crashed")))
+    assert max(asked) == 128
+
+
+def test_growth_ends_at_a_size_that_is_too_slow():
+    chosen, asked = search(Machine(half=1000.0, outcomes=dict.fromkeys(range(64, 10_000), "too_slow")))
+    assert (chosen, max(asked)) == (56, 64)
+
+
+def test_growth_ends_when_speed_no_longer_rises():
+    _, asked = search(Machine(half=0.01))
+    assert max(asked) <= 32
+
+
+def test_a_machine_that_is_fastest_with_single_pictures_gets_a_small_batch():
+    class Falling(Machine):
+        def speed(self, size):
+            return 100 - size
+
+    assert search(Falling())[0] <= 4
+
+
+@pytest.mark.parametrize(("largest", "chosen"), [(50, 48), (56, 56), (64, 64)])
+def test_no_batch_is_larger_than_the_data(largest, chosen):
+    found, asked = search(Machine(half=1000.0), largest)
+    assert found == max(asked) == chosen
+
+
+def test_the_error_names_the_reason_if_nothing_runs():
+    with pytest.raises(NothingRan, match="planted"):
+        search(Machine(outcomes=dict.fromkeys(range(10_000), "crashed")))
+
+
+# ---- layout, precision, compilation
+
+OPTIONS = [("channels_last", (True, False)), ("amp", ("fp16", "bf16")), ("compile", (False, True))]
+
+
+def tried(machine, options=OPTIONS, num_pictures=10**9, **knobs):
+    start = machine(setting(amp="fp16", **knobs))
+    best = try_options(machine, start, options, num_pictures)
+    assert best.setting in machine.asked
+    return best.setting, machine.asked[1:]
+
+
+def test_a_faster_option_is_kept_and_the_next_is_tried_on_top_of_it():
+    best, trials = tried(Machine(gains={"compile": 1.5, "channels_last": 1.2}), channels_last=False)
+    assert best == setting(amp="fp16", channels_last=True, compiled=True)
+    assert trials[1].channels_last
+    assert [trial.amp for trial in trials].count("bf16") == 1
+
+
+def test_a_gain_below_three_percent_changes_nothing():
+    assert tried(Machine(gains={"compile": 1.02}))[0] == setting(amp="fp16")
+
+
+def test_compiling_must_be_worth_its_time():
+    class Compiling(Machine):
+        def __call__(self, wanted, *_):
+            return replace(super().__call__(wanted), warmup_s=100.0 if wanted.compile else 1.0)
+
+    machine = Compiling(half=0.0, gains={"compile": 2.0})  # 1,000 pictures a second, or 2,000
+    assert not tried(machine, num_pictures=190_000)[0].compile
+    assert tried(machine, num_pictures=220_000)[0].compile
+    assert not any(trial.compile for trial in tried(Machine(half=0.0), num_pictures=50_000)[1])
+
+
+def test_an_option_that_crashes_or_does_not_fit_is_not_kept():
+    class Fragile(Machine):
+        def __call__(self, wanted, *_):
+            trial = super().__call__(wanted)
+            if wanted.compile:
+                return replace(trial, outcome="crashed")
+            return trial if wanted.channels_last else replace(trial, memory_share=0.95)
+
+        def speed(self, size):
+            return 1000.0 * (1 + len(self.asked))
+
+    assert tried(Fragile(), options=[OPTIONS[0], OPTIONS[2]])[0] == setting(amp="fp16")
+
+
+def test_a_cpu_and_full_precision_keep_their_precision():
+    assert [knob for knob, _ in options_of(TINY, CPU)] == ["channels_last", "compile"]
+    assert "amp" not in dict(options_of(TINY, torch.device("cuda")))
+
+
+# ---- the proposal
+
+
+def proposal(size, num_ranks=1, loaded_per_s=1e9, **schedule):
+    recipe = replace(TINY, schedule=replace(TINY.schedule, **schedule))
+    trial = Machine()(size)
+    return propose(recipe, trial, [trial], device="CPU", num_ranks=num_ranks, loaded_per_s=loaded_per_s)
+
+
+def test_a_smaller_batch_accumulates_to_the_recipes_effective_batch():
+    found = proposal(8, batch_size=16, accumulate=2)
+    assert (found.setting.batch_size, found.accumulate) == (8, 4)
+    assert found.backbone_lr == TINY.schedule.backbone_lr
+
+
+def test_a_larger_batch_does_not_accumulate_and_gets_larger_rates():
+    found = proposal(64, batch_size=16)
+    assert (found.setting.batch_size, found.accumulate) == (64, 1)
+    assert found.head_lr == pytest.approx(2 * TINY.schedule.head_lr)
+
+
+def test_pictures_of_all_ranks_count():
+    found = proposal(8, num_ranks=4, batch_size=8)
+    assert found.accumulate == 1
+    assert found.backbone_lr == pytest.approx(2 * TINY.schedule.backbone_lr)
+
+
+def test_rates_scale_with_the_square_root_of_the_accumulated_batch():
+    schedule = replace(TINY.schedule, batch_size=16, backbone_lr=3e-5, head_lr=9e-5)
+    assert rates_for(schedule, 64) == pytest.approx((6e-5, 18e-5))
+    assert rates_for(replace(schedule, accumulate=4), 64) == (3e-5, 9e-5)
+
+
+@pytest.mark.parametrize(
+    ("loaded", "workers", "needed", "cores", "expected"),
+    [(200, 4, 100, 8, 4), (100, 4, 150, 8, 6), (100, 4, 1000, 8, 8), (50, 0, 100, 8, 2), (100, 8, 500, 4, 8)],
+)
+def test_workers_keep_up_with_the_network_as_far_as_the_cores_go(loaded, workers, needed, cores, expected):
+    assert workers_for(loaded, workers, needed, cores) == expected
+
+
+def test_a_loader_that_limits_the_run_is_told():
+    assert any("limits the run" in reason for reason in proposal(8, loaded_per_s=1.0).reasons)
+    assert any("keeps up" in reason for reason in proposal(8).reasons)
+
+
+def test_train_takes_the_flags(data, tmp_path):
+    found = proposal(48, batch_size=16)
+    recipe = command(data, tmp_path, *found.flags.split()).recipe
+    schedule, hardware = recipe.schedule, recipe.hardware
+    assert (schedule.batch_size, schedule.accumulate) == (found.setting.batch_size, found.accumulate)
+    assert (schedule.backbone_lr, schedule.head_lr) == (found.backbone_lr, found.head_lr)
+    assert (hardware.amp, hardware.channels_last, hardware.compile) == ("off", True, False)
+    assert recipe.data.workers == found.workers
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Replaces the trials of this machine."""
+    machine = Machine(half=1.0, gains={"channels_last": 0.5})
+    monkeypatch.setattr(tuning, "launch", machine)
+    return machine
+
+
+@pytest.mark.parametrize("batch_size", [2, 16])  # 30 pictures: a batch of 4 would leave too few steps
+def test_it_prints_and_writes_a_setting_that_was_run(batch_size, data, manifest, machine, tmp_path, capsys):
+    found = tune(command(data, tmp_path / "run", "--batch-size", batch_size).recipe, manifest, CPU)
+    assert found.setting.batch_size == batch_size  # the recipe's own batch is never too large
+    assert found.setting in machine.asked
+    fastest = max((trial for trial in found.trials if trial.fits), key=lambda trial: trial.pictures_per_s)
+    assert found.setting == fastest.setting
+    told = capsys.readouterr().out
+    assert found.flags in told
+    assert "Only speed and memory" in told
+    written = (tmp_path / "run" / RESULT_FILE).read_bytes()
+    assert msgspec.json.decode(written, type=Tuned) == found
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [RESULT_FILE]
+
+
+def test_the_table_has_a_row_for_each_trial_and_marks_the_proposal():
+    machine = Machine(card_gb=8.0, outcomes={128: "does_not_fit", 256: "crashed"})
+    trials = [machine(setting(size)) for size in (8, 32, 64, 128, 256)]
+    console = Console(width=140, file=io.StringIO())
+    console.print(trial_table(trials, setting(64)))
+    rows = [line for line in console.file.getvalue().splitlines() if "fp32" in line]
+    assert [row for row in rows if "*64" in row] == [rows[2]]
+    assert "761.9" in rows[2]  # pictures/s
+    assert "7.4 GB (92%)" in rows[2]
+    assert "above 90% of the memory" in rows[2]
+    assert "does not fit" in rows[3]
+    assert "crashed: planted" in rows[4]
+
+
+# ---- a trial in its own process
+
+
+def launched(script, tmp_path, max_s=20.0, wanted=None, recipe=TINY):
+    """Runs a script instead of a trial."""
+    program = tmp_path / "program.py"
+    program.write_text("import json, os, signal, sys, time\n" + script)
+    device = torch.device("cuda", 1)
+    return launch(wanted or setting(8), recipe, THREE, device, max_s=max_s, program=[sys.executable, str(program)])
+
+
+def test_a_trial_receives_the_setting_and_returns_its_result(tmp_path):
+    result = msgspec.json.encode(Trial(setting=setting(8), pictures_per_s=7.0)).decode()
+    script = f"open({str(tmp_path / 'request')!r}, 'w').write(sys.stdin.read())\nprint('compiling')\nprint({result!r})"
+    trial = launched(script, tmp_path, wanted=setting(8, channels_last=False))
+    assert trial.pictures_per_s == 7.0
+    request = msgspec.json.decode((tmp_path / "request").read_bytes(), type=TrialRequest)
+    assert request.recipe["schedule"]["batch_size"] == 8
+    assert request.recipe["hardware"]["channels_last"] is False
+    assert (request.local_rank, request.classes) == (1, THREE)
+
+
+def test_a_trial_that_fails_or_is_killed_or_takes_too_long_is_an_outcome(tmp_path):
+    failed = launched("raise ValueError('no such kernel')", tmp_path)
+    assert (failed.outcome, failed.note) == ("crashed", "ValueError: no such kernel")
+    killed = launched("os.kill(os.getpid(), signal.SIGKILL)", tmp_path)
+    assert killed.outcome == "crashed"
+    assert "SIGKILL" in killed.note
+    assert launched("time.sleep(60)", tmp_path, max_s=0.3).outcome == "too_slow"
+
+
+def test_a_trial_gets_no_variables_of_torchrun(tmp_path, monkeypatch):
+    for name in ("RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "1")
+    script = "sys.exit(str([name for name in os.environ if name in ('RANK', 'MASTER_PORT') or 'ELASTIC' in name]))"
+    assert launched(script, tmp_path).note == "[]"
+
+
+@pytest.mark.parametrize(("pairs", "side_px"), [((), 32), (((0, 64), (1, 32)), 64)])
+def test_the_largest_pictures_are_measured(tmp_path, pairs, side_px):
+    recipe = replace(TINY, pictures=replace(TINY.pictures, progressive=pairs))
+    assert launched("sys.exit(str(json.load(sys.stdin)['side_px']))", tmp_path, recipe=recipe).note == str(side_px)
+
+
+def request(wanted, recipe=TINY):
+    plain = recipe_to_plain(with_setting(recipe, wanted))
+    return TrialRequest(recipe=plain, classes=THREE, side_px=32, threads=1, local_rank=0, budget_s=0.3, parent_pid=0)
+
+
+def test_a_setting_is_timed_with_the_real_step():
+    trial = tuning_trial.run(request(setting(8)))
+    assert trial.fits
+    assert trial.setting == setting(8)
+    assert trial.pictures_per_s > 0
+    assert trial.memory_gb is None
+
+
+def micro_step_raises(monkeypatch, error):
+    def micro_step(*_, **__):
+        raise error
+
+    monkeypatch.setattr(tuning_trial.Engine, "micro_step", micro_step)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUDNN_STATUS_ALLOC_FAILED"), MemoryError()],
+)
+def test_too_little_memory_is_an_outcome(monkeypatch, error):
+    micro_step_raises(monkeypatch, error)
+    assert tuning_trial.run(request(setting(8))).outcome == "does_not_fit"
+
+
+def test_a_programming_error_is_raised(monkeypatch):
+    micro_step_raises(monkeypatch, RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError, match="shapes"):
+        tuning_trial.run(request(setting(8)))
+
+
+def test_memory_is_the_peak_and_that_of_other_programs(monkeypatch):
+    gb = 10**9
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (4 * gb, 10 * gb))
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: 3 * gb)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 2 * gb)
+    # 3 at the peak, and 4 of other programs, of 10 GB
+    assert tuning_trial._memory(torch.device("cuda")) == pytest.approx((7, 7 / 10))
+
+
+@pytest.mark.slow
+def test_a_trial_runs_in_its_own_process():
+    trial = launch(setting(8), TINY, THREE, CPU, budget_s=0.3)
+    assert trial.fits, trial.note
+    assert trial.pictures_per_s > 0
+
+
+@pytest.mark.slow
+def test_a_trial_ends_with_the_program_that_asked_for_it(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "from tests.training.test_tuning import CPU, THREE, TINY, launch, setting\n"
+        "launch(setting(4096), TINY, THREE, CPU, budget_s=1000.0, max_s=1000.0)\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": str(ROOT)}) as program:
+        family = psutil.Process(program.pid)
+        while not (trials := family.children()):
+            time.sleep(0.1)
+        program.kill()
+    _, alive = psutil.wait_procs(trials, timeout=90)
+    for left in alive:
+        left.kill()
+    assert not alive
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_memory_of_a_gpu_is_measured_and_too_little_is_an_outcome():
+    recipe, device = replace(TINY, hardware=replace(TINY.hardware, device="cuda")), torch.device("cuda", 0)
+    trial = launch(setting(64, amp="fp16"), recipe, THREE, device)
+    assert trial.fits, trial.note
+    assert 0 < trial.memory_share < 0.9
+    large = replace(recipe, pictures=replace(recipe.pictures, picture_px=1024))
+    assert launch(setting(65_536), large, THREE, device).outcome in {"does_not_fit", "crashed"}

@@ -1,0 +1,360 @@
+"""`train.py --tune`: finds batch size, layout, precision, loader processes and learning rates for this machine.
+
+Each setting is a trial in its own process, which may run out of memory. The batch size is searched first; then layout,
+precision and compilation are tried at that size.
+"""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+from msgspec.structs import replace
+from rich.console import Console
+from rich.table import Table
+
+from models.errors import BotanifyError
+from training.atomic_file import replaced
+from training.dataset.manifest import Manifest
+from training.engine.device import Ranks, describe_device
+from training.engine.losses import TrainingClasses, training_classes
+from training.loading.data import training_loader
+from training.loading.negatives import num_plants
+from training.monitor.counters import cores_available
+from training.recipe import Recipe, ScheduleRecipe, recipe_to_plain
+from training.tuning_trial import MAX_MEMORY_SHARE, Trial, TrialRequest, TrialSetting, setting_of, with_setting
+
+RESULT_FILE: Final = "tuning.json"
+PROGRAM: Final = (sys.executable, "-m", "training.tuning_trial")
+NEAR: Final = 0.03
+"""Relative difference below which two speeds count as equal."""
+_START: Final = 8  # pictures, where the search begins
+_STEP: Final = 8  # tensor cores are fastest at multiples of 8
+_COMPILING_S: Final = 60.0  # least time that compiling takes; it is not tried in shorter runs
+_MIN_STEPS: Final = 8  # per epoch; a larger batch would learn in too few steps from so little data
+_LOADER_S: Final = 5.0  # for which the loader is timed
+
+
+class NothingRan(BotanifyError):
+    """No batch size could be measured."""
+
+    code = "nothing_ran"
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """A proposal and its reasons."""
+
+    device: str
+    num_ranks: int
+    setting: TrialSetting
+    accumulate: int
+    """Batches per optimizer step, so that a step averages at least as many pictures as in the recipe."""
+    workers: int
+    backbone_lr: float
+    head_lr: float
+    trials: list[Trial]
+    reasons: list[str]
+
+    @property
+    def flags(self) -> str:
+        """The proposal as flags of train.py."""
+        setting = self.setting
+        layout = "--channels-last" if setting.channels_last else "--no-channels-last"
+        compiled = "--compile" if setting.compile else "--no-compile"
+        return (
+            f"--batch-size {setting.batch_size} --accumulate {self.accumulate} --amp {setting.amp} {layout} {compiled} "
+            f"--backbone-lr {self.backbone_lr:g} --head-lr {self.head_lr:g} --workers {self.workers}"
+        )
+
+
+def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks | None = None) -> Tuned | None:
+    """Measures settings, prints the result, and writes `tuning.json` into the run's folder; trains nothing.
+
+    Args:
+        recipe: Its learning rates are taken to be right for its own batch size.
+        manifest: The data.
+        device: The device to tune for.
+        ranks: The ranks that train together. The main one measures on its device, and the others return None.
+
+    Raises:
+        NothingRan: No setting could be measured.
+    """
+    ranks = ranks or Ranks()
+    if not ranks.is_main:
+        return None
+    console, classes, trials = Console(), training_classes(manifest, recipe), list[Trial]()
+
+    def measure(setting: TrialSetting) -> Trial:
+        trial = launch(setting, recipe, classes, device)
+        trials.append(trial)
+        result = failure(trial) or f"{trial.pictures_per_s:.4g} pictures/s"
+        console.print(f"batch {setting.batch_size}, {mode(setting)}: {result}", highlight=False)
+        return trial
+
+    start, num_pictures = setting_of(recipe), len(manifest.rows_of("train")) // ranks.num_ranks
+    largest = max(num_pictures // _MIN_STEPS, min(start.batch_size, num_pictures), 1)
+    chosen = find_batch_size(lambda size: measure(replace(start, batch_size=size)), largest)
+    chosen = try_options(measure, chosen, options_of(recipe, device), num_pictures * recipe.schedule.epochs)
+    loaded_per_s = time_loader(with_setting(recipe, chosen.setting), manifest)
+    name, num_ranks = describe_device(device), ranks.num_ranks
+    tuned = propose(recipe, chosen, trials, device=name, num_ranks=num_ranks, loaded_per_s=loaded_per_s)
+    console.print(trial_table(trials, tuned.setting))
+    for reason in tuned.reasons:
+        console.print(reason, highlight=False)
+    console.print(f"Next: train.py with {tuned.flags}", highlight=False, soft_wrap=True)
+    recipe.run.run.mkdir(parents=True, exist_ok=True)
+    with replaced(recipe.run.run / RESULT_FILE) as stream:
+        stream.write(msgspec.json.format(msgspec.json.encode(tuned)))
+    return tuned
+
+
+def launch(
+    setting: TrialSetting,
+    recipe: Recipe,
+    classes: TrainingClasses,
+    device: torch.device,
+    *,
+    max_s: float = 180.0,
+    budget_s: float = 4.0,
+    program: Sequence[str] = PROGRAM,
+) -> Trial:
+    """Measures a setting in a new process; a crash or a timeout is an outcome, not an error.
+
+    Args:
+        setting: What to measure.
+        recipe: Everything that a setting does not hold.
+        classes: What the outputs mean.
+        device: Where to measure.
+        max_s: Seconds after which it is killed; three times that if it compiles.
+        budget_s: Seconds of timed windows; a step that takes longer is timed once.
+        program: The command; it reads a `TrialRequest` and writes a `Trial`, both as JSON.
+    """
+    request = TrialRequest(
+        recipe=recipe_to_plain(with_setting(recipe, setting)),
+        classes=classes,
+        side_px=max(recipe.pictures.picture_px, *(side_px for _, side_px in recipe.pictures.progressive), 0),
+        threads=torch.get_num_threads(),
+        local_rank=device.index or 0,
+        budget_s=budget_s,
+        parent_pid=os.getpid(),
+    )
+    of_torchrun = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
+    max_s *= 3 if setting.compile else 1
+    try:
+        ended = subprocess.run(
+            program,
+            input=msgspec.json.encode(request),
+            cwd=Path(__file__).resolve().parents[1],
+            env={name: value for name, value in os.environ.items() if not name.startswith(of_torchrun)},
+            capture_output=True,
+            timeout=max_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Trial(setting=setting, outcome="too_slow", note=f"not done after {max_s:.0f} s")
+    if ended.returncode < 0:
+        name = signal.Signals(-ended.returncode).name
+        killed = "; the machine's memory may have run out" if name == "SIGKILL" else ""
+        return Trial(setting=setting, outcome="crashed", note=f"ended by {name}{killed}")
+    if ended.returncode:
+        lines = [line.strip() for line in ended.stderr.decode(errors="replace").split("\n") if line.strip()]
+        return Trial(setting=setting, outcome="crashed", note=(lines or [f"exit code {ended.returncode}"])[-1][:200])
+    # Compilers and libraries may print lines before it.
+    return msgspec.json.decode(ended.stdout.splitlines()[-1], type=Trial)
+
+
+def find_batch_size(measure: Callable[[int], Trial], largest: int) -> Trial:
+    """Searches the smallest batch size within 3 % of the fastest: powers of two, then multiples of 8.
+
+    It doubles the size until one fails or two in a row are no faster, halves it until that is slower, and looks between
+    the largest that fits and the one that does not. The size that it returns was measured and fits.
+
+    Raises:
+        NothingRan: No batch size could be measured.
+    """
+    tried: dict[int, Trial] = {}
+
+    def running() -> list[Trial]:
+        return [tried[size] for size in sorted(tried) if tried[size].fits]
+
+    def fastest() -> float:
+        return max((trial.pictures_per_s for trial in running()), default=0.0)
+
+    start = size = min(_START, 1 << (largest.bit_length() - 1))
+    in_vain, too_large = 0, largest + 1
+    while size <= largest and in_vain < 2:  # a single crash or doubling without gain may be chance
+        before = fastest()
+        trial = tried[size] = measure(size)
+        if trial.outcome in ("does_not_fit", "too_slow") or (trial.outcome == "ran" and not trial.fits):
+            too_large = size
+            break
+        in_vain = 0 if trial.fits and trial.pictures_per_s > before * (1 + NEAR) else in_vain + 1
+        size *= 2
+    is_slower, size = False, start
+    while size > 1 and not is_slower:
+        size //= 2
+        trial = tried[size] = measure(size)
+        is_slower = trial.fits and trial.pictures_per_s < fastest() * (1 - NEAR)
+    if not running():
+        first = tried[min(tried)]
+        size, why = first.setting.batch_size, f" ({first.note})" if first.note else ""
+        raise NothingRan(f"no batch size could be measured; a batch of {size}: {first.outcome}{why}.")
+    size = running()[-1].setting.batch_size
+    step, too_large = max(size // 4 // _STEP * _STEP, _STEP), min(too_large, 2 * size)
+    while in_vain < 2 and size // step < (last := (too_large - 1) // step):
+        middle = (size // step + 1 + last) // 2 * step
+        tried[middle] = measure(middle)
+        if tried[middle].fits:
+            size = middle
+        else:
+            too_large = middle
+    return next(trial for trial in running() if trial.pictures_per_s >= fastest() * (1 - NEAR))
+
+
+def options_of(recipe: Recipe, device: torch.device) -> list[tuple[str, tuple[Any, ...]]]:
+    """The knobs of `TrialSetting` that a device supports, with their values.
+
+    A recipe with amp "off" keeps it, since precision affects accuracy. A CPU keeps the recipe's precision: it computes
+    fp16 in fp32, and most have no bf16 unit.
+    """
+    options: list[tuple[str, tuple[Any, ...]]] = [("channels_last", (True, False))]
+    if device.type == "cuda" and recipe.hardware.amp != "off":
+        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)  # emulated bf16 is slower than fp16
+        options.append(("amp", ("fp16", "bf16") if bf16 else ("fp16",)))
+    return [*options, ("compile", (False, True))]
+
+
+def try_options(
+    measure: Callable[[TrialSetting], Trial],
+    chosen: Trial,
+    options: Sequence[tuple[str, tuple[Any, ...]]],
+    num_pictures: int,
+) -> Trial:
+    """Changes one knob after another; keeps a change if it shortens the whole run, warm-up included, by more than 3 %.
+
+    Args:
+        measure: Measures a setting.
+        chosen: The trial to start from.
+        options: Knobs and their values.
+        num_pictures: Pictures of the whole run on each rank.
+    """
+
+    def run_s(trial: Trial) -> float:
+        return trial.warmup_s + num_pictures / trial.pictures_per_s
+
+    best = chosen
+    for knob, value in [(knob, value) for knob, values in options for value in values]:
+        too_short = knob == "compile" and run_s(best) < _COMPILING_S
+        if too_short or value == getattr(chosen.setting, knob):
+            continue
+        trial = measure(replace(best.setting, **{knob: value}))
+        if trial.fits and run_s(trial) < run_s(best) * (1 - NEAR):
+            best = trial
+    return best
+
+
+def time_loader(recipe: Recipe, manifest: Manifest) -> float:
+    """Pictures per second of the loader after its first batch, for some seconds or an epoch."""
+    loader, order = training_loader(manifest, recipe, pin=False)
+    order.side_px = recipe.pictures.picture_px
+    batches = iter(loader)
+    next(batches)  # its processes start
+    began, pictures, seconds = time.perf_counter(), 0, 0.0
+    for _, labels in batches:
+        pictures += num_plants(labels)
+        seconds = time.perf_counter() - began
+        if seconds > _LOADER_S:
+            break
+    return pictures / seconds if seconds else math.inf
+
+
+def workers_for(loaded_per_s: float, workers: int, needed_per_s: float, cores: int) -> int:
+    """Loader processes that keep up with the network, at most one for each core.
+
+    Args:
+        loaded_per_s: Pictures per second that were loaded.
+        workers: Processes that loaded them; 0: the training process.
+        needed_per_s: Pictures per second that the network takes.
+        cores: Cores of this rank.
+    """
+    if loaded_per_s >= needed_per_s:
+        return workers
+    return max(min(math.ceil(max(workers, 1) * needed_per_s / loaded_per_s), cores), workers)
+
+
+def rates_for(schedule: ScheduleRecipe, pictures_per_step: int) -> tuple[float, float]:
+    """The rates of backbone and head for another number of pictures per optimizer step, over all ranks and batches.
+
+    The square-root rule for Adam (Malladi et al. 2022): the noise of a gradient falls with the square root of the batch
+    size, and the length of an AdamW step hardly depends on the length of the gradient.
+    """
+    factor = (pictures_per_step / (schedule.batch_size * schedule.accumulate)) ** 0.5
+    return float(f"{schedule.backbone_lr * factor:.3g}"), float(f"{schedule.head_lr * factor:.3g}")
+
+
+def propose(
+    recipe: Recipe, chosen: Trial, trials: Sequence[Trial], *, device: str, num_ranks: int, loaded_per_s: float
+) -> Tuned:
+    """Turns the best trial into a proposal.
+
+    An optimizer step averages at least as many pictures as in the recipe: smaller batches are accumulated.
+    """
+    setting, speed, cores = chosen.setting, chosen.pictures_per_s, cores_available()
+    wanted = recipe.schedule.batch_size * recipe.schedule.accumulate
+    accumulate = max(-(-wanted // (setting.batch_size * num_ranks)), 1)
+    effective = setting.batch_size * num_ranks * accumulate
+    backbone_lr, head_lr = rates_for(recipe.schedule, effective)
+    workers = recipe.data.workers
+    limit = "limits the run" if loaded_per_s < speed else "keeps up"
+    return Tuned(
+        device=device,
+        num_ranks=num_ranks,
+        setting=setting,
+        accumulate=accumulate,
+        workers=workers_for(loaded_per_s, workers, speed, cores),
+        backbone_lr=backbone_lr,
+        head_lr=head_lr,
+        trials=list(trials),
+        reasons=[
+            f"Proposed is a batch of {setting.batch_size}, the smallest within {NEAR:.0%} of the fastest, in "
+            f"{mode(setting)}: {speed:.4g} pictures/s.",
+            f"A step averages {effective} pictures, in the recipe {wanted}: the rates are the recipe's times the square"
+            " root of the ratio, as derived for Adam (Malladi et al. 2022).",
+            f"{workers} loader processes on {cores} cores load {loaded_per_s:.4g} pictures/s: the loader {limit}.",
+            "Only speed and memory were measured: a larger batch may need more epochs for the same accuracy.",
+        ],
+    )
+
+
+def trial_table(trials: Sequence[Trial], chosen: TrialSetting) -> Table:
+    """One row per trial; `*` marks the chosen setting."""
+    table = Table("batch", "mode", "pictures/s", "memory", "warm-up", "", title="Trials; * is proposed")
+    for trial in trials:
+        star = "*" if trial.setting == chosen else ""
+        memory = "" if trial.memory_gb is None else f"{trial.memory_gb:.1f} GB ({trial.memory_share or 0:.0%})"
+        figures = [f"{trial.pictures_per_s:.4g}", memory, f"{trial.warmup_s:.0f} s"]
+        shown = figures if trial.outcome == "ran" else ["", "", ""]
+        table.add_row(f"{star}{trial.setting.batch_size}", mode(trial.setting), *shown, failure(trial))
+    return table
+
+
+def mode(setting: TrialSetting) -> str:
+    """A setting without its batch size, such as "fp16, NHWC, compiled"."""
+    precision = "fp32" if setting.amp == "off" else setting.amp
+    layout = "NHWC" if setting.channels_last else "NCHW"
+    return f"{precision}, {layout}{', compiled' if setting.compile else ''}"
+
+
+def failure(trial: Trial) -> str:
+    """Why a trial cannot be chosen; empty if it can."""
+    if trial.outcome == "ran":
+        return "" if trial.fits else f"above {MAX_MEMORY_SHARE:.0%} of the memory"
+    outcome = trial.outcome.replace("_", " ")
+    return f"{outcome}: {trial.note}" if trial.note else outcome

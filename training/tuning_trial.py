@@ -1,0 +1,211 @@
+"""Program: times one setting of `train.py --tune` with the real training step on random pictures.
+
+python -m training.tuning_trial < request.json     the last line of its output is a `Trial` as JSON
+
+Each setting has its own process, so that its memory, kernel selection and crashes do not affect the next one.
+"""
+
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import msgspec
+import torch
+from torch import Tensor
+
+from models.errors import BotanifyError
+from models.network import PlantNetwork
+from training.engine.device import choose_device
+from training.engine.losses import TrainingClasses
+from training.engine.step import Engine
+from training.evaluation.predict import torch_runner
+from training.loading.negatives import NOT_A_PLANT, list_negatives
+from training.monitor.memory import is_out_of_memory
+from training.recipe import NEGATIVES_SHARE, KnobRole, Precision, Recipe, check_recipe, knobs_with
+
+MAX_MEMORY_SHARE: Final = 0.9
+"""Share of the GPU memory that a setting may use; the rest is for later growth, such as larger pictures."""
+_WARMUP_STEPS: Final = 3  # kernels are selected in the first; fp16 adjusts its loss scale in the first few
+_WINDOWS: Final = 5
+_WINDOW_S: Final = 0.6
+_MAX_STEPS: Final = 200  # per window
+_STEPS_PER_EPOCH: Final = 10_000  # enough that the learning rate does not reach zero
+_VALIDATION_BATCH: Final = 32  # of training.loading.data.evaluation_loader
+_GB: Final = 1e9
+
+
+class TrialSetting(msgspec.Struct, frozen=True):
+    """The settings with `KnobRole.TUNED`, each with its name in the recipe."""
+
+    batch_size: int
+    """Pictures per step on each rank."""
+    amp: Precision
+    channels_last: bool
+    compile: bool
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of measuring a setting."""
+
+    setting: TrialSetting
+    outcome: Literal["ran", "does_not_fit", "too_slow", "crashed"] = "ran"
+    pictures_per_s: float = 0.0
+    """Median over the timed windows, on the slowest rank."""
+    memory_gb: float | None = None
+    """Peak GPU memory, including other programs on the card, GB; None on a CPU."""
+    memory_share: float | None = None
+    """The same as a share of the card."""
+    warmup_s: float = 0.0
+    """Seconds before the speed was steady: kernel selection, compilation."""
+    note: str = ""
+    """Why it failed."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it ran within the memory limit."""
+        return self.outcome == "ran" and (self.memory_share is None or self.memory_share <= MAX_MEMORY_SHARE)
+
+
+class TrialRequest(msgspec.Struct, frozen=True):
+    """What a trial shall measure."""
+
+    recipe: dict[str, Any]
+    """Includes the setting."""
+    classes: TrainingClasses
+    side_px: int
+    threads: int
+    """CPU threads of torch."""
+    local_rank: int
+    """Index of the GPU."""
+    budget_s: float
+    """Seconds of timed windows."""
+    parent_pid: int
+    """The process that waits for the trial."""
+
+
+def setting_of(recipe: Recipe) -> TrialSetting:
+    """The setting that a recipe holds."""
+    return TrialSetting(
+        **{knob: getattr(getattr(recipe, section), knob) for section, knob in knobs_with(KnobRole.TUNED)}
+    )
+
+
+def with_setting(recipe: Recipe, setting: TrialSetting) -> Recipe:
+    """The recipe with another setting, and without gradient accumulation."""
+    replace = msgspec.structs.replace
+    changed = replace(recipe, schedule=replace(recipe.schedule, accumulate=1))
+    for section, knob in knobs_with(KnobRole.TUNED):
+        changed = replace(changed, **{section: replace(getattr(changed, section), **{knob: getattr(setting, knob)})})
+    return changed
+
+
+def main() -> None:
+    """Reads a request and writes its result; ends when the process that asked has ended, which frees the device."""
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=TrialRequest)
+
+    def end_with_parent() -> None:
+        while os.getppid() == request.parent_pid:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(run(request)) + b"\n")
+
+
+def run(request: TrialRequest) -> Trial:
+    """Measures a setting. Running out of memory and recipes that are refused are outcomes, not errors."""
+    recipe = check_recipe(request.recipe, "of a trial")
+    torch.set_num_threads(request.threads)
+    try:
+        device = choose_device(recipe.hardware, request.local_rank)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        return _measure(recipe, request, device)
+    except BotanifyError as error:
+        return Trial(setting=setting_of(recipe), outcome="crashed", note=str(error))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return Trial(setting=setting_of(recipe), outcome="does_not_fit", note="out of memory")
+
+
+def _measure(recipe: Recipe, request: TrialRequest, device: torch.device) -> Trial:
+    started, setting = time.perf_counter(), setting_of(recipe)
+    network = PlantNetwork(
+        recipe.network.architecture,
+        len(request.classes.taxon_of_output),
+        dropout=recipe.network.dropout,
+        drop_path=recipe.network.dropout / 2,
+    )
+    engine = Engine(recipe, network, device, request.classes, steps_per_epoch=_STEPS_PER_EPOCH)
+    # The memory of a validation counts, too.
+    predict = torch_runner(engine.eval_model, device, engine.amp_dtype)
+    side_px = recipe.pictures.serve_px
+    predict(torch.zeros(_VALIDATION_BATCH if device.type == "cuda" else 1, 3, side_px, side_px))
+    engine.train_mode()
+    take = _steps(engine, setting.batch_size, request.side_px)
+    step_s = take(1)  # includes compilation and kernel selection
+    for _ in range(_WARMUP_STEPS - 1):
+        step_s = take(1)
+        if step_s > request.budget_s / 3:
+            break
+    warmup_s = time.perf_counter() - started
+    num_steps = min(max(round(_WINDOW_S / step_s), 1), _MAX_STEPS)
+    began, windows_s = time.perf_counter(), [take(num_steps) / num_steps]
+    while len(windows_s) < _WINDOWS and time.perf_counter() - began + windows_s[-1] * num_steps < request.budget_s:
+        windows_s.append(take(num_steps) / num_steps)
+    memory_gb, memory_share = _memory(device)
+    return Trial(
+        setting=setting,
+        pictures_per_s=setting.batch_size / statistics.median(windows_s),
+        memory_gb=memory_gb,
+        memory_share=memory_share,
+        warmup_s=warmup_s,
+    )
+
+
+def _steps(engine: Engine, batch_size: int, side_px: int) -> Callable[[int], float]:
+    """Returns a function that takes a number of steps on random pictures and returns their duration, s."""
+    added = list_negatives(engine.recipe.negatives.negatives).of_batch(NEGATIVES_SHARE, batch_size)
+
+    def random_batch() -> tuple[Tensor, Tensor]:
+        """Plants and pictures without plants as the loader returns them: uint8, channels last in memory."""
+        pixels_BHW3 = torch.randint(0, 256, (batch_size + added, side_px, side_px, 3), dtype=torch.uint8)
+        labels_B = torch.randint(0, engine.network.num_outputs, (batch_size + added,))
+        labels_B[batch_size:] = NOT_A_PLANT
+        if engine.device.type == "cuda":
+            pixels_BHW3, labels_B = pixels_BHW3.pin_memory(), labels_B.pin_memory()
+        return pixels_BHW3.permute(0, 3, 1, 2), labels_B
+
+    batches = [random_batch(), random_batch()]
+    taken = 0
+
+    def take(num_steps: int) -> float:
+        nonlocal taken
+        started = time.perf_counter()
+        for _ in range(num_steps):
+            engine.micro_step(*batches[taken % 2], step=taken)
+            taken += 1
+        engine.read()  # waits for the device
+        engine.clock.read()
+        return time.perf_counter() - started
+
+    return take
+
+
+def _memory(device: torch.device) -> tuple[float | None, float | None]:
+    """Peak memory of the card, GB, and as a share of all of it; includes the CUDA context and other programs."""
+    if device.type != "cuda":
+        return None, None
+    free, total = torch.cuda.mem_get_info(device)
+    peak, now = torch.cuda.max_memory_reserved(device), torch.cuda.memory_reserved(device)
+    taken = peak + max(total - free - now, 0)
+    return taken / _GB, taken / total
+
+
+if __name__ == "__main__":
+    main()
