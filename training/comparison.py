@@ -103,19 +103,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a person may promote it all the same: no loss is proved, and neither bundle saw the pictures."""
 
 
-class FrozenSet(msgspec.Struct, frozen=True):
-    """The pictures of a split whose taxa both bundles know."""
-
-    manifest: Manifest
-    name: str
-    """Data and split, in words."""
-    rows_N: npt.NDArray[np.int64]
-    """Rows of the manifest."""
-    taxon_ids: tuple[str, ...]
-    """Taxon of each picture."""
-    num_left_out: int
-
-
 def compare(
     old: Bundle,
     new: Bundle,
@@ -141,24 +128,28 @@ def compare(
         BundleError: A bundle has no network of the precision.
         DataError: The bundles and the data share no taxon.
     """
-    pictures = frozen_set(manifest, split, old.taxonomy, new.taxonomy)
-    old_hits_N, new_hits_N = (_hits(bundle, pictures, precision, workers) for bundle in (old, new))
-    plants_N = plants_of(manifest, pictures.rows_N)
+    rows_N, ids_N = frozen_set(manifest, split, old.taxonomy, new.taxonomy)
+    name = f"{manifest.folder.name}, {split} split"
+    old_hits_N, new_hits_N = (
+        _hits(bundle, precision, Pictures(manifest, rows_N, bundle.record.input, name, workers), ids_N)
+        for bundle in (old, new)
+    )
+    plants_N = plants_of(manifest, rows_N)
     micro = micro_share(old_hits_N, new_hits_N, plants_N)
-    macro = macro_share(old_hits_N, new_hits_N, plants_N, np.unique(pictures.taxon_ids, return_inverse=True)[1])
-    before, after = (held_out(bundle.record, pictures, trained_on) for bundle in (old, new))
+    macro = macro_share(old_hits_N, new_hits_N, plants_N, np.unique(ids_N, return_inverse=True)[1])
+    before, after = (held_out(bundle.record, manifest, rows_N, trained_on) for bundle in (old, new))
     has_proved_loss = any(share.loss_interval_95[0] > 0 for share in (micro, macro))
     return Comparison(
         created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         old=f"{old.record.name} {old.record.version}",
         new=f"{new.record.name} {new.record.version}",
         precision=precision,
-        data=pictures.name,
+        data=name,
         manifest_sha256=manifest.sha256,
         old_held_out=before,
         new_held_out=after,
-        num_taxa=len(set(pictures.taxon_ids)),
-        num_left_out=pictures.num_left_out,
+        num_taxa=len(np.unique(ids_N)),
+        num_left_out=len(manifest.rows_of(split)) - len(rows_N),
         micro_top1=micro,
         macro_top1=macro,
         added_taxa=_only_in(new.taxonomy, old.taxonomy),
@@ -168,8 +159,10 @@ def compare(
     )
 
 
-def frozen_set(manifest: Manifest, split: Split, old: Taxonomy, new: Taxonomy) -> FrozenSet:
-    """Chooses the pictures of the taxa that both bundles know.
+def frozen_set(
+    manifest: Manifest, split: Split, old: Taxonomy, new: Taxonomy
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.str_]]:
+    """Returns the rows of the pictures whose taxa both bundles know, and the taxon id of each.
 
     Raises:
         DataError: The split is empty, or the bundles and the data share no taxon.
@@ -185,27 +178,29 @@ def frozen_set(manifest: Manifest, split: Split, old: Taxonomy, new: Taxonomy) -
             limit=f"pictures of the {len(shared)} taxa that both know",
             remedy="give other data",
         )
-    name = f"{manifest.folder.name}, {split} split"
-    return FrozenSet(manifest, name, rows[known_N], tuple(ids[known_N].tolist()), int((~known_N).sum()))
+    return rows[known_N], ids[known_N]
 
 
-def held_out(record: BundleRecord, pictures: FrozenSet, trained_on: Sequence[Manifest]) -> HeldOut:
+def held_out(
+    record: BundleRecord, manifest: Manifest, rows_N: npt.NDArray[np.int64], trained_on: Sequence[Manifest]
+) -> HeldOut:
     """Compares the pictures of the set with those that a bundle was trained on, by bytes and by name.
 
     Copies in another encoding under another name are not found.
 
     Args:
         record: Names the manifest that the bundle was trained with.
-        pictures: The frozen set.
+        manifest: Data with the frozen set.
+        rows_N: Its pictures.
         trained_on: Prepared data that bundles were trained on; that of the set itself needs no mention.
     """
     sha256 = record.manifest_sha256
-    known = [each for each in (pictures.manifest, *trained_on) if each.has_sha256(sha256)]
+    known = [each for each in (manifest, *trained_on) if each.has_sha256(sha256)]
     if sha256 and not known:
         return HeldOut("unknown", f"It was trained with the manifest {sha256[:12]}…, which was not given.")
     if not sha256 and not trained_on:
         return HeldOut("unknown", "It does not record what it was trained on, and no data was given.")
-    num_seen = max(_num_seen(pictures, each) for each in (known[:1] or trained_on))
+    num_seen = max(_num_seen(manifest, rows_N, each) for each in (known[:1] or trained_on))
     if num_seen:
         return HeldOut("seen", f"It was trained, chosen or calibrated on {num_seen:,} of the pictures.", num_seen)
     if sha256:
@@ -225,15 +220,14 @@ def macro_share(old_hits_N: Hits, new_hits_N: Hits, plants_N: Whole, taxa_N: Who
     return _weighted_share(old_hits_N, new_hits_N, plants_N, 1 / (len(counts) * counts[index_N]))
 
 
-def _hits(bundle: Bundle, pictures: FrozenSet, precision: Precision, workers: int) -> Hits:
+def _hits(bundle: Bundle, precision: Precision, pictures: Pictures, ids_N: npt.NDArray[np.str_]) -> Hits:
     """Returns whether the most likely taxon of each picture is the right one; ties and NaN count as misses."""
     session, temperature = bundle.open_session(precision, num_threads=1), bundle.network(precision).temperature
     position = {taxon.taxon_id: index for index, taxon in enumerate(bundle.taxonomy.taxa)}
-    right_N = np.array([position[taxon_id] for taxon_id in pictures.taxon_ids])
-    inputs = Pictures(pictures.manifest, pictures.rows_N, bundle.record.input, pictures.name, workers)
+    right_N = np.array([position[taxon_id] for taxon_id in ids_N])
     hits: list[Hits] = []
     start = 0
-    for output in run_side_by_side(session, inputs.pixels(BATCH_SIZE)):
+    for output in run_side_by_side(session, pictures.pixels(BATCH_SIZE)):
         taxa_BT = taxon_probabilities(output_probabilities(output.logits, temperature), bundle.taxonomy)
         hits.append(top_k_hits(taxa_BT, right_N[start : start + len(taxa_BT)], 1))
         start += len(taxa_BT)
@@ -280,12 +274,11 @@ def _effective_number(plants_N: Whole, weights_N: npt.NDArray[np.float64], chang
     return min(number, float(changed_P.sum() / (changed_P**2).sum()))
 
 
-def _num_seen(pictures: FrozenSet, trained: Manifest) -> int:
+def _num_seen(manifest: Manifest, rows_N: npt.NDArray[np.int64], trained: Manifest) -> int:
     """Counts the pictures of the set that are in a split that the bundle's data used."""
     used = trained.table.filter(pc.is_in(trained.table["split"].cast(pa.string()), value_set=pa.array(_USED)))
     found = [
-        pc.is_in(pictures.manifest.table[column].take(pictures.rows_N), value_set=used[column])
-        for column in ("sha256", "picture_id")
+        pc.is_in(manifest.table[column].take(rows_N), value_set=used[column]) for column in ("sha256", "picture_id")
     ]
     return int(pc.sum(pc.or_(*found)).as_py() or 0)
 

@@ -52,8 +52,8 @@ def other_pictures(tmp_path_factory):
     return Manifest(prepare_flowers(tmp_path_factory.mktemp("others"), per_class=6))
 
 
-def pictures_of(manifest, split="test"):
-    return frozen_set(manifest, split, manifest.taxonomy, manifest.taxonomy)
+def held_out_in(manifest, record, trained_on=(), split="test"):
+    return held_out(record, manifest, manifest.rows_of(split), trained_on)
 
 
 def trained_with(sha256):
@@ -138,30 +138,30 @@ def test_every_picture_runs_alone_on_one_thread_of_several(bad, good, manifest, 
 
 def test_tables_of_other_data_are_named(manifest):
     record = bundle_record(manifest_sha256=manifest.sha256, other_data=True)
-    assert "other data" in held_out(record, pictures_of(manifest), ()).explanation
+    assert "other data" in held_out_in(manifest, record, ()).explanation
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_other_splits_of_the_bundles_own_manifest_are_not_held_out(manifest, split):
-    found = held_out(trained_with(manifest.sha256), pictures_of(manifest, split), ())
+    found = held_out_in(manifest, trained_with(manifest.sha256), (), split)
     assert (found.state, found.num_seen) == ("seen", len(manifest.rows_of(split)))
 
 
 def test_calibration_pictures_of_the_bundle_are_not_held_out(flowers, tmp_path):
     prepare(Folder(pictures=flowers.parent / "flowers", out=tmp_path / "data", calibration_share=0.3, workers=1))
     manifest = Manifest(tmp_path / "data")
-    found = held_out(trained_with(manifest.sha256), pictures_of(manifest, "calibration"), ())
+    found = held_out_in(manifest, trained_with(manifest.sha256), (), "calibration")
     assert (found.state, found.num_seen) == ("seen", len(manifest.rows_of("calibration")))
 
 
 def test_other_manifest_must_be_given(manifest, other_pictures):
     record = trained_with("a" * 64)
-    assert held_out(record, pictures_of(manifest), ()).state == "unknown"
-    assert held_out(record, pictures_of(manifest), [other_pictures]).state == "unknown"
+    assert held_out_in(manifest, record, ()).state == "unknown"
+    assert held_out_in(manifest, record, [other_pictures]).state == "unknown"
 
 
 def test_other_manifest_is_searched_for_the_pictures(manifest, same_pictures):
-    found = held_out(trained_with(same_pictures.sha256), pictures_of(manifest), [same_pictures])
+    found = held_out_in(manifest, trained_with(same_pictures.sha256), [same_pictures])
     hashes, splits = (same_pictures.table[column].to_pylist() for column in ("sha256", "split"))
     used = {digest for digest, split in zip(hashes, splits, strict=True) if split != "test"}
     tested = {manifest.table["sha256"][int(row)].as_py() for row in manifest.rows_of("test")}
@@ -171,9 +171,9 @@ def test_other_manifest_is_searched_for_the_pictures(manifest, same_pictures):
 
 def test_bundle_that_records_no_manifest_is_taken_at_its_word(manifest, same_pictures):
     record = trained_with("")
-    assert held_out(record, pictures_of(manifest), ()).state == "unknown"
-    assert held_out(record, pictures_of(manifest), [same_pictures]).state == "seen"
-    assert held_out(record, pictures_of(manifest), [manifest]).state == "stated"
+    assert held_out_in(manifest, record, ()).state == "unknown"
+    assert held_out_in(manifest, record, [same_pictures]).state == "seen"
+    assert held_out_in(manifest, record, [manifest]).state == "stated"
 
 
 PICTURE = st.tuples(st.booleans(), st.booleans(), st.integers(0, 4), st.integers(0, 9))
