@@ -46,12 +46,6 @@ def test_batch_of_any_size_gives_logits_and_features(network_file, num_pictures)
     assert output.logits.dtype == output.features.dtype == np.float32
 
 
-@pytest.mark.parametrize("num_threads", [1, 3])
-def test_a_run_has_the_threads_that_it_is_given(network_file, num_threads):
-    options = OnnxSession(network_file, num_threads=num_threads)._session.get_session_options()
-    assert options.intra_op_num_threads == num_threads
-
-
 def test_threads_at_once_get_the_numbers_of_one(network_file):
     session = OnnxSession(network_file, num_threads=1)
     batches = [pixels_of(1 + seed % 3, seed) for seed in range(60)]
