@@ -5,31 +5,21 @@ They extend the tree in `models.errors` and are independent of HTTP: `serving.pr
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from models.errors import BotanifyError, InputError, PictureError, UnreadableImage
 
 
 class RequestError(InputError):
-    """The request gets no answer; `code` and the message say why.
+    """The request gets no answer; `code` and the message say why, with `value`, `limit` and `remedy` of `InputError`.
 
-    Args:
-        problem: See `InputError`, also for `value`, `limit` and `remedy`.
-        index: Position of the picture at fault, from 0; None if the error is not about one picture.
+    `index` is the position of the picture at fault, from 0; None if the error is not about one picture.
     """
 
     code: ClassVar[str] = "bad_request"
 
-    def __init__(
-        self,
-        problem: str,
-        *,
-        value: object = None,
-        limit: str | None = None,
-        remedy: str | None = None,
-        index: int | None = None,
-    ) -> None:
-        super().__init__(problem, value=value, limit=limit, remedy=remedy)
+    def __init__(self, problem: str, *, index: int | None = None, **details: Any) -> None:
+        super().__init__(problem, **details)
         self.index = index
 
 
@@ -113,16 +103,8 @@ class Unavailable(RequestError):
 
     code = "unavailable"
 
-    def __init__(
-        self,
-        problem: str,
-        *,
-        retry_after_s: int | None = None,
-        value: object = None,
-        limit: str | None = None,
-        remedy: str | None = None,
-    ) -> None:
-        super().__init__(problem, value=value, limit=limit, remedy=remedy)
+    def __init__(self, problem: str, *, retry_after_s: int | None = None, **details: Any) -> None:
+        super().__init__(problem, **details)
         self.retry_after_s = retry_after_s
 
     @classmethod

@@ -152,13 +152,6 @@ class Scheduler:
     picture fails alone, the warm-up picture is run as a health check. If the check succeeds, the picture is refused
     with `RunFailed`; otherwise the network has failed, and the error is `NotReady`. A worker that has died or hangs is
     replaced, and its pictures are retried one by one.
-
-    Args:
-        networks: The session for each mode that the policy uses.
-        policy: Chooses the next run.
-        metrics: Times and counts the runs.
-        run_timeout_s: Seconds after which a run counts as hung.
-        check_interval_s: Interval between checks of the workers, seconds.
     """
 
     def __init__(
@@ -194,13 +187,9 @@ class Scheduler:
         return self._is_healthy and not self._is_closed
 
     async def warm_up(self, pixels: Array) -> NetworkOutput:
-        """Runs a picture in every mode and batch size that the policy uses; `run` may be called afterwards.
+        """Runs a picture in every mode and batch size that the policy uses; returns a row for each run.
 
-        Args:
-            pixels: Shape (3, height, width), normalized; kept as the input of later health checks.
-
-        Returns:
-            A row for each run.
+        The picture, of shape (3, height, width), normalized, is kept as the input of later health checks.
         """
         for _ in range(self.policy.num_workers):
             self._add_worker()
@@ -214,7 +203,7 @@ class Scheduler:
     async def run(
         self, inputs: Sequence[Array], virtual_starts_s: Sequence[float] | None = None, *, alone: bool = False
     ) -> NetworkOutput:
-        """Returns the logits and features of some pictures.
+        """Returns the logits and features of some pictures, a row for each.
 
         If the caller is cancelled, pictures whose run has not started are dropped.
 
@@ -222,9 +211,6 @@ class Scheduler:
             inputs: At least one picture, shape (3, height, width), normalized.
             virtual_starts_s: The place of each picture in the queue: the earliest comes first; by default, 0 for all.
             alone: Whether the service works on no other pictures.
-
-        Returns:
-            A row for each picture.
 
         Raises:
             RunFailed: The network fails on one of these pictures, but not on others.
