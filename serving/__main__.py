@@ -17,7 +17,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from models.program import explain_missing_packages, quiet_when_output_closes
 
@@ -37,6 +37,7 @@ from serving.settings import Settings, load_settings, metrics_address
 
 _BACKLOG: Final = 2048  # connections that the kernel queues while the event loop is busy; uvicorn's default
 _MAX_SCRAPERS: Final = 32  # connections to the port of --metrics at the same time; Prometheus needs one
+_PLAIN: Final[dict[str, Any]] = {"access_log": False, "log_config": None, "ws": "none", "server_header": False}
 _log = structlog.get_logger(__name__)
 
 
@@ -83,11 +84,8 @@ def _server_config(service: Service, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         service.app,
         http=make_protocol(HEADER_S, settings.upload_s, lambda code: service.metrics.refusals.labels(code).inc()),
-        access_log=False,  # serving.middleware logs the requests
-        log_config=None,
+        **_PLAIN,  # serving.middleware logs the requests
         lifespan="on",
-        ws="none",
-        server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=forwarded_allow_ips(settings.trusted_proxies),
         timeout_graceful_shutdown=1,  # for requests that do not end even when DrainingServer cancels them
@@ -122,12 +120,9 @@ def _serve_metrics(metrics: Metrics, host: str, port: int, header_s: float = HEA
     config = uvicorn.Config(
         answer,
         http=make_protocol(header_s, header_s),
+        **_PLAIN,
         limit_concurrency=_MAX_SCRAPERS,
-        access_log=False,
-        log_config=None,
         lifespan="off",
-        ws="none",
-        server_header=False,
         proxy_headers=False,
     )
     server = uvicorn.Server(config)

@@ -83,7 +83,7 @@ async def read_body(content_type: str, content_length: str | None, receive: Rece
     _check_content_length(content_length, max_bytes, what)
     try:
         async with asyncio.timeout(limits.time_limit_s(0)) as upload_timeout:
-            chunks = _extend_timeout(_chunks(receive, max_bytes, what), upload_timeout, limits)
+            chunks = _chunks(receive, what, max_bytes, limits, upload_timeout)
             return await (_read_form(boundary, chunks, limits) if is_form else _read_raw(chunks))
     except TimeoutError:
         kb_per_s = limits.bytes_per_s / 1e3
@@ -236,36 +236,28 @@ class _Form:
         self._content = _Content()
 
 
-async def _chunks(receive: Receive, limit: int, what: str) -> AsyncIterator[bytes]:
-    num_bytes = 0
-    more = True
+async def _chunks(
+    receive: Receive, what: str, max_bytes: int, limits: BodyLimits, upload_timeout: asyncio.Timeout
+) -> AsyncIterator[bytes]:
+    """Gives the chunks of a body, and extends the timeout by the time that their bytes may take."""
+    start_s = asyncio.get_running_loop().time()
+    timeout_at_s = start_s + limits.time_limit_s(0)
+    num_bytes, more = 0, True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeft("the client disconnected before its upload was complete")
         chunk: bytes = message.get("body", b"")
         num_bytes += len(chunk)
-        if num_bytes > limit:
-            raise _too_large(what, limit)
-        if chunk:
-            yield chunk
-        more = message.get("more_body", False)
-
-
-async def _extend_timeout(
-    chunks: AsyncIterator[bytes], upload_timeout: asyncio.Timeout, limits: BodyLimits
-) -> AsyncIterator[bytes]:
-    """Passes the chunks on and extends the timeout by the time that their bytes may take."""
-    start_s = asyncio.get_running_loop().time()
-    timeout_at_s = start_s + limits.time_limit_s(0)
-    num_bytes = 0
-    async for chunk in chunks:
-        num_bytes += len(chunk)
+        if num_bytes > max_bytes:
+            raise _too_large(what, max_bytes)
         new_timeout_at_s = start_s + limits.time_limit_s(num_bytes)
         if new_timeout_at_s - timeout_at_s > _TIMEOUT_STEP_S:
             upload_timeout.reschedule(new_timeout_at_s)
             timeout_at_s = new_timeout_at_s
-        yield chunk
+        if chunk:
+            yield chunk
+        more = message.get("more_body", False)
 
 
 def _check_content_length(content_length: str | None, limit: int, what: str) -> None:

@@ -22,17 +22,14 @@ from tests.models.test_bundle_format import as_format_1, edit
 from tests.serving.conftest import wait_until_ready
 from tests.serving.tiny import (
     BLUE,
-    FORM,
     GREEN,
     RED,
     TAXA,
     WHITE,
     InProcessDecoder,
     assert_problem,
-    form,
     images,
     jpeg,
-    part,
     seal_tiny_bundle,
     tables,
 )
@@ -185,28 +182,6 @@ def test_a_choice_that_leaves_one_name_is_not_confirmed_by_a_verdict(calibrated,
         "every allowed taxon is of the family Asteraceae."
     )
     assert answer["genera"][0]["score"] == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"taxa": "Quercus robur"},
-        {"taxa": ""},
-        {"taxa": ["list:nothing", "Rosa"]},
-        {"taxa": "list:../lists/roses"},
-        {"taxa": ["x"] * 51},
-        {"taxa": "x" * 201},
-        {"coverage": "0.4"},
-        {"coverage": "1"},
-        {"coverage_kind": "both"},
-    ],
-)
-def test_bad_parameters_are_problems_in_the_query_and_in_the_form(calibrated, parameters):
-    assert_problem(calibrated.post("/identify", content=SHOE, params=parameters), 422, "bad_parameter")
-    ((name, values),) = parameters.items()
-    values = [values] if isinstance(values, str) else values
-    body = form(part("image", SHOE), *(part(name, value.encode()) for value in values))
-    assert_problem(calibrated.post("/identify", content=body, headers=FORM), 422, "bad_parameter")
 
 
 def test_reload_reads_the_lists_again(start, tmp_path):

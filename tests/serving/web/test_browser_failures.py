@@ -137,17 +137,3 @@ def test_every_state_without_an_answer_is_shown_without_faults(open_tab, kind, v
     screenshot(tab.page, f"{kind}-{view}")
     assert not scrolls_sideways(tab.page)
     assert accessibility_faults(tab.page) == []
-
-
-@pytest.mark.parametrize("view", ["narrow", "dark"])
-def test_page_without_pictures_is_shown_without_faults(open_tab, view):
-    tab = open_tab(view)
-    tab.page.fill("#species-query", "ros")
-    tab.page.wait_for_selector("#species-list li")
-    for folded in tab.page.query_selector_all("details"):
-        folded.evaluate("details => { details.open = true; }")
-    assert "3.4 percentage points (95% interval 2.1 to 6)" in tab.page.inner_text("#model")
-    assert "3.4 percentage points" in tab.page.inner_text("#scores-measured")
-    assert not scrolls_sideways(tab.page)
-    assert accessibility_faults(tab.page) == []
-    assert tab.faults == []

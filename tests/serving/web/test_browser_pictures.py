@@ -68,18 +68,6 @@ def test_five_pictures_are_answered_and_a_sixth_is_left_out(open_real_tab):
 # ---- other formats
 
 
-def test_heic_has_a_placeholder_with_its_name_and_is_answered(open_real_tab):
-    tab = open_real_tab("phone")
-    tab.choose(DOG_ROSE, file("IMG_0815.HEIC", encode(Image.new("RGB", (320, 240), RED), "HEIF"), "image/heic"))
-    placeholder = tab.page.wait_for_selector(".tile__image--none")
-    assert placeholder.inner_text().split() == ["HEIC", "IMG_0815.HEIC"]
-    assert placeholder.get_attribute("aria-label") == "picture 2, IMG_0815.HEIC"
-    assert "2 pictures" in tab.answer_text()
-    assert accessibility_faults(tab.page) == []
-    screenshot(tab.page, "heic-phone")
-    assert tab.faults == []
-
-
 def test_text_named_jpg_is_refused_in_words_for_people(open_real_tab):
     tab = open_real_tab("narrow")
     tab.choose(DOG_ROSE, file("notes.jpg", b"vm\n"))
