@@ -23,13 +23,13 @@ import numpy as np
 import tyro
 
 from benchmarks.result import rounded, table, write_result
-from training.dataset.assemble import DatasetSpec, write_dataset
 from training.dataset.classes import build_classes
 from training.dataset.collection import Collection, SourceEntry
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass, Split
 from training.loading.sampler import EpochBatches
 from training.machine import Machine, this_machine
+from training.prepare import DatasetSpec, write_dataset
 from training.program import run_program
 
 _SHARES = {"inat2021": (4271, 0.75), "plantnet300k": (1019, 0.2), "house_plants": (47, 0.05)}

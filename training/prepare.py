@@ -8,10 +8,17 @@ Commands:
   python training/prepare.py verify PACKED                  compares every stored picture with its hash
   python training/prepare.py negatives DIR --out LIST.csv   lists what is no plant in an iNaturalist 2021 folder
   python training/prepare.py herbarium DIR                  draws data sets of invented plants, for rehearsals
+
+The first three read the data sets' lists and folders, name the classes before the hours of decoding, decode every
+picture once (a later run continues), leave out copies and leaks, draw the splits, and write manifest and report.
 """
 
+import csv
+import io
 import os
 import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -26,15 +33,26 @@ explain_missing_packages(INSTALL)
 import msgspec
 import tyro
 
-from training.dataset.assemble import assemble
-from training.dataset.collection import Collection, read_collection
-from training.dataset.manifest import MANIFEST_FILE
-from training.dataset.other_kingdoms import Negatives, write_negatives
-from training.dataset.report import HTML_FILE, Report, advice
+from models.errors import DataError
+from models.taxonomy import Taxonomy
+from training.atomic_file import replaced
+from training.dataset.audit.examine import examine
+from training.dataset.audit.near_copies import near_copy_groups
+from training.dataset.classes import Classes, build_classes, names_to_look_up
+from training.dataset.collection import READERS, Collection, read_collection
+from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
+from training.dataset.report import HTML_FILE, Report, advice, build_report, report_files
+from training.dataset.selection import manifest_columns, select_pictures
+from training.dataset.sources.json_layouts import choose_alike, read_other_kingdoms
+from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceContents
+from training.dataset.sources.table import read_table
+from training.dataset.splits import Shares, draw_splits, name_codes
+from training.dataset.synonyms import read_synonyms
 from training.herbarium import Herbarium, write_herbarium
 from training.loading.shards import Pack, Verify, pack, verify
-from training.toml_file import check_section
+from training.toml_file import Section, check_section, section_to_plain
 
+CACHE_FILE: Final = "audit.sqlite"
 _MOST_LISTED: Final = 20
 
 
@@ -98,6 +116,19 @@ class Sources(Preparation, frozen=True, kw_only=True):
     """Folder that the data sets' roots are relative to."""
 
 
+class Negatives(Section, frozen=True, kw_only=True):
+    """Lists animals, fungi and other pictures of an iNaturalist 2021 folder, for the flag --negatives."""
+
+    pictures: tyro.conf.Positional[Path]
+    """The folder with train.json or train_mini.json, and val.json."""
+    out: Path
+    """CSV list to write."""
+    most: Annotated[int, msgspec.Meta(ge=1)] = 5000
+    """Pictures of each split at most. They are of all species alike: none has two before each has one."""
+    seed: int = 0
+    """Seed of the random choice."""
+
+
 Command = Folder | Table | Sources | Pack | Verify | Negatives | Herbarium
 
 
@@ -126,17 +157,37 @@ def run(command: Command) -> None:
             prepare(command)
 
 
+class DatasetSpec(msgspec.Struct, frozen=True):
+    """The sources and classes of a training set, before its pictures are decoded."""
+
+    collection: Collection
+    roots: Mapping[str, Path]
+    """Source -> the folder that its pictures' paths are relative to."""
+    classes: Classes
+    notes: Sequence[str] = ()
+    """What the readers say about the sources."""
+
+
 def prepare(command: Folder | Table | Sources) -> Report:
-    """Prepares the data sets that the command names.
+    """Makes one training set of the data sets that the command names.
 
     Raises:
-        DataError: A data set cannot be used, or has no usable picture.
+        DataError: A data set cannot be used or no picture is left; an older manifest then stays in place.
     """
     if isinstance(command, Sources):
         collection, base = read_collection(command.collection), command.root
     else:
         collection, base = _collection_of_one(command), Path()
-    report = assemble(collection, base, command.out, command.workers)
+    sources = read_sources(collection, base)
+    classes = name_classes(collection, base, sources)
+    command.out.mkdir(parents=True, exist_ok=True)
+    pictures, unusable = decode_pictures(
+        sources, classes, cache=command.out / CACHE_FILE, workers=command.workers, min_side_px=collection.min_side_px
+    )
+    left_out = [entry for source in sources.values() for entry in source.left_out]
+    notes = [note for source in sources.values() for note in source.notes]
+    spec = DatasetSpec(collection, {name: source.root for name, source in sources.items()}, classes, notes)
+    report = write_dataset(spec, pictures, [*left_out, *unusable], command.out)
     _print_report(report, command.out)
     if command.shards is not None:
         pack(Pack(data=command.out, out=command.shards, workers=command.workers))
@@ -153,7 +204,7 @@ def _collection_of_one(command: Folder | Table) -> Collection:
     name = command.source or folder.name.replace(":", "-")
     content = {
         "name": name,
-        "sources": {name: {"layout": layout, "root": str(root), "licence": command.license, "columns": columns}},
+        "sources": {name: {"layout": layout, "root": str(root), "license": command.license, "columns": columns}},
         "validation_share": command.validation_share,
         "calibration_share": command.calibration_share,
         "test_share": command.test_share,
@@ -161,6 +212,114 @@ def _collection_of_one(command: Folder | Table) -> Collection:
         "near_copy_bits": command.near_copy_bits,
     }
     return check_section(content, Collection, origin="of the flags")
+
+
+def read_sources(collection: Collection, base: Path) -> dict[str, SourceContents]:
+    """Reads the records of every data set, without opening a picture.
+
+    Raises:
+        DataError: A data set is missing or damaged.
+    """
+    contents = {}
+    for name, entry in collection.sources.items():
+        root = (base / entry.root).resolve()
+        if entry.layout == "table":
+            contents[name] = read_table(name, root, entry.license, entry.columns)
+        else:
+            contents[name] = READERS[entry.layout](name, root, entry.license)
+    return contents
+
+
+def name_classes(collection: Collection, base: Path, sources: Mapping[str, SourceContents]) -> Classes:
+    """Turns the names of all classes into outputs and taxa.
+
+    Raises:
+        DataError: A name cannot be used, or the number of outputs is not the expected one.
+    """
+    plants = {
+        name: list({record.plant.class_id: record.plant for record in source.records}.values())
+        for name, source in sources.items()
+    }
+    corrections = {name: entry.names for name, entry in collection.sources.items()}
+    synonyms, synonyms_from = {}, ""
+    if collection.synonyms is not None:
+        synonyms = read_synonyms(base / collection.synonyms, names_to_look_up(plants, corrections))
+        synonyms_from = collection.synonyms.name
+    classes = build_classes(plants, collection.merge, synonyms, corrections, synonyms_from=synonyms_from)
+    _require_num_outputs(classes.taxonomy, collection)
+    return classes
+
+
+def decode_pictures(
+    sources: Mapping[str, SourceContents], classes: Classes, *, cache: Path, workers: int, min_side_px: int
+) -> tuple[list[LabeledPicture], list[LeftOut]]:
+    """Decodes every picture once; returns those that can be used, and the others with the reason."""
+    records = [(name, record) for name, source in sources.items() for record in source.records]
+    found = examine(
+        [(f"{name}:{record.path}", sources[name].root / record.path) for name, record in records],
+        cache=cache,
+        workers=workers,
+        min_side_px=min_side_px,
+    )
+    pictures = [
+        LabeledPicture(
+            source=name, record=_with_exif(record, info), label=classes.labels[name, record.plant.class_id], info=info
+        )
+        for (name, record), info in zip(records, found, strict=True)
+        if isinstance(info, ImageInfo)
+    ]
+    return pictures, [entry for entry in found if isinstance(entry, LeftOut)]
+
+
+def _with_exif(record: PictureRecord, info: ImageInfo) -> PictureRecord:
+    """Returns the record with day and place of the picture's EXIF where the data set gives none."""
+    taken_on = record.taken_on or (info.taken_at and info.taken_at.date())
+    coordinates = record.coordinates or info.coordinates
+    if (taken_on, coordinates) == (record.taken_on, record.coordinates):
+        return record
+    return msgspec.structs.replace(record, taken_on=taken_on, coordinates=coordinates)
+
+
+def write_dataset(
+    spec: DatasetSpec, pictures: Sequence[LabeledPicture], left_out: Sequence[LeftOut], out: Path
+) -> Report:
+    """Selects pictures, draws the splits, and writes manifest and report.
+
+    Raises:
+        DataError: No picture is left, or the number of outputs is not the expected one.
+    """
+    rules = spec.collection
+    names = name_codes(pictures, spec.classes.taxonomy)
+    near_copies = near_copy_groups(pictures, names, rules.near_copy_bits)
+    selection = select_pictures(pictures, near_copies.group_of, spec.classes.taxonomy)
+    left_out = [*left_out, *selection.left_out]
+    if not selection.pictures:
+        reasons = [f"{entry.picture}: {entry.reason}" for entry in left_out]
+        raise DataError("no picture of the sources can be used", value="; ".join(reasons[:3]), remedy="check the files")
+    _require_num_outputs(selection.taxonomy, rules, selection.left_out)
+    shares = Shares(rules.test_share, rules.validation_share, rules.calibration_share)
+    splits = draw_splits(selection.pictures, selection.groups, selection.group_names, shares, rules.seed)
+    report = build_report(
+        rules, spec.classes, pictures, near_copies, selection, splits=splits, left_out=left_out, notes=spec.notes
+    )
+    columns = manifest_columns(selection.pictures, splits, selection.group_names)
+    sources = {name: SourceNote(str(spec.roots[name]), entry.note) for name, entry in rules.sources.items()}
+    write_manifest(out, columns, selection.taxonomy, sources, further_files=report_files(report))
+    return report
+
+
+def _require_num_outputs(taxonomy: Taxonomy, rules: Collection, left_out: Sequence[LeftOut] = ()) -> None:
+    found, expected = len(taxonomy.outputs), rules.expect_outputs
+    if expected and found != expected:
+        by_source = Counter(output.source for output in taxonomy.outputs)
+        counts = ", ".join(f"{count} of {source}" for source, count in by_source.items())
+        empty = [f"no picture left of {entry.picture}" for entry in left_out if entry.code == "no_pictures"]
+        raise DataError(
+            "the data sets do not give the expected number of outputs",
+            value=", ".join([f"{found}: {counts}", *empty[:5]]),
+            limit=str(expected),
+            remedy="complete the data sets, or set expect_outputs = 0",
+        )
 
 
 def _print_report(report: Report, out: Path) -> None:
@@ -175,6 +334,35 @@ def _print_report(report: Report, out: Path) -> None:
     for source, licenses in report.licenses.items():
         print(f"  {source}: {licenses.sentence}")
     print(f"Written: {out / MANIFEST_FILE} and {out / HTML_FILE}. Next: python training/train.py RECIPE --data {out}")
+
+
+def write_negatives(command: Negatives) -> Counter[str]:
+    """Writes the list of pictures without a plant, and returns how many of each split it has.
+
+    A row has the path relative to the list, the split, the kingdom and the name. Pictures of the training file are
+    there to fit on (split `fit`), those of `val.json` to judge with (split `test`).
+
+    Raises:
+        DataError: The folder holds no iNaturalist data set, a file of it is damaged, or it shows nothing but plants.
+        RecipeError: A flag is out of range.
+    """
+    command = check_section(section_to_plain(command), Negatives, origin="of the flags")
+    listed = [
+        (split, each)
+        for split, pictures in read_other_kingdoms(command.pictures).items()
+        for each in choose_alike(pictures, command.most, command.seed)
+    ]
+    if not listed:
+        raise DataError("the data set shows nothing but plants", value=command.pictures, remedy="give another folder")
+    root = os.path.relpath(command.pictures, command.out.parent)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(("path", "split", "kingdom", "name"))
+    writer.writerows((f"{root}/{each.path}", split, each.kingdom, each.name) for split, each in listed)
+    command.out.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(command.out) as stream:
+        stream.write(text.getvalue().encode())
+    return Counter(split for split, _ in listed)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class SourceEntry(Section, frozen=True, kw_only=True):
     """Its layout on disk: inaturalist, plantnet, image_folder or table."""
     root: Path
     """Its folder (for layout "table" the CSV file), relative to the folder that `--root` names."""
-    license: str = field(name="licence", default="")
+    license: str = ""
     """License of the pictures for which the data set gives none."""
     note: str = ""
     """What a user of the weights must know about it; copied into the bundle."""

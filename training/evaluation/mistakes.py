@@ -4,7 +4,6 @@ The sheets contain pictures of the data set, so the licenses of the pictures app
 """
 
 import io
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +14,12 @@ import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from models.errors import DataError
+from models.errors import DataError, PictureError
 from models.metrics import confusion_pairs
+from models.preprocess import read_picture
 from training.dataset.manifest import Manifest
-from training.dataset.report.sheets import contact_sheet_jpeg
 from training.evaluation.predictions import Predictions
 from training.loading.storage import PictureStore
 
@@ -31,6 +31,11 @@ _MAX_PAIRS: Final = 12
 _MAX_SUREST: Final = 24
 _MAX_CLASSES: Final = 20  # of the matrix; more names are not readable
 _NONE: Final = -1  # an empty cell
+_GAP_PX: Final = 6
+_FONT_PX: Final = 12
+_CAPTION_PX: Final = 20
+_QUALITY: Final = 82  # of the sheets
+_PAPER, _EMPTY, _INK = "#fffefa", "#d9d8c6", "#1e2a21"
 _STYLE: Final[Any] = {"font.family": ["DejaVu Sans"], "font.size": 9, "text.parse_math": False}
 
 Cell = tuple[str, int]
@@ -121,16 +126,13 @@ class _Sheet:
     def jpeg(self, cells: Sequence[Cell]) -> bytes:
         """The pictures in a grid; the cell of a picture that cannot be read stays empty."""
         store = PictureStore(self._manifest)
-        with tempfile.TemporaryDirectory() as folder:
-            files = []
-            for number, (caption, row) in enumerate(cells):
-                copy = Path(folder) / str(number)  # a picture in a shard has no file
-                try:
-                    copy.write_bytes(store.read(row) if row != _NONE else b"")
-                except DataError:
-                    copy.touch()
-                files.append((caption, copy))
-            return contact_sheet_jpeg(files, _COLUMNS, _CELL_PX)
+        pictures = []
+        for caption, row in cells:
+            try:
+                pictures.append((caption, store.read(row) if row != _NONE else b""))
+            except DataError:
+                pictures.append((caption, b""))
+        return contact_sheet_jpeg(pictures, _COLUMNS, _CELL_PX)
 
     def _mistake(self, at: int) -> Cell:
         return f"{self._score_N[at]:.0%} sure: is {self.names[self._right_N[at]]}", int(self._rows[at])
@@ -165,4 +167,38 @@ def _matrix_png(named_N: npt.NDArray[np.intp], labels_N: npt.NDArray[np.intp], n
         axes.set_ylabel("right")
         figure.colorbar(image, label="share of the row's pictures")
         figure.savefig(file, format="png", dpi=130)
+    return file.getvalue()
+
+
+def contact_sheet_jpeg(pictures: Sequence[tuple[str, bytes]], columns: int, cell_px: int) -> bytes:
+    """Draws pictures in a grid, each with its caption below.
+
+    Args:
+        pictures: Caption and bytes of each picture, one or more. The cell of bytes that do not decode stays empty.
+        columns: Maximum number of pictures in a row.
+        cell_px: Width and height that each picture is cropped to.
+
+    Returns:
+        A JPEG file.
+    """
+    columns = min(columns, len(pictures))
+    rows = -(-len(pictures) // columns)
+    across, down = cell_px + _GAP_PX, cell_px + _CAPTION_PX + _GAP_PX
+    sheet = Image.new("RGB", (columns * across + _GAP_PX, rows * down + _GAP_PX), _PAPER)
+    pen = ImageDraw.Draw(sheet)
+    # DejaVu Sans of matplotlib: Pillow's font has no × for hybrids.
+    font = ImageFont.truetype(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", _FONT_PX)
+    for position, (caption, data) in enumerate(pictures):
+        left, top = position % columns * across + _GAP_PX, position // columns * down + _GAP_PX
+        try:
+            cell = ImageOps.fit(read_picture(data, min_side_px=cell_px).image, (cell_px, cell_px))
+        except PictureError:
+            cell = Image.new("RGB", (cell_px, cell_px), _EMPTY)
+        sheet.paste(cell, (left, top))
+        text = " ".join(caption.split())
+        while text not in {"", "…"} and pen.textlength(text, font) > cell_px:
+            text = text.removesuffix("…")[:-1].rstrip() + "…"
+        pen.text((left, top + cell_px + 2), text, fill=_INK, font=font)
+    file = io.BytesIO()
+    sheet.save(file, "JPEG", quality=_QUALITY, optimize=True)
     return file.getvalue()

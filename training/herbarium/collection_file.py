@@ -32,7 +32,7 @@ note = "Drawn plants; licenses and authors are invented."
 [sources.{house}]
 layout = "image_folder"
 root = "{house}"
-licence = "cc-by-nc-sa"
+license = "cc-by-nc-sa"
 note = "Drawn plants; the license is invented."
 
 [sources.{house}.names]

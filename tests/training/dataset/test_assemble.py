@@ -30,7 +30,7 @@ root = "plantnet300k"
 [sources.house_plants]
 layout = "image_folder"
 root = "house_plants"
-licence = "CC BY-NC-SA 4.0"
+license = "CC BY-NC-SA 4.0"
 """
 
 
@@ -140,7 +140,7 @@ def test_published_test_pictures_stay_test_pictures(data):
 
 
 def test_the_report_says_what_may_not_be_used_commercially(report):
-    assert {name: entry["commercial_use"] for name, entry in report["licences"].items()} == {
+    assert {name: entry["commercial_use"] for name, entry in report["licenses"].items()} == {
         "inat2021": "not_allowed",
         "plantnet300k": "not_allowed",
         "house_plants": "not_allowed",

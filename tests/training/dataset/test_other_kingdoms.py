@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from models.errors import DataError, RecipeError
 from tests.training.dataset.sources.test_inaturalist import document, write
 from tests.training.small import write_things
-from training.dataset.other_kingdoms import Negatives, choose_alike, write_negatives
-from training.dataset.sources.json_layouts import OtherPicture
+from training.dataset.sources.json_layouts import OtherPicture, choose_alike
 from training.loading.negatives import list_negatives
+from training.prepare import Negatives, write_negatives
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-from msgspec import field
 
 from models.bundle_record import CommercialUse
 from training.dataset.sources.record import LabeledPicture
@@ -44,7 +43,7 @@ class LicenseSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Whether all licenses allow it: "not_allowed" if one forbids it, else "unknown" if one is unknown."""
     sentence: str
     """The same in words, with the numbers of pictures."""
-    licenses: dict[str, int] = field(name="licences", default_factory=dict)
+    licenses: dict[str, int] = {}
     """License (see `license_id`) -> number of pictures, most first."""
     num_authors: int = 0
     """Number of distinct authors."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from models.errors import DataError
 from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents, Split
@@ -442,3 +443,15 @@ def _without_pictures(name: str, plant: SourceClass) -> LeftOut:
         reason=f"the data set names {plant.name} but has no picture of it",
         num_pictures=0,
     )
+
+
+def choose_alike(pictures: list[OtherPicture], most: int, seed: int) -> list[OtherPicture]:
+    """Chooses pictures at random, of all names alike; the order stays that of the file."""
+    num_before: Counter[str] = Counter()
+    turns = []
+    for place in np.random.default_rng(seed).permutation(len(pictures)).tolist():
+        name = pictures[place].name
+        turns.append((num_before[name], place))
+        num_before[name] += 1
+    turns.sort(key=lambda turn: turn[0])
+    return [pictures[place] for place in sorted(place for _, place in turns[:most])]

@@ -62,11 +62,16 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     picture: str
     """Source, colon, path below its root; for a whole class its folder or identifier."""
     code: str
-    """Kind of reason: a key of `training.dataset.report.reasons.MEANINGS`."""
+    """Kind of reason: a key of `training.dataset.report.findings.MEANINGS`."""
     reason: str
     """The reason in words."""
     num_pictures: int = 1
     """Number of pictures that are left out."""
+
+    @property
+    def source(self) -> str:
+        """Name of its data set."""
+        return self.picture.partition(":")[0]
 
 
 class SourceContents(msgspec.Struct, frozen=True):

@@ -28,7 +28,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "split": ("subset",),
     "group": ("observationid", "obsid", "plantid", "individualid"),
     "author": ("photographer", "creator", "rightsholder", "copyrightholder", "recordedby"),
-    "licence": ("license", "licensename"),
+    "license": ("licence", "licensename"),
     "taken_on": ("takenat", "observedon", "eventdate", "datetaken", "date"),
     "latitude": ("lat", "decimallatitude"),
     "longitude": ("lon", "lng", "long", "decimallongitude"),
@@ -45,7 +45,7 @@ def read_table(
 
     Columns: `path` (absolute, or relative to the list's folder) and `scientific_name`, or `common_name` where that is
     missing; optionally `common_name`, `genus`, `family`, `order`, `gbif_id` (from the first row of the class that has
-    one), `split` (train, validation or val, calibration, test), `group`, `author`, `licence`, `taken_on` (begins as
+    one), `split` (train, validation or val, calibration, test), `group`, `author`, `license`, `taken_on` (begins as
     2024-05-31), `latitude` and `longitude` (degrees), and `class_id` if two classes share a name. `COLUMNS` has other
     spellings. A note tells which columns are not read.
 
@@ -189,7 +189,7 @@ def _record(row: _Row, plants: dict[str, SourceClass], default_license: str) -> 
         split=_split(row),
         group=row["group"],
         author=sys.intern(row["author"]),
-        license=sys.intern(row["licence"] or default_license),
+        license=sys.intern(row["license"] or default_license),
         taken_on=_day(row),
         coordinates=_coordinates(row),
     )

@@ -124,7 +124,7 @@ def test_licenses_and_authors_are_counted_by_source():
         "allowed",
         "may be used commercially: the licenses of all 1 pictures allow it",
     )
-    assert json.loads(msgspec.json.encode(found))["wild"]["licences"]["CC-BY-NC"] == 2
+    assert json.loads(msgspec.json.encode(found))["wild"]["licenses"]["CC-BY-NC"] == 2
 
 
 def test_an_unknown_license_does_not_allow_commercial_use():

@@ -3,12 +3,13 @@
 from datetime import date
 from pathlib import Path
 
-from models.taxonomy import Output, Taxon, Taxonomy
-from training.dataset.audit.licenses import LicenseSummary
-from training.dataset.collection import Collection, SourceEntry
 from training.dataset.report.reasons import MEANINGS
 from training.dataset.report.schema import NameFinding, NameFindings
 from training.dataset.report.summary import summarize
+
+from models.taxonomy import Output, Taxon, Taxonomy
+from training.dataset.audit.licenses import LicenseSummary
+from training.dataset.collection import Collection, SourceEntry
 from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceClass
 
 ROSE, IRIS, CROCUS = "wild:rosa-alba", "wild:iris-lutea", "house:crocus"

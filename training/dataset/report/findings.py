@@ -1,0 +1,397 @@
+"""What a person must know of a preparation, counted: the content of report.json. The page shows the same facts."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from models.taxonomy import Taxonomy
+from training.dataset.audit.licenses import LicenseSummary, license_summaries
+from training.dataset.audit.near_copies import NearGroups
+from training.dataset.classes import Classes, MergeKind, WrittenName
+from training.dataset.collection import Collection, SourceEntry
+from training.dataset.selection import Selection
+from training.dataset.sources.record import SPLITS, LabeledPicture, LeftOut, Split
+from training.dataset.splits import Codes
+
+
+class Meaning(msgspec.Struct, frozen=True):
+    """What a code of `LeftOut` means."""
+
+    title: str
+    """What is wrong, in a few words."""
+    remedy: str
+    """What a user can do about it."""
+
+
+# In the order of the steps that report them.
+MEANINGS: Final[dict[str, Meaning]] = {
+    "not_a_plant": Meaning(
+        "No plant, says the data set", "Nothing. If it is one, correct its kingdom in the data set."
+    ),
+    "missing_file": Meaning("File missing", "Finish the download or unpack the archive again, then prepare again."),
+    "unreadable_file": Meaning("File cannot be read", "Check permissions and the disk, then prepare again."),
+    "not_a_picture": Meaning("Not a picture", "Nothing, or delete it. Restore the target of a link."),
+    "unsupported_format": Meaning(
+        "No accepted format, whatever its name",
+        "Often a web page was saved: download it again. Convert a picture to JPEG, PNG, WebP, HEIC or AVIF.",
+    ),
+    "unreadable_image": Meaning("Truncated or damaged picture", "Download the file again, or delete it."),
+    "too_many_pixels": Meaning("More pixels than its format may have", "Replace it with a smaller version."),
+    "too_small": Meaning("Too small", "Find a larger original, or lower min_side_px in the collection."),
+    "copy": Meaning("Exact copy", "Nothing. If the two have different names, find out which one is right."),
+    "near_copy": Meaning(
+        "Near copy across splits",
+        "Nothing: with it the measured accuracy would be too high. If it is not a copy, lower near_copy_bits.",
+    ),
+    "observation_split": Meaning(
+        "Observation across splits", "Nothing: with it the measured accuracy would be too high."
+    ),
+    "no_class": Meaning(
+        "Without a class folder",
+        "Move it into a class folder, or ignore it: contests keep the labels of their test pictures.",
+    ),
+    "no_pictures": Meaning("Class without pictures", "Add pictures, or ignore it: the class gets no output."),
+}
+UNKNOWN: Final = Meaning("Other", "See the reason given with each entry.")
+_MERGED: Final[dict[MergeKind, str]] = {
+    "within_source": "one source writes it in several ways: one output",
+    "across_sources": "several sources have it: one taxon, whose outputs are summed",
+    "synonym": "synonyms of the accepted name",
+}
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all parts of the report."""
+
+
+class NameFinding(Part, frozen=True):
+    """A name that a person should check."""
+
+    name: str
+    """The class or taxon."""
+    members: tuple[str, ...] = ()
+    """Source and name as written, of each class."""
+    explanation: str = ""
+    """What was done, or what to check."""
+
+
+class NameFindings(Part, frozen=True):
+    """The names that a person should check."""
+
+    merged: tuple[NameFinding, ...] = ()
+    """Names that share one taxon."""
+    genus_level: tuple[NameFinding, ...] = ()
+    """Classes that only name a genus."""
+    common: tuple[NameFinding, ...] = ()
+    """Classes that are known by their common names alone."""
+    misspelt: tuple[NameFinding, ...] = ()
+    """Genera that may be misspelt."""
+    similar: tuple[NameFinding, ...] = ()
+    """Similar or ambiguous names, which were not merged."""
+
+
+class SourceSummary(Part, frozen=True):
+    """One data set."""
+
+    name: str
+    layout: str
+    note: str
+    num_pictures: int
+    num_outputs: int
+    """Classes with a picture of this source."""
+    num_left_out: int
+    by_split: dict[Split, int]
+    """All splits, including empty ones."""
+    num_bytes: int
+    """Total length of its files."""
+    median_short_side_px: int
+    num_dated: int
+    num_placed: int
+    """Pictures with coordinates."""
+    published: tuple[Split, ...] = ()
+    """Splits that the data set publishes; the others are cut from its training pictures."""
+
+
+class ClassSize(Part, frozen=True):
+    """One output and its pictures."""
+
+    key: str
+    scientific_name: str
+    num_pictures: int
+    by_split: dict[Split, int]
+    """Splits with pictures of the class."""
+
+
+class Reason(Part, frozen=True):
+    """One kind of reason to leave a picture out, with its counts."""
+
+    code: str
+    title: str
+    remedy: str
+    num_entries: int
+    num_pictures: int
+    by_source: dict[str, int]
+    """Entries, not pictures: a class without pictures is an entry too."""
+
+
+class Report(Part, frozen=True):
+    """The result of a preparation."""
+
+    name: str
+    description: str
+    rules: dict[str, str]
+    """The collection's rules, as written there."""
+    num_pictures: int
+    num_outputs: int
+    num_taxa: int
+    num_left_out: int
+    """Pictures."""
+    by_split: dict[Split, int]
+    sources: tuple[SourceSummary, ...]
+    few_pictures: int
+    """Classes with fewer pictures are listed in `few`."""
+    few: tuple[ClassSize, ...]
+    """Smallest first."""
+    without: dict[Split, int]
+    """Split -> number of classes without a picture in it."""
+    classes: tuple[ClassSize, ...]
+    """Largest first."""
+    reasons: tuple[Reason, ...]
+    """Most frequent first."""
+    left_out: tuple[LeftOut, ...]
+    """All entries, sorted by code and name."""
+    names: NameFindings
+    near_copies: tuple[tuple[str, ...], ...]
+    """Groups of near copies, by picture id; each group is in one split."""
+    licenses: dict[str, LicenseSummary]
+    two_names: tuple[tuple[str, ...], ...] = ()
+    """Near copies with several names, by picture id and name; those with equal hashes first."""
+    notes: tuple[str, ...] = ()
+
+
+def build_report(
+    collection: Collection,
+    classes: Classes,
+    pictures: Sequence[LabeledPicture],
+    near_copies: NearGroups,
+    selection: Selection,
+    *,
+    splits: Sequence[Split],
+    left_out: Sequence[LeftOut],
+    notes: Sequence[str] = (),
+) -> Report:
+    """Builds the report from the results of the steps.
+
+    Args:
+        collection: The data sets and the rules.
+        classes: All classes, with the names to check.
+        pictures: All pictures that decode.
+        near_copies: Their groups of near copies.
+        selection: The pictures that are kept.
+        splits: Split of each picture that is kept.
+        left_out: Everything that was left out, from every step.
+        notes: What the readers say about the sources.
+    """
+    if near_copies.num_chained:
+        cut = (
+            f"Near copies: {near_copies.num_chained:,} chains of near copies were cut because their ends differ too "
+            f"much; {int(near_copies.chained.sum()):,} pictures in them may have a near copy in another group."
+        )
+        notes = (*notes, cut)
+    kept = {id(picture) for picture in selection.pictures}
+    groups = [
+        tuple(sorted(picture.picture_id for picture in group))
+        for group in _members(pictures, near_copies.group_of)
+        if len({picture.info.sha256 for picture in group}) > 1 and any(id(picture) in kept for picture in group)
+    ]
+    return summarize(
+        collection,
+        selection.pictures,
+        splits,
+        left_out,
+        selection.taxonomy,
+        names=_name_findings(classes),
+        licenses=license_summaries(selection.pictures),
+        near_copies=sorted(groups),
+        two_names=_two_names(pictures, near_copies, classes.taxonomy),
+        notes=notes,
+    )
+
+
+def summarize(
+    collection: Collection,
+    pictures: Sequence[LabeledPicture],
+    splits: Sequence[Split],
+    left_out: Sequence[LeftOut],
+    taxonomy: Taxonomy,
+    *,
+    names: NameFindings,
+    licenses: Mapping[str, LicenseSummary],
+    near_copies: Sequence[tuple[str, ...]] = (),
+    two_names: Sequence[tuple[str, ...]] = (),
+    notes: Sequence[str] = (),
+) -> Report:
+    """Counts the pictures that are kept, with their splits, and what was left out; adds the other findings."""
+    counts = Counter(
+        zip((picture.source for picture in pictures), (picture.label for picture in pictures), splits, strict=True)
+    )
+    classes = _class_sizes(taxonomy, counts)
+    few = [size for size in classes if size.num_pictures < collection.few_pictures]
+    entries = sorted((_printable(entry) for entry in left_out), key=lambda entry: (entry.code, entry.picture))
+    by_source: dict[str, list[LabeledPicture]] = {name: [] for name in collection.sources}
+    for picture in pictures:
+        by_source[picture.source].append(picture)
+    elsewhere = {"name", "description", "sources", "few_pictures"}  # of the page
+    rules = {key: value for key, value in msgspec.structs.asdict(collection).items() if key not in elsewhere}
+    return Report(
+        name=collection.name,
+        description=collection.description,
+        rules={key: "none" if value is None else str(value) for key, value in rules.items()},
+        num_pictures=len(pictures),
+        num_outputs=len(taxonomy.outputs),
+        num_taxa=len(taxonomy.taxa),
+        num_left_out=sum(entry.num_pictures for entry in entries),
+        by_split=_by_split(counts),
+        sources=tuple(
+            _source_summary(name, entry, by_source[name], counts, entries) for name, entry in collection.sources.items()
+        ),
+        few_pictures=collection.few_pictures,
+        few=tuple(sorted(few, key=lambda size: (size.num_pictures, size.key))),
+        without={split: sum(split not in size.by_split for size in classes) for split in SPLITS},
+        classes=classes,
+        reasons=_reasons(entries),
+        left_out=tuple(entries),
+        names=names,
+        near_copies=tuple(near_copies),
+        two_names=tuple(two_names),
+        licenses=dict(licenses),
+        notes=tuple(notes),
+    )
+
+
+def _source_summary(
+    name: str,
+    entry: SourceEntry,
+    pictures: Sequence[LabeledPicture],
+    counts: Mapping[tuple[str, str, Split], int],
+    left_out: Iterable[LeftOut],
+) -> SourceSummary:
+    own = {key: number for key, number in counts.items() if key[0] == name}
+    published = {picture.record.split for picture in pictures}
+    short_sides = [min(picture.info.width, picture.info.height) for picture in pictures]
+    return SourceSummary(
+        name=name,
+        layout=entry.layout,
+        note=entry.note,
+        num_pictures=len(pictures),
+        num_outputs=len({label for _, label, _ in own}),
+        num_left_out=sum(each.num_pictures for each in left_out if each.source == name),
+        by_split=_by_split(own),
+        published=tuple(split for split in SPLITS if split in published),
+        num_bytes=sum(picture.info.num_bytes for picture in pictures),
+        median_short_side_px=int(np.median(short_sides)) if pictures else 0,
+        num_dated=sum(picture.record.taken_on is not None for picture in pictures),
+        num_placed=sum(picture.record.coordinates is not None for picture in pictures),
+    )
+
+
+def _by_split(counts: Mapping[tuple[str, str, Split], int]) -> dict[Split, int]:
+    return {wanted: sum(number for (_, _, split), number in counts.items() if split == wanted) for wanted in SPLITS}
+
+
+def _class_sizes(taxonomy: Taxonomy, counts: Mapping[tuple[str, str, Split], int]) -> tuple[ClassSize, ...]:
+    by_split: dict[str, Counter[Split]] = {output.key: Counter() for output in taxonomy.outputs}
+    for (_, label, split), number in counts.items():
+        by_split[label][split] += number
+    names = _names(taxonomy)
+    sizes = [
+        ClassSize(key=key, scientific_name=names[key], num_pictures=own.total(), by_split=dict(own))
+        for key, own in by_split.items()
+    ]
+    return tuple(sorted(sizes, key=lambda size: (-size.num_pictures, size.key)))
+
+
+def _reasons(left_out: Sequence[LeftOut]) -> tuple[Reason, ...]:
+    by_source: dict[str, Counter[str]] = {}
+    num_pictures: Counter[str] = Counter()
+    for entry in left_out:
+        by_source.setdefault(entry.code, Counter())[entry.source] += 1
+        num_pictures[entry.code] += entry.num_pictures
+    return tuple(
+        Reason(
+            code=code,
+            title=MEANINGS.get(code, UNKNOWN).title,
+            remedy=MEANINGS.get(code, UNKNOWN).remedy,
+            num_entries=entries.total(),
+            num_pictures=num_pictures[code],
+            by_source=dict(entries),
+        )
+        for code, entries in sorted(by_source.items(), key=lambda item: (-item[1].total(), item[0]))
+    )
+
+
+def _printable(entry: LeftOut) -> LeftOut:
+    """Escapes bytes of file names that are not valid text, which JSON could not hold."""
+    picture, reason = (text.encode(errors="backslashreplace").decode() for text in (entry.picture, entry.reason))
+    return msgspec.structs.replace(entry, picture=picture, reason=reason)
+
+
+def _two_names(
+    pictures: Sequence[LabeledPicture], near_copies: NearGroups, taxonomy: Taxonomy
+) -> list[tuple[str, ...]]:
+    """Returns the groups of near copies, names ignored, that have several taxa: equal hashes first, ids with names."""
+    names = _names(taxonomy)
+    found = [
+        (
+            len({picture.info.perceptual_hash for picture in group}),
+            tuple(sorted(f"{picture.picture_id} ({names[picture.label]})" for picture in group)),
+        )
+        for group in _members(pictures, near_copies.any_name)
+        if len({names[picture.label] for picture in group}) > 1
+    ]
+    return [group for _, group in sorted(found)]
+
+
+def _members(pictures: Sequence[LabeledPicture], group_of: Codes) -> Iterable[list[LabeledPicture]]:
+    members: dict[int, list[LabeledPicture]] = {}
+    for row in np.flatnonzero(group_of >= 0).tolist():
+        members.setdefault(int(group_of[row]), []).append(pictures[row])
+    return members.values()
+
+
+def _names(taxonomy: Taxonomy) -> dict[str, str]:
+    """Returns output key -> scientific name."""
+    names = (taxonomy.taxa[position].scientific_name for position in taxonomy.taxon_of_output)
+    return dict(zip(taxonomy.output_keys, names, strict=True))
+
+
+def _name_findings(classes: Classes) -> NameFindings:
+    """Returns the merged, genus-level, common, misspelt, similar and ambiguous names, in words."""
+    merged = [_finding(each.scientific_name, each.written, _MERGED[each.kind]) for each in classes.merged]
+    genus_level = "names no species, so it counts for its genus; a [sources.X.names] entry can correct it"
+    common = "no scientific name; name its folder Common (Scientific), or give its genus"
+    misspelt = [
+        _finding(each.name, [each], f"no listed genus; perhaps {' or '.join(genera)}")
+        for each, genera in classes.misspelt
+    ]
+    one_plant = "may be one plant: if so, give one of the names under [sources.X.names]"
+    similar = [_finding(f"{each.first} / {each.second}", each.written, one_plant) for each in classes.similar]
+    several = "a synonym of several names, so it stays as written: "
+    similar += [
+        _finding(each.written.name, [each.written], several + ", ".join(each.candidates)) for each in classes.ambiguous
+    ]
+    return NameFindings(
+        merged=tuple(merged),
+        genus_level=tuple(_finding(each.name, [each], genus_level) for each in classes.genus_level),
+        common=tuple(_finding(each.name, [each], common) for each in classes.common),
+        misspelt=tuple(misspelt),
+        similar=tuple(similar),
+    )
+
+
+def _finding(name: str, written: Iterable[WrittenName], explanation: str) -> NameFinding:
+    members = tuple(f"{each.source}: {each.name}" for each in written)
+    return NameFinding(name=name, members=members, explanation=explanation)

@@ -1,1 +1,0 @@
-"""What the HTML pages share: their style, their macros, and how a template is rendered."""
