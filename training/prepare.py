@@ -211,7 +211,7 @@ def _collection_of_one(command: Folder | Table) -> Collection:
         "seed": command.seed,
         "near_copy_bits": command.near_copy_bits,
     }
-    return check_section(content, Collection, origin="of the flags")
+    return check_section(content, Collection, origin="of this command", what="flags")
 
 
 def read_sources(collection: Collection, base: Path) -> dict[str, SourceContents]:
@@ -346,7 +346,7 @@ def write_negatives(command: Negatives) -> Counter[str]:
         DataError: The folder holds no iNaturalist data set, a file of it is damaged, or it shows nothing but plants.
         RecipeError: A flag is out of range.
     """
-    command = check_section(section_to_plain(command), Negatives, origin="of the flags")
+    command = check_section(section_to_plain(command), Negatives, origin="of this command", what="flags")
     listed = [
         (split, each)
         for split, pictures in read_other_kingdoms(command.pictures).items()

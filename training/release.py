@@ -120,7 +120,7 @@ def main() -> None:
 
 def run(command: Command) -> None:
     """Runs one command; a promotion that is refused is a BundleError."""
-    match check_section(section_to_plain(command), type(command), origin="of the flags"):
+    match check_section(section_to_plain(command), type(command), origin="of this command", what="flags"):
         case Compare() as command:
             found = _compare(load_bundle(command.old), load_bundle(command.new), command, command.data)
             for reason in found.refusals:

@@ -19,12 +19,13 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 AnySection = TypeVar("AnySection", bound=Section)
 
 
-def read_toml(path: Path, known: Sequence[Path]) -> tuple[dict[str, Any], str]:
+def read_toml(path: Path, known: Sequence[Path], what: str = "recipe") -> tuple[dict[str, Any], str]:
     """Reads a TOML file.
 
     Args:
         path: The file; a bare name such as "debug" also finds `training/recipes/debug.toml`.
         known: Files whose names the error lists.
+        what: What the file is, for the error.
 
     Returns:
         The content, and the path of the file that was read.
@@ -37,7 +38,7 @@ def read_toml(path: Path, known: Sequence[Path]) -> tuple[dict[str, Any], str]:
     if not found.is_file():
         names = ", ".join(file.stem for file in known)
         raise RecipeError(
-            "no such recipe", value=path, limit=f"a TOML file or one of {names}", remedy="correct the name"
+            f"no such {what}", value=path, limit=f"a TOML file or one of {names}", remedy="correct the name"
         )
     try:
         return tomllib.loads(found.read_text(encoding="utf-8")), str(found)
@@ -45,13 +46,14 @@ def read_toml(path: Path, known: Sequence[Path]) -> tuple[dict[str, Any], str]:
         raise RecipeError(f"{found} is not valid TOML", value=error, remedy="correct the file") from error
 
 
-def check_section(content: object, kind: type[AnySection], origin: str) -> AnySection:
+def check_section(content: object, kind: type[AnySection], origin: str, what: str = "recipe") -> AnySection:
     """Converts plain values to a typed record, and checks them.
 
     Args:
         content: Values as read from TOML or JSON.
         kind: Type of the record.
         origin: Where the values came from, for the error.
+        what: What they are, for the error.
 
     Raises:
         RecipeError: An unknown key, a wrong type or a value out of range; the message gives its path.
@@ -60,7 +62,7 @@ def check_section(content: object, kind: type[AnySection], origin: str) -> AnySe
         return msgspec.convert(content, kind, dec_hook=_decode)
     except msgspec.ValidationError as error:
         raise RecipeError(
-            f"the recipe {origin} is not valid", value=error, remedy="correct the key or value; --help lists them"
+            f"the {what} {origin} cannot be used", value=error, remedy="correct the key or value; --help lists them"
         ) from error
 
 

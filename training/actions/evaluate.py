@@ -74,7 +74,7 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
             other data and `other_data` is not set. Or further pictures are given without a bundle, or cannot be read.
         RecipeError: A flag is out of range.
     """
-    command = check_section(section_to_plain(command), Evaluate, origin="of the flags")
+    command = check_section(section_to_plain(command), Evaluate, origin="of this command", what="flags")
     manifest, further = Manifest(command.data, command.shards), _further_pictures(command)
     results: list[tuple[Evaluation, Predictions]] = []
     for subject in _subjects(command):

@@ -49,7 +49,7 @@ def export(command: Export) -> Bundle:
             `other_data` is not set.
         RecipeError: A flag is out of range.
     """
-    command = check_section(section_to_plain(command), Export, origin="of the flags")
+    command = check_section(section_to_plain(command), Export, origin="of this command", what="flags")
     _require_fp32(command.precision)
     if command.out.exists():
         raise BundleError(

@@ -101,5 +101,5 @@ def read_collection(path: Path) -> Collection:
     Raises:
         RecipeError: The file is missing or not TOML, or has an unknown key or a value out of range.
     """
-    content, origin = read_toml(path, known=collection_files())
-    return check_section(content, Collection, origin)
+    content, origin = read_toml(path, known=collection_files(), what="collection")
+    return check_section(content, Collection, origin, what="collection")

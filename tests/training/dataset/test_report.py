@@ -1,0 +1,373 @@
+"""The report: what is counted, what is advised, and what the page shows of hostile names."""
+
+import gc
+import html
+import json
+import time
+from datetime import date
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.taxonomy import Output, Taxon, Taxonomy
+from training.atomic_file import replace_together
+from training.dataset.audit.licenses import LicenseSummary
+from training.dataset.collection import Collection, SourceEntry
+from training.dataset.report.findings import MEANINGS, UNKNOWN, NameFinding, NameFindings, Report, summarize
+from training.dataset.report.page import HTML_FILE, JSON_FILE, advice, render_page, report_files
+from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceClass
+from training.dataset.splits import Shares, draw_splits
+
+VOID = {"meta", "img", "br", "link", "hr", "input"}
+
+ROSE, IRIS, CROCUS = "wild:rosa-alba", "wild:iris-lutea", "house:crocus"
+NAMES = {ROSE: "Rosa × alba", IRIS: "Iris lutea", CROCUS: "Crocus"}
+LEFT_OUT = [
+    LeftOut(picture=f"wild:<b>{code}</b>/x & 'y'.jpg", code=code, reason=f"because of <i>{code}</i>")
+    for code in MEANINGS
+]
+
+
+def picture(path="a.jpg", label=ROSE, side_px=500, num_bytes=1000, source=None, **record):
+    plant = SourceClass(class_id=label, name=NAMES.get(label, label))
+    return LabeledPicture(
+        source=source or label.partition(":")[0],
+        record=PictureRecord(path=path, plant=plant, **record),
+        label=label,
+        info=ImageInfo(sha256="0" * 64, num_bytes=num_bytes, width=2 * side_px, height=side_px, perceptual_hash=0),
+    )
+
+
+PICTURES = [
+    picture("rose/1.jpg", taken_on=date(2020, 5, 1), coordinates=(50.0, 8.0)),
+    picture("rose/2.jpg", taken_on=date(2018, 7, 9)),
+    picture("rose/3.jpg", side_px=300),
+    picture("iris/1.jpg", IRIS, side_px=400),
+    picture("crocus/1.jpg", CROCUS, side_px=2000, num_bytes=2_000_000),
+]
+SPLITS = ["train", "train", "test", "train", "validation"]
+
+
+def collection(**rules):
+    sources = {
+        "wild": SourceEntry(layout="inaturalist", root=Path("wild"), note="May not be <sold>."),
+        "house": SourceEntry(layout="image_folder", root=Path("house")),
+    }
+    return Collection(**{"name": "Small & green", "sources": sources, "few_pictures": 2} | rules)
+
+
+def taxonomy(names=None):
+    names = NAMES if names is None else names
+    taxa = {key.partition(":")[2]: name for key, name in names.items()}
+    return Taxonomy(
+        taxonomy_version="test",
+        taxa=tuple(
+            Taxon(taxon_id=id_, rank="species", scientific_name=name, genus=name.split()[0])
+            for id_, name in taxa.items()
+        ),
+        outputs=tuple(
+            Output(key=key, source=key.partition(":")[0], taxon_id=key.partition(":")[2]) for key in sorted(names)
+        ),
+    )
+
+
+def make_report(pictures=PICTURES, splits=SPLITS, left_out=LEFT_OUT, rules=None, **findings):
+    names = NameFindings(
+        merged=(NameFinding(name="Rosa alba", members=("wild: Rosa alba L.", "house: <Rose>"), explanation="synonym"),),
+        genus_level=(NameFinding(name="Crocus", members=("house: Crocus spp.",)),),
+        similar=(NameFinding(name="Iris lutea", members=("wild: Iris luteus",)),),
+    )
+    licenses = {
+        "wild": LicenseSummary(
+            commercial_use="not_allowed", sentence="May not be used commercially.", licenses={"CC BY-NC": 3, "": 1}
+        )
+    }
+    given = {"names": names, "licenses": licenses} | findings
+    return summarize(rules or collection(), pictures, splits, left_out, taxonomy(), **given)
+
+
+def test_pictures_are_counted_by_source_and_split():
+    report = make_report()
+    wild, house = report.sources
+    assert (wild.name, wild.num_pictures, wild.num_outputs) == ("wild", 4, 2)
+    assert wild.by_split == {"train": 3, "validation": 0, "calibration": 0, "test": 1}
+    assert (house.num_pictures, house.num_outputs, house.by_split["validation"]) == (1, 1, 1)
+    assert (report.num_pictures, report.num_outputs, report.num_taxa) == (5, 3, 3)
+    assert report.by_split == {"train": 3, "validation": 1, "calibration": 0, "test": 1}
+
+
+def test_classes_stand_by_size_with_their_splits():
+    classes = make_report().classes
+    assert [(size.key, size.num_pictures) for size in classes] == [(ROSE, 3), (CROCUS, 1), (IRIS, 1)]
+    assert classes[0].by_split == {"train": 2, "test": 1}
+    assert classes[0].scientific_name == "Rosa × alba"
+
+
+def test_small_classes_are_listed():
+    assert [size.key for size in make_report(rules=collection(few_pictures=2)).few] == [CROCUS, IRIS]
+    assert len(make_report(rules=collection(few_pictures=4)).few) == 3
+    assert make_report(rules=collection(few_pictures=0)).few == ()
+
+
+def test_a_class_without_a_picture_is_a_small_class():
+    report = make_report(pictures=PICTURES[:4], splits=["train"] * 4)
+    assert (report.few[0].key, report.few[0].num_pictures) == (CROCUS, 0)
+
+
+def test_classes_without_training_pictures_are_counted():
+    assert make_report().without == {"train": 1, "validation": 2, "calibration": 3, "test": 2}
+
+
+def test_left_out_is_counted_by_code_and_source_and_kept_whole():
+    more = [
+        LeftOut(picture="house:a.jpg", code="copy", reason="as wild:b.jpg"),
+        LeftOut(picture="wild:48460", code="not_a_plant", reason="kingdom Animalia", num_pictures=12),
+        LeftOut(picture="wild:rosa", code="no_pictures", reason="nothing there", num_pictures=0),
+    ]
+    report = make_report(left_out=LEFT_OUT + more)
+    reasons = {reason.code: reason for reason in report.reasons}
+    assert reasons["copy"].by_source == {"house": 1, "wild": 1}
+    assert (reasons["not_a_plant"].num_entries, reasons["not_a_plant"].num_pictures) == (2, 13)
+    assert sorted(report.left_out, key=repr) == sorted(LEFT_OUT + more, key=repr)
+    assert report.num_left_out == len(MEANINGS) + 13
+    assert {source.name: source.num_left_out for source in report.sources} == {"wild": len(MEANINGS) + 12, "house": 1}
+
+
+def test_an_unknown_code_is_shown_too():
+    report = make_report(left_out=[LeftOut(picture="wild:a.jpg", code="solar_flare", reason="too bright")])
+    assert [(reason.code, reason.title) for reason in report.reasons] == [("solar_flare", UNKNOWN.title)]
+
+
+def test_days_and_places_are_counted_for_each_source():
+    wild, house = make_report().sources
+    assert (wild.num_dated, wild.num_placed) == (2, 1)
+    assert house.num_dated == 0
+
+
+def test_the_median_is_of_the_short_side():
+    assert [source.median_short_side_px for source in make_report().sources] == [450, 2000]
+
+
+def test_a_file_name_that_is_not_utf8_does_not_fail_the_report():
+    report = make_report(left_out=[LeftOut(picture="wild:\udcff.jpg", code="copy", reason="as wild:\udcfe.jpg")])
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report).left_out[0].picture == "wild:\\udcff.jpg"
+
+
+def test_a_report_of_no_pictures_is_possible():
+    report = make_report(pictures=[], splits=[])
+    assert report.num_pictures == 0
+    assert "0 pictures in 3 classes" in Page(render_page(report)).text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_million_and_more_pictures_are_counted_in_seconds():
+    keys = [f"wild:genus{number}-a" for number in range(5337)]
+    names = {key: f"Genus{number} a" for number, key in enumerate(keys)}
+    shown = [picture(f"{number}.jpg", key) for number, key in enumerate(keys)]
+    pictures = shown * 300
+    gc.collect()
+    started = time.perf_counter()
+    none = {"names": NameFindings(), "licenses": {}}
+    report = summarize(collection(), pictures, ["train"] * len(pictures), [], taxonomy(names), **none)
+    assert time.perf_counter() - started < 20
+    assert report.num_pictures == 1_601_100
+    assert report.classes[0].num_pictures == 300
+
+
+def named(*names):
+    return make_report(names=NameFindings(common=tuple(NameFinding(name=name) for name in names)))
+
+
+def of_size(number, share=0.1, **record):
+    """The report on one class with so many pictures, each of its own plant."""
+    pictures = [picture(f"rose/{each}.jpg", **record) for each in range(number)]
+    names = [str(each) for each in range(number)]
+    splits = draw_splits(pictures, np.arange(number), names, Shares(validation=share), seed=0)
+    return make_report(pictures, splits, rules=collection(validation_share=share))
+
+
+def test_names_that_are_no_plants_are_counted_and_ten_are_shown():
+    (sentence,) = [each for each in advice(named(*"abcdefghijkl")) if "read as plants" in each]
+    assert "have no genus: 12 (a, b, c, d, e, f, g, h, i, j, and 2 more). " in sentence
+    (sentence,) = [each for each in advice(named("Maize")) if "read as plants" in each]
+    assert "have no genus: 1 (Maize). " in sentence
+    assert "Common (Scientific)" in sentence
+
+
+def test_misspelt_genera_are_told_with_the_ones_that_may_be_meant():
+    finding = NameFinding(name="Qercus robur", explanation="no listed genus; perhaps Quercus")
+    sentences = advice(make_report(names=NameFindings(misspelt=(finding,))))
+    assert "Genera that may be misspelt: 1 (Qercus robur: no listed genus; perhaps Quercus)." in sentences
+
+
+@given(st.integers(2, 30))
+def test_the_share_that_is_advised_gives_the_class_a_validation_picture(number):
+    sentences = advice(of_size(number))
+    if number >= 6:
+        assert sentences == []
+        return
+    (sentence,) = sentences
+    assert f"too small for a validation picture, with their training pictures: 1 (Rosa × alba {number}). " in sentence
+    share = float(sentence.partition("--validation-share ")[2].partition(" ")[0])
+    assert advice(of_size(number, share)) == []
+
+
+def test_a_class_with_one_picture_needs_another():
+    (sentence,) = advice(of_size(1))
+    assert sentence.endswith("(Rosa × alba 1). A class needs two pictures or more for that.")
+
+
+def test_no_share_helps_where_the_data_set_publishes_its_validation_split():
+    published = [picture(f"iris/{each}.jpg", "wild:iris-lutea", split="validation") for each in range(2)]
+    report = make_report([*PICTURES, *published], ["train"] * len(PICTURES) + ["validation"] * 2)
+    assert report.sources[0].published == ("validation",)
+    (sentence,) = advice(report)
+    assert "1 (Crocus 1)" in sentence
+
+
+def test_nothing_is_said_where_no_validation_is_wanted():
+    assert advice(of_size(3, share=0.0)) == []
+
+
+def test_pictures_with_two_names_are_counted_and_three_are_shown():
+    report = make_report(two_names=tuple((f"s:{each}.jpg (Rosa)", f"s:{each}2.jpg (Iris)") for each in "abcd"))
+    (sentence,) = [each for each in advice(report) if "two names" in each]
+    assert "two names: 4 (s:a.jpg (Rosa) = s:a2.jpg (Iris), s:b.jpg" in sentence
+    assert "and 1 more)" in sentence
+
+
+class Page(HTMLParser):
+    """Parses a page, and checks that its elements are nested properly."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.words = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, self.getpos()
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report") / "new"
+    replace_together(folder, report_files(make_report()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(written):
+    return (written / HTML_FILE).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(text):
+    return Page(text)
+
+
+def test_json_reads_back_as_the_same_report(written):
+    assert msgspec.json.decode((written / JSON_FILE).read_bytes(), type=Report) == make_report()
+
+
+def test_everything_left_out_is_in_page_and_json_with_reason_and_remedy(written, page):
+    expected = json.loads((written / JSON_FILE).read_text())["left_out"]
+    for entry in LEFT_OUT:
+        assert entry.picture in page.text
+        assert entry.reason in page.text
+        assert MEANINGS[entry.code].remedy in page.text
+        assert {"picture": entry.picture, "code": entry.code, "reason": entry.reason, "num_pictures": 1} in expected
+
+
+def test_what_a_data_set_wrote_is_text_and_never_markup(page):
+    assert not page.all("b")  # the names that were left out have such a tag
+    assert "house: <Rose>" in page.text
+    assert "May not be <sold>." in page.text
+    assert "Small & green" in page.text
+
+
+def test_the_page_loads_no_other_file(text, page):
+    assert not page.all("script")
+    assert not page.all("link")
+    assert all(image["src"].startswith("data:image/jpeg;base64,") for image in page.all("img"))
+    targets = [
+        value for _, element in page.elements for name, value in element.items() if name in ("href", "xlink:href")
+    ]
+    assert all(target.startswith("#") for target in targets)
+    assert "@import" not in text
+    assert "url(http" not in text
+
+
+def test_the_totals_come_first(page):
+    assert (
+        "Result: 5 pictures in 3 classes (3 taxa) from 2 sources: 3 train, 1 validation, 1 test; "
+        f"{len(MEANINGS)} pictures were left out." in page.text
+    )
+
+
+def test_names_and_licenses_are_shown(page):
+    for words in ("Rosa alba", "wild: Rosa alba L.", "Crocus spp.", "Iris luteus", "May not be used commercially."):
+        assert words in page.text
+    assert "CC BY-NC 3 unknown 1" in page.text
+    assert "house: Nothing is known of its licenses" in page.text
+
+
+def test_a_long_list_is_cut_on_the_page_and_whole_in_json(tmp_path):
+    many = [LeftOut(picture=f"wild:{number:04}.jpg", code="copy", reason="as another") for number in range(450)]
+    replace_together(tmp_path, report_files(make_report(left_out=many)))
+    shown = (tmp_path / HTML_FILE).read_text()
+    assert "wild:0199.jpg" in shown
+    assert "wild:0200.jpg" not in shown
+    assert "The first 200 of 450 entries" in shown
+    assert len(json.loads((tmp_path / JSON_FILE).read_text())["left_out"]) == 450
+
+
+def test_an_unknown_code_is_on_the_page():
+    left_out = [LeftOut(picture="wild:a.jpg", code="<solar flare>", reason="too bright")]
+    shown = render_page(make_report(left_out=left_out))
+    assert html.escape("<solar flare>") in shown
+    assert "too bright" in Page(shown).text
+
+
+def test_a_clean_collection_has_a_page_too():
+    shown = Page(render_page(make_report(left_out=[], licenses={}))).text
+    assert "every picture of the sources is used" in shown
+    assert "Nothing is known of its licenses" in shown
+
+
+def test_the_same_findings_give_the_same_bytes(text):
+    assert render_page(make_report()) == text
+
+
+def test_pictures_with_two_names_are_listed_apart_from_near_copies():
+    groups = (("wild:a.jpg (Rosa alba)", "wild:b.jpg (Iris lutea)"),)
+    page = Page(render_page(make_report(two_names=groups)))
+    assert "Same picture, two names: 1 group" in page.text
+    assert "Near copies: 0 groups" in page.text
+    assert "wild:b.jpg (Iris lutea)" in page.text
