@@ -18,7 +18,7 @@ from models.network import PlantNetwork
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Position
 from training.engine.checkpointing import Checkpointer
-from training.engine.device import Ranks
+from training.engine.device import Ranks, launch_id
 from training.engine.failures import Diverged, diagnose, memory_ran_out
 from training.engine.losses import training_classes
 from training.engine.reporting import EpochSummary, Reporter, describe_run, notes_of_run
@@ -29,7 +29,7 @@ from training.loading.data import training_loader
 from training.loading.negatives import list_negatives, num_plants
 from training.monitor.memory import is_out_of_memory, peak_memory_gb
 from training.monitor.monitor import Monitor
-from training.recipe import Recipe, side_at_epoch
+from training.recipe import Recipe, recipe_to_plain, side_at_epoch
 
 MAX_BAD_STEPS: Final = 25
 """Steps in a row that may be skipped because a gradient is not finite; one more ends the run."""
@@ -95,7 +95,12 @@ class Trainer:
         path, self.position, damaged = self.checkpoints.restore()
         for error in damaged:
             self.reporter.note(f"{error} Trying the checkpoint before it.")
-        self.reporter.resumed(path, self.position)
+        self.reporter.at(
+            "resume",
+            self.position,
+            f"resumed from {path}: epoch {self.position.epoch + 1}, {self.position.pictures} pictures done",
+            checkpoint=str(path),
+        )
 
     def run(self, max_steps: int | None = None, max_seconds: float | None = None) -> Position:
         """Trains to the end of the recipe, or until a limit is reached.
@@ -115,20 +120,29 @@ class Trainer:
         """
         global_batch, per_epoch = self._batches.global_batch, self._steps_per_epoch
         plan = describe_run(self.engine, self.manifest, steps_per_epoch=per_epoch, global_batch=global_batch)
-        self.reporter.started(self.position.step, str(self.device), plan)
+        self.reporter.event(
+            "start",
+            *plan,
+            recipe=recipe_to_plain(self.recipe),
+            device=str(self.device),
+            plan=plan,
+            step=self.position.step,
+            launch=launch_id(),
+        )
         reason = StopReason.NONE
         self._stop_at = None if max_steps is None else self.position.step + max_steps
         self._stop_after_s = max_seconds
-        seconds_left = None if max_seconds is None else max_seconds - self.position.seconds
-        if seconds_left is not None and seconds_left <= 0 and self.position.validated == self.position.step:
+        is_spent = max_seconds is not None and self.position.seconds >= max_seconds
+        if is_spent and self.position.validated == self.position.step:
             reason = StopReason.TIME_LIMIT  # the run has ended before, with its validation
-        with self.reporter.progress.shown(max_steps, seconds_left), self._signal:
+        with self.reporter.progress.shown(), self._signal:
             while reason is StopReason.NONE and self.position.epoch < self.recipe.schedule.epochs:
                 reason = self._run_epoch()
         if reason.is_signal:
-            self.reporter.interrupted(self.position)
+            told = f"stopped after step {self.position.step} with a checkpoint; --resume continues the run"
+            self.reporter.at("interrupted", self.position, told)
             raise Stopped(int(reason))
-        self.reporter.ended(self.position)
+        self.reporter.at("end", self.position)
         return self.position
 
     def close(self) -> None:
@@ -278,14 +292,25 @@ class Trainer:
             readings = self.engine.read()
         if not readings.losses:
             return
-        losses = self.ranks.mean(readings.losses)
         step, timing = self.position.step, self.monitor.so_far()
-        rates = [float(rate) for rate in self.engine.scheduler.get_last_lr()]
-        self.reporter.losses(step, losses, rates, readings, timing.waiting)
+        losses = self.ranks.mean(readings.losses)
+        self.reporter.event(
+            "losses",
+            step=step,
+            losses=losses,
+            lr=[float(rate) for rate in self.engine.scheduler.get_last_lr()],
+            gradient_norms=readings.gradient_norms,
+            bad_steps=readings.bad_steps,
+            scale=readings.scale,
+        )
+        self.reporter.progress.learned(float(np.mean(losses)), timing.waiting)
         if readings.plant_figures:
-            self.reporter.plant_output(step, self.ranks.mean(np.mean(readings.plant_figures, axis=0).tolist()))
+            figures = self.ranks.mean(np.mean(readings.plant_figures, axis=0).tolist())
+            names = ("loss", "plants_told", "others_told")
+            self.reporter.event("plant_output", step=step, **dict(zip(names, figures, strict=True)))
         if self.monitor.report_is_due():
-            self.reporter.bottleneck(step, timing, self.monitor.bottleneck(timing))
+            use, verdict = map(msgspec.to_builtins, (timing, self.monitor.bottleneck(timing)))
+            self.reporter.event("monitor", step=step, use=use, verdict=verdict)
         if readings.bad_in_a_row > MAX_BAD_STEPS:
             raise self._diverged(f"the gradients of {readings.bad_in_a_row} steps in a row were not finite")
 
@@ -297,7 +322,7 @@ class Trainer:
         """
         if not self.checkpoints.save(self.position, is_best=is_best):
             raise self._diverged("the weights are not finite")
-        self.reporter.checkpoint(self.position, is_best=is_best)
+        self.reporter.at("checkpoint", self.position, is_best=is_best)
 
     def _diverged(self, problem: str) -> Diverged:
         """The error that gradients or weights are not finite, with the layer where that begins; it is logged."""
@@ -306,7 +331,7 @@ class Trainer:
         if self._last_batch is not None:
             pixels, is_fp16 = engine.normalized(self._last_batch), engine.amp_dtype == torch.float16
             diagnosis = diagnose(engine.network, pixels, engine.scaler.get_scale(), is_fp16)
-        self.reporter.diverged(position.step, problem, diagnosis)
+        self.reporter.event("diverged", step=position.step, problem=problem, diagnosis=diagnosis)
         return Diverged(
             f"{problem} at step {position.step} (epoch {position.epoch + 1}); {diagnosis}; lower the "
             "learning rates, warm up longer, set --clip-norm or train with --amp bf16, then --resume."

@@ -4,26 +4,24 @@ On a terminal the progress is a bar, in a log file a plain line a minute.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Final
 
 import msgspec
-import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Position
-from training.engine.device import cpu_warnings, describe_device, launch_id
-from training.engine.step import Engine, Readings
+from training.engine.device import cpu_warnings, describe_device
+from training.engine.step import Engine
 from training.engine.validation import Validation
 from training.loading.negatives import Negatives
 from training.monitor.bottleneck import Bottleneck, EpochTiming
 from training.monitor.log import open_log
-from training.recipe import NEGATIVES_SHARE, Recipe, recipe_to_plain, sides_of_epochs
+from training.recipe import NEGATIVES_SHARE, Recipe, sides_of_epochs
 
 _MIN_ADVICE_S: Final = 5  # advice on a shorter epoch would be noise; the log has it anyway
 _LINE_EVERY_S: Final = 60.0
@@ -96,40 +94,34 @@ class RunProgress:
     """
 
     def __init__(self, recipe: Recipe, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._clock = console, clock
+        self._console = console
+        self._clock = clock
         self._works = [float(side**2) for side in sides_of_epochs(recipe)]  # of a batch of each epoch
-        self._accumulate = recipe.schedule.accumulate
         self._bar: Progress | None = None
         # FORCE_COLOR makes rich take a file for a terminal.
         if console.file.isatty() and not console.is_dumb_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=console)
-        self._task: TaskID | None = None
-        self._epoch = self._epoch_taken = self._num_batches = self._num_done = self._global_batch = 0
-        self._most_batches: int | None = None
-        self._most_seconds: float | None = None
-        self._taken, self._work_done = 0, 0.0
-        self._began = self._epoch_began = self._written = clock()
+        self._task = TaskID(0)
+        self._epoch = self._num_batches = self._num_done = self._epoch_taken = self._global_batch = 0
+        self._began: float | None = None  # when the first batch was done: loaders start and kernels are compiled before
+        self._epoch_began = self._written = clock()
+        self._work_done = 0.0
         self._learned = ""
 
     @contextmanager
-    def shown(self, most_steps: int | None = None, most_seconds: float | None = None) -> Iterator[None]:
-        """Shows the progress for the length of the block; the limits are those of this process."""
-        self._most_batches = None if most_steps is None else most_steps * self._accumulate
-        self._most_seconds = most_seconds
-        self._taken, self._work_done = 0, 0.0
-        self._written = self._clock()
-        if self._bar is None:
+    def shown(self) -> Iterator[None]:
+        """Shows the progress for the length of the block."""
+        with self._bar or nullcontext():
             yield
-        else:
-            with self._bar:
-                yield
 
     def begin_epoch(self, epoch: int, *, num_batches: int, num_done: int, global_batch: int) -> None:
         """Starts an epoch, numbered from 1, of which some batches may be done."""
-        self._epoch, self._num_batches, self._num_done = epoch, num_batches, num_done
+        self._epoch = epoch
+        self._num_batches = num_batches
+        self._num_done = num_done
         self._global_batch = global_batch
-        self._epoch_began, self._epoch_taken = self._clock(), 0
+        self._epoch_taken = 0
         self._learned = ""
         if self._bar is not None:
             self._task = self._bar.add_task(f"epoch {epoch}", total=num_batches, completed=num_done, text="")
@@ -142,43 +134,34 @@ class RunProgress:
         """Counts a batch; moves the bar on, or writes the line if a minute has passed."""
         now = self._clock()
         self._num_done += 1
-        self._taken += 1
         self._epoch_taken += 1
-        if self._taken == 1:  # loaders start and kernels are compiled before it is done
+        if self._epoch_taken == 1:
+            self._epoch_began = now
+        if self._began is None:
             self._began = now
         else:
             self._work_done += self._works[self._epoch - 1]
-        if self._epoch_taken == 1:
-            self._epoch_began = now
-        if self._bar is not None and self._task is not None:
-            left = f"{in_words(self.left_s(now)[1])} left in all" if self._work_done else ""
+        if self._bar is not None:
+            left = f"{in_words(self.left_s(now))} left in all" if self._work_done else ""
             self._bar.update(self._task, advance=1, text=", ".join(filter(None, (left, self._learned))))
         elif now - self._written >= _LINE_EVERY_S and self._epoch_taken > 1:
             self._written = now
-            self._console.print(self._line(now), highlight=False, markup=False, soft_wrap=True)
+            speed = (self._epoch_taken - 1) * self._global_batch / (now - self._epoch_began)
+            facts = [
+                f"epoch {self._epoch}/{len(self._works)}: {self._num_done:,} of {self._num_batches:,} batches",
+                f"{speed:.1f} pictures/s",
+                self._learned,
+            ]
+            line = f"{', '.join(filter(None, facts))}; {in_words(self.left_s(now))} left of the run"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def left_s(self, now: float) -> tuple[float, float]:
-        """Seconds until the last batch of the epoch is done, and until this process ends."""
-        if not self._work_done:
-            return 0.0, 0.0
-        per_work_s = (now - self._began) / self._work_done
-        epoch_s = (self._num_batches - self._num_done) * self._works[self._epoch - 1] * per_work_s
-        run_s = epoch_s + self._num_batches * sum(self._works[self._epoch :]) * per_work_s
-        if self._most_batches is not None:
-            run_s = min(run_s, (self._most_batches - self._taken) * self._works[self._epoch - 1] * per_work_s)
-        if self._most_seconds is not None:
-            run_s = min(run_s, max(self._most_seconds - (now - self._began), 0.0))
-        return epoch_s, run_s
-
-    def _line(self, now: float) -> str:
-        batch_s = (now - self._epoch_began) / (self._epoch_taken - 1)
-        facts = [
-            f"epoch {self._epoch}/{len(self._works)}: {self._num_done:,} of {self._num_batches:,} batches",
-            f"{self._global_batch / batch_s:.1f} pictures/s",
-            self._learned,
-        ]
-        epoch_left, run_left = (in_words(seconds) for seconds in self.left_s(now))
-        return f"{', '.join(filter(None, facts))}; {epoch_left} left of the epoch, {run_left} of the run"
+    def left_s(self, now: float) -> float:
+        """Seconds until the run ends; 0 before there is a second batch."""
+        if self._began is None or not self._work_done:
+            return 0.0
+        of_epoch = (self._num_batches - self._num_done) * self._works[self._epoch - 1]
+        later = self._num_batches * sum(self._works[self._epoch :])
+        return (of_epoch + later) * (now - self._began) / self._work_done
 
 
 def in_words(seconds: float) -> str:
@@ -198,74 +181,38 @@ class Reporter:
     """Writes a run's events to its log, and shows the same in short on the console. Silent on all but the main rank.
 
     Args:
-        recipe: Names the run's folder; it is logged at the start.
+        recipe: Names the run's folder.
         is_main: Whether this is the main rank.
     """
 
     def __init__(self, recipe: Recipe, *, is_main: bool) -> None:
-        self._recipe = recipe
+        self._epochs = recipe.schedule.epochs
         self._log = open_log(recipe.run, is_main=is_main)
         self._console = Console(stderr=True, quiet=not is_main)
         self.progress = RunProgress(recipe, self._console)
         self._notes: set[str] = set()
 
-    def started(self, step: int, device: str, plan: Sequence[str]) -> None:
-        """Logs the recipe and the device at the start of training, and prints the lines of `describe_run`."""
-        plain = recipe_to_plain(self._recipe)
-        self._log.write("start", recipe=plain, device=device, plan=plan, step=step, launch=launch_id())
-        for line in plan:
-            self._print(line)
+    def event(self, name: str, *said: str, **fields: object) -> None:
+        """Logs an event, and prints sentences about it."""
+        self._log.write(name, **fields)
+        for sentence in said:
+            self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
-    def resumed(self, path: Path, position: Position) -> None:
-        """Logs and prints where the run continues."""
-        self._log.write("resume", checkpoint=str(path), **msgspec.to_builtins(position))
-        self._print(f"resumed from {path}: epoch {position.epoch + 1}, {position.pictures} pictures done")
+    def at(self, name: str, position: Position, *said: str, **fields: object) -> None:
+        """The same for an event at a position, which it holds."""
+        self.event(name, *said, **fields, **msgspec.to_builtins(position))
 
-    def interrupted(self, position: Position) -> None:
-        """Logs and prints that the run stops because of a signal."""
-        self._log.write("interrupted", **msgspec.to_builtins(position))
-        self._print(f"stopped after step {position.step} with a checkpoint; --resume continues the run")
-
-    def ended(self, position: Position) -> None:
-        """Logs that the run is complete or has reached a limit."""
-        self._log.write("end", **msgspec.to_builtins(position))
-
-    def losses(self, step: int, losses: list[float], rates: list[float], readings: Readings, waiting: float) -> None:
-        """Logs the losses since the last reading, and shows their mean with the progress.
-
-        Args:
-            step: Optimizer steps since the run began.
-            losses: The mean over the ranks for each micro-batch.
-            rates: The learning rate of each parameter group.
-            readings: The other values that were read from the device.
-            waiting: Share of the time that was spent waiting for pictures.
-        """
-        self._log.write(
-            "losses",
-            step=step,
-            losses=losses,
-            lr=rates,
-            gradient_norms=readings.gradient_norms,
-            bad_steps=readings.bad_steps,
-            scale=readings.scale,
-        )
-        self.progress.learned(float(np.mean(losses)), waiting)
-
-    def plant_output(self, step: int, figures: Sequence[float]) -> None:
-        """Logs the plant output's mean loss since the last reading, and the shares of both kinds told right."""
-        loss, plants_told, others_told = figures
-        self._log.write("plant_output", step=step, loss=loss, plants_told=plants_told, others_told=others_told)
-
-    def bottleneck(self, step: int, timing: EpochTiming, bottleneck: Bottleneck) -> None:
-        """Logs what limits the run, in the middle of an epoch."""
-        self._log.write("monitor", step=step, use=msgspec.to_builtins(timing), verdict=msgspec.to_builtins(bottleneck))
+    def note(self, sentence: str) -> None:
+        """Prints and logs a sentence, once in a run."""
+        if sentence not in self._notes:
+            self._notes.add(sentence)
+            self.event("note", sentence, note=sentence)
 
     def end_epoch(self, summary: EpochSummary, validation: Validation | None) -> None:
         """Logs and prints the figures of an epoch, and its validation if there was one."""
         found = {} if validation is None else {"validation": msgspec.to_builtins(validation)}
-        self._log.write("epoch", **msgspec.to_builtins(summary), **found)
         line = (
-            f"epoch {summary.epoch}/{self._recipe.schedule.epochs}: {summary.seconds:.0f} s, "
+            f"epoch {summary.epoch}/{self._epochs}: {summary.seconds:.0f} s, "
             f"{summary.pictures_per_s:.1f} pictures/s at {summary.side_px} px"
         )
         if summary.memory_gb is not None:
@@ -274,26 +221,10 @@ class Reporter:
             line += f", validation top-1 {validation.top1.value:.1%}, top-5 {validation.top5.value:.1%}"
             if validation.plants_told is not None:
                 line += f", {validation.plants_told.value:.1%} taken for plants"
-        self._print(f"{line}; {summary.verdict}" if summary.seconds >= _MIN_ADVICE_S else line)
-
-    def checkpoint(self, position: Position, *, is_best: bool) -> None:
-        """Logs that a checkpoint was written."""
-        self._log.write("checkpoint", is_best=is_best, **msgspec.to_builtins(position))
-
-    def diverged(self, step: int, problem: str, diagnosis: str) -> None:
-        """Logs that gradients or weights are not finite, which ends the run."""
-        self._log.write("diverged", step=step, problem=problem, diagnosis=diagnosis)
-
-    def note(self, sentence: str) -> None:
-        """Prints and logs a sentence, once in a run."""
-        if sentence not in self._notes:
-            self._notes.add(sentence)
-            self._print(sentence)
-            self._log.write("note", note=sentence)
+        if summary.seconds >= _MIN_ADVICE_S:
+            line += f"; {summary.verdict}"
+        self.event("epoch", line, **msgspec.to_builtins(summary), **found)
 
     def close(self) -> None:
         """Closes the log."""
         self._log.close()
-
-    def _print(self, sentence: str) -> None:
-        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
