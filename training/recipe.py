@@ -25,7 +25,7 @@ LARGEST_PX: Final = 2048
 Pixels = Annotated[int, Meta(ge=SMALLEST_PX, le=LARGEST_PX)]
 Order = Literal["shuffled", "blocks"]
 Sampling = Literal["every_picture", "square_root", "class_balanced"]
-Norms = Literal["auto", "leave", "sync", "frozen"]
+Norms = Literal["auto", "leave", "frozen"]
 Target = Literal["output", "taxon"]
 Decay = Literal["cosine", "step", "none"]
 Precision = Literal["fp16", "bf16", "off"]
@@ -101,9 +101,8 @@ class NetworkRecipe(Section, frozen=True, kw_only=True):
     """Dropout before the classifier (0.4: Tan and Le 2019, B4). Stochastic depth skips the last residual block with
     half this probability, and earlier ones less often."""
     norms: Norms = "auto"
-    """Which pictures BatchNorm's statistics come from: "leave": the batch of each process; "sync": the batches of all
-    processes (CUDA only); "frozen": none, the initial ones are kept; "auto": chosen by batch size, with a note in the
-    log."""
+    """Which pictures BatchNorm's statistics come from: "leave": the batch of each process; "frozen": none, the initial
+    ones are kept; "auto": chosen by batch size, with a note in the log."""
 
 
 class ScheduleRecipe(Section, frozen=True, kw_only=True):
@@ -281,7 +280,7 @@ def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
             current[name] = {key: value for key, value in part.items() if f"{name}.{key}" not in REMOVED}
         elif name not in REMOVED:
             current[name] = part
-    if current.get("network", {}).get("norms") == "ghost":
+    if current.get("network", {}).get("norms") in {"ghost", "sync"}:
         current["network"]["norms"] = "leave"
     if steps := current.get("pictures", {}).get("progressive"):
         current["pictures"]["picture_px"] = steps[-1][1]

@@ -97,24 +97,16 @@ def allow_tf32(device: torch.device, allowed: bool) -> None:
 def cpu_warnings(hardware: HardwareRecipe, device: torch.device) -> list[str]:
     """Says that a run trains on a CPU where a GPU may have been expected, and that a CPU has no fp16."""
     warnings = []
-    if device.type == "cpu" and hardware.device == "auto" and (reason := _why_no_gpu()):
-        warnings.append(f"the run trains on the CPU: {reason}; mend that, or pass --device cpu")
+    if device.type == "cpu" and hardware.device == "auto":
+        cards, _ = find_gpus()
+        reason = f"this machine has {cards[0].name}, but PyTorch does not find it" if cards else ""
+        if torch.version.cuda is not None and not cards:
+            reason = f"PyTorch is built for CUDA {torch.version.cuda}, but finds no GPU or no driver"
+        if reason:
+            warnings.append(f"the run trains on the CPU: {reason}; mend that, or pass --device cpu")
     if device.type == "cpu" and hardware.amp == "fp16":
         warnings.append("fp16 needs a GPU, so the run computes in float32, as with --amp off")
     return warnings
-
-
-def _why_no_gpu() -> str:
-    """Why PyTorch uses no GPU, if it is built for GPUs or this machine has one; otherwise empty."""
-    if torch.version.cuda is not None:
-        try:
-            torch.cuda.init()  # type: ignore[no-untyped-call]
-        except (RuntimeError, AssertionError) as error:
-            return (
-                f"PyTorch is built for CUDA {torch.version.cuda} and says: {str(error).partition('. ')[0].strip('.')}"
-            )
-    cards, _ = find_gpus()
-    return f"this machine has {cards[0].name}, but PyTorch is built without CUDA" if cards else ""
 
 
 def describe_device(device: torch.device) -> str:

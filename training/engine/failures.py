@@ -38,7 +38,7 @@ def memory_ran_out(engine: Engine, pixels: Tensor, labels: Tensor, *, resumes: b
         engine.dry_run(pixels[kept], labels[kept])
 
     batch_size = num_plants(labels)
-    # The other ranks take no dry run, and synchronized norms would wait for them.
+    # The other ranks take no dry run, and would wait for this one.
     fits = None if engine.ranks.is_distributed else largest_fitting_batch(dry_run, batch_size)
     accumulate = engine.recipe.schedule.accumulate
     return out_of_memory(batch_size, pixels.shape[-1], accumulate, fits, resumes=resumes)

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LR
 from models.network import PlantNetwork
 from training.engine.device import Ranks, allow_tf32, amp_dtype
 from training.engine.losses import TrainingClasses, TrainingLoss, WithPlantOutput, plant_figures, plant_loss
-from training.engine.weights import choose_norms, freeze_norms, synchronized
+from training.engine.weights import choose_norms, freeze_norms
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.negatives import num_plants
 from training.monitor.clock import StepClock
@@ -82,9 +82,7 @@ class Engine:
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
         allow_tf32(device, hardware.tf32)
         self._memory_format = torch.channels_last if hardware.channels_last else torch.contiguous_format
-        self.norms = choose_norms(network, recipe, self.ranks.num_ranks, device)
-        if self.norms.kind == "sync":
-            synchronized(network)
+        self.norms = choose_norms(network, recipe)
         self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
         self.with_plant_output: WithPlantOutput | None = None
         if recipe.negatives.negatives:

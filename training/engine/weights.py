@@ -12,10 +12,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 import timm
-import torch
 from huggingface_hub import constants as hub
 from huggingface_hub import get_session, hf_hub_url
-from timm.layers.norm_act import convert_sync_batchnorm
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -217,35 +215,24 @@ def _head_names(network: PlantNetwork) -> set[str]:
 class NormChoice(msgspec.Struct, frozen=True):
     """How BatchNorm computes its statistics in a run."""
 
-    kind: Literal["leave", "sync", "frozen"]
+    kind: Literal["leave", "frozen"]
     reestimate: bool
     """Whether running statistics are re-estimated before each validation, see `reestimate`."""
     explanation: str
     """What was chosen, and why."""
 
 
-def choose_norms(network: nn.Module, recipe: Recipe, num_ranks: int, device: torch.device) -> NormChoice:
+def choose_norms(network: nn.Module, recipe: Recipe) -> NormChoice:
     """Chooses how BatchNorm computes its statistics; "auto" chooses by the batch size of a rank.
 
     Raises:
-        RecipeError: The recipe asks for synchronized norms on a CPU, or for frozen norms of random weights.
+        RecipeError: The recipe asks for frozen norms of random weights.
     """
     norms, is_random = recipe.network.norms, recipe.network.weights == "none"
     if not batch_norms(network):  # such as a ViT
         return NormChoice("leave", False, "the network has no BatchNorm, so --norms changes nothing")
     if norms == "auto":
         return _by_batch_size(recipe.schedule.batch_size, is_random=is_random)
-    if norms == "sync" and num_ranks == 1:
-        return NormChoice("leave", False, f"{_PER_BATCH}, since there is only one rank")
-    if norms == "sync" and device.type != "cuda":
-        raise RecipeError(
-            "synchronized BatchNorm needs CUDA",
-            value=f"norms = sync on {device.type}",
-            limit="CUDA",
-            remedy="use --norms auto, which re-estimates the statistics before validation if batches are small",
-        )
-    if norms == "sync":
-        return NormChoice("sync", False, f"BatchNorm uses the statistics of all {num_ranks} ranks, as requested")
     if norms == "frozen" and is_random:
         raise RecipeError(
             "BatchNorm cannot be frozen, since random weights have no statistics",
@@ -265,18 +252,11 @@ def _by_batch_size(batch_size: int, *, is_random: bool) -> NormChoice:
     reason = f"{pictures} {'is' if batch_size == 1 else 'are'} too few to estimate them (under {limit})"
     if batch_size < SMALL_BATCH and not is_random:
         return NormChoice("frozen", False, f"BatchNorm keeps its pretrained statistics: {reason}")
-    # Not "sync": PyTorch's synchronized norms make the host wait for the device three times in each norm.
+    # No statistics over all ranks: PyTorch's synchronized norms make the host wait for the device in each norm.
     explanation = f"BatchNorm's statistics are re-estimated before each validation: {reason}"
     if batch_size < SMALL_BATCH:
         explanation += f"; random weights train better with a --batch-size of {SMALL_BATCH} or more"
     return NormChoice("leave", True, explanation)
-
-
-def synchronized(network: nn.Module) -> nn.Module:
-    """The network with norms over all ranks; parameters, buffers and their names stay the same."""
-    # torch's own converter drops the activation inside timm's norms.
-    converted: nn.Module = convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
-    return converted
 
 
 def freeze_norms(network: nn.Module) -> None:

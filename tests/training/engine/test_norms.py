@@ -9,17 +9,16 @@ from models.network import PlantNetwork
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
 from training.engine.validation import reestimate
-from training.engine.weights import choose_norms, freeze_norms, synchronized
-from training.processes import clean_context
+from training.engine.weights import choose_norms, freeze_norms
 from training.recipe import NetworkRecipe, Recipe, ScheduleRecipe
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
 
 
-def choose(batch_size, norms="auto", num_ranks=1, device=CPU, weights="imagenet"):
+def choose(batch_size, norms="auto", weights="imagenet"):
     network = NetworkRecipe(norms=norms, weights=weights)
     recipe = Recipe(network=network, schedule=ScheduleRecipe(batch_size=batch_size))
-    return choose_norms(nn.BatchNorm2d(3), recipe, num_ranks, device)
+    return choose_norms(nn.BatchNorm2d(3), recipe)
 
 
 def make_network():
@@ -35,55 +34,36 @@ def make_pictures(size=8, seed=0):
     return torch.randn(size, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
 
 
-# Batch size, ranks, device, weights -> the choice, whether statistics are re-estimated, and part of the reason.
+# Batch size, weights -> the choice, whether statistics are re-estimated, and part of the reason.
 POLICY = [
-    (16, 1, CPU, "imagenet", "leave", False, "enough"),
-    (256, 8, CUDA, "none", "leave", False, "enough"),
-    (15, 1, CUDA, "imagenet", "leave", True, "under 16"),
-    (8, 2, CPU, "imagenet", "leave", True, "under 16"),
-    (8, 2, CUDA, "imagenet", "leave", True, "under 16"),
-    (7, 2, CUDA, "imagenet", "frozen", False, "7 pictures per batch are too few to estimate them (under 8)"),
-    (4, 1, CPU, "imagenet", "frozen", False, "pretrained"),
-    (4, 1, CPU, "runs/first/last.pt", "frozen", False, "pretrained"),
-    (1, 1, CPU, "imagenet", "frozen", False, "1 picture per batch is too few"),
-    (4, 1, CPU, "none", "leave", True, "--batch-size of 8 or more"),
-    (4, 2, CUDA, "none", "leave", True, "under 8"),
+    (16, "imagenet", "leave", False, "enough"),
+    (256, "none", "leave", False, "enough"),
+    (15, "imagenet", "leave", True, "under 16"),
+    (8, "imagenet", "leave", True, "under 16"),
+    (7, "imagenet", "frozen", False, "7 pictures per batch are too few to estimate them (under 8)"),
+    (4, "runs/first/last.pt", "frozen", False, "pretrained"),
+    (1, "imagenet", "frozen", False, "1 picture per batch is too few"),
+    (4, "none", "leave", True, "--batch-size of 8 or more"),
 ]
 
 
-@pytest.mark.parametrize(("batch_size", "num_ranks", "device", "weights", "kind", "anew", "reason"), POLICY)
-def test_auto_chooses_by_the_pictures_of_a_step(batch_size, num_ranks, device, weights, kind, anew, reason):
-    found = choose(batch_size, num_ranks=num_ranks, device=device, weights=weights)
+@pytest.mark.parametrize(("batch_size", "weights", "kind", "anew", "reason"), POLICY)
+def test_auto_chooses_by_the_pictures_of_a_step(batch_size, weights, kind, anew, reason):
+    found = choose(batch_size, weights=weights)
     assert (found.kind, found.reestimate) == (kind, anew)
     assert found.explanation.startswith("BatchNorm")
     assert reason in found.explanation
 
 
-@pytest.mark.parametrize(
-    ("asked", "num_ranks", "device", "kind"),
-    [
-        ("leave", 1, CPU, "leave"),
-        ("frozen", 1, CPU, "frozen"),
-        ("sync", 2, CUDA, "sync"),
-        ("sync", 1, CPU, "leave"),  # all ranks are this one
-    ],
-)
-def test_requested_norms_are_used_at_any_batch_size(asked, num_ranks, device, kind):
-    found = choose(4, asked, num_ranks, device)
-    assert (found.kind, found.reestimate) == (kind, False)
+@pytest.mark.parametrize("asked", ["leave", "frozen"])
+def test_requested_norms_are_used_at_any_batch_size(asked):
+    found = choose(4, asked)
+    assert (found.kind, found.reestimate) == (asked, False)
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "options", "message"),
-    [
-        (16, {"norms": "sync", "num_ranks": 2}, ["sync on cpu", "CUDA", "--norms auto"]),
-        (16, {"norms": "frozen", "weights": "none"}, ["random weights", "--weights imagenet"]),
-    ],
-)
-def test_impossible_norms_are_refused_with_a_remedy(batch_size, options, message):
-    with pytest.raises(RecipeError) as caught:
-        choose(batch_size, **options)
-    assert all(words in str(caught.value) for words in message)
+def test_frozen_norms_of_random_weights_are_refused_with_a_remedy():
+    with pytest.raises(RecipeError, match=r"random weights.*--weights imagenet"):
+        choose(16, "frozen", weights="none")
 
 
 def test_a_network_without_batchnorm_has_no_statistics_to_reestimate():
@@ -173,42 +153,3 @@ def test_pictures_that_fail_leave_the_old_statistics():
     assert all(norm.track_running_stats for norm in norms_of(network))
     reestimate(network, [])
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-
-
-def test_synchronized_norms_keep_the_activation_that_timm_fuses():
-    plain, network = make_network(), synchronized(make_network())
-    converted = [module for module in network.modules() if isinstance(module, nn.SyncBatchNorm)]
-    assert [type(norm.act) for norm in converted] == [type(norm.act) for norm in norms_of(plain)]
-    assert nn.SiLU in {type(norm.act) for norm in converted}
-    assert list(network.state_dict()) == list(plain.state_dict())
-    assert torch.equal(network.eval()(make_pictures()), plain.eval()(make_pictures()))
-
-
-def train_as_rank(rank, folder):
-    """One of two ranks, with half of the pictures; Gloo lets both share a GPU."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    network = synchronized(make_network()).cuda().train()
-    network(make_pictures()[rank::2].cuda()).square().sum().backward()
-    gradients = {name: parameter.grad.cpu() for name, parameter in network.named_parameters()}
-    torch.save({"state": network.cpu().state_dict(), "gradients": gradients}, folder / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.gpu
-def test_two_ranks_with_synchronized_norms_are_one_with_all_pictures(tmp_path):
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    context = clean_context("training.engine.weights")
-    ranks = [context.Process(target=train_as_rank, args=(rank, tmp_path)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
-    alone = make_network().cuda().train()
-    alone(make_pictures().cuda()).square().sum().backward()
-    for name, value in alone.cpu().state_dict().items():
-        assert all(torch.allclose(of_rank["state"][name].float(), value.float(), atol=1e-3) for of_rank in found), name
-    for name, parameter in alone.named_parameters():
-        both = found[0]["gradients"][name] + found[1]["gradients"][name]
-        assert torch.allclose(both, parameter.grad.cpu(), rtol=1e-2, atol=1e-3), name
