@@ -22,7 +22,6 @@ from tests.training.small import (
     make_taxonomy,
     require_one_line,
     run_training,
-    start_program,
     write_data,
     write_pictures,
 )
@@ -397,13 +396,6 @@ def test_a_missing_picture_is_a_one_line_error(workers, tmp_path, monkeypatch, c
     assert code == 1
     require_one_line(output[output.index("error (") :], "bad_data")
     assert "Buttercup" in output
-
-
-@pytest.mark.slow
-def test_the_program_as_a_file_reports_an_error_in_one_line(tmp_path):
-    ended = start_program("train.py", "b4_5337", "--data", tmp_path / "nowhere", cwd=tmp_path)
-    assert ended.returncode == 1
-    require_one_line(ended.stderr, "bad_data")
 
 
 def test_help_explains_every_setting_with_its_default(capsys):

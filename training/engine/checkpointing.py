@@ -24,11 +24,7 @@ _ELSE_NEW_RUN: Final = "or start a new run with --weights and another --run"
 class Checkpointer:
     """Saves and restores a run. Only the main rank writes; every rank must call `save` and `restore`.
 
-    Args:
-        engine: Holds the recipe, the weights and the optimizer.
-        manifest: The data.
-        global_batch: Pictures of a batch on all ranks together.
-        negatives: The pictures that show no plant.
+    `global_batch` is how many pictures a batch has on all ranks together.
     """
 
     initial_weights: str = ""

@@ -117,38 +117,30 @@ def describe_device(device: torch.device) -> str:
 
 
 def join(device_type: str) -> "Ranks":
-    """Joins the process group that torchrun set up; without torchrun, gives a single rank.
-
-    Args:
-        device_type: "cuda" or "cpu": gradients are averaged over NCCL or Gloo.
-    """
+    """Joins the process group that torchrun set up, NCCL for "cuda", else Gloo; without torchrun, a single rank."""
     if "RANK" not in os.environ:
         return Ranks()
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    hosts = None
     if device_type == "cuda":
-        torch.cuda.set_device(local_rank)
-        dist.init_process_group("nccl", timeout=_TIMEOUT, device_id=torch.device("cuda", local_rank))
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", timeout=_TIMEOUT, device_id=device)
         hosts = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_TIMEOUT))
     else:
         dist.init_process_group("gloo", timeout=_TIMEOUT)
-        hosts = None
-    return Ranks(dist.get_rank(), dist.get_world_size(), local_rank, hosts)
+    return Ranks(dist.get_rank(), dist.get_world_size(), hosts)
 
 
 class Ranks:
     """This process's rank and its collective operations.
 
-    Args:
-        rank: Number of this process over all machines.
-        num_ranks: Processes that train together.
-        local_rank: Number of this process on its machine, and of its GPU.
-        hosts: Group for values on the host; None for the default group.
+    `hosts` is the group for values on the host; None for the default group.
     """
 
-    def __init__(
-        self, rank: int = 0, num_ranks: int = 1, local_rank: int = 0, hosts: dist.ProcessGroup | None = None
-    ) -> None:
-        self.rank, self.num_ranks, self.local_rank, self._hosts = rank, num_ranks, local_rank, hosts
+    def __init__(self, rank: int = 0, num_ranks: int = 1, hosts: dist.ProcessGroup | None = None) -> None:
+        self.rank = rank
+        self.num_ranks = num_ranks
+        self._hosts = hosts
 
     @property
     def is_main(self) -> bool:

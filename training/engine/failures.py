@@ -22,13 +22,8 @@ class Diverged(BotanifyError):
 def memory_ran_out(engine: Engine, pixels: Tensor, labels: Tensor, *, resumes: bool) -> OutOfMemory:
     """The error for a micro-batch that did not fit; it names a smaller one that was tried and fits.
 
-    Call it where the failed step's own error is no longer alive, since that would keep its tensors.
-
-    Args:
-        engine: Trains the network; it is not changed.
-        pixels: The micro-batch, as in `Engine.micro_step`.
-        labels: Its labels.
-        resumes: Whether the run has a checkpoint to continue from.
+    Call it where the failed step's own error is no longer alive, since that would keep its tensors. The engine does not
+    change. `resumes` says whether the run has a checkpoint to continue from.
     """
 
     def dry_run(size: int) -> None:
@@ -47,11 +42,7 @@ def memory_ran_out(engine: Engine, pixels: Tensor, labels: Tensor, *, resumes: b
 def diagnose(network: nn.Module, pixels: Tensor, scale: float, fp16: bool) -> str:
     """Says in one sentence where the first value that is not finite appears, by a forward pass in FP32.
 
-    Args:
-        network: The network as it is now.
-        pixels: Normalized pictures of the last step.
-        scale: Factor of the loss.
-        fp16: Whether training runs in fp16.
+    `pixels` are the normalized pictures of the last step, and `scale` the factor of the loss.
     """
     lost = [name for name, value in network.named_parameters() if not bool(value.isfinite().all())]
     if lost:

@@ -38,13 +38,6 @@ MAX_BAD_STEPS: Final = 25
 class Trainer:
     """One training run.
 
-    Args:
-        recipe: All settings.
-        manifest: The data.
-        network: The network with its initial weights.
-        device: Where to train.
-        ranks: The ranks that train together; by default one.
-
     Raises:
         DataError: The data has no training or no validation pictures.
     """
@@ -240,12 +233,9 @@ class Trainer:
         return StopReason(round(largest)), saves > 0
 
     def _end_epoch(self, seconds: float, pictures: int, *, is_complete: bool) -> None:
-        """Validates if it is due, reports the epoch and saves.
+        """Validates if it is due, reports the epoch and saves; at the time limit the epoch is not complete.
 
-        Args:
-            seconds: How long this process has trained in the epoch.
-            pictures: How many pictures all ranks have trained on in that time.
-            is_complete: Whether the epoch is complete; False at the time limit, which validates, too.
+        `seconds` is how long this process has trained in the epoch, and `pictures` what all ranks have trained on then.
         """
         run, epoch, timing = self.recipe.run, self.position.epoch + 1, self.monitor.end_epoch()
         peak_gb, bad_steps = peak_memory_gb(self.device), self.engine.read().bad_steps

@@ -68,11 +68,6 @@ class TrainingLoss:
     Logit adjustment (Menon et al. 2021, equation 10) adds the log frequencies of the classes to the logits, in training
     only.
 
-    Args:
-        recipe: Target, smoothing and adjustment.
-        classes: The taxon of each output, and how often it is sampled.
-        device: The device of the logits.
-
     Raises:
         ValueError: A taxon has no output.
     """
@@ -153,10 +148,6 @@ class WithPlantOutput(nn.Module):
     """A network and one more linear layer on its pooled features, after the same dropout, which tells plants.
 
     The layer is there if pictures without a plant are given. It shapes the features, and is not exported.
-
-    Args:
-        network: The network; it stays as it is.
-        seed: Seed of the layer's weights.
     """
 
     def __init__(self, network: PlantNetwork, seed: int) -> None:

@@ -86,11 +86,6 @@ class RunProgress:
 
     A batch lasts in proportion to the area of its pictures. The time left is in proportion to the work left, from all
     that this process has done since its first batch, with validations and waits.
-
-    Args:
-        recipe: The run's settings.
-        console: A bar is drawn if this is a terminal.
-        clock: The time, in seconds.
     """
 
     def __init__(self, recipe: Recipe, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
@@ -178,12 +173,7 @@ def in_words(seconds: float) -> str:
 
 
 class Reporter:
-    """Writes a run's events to its log, and shows the same in short on the console. Silent on all but the main rank.
-
-    Args:
-        recipe: Names the run's folder.
-        is_main: Whether this is the main rank.
-    """
+    """Writes a run's events to its log, and shows the same in short on the console. Silent on all but the main rank."""
 
     def __init__(self, recipe: Recipe, *, is_main: bool) -> None:
         self._epochs = recipe.schedule.epochs

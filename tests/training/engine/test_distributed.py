@@ -99,9 +99,9 @@ def all_losses(run):
 @pytest.mark.slow
 def test_two_ranks_train_the_plant_output_as_one_rank_does(data, first_weights, tmp_path):
     things = write_things(tmp_path / "things", count=7)
-    flags = (*STILL, "--weights", first_weights, "--epochs", 3, "--negatives", things)
-    alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 8)
-    both = train_on(2, data, tmp_path / "both", *flags, "--batch-size", 4)
+    flags = (*STILL, "--weights", first_weights, "--epochs", 9, "--negatives", things)
+    alone = run_training(data, tmp_path / "alone", *flags, "--batch-size", 16)
+    both = train_on(2, data, tmp_path / "both", *flags, "--batch-size", 8)
     assert all_losses(both) == pytest.approx(all_losses(alone), abs=1e-5)
     losses = [[event["loss"] for event in events(run, "plant_output")] for run in (alone, both)]
     assert len(losses[0]) == 9
