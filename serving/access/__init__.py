@@ -1,1 +1,1 @@
-"""Checks made before a request's body is read: API key, rate limit, origin, client address, preferred deadline."""
+"""Checks made before a request's body is read: API key, rate limit, origin, client address."""
