@@ -54,6 +54,9 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
     """Stop when the run has trained for this many seconds, with a validation and a checkpoint."""
     show_batch: Path | None = None
     """Draw one augmented batch with its labels to this PNG file, and stop."""
+    profile: int = 0
+    """Profile this many optimizer steps, write profile.json (a trace) and profile.txt (the operators that take longest)
+    into the run's folder, and stop with a checkpoint."""
     tune: bool = False
     """Measure batch sizes, memory layout, precision and compilation on this machine, propose flags, and stop."""
 
@@ -102,6 +105,8 @@ def parse(arguments: list[str]) -> Train:
     )
     if command.max_steps is not None and command.max_steps < 1:
         raise RecipeError("too few steps", value=f"--max-steps {command.max_steps}", limit="at least 1")
+    if command.profile < 0:
+        raise RecipeError("too few steps", value=f"--profile {command.profile}", limit="at least 1, or 0 for none")
     if command.max_seconds is not None and not command.max_seconds > 0:
         raise RecipeError("too little time", value=f"--max-seconds {command.max_seconds}", limit="more than 0")
     return msgspec.structs.replace(command, recipe=_checked(command.recipe, of_file, given))
@@ -197,6 +202,7 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
     from training.engine.loop import Trainer
     from training.engine.weights import load_weights
     from training.loading.augment import seeded
+    from training.monitor.monitor import PROFILE_WARMUP, profile_steps
 
     recipe = command.recipe
     folder, weights = recipe.run.run, recipe.network.weights
@@ -222,7 +228,9 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
         if ranks.is_main:
             plain = msgspec.json.encode(recipe_to_plain(recipe))
             (folder / RECIPE_COPY).write_bytes(msgspec.json.format(plain))
-        position = trainer.run(command.max_steps, command.max_seconds)
+        max_steps = PROFILE_WARMUP + command.profile if command.profile else command.max_steps
+        with profile_steps(trainer.engine.optimizer, folder, command.profile if ranks.is_main else 0):
+            position = trainer.run(max_steps, command.max_seconds)
     if ranks.is_main:
         found, name = "nothing was validated", LAST
         if position.best >= 0:

@@ -5,8 +5,8 @@ import pytest
 from benchmarks.gpu.epoch_time import EpochTime, epoch_time
 from models.errors import DataError
 from training.engine.reporting import EpochSummary
-from training.monitor.bottleneck import EpochTiming
 from training.monitor.log import LOG_FILE
+from training.monitor.monitor import EpochTiming
 
 RECIPE = {"network": {}, "pictures": {}, "augment": {}, "hardware": {}, "schedule": {"batch_size": 8}}
 

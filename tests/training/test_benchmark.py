@@ -251,7 +251,7 @@ def test_figures_of_another_machine_are_not_mixed_in(program, sweep, data, tmp_p
     program(TWO_EPOCHS)
     other = msgspec.structs.replace(this_machine(), gpus=(Gpu("Other GPU", 24.0),))
     (tmp_path / "machine.json").write_bytes(msgspec.json.encode(other))
-    with pytest.raises(DataError, match="Other GPU 24 GB"):
+    with pytest.raises(DataError, match="Other GPU"):
         benchmark(Benchmark(sweep=sweep, data=data, out=tmp_path, device="cpu"))
 
 

@@ -59,7 +59,7 @@ class Trainer:
         self._steps_per_epoch = math.ceil(self._num_batches / recipe.schedule.accumulate)
         manifest.rows_of("validation")  # raises now if there are none, not after the first epoch
         packed = not manifest.place(int(manifest.rows_of("train")[0])).whole
-        self.monitor = Monitor(recipe, device, packed=packed, is_distributed=self.ranks.is_distributed)
+        self.monitor = Monitor(recipe, device, packed=packed)
         self.engine = Engine(
             recipe,
             network,
@@ -196,7 +196,7 @@ class Trainer:
                 batch = next(batches, None)
             if batch is None:
                 return
-            self.monitor.keep_batch(*batch)
+            self.monitor.count(batch[1])
             yield batch
 
     def _micro_step(self, batch: int, pixels: Tensor, labels: Tensor) -> bool:
@@ -241,7 +241,6 @@ class Trainer:
         peak_gb, bad_steps = peak_memory_gb(self.device), self.engine.read().bad_steps
         if self.monitor.gpu_problem:
             self.reporter.note(f"GPU utilization and memory are not measured: {self.monitor.gpu_problem}")
-        self.monitor.measure_ceiling(self.engine)
         summary = EpochSummary(
             epoch=epoch,
             step=self.position.step,
@@ -284,11 +283,12 @@ class Trainer:
             return
         step, timing = self.position.step, self.monitor.so_far()
         losses = self.ranks.mean(readings.losses)
+        groups = self.engine.optimizer.param_groups  # of each part, with and without weight decay at one rate
         self.reporter.event(
             "losses",
             step=step,
             losses=losses,
-            lr=[float(rate) for rate in self.engine.scheduler.get_last_lr()],
+            lr={group["name"].partition(",")[0]: float(group["lr"]) for group in groups},
             gradient_norms=readings.gradient_norms,
             bad_steps=readings.bad_steps,
             scale=readings.scale,

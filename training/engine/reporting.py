@@ -19,8 +19,8 @@ from training.engine.device import cpu_warnings, describe_device
 from training.engine.step import Engine
 from training.engine.validation import Validation
 from training.loading.negatives import Negatives
-from training.monitor.bottleneck import Bottleneck, EpochTiming
-from training.monitor.log import open_log
+from training.monitor.log import RunLog
+from training.monitor.monitor import Bottleneck, EpochTiming
 from training.recipe import NEGATIVES_SHARE, Recipe, sides_of_epochs
 
 _MIN_ADVICE_S: Final = 5  # advice on a shorter epoch would be noise; the log has it anyway
@@ -177,7 +177,7 @@ class Reporter:
 
     def __init__(self, recipe: Recipe, *, is_main: bool) -> None:
         self._epochs = recipe.schedule.epochs
-        self._log = open_log(recipe.run, is_main=is_main)
+        self._log = RunLog(recipe.run.run if is_main else None)
         self._console = Console(stderr=True, quiet=not is_main)
         self.progress = RunProgress(recipe, self._console)
         self._notes: set[str] = set()

@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from scipy.signal import lfilter
 
-from training.monitor.log import Event, read_log, without_repeats
-from training.monitor.tensorboard import rates
+from training.monitor.log import Event, rates, read_log, without_repeats
 
 Floats = npt.NDArray[np.float64]
 _MAX_POINTS: Final = 4000  # more points are not visible in a picture 1,500 px wide
@@ -174,7 +173,8 @@ def _loss_positions(readings: Sequence[Event]) -> Floats:
 
 def _rates(readings: Sequence[Event]) -> dict[str, Floats]:
     named = [rates(event["lr"]) for event in readings]
-    return {name: _floats(lr[name] for lr in named) for name in (named[0] if named else {})}
+    names = dict.fromkeys(name for lr in named for name in lr)
+    return {name: _floats(lr.get(name) for lr in named) for name in names}
 
 
 def _steps(events: Sequence[Event]) -> Floats:

@@ -1,7 +1,6 @@
 """GPU memory: its peak, and what to do if a step does not fit."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -30,16 +29,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out, by its class or by its message."""
     message = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in message for part in _MESSAGES)
-
-
-@contextmanager
-def suppress_out_of_memory() -> Iterator[None]:
-    """Suppresses out-of-memory errors of the block."""
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
 
 
 def peak_memory_gb(device: torch.device) -> float | None:

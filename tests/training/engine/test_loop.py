@@ -38,7 +38,6 @@ from training.engine.validation import Validation, validate
 from training.evaluation.predict import predict, torch_runner
 from training.loading.data import evaluation_loader
 from training.monitor.memory import OutOfMemory
-from training.monitor.monitor import Monitor
 from training.network_input import input_spec
 from training.recipe import HardwareRecipe
 
@@ -114,7 +113,6 @@ def test_the_moving_average_is_what_is_validated(finished_run, data):
 
 
 def test_every_epoch_shuffles_and_augments_the_pictures_differently(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(Monitor, "measure_ceiling", lambda *_: None)  # which runs forward passes, too
     seen = []
     network = PlantNetwork("test_efficientnet", 3)
     network.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]) if module.training else None)
@@ -188,7 +186,6 @@ def test_validation_can_skip_epochs_but_not_the_last(data, tmp_path):
 @pytest.mark.parametrize(("losses", "best_epoch"), [((1, 1, 1, 1), 2), ((4, 3, 2, 1), 4), ((1, 2, 3, 4), 2)])
 def test_the_best_checkpoint_is_that_of_the_best_validation(losses, best_epoch, ten_pictures, tmp_path, monkeypatch):
     hits, losses = (share(hits, 4) for hits in (1, 3, 2, 3)), iter(losses)
-    monkeypatch.setattr(Monitor, "measure_ceiling", lambda *_: None)
     monkeypatch.setattr(
         "training.engine.loop.validate", lambda *_, **__: Validation(next(hits), share(4, 4), next(losses))
     )
@@ -201,7 +198,6 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(losses, best_epoch, 
 
 
 def test_pictures_grow_as_the_recipe_says(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(Monitor, "measure_ceiling", lambda *_: None)  # which runs forward passes, too
     seen = []
     network = PlantNetwork("test_efficientnet", 3)
     network.register_forward_pre_hook(

@@ -9,8 +9,8 @@ from models.errors import DataError
 from training.evaluation.curves import learning_curves, read_run, smoothed
 
 
-def reading(step, *losses, lr=(0.1, 0.1, 0.3, 0.3)):
-    return {"event": "losses", "step": step, "losses": list(losses), "lr": list(lr)}
+def reading(step, *losses):
+    return {"event": "losses", "step": step, "losses": list(losses), "lr": {"backbone": 0.1, "head": 0.3}}
 
 
 def epoch(step, top1, speed=100.0):

@@ -6,7 +6,6 @@ from training.monitor.memory import (
     largest_fitting_batch,
     out_of_memory,
     peak_memory_gb,
-    suppress_out_of_memory,
 )
 
 
@@ -94,17 +93,3 @@ def test_a_size_that_was_not_tried_is_not_called_tested():
 
 def test_a_cpu_has_no_peak():
     assert peak_memory_gb(torch.device("cpu")) is None
-
-
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError("CUDNN_STATUS_ALLOC_FAILED")])
-def test_out_of_memory_is_suppressed(error):
-    reached = False
-    with suppress_out_of_memory():
-        raise error
-        reached = True
-    assert not reached
-
-
-def test_other_errors_are_not_suppressed():
-    with pytest.raises(RuntimeError, match="shapes"), suppress_out_of_memory():
-        raise RuntimeError("shapes do not match")

@@ -1,0 +1,304 @@
+import json
+import time
+
+import pytest
+import torch
+
+import training.loading.data
+import training.monitor.usage
+from models.network import PlantNetwork
+from tests.training.monitor.faults import SlowStore, late, waiting, write_heavy_pictures
+from tests.training.small import command, events, losses_by_step, make_trainer, run_training
+from training.engine.checkpoint import CheckpointFolder
+from training.engine.step import Engine
+from training.monitor.clock import STAGES, StepClock
+from training.monitor.monitor import EpochTiming, find_bottleneck
+from training.monitor.usage import Usage, UsageSampler, cores_available
+from training.prepare import Folder, prepare
+from training.processes import clean_context
+
+CPU = torch.device("cpu")
+CALM = ("--log-every-steps", 50, "--randaugment-magnitude", 0, "--cutmix", 0)
+
+
+# ---- the clock
+
+
+def test_the_clock_sums_each_stage_and_resets_when_read():
+    clock = StepClock(CPU)
+    for _ in range(2):
+        with clock.stage("forward"):
+            time.sleep(0.02)
+    first, second = clock.read(), clock.read()
+    assert tuple(first) == STAGES
+    assert 0.04 <= first["forward"] < 5
+    assert first["backward"] == 0
+    assert second["forward"] == 0
+
+
+def test_a_stage_that_raises_is_counted():
+    clock = StepClock(CPU)
+
+    def step():
+        with clock.stage("backward"):
+            time.sleep(0.01)
+            raise ValueError("no gradient")
+
+    with pytest.raises(ValueError, match="no gradient"):
+        step()
+    assert clock.read()["backward"] >= 0.01
+
+
+def test_a_stage_of_the_host_can_have_any_name():
+    clock = StepClock(CPU)
+    with clock.stage("save"):
+        time.sleep(0.01)
+    assert clock.read()["save"] >= 0.01
+
+
+def test_the_clock_costs_a_few_microseconds():
+    clock = StepClock(CPU)
+
+    def microseconds():
+        began = time.perf_counter()
+        for _ in range(1000):
+            with clock.stage("forward"):
+                pass
+        return (time.perf_counter() - began) * 1000
+
+    assert min(microseconds() for _ in range(10)) < 20  # 0.9 where it was measured
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_on_cuda_the_clock_measures_the_device_and_not_the_host():
+    device = torch.device("cuda")
+    clock = StepClock(device)
+    matrix = torch.randn(4096, 4096, device=device)
+    (matrix @ matrix).sum().item()
+    began = time.perf_counter()
+    for _ in range(20):
+        with clock.stage("forward"):
+            for _ in range(10):
+                matrix @ matrix
+    sent_s = time.perf_counter() - began
+    device_s = clock.read()["forward"]
+    wall_s = time.perf_counter() - began
+    assert sent_s < 0.5 * device_s
+    assert 0.8 * wall_s < device_s <= wall_s
+
+
+# ---- the use of the machine
+
+
+def work(seconds):
+    """Keeps a core busy, like a loader process that decodes."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+@pytest.fixture
+def sampled():
+    """Samples the usage while a child process runs."""
+
+    def run(function, seconds):
+        sampler = UsageSampler(CPU, workers=1)
+        process = clean_context("training.loading.data").Process(target=function, args=(60,), daemon=True)
+        process.start()
+        time.sleep(0.3)  # it starts
+        sampler.begin()
+        time.sleep(seconds)
+        usage = sampler.end()
+        sampler.close()
+        process.kill()
+        process.join()
+        return usage
+
+    return run
+
+
+def test_a_busy_loader_is_distinguished_from_a_waiting_one(sampled):
+    busy, idle = sampled(work, 0.5), sampled(time.sleep, 0.5)
+    assert busy.loader_busy > 0.5
+    assert idle.loader_busy < 0.2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_cannot_be_sampled_is_explained_and_raises_nothing():
+    sampler = UsageSampler(torch.device("cuda"), workers=0)
+    sampler.begin()
+    usage = sampler.end()
+    sampler.close()
+    assert usage.gpu_use_mean is None
+    assert sampler.gpu_problem
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_busy_gpu_is_measured_as_busy():
+    device = torch.device("cuda")
+    sampler, matrix = UsageSampler(device, workers=0), torch.randn(8192, 8192, device=device)
+    sampler.begin()
+    end = time.perf_counter() + 3
+    while time.perf_counter() < end:
+        matrix @ matrix
+        torch.cuda.synchronize()
+    usage = sampler.end()
+    sampler.close()
+    assert usage.gpu_use_mean > 0.3
+    assert usage.gpu_memory_gb_max > 0.2
+
+
+def test_the_ranks_of_a_machine_share_its_cores(monkeypatch):
+    alone = cores_available()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert cores_available() == max(alone // 2, 1)
+
+
+# ---- what limits a run
+
+
+@pytest.fixture(scope="module")
+def heavy_data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("heavy")
+    prepare(Folder(pictures=write_heavy_pictures(root / "pictures"), out=root / "data", workers=1))
+    return root / "data"
+
+
+@pytest.fixture
+def second_epoch_bottleneck(tmp_path):
+    """Trains for two epochs; returns the bottleneck of the second, in which everything is warm."""
+
+    def run(data, *flags, architecture="test_efficientnet"):
+        trainer = make_trainer(data, tmp_path / "run", PlantNetwork(architecture, 3), *CALM, *flags)
+        trainer.run()
+        trainer.close()
+        epoch = events(tmp_path / "run", "epoch")[-1]
+        assert epoch["epoch"] == 2
+        return epoch["verdict"]
+
+    return run
+
+
+def timing(gpu_use=None, busy=None, cores=8, **stages):
+    """An epoch of 100 pictures in 10 s."""
+    usage = Usage(cores, busy, gpu_use, None)
+    stages = dict.fromkeys(STAGES, 0.0) | stages
+    return EpochTiming(pictures=100, seconds=10.0, pictures_per_s=10.0, start_s=0.0, stages=stages, usage=usage)
+
+
+def found(measured, *flags, on_cuda=False, packed=False):
+    return find_bottleneck(measured, command("data", "run", *flags).recipe, on_cuda=on_cuda, packed=packed)
+
+
+@pytest.mark.parametrize(
+    ("measured", "flags", "kind", "fix"),
+    [
+        (timing(wait=8.0, forward=2.0), ("--workers", 0), "too few workers", "--workers 4 "),
+        (timing(wait=5.0, forward=5.0, busy=0.9), ("--workers", 3), "too few workers", "--workers 6"),
+        (timing(wait=5.0, forward=5.0, busy=0.9, cores=4), ("--workers", 4), "too few cores", "store smaller pictures"),
+        (timing(wait=5.0, forward=5.0, busy=0.1), ("--workers", 4), "slow storage", "pack the pictures"),
+        (timing(save=2.0, forward=8.0), ("--checkpoint-every-steps", 3), "checkpoints", "--checkpoint-every-steps 30 "),
+        (timing(read=4.0, forward=6.0), ("--log-every-steps", 1), "host synchronization", "--log-every-steps 20"),
+        (timing(forward=6.0), (), "host synchronization", "remove calls that wait"),
+        (timing(forward=9.5), (), "balanced", ""),
+    ],
+)
+def test_the_most_expensive_cause_is_told_with_its_fix(measured, flags, kind, fix):
+    told = found(measured, *flags)
+    assert told.kind == kind
+    assert told.fix.startswith(fix)
+    assert str(told).count(".") >= 1
+    assert (told.gain > 1) == (kind != "balanced")
+
+
+def test_a_gpu_with_gaps_that_nothing_explains_needs_a_larger_batch():
+    assert found(timing(forward=9.5, gpu_use=0.4), on_cuda=True).kind == "small batch"
+    assert found(timing(forward=9.5, gpu_use=0.95), on_cuda=True).kind == "balanced"
+
+
+def test_the_share_of_waiting_is_that_of_the_measured_time():
+    assert timing(wait=2.5).waiting == 0.25
+    assert found(timing(wait=5.0, forward=5.0, busy=0.9), "--workers", 3).gain == 2.0
+
+
+@pytest.mark.slow
+def test_a_host_that_waits_between_stages_is_found(second_epoch_bottleneck, data, monkeypatch):
+    monkeypatch.setattr(Engine, "micro_step", waiting(Engine.micro_step, times=4))
+    bottleneck = second_epoch_bottleneck(data, "--batch-size", 8)
+    assert bottleneck["kind"] == "host synchronization"
+    assert 2 < bottleneck["gain"] < 6
+    assert ".item()" in bottleneck["fix"]
+
+
+@pytest.mark.slow
+def test_reading_losses_at_every_step_is_found_and_fixed_by_its_flag(second_epoch_bottleneck, data, monkeypatch):
+    monkeypatch.setattr(Engine, "read", late(Engine.read, seconds=0.15))
+    bottleneck = second_epoch_bottleneck(data, "--batch-size", 8, "--log-every-steps", 1)
+    assert bottleneck["kind"] == "host synchronization"
+    assert bottleneck["fix"] == "--log-every-steps 20"
+
+
+@pytest.mark.slow
+def test_a_slow_disk_behind_loader_processes_is_found(second_epoch_bottleneck, data, monkeypatch):
+    monkeypatch.setattr(training.loading.data, "PictureStore", SlowStore)
+    bottleneck = second_epoch_bottleneck(data, "--batch-size", 8, "--workers", 1)
+    assert bottleneck["kind"] == "slow storage"
+    assert "its one process is only" in bottleneck["sentence"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cores", [1, 4])
+def test_one_worker_that_decodes_all_the_time_is_too_few(second_epoch_bottleneck, heavy_data, cores, monkeypatch):
+    monkeypatch.setattr(training.monitor.usage, "cores_available", lambda: cores)
+    bottleneck = second_epoch_bottleneck(heavy_data, "--batch-size", 4, "--workers", 1)
+    assert bottleneck["gain"] > 1.2
+    if cores == 1:
+        assert bottleneck["kind"] == "too few cores"
+        assert "prepare.py pack --short-side-px 40" in bottleneck["fix"]
+    else:
+        assert bottleneck["kind"] == "too few workers"
+        assert bottleneck["fix"].startswith(("--workers 2 ", "--workers 3 ", "--workers 4 "))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "every"), [("steps", 1), ("minutes", 0.001)])
+def test_too_frequent_checkpoints_are_found(name, every, second_epoch_bottleneck, data, monkeypatch):
+    monkeypatch.setattr(CheckpointFolder, "save", late(CheckpointFolder.save, seconds=0.3))
+    bottleneck = second_epoch_bottleneck(data, "--batch-size", 8, f"--checkpoint-every-{name}", every)
+    assert bottleneck["kind"] == "checkpoints"
+    assert bottleneck["fix"].startswith(f"--checkpoint-every-{name} ")
+    assert bottleneck["fix"].endswith(f" instead of {every}")
+
+
+@pytest.mark.slow
+def test_a_run_without_faults_is_balanced(second_epoch_bottleneck, data):
+    bottleneck = second_epoch_bottleneck(data, "--batch-size", 16, "--picture-px", 96, architecture="efficientnet_b0")
+    assert bottleneck["kind"] == "balanced"
+    assert bottleneck["fix"] == ""
+
+
+# ---- a whole run
+
+
+def test_every_epoch_logs_where_its_time_went(data, tmp_path):
+    run_training(data, tmp_path / "run")
+    epochs = events(tmp_path / "run", "epoch")
+    assert [epoch["epoch"] for epoch in epochs] == [1, 2]
+    for epoch in epochs:
+        stages = epoch["use"]["stages"]
+        assert {"wait", "copy", "forward", "backward", "optimizer"} <= set(stages)
+        assert 0 < sum(stages.values()) <= epoch["use"]["seconds"] * 1.001
+        assert epoch["verdict"]["kind"]
+        assert epoch["verdict"]["gain"] >= 1
+    assert epochs[1]["use"]["pictures"] == 28
+
+
+def test_profiled_steps_are_those_of_a_run_without_and_leave_a_trace_and_a_table(data, tmp_path):
+    run_training(data, tmp_path / "plain", "--max-steps", 5)
+    run = run_training(data, tmp_path / "profiled", "--profile", 2)  # after 3 others
+    assert losses_by_step(run) == losses_by_step(tmp_path / "plain")
+    trace = json.loads((run / "profile.json").read_text())["traceEvents"]
+    assert sum("Optimizer.step" in event.get("name", "") for event in trace) >= 2
+    assert "aten::" in (run / "profile.txt").read_text()
