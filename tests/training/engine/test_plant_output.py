@@ -116,7 +116,7 @@ def test_a_resume_with_other_negatives_is_refused(finished_run, uninterrupted, d
 @pytest.mark.slow
 def test_the_output_learns_to_tell_plants_from_things_that_it_has_not_seen(data, things, tmp_path, monkeypatch):
     monkeypatch.setattr("training.loading.data.NEGATIVES_SHARE", 0.5)
-    flags = ("--epochs", 12, "--ema-decay", 0, "--cutmix", 0, "--validate-every-epochs", 12)
+    flags = ("--epochs", 24, "--ema-decay", 0, "--cutmix", 0, "--validate-every-epochs", 24)
     trainer = make_trainer(data, tmp_path, PlantNetwork("test_efficientnet", 3), *flags, "--negatives", things)
     trainer.run()
     trainer.close()
