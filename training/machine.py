@@ -21,6 +21,9 @@ class Gpu(msgspec.Struct, frozen=True):
     name: str
     memory_gb: float
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.memory_gb:g} GB"
+
 
 class Machine(msgspec.Struct, frozen=True):
     """Hardware and software that measured figures depend on."""
@@ -43,9 +46,10 @@ class Machine(msgspec.Struct, frozen=True):
 
     def differences(self, other: "Machine") -> list[str]:
         """The differences in hardware, in words; empty if figures of both machines may be compared."""
-        names = ("processor", "num_cores", "memory_gb", "system", "gpus")
+        names = ("processor", "num_cores", "memory_gb", "system")
         pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
-        return [f"{name} {one or 'none'} and {another or 'none'}" for name, one, another in pairs if one != another]
+        cards = [" + ".join(map(str, machine.gpus)) or "none" for machine in (self, other)]
+        return [f"{name} {one} and {another}" for name, one, another in [*pairs, ("gpus", *cards)] if one != another]
 
     def __str__(self) -> str:
         cards = [f"{gpu.name} ({gpu.memory_gb:g} GB)" for gpu in self.gpus]
