@@ -10,7 +10,7 @@ so that the pictures of one can be used with the lists of the other.
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
@@ -22,59 +22,17 @@ import numpy as np
 from models.errors import DataError
 from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents, Split
 
-Kind = TypeVar("Kind")
-Key = TypeVar("Key")
-
-
-def read_json(path: Path, kind: type[Kind]) -> Kind:
-    """Reads a JSON file.
-
-    Args:
-        path: The JSON file.
-        kind: Type of its content.
-
-    Raises:
-        DataError: The file is missing, truncated or not JSON, or lacks a field.
-    """
-    if not path.is_file():
-        raise DataError("a file of the data set is missing", value=path, remedy="download it, or correct the folder")
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except msgspec.ValidationError as error:
-        raise _unfit(f"{path}", error) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is truncated or not JSON", value=error, remedy="download or copy it again") from error
-
-
-def decode_entries(
-    place: str, entries: Iterable[tuple[Key, msgspec.Raw]], kind: type[Kind]
-) -> Iterator[tuple[Key, Kind]]:
-    """Decodes the entries of a list or object, one at a time.
-
-    Args:
-        place: File and list, for the error.
-        entries: Position or key, and the entry.
-        kind: Type of each entry.
-
-    Raises:
-        DataError: An entry is damaged or lacks a field.
-    """
-    decode = msgspec.json.Decoder(kind).decode
-    for key, entry in entries:
-        try:
-            yield key, decode(entry)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _unfit(f"{place}[{key}]", error) from error
-
-
-def _unfit(place: str, error: Exception) -> DataError:
-    return DataError(f"{place} cannot be read: {error}", remedy="correct the entry, or download the file again")
-
-
+METADATA_FILE: Final = "plantnet300K_metadata.json"
+NAMES_FILE: Final = "plantnet300K_species_id_2_name.json"
+NAMES_FILE_1_0: Final = "plantnet300K_species_names.json"
+_PLANTNET_SPLITS: Final[dict[str, Split]] = {"train": "train", "val": "validation", "test": "test"}
 _PLANTS: Final = "Plantae"
 _TRAIN_FILES: Final = ("train.json", "train_mini.json")  # the first that exists is read
 _TEST_FILE: Final = "val.json"
 _REMEDY: Final = "correct it, or download it again"
+
+Kind = TypeVar("Kind")
+Key = TypeVar("Key")
 
 
 class _Category(msgspec.Struct, frozen=True):
@@ -116,13 +74,12 @@ class _Document(msgspec.Struct, frozen=True):
     licenses: list[_License] = []
 
 
-class _Part(msgspec.Struct, frozen=True):
-    """Content of one of the JSON files."""
-
-    categories: dict[int, _Category]
-    num_pictures: Counter[int]
-    plants: dict[int, SourceClass]
-    records: list[PictureRecord]
+class _PlantNetPicture(msgspec.Struct, frozen=True, gc=False):
+    species_id: str
+    split: Literal["train", "val", "test"]
+    obs_id: str | int | None = None
+    author: str | None = None
+    license: str | None = None
 
 
 class OtherPicture(msgspec.Struct, frozen=True, gc=False):
@@ -140,32 +97,46 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
 
     Training pictures come from `train.json`, else from `train_mini.json`; test pictures from `val.json`, if it exists.
     A license is its URL, or its name if it has no URL; an id that is not listed counts as an unknown license. Missing
-    and impossible dates and coordinates are unknown.
-    Observations are not published, so pictures have no group.
-
-    Args:
-        name: Name of the source in output keys.
-        root: Folder with the JSON files and the folders of pictures.
-        default_license: License of pictures for which the data set gives none.
+    and impossible dates and coordinates are unknown. Observations are not published, so pictures have no group.
 
     Raises:
         DataError: A file is missing or damaged, the files contradict each other, or there are no plants.
     """
-    parts = [_read_part(_train_file(root), "train", default_license)]
+    train = _Part(_train_file(root))
+    if not train.plants:
+        raise DataError(f"{train.file} holds no plants", limit=f"categories of kingdom {_PLANTS}", remedy=_REMEDY)
+    for number, plant in train.plants.items():
+        if not train.num_pictures[number]:
+            raise DataError(
+                f"{train.file}: category {number} ({plant.name}) has no annotations",
+                limit="one or more annotations of every plant",
+                remedy="download the file again, or delete the category",
+            )
+    records = list(train.records("train", default_license))
+    parts = [train]
     if (root / _TEST_FILE).is_file():
-        parts.append(_read_part(root / _TEST_FILE, "test", default_license, known=parts[0].plants))
-    records = [record for part in parts for record in part.records]
+        test = _Part(root / _TEST_FILE)
+        test.agree_with(train)
+        records += test.records("test", default_license)
+        parts.append(test)
     if len({record.path for record in records}) != len(records):
         twice, _ = Counter(record.path for record in records).most_common(1)[0]
         raise DataError(f"two images of {root} have the same file name", value=twice, remedy=_REMEDY)
-    return SourceContents(root, records, _others(name, parts))
+    others = {number: each for part in parts for number, each in part.categories.items() if each.kingdom != _PLANTS}
+    left_out = [
+        LeftOut(
+            picture=f"{name}:{category.image_dir_name or category.name}",
+            code="not_a_plant",
+            reason=f"{category.name} belongs to kingdom {category.kingdom}; only {_PLANTS} is read",
+            num_pictures=sum(part.num_pictures[number] for part in parts),
+        )
+        for number, category in others.items()
+    ]
+    return SourceContents(root, records, left_out)
 
 
 def read_other_kingdoms(root: Path) -> dict[str, list[OtherPicture]]:
-    """Lists the pictures that show no plant.
-
-    Args:
-        root: Folder with the JSON files and the folders of pictures.
+    """Lists the pictures without a plant of an iNaturalist 2021 folder.
 
     Returns:
         Split -> pictures: "fit" for those of `train.json` or `train_mini.json`, "test" for those of `val.json`.
@@ -174,17 +145,95 @@ def read_other_kingdoms(root: Path) -> dict[str, list[OtherPicture]]:
         DataError: A file is missing or damaged.
     """
     files = {"fit": _train_file(root), "test": root / _TEST_FILE}
-    return {split: list(_other_pictures(file)) for split, file in files.items() if file.is_file()}
+    found: dict[str, list[OtherPicture]] = {}
+    for split, file in files.items():
+        if file.is_file():
+            part = _Part(file)
+            pairs = ((image, part.categories.get(part.category_of.get(image.id, -1))) for image in part.images())
+            found[split] = [
+                OtherPicture(_path_below(file, image), sys.intern(category.kingdom), category.name)
+                for image, category in pairs
+                if category is not None and category.kingdom != _PLANTS
+            ]
+    return found
 
 
-def _other_pictures(file: Path) -> Iterator[OtherPicture]:
-    document = read_json(file, _Document)
-    categories = _categories(file, document)
-    category_of = _category_of_image(file, document, categories)
-    for _, image in decode_entries(f"{file}: images", enumerate(document.images), _Image):
-        category = categories.get(category_of.get(image.id, -1))
-        if category is not None and category.kingdom != _PLANTS:
-            yield OtherPicture(_path_below(file, image), sys.intern(category.kingdom), category.name)
+def choose_alike(pictures: list[OtherPicture], most: int, seed: int) -> list[OtherPicture]:
+    """Chooses pictures at random, of all names alike; the order stays that of the file."""
+    num_before: Counter[str] = Counter()
+    turns = []
+    for place in np.random.default_rng(seed).permutation(len(pictures)).tolist():
+        name = pictures[place].name
+        turns.append((num_before[name], place))
+        num_before[name] += 1
+    turns.sort(key=lambda turn: turn[0])
+    return [pictures[place] for place in sorted(place for _, place in turns[:most])]
+
+
+def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceContents:
+    """Reads a Pl@ntNet-300K folder: both JSON files, and `images/{train,val,test}/<species id>/<picture id>.jpg`.
+
+    In version 1.0 the folders are `images_{train,val,test}/...`. Species ids stay strings, as the data set writes them.
+    Pictures of one observation are one group.
+
+    Raises:
+        DataError: A file is missing or damaged, an id is not a number, a species has no name, or there are no pictures.
+    """
+    is_1_0 = (root / NAMES_FILE_1_0).is_file() and not (root / NAMES_FILE).is_file()
+    plants = _plantnet_plants(root / (NAMES_FILE_1_0 if is_1_0 else NAMES_FILE))
+    file = root / METADATA_FILE
+    entries = read_json(file, dict[str, msgspec.Raw])
+    images = "images_" if (root / "images_train").is_dir() else "images/"
+    records = []
+    for picture_id, picture in decode_entries(f"{file}: ", entries.items(), _PlantNetPicture):
+        species_id = picture.species_id
+        _require_number(f"{file}: the species id of {picture_id}", species_id)
+        if species_id not in plants:
+            raise DataError(
+                f"{file}: a species without a name",
+                value=f"{species_id}, of picture {picture_id}",
+                remedy="add its name to the file of names",
+            )
+        if not picture_id or "/" in picture_id or "\0" in picture_id:
+            raise DataError(f"{file}: a picture id is not a file name", value=picture_id, remedy="correct it")
+        record = PictureRecord(
+            path=f"{images}{picture.split}/{species_id}/{picture_id}.jpg",
+            plant=plants[species_id],
+            split=_PLANTNET_SPLITS[picture.split],
+            group="" if picture.obs_id is None else sys.intern(str(picture.obs_id)),
+            author=sys.intern(picture.author or ""),
+            license=sys.intern(picture.license or default_license),
+        )
+        records.append(record)
+    if not records:
+        raise DataError(f"{file} lists no pictures", limit="one entry for each picture", remedy="download it again")
+    pictured = {record.plant.class_id for record in records}
+    missing = [
+        LeftOut(
+            picture=f"{name}:{plant.class_id}",
+            code="no_pictures",
+            reason=f"the data set names {plant.name} but has no picture of it",
+            num_pictures=0,
+        )
+        for plant in plants.values()
+        if plant.class_id not in pictured
+    ]
+    return SourceContents(root, records, missing)
+
+
+def _plantnet_plants(file: Path) -> dict[str, SourceClass]:
+    plants = {}
+    for species_id, name in read_json(file, dict[str, str]).items():
+        _require_number(f"{file}: a species id", species_id)
+        if not name.strip():
+            raise DataError(f"{file}: species {species_id} has an empty name", remedy="add its scientific name")
+        plants[species_id] = SourceClass(class_id=species_id, name=name, is_scientific=True)
+    return plants
+
+
+def _require_number(what: str, species_id: str) -> None:
+    if not species_id.isascii() or not species_id.isdecimal():
+        raise DataError(f"{what} is not a number", value=species_id, remedy="correct it")
 
 
 def _train_file(root: Path) -> Path:
@@ -199,128 +248,83 @@ def _train_file(root: Path) -> Path:
     )
 
 
-def _others(name: str, parts: list[_Part]) -> list[LeftOut]:
-    """Returns the categories of other kingdoms."""
-    categories = {number: category for part in parts for number, category in part.categories.items()}
-    return [
-        LeftOut(
-            picture=f"{name}:{category.image_dir_name or category.name}",
-            code="not_a_plant",
-            reason=f"{category.name} belongs to kingdom {category.kingdom}; only {_PLANTS} is read",
-            num_pictures=sum(part.num_pictures[number] for part in parts),
-        )
-        for number, category in categories.items()
-        if category.kingdom != _PLANTS
-    ]
+class _Part:
+    """One of the JSON files of iNaturalist.
 
+    Raises:
+        DataError: The file is missing or damaged, or contradicts itself.
+    """
 
-def _read_part(file: Path, split: Split, default_license: str, known: Mapping[int, SourceClass] | None = None) -> _Part:
-    """Reads one file; `known` are the classes of the training file, which must agree with it."""
-    document = read_json(file, _Document)
-    categories = _categories(file, document)
-    category_of = _category_of_image(file, document, categories)
-    num_pictures = Counter(category_of.values())
-    plants = {number: _plant(category) for number, category in categories.items() if category.kingdom == _PLANTS}
-    if known is None:
-        _check_complete(file, plants, num_pictures)
-    else:
-        plants = _agreed(file, plants, known)
-    records = _records(file, document, category_of, plants, split=split, default_license=default_license)
-    return _Part(categories, num_pictures, plants, records)
-
-
-def _categories(file: Path, document: _Document) -> dict[int, _Category]:
-    categories = {category.id: category for category in document.categories}
-    if len(categories) != len(document.categories):
-        raise DataError(f"two categories of {file} have the same id", remedy=_REMEDY)
-    return categories
-
-
-def _plant(category: _Category) -> SourceClass:
-    return SourceClass(
-        class_id=str(category.id),
-        name=category.name,
-        is_scientific=True,
-        common_name=category.common_name or "",
-        genus=category.genus or "",
-        family=category.family or "",
-        order=category.order or "",
-    )
-
-
-def _check_complete(file: Path, plants: Mapping[int, SourceClass], num_pictures: Mapping[int, int]) -> None:
-    if not plants:
-        raise DataError(f"{file} holds no plants", limit=f"categories of kingdom {_PLANTS}", remedy=_REMEDY)
-    for number, plant in plants.items():
-        if not num_pictures.get(number):
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._document = read_json(file, _Document)
+        self.categories = {category.id: category for category in self._document.categories}
+        if len(self.categories) != len(self._document.categories):
+            raise DataError(f"two categories of {file} have the same id", remedy=_REMEDY)
+        annotations = self._document.annotations
+        self.category_of = {annotation.image_id: annotation.category_id for annotation in annotations}
+        if len(self.category_of) != len(annotations):
+            twice, _ = Counter(annotation.image_id for annotation in annotations).most_common(1)[0]
+            raise DataError(f"{file}: image {twice} has two annotations", limit="one for each image", remedy=_REMEDY)
+        if unknown := set(self.category_of.values()) - self.categories.keys():
             raise DataError(
-                f"{file}: category {number} ({plant.name}) has no annotations",
-                limit="one or more annotations of every plant",
-                remedy="download the file again, or delete the category",
+                f"{file}: an annotation names category {min(unknown)}, which does not exist", remedy=_REMEDY
             )
+        self.num_pictures = Counter(self.category_of.values())
+        self.plants = {
+            number: SourceClass(
+                class_id=str(number),
+                name=category.name,
+                is_scientific=True,
+                common_name=category.common_name or "",
+                genus=category.genus or "",
+                family=category.family or "",
+                order=category.order or "",
+            )
+            for number, category in self.categories.items()
+            if category.kingdom == _PLANTS
+        }
 
+    def agree_with(self, train: "_Part") -> None:
+        """Takes the classes of the training file, with which those of this one must agree."""
+        for number, plant in self.plants.items():
+            known = train.plants.get(number)
+            if known is None or known.name != plant.name:
+                raise DataError(
+                    f"{self.file}: category {number} differs from the training file",
+                    value=plant.name,
+                    limit=known.name if known else "a category of the training file",
+                    remedy="take both files from one release",
+                )
+        self.plants = train.plants
 
-def _agreed(file: Path, plants: Mapping[int, SourceClass], known: Mapping[int, SourceClass]) -> dict[int, SourceClass]:
-    """Returns the training file's classes, once `plants` agrees with them."""
-    for number, plant in plants.items():
-        if number not in known or known[number].name != plant.name:
-            expected = known[number].name if number in known else "a category of the training file"
+    def images(self) -> Iterator[_Image]:
+        for _, image in decode_entries(f"{self.file}: images", enumerate(self._document.images), _Image):
+            yield image
+
+    def records(self, split: Split, default_license: str) -> Iterator[PictureRecord]:
+        licenses = {None: default_license} | {
+            entry.id: entry.url or entry.name or default_license for entry in self._document.licenses
+        }
+        missing = dict(self.category_of)
+        for image in self.images():
+            category = missing.pop(image.id, None)
+            if category is None:
+                raise DataError(f"{self.file}: image {image.id} has no annotation, or is listed twice", remedy=_REMEDY)
+            if plant := self.plants.get(category):
+                yield PictureRecord(
+                    path=_path_below(self.file, image),
+                    plant=plant,
+                    split=split,
+                    author=sys.intern(image.rights_holder or ""),  # few authors have many pictures
+                    license=licenses.get(image.license, ""),
+                    taken_on=_day((image.date or "")[:10]),
+                    coordinates=_coordinates(image.latitude, image.longitude),
+                )
+        if missing:
             raise DataError(
-                f"{file}: category {number} differs from the training file",
-                value=plant.name,
-                limit=expected,
-                remedy="take both files from one release",
+                f"{self.file}: an annotation names image {min(missing)}, which does not exist", remedy=_REMEDY
             )
-    return dict(known)
-
-
-def _category_of_image(file: Path, document: _Document, categories: Mapping[int, _Category]) -> dict[int, int]:
-    """Returns image id -> category id, one for each annotation."""
-    category_of = {annotation.image_id: annotation.category_id for annotation in document.annotations}
-    if len(category_of) != len(document.annotations):
-        twice, _ = Counter(annotation.image_id for annotation in document.annotations).most_common(1)[0]
-        raise DataError(f"{file}: image {twice} has two annotations", limit="one for each image", remedy=_REMEDY)
-    if unknown := set(category_of.values()) - categories.keys():
-        raise DataError(f"{file}: an annotation names category {min(unknown)}, which does not exist", remedy=_REMEDY)
-    return category_of
-
-
-def _records(
-    file: Path,
-    document: _Document,
-    category_of: dict[int, int],
-    plants: Mapping[int, SourceClass],
-    *,
-    split: Split,
-    default_license: str,
-) -> list[PictureRecord]:
-    licenses = {None: default_license} | {
-        entry.id: entry.url or entry.name or default_license for entry in document.licenses
-    }
-    records = []
-    for _, image in decode_entries(f"{file}: images", enumerate(document.images), _Image):
-        category = category_of.pop(image.id, None)
-        if category is None:
-            raise DataError(f"{file}: image {image.id} has no annotation, or is listed twice", remedy=_REMEDY)
-        if plant := plants.get(category):
-            records.append(_record(file, image, plant, split, licenses))
-    if category_of:
-        raise DataError(f"{file}: an annotation names image {min(category_of)}, which does not exist", remedy=_REMEDY)
-    return records
-
-
-def _record(
-    file: Path, image: _Image, plant: SourceClass, split: Split, licenses: Mapping[int | None, str]
-) -> PictureRecord:
-    return PictureRecord(
-        path=_path_below(file, image),
-        plant=plant,
-        split=split,
-        author=sys.intern(image.rights_holder or ""),  # equal strings share one object: few authors have many pictures
-        license=licenses.get(image.license, ""),
-        taken_on=_day((image.date or "")[:10]),
-        coordinates=_coordinates(image.latitude, image.longitude),
-    )
 
 
 def _path_below(file: Path, image: _Image) -> str:
@@ -349,109 +353,40 @@ def _coordinates(latitude: float | None, longitude: float | None) -> tuple[float
     return latitude, longitude
 
 
-METADATA_FILE: Final = "plantnet300K_metadata.json"
-NAMES_FILE: Final = "plantnet300K_species_id_2_name.json"
-NAMES_FILE_1_0: Final = "plantnet300K_species_names.json"
-_PLANTNET_SPLITS: Final[dict[str, Split]] = {"train": "train", "val": "validation", "test": "test"}
+def read_json(path: Path, kind: type[Kind]) -> Kind:
+    """Reads a JSON file; unknown fields are ignored.
 
-
-class _PlantNetPicture(msgspec.Struct, frozen=True, gc=False):
-    species_id: str
-    split: Literal["train", "val", "test"]
-    obs_id: str | int | None = None
-    author: str | None = None
-    license: str | None = None
-
-
-def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceContents:
-    """Reads a Pl@ntNet-300K folder.
-
-    Species ids stay strings, as the data set writes them. Pictures of one observation are one group.
-
-    Args:
-        name: Name of the source in output keys.
-        root: Folder with both JSON files and `images/{train,val,test}/<species id>/<picture id>.jpg`; in version 1.0
-            `images_{train,val,test}/...`.
-        default_license: License of pictures for which the data set gives none.
+    Long lists are kept as undecoded entries (`msgspec.Raw`, views into the file's bytes) and decoded one at a time, so
+    that a million decoded entries are never in memory at once.
 
     Raises:
-        DataError: A file is missing or damaged, an id is not a number, a species has no name, or there are no pictures.
+        DataError: The file is missing, truncated or not JSON, or lacks a field.
     """
-    is_1_0 = (root / NAMES_FILE_1_0).is_file() and not (root / NAMES_FILE).is_file()
-    plants = _plantnet_names(root / (NAMES_FILE_1_0 if is_1_0 else NAMES_FILE))
-    file = root / METADATA_FILE
-    entries = read_json(file, dict[str, msgspec.Raw])
-    images = "images_" if (root / "images_train").is_dir() else "images/"
-    records = [
-        _plantnet_record(file, picture_id, picture, plants, images=images, default_license=default_license)
-        for picture_id, picture in decode_entries(f"{file}: ", entries.items(), _PlantNetPicture)
-    ]
-    if not records:
-        raise DataError(f"{file} lists no pictures", limit="one entry for each picture", remedy="download it again")
-    pictured = {record.plant.class_id for record in records}
-    missing = [_without_pictures(name, plant) for plant in plants.values() if plant.class_id not in pictured]
-    return SourceContents(root, records, missing)
+    if not path.is_file():
+        raise DataError("a file of the data set is missing", value=path, remedy="download it, or correct the folder")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.ValidationError as error:
+        raise _unfit(f"{path}", error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is truncated or not JSON", value=error, remedy="download or copy it again") from error
 
 
-def _plantnet_names(file: Path) -> dict[str, SourceClass]:
-    plants = {}
-    for species_id, name in read_json(file, dict[str, str]).items():
-        if not species_id.isascii() or not species_id.isdecimal():
-            raise DataError(f"{file}: a species id is not a number", value=species_id, remedy="correct it")
-        if not name.strip():
-            raise DataError(f"{file}: species {species_id} has an empty name", remedy="add its scientific name")
-        plants[species_id] = SourceClass(class_id=species_id, name=name, is_scientific=True)
-    return plants
+def decode_entries(
+    place: str, entries: Iterable[tuple[Key, msgspec.Raw]], kind: type[Kind]
+) -> Iterator[tuple[Key, Kind]]:
+    """Decodes the entries of a list or object, one at a time; `place` is file and list, for the error.
+
+    Raises:
+        DataError: An entry is damaged or lacks a field.
+    """
+    decode = msgspec.json.Decoder(kind).decode
+    for key, entry in entries:
+        try:
+            yield key, decode(entry)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _unfit(f"{place}[{key}]", error) from error
 
 
-def _plantnet_record(
-    file: Path,
-    picture_id: str,
-    picture: _PlantNetPicture,
-    plants: dict[str, SourceClass],
-    *,
-    images: str,
-    default_license: str,
-) -> PictureRecord:
-    species_id = picture.species_id
-    if not species_id.isascii() or not species_id.isdecimal():
-        raise DataError(
-            f"{file}: the species id of {picture_id} is not a number", value=species_id, remedy="correct it"
-        )
-    if species_id not in plants:
-        raise DataError(
-            f"{file}: a species without a name",
-            value=f"{species_id}, of picture {picture_id}",
-            remedy="add its name to the file of names",
-        )
-    if not picture_id or "/" in picture_id or "\0" in picture_id:
-        raise DataError(f"{file}: a picture id is not a file name", value=picture_id, remedy="correct it")
-    return PictureRecord(
-        path=f"{images}{picture.split}/{species_id}/{picture_id}.jpg",
-        plant=plants[species_id],
-        split=_PLANTNET_SPLITS[picture.split],
-        group="" if picture.obs_id is None else sys.intern(str(picture.obs_id)),
-        author=sys.intern(picture.author or ""),
-        license=sys.intern(picture.license or default_license),
-    )
-
-
-def _without_pictures(name: str, plant: SourceClass) -> LeftOut:
-    return LeftOut(
-        picture=f"{name}:{plant.class_id}",
-        code="no_pictures",
-        reason=f"the data set names {plant.name} but has no picture of it",
-        num_pictures=0,
-    )
-
-
-def choose_alike(pictures: list[OtherPicture], most: int, seed: int) -> list[OtherPicture]:
-    """Chooses pictures at random, of all names alike; the order stays that of the file."""
-    num_before: Counter[str] = Counter()
-    turns = []
-    for place in np.random.default_rng(seed).permutation(len(pictures)).tolist():
-        name = pictures[place].name
-        turns.append((num_before[name], place))
-        num_before[name] += 1
-    turns.sort(key=lambda turn: turn[0])
-    return [pictures[place] for place in sorted(place for _, place in turns[:most])]
+def _unfit(place: str, error: Exception) -> DataError:
+    return DataError(f"{place} cannot be read: {error}", remedy="correct the entry, or download the file again")
