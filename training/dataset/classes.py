@@ -27,9 +27,7 @@ class WrittenName(msgspec.Struct, frozen=True, order=True):
     """A class as its data set names it."""
 
     source: str
-    """Name of the data set."""
     name: str
-    """As written there."""
 
 
 class NamedClass(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,39 +134,36 @@ _LONG_STEM: Final = 6  # from this length on, stems that differ by one letter ar
 
 
 def similar_pairs(epithets: Sequence[str]) -> list[tuple[int, int]]:
-    """Returns pairs of epithets that differ by one letter, by their Latin ending, or, if long, by both.
+    """Returns pairs of epithets of one genus of which one may be a misspelling of the other.
+
+    They differ by one letter, by their Latin ending, or, if long, by both.
 
     Args:
-        epithets: Of one genus, in lower case. Epithets with digits are generated names and never similar.
+        epithets: In lower case. Those with digits are generated names and never similar.
 
     Returns:
         Positions of each pair, ascending.
     """
+    stems = [_stem(epithet) for epithet in epithets]
+    # Words that are one letter apart become equal when it is removed from each, so few pairs are left to compare.
     by_form: dict[str, list[int]] = {}
-    for position, epithet in enumerate(epithets):
+    for at, epithet in enumerate(epithets):
         if not any(char.isdigit() for char in epithet):
-            for form in _shortened_forms(epithet):
-                by_form.setdefault(form, []).append(position)
+            words = (epithet, stems[at])
+            shorter = {word[:cut] + word[cut + 1 :] for word in words for cut in range(len(word))}
+            for form in shorter.union(words):
+                by_form.setdefault(form, []).append(at)
     candidates = {pair for positions in by_form.values() for pair in combinations(positions, 2)}
-    return sorted(pair for pair in candidates if _similar(epithets[pair[0]], epithets[pair[1]]))
-
-
-def _shortened_forms(epithet: str) -> Iterable[str]:
-    stem = _stem(epithet)
-    return {short for word in (epithet, stem) for short in (word, *_without_one_letter(word))}
-
-
-def _without_one_letter(word: str) -> Iterable[str]:
-    return (word[:cut] + word[cut + 1 :] for cut in range(len(word)))
-
-
-def _similar(first: str, second: str) -> bool:
-    stems = _stem(first), _stem(second)
-    if first == second:
-        return False
-    if stems[0] == stems[1] or _one_letter_apart(first, second):
-        return True
-    return min(map(len, stems)) >= _LONG_STEM and _one_letter_apart(*stems)
+    return [
+        (one, other)
+        for one, other in sorted(candidates)
+        if epithets[one] != epithets[other]
+        and (
+            stems[one] == stems[other]
+            or _one_letter_apart(epithets[one], epithets[other])
+            or (min(len(stems[one]), len(stems[other])) >= _LONG_STEM and _one_letter_apart(stems[one], stems[other]))
+        )
+    ]
 
 
 def _stem(epithet: str) -> str:
@@ -181,15 +176,10 @@ def _stem(epithet: str) -> str:
 
 def _one_letter_apart(first: str, second: str) -> bool:
     """Returns whether one letter is replaced, added or missing."""
-    if abs(len(first) - len(second)) > 1:
-        return False
-    start = next((at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)
-    if start is None:
-        return first != second
-    if len(first) == len(second):
-        return first[start + 1 :] == second[start + 1 :]
     short, long = sorted((first, second), key=len)
-    return short[start:] == long[start + 1 :]
+    if len(short) == len(long):
+        return sum(one != other for one, other in zip(short, long, strict=True)) == 1
+    return len(long) == len(short) + 1 and any(long[:cut] + long[cut + 1 :] == short for cut in range(len(long)))
 
 
 MergeKind = Literal["within_source", "across_sources", "synonym"]
@@ -201,9 +191,7 @@ class MergedName(msgspec.Struct, frozen=True, kw_only=True):
     kind: MergeKind
     """One source writes the name in several ways; several sources have it; or it is a synonym."""
     taxon_id: str
-    """The taxon that they share."""
     scientific_name: str
-    """Name of that taxon."""
     written: tuple[WrittenName, ...]
     """All the names; of kind "synonym" only the synonyms."""
 
@@ -212,9 +200,7 @@ class SimilarNames(msgspec.Struct, frozen=True, kw_only=True):
     """Two taxa of one genus with similar names, one of which may be a misspelling; they are not merged."""
 
     first: str
-    """Scientific name."""
     second: str
-    """Scientific name."""
     written: tuple[WrittenName, ...]
     """The classes of both."""
 
@@ -223,7 +209,6 @@ class AmbiguousName(msgspec.Struct, frozen=True, kw_only=True):
     """A name that the taxonomy file lists as a synonym of several plants; it stays as written."""
 
     written: WrittenName
-    """The class."""
     candidates: tuple[str, ...]
     """The accepted names that it may mean."""
 
@@ -272,14 +257,6 @@ def misspelt_genera(
         if taxon.genus or (" " in taxon.scientific_name and may_be_latin(genus, "alba")):
             meant = tuple(similar_genera(genus))
             yield from ((named.written, meant) for named in by_taxon[taxon.taxon_id] if meant)
-
-
-def ambiguous_names(classes: Iterable[NamedClass]) -> Iterator[AmbiguousName]:
-    """Yields the classes whose name has several accepted names."""
-    for named in classes:
-        if len(named.candidates) > 1:
-            candidates = tuple(name.scientific_name for name in named.candidates)
-            yield AmbiguousName(written=named.written, candidates=candidates)
 
 
 TAXONOMY_VERSION: Final = "names as given by the sources"
@@ -358,7 +335,11 @@ def build_classes(
         common=tuple(named.written for named in named_classes if not taxa[named.taxon_id].genus),
         similar=tuple(similar_names(taxa.values(), by_taxon)),
         misspelt=tuple(misspelt_genera(taxa.values(), by_taxon)),
-        ambiguous=tuple(ambiguous_names(named_classes)),
+        ambiguous=tuple(
+            AmbiguousName(written=named.written, candidates=tuple(each.scientific_name for each in named.candidates))
+            for named in named_classes
+            if len(named.candidates) > 1
+        ),
     )
 
 
