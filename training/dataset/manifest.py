@@ -196,7 +196,7 @@ def write_manifest(
     """Writes manifest and taxa: all files are replaced, or none.
 
     Args:
-        folder: Folder to write to.
+        folder: Where to write.
         columns: Arrow arrays, arrays or lists of equal length, named as in `SCHEMA`.
         taxonomy: The outputs that the labels name.
         sources: Root and note of each source.
@@ -234,7 +234,11 @@ def _open_index(folder: Path, expected: str) -> pa.Table:
         )
     if mapped is not None and _sha256_of(mapped) == sha256:
         return mapped
-    return _write_index(index, _read_parquet(manifest), sha256)
+    try:
+        table = pq.read_table(manifest).unify_dictionaries().combine_chunks()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{manifest} is damaged", value=error, remedy="prepare the data again") from error
+    return _write_index(index, table, sha256)
 
 
 def _map_index(index: Path) -> pa.Table | None:
@@ -263,13 +267,6 @@ def _write_index(index: Path, table: pa.Table, sha256: str) -> pa.Table:
         return table
     mapped = _map_index(index)
     return mapped if mapped is not None and _sha256_of(mapped) == sha256 else table
-
-
-def _read_parquet(manifest: Path) -> pa.Table:
-    try:
-        return pq.read_table(manifest).unify_dictionaries().combine_chunks()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{manifest} is damaged", value=error, remedy="prepare the data again") from error
 
 
 def _read_taxonomy(folder: Path) -> Taxonomy:

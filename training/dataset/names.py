@@ -106,13 +106,11 @@ _CULTIVAR: Final = "cv."
 # "cf." marks the likely species; "agg." and "s.l." the species in a wide sense.
 _QUALIFIERS: Final = frozenset({"cf.", "cf", "agg.", "agg", "s.l.", "s.lat.", "s.str.", "?"})
 # After a genus these words name no species; "aff." means "near that species", so not that species.
-_NO_SPECIES: Final = frozenset(
-    "sp spp hybrid hybrids cultivar cultivars hyb aff sect subsect subg subgen ser".split()  # noqa: SIM905
-)
+_NO_SPECIES: Final = _words("sp spp hybrid hybrids cultivar cultivars hyb aff sect subsect subg subgen ser")
 # Words in lower case that occur in author citations, and are not epithets.
-_CONNECTIVES: Final = frozenset(
-    "ex et in and non nec apud pro sensu auct auctt hort emend nom al f fil "  # noqa: SIM905
-    "de des du da das do dos del della di la le van von der den ter ten zu zur vom zum y e".split()
+_CONNECTIVES: Final = _words(
+    "ex et in and non nec apud pro sensu auct auctt hort emend nom al f fil "
+    "de des du da das do dos del della di la le van von der den ter ten zu zur vom zum y e"
 )
 # Words of author citations that are also epithets: Pelargonium × hortorum, Psilotum nudum.
 _CITATION_WORDS: Final = _CONNECTIVES | {"auctorum", "hortorum", "lato", "nomen", "nudum", "parte", "stricto"}
@@ -189,7 +187,8 @@ def parse_name(text: str, *, scientific: bool = False) -> PlantName:
     words = _split_words(text)
     name = _parse_scientific(words, scientific)
     if name is None or not (scientific or _is_marked(name, words) or _may_be_latin(name)):
-        name = _common_name(words)
+        phrase = " ".join(word for word in words if word.lower().rstrip(".") not in {"sp", "spp"})
+        name = PlantName(genus=phrase[:1].upper() + phrase[1:], common=True)
     if not name.key.isascii() or not any(char.isalnum() for char in name.genus):
         raise DataError(
             "a class has no name in Latin letters, so it cannot be distinguished from other such classes",
@@ -216,12 +215,17 @@ def _parse_scientific(words: Sequence[str], scientific: bool) -> PlantName | Non
     words, cultivar = _take_cultivar(words)
     if not words or not _is_word(words[0]):
         return None
-    genus, rest = words[0].capitalize(), words[1:]
-    infraspecific = (_CULTIVAR, cultivar) if cultivar else ("", "")
+    rest = words[1:]
+    name = PlantName(
+        genus=words[0].capitalize(),
+        infraspecific_rank=_CULTIVAR if cultivar else "",
+        infraspecific_epithet=cultivar,
+        nothogenus=nothogenus,
+    )
     if not rest or _names_no_species(rest):
-        return _name(genus, "", infraspecific, [], nothogenus=nothogenus)
+        return name
     if _opens_author(rest) and _is_author(rest):
-        return _name(genus, "", infraspecific, rest, nothogenus=nothogenus)
+        return msgspec.structs.replace(name, author=" ".join(rest))
     rest, nothospecies = _take_hybrid_sign(rest)
     epithet = _epithet(rest, scientific)
     if not epithet:
@@ -229,12 +233,18 @@ def _parse_scientific(words: Sequence[str], scientific: bool) -> PlantName | Non
     rest = rest[1:]
     if not _HYBRID_SIGNS.isdisjoint(rest):  # a formula, which names the parents
         formula = " ".join("×" if word in _HYBRID_SIGNS else word for word in [epithet, *rest])
-        return _name(genus, formula, infraspecific, [], nothogenus=nothogenus)
-    below, author = _take_infraspecific(rest)
+        return msgspec.structs.replace(name, epithet=formula)
+    (rank, below), author = _take_infraspecific(rest)
     if not _is_author(author):
         return None
-    infraspecific = infraspecific if cultivar else below
-    return _name(genus, epithet, infraspecific, author, nothogenus=nothogenus, nothospecies=nothospecies)
+    return msgspec.structs.replace(
+        name,
+        epithet=epithet,
+        infraspecific_rank=_CULTIVAR if cultivar else rank,
+        infraspecific_epithet=cultivar or below,
+        author=" ".join(author),
+        nothospecies=nothospecies,
+    )
 
 
 def _is_marked(name: PlantName, words: Sequence[str]) -> bool:
@@ -245,33 +255,6 @@ def _is_marked(name: PlantName, words: Sequence[str]) -> bool:
 def _may_be_latin(name: PlantName) -> bool:
     is_cultivar = name.infraspecific_rank == _CULTIVAR
     return may_be_latin(name.genus, name.epithet.partition(" ")[0], "" if is_cultivar else name.infraspecific_epithet)
-
-
-def _name(
-    genus: str,
-    epithet: str,
-    infraspecific: tuple[str, str],
-    author: Sequence[str],
-    *,
-    nothogenus: bool,
-    nothospecies: bool = False,
-) -> PlantName:
-    rank, below = infraspecific
-    return PlantName(
-        genus=genus,
-        epithet=epithet,
-        infraspecific_rank=rank,
-        infraspecific_epithet=below,
-        author=" ".join(author),
-        nothogenus=nothogenus,
-        nothospecies=nothospecies,
-    )
-
-
-def _common_name(words: Sequence[str]) -> PlantName:
-    kept = [word for word in words if word.lower().rstrip(".") not in {"sp", "spp"}]
-    phrase = " ".join(kept)
-    return PlantName(genus=phrase[:1].upper() + phrase[1:], common=True)
 
 
 def _take_hybrid_sign(words: Sequence[str]) -> tuple[Sequence[str], bool]:
@@ -351,11 +334,8 @@ def _opens_author(words: Sequence[str]) -> bool:
 
 def _is_author(words: Sequence[str]) -> bool:
     """Returns whether every word may be part of an author citation; plain words in lower case may not."""
-    return all(_is_author_word(word.strip("()[],;&")) for word in words)
-
-
-def _is_author_word(word: str) -> bool:
-    return word.lower() in _CITATION_WORDS or not word.islower() or "." in word or word[0] == "'"
+    plain = [word.strip("()[],;&") for word in words]
+    return all(word.lower() in _CITATION_WORDS or not word.islower() or "." in word or word[0] == "'" for word in plain)
 
 
 def _ascii(text: str) -> str:

@@ -16,9 +16,9 @@ from training.dataset.audit.licenses import license_id
 from training.dataset.sources.record import LabeledPicture, LeftOut, Split
 from training.dataset.splits import (
     Codes,
-    copy_codes,
     group_names,
     join_groups,
+    numbered,
     observation_codes,
     published_codes,
     straddling,
@@ -57,21 +57,15 @@ def drop_copies(
         if picture is original:
             kept.append(picture)
         else:
-            copies.append(
-                LeftOut(picture=picture.picture_id, code="copy", reason=_reason(picture, original, taxon_of_label))
-            )
+            reason = f"the same bytes as {original.picture_id}"
+            if taxon_of_label[picture.label] != taxon_of_label[original.label]:
+                reason += f", but labeled {picture.label} here and {original.label} there"
+            copies.append(LeftOut(picture=picture.picture_id, code="copy", reason=reason))
     return kept, copies
 
 
 def _precedence(picture: LabeledPicture) -> tuple[int, str]:
     return _PRECEDENCE[picture.record.split], picture.picture_id
-
-
-def _reason(copy: LabeledPicture, original: LabeledPicture, taxon_of_label: Mapping[str, str]) -> str:
-    same = f"the same bytes as {original.picture_id}"
-    if taxon_of_label[copy.label] == taxon_of_label[original.label]:
-        return same
-    return f"{same}, but labeled {copy.label} here and {original.label} there"
 
 
 _LEAKS: Final = {
@@ -122,7 +116,7 @@ def _leave_out(
     unique, left_out = drop_copies(pictures, taxon_of_label)
     stays = np.isin([id(picture) for picture in pictures], [id(picture) for picture in unique])
     observations = join_groups(observation_codes(pictures))
-    groups = join_groups(observations, near_copies, copy_codes(pictures))
+    groups = join_groups(observations, near_copies, numbered(picture.info.sha256 for picture in pictures))
     published = published_codes([picture.record.split for picture in pictures])
     leaks = np.flatnonzero(straddling(published, groups) & stays)
     of_observation = straddling(published, observations)
@@ -130,16 +124,13 @@ def _leave_out(
     group_of = {True: observations, False: groups}
     for row in leaks.tolist():
         same = bool(of_observation[row])
-        left_out.append(_leak(pictures[row], pictures[strongest[same][group_of[same][row]]], same_observation=same))
+        code, relation = _LEAKS[same]
+        stronger = pictures[strongest[same][group_of[same][row]]]
+        reason = f"{relation} {stronger.picture_id}, which is in the {stronger.record.split} split"
+        left_out.append(LeftOut(picture=pictures[row].picture_id, code=code, reason=reason))
     stays[leaks] = False
     kept = np.flatnonzero(stays)
     return [pictures[row] for row in kept.tolist()], np.unique(groups[kept], return_inverse=True)[1], left_out
-
-
-def _leak(picture: LabeledPicture, stronger: LabeledPicture, *, same_observation: bool) -> LeftOut:
-    code, relation = _LEAKS[same_observation]
-    reason = f"{relation} {stronger.picture_id}, which is in the {stronger.record.split} split"
-    return LeftOut(picture=picture.picture_id, code=code, reason=reason)
 
 
 def _drop_empty_outputs(taxonomy: Taxonomy, labels: set[str]) -> tuple[Taxonomy, list[LeftOut]]:
@@ -158,13 +149,7 @@ def _drop_empty_outputs(taxonomy: Taxonomy, labels: set[str]) -> tuple[Taxonomy,
 def manifest_columns(
     pictures: Sequence[LabeledPicture], splits: Sequence[Split], groups: Sequence[str]
 ) -> dict[str, Sequence[Any]]:
-    """Returns the columns for `write_manifest`.
-
-    Args:
-        pictures: The picture of each row.
-        splits: Split of each picture.
-        groups: Name of each picture's group.
-    """
+    """Returns the columns for `write_manifest`, given split and name of the group of each picture."""
     records, infos = [picture.record for picture in pictures], [picture.info for picture in pictures]
     license_ids = {text: license_id(text) for text in {record.license for record in records}}
     unknown = (None, None)

@@ -76,22 +76,12 @@ def _at_one_place(first: LabeledPicture, other: LabeledPicture) -> bool:
     return math.hypot(north, east) <= _ONE_PLACE_DEGREES
 
 
-def copy_codes(pictures: Sequence[LabeledPicture]) -> Codes:
-    """Returns each picture's content as a number: byte-for-byte copies share it."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(picture.info.sha256, len(numbers)) for picture in pictures], dtype=np.int64)
-
-
 def name_codes(pictures: Sequence[LabeledPicture], taxonomy: Taxonomy) -> Codes:
     """Returns what each picture shows as a number: its taxon, or its genus where a class names no more than that."""
     genera = {taxon.genus for taxon in taxonomy.taxa if taxon.rank == "genus"}
     names = [taxon.genus if taxon.genus in genera else taxon.taxon_id for taxon in taxonomy.taxa]
-    numbers: dict[str, int] = {}
-    of_label = {
-        output.key: numbers.setdefault(names[taxon], len(numbers))
-        for output, taxon in zip(taxonomy.outputs, taxonomy.taxon_of_output.tolist(), strict=True)
-    }
-    return np.array([of_label[picture.label] for picture in pictures], dtype=np.int64)
+    of_label = dict(zip(taxonomy.output_keys, (names[taxon] for taxon in taxonomy.taxon_of_output), strict=True))
+    return numbered(of_label[picture.label] for picture in pictures)
 
 
 def strongest_rows(published: Codes, groups: Codes) -> Codes:
@@ -148,16 +138,13 @@ class Shares(msgspec.Struct, frozen=True):
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """The pictures to split, as arrays with one entry for each picture."""
+    """The pictures to split, as arrays with one number for each picture."""
 
     group_names: Sequence[str]
     """Name of each picture's group, the only input of its random number."""
     labels: Codes
-    """Class as a number."""
     sources: Codes
-    """Data set as a number."""
     groups: Codes
-    """Group as a number."""
     published: Codes
     """Published split: its position in `SPLITS_BY_STRENGTH`, or -1."""
 
@@ -165,26 +152,19 @@ class Candidates(msgspec.Struct, frozen=True):
 def draw_splits(
     pictures: Sequence[LabeledPicture], groups: Codes, group_names: Sequence[str], shares: Shares, seed: int
 ) -> list[Split]:
-    """Assigns each picture to a split (see `assign_splits`).
-
-    Args:
-        pictures: All pictures.
-        groups: Group of each picture as a number.
-        group_names: Name of each picture's group.
-        shares: Each in [0, 1).
-        seed: Seed of the random choice.
-    """
+    """Assigns each picture to a split (see `assign_splits`), given number and name of each picture's group."""
     candidates = Candidates(
         group_names=group_names,
-        labels=_numbered(picture.label for picture in pictures),
-        sources=_numbered(picture.source for picture in pictures),
+        labels=numbered(picture.label for picture in pictures),
+        sources=numbered(picture.source for picture in pictures),
         groups=groups,
         published=published_codes([picture.record.split for picture in pictures]),
     )
     return [SPLITS_BY_STRENGTH[code] for code in assign_splits(candidates, shares, seed).tolist()]
 
 
-def _numbered(names: Iterable[str]) -> Codes:
+def numbered(names: Iterable[str]) -> Codes:
+    """Returns each name as a number; equal names share it."""
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
@@ -213,11 +193,6 @@ def assign_splits(candidates: Candidates, shares: Shares, seed: int) -> Codes:
     in the same way. A group can only move if none of its pictures' sources publishes the split. A class keeps at least
     one training group.
 
-    Args:
-        candidates: All pictures.
-        shares: Each in [0, 1).
-        seed: Seed of the random choice.
-
     Returns:
         Position in `SPLITS_BY_STRENGTH`; shape (pictures,).
     """
@@ -230,19 +205,14 @@ def assign_splits(candidates: Candidates, shares: Shares, seed: int) -> Codes:
         (("test", shares.test), ("validation", shares.validation), ("calibration", shares.calibration))
     ):
         code = SPLITS_BY_STRENGTH.index(split)
-        open_groups = (split_of_group == _TRAIN) & _all_sources_lack(candidates, code)
+        # A group can move if no source of its pictures publishes the split.
+        publishing = np.unique(candidates.sources[candidates.published == code])
+        open_groups = split_of_group == _TRAIN
+        open_groups[candidates.groups[np.isin(candidates.sources, publishing)]] = False
         if code == _TEST:
             open_groups &= ~taken
         split_of_group[_cut(candidates, open_groups, split_of_group, share, draws[:, column])] = code
     return np.asarray(split_of_group[candidates.groups])
-
-
-def _all_sources_lack(candidates: Candidates, code: int) -> npt.NDArray[np.bool_]:
-    """Returns for each group whether no source of its pictures publishes the split."""
-    publishing = np.unique(candidates.sources[candidates.published == code])
-    lacks = np.ones(int(candidates.groups.max(initial=-1)) + 1, dtype=bool)
-    lacks[candidates.groups[np.isin(candidates.sources, publishing)]] = False
-    return lacks
 
 
 def _cut(
@@ -268,12 +238,7 @@ def _cut(
 
 
 class _TrainingGroups:
-    """The training groups of each class, counted so that no class loses its last one.
-
-    Args:
-        candidates: All pictures.
-        training: For each group, whether it is in the training split.
-    """
+    """The training groups of each class, counted so that no class loses its last one."""
 
     def __init__(self, candidates: Candidates, training: npt.NDArray[np.bool_]) -> None:
         self._num_groups = len(training)

@@ -38,11 +38,9 @@ class AcceptedName(msgspec.Struct, frozen=True, kw_only=True):
     rank: Rank
     """Species, or genus for a genus."""
     genus: str
-    """Genus."""
     author: str = ""
     """Author, as the file writes it."""
     family: str = ""
-    """Botanical family, if the file gives it."""
     gbif_id: int | None = None
     """The row's number in GBIF's backbone, for files with GBIF's column `canonicalName`."""
 
@@ -80,12 +78,13 @@ def read_synonyms(path: Path, keys: Collection[str]) -> dict[str, tuple[Accepted
     """
     table = _TaxonFile(path)
     found: dict[str, list[_Row]] = {}
-    for row in table.rows(_wanted_names(keys, table.name_column)):
+    for row in table.rows(_wanted_names(keys, table.columns["scientificname"])):
         if row.name.key in keys:
             found.setdefault(row.name.key, []).append(row)
     chosen = {key: _best_standing(rows) for key, rows in found.items()}
     linked = _follow(table, {row.accepted_id for rows in chosen.values() for row in rows if row.standing == "synonym"})
-    names = {key: _accepted_names(rows, linked, is_gbif=table.is_gbif) for key, rows in chosen.items()}
+    is_gbif = "canonicalname" in table.columns  # which no other file has
+    names = {key: _accepted_names(rows, linked, is_gbif=is_gbif) for key, rows in chosen.items()}
     return {key: accepted for key, accepted in names.items() if accepted}
 
 
@@ -99,7 +98,9 @@ class _TaxonFile:
         with path.open("rb") as stream:
             header = stream.readline().decode("utf-8-sig", errors="replace").rstrip("\r\n")
         self.separator = "|" if "|" in header else "\t"
-        self.columns = _columns(header.split(self.separator))
+        # By the name in lower case without a prefix such as `dwc:`.
+        names = [name.rpartition(":")[2].strip().lower() for name in header.split(self.separator)]
+        self.columns = {_MISSPELT.get(name, name): position for position, name in enumerate(names)}
         missing = [name for name in _REQUIRED if name not in self.columns]
         if missing:
             raise DataError(
@@ -109,29 +110,13 @@ class _TaxonFile:
                 remedy="set `synonyms` to Taxon.tsv of the archive",
             )
 
-    @property
-    def name_column(self) -> int:
-        """Position of the scientific name."""
-        return self.columns["scientificname"]
-
-    @property
-    def id_column(self) -> int:
-        """Position of the identifier."""
-        return self.columns["taxonid"]
-
-    @property
-    def is_gbif(self) -> bool:
-        """Whether the identifiers are those of GBIF's backbone."""
-        return "canonicalname" in self.columns
-
     def rows(self, wanted: "_Wanted") -> Iterator[_Row]:
         """Yields the plants among the lines that may be wanted."""
         kingdom = self.columns.get("kingdom")
         for fields in self._lines(wanted):
-            if kingdom is None or fields[kingdom] == "Plantae":
-                row = self._row(fields)
-                if row is not None:
-                    yield row
+            row = self._row(fields) if kingdom is None or fields[kingdom] == "Plantae" else None
+            if row is not None:
+                yield row
 
     def _lines(self, wanted: "_Wanted") -> Iterator[list[str]]:
         """Yields the fields of the lines that may be wanted; a line with too few fields is skipped.
@@ -145,15 +130,13 @@ class _TaxonFile:
             for line in stream:
                 head = line.rstrip(b"\r\n").split(separator, cut)
                 if len(head) > column and test(head[column].strip()):
-                    fields = self._decode(line).split(self.separator)
+                    try:
+                        fields = line.decode().rstrip("\r\n").split(self.separator)
+                    except UnicodeDecodeError as error:
+                        problem = f"{self.path} is not UTF-8 text"
+                        raise DataError(problem, value=error, remedy="save it as UTF-8") from error
                     if len(fields) >= width:
                         yield fields
-
-    def _decode(self, line: bytes) -> str:
-        try:
-            return line.decode().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{self.path} is not UTF-8 text", value=error, remedy="save it as UTF-8") from error
 
     def _row(self, fields: Sequence[str]) -> _Row | None:
         def value(column: str) -> str:
@@ -177,12 +160,6 @@ class _Wanted(msgspec.Struct, frozen=True):
 
     column: int
     test: Callable[[bytes], bool]
-
-
-def _columns(header: Sequence[str]) -> dict[str, int]:
-    """Returns the position of each column, by its name in lower case without a prefix such as `dwc:`."""
-    names = [name.rpartition(":")[2].strip().lower() for name in header]
-    return {_MISSPELT.get(name, name): position for position, name in enumerate(names)}
 
 
 def _wanted_names(keys: Collection[str], column: int) -> _Wanted:
@@ -230,7 +207,7 @@ def _follow(table: _TaxonFile, ids: set[str]) -> dict[str, _Row]:
         if not ids:
             break
         requested |= ids
-        for row in table.rows(_Wanted(table.id_column, {taxon_id.encode() for taxon_id in ids}.__contains__)):
+        for row in table.rows(_Wanted(table.columns["taxonid"], {taxon_id.encode() for taxon_id in ids}.__contains__)):
             known[row.taxon_id] = row
         ids = {row.accepted_id for row in known.values() if row.standing == "synonym"} - requested
     return known

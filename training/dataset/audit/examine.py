@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 import imagehash
-import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image
 from rich.progress import track
@@ -60,9 +59,6 @@ class Failure(NamedTuple):
 class ResultsCache:
     """The results of this run and of earlier ones; a context manager that commits at its end.
 
-    Args:
-        path: The SQLite file; created if missing.
-
     Raises:
         DataError: The file is damaged, of another version, or cannot be written.
     """
@@ -92,11 +88,7 @@ class ResultsCache:
             self._database.close()
 
     def unchanged(self, stamps: Mapping[str, FileStamp]) -> Iterator[tuple[str, ImageInfo | Failure]]:
-        """Yields the stored results of files that are unchanged.
-
-        Args:
-            stamps: File -> its current length and time.
-        """
+        """Yields the stored results of files that still have the length and time of their stamps."""
         with self._explained():
             for path, num_bytes, mtime_ns, code, reason, *info in self._database.execute("SELECT * FROM pictures"):
                 if stamps.get(path) == (num_bytes, mtime_ns):
@@ -196,22 +188,15 @@ def examine(
     with ResultsCache(cache) as results:
         outcomes.update(results.unchanged(stamps))
         tasks = [(path, stamp) for path, stamp in stamps.items() if path not in outcomes]
-        outcomes.update(_decode_and_store(tasks, workers, results))
+        with closing(_decode_all(tasks, workers, cache)) as chunks:
+            for chunk in track(chunks, "Decoding", -(-len(tasks) // _CHUNK), disable=not tasks):
+                # Only what follows from the bytes is stored: a failed read may succeed the next time.
+                results.add([entry for entry in chunk if not _is_of_the_disk(entry[2])])
+                outcomes.update((path, outcome) for path, _, outcome in chunk)
     return [
         _check_size(picture_id, outcomes[file], min_side_px)
         for (picture_id, _), file in zip(pictures, files, strict=True)
     ]
-
-
-def _decode_and_store(
-    tasks: Sequence[_Task], workers: int, results: ResultsCache
-) -> Iterator[tuple[str, ImageInfo | Failure]]:
-    num_chunks = -(-len(tasks) // _CHUNK)
-    with closing(_decode_all(tasks, workers, results.path)) as chunks:
-        for chunk in track(chunks, "Decoding", num_chunks, disable=not tasks):
-            # Only what follows from the bytes is stored: a failed read may succeed the next time.
-            results.add([entry for entry in chunk if not _is_disk_failure(entry[2])])
-            yield from ((path, outcome) for path, _, outcome in chunk)
 
 
 def _check_size(picture_id: str, outcome: ImageInfo | Failure, min_side_px: int) -> ImageInfo | LeftOut:
@@ -230,17 +215,15 @@ def _stamp_files(files: Sequence[str]) -> tuple[dict[str, ImageInfo | Failure], 
     failures: dict[str, ImageInfo | Failure] = {}
     stamps: dict[str, FileStamp] = {}
     with ThreadPoolExecutor(_STAMPING_THREADS) as threads:
-        for chunk, found in zip(chunks, threads.map(_stamp_chunk, chunks), strict=True):
+        for chunk, found in zip(
+            chunks, threads.map(lambda chunk: [_stamp(file) for file in chunk], chunks), strict=True
+        ):
             for file, stamp in zip(chunk, found, strict=True):
                 if isinstance(stamp, Failure):
                     failures[file] = stamp
                 else:
                     stamps[file] = stamp
     return failures, stamps
-
-
-def _stamp_chunk(files: Sequence[str]) -> list[FileStamp | Failure]:
-    return [_stamp(file) for file in files]
 
 
 def _stamp(file: str) -> FileStamp | Failure:
@@ -255,10 +238,6 @@ def _disk_failure(error: OSError) -> Failure:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Failure("missing_file", "the file does not exist")
     return Failure("unreadable_file", f"the file cannot be read: {error.strerror or error}")
-
-
-def _is_disk_failure(outcome: ImageInfo | Failure) -> bool:
-    return isinstance(outcome, Failure) and outcome.code in {"missing_file", "unreadable_file"}
 
 
 def _decode_all(tasks: Sequence[_Task], workers: int, cache: Path) -> Generator[list[_Result], None, None]:
@@ -285,19 +264,21 @@ def _decode_all(tasks: Sequence[_Task], workers: int, cache: Path) -> Generator[
                 yield future.result()
                 del running[future]
     except BrokenProcessPool as error:
-        raise _process_died(running, workers, cache) from error
+        paths = sorted(path for chunk in running.values() for path, _ in chunk)
+        hint = (
+            "with --workers 1 the error names fewer pictures" if workers > 1 else "or leave out one of these at a time"
+        )
+        raise DataError(
+            "a decoding process was killed: memory ran out, or a picture crashes the decoder",
+            value=f"{len(paths)} pictures under way, from {paths[0]} to {paths[-1]}",
+            remedy=f"run again with fewer --workers ({hint}); {cache} keeps the results so far",
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _process_died(running: dict[Future[list[_Result]], Sequence[_Task]], workers: int, cache: Path) -> DataError:
-    paths = sorted(path for chunk in running.values() for path, _ in chunk)
-    hint = "with --workers 1 the error names fewer pictures" if workers > 1 else "or leave out one of these at a time"
-    return DataError(
-        "a decoding process was killed: memory ran out, or a picture crashes the decoder",
-        value=f"{len(paths)} pictures under way, from {paths[0]} to {paths[-1]}",
-        remedy=f"run again with fewer --workers ({hint}); {cache} keeps the results so far",
-    )
+def _is_of_the_disk(outcome: ImageInfo | Failure) -> bool:
+    return isinstance(outcome, Failure) and outcome.code in {"missing_file", "unreadable_file"}
 
 
 def _start_process() -> None:
@@ -329,7 +310,8 @@ def _decode(path: str) -> ImageInfo | Failure:
         num_bytes=len(data),
         width=picture.width,
         height=picture.height,
-        perceptual_hash=_perceptual_hash(picture.image),
+        # The 64 bits row by row, the first as the highest, as `str(imagehash.phash(image))` writes them in hex.
+        perceptual_hash=int(str(imagehash.phash(picture.image, hash_size=8)), 16),
         taken_at=taken_at,
         coordinates=coordinates,
     )
@@ -378,15 +360,7 @@ def _require_whole(data: bytes) -> None:
     if not simplejpeg.is_jpeg(data):
         return
     try:
-        simplejpeg.decode_jpeg(
-            data, "GRAY", min_height=1, min_width=1, strict=True
-        )  # reads every byte at the smallest scale
+        simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, strict=True)  # reads every byte, smallest scale
     except ValueError as error:
         if _CUT_OFF in str(error):  # with its other warnings, all pixels are decoded
             raise UnreadableImage("the JPEG picture is truncated", value=error) from error
-
-
-def _perceptual_hash(image: Image.Image) -> int:
-    """Returns the 64 bits row by row, the first as the highest, as `str(imagehash.phash(image))` writes them in hex."""
-    bits = np.packbits(imagehash.phash(image, hash_size=8).hash)
-    return int.from_bytes(bits.tobytes(), "big")

@@ -111,20 +111,19 @@ def license_summaries(pictures: Iterable[LabeledPicture]) -> dict[str, LicenseSu
     for picture in pictures:
         written.setdefault(picture.source, Counter())[picture.record.license] += 1
         authors.setdefault(picture.source, set()).add(picture.record.author)
-    return {source: _summary(written[source], authors[source]) for source in sorted(written)}
-
-
-def _summary(written: Counter[str], authors: set[str]) -> LicenseSummary:
-    licenses: Counter[str] = Counter()
-    for text, count in written.items():
-        licenses[license_id(text)] += count
-    use = joint_commercial_use(licenses)
-    return LicenseSummary(
-        commercial_use=use,
-        sentence=_sentence(licenses, use),
-        licenses=dict(sorted(licenses.items(), key=lambda entry: (-entry[1], entry[0]))),
-        num_authors=len(authors - {""}),
-    )
+    summaries = {}
+    for source in sorted(written):
+        licenses: Counter[str] = Counter()
+        for text, count in written[source].items():
+            licenses[license_id(text)] += count
+        use = joint_commercial_use(licenses)
+        summaries[source] = LicenseSummary(
+            commercial_use=use,
+            sentence=_sentence(licenses, use),
+            licenses=dict(sorted(licenses.items(), key=lambda entry: (-entry[1], entry[0]))),
+            num_authors=len(authors[source] - {""}),
+        )
+    return summaries
 
 
 def _sentence(licenses: Counter[str], use: CommercialUse) -> str:
@@ -142,9 +141,7 @@ def _sentence(licenses: Counter[str], use: CommercialUse) -> str:
 
 
 def _creative_commons(found: re.Match[str]) -> str:
-    further = [element for element in ("nc", "sa", "nd") if element in found["further"]]
-    return "-".join(["CC-BY", *further, *_version(found["version"])]).upper()
-
-
-def _version(digits: str | None) -> list[str]:
-    return [digits if "." in digits else f"{digits}.0"] if digits else []
+    parts = ["CC-BY", *(element for element in ("nc", "sa", "nd") if element in found["further"])]
+    if digits := found["version"]:
+        parts.append(digits if "." in digits else f"{digits}.0")
+    return "-".join(parts).upper()

@@ -57,13 +57,7 @@ class NearGroups(msgspec.Struct, frozen=True, eq=False):
 
 
 def near_copy_groups(pictures: Sequence[LabeledPicture], names: npt.NDArray[np.int64], max_bits: int) -> NearGroups:
-    """Groups near copies of one name; pictures of a single color get no group.
-
-    Args:
-        pictures: All pictures.
-        names: What each picture shows, as a number; shape (pictures,).
-        max_bits: Hashes that differ in at most this many bits are near, 0 to 8.
-    """
+    """Groups near copies of one name (see `near_groups`); pictures of a single color get no group."""
     hashes = np.array([picture.info.perceptual_hash for picture in pictures], dtype=np.uint64)
     found = near_groups(hashes, max_bits, names=names)
     blank = np.isin(hashes, np.array(_FEATURELESS, dtype=np.uint64))
@@ -116,13 +110,9 @@ def _grouped(unique: _Hashes, row: _Ints, chain: _Ints, names: _Ints, *, max_bit
     position, name = np.divmod(pairs, num_names)
     own_chain = np.unique(chain[position] * num_names + name, return_inverse=True)[1]
     piece = _cut_chains(unique[position], num_pictures, own_chain, max_bits, max_group)
-    return _as_groups(own_chain[entry], piece[entry])
-
-
-def _as_groups(chain: _Ints, piece: _Ints) -> NearGroups:
-    """Numbers the pieces of two or more pictures from 0, given chain and piece of each picture."""
+    chain, piece = own_chain[entry], piece[entry]
     sizes = np.bincount(piece)
-    number = np.where(sizes > 1, np.cumsum(sizes > 1) - 1, -1)
+    number = np.where(sizes > 1, np.cumsum(sizes > 1) - 1, -1)  # pieces of two or more pictures
     chain_of_piece = np.zeros(len(sizes), np.int64)
     chain_of_piece[piece] = chain
     cut = np.bincount(chain_of_piece) > 1
@@ -244,7 +234,7 @@ def _masks(hashes: _Hashes, max_bits: int) -> Iterator[np.uint64]:
     choices = [_blocks(hashes, max_bits + extra) for extra in range(1, _EXTRA_BLOCKS + 1)]
     blocks = min(choices, key=lambda blocks: _cost(hashes, blocks, max_bits))
     for kept in combinations(blocks, len(blocks) - max_bits):
-        yield _united(kept)
+        yield np.bitwise_or.reduce(kept)
 
 
 def _blocks(hashes: _Hashes, num_blocks: int) -> list[np.uint64]:
@@ -256,13 +246,9 @@ def _blocks(hashes: _Hashes, num_blocks: int) -> list[np.uint64]:
 
 def _cost(hashes: _Hashes, blocks: Sequence[np.uint64], max_bits: int) -> int:
     """Estimates the work of all tables from the first, in comparisons of a pair."""
-    key = np.sort(hashes & _united(blocks[: len(blocks) - max_bits]))
+    key = np.sort(hashes & np.bitwise_or.reduce(blocks[: len(blocks) - max_bits]))
     sizes = np.diff(_bounds(key))
     return comb(len(blocks), max_bits) * (len(hashes) * _SORTING + int((sizes * (sizes - 1) // 2).sum()))
-
-
-def _united(blocks: Sequence[np.uint64]) -> np.uint64:
-    return np.uint64(np.bitwise_or.reduce(np.array(blocks, np.uint64)))
 
 
 def _bounds(key: _Hashes) -> _Ints:

@@ -38,11 +38,6 @@ def read_image_folder(name: str, root: Path, default_license: str = "") -> Sourc
     split, so that a test split can be cut from them. Hidden files, and files beside the class folders, such as a list
     of labels, are ignored.
 
-    Args:
-        name: Name of the source in output keys.
-        root: Folder whose folders are the classes or the splits.
-        default_license: License of all its pictures; empty if unknown.
-
     Raises:
         DataError: The folder is missing, has no class folder with a picture, a class folder holds pictures only in
             further folders, or a name in it is not UTF-8.
@@ -101,7 +96,7 @@ def _parts(
     name: str, root: Path, contents: SourceContents
 ) -> Iterator[tuple[str, Split | None, list[os.DirEntry[str]]]]:
     """Yields path prefix, split and class folders: once for each split, or once for all without splits."""
-    folders = _folders(root)
+    folders = [entry for entry in _visible(root) if entry.is_dir()]
     splits = [_SPLITS.get(folder.name.lower()) for folder in folders]
     if not splits or None in splits:
         yield "", None, folders
@@ -113,7 +108,8 @@ def _parts(
             contents.left_out.append(
                 LeftOut(picture=f"{name}:{folder.name}", code="no_class", reason=reason, num_pictures=loose)
             )
-        yield f"{folder.name}/", split if split != "train" or "test" in splits else None, _folders(folder)
+        class_folders = [entry for entry in _visible(folder) if entry.is_dir()]
+        yield f"{folder.name}/", split if split != "train" or "test" in splits else None, class_folders
 
 
 def _plants(folders: Iterable[str]) -> dict[str, SourceClass]:
@@ -166,10 +162,6 @@ def _below(folder: os.DirEntry[str], path: str) -> Iterator[tuple[str, os.DirEnt
             yield from _below(entry, below)
         else:
             yield below, entry
-
-
-def _folders(folder: os.PathLike[str]) -> list[os.DirEntry[str]]:
-    return [entry for entry in _visible(folder) if entry.is_dir()]
 
 
 def _visible(folder: os.PathLike[str]) -> list[os.DirEntry[str]]:

@@ -18,21 +18,18 @@ class SourceClass(msgspec.Struct, frozen=True, kw_only=True):
     """A class as its data set describes it."""
 
     class_id: str
-    """Identifier in the data set."""
+    """In the data set."""
     name: str
     """Scientific name as written, with its author; a common name if the data set gives no other."""
     is_scientific: bool = False
     """Whether the data set has scientific names alone; otherwise the words of a name decide."""
     common_name: str = ""
-    """Common name, if given beside the scientific one."""
+    """If given beside the scientific one."""
     genus: str = ""
-    """Genus, if given."""
     family: str = ""
-    """Botanical family, if given."""
     order: str = ""
-    """Order, if given."""
     gbif_id: int | None = None
-    """Key in the GBIF backbone taxonomy, if given."""
+    """Key in the GBIF backbone taxonomy."""
 
 
 class PictureRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -47,11 +44,9 @@ class PictureRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     group: str = ""
     """Observation or plant that the picture belongs to; pictures of one group go to one split."""
     author: str = ""
-    """Who took the picture."""
     license: str = ""
-    """License of the picture, as written; empty means unknown."""
+    """As written; empty means unknown."""
     taken_on: date | None = None
-    """Day it was taken."""
     coordinates: tuple[float, float] | None = None
     """Latitude and longitude, degrees."""
 
@@ -64,9 +59,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     """Kind of reason: a key of `training.dataset.report.findings.MEANINGS`."""
     reason: str
-    """The reason in words."""
     num_pictures: int = 1
-    """Number of pictures that are left out."""
 
     @property
     def source(self) -> str:
@@ -106,13 +99,11 @@ class ImageInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What decoding one picture file found."""
 
     sha256: str
-    """SHA-256 of the file's bytes, in hex."""
+    """Of the file's bytes, in hex."""
     num_bytes: int
-    """Length of the file."""
     width: int
-    """Width of the upright picture, px."""
+    """Of the upright picture, px."""
     height: int
-    """Height of the upright picture, px."""
     perceptual_hash: int
     """64-bit pHash of the upright picture (a DCT; Zauner 2010); near copies differ in few bits."""
     taken_at: datetime | None = None
