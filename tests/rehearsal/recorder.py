@@ -1,0 +1,148 @@
+"""Watches every operation of a training step on a GPU that is not there: device, type, layout, copies, waits, memory.
+
+Tensors on the device are fake: they have shapes, types and layouts, and no values (`FakeTensorMode`), and an
+operation over tensors of two devices is an error. What a step does on the CPU is real. Not seen: the speed of kernels, their numbers, and races between streams.
+"""
+
+import traceback
+import weakref
+from collections import Counter
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+ROOT = Path(__file__).resolve().parents[2]
+CONVOLUTIONS = {"convolution", "cudnn_convolution", "convolution_backward"}
+PRODUCTS = {"mm", "addmm", "bmm"}
+SIZES_BY_VALUE = {"nonzero", "masked_select", "_unique2"}
+INDEXED = {"index", "index_put_", "_index_put_impl_"}
+COPIES = {"_to_copy", "copy_"}
+ALLOCATED_BYTES = 512  # the allocator rounds up to this
+
+
+class Recorder(TorchDispatchMode):
+    """Counts what the operations of a step do on the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.live_bytes, self._storages = 0, set()
+        self.reset()
+
+    def reset(self):
+        """Forgets what was counted; the memory in use stays."""
+        self.kernels = self.moved_bytes = 0
+        self.waits, self.to_device = [], []
+        self.types, self.layouts, self.wide_maps = Counter(), Counter(), Counter()
+        self.peak_bytes = self.live_bytes
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        space, _, name = operator._schema.name.partition("::")
+        if space == "prim":
+            return operator(*args, **kwargs)
+        taken = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        on_device = any(isinstance(tensor, FakeTensor) for tensor in taken) or _is_cuda(kwargs.get("device"))
+        if not on_device:
+            with _disable_current_modes():
+                return operator(*args, **kwargs)
+        if name == "_local_scalar_dense":
+            self.waits.append(_place(name))
+            return 0.5 if taken[0].is_floating_point() else 1
+        self._look_for_waits(name, taken)
+        given = operator(*args, **kwargs)
+        results = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        devices = {tensor.device.type for tensor in [*taken, *results] if tensor.dim() > 0}
+        if name in COPIES and len(devices) > 1:
+            self._note_copy(name, args, kwargs, taken)
+        if "cuda" in devices and not operator.is_view and name != "detach":
+            self._note_kernel(name, taken, results)
+        return given
+
+    def _look_for_waits(self, name, taken):
+        by_mask = name in INDEXED and any(tensor.dtype == torch.bool for tensor in taken[1:])
+        if (name in SIZES_BY_VALUE or by_mask) and taken[0].is_cuda:
+            self.waits.append(_place(name))
+
+    def _note_copy(self, name, args, kwargs, taken):
+        source = taken[-1] if name == "copy_" else taken[0]
+        if source.is_cuda:
+            self.waits.append(_place("a copy to the host"))
+            return
+        with _disable_current_modes():
+            is_pinned = not isinstance(source, FakeTensor) and source.is_pinned()
+        later = kwargs.get("non_blocking", len(args) > 2 and args[2])
+        self.to_device.append([str(source.dtype).removeprefix("torch."), bool(is_pinned and later), _place(name)])
+
+    def _note_kernel(self, name, taken, results):
+        tensors = {
+            (id(each.untyped_storage()), each.storage_offset(), each.numel()): each for each in [*taken, *results]
+        }
+        self.kernels += 1
+        self.moved_bytes += sum(each.numel() * each.element_size() for each in tensors.values() if each.is_cuda)
+        if name in CONVOLUTIONS | PRODUCTS:
+            kind = "convolution" if name in CONVOLUTIONS else "product"
+            self.types[
+                f"{kind}: {'+'.join(sorted({str(t.dtype).removeprefix('torch.') for t in taken if t.dim() > 1}))}"
+            ] += 1
+        for each in results:
+            if each.dim() == 4 and each.shape[2] * each.shape[3] > 1 and each.shape[1] > 1:
+                last = each.is_contiguous(memory_format=torch.channels_last)
+                self.layouts["NHWC" if last else f"NCHW: {name}"] += 1
+                if each.dtype == torch.float32 and each.numel() > 1e6:
+                    self.wide_maps[name] += 1
+            self._hold(each)
+
+    def _hold(self, tensor):
+        storage = tensor.untyped_storage()
+        if not tensor.is_cuda or storage._cdata in self._storages:
+            return
+        size = -(-storage.nbytes() // ALLOCATED_BYTES) * ALLOCATED_BYTES
+        self._storages.add(storage._cdata)
+        weakref.finalize(storage, self._release, storage._cdata, size)
+        self.live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def _release(self, key, size):
+        self._storages.discard(key)
+        self.live_bytes -= size
+
+
+def allow_fake_modules():
+    """Lets modules of fake tensors move and be copied: limits of fake tensors, not of the project."""
+
+    def apply(module, change, recurse=True):
+        for child in module.children():
+            apply(child, change)
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                with torch.no_grad():
+                    module._parameters[name] = nn.Parameter(change(parameter), parameter.requires_grad)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = change(buffer)
+        return module
+
+    def copied(tensor, memo):
+        if id(tensor) not in memo:
+            clone = tensor.detach().clone(memory_format=torch.preserve_format)
+            memo[id(tensor)] = nn.Parameter(clone, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else clone
+        return memo[id(tensor)]
+
+    nn.Module._apply = apply
+    FakeTensor.__deepcopy__ = nn.Parameter.__deepcopy__ = copied
+
+
+def _is_cuda(device):
+    return device is not None and torch.device(device).type == "cuda"
+
+
+def _place(what):
+    """Names an operation with the line of the project that led to it."""
+    ours = [frame for frame in traceback.extract_stack() if frame.filename.startswith(str(ROOT / "training"))]
+    if not ours:
+        return what
+    return f"{what} at {Path(ours[-1].filename).relative_to(ROOT)}:{ours[-1].lineno}"

@@ -1,0 +1,99 @@
+"""Steps of every recipe on a GPU that is not there: nothing waits, every type and layout is as meant, memory fits."""
+
+import pytest
+
+from tests.rehearsal.gpu import rehearse, require_rehearsal
+
+require_rehearsal()
+
+pytestmark = pytest.mark.timeout(600)
+# Kernels of a step, megabytes moved by each picture, and peak memory in MB, measured in this rehearsal with torch 2.15.
+# They may fall; a change that raises one says why. The memory is that of the allocator, without the context of CUDA.
+RECIPES = {
+    "b4_5337": (1756, 2220, 5675),
+    "b4_5337_fast": (1852, 2197, 21830),
+    "b4_5337_scratch": (2696, 1530, 59747),
+    "b4_8gb": (1756, 1578, 4110),
+    "b4_long_tail": (1757, 2220, 5675),
+    "own_folder": (2599, 1567, 7915),
+    "plants": (1558, 221, 1248),
+}
+# The gradient of a mean over the map, as in squeeze-and-excite, has no layout of its own.
+BROADCAST = {"NCHW: div", "NCHW: silu_backward", "NCHW: native_batch_norm_backward"}
+# Mixing flips the batch, and a convolution with "same" padding pads the input.
+INPUT_MAPS = {"roll", "mul", "mul_", "add_", "clone", "copy_", "constant_pad_nd"}
+MIXED = {"NCHW: roll", "NCHW: mul_", "NCHW: add_", "NCHW: copy_", "NCHW: cat"}
+SMALL = {"network": {"architecture": "efficientnet_b0"}, "pictures": {"picture_px": 64}, "num_outputs": 40}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cuda")
+
+
+def faults(report):
+    """Says what a step must not do."""
+    found = [f"waits: {place}" for place in report["waits"]]
+    found += [f"blocks: {place}" for _, is_later, place in report["to_device"] if not is_later]
+    found += [f"not in {report['amp']}: {kind}" for kind in report["types"] if not kind.endswith(f": {report['amp']}")]
+    found += [f"layout {layout}" for layout in report["layouts"] if layout not in BROADCAST | MIXED | {"NHWC"}]
+    found += [f"fp32 map: {name}" for name in report["wide_maps"] if name not in INPUT_MAPS]
+    found += [
+        f"state or weight in {kind}" for kind in report["states"] + report["parameters"] if kind != "torch.float32"
+    ]
+    return found
+
+
+def test_a_small_step_waits_for_nothing_and_keeps_types_and_layout(folder):
+    report = rehearse("b4_5337", folder, **SMALL)
+    assert faults(report) == []
+    assert [kind for kind, _, _ in report["to_device"]] == ["int64", "uint8"]
+
+
+@pytest.mark.parametrize(
+    ("defect", "words"),
+    [
+        ("item", "waits: _local_scalar_dense"),
+        ("wide convolution", "not in float16: convolution"),
+        ("NCHW", "layout NCHW"),
+        ("blocking copy", "blocks"),
+        ("unpinned", "blocks"),
+    ],
+)
+@pytest.mark.slow
+def test_a_planted_defect_is_found(defect, words, folder):
+    found = faults(rehearse("b4_5337", folder, planted=defect, **SMALL))
+    assert [fault for fault in found if fault.startswith(words)], found
+
+
+@pytest.mark.slow
+def test_a_tensor_that_stayed_on_the_cpu_ends_the_step(folder):
+    with pytest.raises(AssertionError, match=r"found at least two devices"):
+        rehearse("b4_5337", folder, planted="cpu tensor", **SMALL)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.slow
+def test_a_recipe_at_full_width_waits_for_nothing_and_needs_no_more_than_before(recipe, folder):
+    report = rehearse(recipe, folder)
+    assert faults(report) == []
+    kernels, moved_mb, peak_mb = RECIPES[recipe]
+    assert report["kernels"] <= 1.01 * kernels
+    assert report["moved_mb_a_picture"] <= 1.01 * moved_mb
+    assert report["peak_mb"] <= 1.01 * peak_mb
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"schedule": {"accumulate": 3, "clip_norm": 1.0, "ema_decay": 0.999}},
+        {"negatives": {"negatives": ["negatives"]}, "augment": {"mixup": 0.2, "cutmix": 1.0}},
+        {"network": {"norms": "frozen"}, "loss": {"target": "taxon", "logit_adjustment": 1.0}},
+        {"hardware": {"amp": "bf16"}, "schedule": {"batch_size": 8}},
+    ],
+    ids=["accumulation, clipping, EMA", "plant output, mixing", "frozen norms, taxa", "bf16, small batch"],
+)
+@pytest.mark.slow
+def test_what_a_recipe_can_switch_on_waits_for_nothing(overrides, folder):
+    sections = {name: SMALL.get(name, {}) | values for name, values in overrides.items()}
+    assert faults(rehearse("b4_5337", folder, **(SMALL | sections))) == []
