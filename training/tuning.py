@@ -18,7 +18,6 @@ import msgspec
 import torch
 from msgspec.structs import replace
 from rich.console import Console
-from rich.table import Table
 
 from models.errors import BotanifyError
 from training.atomic_file import replaced
@@ -94,8 +93,7 @@ def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks 
     def measure(setting: TrialSetting) -> Trial:
         trial = launch(setting, recipe, classes, device)
         trials.append(trial)
-        result = failure(trial) or f"{trial.pictures_per_s:.4g} pictures/s"
-        console.print(f"batch {setting.batch_size}, {mode(setting)}: {result}", highlight=False)
+        console.print(f"batch {setting.batch_size}, {mode(setting)}: {describe(trial)}", highlight=False)
         return trial
 
     start, num_pictures = setting_of(recipe), len(manifest.rows_of("train")) // ranks.num_ranks
@@ -105,7 +103,6 @@ def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks 
     loaded_per_s = time_loader(with_setting(recipe, chosen.setting), manifest)
     name, num_ranks = describe_device(device), ranks.num_ranks
     tuned = propose(recipe, chosen, trials, device=name, num_ranks=num_ranks, loaded_per_s=loaded_per_s)
-    console.print(trial_table(trials, tuned.setting))
     for reason in tuned.reasons:
         console.print(reason, highlight=False)
     console.print(f"Next: train.py with {tuned.flags}", highlight=False, soft_wrap=True)
@@ -333,18 +330,6 @@ def propose(
     )
 
 
-def trial_table(trials: Sequence[Trial], chosen: TrialSetting) -> Table:
-    """One row per trial; `*` marks the chosen setting."""
-    table = Table("batch", "mode", "pictures/s", "memory", "warm-up", "", title="Trials; * is proposed")
-    for trial in trials:
-        star = "*" if trial.setting == chosen else ""
-        memory = "" if trial.memory_gb is None else f"{trial.memory_gb:.1f} GB ({trial.memory_share or 0:.0%})"
-        figures = [f"{trial.pictures_per_s:.4g}", memory, f"{trial.warmup_s:.0f} s"]
-        shown = figures if trial.outcome == "ran" else ["", "", ""]
-        table.add_row(f"{star}{trial.setting.batch_size}", mode(trial.setting), *shown, failure(trial))
-    return table
-
-
 def mode(setting: TrialSetting) -> str:
     """A setting without its batch size, such as "fp16, NHWC, compiled"."""
     precision = "fp32" if setting.amp == "off" else setting.amp
@@ -352,9 +337,10 @@ def mode(setting: TrialSetting) -> str:
     return f"{precision}, {layout}{', compiled' if setting.compile else ''}"
 
 
-def failure(trial: Trial) -> str:
-    """Why a trial cannot be chosen; empty if it can."""
-    if trial.outcome == "ran":
-        return "" if trial.fits else f"above {MAX_MEMORY_SHARE:.0%} of the memory"
-    outcome = trial.outcome.replace("_", " ")
-    return f"{outcome}: {trial.note}" if trial.note else outcome
+def describe(trial: Trial) -> str:
+    """The figures of a trial, and why it cannot be chosen."""
+    if trial.outcome != "ran":
+        return ": ".join(filter(None, (trial.outcome.replace("_", " "), trial.note)))
+    memory = "" if trial.memory_gb is None else f", {trial.memory_gb:.1f} GB ({trial.memory_share or 0:.0%})"
+    too_much = "" if trial.fits else f", above {MAX_MEMORY_SHARE:.0%} of the memory"
+    return f"{trial.pictures_per_s:.4g} pictures/s{memory}{too_much}, {trial.warmup_s:.0f} s to warm up"

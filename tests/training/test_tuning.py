@@ -1,6 +1,5 @@
 """Tuning on simulated machines, and trials in processes of their own."""
 
-import io
 import os
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from rich.console import Console
 
 from tests.training.small import ROOT, command
 from training import tuning, tuning_trial
@@ -22,12 +20,12 @@ from training.tuning import (
     RESULT_FILE,
     NothingRan,
     Tuned,
+    describe,
     find_batch_size,
     launch,
     options_of,
     propose,
     rates_for,
-    trial_table,
     try_options,
     tune,
     workers_for,
@@ -308,18 +306,12 @@ def test_it_prints_and_writes_a_setting_that_was_run(batch_size, data, manifest,
     assert [path.name for path in (tmp_path / "run").iterdir()] == [RESULT_FILE]
 
 
-def test_the_table_has_a_row_for_each_trial_and_marks_the_proposal():
-    machine = Machine(card_gb=8.0, outcomes={128: "does_not_fit", 256: "crashed"})
-    trials = [machine(setting(size)) for size in (8, 32, 64, 128, 256)]
-    console = Console(width=140, file=io.StringIO())
-    console.print(trial_table(trials, setting(64)))
-    rows = [line for line in console.file.getvalue().splitlines() if "fp32" in line]
-    assert [row for row in rows if "*64" in row] == [rows[2]]
-    assert "761.9" in rows[2]  # pictures/s
-    assert "7.4 GB (92%)" in rows[2]
-    assert "above 90% of the memory" in rows[2]
-    assert "does not fit" in rows[3]
-    assert "crashed: planted" in rows[4]
+def test_a_trial_is_told_with_its_memory_and_its_failure():
+    machine = Machine(card_gb=8.0, outcomes={256: "crashed"})
+    assert describe(machine(setting(32))).startswith("615.4 pictures/s, 4.2 GB (52%), 0 s")
+    assert "7.4 GB (92%), above 90% of the memory" in describe(machine(setting(64)))
+    assert describe(machine(setting(128))) == "does not fit: planted"
+    assert describe(machine(setting(256))) == "crashed: planted"
 
 
 # ---- a trial in its own process
