@@ -1,7 +1,8 @@
 """Watches every operation of a training step on a GPU that is not there: device, type, layout, copies, waits, memory.
 
-Tensors on the device are fake: they have shapes, types and layouts, and no values (`FakeTensorMode`), and an
-operation over tensors of two devices is an error. What a step does on the CPU is real. Not seen: the speed of kernels, their numbers, and races between streams.
+Tensors on the device are fake: they have shapes, types and layouts, and no values (`FakeTensorMode`), and an operation
+over tensors of two devices is an error. What a step does on the CPU is real. Not seen: the speed of kernels, their
+numbers, and races between streams.
 """
 
 import traceback
