@@ -1,5 +1,3 @@
-import json
-import os
 import time
 from collections import Counter
 from functools import cache
@@ -8,8 +6,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from models.answer import AnswerModel, Question, answer_plant
 from models.bundle import TAXA_FILE
@@ -21,8 +17,6 @@ from training.dataset.synonyms import AcceptedName
 from training.herbarium.names import species_name
 
 ROOT = Path(__file__).parents[3]
-PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
-PLANTNET_NAMES = PHOTOS / "names" / "plantnet300K_species_id_2_name.json"
 NUM_INAT, NUM_PLANTNET, NUM_HOUSE = 4271, 1019, 47
 NUM_SHARED_WITH_PLANTNET, NUM_SHARED_WITH_HOUSE = 75, 25
 
@@ -93,12 +87,6 @@ def test_three_data_sets_give_5337_outputs_and_100_fewer_across_sources():
     check_both_rules(three_sources(names))
 
 
-@pytest.mark.photos
-@pytest.mark.skipif(not PLANTNET_NAMES.is_file(), reason=f"no {PLANTNET_NAMES}; set BOTANIFY_PHOTOS")
-def test_the_real_names_of_plantnet_give_5337_outputs_and_100_fewer_across_sources():
-    check_both_rules(three_sources(list(json.loads(PLANTNET_NAMES.read_text()).values())))
-
-
 @pytest.mark.untraced
 def test_names_of_5337_classes_are_understood_soon():
     sources = three_sources(plantnet_stand_in())
@@ -164,14 +152,6 @@ def test_a_taxon_holds_what_its_classes_say():
     assert (taxon.common_names, taxon.synonyms) == (("Strawberry", "Garden strawberry"), ())
 
 
-@pytest.mark.parametrize("name", ["Crocus", "Crocus sp.", "Crocus spp.", "Crocus  SPP", "Crocus L."])
-def test_a_class_named_only_by_genus_is_a_taxon_of_that_rank(name):
-    classes = built(name)
-    (taxon,) = classes.taxonomy.taxa
-    assert (taxon.taxon_id, taxon.rank, taxon.scientific_name, taxon.genus) == ("crocus", "genus", "Crocus", "Crocus")
-    assert classes.genus_level == (WrittenName("s", name),)
-
-
 @pytest.mark.parametrize(
     ("fields", "genus"),
     [
@@ -212,32 +192,11 @@ def test_classes_known_by_a_common_name_alone_share_no_genus():
     assert [written.name for written in classes.genus_level] == ["Crocus spp."]
 
 
-def test_names_of_a_data_set_with_scientific_names_alone_are_not_doubted():
-    classes = built("Common wheat", "Maize", is_scientific=True)
-    assert [taxon.genus for taxon in classes.taxonomy.taxa] == ["Common", "Maize"]
-    assert classes.common == ()
-
-
-@given(st.lists(st.sampled_from(["wheat", "nettle", "vetch", "vetches", "sage", "wild oat"]), unique=True))
-def test_common_names_have_the_labels_that_they_had_as_wrong_species(names):
-    """Their keys stay, so that old checkpoints fit; names that are alike are no misspelt epithets of one genus."""
-    names = [f"Common {name}" for name in names]
-    doubted, trusted = built(*names), built(*names, is_scientific=True)
-    assert doubted.taxonomy.output_keys == trusted.taxonomy.output_keys
-    assert doubted.labels == trusted.labels
-    assert doubted.similar == ()
-
-
 def test_the_scientific_name_of_a_plant_takes_precedence_over_its_common_name():
     sources = {"house": plants("Aloe Vera"), "inat": plants("Aloe vera (L.) Burm.f.")}
     (taxon,) = build_classes(sources, "within_sources").taxonomy.taxa
     assert (taxon.scientific_name, taxon.rank, taxon.genus) == ("Aloe vera", "species", "Aloe")
     assert taxon.author == "(L.) Burm.f."
-
-
-def test_a_capitalized_epithet_beside_a_common_name_is_a_species():
-    (taxon,) = built("Monstera Deliciosa", common_name="Swiss cheese plant").taxonomy.taxa
-    assert (taxon.scientific_name, taxon.rank, taxon.genus) == ("Monstera deliciosa", "species", "Monstera")
 
 
 def test_synonyms_share_the_taxon_of_the_accepted_name():
@@ -261,12 +220,6 @@ def test_a_list_of_synonyms_never_changes_the_outputs_of_the_sources():
     assert joined.taxonomy.label_hash == apart.taxonomy.label_hash
     assert (len(joined.taxonomy.outputs), len(joined.taxonomy.taxa), len(apart.taxonomy.taxa)) == (3, 1, 2)
     assert len(build_classes(sources, "across_sources", synonyms).taxonomy.outputs) == 1
-
-
-def test_the_author_of_a_synonym_is_not_that_of_the_accepted_name():
-    synonyms = {"anemone nemorosa": (accepted(author=""),)}
-    classes = build_classes({"a": plants("Anemone nemorosa L.")}, "within_sources", synonyms)
-    assert classes.taxonomy.taxa[0].author == ""
 
 
 def test_an_ambiguous_synonym_stays_as_written_and_is_listed():
@@ -338,8 +291,3 @@ def test_a_mapped_name_that_no_class_has_is_an_error_that_names_it():
         build_classes(
             {"house": plants("Venus Flytrap")}, "within_sources", corrections={"house": {"Venus Flytrpa": "Rosa"}}
         )
-
-
-def test_a_name_without_latin_letters_is_refused_rather_than_merged_with_others():
-    with pytest.raises(DataError, match=r"ромашка.*name its folder"):
-        built("ромашка")

@@ -10,7 +10,6 @@ from training.dataset.splits import (
     join_groups,
     name_codes,
     observation_codes,
-    strongest_rows,
 )
 
 ROSE = SourceClass(class_id="1", name="Rosa rubra")
@@ -66,10 +65,6 @@ def test_a_photograph_between_two_others_without_a_place_or_late_in_a_row_keeps_
     assert len(set(observation_codes([at(0), at(50), at(70)]).tolist())) == 1
 
 
-def test_midnight_is_no_time():
-    assert observation_codes([at(0, path=path, start="2000-01-01") for path in "ab"]).tolist() == [-1, -1]
-
-
 def test_pictures_without_a_place_are_one_plant_with_their_like_and_not_with_other_classes_or_named_ones():
     pictures = [at(0), at(30), at(30, (50.0, 8.0)), at(31, label="s:iris"), at(20, group="7"), at(21, group="7")]
     codes = observation_codes(pictures).tolist()
@@ -84,14 +79,6 @@ def test_groups_join_over_a_shared_picture():
     assert join_groups(observations, copies).tolist() == [0, 0, 0, 1, 2, 2]
 
 
-def test_pictures_alone_are_groups_of_their_own():
-    assert len(set(join_groups(np.full(5, -1)).tolist())) == 5
-
-
 def test_a_group_is_named_after_its_smallest_picture_id_in_any_order():
     assert group_names(np.array([0, 1, 0]), ["s:b", "s:c", "s:a"]) == ["s:a", "s:c", "s:a"]
     assert group_names(np.array([5, 5, 2]), ["s:a", "s:b", "s:c"]) == ["s:a", "s:a", "s:c"]
-
-
-def test_the_strongest_of_a_group_is_found():
-    assert strongest_rows(np.array([0, 3, -1, 0, 2]), np.array([0, 0, 1, 2, 2])).tolist() == [1, 2, 4]

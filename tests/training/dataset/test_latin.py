@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.dataset.names import genus_families, may_be_latin, similar_genera
-from training.herbarium.names import species_name
 
 
 def _words(text):
@@ -49,16 +48,6 @@ def test_further_common_names_are_not_latin(name):
 )  # fmt: skip
 def test_scientific_names_are_latin(name):
     assert may_be_latin(*name.split())
-
-
-@given(st.integers(0, 5000))
-def test_the_herbarium_invents_names_that_could_be_latin(species):
-    genus, epithet = species_name(species).scientific_name.split()
-    assert may_be_latin(genus, epithet) != genus.endswith("ous")  # as English adjectives do, and hardly a genus
-
-
-def test_empty_epithets_and_the_digits_of_generated_names_do_not_count():
-    assert may_be_latin("Rosa12", "", "alba3")
 
 
 def test_a_genus_has_its_family():

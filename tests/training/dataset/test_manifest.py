@@ -1,7 +1,6 @@
 import copy
 import shutil
 
-import numpy as np
 import pytest
 
 from models.errors import DataError
@@ -21,12 +20,6 @@ def test_labels_are_positions_of_outputs_not_of_the_order_in_the_file(tmp_path):
     manifest = Manifest(write_data(tmp_path / "data", tmp_path, pictures, taxonomy))
     assert manifest.labels.tolist() == [3, 0, 2, 3]
     assert manifest.path(2) == tmp_path / "2.jpg"
-
-
-def test_rows_of_the_splits_are_ascending_and_disjoint(manifest):
-    rows = [manifest.rows_of(split) for split in ("train", "validation", "test")]
-    assert sorted(np.concatenate(rows).tolist()) == list(range(len(manifest)))
-    assert all((np.diff(found) > 0).all() for found in rows)
 
 
 def test_an_empty_split_is_an_error(tmp_path):

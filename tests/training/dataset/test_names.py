@@ -1,14 +1,7 @@
-import json
-import os
-from pathlib import Path
-
 import pytest
 
 from models.errors import DataError
 from training.dataset.names import parse_name
-
-PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", Path(__file__).parents[3].parent / "shared" / "data"))
-PLANTNET_NAMES = PHOTOS / "names" / "plantnet300K_species_id_2_name.json"
 
 
 @pytest.mark.parametrize(
@@ -85,11 +78,6 @@ def test_a_hybrid_of_two_genera_has_its_sign_in_front(text):
     assert (name.key, name.scientific_name, name.genus) == ("fatshedera lizei", "× Fatshedera lizei", "Fatshedera")
 
 
-def test_a_genus_that_begins_with_x_is_no_hybrid():
-    assert not parse_name("Xanthium strumarium").hybrid
-    assert parse_name("XANTHIUM STRUMARIUM").key == "xanthium strumarium"
-
-
 def test_a_hybrid_formula_is_neither_of_its_parents():
     assert parse_name("Salix alba × fragilis").key == "salix alba x fragilis"
     assert parse_name("Salix alba").key == "salix alba"
@@ -128,13 +116,6 @@ def test_a_text_that_is_not_a_scientific_name_stays_whole_and_names_no_species(t
     words = " ".join(text.replace("_", " ").split())
     assert (name.common, name.rank, name.key) == (True, "genus", words.lower())
     assert name.genus == name.scientific_name == words[0].upper() + words[1:]
-
-
-@pytest.mark.parametrize(
-    "text", ["Fern sp.", "Common wheat L.", "Maize × teosint", "Wheat (L.) Mill.", "Acacia seyal Delile"]
-)
-def test_the_marks_of_a_scientific_name_make_one_of_words_that_are_not_latin(text):
-    assert not parse_name(text).common
 
 
 def test_two_folders_are_not_merged_because_part_of_a_name_was_not_parsed():
@@ -183,20 +164,3 @@ def test_keys_are_ascii(text, key):
 def test_a_name_without_latin_letters_is_refused_rather_than_merged_with_others(text):
     with pytest.raises(DataError, match=r"Latin letters.*name its folder"):
         parse_name(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["Viola tricolor subsp. minima", "Fragaria × ananassa", "× Fatshedera lizei", "Rosa 'Peace'", "Crocus"]
-)
-def test_the_name_for_display_reads_back_as_itself(text):
-    assert parse_name(text).scientific_name == text
-
-
-@pytest.mark.photos
-@pytest.mark.skipif(not PLANTNET_NAMES.is_file(), reason=f"no {PLANTNET_NAMES}; set BOTANIFY_PHOTOS")
-def test_the_names_of_plantnet_are_1019_plants_of_which_6_name_only_a_genus():
-    names = [parse_name(text) for text in json.loads(PLANTNET_NAMES.read_text()).values()]
-    assert len(names) == 1081
-    assert len({name.key for name in names}) == 1019
-    assert len({name.key for name in names if name.rank == "genus"}) == 6
-    assert not any(name.common or name.infraspecific for name in names)

@@ -18,7 +18,7 @@ from models.taxonomy import Output, Taxon, Taxonomy
 from training.atomic_file import replace_together
 from training.dataset.audit.licenses import LicenseSummary
 from training.dataset.collection import Collection, SourceEntry
-from training.dataset.report.findings import MEANINGS, UNKNOWN, NameFinding, NameFindings, Report, summarize
+from training.dataset.report.findings import MEANINGS, NameFinding, NameFindings, Report, summarize
 from training.dataset.report.page import HTML_FILE, JSON_FILE, advice, render_page, report_files
 from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceClass
 from training.dataset.splits import Shares, draw_splits
@@ -114,15 +114,6 @@ def test_small_classes_are_listed():
     assert make_report(rules=collection(few_pictures=0)).few == ()
 
 
-def test_a_class_without_a_picture_is_a_small_class():
-    report = make_report(pictures=PICTURES[:4], splits=["train"] * 4)
-    assert (report.few[0].key, report.few[0].num_pictures) == (CROCUS, 0)
-
-
-def test_classes_without_training_pictures_are_counted():
-    assert make_report().without == {"train": 1, "validation": 2, "calibration": 3, "test": 2}
-
-
 def test_left_out_is_counted_by_code_and_source_and_kept_whole():
     more = [
         LeftOut(picture="house:a.jpg", code="copy", reason="as wild:b.jpg"),
@@ -136,21 +127,6 @@ def test_left_out_is_counted_by_code_and_source_and_kept_whole():
     assert sorted(report.left_out, key=repr) == sorted(LEFT_OUT + more, key=repr)
     assert report.num_left_out == len(MEANINGS) + 13
     assert {source.name: source.num_left_out for source in report.sources} == {"wild": len(MEANINGS) + 12, "house": 1}
-
-
-def test_an_unknown_code_is_shown_too():
-    report = make_report(left_out=[LeftOut(picture="wild:a.jpg", code="solar_flare", reason="too bright")])
-    assert [(reason.code, reason.title) for reason in report.reasons] == [("solar_flare", UNKNOWN.title)]
-
-
-def test_days_and_places_are_counted_for_each_source():
-    wild, house = make_report().sources
-    assert (wild.num_dated, wild.num_placed) == (2, 1)
-    assert house.num_dated == 0
-
-
-def test_the_median_is_of_the_short_side():
-    assert [source.median_short_side_px for source in make_report().sources] == [450, 2000]
 
 
 def test_a_file_name_that_is_not_utf8_does_not_fail_the_report():
@@ -200,12 +176,6 @@ def test_names_that_are_no_plants_are_counted_and_ten_are_shown():
     assert "Common (Scientific)" in sentence
 
 
-def test_misspelt_genera_are_told_with_the_ones_that_may_be_meant():
-    finding = NameFinding(name="Qercus robur", explanation="no listed genus; perhaps Quercus")
-    sentences = advice(make_report(names=NameFindings(misspelt=(finding,))))
-    assert "Genera that may be misspelt: 1 (Qercus robur: no listed genus; perhaps Quercus)." in sentences
-
-
 @given(st.integers(2, 30))
 def test_the_share_that_is_advised_gives_the_class_a_validation_picture(number):
     sentences = advice(of_size(number))
@@ -229,17 +199,6 @@ def test_no_share_helps_where_the_data_set_publishes_its_validation_split():
     assert report.sources[0].published == ("validation",)
     (sentence,) = advice(report)
     assert "1 (Crocus 1)" in sentence
-
-
-def test_nothing_is_said_where_no_validation_is_wanted():
-    assert advice(of_size(3, share=0.0)) == []
-
-
-def test_pictures_with_two_names_are_counted_and_three_are_shown():
-    report = make_report(two_names=tuple((f"s:{each}.jpg (Rosa)", f"s:{each}2.jpg (Iris)") for each in "abcd"))
-    (sentence,) = [each for each in advice(report) if "two names" in each]
-    assert "two names: 4 (s:a.jpg (Rosa) = s:a2.jpg (Iris), s:b.jpg" in sentence
-    assert "and 1 more)" in sentence
 
 
 class Page(HTMLParser):
@@ -359,10 +318,6 @@ def test_a_clean_collection_has_a_page_too():
     shown = Page(render_page(make_report(left_out=[], licenses={}))).text
     assert "every picture of the sources is used" in shown
     assert "Nothing is known of its licenses" in shown
-
-
-def test_the_same_findings_give_the_same_bytes(text):
-    assert render_page(make_report()) == text
 
 
 def test_pictures_with_two_names_are_listed_apart_from_near_copies():

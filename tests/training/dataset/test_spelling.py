@@ -25,10 +25,6 @@ def test_other_epithets_are_not(pair):
     assert similar_pairs(pair) == []
 
 
-def test_generated_epithets_are_not():
-    assert similar_pairs(["species001", "species002"]) == []
-
-
 @pytest.mark.slow
 def test_a_genus_of_thousands_is_compared_quickly():
     letters = "abcdefghijklmnopqrst"

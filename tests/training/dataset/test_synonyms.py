@@ -57,19 +57,6 @@ def test_a_synonym_leads_to_its_accepted_name_in_any_row(tmp_path):
         assert found == {"anemone nemorosa": (expected,)}
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_the_identifier_may_be_in_the_last_column(end, tmp_path):
-    order = [*range(1, len(HEADER)), 0]
-    rows = [[line[at] for at in order] for line in (HEADER, row(1, "Anemone nemorosa", accepted=2), ACCEPTED)]
-    path = tmp_path / "Taxon.tsv"
-    path.write_text("".join("\t".join(line) + end for line in rows), encoding="utf-8", newline="")
-    assert look_up(path, "anemone nemorosa").key == "anemonoides nemorosa"
-
-
-def test_an_accepted_name_is_its_own(tmp_path):
-    assert look_up(write(tmp_path, ACCEPTED), "anemonoides nemorosa").gbif_id == 2
-
-
 def test_the_accepted_name_takes_precedence_over_synonyms_with_the_same_spelling(tmp_path):
     homonyms = [row(1, "Rosa alba", accepted=2, author="All."), row(3, "Rosa alba"), row(4, "Rosa alba", accepted=2)]
     assert look_up(write(tmp_path, *homonyms, ACCEPTED), "rosa alba").gbif_id == 3
@@ -78,16 +65,6 @@ def test_the_accepted_name_takes_precedence_over_synonyms_with_the_same_spelling
 def test_homonyms_of_different_plants_are_ambiguous(tmp_path):
     rows = [row(1, "Rosa alba", 2), row(3, "Rosa alba", 4, author="All."), row(4, "Rosa mollis"), ACCEPTED]
     assert look_up(write(tmp_path, *rows), "rosa alba") == ("anemonoides nemorosa", "rosa mollis")
-
-
-def test_homonyms_of_one_plant_are_not(tmp_path):
-    rows = [row(1, "Rosa alba", 2), row(3, "Rosa alba", 2, author="All."), ACCEPTED]
-    assert look_up(write(tmp_path, *rows), "rosa alba").gbif_id == 2
-
-
-def test_fields_in_which_accepted_homonyms_disagree_are_empty(tmp_path):
-    name = look_up(write(tmp_path, row(1, "Rosa alba"), row(2, "Rosa alba", author="All.")), "rosa alba")
-    assert (name.gbif_id, name.author, name.family) == (None, "", "Ranunculaceae")
 
 
 def test_chains_are_followed_to_their_end(tmp_path):

@@ -2,8 +2,6 @@
 
 from itertools import permutations
 
-import pytest
-
 from training.dataset.selection import drop_copies as drop_copies_of
 from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
 
@@ -40,15 +38,6 @@ def test_the_copy_in_the_strongest_split_stays_whatever_the_order():
         assert len(copies) == 4
 
 
-@pytest.mark.parametrize(
-    ("stronger", "weaker"),
-    [("test", "validation"), ("validation", "calibration"), ("calibration", None), (None, "train")],
-)
-def test_a_copy_in_the_stronger_split_stays(stronger, weaker):
-    kept, _ = drop_copies([picture("a:1.jpg", split=weaker), picture("b:2.jpg", split=stronger)])
-    assert [entry.record.split for entry in kept] == [stronger]
-
-
 def test_of_equal_copies_the_first_by_id_stays_and_the_others_name_it():
     kept, copies = drop_copies([picture("wild:b.jpg"), picture("house:z.jpg"), picture("wild:a.jpg")])
     assert [entry.picture_id for entry in kept] == ["house:z.jpg"]
@@ -56,11 +45,6 @@ def test_of_equal_copies_the_first_by_id_stays_and_the_others_name_it():
         ("wild:b.jpg", "copy", "the same bytes as house:z.jpg"),
         ("wild:a.jpg", "copy", "the same bytes as house:z.jpg"),
     ]
-
-
-def test_pictures_that_differ_stay_in_their_order():
-    pictures = [picture("wild:b.jpg", "b"), picture("wild:a.jpg", "a"), picture("house:c.jpg", "c")]
-    assert drop_copies(pictures) == (pictures, [])
 
 
 def test_the_reason_names_another_label_of_a_copy():

@@ -125,9 +125,3 @@ def test_licenses_and_authors_are_counted_by_source():
         "may be used commercially: the licenses of all 1 pictures allow it",
     )
     assert json.loads(msgspec.json.encode(found))["wild"]["licenses"]["CC-BY-NC"] == 2
-
-
-def test_an_unknown_license_does_not_allow_commercial_use():
-    found = license_summaries([picture("wild", 1, "CC BY 4.0"), picture("wild", 2)])["wild"]
-    assert found.commercial_use == "unknown"
-    assert found.sentence == "may perhaps not be used commercially: of 1 of 2 pictures it is not known"

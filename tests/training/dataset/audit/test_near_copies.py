@@ -104,16 +104,6 @@ def assert_one_leads(members, max_bits):
     assert (distances <= max_bits).all(axis=1).any()
 
 
-@pytest.mark.parametrize("steps_at_once", [1, 3, 7])
-def test_pairs_may_be_joined_in_any_number_of_steps(steps_at_once, monkeypatch):
-    random = np.random.default_rng(steps_at_once)
-    hashes = random.integers(0, 2**64, 60, dtype=np.uint64)
-    hashes = np.concatenate([hashes, hashes[:20] ^ np.uint64(1), hashes[:10] ^ np.uint64(3)])
-    expected = near_groups(hashes, 2).group_of.tolist()
-    monkeypatch.setattr("training.dataset.audit.near_copies._STEPS_AT_ONCE", steps_at_once)
-    assert near_groups(hashes, 2).group_of.tolist() == expected
-
-
 def test_a_chain_is_cut_around_leaders_and_reported():
     chain = hashes_of(*((1 << 4 * step) - 1 for step in range(9)))  # neighbors are 4 bits apart
     far = hashes_of(0xFFFF << 48)
@@ -126,25 +116,11 @@ def test_a_chain_is_cut_around_leaders_and_reported():
     assert found.group_of[9] == -1
 
 
-def test_copies_of_one_original_stay_with_it_though_they_differ_from_one_another():
-    found = near_groups(hashes_of(0b1111 << 40, 0, 0b1111 << 20, 0b1111), 4)
-    assert partition(found) == {frozenset(range(4))}
-    assert found.num_chained == 0
-
-
 def test_a_large_group_is_cut_at_its_limit():
     crowd = hashes_of(*(1 << bit for bit in range(64)))  # each 2 bits from every other
     found = near_groups(crowd, 2, max_group=20)
     assert sorted(len(members) for members in partition(found)) == [4, 20, 20, 20]
     assert found.num_chained == 1
-
-
-def test_equal_hashes_always_share_a_group():
-    hashes = np.concatenate([np.full(50_000, 7, np.uint64), hashes_of(6, 1 << 60)])
-    found = near_groups(hashes, 4)
-    assert len(set(found.group_of[:50_000].tolist())) == 1
-    assert found.group_of[-1] == -1
-    assert max(map(len, partition(found))) == 50_000
 
 
 def test_a_giant_chain_is_split_at_its_longest_steps():
@@ -180,16 +156,6 @@ def test_no_group_has_two_names_and_none_is_held_together_by_another_name():
     assert found.any_name.tolist() == near_groups(hashes_of(0, 1, 0b1111, 0b11111111, 0), 4).group_of.tolist()
 
 
-def test_names_cut_chains_of_many_leaves_on_paper_as_if_each_name_stood_alone():
-    random = np.random.default_rng(2)
-    hashes, names = random.integers(0, 2**10, 400, dtype=np.uint64), random.integers(0, 5, 400)
-    together = near_groups(hashes, 1, names=names)
-    for name in range(5):
-        alone = near_groups(hashes[names == name], 1)
-        pairs = (groups[:, None] == groups for groups in (together.group_of[names == name], alone.group_of))
-        np.testing.assert_array_equal(*pairs)
-
-
 def test_pictures_of_one_color_are_no_near_copies():
     rose = PictureRecord(path="a.jpg", plant=SourceClass(class_id="1", name="Rosa"))
     pictures = [
@@ -204,12 +170,6 @@ def test_pictures_of_one_color_are_no_near_copies():
     found = near_copy_groups(pictures, np.zeros(6, np.int64), 4)
     assert found.group_of.tolist()[:4] == found.any_name.tolist()[:4] == [-1] * 4
     assert found.group_of[4] == found.group_of[5] >= 0
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_nothing_to_compare_gives_no_group(count):
-    found = near_groups(np.zeros(count, np.uint64), 4)
-    assert found.group_of.tolist() == [-1] * count
 
 
 @pytest.mark.parametrize("max_bits", [-1, 9])

@@ -1,6 +1,4 @@
 import os
-from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,9 +7,6 @@ from hypothesis import strategies as st
 from models.errors import DataError
 from training.dataset.sources.image_folder import read_image_folder, split_class_name
 from training.dataset.sources.record import LeftOut, SourceClass
-
-PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", Path(__file__).resolve().parents[5] / "shared" / "data"))
-SAMPLE = PHOTOS / "layouts" / "house_plants"
 
 
 def make(root, *names):
@@ -172,17 +167,6 @@ def test_a_flat_folder_is_told_from_an_empty_one(tmp_path):
         read_image_folder("plants", make(tmp_path, "a.jpg", "b.jpg", "list.csv"))
 
 
-@pytest.mark.parametrize("names", [["Rosa/notes.txt"], ["Rosa/"], []])
-def test_a_folder_without_pictures_is_an_error(names, tmp_path):
-    with pytest.raises(DataError, match=r"the folder holds no pictures .* folder above the class folders"):
-        read_image_folder("plants", make(tmp_path, *names))
-
-
-def test_a_missing_folder_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="no such folder"):
-        read_image_folder("plants", tmp_path / "nowhere")
-
-
 @pytest.mark.parametrize("name", [b"G\xe4nsebl\xfcmchen/1.jpg", b"Bellis/G\xe4nse.jpg"])
 def test_a_name_that_is_not_utf8_is_an_error(name, tmp_path):
     path = os.path.join(os.fsencode(tmp_path), name)  # noqa: PTH118 - a Path takes no bytes
@@ -193,19 +177,3 @@ def test_a_name_that_is_not_utf8_is_an_error(name, tmp_path):
         pytest.skip("this file system takes UTF-8 only")
     with pytest.raises(DataError, match=r"not UTF-8 .*G\\xe4nse"):
         read_image_folder("plants", tmp_path)
-
-
-@pytest.mark.photos
-@pytest.mark.skipif(not SAMPLE.is_dir(), reason=f"no sample at {SAMPLE}; set BOTANIFY_PHOTOS")
-def test_the_sample_layout_gives_its_five_classes_and_lists_the_notes():
-    reading = read_image_folder("house_plants", SAMPLE)
-    assert Counter(record.plant.name for record in reading.records) == {
-        "Convallaria majalis": 12,
-        "Helianthus annuus": 13,  # with the leak
-        "Iris": 15,  # with a copy, a truncated picture and a page
-        "Narcissus pseudonarcissus": 12,
-        "Viola tricolor": 12,
-    }
-    assert [(left.picture, left.code) for left in reading.left_out] == [
-        ("house_plants:Iris/notes.txt", "not_a_picture")
-    ]

@@ -1,7 +1,4 @@
 import json
-import os
-from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -10,8 +7,6 @@ from training.dataset.names import parse_name
 from training.dataset.sources.json_layouts import METADATA_FILE, NAMES_FILE, NAMES_FILE_1_0, read_plantnet
 from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass
 
-PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", Path(__file__).resolve().parents[5] / "shared" / "data"))
-SAMPLE = PHOTOS / "layouts" / "plantnet300k"
 CROCUS = "Crocus vernus (L.) Hill"
 
 
@@ -57,13 +52,6 @@ def test_pictures_of_version_1_0_can_be_used_with_the_lists_of_1_1(tmp_path):
     assert (record.path, record.plant.name) == ("images_train/1356022/ab12.jpg", CROCUS)
 
 
-def test_splits_are_the_published_ones(tmp_path):
-    pictures = {split: picture(split=split) for split in ("train", "val", "test")}
-    records = read_plantnet("plantnet", write(tmp_path, pictures, {"1356022": CROCUS})).records
-    assert [record.split for record in records] == ["train", "validation", "test"]
-    assert records[0].plant is records[2].plant
-
-
 def test_ids_are_strings_whatever_their_order_as_numbers(tmp_path):
     """The number 99 is less than 1000, but the string "99" is not. Code that confuses them mislabels every class."""
     pictures = {"a": picture(species_id="1000"), "b": picture(species_id="99"), "c": picture(species_id="099")}
@@ -74,13 +62,6 @@ def test_ids_are_strings_whatever_their_order_as_numbers(tmp_path):
         ("99", "Rosa canina L."),
         ("099", "Iris"),
     ]
-
-
-def test_a_picture_that_names_no_license_has_that_of_the_source(tmp_path):
-    pictures = {"a": picture(license=None, author=None, obs_id=None), "b": picture(license="")}
-    first, second = read_plantnet("plantnet", write(tmp_path, pictures, {"1356022": CROCUS}), "CC BY 4.0").records
-    assert (first.license, second.license) == ("CC BY 4.0", "CC BY 4.0")
-    assert (first.author, first.group) == ("", "")
 
 
 def test_a_species_without_pictures_is_listed(tmp_path):
@@ -139,24 +120,3 @@ def test_a_missing_file_is_an_error(missing, tmp_path):
     (write(tmp_path, {"ab": picture()}, {"1356022": CROCUS}) / missing).unlink()
     with pytest.raises(DataError, match=rf"is missing \(got .*{missing}"):
         read_plantnet("plantnet", tmp_path)
-
-
-@pytest.mark.photos
-@pytest.mark.skipif(not SAMPLE.is_dir(), reason=f"no sample at {SAMPLE}; set BOTANIFY_PHOTOS")
-def test_the_sample_layout_gives_its_eight_ids_and_splits():
-    reading = read_plantnet("plantnet300k", SAMPLE)
-    assert reading.left_out == []
-    assert Counter(record.split for record in reading.records) == {"train": 88, "validation": 16, "test": 16}
-    assert Counter(record.plant.class_id for record in reading.records)["1392475"] == 15
-    assert {record.plant.name for record in reading.records} >= {
-        CROCUS,
-        "Pelargonium spp.",
-        "Lilium lancifolium  Thunb",
-    }
-    assert len({record.plant.class_id for record in reading.records}) == 8
-    assert Counter(record.license for record in reading.records) == {
-        "cc-by-sa": 48,
-        "cc-by-nc": 40,
-        "cc-by-nc-sa": 32,
-    }
-    assert all((SAMPLE / record.path).is_file() and record.group for record in reading.records)

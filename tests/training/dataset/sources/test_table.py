@@ -59,11 +59,6 @@ def test_a_row_can_fill_every_field_of_a_record(tmp_path):
     assert (record.taken_on, record.coordinates) == (date(2024, 5, 31), (-12.5, 180.0))
 
 
-def test_a_row_may_be_shorter_than_the_header(tmp_path):
-    (record,) = read(tmp_path, f"{HEADER},author,licence,taken_on,latitude\na.jpg,Rosa canina\n", default="CC0")
-    assert (record.author, record.license, record.taken_on, record.coordinates) == ("", "CC0", None, None)
-
-
 def test_a_class_is_shared_and_combined_from_all_of_its_rows(tmp_path):
     rows = "a.jpg,Rosa canina,,\nb.jpg,Rosa canina,Rosaceae,\nc.jpg,Rosa canina,,Dog rose\nd.jpg,Iris,,\n"
     *roses, iris = read(tmp_path, f"{HEADER},family,common_name\n{rows}")
@@ -72,11 +67,6 @@ def test_a_class_is_shared_and_combined_from_all_of_its_rows(tmp_path):
         class_id="Rosa canina", name="Rosa canina", family="Rosaceae", common_name="Dog rose"
     )
     assert iris.plant == SourceClass(class_id="Iris", name="Iris")
-
-
-def test_classes_with_one_name_are_distinguished_by_their_id(tmp_path):
-    first, second = read(tmp_path, f"{HEADER},class_id\na.jpg,Rosa,1\nb.jpg,Rosa,2\n")
-    assert (first.plant.class_id, second.plant.class_id) == ("1", "2")
 
 
 def test_columns_may_have_other_names(tmp_path):
@@ -141,12 +131,6 @@ def test_a_list_may_have_common_names_alone_or_in_some_rows(tmp_path):
     assert (rose.plant.common_name, oat.plant) == ("Dog rose", SourceClass(class_id="Wild oat", name="Wild oat"))
 
 
-@pytest.mark.parametrize("path", ["../photos/a.jpg", "/photos/a.jpg", "deep/ä b.jpg"])
-def test_paths_are_kept_as_they_are_written(path, tmp_path):
-    (record,) = read(tmp_path, f"{HEADER}\n{path},Rosa canina\n")
-    assert record.path == path
-
-
 # Columns beyond the first two, the cells of line 3, and part of the expected message.
 MISTAKES = {
     "no path": ("", ",Rosa", "line 3: path or name is empty"),
@@ -186,11 +170,6 @@ def test_a_mistake_names_its_line(kind, tmp_path):
 def test_a_list_without_rows_or_required_columns_is_an_error(text, expected, tmp_path):
     with pytest.raises(DataError, match=expected):
         read(tmp_path, text)
-
-
-def test_a_missing_list_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="no such list"):
-        read_table("mine", tmp_path / "nowhere.csv")
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00p", b'path,scientific_name\n"' + b"x" * 200_000])
