@@ -129,9 +129,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     num_missing: int
     """Runs that are still to come; 0 unless the sweep was stopped."""
     runs: list[Run]
-    columns: list[str]
     rows: list[list[str]]
-    """The table: one row for each arm."""
+    """The table: one row for each arm, with `COLUMNS`."""
 
 
 class Stopped(Exception):
@@ -190,7 +189,6 @@ def benchmark(command: Benchmark) -> Result:
             flags=_without_paths(command.flags),
             num_missing=len(order) - len(runs),
             runs=[msgspec.structs.replace(run, command=_without_paths(run.command)) for run in runs],
-            columns=COLUMNS,
             rows=[row_of(arm, runs, first=next(iter(arms)), num_runs=len(seeds)) for arm in arms],
         )
         _report(result, command.out)
@@ -267,15 +265,11 @@ def train_arm(begun: Run, folder: Path, is_over: Callable[[], bool]) -> Run:
     """
     path = folder / RUN_FILE
     done = msgspec.json.decode(path.read_bytes(), type=Run) if path.is_file() else None
-    if done is not None and done.command != begun.command:
-        raise RecipeError(
-            "the folder holds this arm with other settings",
-            value=folder,
-            limit=" ".join(done.command),
-            remedy="choose another folder with --out, or remove that one",
-        )
     if done is not None:
-        return done
+        if done.command == begun.command:
+            return done
+        told, remedy = " ".join(done.command), "choose another folder with --out, or remove that one"
+        raise RecipeError("the folder holds this arm with other settings", value=folder, limit=told, remedy=remedy)
     folder.mkdir(parents=True, exist_ok=True)
     error = ""
     for _ in range(_MAX_CRASHES):
@@ -377,7 +371,7 @@ def spread(values: Sequence[float | None], digits: int = 1) -> str:
 
 def markdown(result: Result) -> str:
     """The table with its machine, commit and setting."""
-    lines = [result.columns, ["---", *["---:"] * (len(result.columns) - 1)], *result.rows]
+    lines = [COLUMNS, ["---", *["---:"] * (len(COLUMNS) - 1)], *result.rows]
     missing = f" **Unfinished**: {result.num_missing} runs are missing." if result.num_missing else ""
     return (
         f"# {result.sweep}\n\nMeasured on {result.device}: {result.machine}. Commit {result.machine.git_commit}, "
@@ -392,7 +386,7 @@ def _report(result: Result, folder: Path) -> None:
     """Writes the result as JSON and Markdown, and prints its table."""
     content = msgspec.json.format(msgspec.json.encode(result)) + b"\n"
     replace_together(folder, {f"{result.sweep}.json": content, f"{result.sweep}.md": markdown(result).encode()})
-    table = Table(*result.columns, title=result.sweep)
+    table = Table(*COLUMNS, title=result.sweep)
     for row in result.rows:
         table.add_row(*row)
     Console().print(table)

@@ -33,7 +33,6 @@ _WARMUP_STEPS: Final = 3  # kernels are selected in the first; fp16 adjusts its 
 _WINDOWS: Final = 5
 _WINDOW_S: Final = 0.6
 _MAX_STEPS: Final = 200  # per window
-_STEPS_PER_EPOCH: Final = 10_000  # enough that the learning rate does not reach zero
 _VALIDATION_BATCH: Final = 32  # of training.loading.data.evaluation_loader
 _GB: Final = 1e9
 
@@ -141,7 +140,8 @@ def _measure(recipe: Recipe, request: TrialRequest, device: torch.device) -> Tri
         dropout=recipe.network.dropout,
         drop_path=recipe.network.dropout / 2,
     )
-    engine = Engine(recipe, network, device, request.classes, steps_per_epoch=_STEPS_PER_EPOCH)
+    # Enough steps that the learning rate does not reach zero.
+    engine = Engine(recipe, network, device, request.classes, steps_per_epoch=10_000)
     # The memory of a validation counts, too.
     predict = torch_runner(engine.eval_model, device, engine.amp_dtype)
     side_px = recipe.pictures.serve_px

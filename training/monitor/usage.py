@@ -16,7 +16,6 @@ import psutil  # type: ignore[import-untyped]
 import torch
 
 _INTERVAL_S: Final = 0.5
-_FIRST_INTERVAL_S: Final = 0.05  # short epochs are sampled more often
 _SCAN_EVERY: Final = 20  # samples; a scan for child processes reads every process of the machine
 _GB: Final = 1e9
 
@@ -99,10 +98,7 @@ class UsageSampler:
         self._gpu_memory: list[float] = []
 
     def _run(self) -> None:
-        while self._awake.wait():
-            pause_s = (time.perf_counter() - self._began) / 8
-            if self._closed.wait(min(max(pause_s, _FIRST_INTERVAL_S), _INTERVAL_S)):
-                return
+        while self._awake.wait() and not self._closed.wait(_INTERVAL_S):
             with self._lock:
                 if self._awake.is_set():
                     self._sample()
