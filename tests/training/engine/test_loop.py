@@ -112,37 +112,6 @@ def test_the_moving_average_is_what_is_validated(finished_run, data):
     assert abs(validated - losses["network"]) > 1e-4
 
 
-def test_every_epoch_shuffles_and_augments_the_pictures_differently(data, tmp_path, monkeypatch):
-    seen = []
-    network = PlantNetwork("test_efficientnet", 3)
-    network.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]) if module.training else None)
-    flags = ("--cutmix", 0, "--batch-size", 10, "--ema-decay", 0, "--backbone-lr", 1e-12, "--head-lr", 1e-12)
-    trainer = make_trainer(data, tmp_path / "run", network, *flags)
-    trainer.run()
-    trainer.close()
-    assert len(seen) == 6
-    epochs = [{picture.numpy().tobytes() for batch in batches for picture in batch} for batches in (seen[:3], seen[3:])]
-    assert len(epochs[0]) == len(epochs[1]) == 30
-    assert not epochs[0] & epochs[1]
-
-
-def test_a_rare_class_is_sampled_as_the_recipe_says_with_new_augmentation_each_time(tmp_path):
-    taxonomy, rows = make_taxonomy(2), []
-    for number in range(9):
-        draw(("gold", "crimson")[number == 8], "ellipse", number).save(tmp_path / f"{number}.png")
-        split = "train" if number else "validation"
-        rows.append((f"{number}.png", taxonomy.output_keys[number == 8], split))
-    data = write_data(tmp_path / "data", tmp_path, rows, taxonomy)
-    flags = ("--sampling", "class_balanced", "--order", "blocks", "--batch-size", 4, "--epochs", 1)
-    trainer, seen = make_trainer(data, tmp_path / "run", frozen_network(), *flags), []
-    trainer.loader = (seen.append(batch) or batch for batch in trainer.loader)
-    trainer.run()
-    trainer.close()
-    pixels, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
-    assert labels.bincount().tolist() == [4, 4]
-    assert len({picture.numpy().tobytes() for picture in pixels}) == 8
-
-
 def test_a_checkpoint_in_the_middle_of_an_epoch_counts_its_pictures(ten_pictures, tmp_path):
     flags = ("--batch-size", 2, "--accumulate", 2)
     trainer = make_trainer(ten_pictures, tmp_path / "run", frozen_network(), *flags)

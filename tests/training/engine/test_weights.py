@@ -125,27 +125,10 @@ def test_outputs_of_other_plants_take_no_row_even_if_their_number_is_equal(tmp_p
     assert "the rest starts at random" in note
 
 
-def test_the_same_outputs_in_the_same_order_are_copied_straight(tmp_path):
-    path, saved = save_checkpoint(tmp_path, ["a", "b", "c"])
-    network, _, note = load_by_key(path, ["a", "b", "c"])
-    require_loaded(network, own_state(saved))
-    assert note == f"weights from {path}"
-
-
 def test_a_checkpoint_whose_names_and_rows_disagree_is_refused(tmp_path):
     path, _ = save_checkpoint(tmp_path, ["a", "b", "c"], num_rows=5)
     with pytest.raises(CheckpointError, match="3 keys for 5 rows"):
         load_by_key(path, ["c", "a"])
-
-
-def test_a_file_without_keys_is_taken_as_it_is_or_without_its_classifier(tmp_path):
-    path = save("timm", timm_state(3), tmp_path)
-    network, _, note = load_by_key(path, ["a", "b", "c"])
-    require_loaded(network, timm_state(3))
-    assert "at random" not in note
-    network, fresh, note = load_by_key(path, ["a", "b"])
-    assert torch.equal(network.head.weight, fresh["weight"])
-    assert "the classifier starts at random" in note
 
 
 @pytest.mark.parametrize("kind", ["timm", "safetensors"])
