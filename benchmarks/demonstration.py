@@ -33,13 +33,10 @@ from models.bundle import Bundle, load_bundle
 from models.metrics import Share, share
 from models.preprocess import picture_to_input
 from models.ranking import Promise, Promises, Thresholds, VerdictRank
-from training.actions.evaluate import bundle_subject, evaluate, measure
-from training.bundling.precisions.pictures import PictureFiles
-from training.bundling.served import ServedAnswers
-from training.commands.evaluate import Evaluate
 from training.dataset.manifest import Manifest
-from training.evaluation.answer_metrics import StrangerFigures
-from training.evaluation.picture_scores import score_pictures, verdicts_of
+from training.evaluate import Evaluate, bundle_subject, evaluate, measure
+from training.evaluation.answers import ServedAnswers, StrangerFigures, score_pictures, verdicts_of
+from training.evaluation.pictures import PictureFiles
 from training.evaluation.split_metrics import SplitMetrics, class_metrics, evaluate_predictions
 from training.machine import Machine, this_machine
 from training.program import run_program

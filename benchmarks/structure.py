@@ -89,7 +89,7 @@ def _settings() -> dict[str, int]:
     """How many values a user can set in each program that has many."""
     from serving.folder.command import IdentifyFolder
     from serving.settings import Settings
-    from training.commands.export import Export
+    from training.export import Export
     from training.recipe import Recipe
 
     records: dict[str, type[msgspec.Struct]] = {

@@ -21,12 +21,11 @@ from models.errors import DataError
 from models.metrics import top_k_hits
 from models.ranking import output_probabilities, taxon_probabilities
 from models.taxonomy import Taxonomy
-from training.bundling.precisions.paired import tango_interval
-from training.bundling.precisions.pictures import BATCH_SIZE, Pictures
-from training.bundling.side_by_side import run_side_by_side
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.plants import plants_of
+from training.evaluation.pictures import BATCH_SIZE, Pictures, run_side_by_side
+from training.evaluation.predictions import plants_of
+from training.evaluation.split_metrics import tango_interval
 
 MOST_LOSS: Final = 0.005
 """A loss of half a point of top-1 is not accepted, and has to be ruled out with 97.5 % confidence."""

@@ -3,8 +3,13 @@
 python training/evaluate.py --data DATA --bundle DIR [--checkpoint FILE] [--negatives DIR] [--unknown DIR] [--out DIR]
 """
 
+import csv
+import io
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -14,20 +19,303 @@ from training.program import INSTALL, run_program
 
 explain_missing_packages(INSTALL)
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
 import tyro
 
-from training.commands.evaluate import Evaluate
+from models.bundle import Bundle, load_bundle
+from models.bundle_record import Precision
+from models.errors import DataError
+from models.metrics import Share
+from models.preprocess import InputSpec
+from models.session import NetworkOutput
+from training.atomic_file import replace_together
+from training.dataset.manifest import Manifest
+from training.dataset.sources.record import Split
+from training.evaluation.answers import ServedAnswers, describe_answers, judge_answers
+from training.evaluation.predictions import Outputs, Predictions, calibrated_predictions, store_outputs
+from training.evaluation.provenance import OTHER_DATA
+from training.evaluation.split_metrics import (
+    ClassMetrics,
+    Evaluation,
+    SplitMetrics,
+    class_metrics,
+    evaluate_predictions,
+)
+from training.recipe import HardwareRecipe, WholeNumber
+from training.toml_file import Section, check_section, section_to_plain
+
+# PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
+
+
+class Evaluate(Section, frozen=True, kw_only=True):
+    """Measures a checkpoint, a bundle, or both."""
+
+    data: Path
+    """Folder written by training/prepare.py."""
+    shards: str = ""
+    """Folder or URL (s3://, gs://) with the shards of packed data; default: the data folder."""
+    checkpoint: Path | None = None
+    """Checkpoint of training/train.py; measured without calibration and in single precision, at the input size of the
+    bundle if --bundle is given too."""
+    bundle: Path | None = None
+    """Bundle; measured as it is served."""
+    precision: Precision = "fp32"
+    """Precision of the bundle's network."""
+    split: Split = "test"
+    """Split whose pictures are used."""
+    other_data: bool = False
+    """Measure with data that the network was not trained with, such as another split. Its test pictures may be training
+    pictures, so every figure and file name says that it is other data."""
+    negatives: Path | None = None
+    """Pictures that show no plant, a folder or a CSV list: measures how many of them the bundle names as a plant."""
+    negatives_split: str = "test"
+    """Of a list with the column `split`, the rows that are used, also for --unknown; export fits on the rows of split
+    fit or train."""
+    unknown: Path | None = None
+    """Pictures of plants whose species the bundle does not know: measures how many of them it names as a species."""
+    out: Path | None = None
+    """Folder for the report (JSON), the per-class table and the predictions (CSV), pictures of mistakes, and the
+    learning curves of the checkpoint's run."""
+    workers: WholeNumber = 2
+    """Loader processes; 0 loads in the main process."""
 
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: _run(tyro.cli(Evaluate, description=__doc__)))
+    run_program(lambda: evaluate(tyro.cli(Evaluate, description=__doc__)))
 
 
-def _run(command: Evaluate) -> None:
-    from training.actions.evaluate import evaluate  # loads torch, for which --help does not wait
+class Subject(msgspec.Struct, frozen=True):
+    """A network to measure: a checkpoint or a bundle."""
 
-    evaluate(command)
+    name: str
+    run: Callable[[Iterator[npt.NDArray[np.float32]]], Iterator[NetworkOutput]]
+    """Batches of network inputs, each of shape (batch, 3, height, width) -> the outputs of each batch."""
+    input: InputSpec
+    output_keys: tuple[str, ...]
+    temperature: float
+    trained_with: str
+    """SHA-256 of the manifest of its training; empty if unknown."""
+    bundle: Bundle | None = None
+    """None for a checkpoint."""
+
+
+def evaluate(command: Evaluate) -> list[Evaluation]:
+    """Measures the checkpoint, the bundle or both, prints the metrics, and writes them if `out` is given.
+
+    Raises:
+        DataError: Neither checkpoint nor bundle is given, its outputs are not those of the data, or it was trained with
+            other data and `other_data` is not set. Or further pictures are given without a bundle, or cannot be read.
+        RecipeError: A flag is out of range.
+    """
+    command = check_section(section_to_plain(command), Evaluate, origin="of this command", what="flags")
+    from training.evaluation.provenance import is_other_data, require_same_outputs
+
+    manifest, strangers = Manifest(command.data, command.shards), _strangers(command)
+    results: list[tuple[Evaluation, Predictions]] = []
+    for subject in _subjects(command):
+        require_same_outputs(manifest, subject.output_keys, subject.name)
+        other_data = is_other_data(manifest, subject.trained_with, subject.name, allowed=command.other_data)
+        predictions, outputs = measure(subject, manifest, command.split, command.workers, command.out)
+        evaluation = evaluate_predictions(
+            predictions,
+            manifest,
+            network=subject.name,
+            split=command.split,
+            temperature=subject.temperature,
+            other_data=other_data,
+        )
+        results.append((evaluation, predictions))
+        files = {} if command.out is None else _reports(evaluation, predictions, manifest)
+        if subject.bundle is not None:
+            answers = _judged(command, subject.bundle, outputs, predictions, strangers)
+            print("\n".join(describe_answers(answers)))
+            files["-served.json"] = _json(answers)
+        if command.out is not None:
+            _write(command.out, evaluation, files)
+    if command.out is not None and command.checkpoint is not None:
+        _write_curves(command.out, command.checkpoint.parent)
+    _print(results)
+    return [evaluation for evaluation, _ in results]
+
+
+def _strangers(command: Evaluate) -> dict[str, tuple[Path, ...]]:
+    """Lists the pictures that judge the answers of a bundle, before anything is measured."""
+    from training.loading.negatives import list_negatives
+
+    given = {"things": command.negatives, "unknown": command.unknown}
+    folders = {name: folder for name, folder in given.items() if folder is not None}
+    if folders and command.bundle is None:
+        raise DataError(
+            "pictures without a label judge the answers of a bundle, and none is given",
+            value=next(iter(folders.values())),
+            remedy="give --bundle DIR, or leave out --negatives and --unknown",
+        )
+    return {name: list_negatives((folder,), (command.negatives_split,)).paths for name, folder in folders.items()}
+
+
+def _subjects(command: Evaluate) -> list[Subject]:
+    bundle = load_bundle(command.bundle) if command.bundle is not None else None
+    subjects = []
+    if command.checkpoint is not None:
+        subjects.append(_checkpoint_subject(command.checkpoint, bundle.record.input if bundle else None))
+    if bundle is not None:
+        subjects.append(bundle_subject(bundle, command.precision))
+    if not subjects:
+        raise DataError("there is nothing to evaluate", remedy="give --checkpoint FILE, --bundle DIR, or both")
+    return subjects
+
+
+def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:
+    """Returns a bundle's network, run one picture at a time as the service does on a CPU."""
+    from training.evaluation.pictures import run_side_by_side
+
+    session, temperature = bundle.open_session(precision, num_threads=1), bundle.network(precision).temperature
+    record, output_keys, run = bundle.record, bundle.taxonomy.output_keys, partial(run_side_by_side, session)
+    return Subject("bundle", run, record.input, output_keys, temperature, record.manifest_sha256, bundle)
+
+
+def _checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
+    """Returns a checkpoint's network, without calibration: the moving average of its weights if it has one.
+
+    Args:
+        path: The checkpoint.
+        served: Input of the bundle to compare with; default: that of the recipe.
+    """
+    from models.network import ExportableNetwork, PlantNetwork
+    from training.engine.checkpoint import read_checkpoint
+    from training.engine.device import allow_tf32, choose_device
+    from training.evaluation.predict import run_in_torch
+    from training.network_input import stored_input_spec
+
+    checkpoint = read_checkpoint(path)
+    network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
+    network.load_state_dict(checkpoint.eval_weights)
+    device = choose_device(HardwareRecipe(amp="off"))
+    allow_tf32(device, False)  # single precision, which PyTorch's default for convolutions is not
+    run = partial(run_in_torch, ExportableNetwork(network).to(device).eval(), device)
+    spec, output_keys = served or stored_input_spec(checkpoint.recipe, origin=str(path)), tuple(checkpoint.output_keys)
+    return Subject("checkpoint", run, spec, output_keys, temperature=1.0, trained_with=checkpoint.trained_with)
+
+
+def measure(
+    subject: Subject, manifest: Manifest, split: Split, workers: int, folder: Path | None = None
+) -> tuple[Predictions, Outputs]:
+    """Runs every picture of a split through a network with the outputs of the data, as it would be served.
+
+    Args:
+        subject: The network.
+        manifest: The data.
+        split: Which of its pictures.
+        workers: Loader processes; 0 loads in this process.
+        folder: Where the outputs are stored, see `StoredRows`; it is made if it does not exist.
+    """
+    from training.evaluation.pictures import BATCH_SIZE, pictures_of
+
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    pictures = pictures_of(manifest, split, subject.input, workers)
+    outputs = store_outputs(subject.run(pictures.pixels(BATCH_SIZE)), folder)
+    labels, rows, plants, temperature = pictures.labels, pictures.rows, pictures.plants, subject.temperature
+    found = calibrated_predictions(outputs.logits, labels, rows, manifest.taxonomy, temperature, plants=plants)
+    return found, outputs
+
+
+def _judged(
+    command: Evaluate,
+    bundle: Bundle,
+    known: Outputs,
+    predictions: Predictions,
+    strangers: Mapping[str, tuple[Path, ...]],
+) -> ServedAnswers:
+    """Measures the answers of a bundle, with its tables, on the split and on pictures that it shall not name."""
+    from training.evaluation.pictures import PictureFiles
+
+    network = bundle.network_path(command.precision)
+    others = {
+        name: PictureFiles(paths, bundle.record.input).outputs(network, command.out)[0]
+        for name, paths in strangers.items()
+    }
+    # Labels are positions of outputs: the data may have other names, and other taxa that share outputs.
+    return judge_answers(bundle.answer_model(command.precision), known, predictions.labels_N, **others)
+
+
+def _reports(evaluation: Evaluation, predictions: Predictions, manifest: Manifest) -> dict[str, bytes]:
+    """Returns the files of one network, by the end of their names."""
+    from training.evaluation.drawings import draw_mistakes
+
+    taxa = manifest.taxonomy.taxa
+    found = (predictions.rows, predictions.taxon_labels_N, predictions.named_N, predictions.confidence_N)
+    answers = [
+        (manifest.name(int(row)), taxa[right].taxon_id, taxa[named].taxon_id, f"{score:.6f}")
+        for row, right, named, score in zip(*found, strict=True)
+    ]
+    classes = map(msgspec.structs.astuple, class_metrics(predictions, manifest.taxonomy))
+    return {
+        ".json": _json(evaluation),
+        "-classes.csv": _csv(ClassMetrics.__struct_fields__, classes),
+        "-answers.csv": _csv(("picture", "right_taxon_id", "named_taxon_id", "score"), answers),
+        **{f"-{name}": content for name, content in draw_mistakes(predictions, manifest).items()},
+    }
+
+
+def _json(report: msgspec.Struct) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(report)) + b"\n"
+
+
+def _csv(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _write(folder: Path, evaluation: Evaluation, files: Mapping[str, bytes]) -> None:
+    """Writes all files of one network, and removes pictures of an earlier evaluation that this one did not draw."""
+    from training.evaluation.drawings import SHEETS
+
+    stem = f"{evaluation.network}-{evaluation.split}{'-other-data' if evaluation.other_data else ''}"
+    replace_together(folder, {f"{stem}{ending}": content for ending, content in files.items()})
+    for name in SHEETS:
+        if f"-{name}" not in files:
+            (folder / f"{stem}-{name}").unlink(missing_ok=True)
+
+
+def _write_curves(folder: Path, run: Path) -> None:
+    """Draws the learning curves if the checkpoint is in the folder of its run."""
+    from training.evaluation.drawings import learning_curves
+    from training.monitor.log import LOG_FILE
+
+    if (run / LOG_FILE).is_file():
+        replace_together(folder, {"curves.png": learning_curves(run)})
+
+
+def _print(results: list[tuple[Evaluation, Predictions]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for evaluation, _ in results:
+        other = f" ({OTHER_DATA})" if evaluation.other_data else ""
+        table = Table("", "all", *evaluation.by_source, title=f"{evaluation.network}, {evaluation.split} split{other}")
+        for name in SplitMetrics.__struct_fields__:
+            columns = (evaluation.all, *evaluation.by_source.values())
+            table.add_row(name, *(_cell(getattr(column, name)) for column in columns))
+        console.print(table)
+    if len(results) == 2:
+        names = [evaluation.network for evaluation, _ in results]
+        first, second = (predictions.named_N for _, predictions in results)
+        console.print(f"{' and '.join(names)} name the same taxon: {(first == second).sum()} of {len(first)}")
+
+
+def _cell(figure: Share | float) -> str:
+    if isinstance(figure, float):
+        return f"{figure:.4f}"
+    low, high = figure.interval_95
+    return f"{figure.value:.1%} [{low:.1%}, {high:.1%}] of {figure.num_pictures}"
 
 
 if __name__ == "__main__":

@@ -3,11 +3,16 @@
 It converts the network to ONNX, compares it with PyTorch, calibrates it, measures it on the test split, and seals the
 bundle.
 
-python training/export.py --checkpoint FILE --data DATA --out DIR [--precision fp32 fp16 int8]
+python training/export.py --checkpoint FILE --data DATA --out DIR [--precision fp32 fp16]
 """
 
+import re
 import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -17,20 +22,299 @@ from training.program import INSTALL, run_program
 
 explain_missing_packages(INSTALL)
 
+import msgspec
 import tyro
 
-from training.commands.export import Export
+from models.bundle import BUNDLE_FILE, GOLDEN_FILE, GOLDEN_PART, WEIGHTS_FILE, WEIGHTS_PART, Bundle, seal_bundle
+from models.bundle_record import Check, FileName, Metric, Precision
+from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, write_calibration
+from models.errors import BundleError, RecipeError
+from models.preprocess import InputSpec
+from models.ranking import RANKS, Rank
+from training.bundling.model_card import (
+    MODEL_CARD_FILE,
+    calibration_section,
+    commands_section,
+    describe_fit,
+    describe_threshold,
+    model_card,
+)
+from training.dataset.manifest import Manifest
+from training.evaluation.provenance import OTHER_DATA, is_other_data, require_same_outputs
+from training.evaluation.split_metrics import reliability_diagrams, risk_coverage
+from training.recipe import Pixels, check_stored_recipe, side_at_epoch
+from training.toml_file import Section, check_section, section_to_plain
+
+# PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
+if TYPE_CHECKING:
+    from training.bundling.candidates import Candidate
+    from training.bundling.evaluated_network import EvaluatedNetwork, PictureSets
+    from training.engine.checkpoint import Checkpoint
+    from training.evaluation.pictures import PictureFiles
+
+FEATURE_PICTURES: Final = 20_000
+"""Training pictures, of all taxa alike, from which the bundle learns where plants lie among the features."""
+LEAST_NEGATIVES: Final = 20
+"""Pictures without a plant that a plant head needs; with fewer, cross-validation says nothing."""
+WORKERS: Final = 2
+"""Loader processes."""
+_PARTS: Final[dict[str, FileName]] = {GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE}
+
+
+class Export(Section, frozen=True, kw_only=True):
+    """Exports a checkpoint to a sealed bundle."""
+
+    checkpoint: Path
+    """Checkpoint of training/train.py."""
+    data: Path
+    """Folder written by training/prepare.py. Its calibration split (validation if it has none) sets the temperatures;
+    its test split gives the metrics. If the network was trained with other data, whose training pictures may be in any
+    split of this one, every figure of the bundle says so, and its names promise nothing."""
+    out: Path
+    """Folder of the new bundle; must not exist yet."""
+    name: str = ""
+    """Name of the model; default: that of the data folder."""
+    model_version: str = ""
+    """Version of the model; default: 1.0.0, or the next after the last bundle of this name beside `out`, as 1.1.0."""
+    description: str = ""
+    """What the model names and for whom, in a sentence that the page shows; default: the size of the data."""
+    precision: tuple[Literal["fp32", "fp16"], ...] = ("fp32",)
+    """Precisions of the networks in the bundle; fp32 is required, fp16 is for GPUs. A network that fails its release
+    checks is left out; the bundle then holds its figures only."""
+    serve_px: Pixels | None = None
+    """Side of the network input in the service, px; default: that of the recipe. A value a little above the last
+    training size is often best (Touvron et al. 2019); choose it on the validation split, never on the test split."""
+    with_weights: bool = False
+    """Put the weights into the bundle too, in full precision, so that train.py --weights BUNDLE can start from them."""
+    note: str = ""
+    """What users must know about the training pictures; written to the bundle and its model card."""
+    negatives: tuple[Path, ...] = ()
+    """Pictures that show no plant: folders, or CSV lists as for training/train.py. The bundle can then tell plants from
+    other things; a few hundred pictures of many kinds are enough."""
+    thresholds: tuple[str, ...] = ()
+    """Thresholds to use in place of the fitted ones, as in species=0.6 genus=0.5 family=0.5: the smallest (summed)
+    probability of a name. A rank whose threshold is given makes no promise."""
 
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: _run(tyro.cli(Export, description=__doc__)))
+    run_program(lambda: export(tyro.cli(Export, description=__doc__)))
 
 
-def _run(command: Export) -> None:
-    from training.actions.export import export  # loads torch, for which --help does not wait
+def export(command: Export) -> Bundle:
+    """Exports a checkpoint.
 
-    export(command)
+    Raises:
+        BundleError: The folder exists, or the probabilities differ from PyTorch's. No bundle is written.
+        DataError: The outputs of the data are not those of the checkpoint.
+        RecipeError: A flag is out of range.
+    """
+    command = check_section(section_to_plain(command), Export, origin="of this command", what="flags")
+    thresholds = _thresholds(command.thresholds)
+    if "fp32" not in command.precision:
+        raise RecipeError(
+            "a bundle needs fp32, since fp16 is made from it and compared with it",
+            value=" ".join(command.precision) or "none",
+            limit="a list with fp32",
+            remedy="add fp32 to --precision",
+        )
+    if command.out.exists():
+        raise BundleError(
+            "a bundle is immutable, and its folder already exists", value=command.out, remedy="choose a new folder"
+        )
+    from training.bundling.candidates import make_fp16, make_fp32
+    from training.engine.checkpoint import read_checkpoint
+
+    command = _named(command)
+    checkpoint = read_checkpoint(command.checkpoint)
+    sets = _picture_sets(command, checkpoint)
+    command.out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=command.out.parent, prefix=f".{command.out.name}.") as temporary:
+        folder = Path(temporary)
+        candidate, fp32 = make_fp32(checkpoint, sets, folder, thresholds)
+        candidates: dict[Precision, Candidate] = {"fp32": candidate}
+        if "fp16" in command.precision:
+            candidates["fp16"] = make_fp16(fp32, sets, folder, thresholds)
+        bundle = _seal(command, checkpoint, sets, candidates, fp32=fp32, folder=folder)
+    _print(bundle)
+    return bundle
+
+
+def _thresholds(words: Iterable[str]) -> dict[Rank, float]:
+    """Reads thresholds as in species=0.6."""
+    given: dict[Rank, float] = {}
+    for word in words:
+        name, _, number = word.partition("=")
+        rank = next((rank for rank in RANKS if rank == name), None)
+        value = float(number) if re.fullmatch(r"[0-9]*\.?[0-9]+", number) else -1.0
+        if rank is None or not 0 <= value <= 1:
+            raise RecipeError(
+                "--thresholds cannot be read",
+                value=word,
+                limit=f"one of {', '.join(RANKS)}, =, and a number from 0 to 1",
+                remedy="write it as in --thresholds species=0.6 genus=0.5",
+            )
+        given[rank] = value
+    return given
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    """What `bundle.json` says first."""
+
+    name: str
+    version: str
+
+
+def _named(command: Export) -> Export:
+    """Fills in the name and the version, so that the model card's command repeats them; asks for a description."""
+    name, versions = command.name or command.data.resolve().name, [(1, -1)]
+    for path in command.out.parent.glob(f"*/{BUNDLE_FILE}"):
+        with suppress(OSError, msgspec.MsgspecError):
+            other = msgspec.json.decode(path.read_bytes(), type=_Sealed)
+            if other.name == name and (found := re.fullmatch(r"(\d+)\.(\d+)\.\d+", other.version)):
+                versions.append((int(found[1]), int(found[2])))
+    major, minor = max(versions)
+    version = command.model_version or f"{major}.{minor + 1}.0"
+    print(f"Name and version: {name} {version}; --name and --model-version give others")
+    if not command.description:
+        print("No --description: the page shows the size of the data in its place")
+    return msgspec.structs.replace(command, name=name, model_version=version)
+
+
+def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
+    """Chooses the pictures that the networks are calibrated and measured with, at the size of the service.
+
+    Raises:
+        DataError: The outputs of the data are not those of the checkpoint.
+    """
+    from training.bundling.evaluated_network import picture_sets
+    from training.network_input import require_side, stored_input_spec
+
+    recipe = check_stored_recipe(checkpoint.recipe, origin=str(command.checkpoint))
+    spec = stored_input_spec(checkpoint.recipe, origin=str(command.checkpoint))
+    spec = msgspec.structs.replace(spec, train_px=side_at_epoch(recipe.pictures, checkpoint.last_epoch))
+    if command.serve_px is not None:
+        require_side(checkpoint.architecture, command.serve_px)
+        spec = msgspec.structs.replace(spec, height=command.serve_px, width=command.serve_px)
+    # The shards of packed data may lie elsewhere, where the training read them.
+    manifest = Manifest(command.data, "" if any(command.data.glob("*.tar")) else recipe.data.shards)
+    require_same_outputs(manifest, tuple(checkpoint.output_keys), "checkpoint")
+    trained_with = checkpoint.trained_with
+    other_data = is_other_data(manifest, trained_with, "checkpoint", allowed=bool(trained_with))
+    if other_data:
+        print(f"WARNING: {command.data} is {OTHER_DATA}: the bundle says so, and its names promise nothing")
+    return picture_sets(
+        manifest,
+        spec,
+        feature_pictures=FEATURE_PICTURES,
+        negatives=_negatives(command.negatives, checkpoint, spec),
+        workers=WORKERS,
+        other_data=other_data,
+    )
+
+
+def _negatives(folders: tuple[Path, ...], checkpoint: "Checkpoint", spec: InputSpec) -> "PictureFiles | None":
+    """Lists the pictures without a plant, and says in their name whether the network was trained on them too."""
+    from training.evaluation.pictures import PictureFiles
+    from training.loading.negatives import list_negatives
+
+    if not folders:
+        return None
+    found, trained_on = list_negatives(folders), (checkpoint.plant_output or {}).get("negatives_sha256", "")
+    name = "pictures without a plant"
+    if trained_on:
+        name += f" that the network {'was' if trained_on == found.sha256 else 'may have been'} trained on"
+    return PictureFiles(found.paths, spec, LEAST_NEGATIVES, name)
+
+
+def _seal(
+    command: Export,
+    checkpoint: "Checkpoint",
+    sets: "PictureSets",
+    candidates: "Mapping[Precision, Candidate]",
+    *,
+    fp32: "EvaluatedNetwork",
+    folder: Path,
+) -> Bundle:
+    """Seals the networks that passed their checks, with a golden picture, a model card, and the figures of the others.
+
+    Args:
+        command: Gives the name, the version and the folder of the bundle.
+        checkpoint: The trained network.
+        sets: The pictures, which also give the input and the taxonomy.
+        candidates: Precision -> network; fp32 has passed.
+        fp32: Gives the metrics and the reliability diagram.
+        folder: For temporary files.
+    """
+    from training.bundling.bundle_description import describe, record_golden
+    from training.bundling.candidates import describe_check
+    from training.bundling.onnx_file import write_weights
+
+    manifest, spec = sets.validation.manifest, sets.validation.spec
+    released = {precision: made for precision, made in candidates.items() if made.passed}
+    record = describe(
+        checkpoint,
+        manifest,
+        spec,
+        name=command.name,
+        version=command.model_version,
+        description=command.description,
+        note=command.note,
+        networks={precision: made.entry for precision, made in released.items()},
+        left_out={precision: made.left_out() for precision, made in candidates.items() if not made.passed},
+        metrics=fp32.metrics,
+        other_data=sets.other_data,
+        parts=_PARTS | ({WEIGHTS_PART: WEIGHTS_FILE} if command.with_weights else {}),
+    )
+    golden, card, tables = (folder / name for name in (GOLDEN_FILE, MODEL_CARD_FILE, CALIBRATION_FILE))
+    paths = {precision: made.path for precision, made in released.items()}
+    temperatures = {precision: made.entry.temperature for precision, made in released.items()}
+    golden.write_bytes(msgspec.json.encode(record_golden(paths, temperatures, spec)))
+    checks = [f"* {describe_check(each)}" for each in candidates["fp32"].entry.checks]
+    found = fp32.predictions
+    sections = (
+        "## Checks of the fp32 network\n\n" + "\n".join(checks),
+        commands_section(command, command.data, command.out, other_data=sets.other_data),
+        calibration_section(
+            fp32.fitted,
+            manifest.taxonomy,
+            {rank: risk_coverage(each).area for rank, each in found.rank_scores.items()},
+            reliability_diagrams(found, manifest),
+        ),
+    )
+    card.write_text(model_card(record, manifest.taxonomy, *sections), encoding="utf-8")
+    write_calibration(tables, {precision: made.calibration for precision, made in released.items()})
+    files = {made.entry.file: made.path for made in released.values()}
+    files |= {path.name: path for path in (golden, card, tables)}
+    if command.with_weights:
+        files[WEIGHTS_FILE] = folder / WEIGHTS_FILE
+        write_weights(files[WEIGHTS_FILE], checkpoint)
+    return seal_bundle(command.out, record, manifest.taxonomy, files)
+
+
+def _print(bundle: Bundle) -> None:
+    print(f"Sealed: {bundle.folder} ({sum(path.stat().st_size for path in bundle.folder.iterdir()) / 1e6:.1f} MB)")
+    for precision, network in bundle.record.networks.items():
+        print(f"{precision}: temperature {network.temperature:.3f}. {network.note}".rstrip())
+        print(f"  {describe_fit(bundle.calibration(precision))}")
+        for rank in RANKS:
+            threshold, promise = getattr(network.thresholds, rank), getattr(network.promises, rank)
+            print(f"  {describe_threshold(rank, threshold, promise)}")
+        _print_figures(network.checks, bundle.record.metrics if precision == "fp32" else network.metrics)
+    for precision, left_out in bundle.record.left_out.items():
+        print(f"{precision} was LEFT OUT, because a check failed. {left_out.note}")
+        _print_figures(left_out.checks, left_out.metrics)
+    print(f"Next: python -m serving --bundle {bundle.folder}")
+
+
+def _print_figures(checks: tuple[Check, ...], metrics: tuple[Metric, ...]) -> None:
+    from training.bundling.candidates import describe_check
+
+    for check in checks:
+        print(f"  {describe_check(check)}")
+    for metric in metrics:
+        interval = " [{:.4f}, {:.4f}]".format(*metric.interval_95) if metric.interval_95 else ""
+        print(f"  {metric.name}: {metric.value:.4f}{interval} on {metric.num_pictures} pictures ({metric.data})")
 
 
 if __name__ == "__main__":

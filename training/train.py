@@ -197,7 +197,7 @@ def _require_architecture(name: str) -> None:
 def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "Ranks") -> None:
     """Starts or resumes the run, trains, and says what comes next."""
     from models.network import PlantNetwork
-    from training.bundling.commands import without_folders
+    from training.bundling.model_card import without_folders
     from training.engine.checkpoint import BEST, LAST
     from training.engine.loop import Trainer
     from training.engine.weights import load_weights

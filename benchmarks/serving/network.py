@@ -23,8 +23,8 @@ from models.bundle_record import FORMAT_VERSION, Architecture, BundleRecord, Net
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from models.taxonomy import Output, Taxon, Taxonomy
+from training.bundling.fp16 import write_fp16
 from training.bundling.onnx_file import fold_batch_norm, write_onnx
-from training.bundling.precisions.fp16 import write_fp16
 from training.machine import current_commit
 from training.program import run_program
 
@@ -76,7 +76,7 @@ def write(command: Network) -> Bundle:
     architecture = Architecture(command.architecture, command.outputs, network.num_features, num_parameters)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / _FILE
-        write_onnx(network, spec, taxonomy, path, half_storage=True)
+        write_onnx(network, spec, taxonomy, path)
         files = {_FILE: path}
         if command.fp16:
             files[_FP16_FILE] = path.with_name(_FP16_FILE)

@@ -17,8 +17,8 @@ from benchmarks.gpu.small_weights import SmallWeights
 from benchmarks.serving.network import Network
 from benchmarks.train_speed import TrainSpeed
 from training import benchmark, prepare
-from training.commands.evaluate import Evaluate
-from training.commands.export import Export
+from training.evaluate import Evaluate
+from training.export import Export
 from training.train import parse
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,8 +17,8 @@ from models.bundle import load_bundle
 from models.ranking import output_probabilities, taxon_probabilities
 from serving.settings import Settings, find_bundle
 from tests.end_to_end.service import running_service
-from training.actions.evaluate import bundle_subject, measure
 from training.dataset.manifest import Manifest
+from training.evaluate import bundle_subject, measure
 from training.evaluation.split_metrics import split_metrics
 from training.prepare import Sources, prepare
 

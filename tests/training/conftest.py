@@ -7,9 +7,8 @@ import torch
 
 from models.bundle import load_bundle
 from tests.training.small import run_training, write_pictures
-from training.actions.export import export
-from training.commands.export import Export
 from training.dataset.manifest import Manifest
+from training.export import Export, export
 from training.prepare import Folder, prepare
 
 
@@ -31,6 +30,14 @@ def no_tensorboard():
     """Runs write no event files, which take a second each."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("training.monitor.log.find_spec", lambda _: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def loading_in_this_process():
+    """An export loads its pictures in this process; to start others takes longer than three pictures."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("training.export.WORKERS", 0)
         yield
 
 
@@ -78,10 +85,10 @@ def finished_run(data, tmp_path_factory):
 @pytest.fixture(scope="session")
 def bundle(finished_run, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundles") / "tiny"
-    export(Export(checkpoint=finished_run / "last.pt", data=data, out=folder, workers=0, note="Drawn."))
+    export(Export(checkpoint=finished_run / "last.pt", data=data, out=folder, note="Drawn."))
     return load_bundle(folder)
 
 
 @pytest.fixture
 def exporting(finished_run, data, tmp_path):
-    return Export(checkpoint=finished_run / "last.pt", data=data, out=tmp_path / "parent" / "bundle", workers=0)
+    return Export(checkpoint=finished_run / "last.pt", data=data, out=tmp_path / "parent" / "bundle")

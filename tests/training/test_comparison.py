@@ -10,9 +10,9 @@ from models.errors import DataError
 from models.session import OnnxSession
 from tests.models.tiny import bundle_record, species, taxonomy_of
 from tests.training.color_bundles import good_weights, prepare_flowers, seal_color_bundle
-from training.bundling.precisions.paired import paired_loss
 from training.comparison import MOST_LOSS, PairedShare, compare, frozen_set, held_out, macro_share, micro_share
 from training.dataset.manifest import Manifest
+from training.evaluation.split_metrics import paired_loss
 from training.prepare import Folder, prepare
 
 

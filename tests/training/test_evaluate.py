@@ -9,10 +9,8 @@ from PIL import Image
 
 from models.errors import DataError
 from tests.training.small import require_one_line
-from training.actions.evaluate import evaluate
-from training.commands.evaluate import Evaluate
-from training.evaluate import main
-from training.evaluation.mistakes import SHEETS
+from training.evaluate import Evaluate, evaluate, main
+from training.evaluation.drawings import SHEETS
 from training.evaluation.split_metrics import SplitMetrics
 from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare
@@ -96,10 +94,12 @@ def test_mistakes_and_learning_curves_are_written_with_the_report(both, manifest
 
 def test_sheets_of_an_earlier_evaluation_are_removed(finished_run, data, tmp_path, monkeypatch):
     (tmp_path / "checkpoint-test-confusions.jpg").write_bytes(b"old")
-    monkeypatch.setattr("training.actions.evaluate.draw_mistakes", lambda *arguments: {"confusion-matrix.png": b"new"})
+    monkeypatch.setattr(
+        "training.evaluation.drawings.draw_mistakes", lambda *arguments: {"surest-mistakes.jpg": b"new"}
+    )
     evaluate(Evaluate(data=data, checkpoint=finished_run / "last.pt", out=tmp_path, workers=0))
     assert not (tmp_path / "checkpoint-test-confusions.jpg").exists()
-    assert (tmp_path / "checkpoint-test-confusion-matrix.png").read_bytes() == b"new"
+    assert (tmp_path / "checkpoint-test-surest-mistakes.jpg").read_bytes() == b"new"
 
 
 def test_a_checkpoint_outside_of_its_run_has_no_curves(finished_run, data, tmp_path):
@@ -172,13 +172,13 @@ def test_pictures_that_judge_answers_need_a_bundle(finished_run, data, tmp_path)
 def test_a_folder_of_negatives_that_is_missing_is_named_before_anything_is_measured(
     bundle, data, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("training.actions.evaluate.measure", lambda *arguments: pytest.fail("measured"))
+    monkeypatch.setattr("training.evaluate.measure", lambda *arguments: pytest.fail("measured"))
     with pytest.raises(DataError, match="no such folder"):
         evaluate(Evaluate(data=data, bundle=bundle.folder, negatives=tmp_path / "missing", workers=0))
 
 
 def test_a_checkpoint_is_measured_in_single_precision_on_a_gpu_too(finished_run, data, monkeypatch):
     asked = []
-    monkeypatch.setattr("training.actions.evaluate.allow_tf32", lambda _, allowed: asked.append(allowed))
+    monkeypatch.setattr("training.engine.device.allow_tf32", lambda _, allowed: asked.append(allowed))
     evaluate(Evaluate(data=data, checkpoint=finished_run / "last.pt", workers=0))
     assert asked == [False]

@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-from contextlib import nullcontext
 
 import msgspec
 import numpy as np
@@ -13,14 +12,12 @@ from models.bundle import load_bundle
 from models.errors import BundleError, DataError, RecipeError
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
-from training.actions.export import _named, _picture_sets, export
 from training.bundling import bundle_description
-from training.bundling.calibration import fit_temperature
 from training.bundling.onnx_file import fold_batch_norm, round_to_half
-from training.bundling.precisions.checks import parity_check, require_parity
-from training.commands.export import PARITY_LIMIT
+from training.bundling.tables import fit_temperature
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
+from training.export import _named, _picture_sets, export
 from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare
 
@@ -95,7 +92,7 @@ def restricted(pictures, tmp_path_factory):
 
 
 def test_a_ban_on_commercial_use_reaches_bundle_and_card(exporting, restricted):
-    bundle = export(msgspec.structs.replace(exporting, data=restricted, other_data=True))
+    bundle = export(msgspec.structs.replace(exporting, data=restricted))
     (source,) = load_bundle(bundle.folder).record.sources
     assert source.commercial_use == "not_allowed"
     assert set(source.licenses) == {"CC-BY-NC-4.0"}
@@ -109,8 +106,8 @@ def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(e
         fitted_on.append(labels.tolist())
         return fit_temperature(logits, labels, taxonomy, plants)
 
-    monkeypatch.setattr("training.bundling.precisions.evaluated_network.fit_temperature", note_labels)
-    export(msgspec.structs.replace(exporting, data=restricted, other_data=True))
+    monkeypatch.setattr("training.bundling.evaluated_network.fit_temperature", note_labels)
+    export(msgspec.structs.replace(exporting, data=restricted))
     manifest = Manifest(restricted)
     assert fitted_on == [manifest.labels[manifest.rows_of("calibration")].tolist()]
     assert len(fitted_on[0]) > len(manifest.rows_of("validation"))
@@ -130,15 +127,15 @@ def test_data_with_other_outputs_is_refused(exporting, pictures, tmp_path):
     assert not exporting.out.parent.exists()
 
 
-@pytest.mark.parametrize("half_storage", [False, True])
-def test_a_file_with_other_probabilities_than_pytorch_is_never_sealed(half_storage, exporting):
+def test_a_file_with_other_probabilities_than_pytorch_is_never_sealed(exporting, monkeypatch):
+    monkeypatch.setattr("training.bundling.candidates.PARITY_LIMIT", 1e-12)
     with pytest.raises(BundleError, match=r"and PyTorch give different probabilities.*expected at most 1e-12"):
-        export(msgspec.structs.replace(exporting, parity_limit=1e-12, half_storage=half_storage))
+        export(exporting)
     assert not exporting.out.parent.exists() or not list(exporting.out.parent.iterdir())
 
 
 def test_pytorch_runs_a_sample_of_the_validation_pictures_and_the_card_says_so(exporting, monkeypatch):
-    monkeypatch.setattr("training.bundling.precisions.candidates.PARITY_PICTURES", 2)
+    monkeypatch.setattr("training.bundling.candidates.PARITY_PICTURES", 2)
     bundle = export(exporting)
     for check in bundle.network("fp32").checks:
         assert (check.passed, check.num_pictures) == (True, 2)
@@ -147,15 +144,9 @@ def test_pytorch_runs_a_sample_of_the_validation_pictures_and_the_card_says_so(e
     assert said in (bundle.folder / "MODEL_CARD.md").read_text()
 
 
-@pytest.mark.parametrize(("difference", "passes"), [(5e-4, True), (2e-3, False)])
-def test_by_default_a_probability_may_differ_by_a_thousandth(difference, passes):
-    shares = np.array([[0.5, 0.3, 0.2], [0.5 + difference, 0.3, 0.2 - difference]])
-    file, pytorch = np.log(shares)[:, None]
-    with nullcontext() if passes else pytest.raises(BundleError, match="expected at most 1e-03"):
-        require_parity([parity_check(file, pytorch, PARITY_LIMIT, "drawn")])
-
-
-@pytest.mark.parametrize("wrong", [{"workers": -1}, {"serve_px": 8}, {"parity_limit": 0.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"serve_px": 8}, *({"thresholds": (word,)} for word in ("order=0.5", "genus", "genus=1.5", "genus=nan"))]
+)
 def test_a_flag_out_of_range_is_refused_before_anything_is_done(wrong, exporting):
     with pytest.raises(RecipeError, match=next(iter(wrong))):
         export(msgspec.structs.replace(exporting, **wrong))
@@ -163,21 +154,19 @@ def test_a_flag_out_of_range_is_refused_before_anything_is_done(wrong, exporting
 
 
 @pytest.mark.slow
-def test_shards_may_lie_elsewhere(exporting, data, tmp_path):
+def test_shards_may_lie_where_the_training_read_them(exporting, data, tmp_path, monkeypatch):
     packed, elsewhere = tmp_path / "packed", tmp_path / "elsewhere"
     pack(Pack(data=data, out=packed, workers=1))
     elsewhere.mkdir()
     for shard in packed.glob("*.tar"):
         shard.rename(elsewhere / shard.name)
-    sealed = export(msgspec.structs.replace(exporting, data=packed, shards=str(elsewhere)))
+    checkpoint = read_checkpoint(exporting.checkpoint)
+    recipe = checkpoint.recipe | {"data": checkpoint.recipe["data"] | {"shards": str(elsewhere)}}
+    monkeypatch.setattr(
+        "training.engine.checkpoint.read_checkpoint", lambda _: msgspec.structs.replace(checkpoint, recipe=recipe)
+    )
+    sealed = export(msgspec.structs.replace(exporting, data=packed))
     assert load_bundle(sealed.folder).network("fp32").checks[0].num_pictures == 3
-
-
-def test_full_storage_needs_no_rounding(exporting):
-    sealed = export(msgspec.structs.replace(exporting, half_storage=False, description="My garden."))
-    assert sealed.record.description == "My garden."
-    assert sealed.network("fp32").stored_as == "float32"
-    assert len(sealed.network("fp32").checks) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from models.answer import Question, answer_plant
 from models.errors import DataError
 from models.preprocess import InputSpec, picture_to_input
 from models.ranking import Promises
-from training.actions.export import _negatives, export
-from training.commands.export import Export, GivenThresholds
 from training.engine.checkpoint import read_checkpoint
-from training.evaluation.answer_metrics import COVERAGES, KINDS
+from training.evaluation.answers import COVERAGES, KINDS
+from training.export import Export, _negatives, export
 from training.loading.negatives import list_negatives
 
 
@@ -26,12 +25,12 @@ def test_the_card_says_what_calibrated_the_network_and_draws_its_reliability(bun
     assert "species: named from a score of 1.000, without a promise" in card  # 3 plants are too few for a name
     assert "Area under the risk-coverage curve" in card
     command = "python training/export.py --checkpoint last.pt --data data --out tiny --name data --model-version 1.0.0"
-    assert f"{command} --note Drawn. --workers 0\n" in card
+    assert f"{command} --note Drawn.\n" in card
 
 
 def test_thresholds_are_fitted_and_can_be_given(exporting, bundle):
     assert bundle.network("fp32").promises == Promises()  # 3 calibration pictures prove nothing
-    changes = {"thresholds": GivenThresholds(genus=0.875), "description": "Three drawn flowers."}
+    changes = {"thresholds": ("genus=0.875",), "description": "Three drawn flowers."}
     given = export(msgspec.structs.replace(exporting, **changes))
     assert given.record.description == "Three drawn flowers."
     assert bundle.record.description.startswith("Names 3 plants")
@@ -53,7 +52,7 @@ def things(tmp_path_factory):
 @pytest.fixture(scope="module")
 def rejecting(finished_run, data, things, tmp_path_factory):
     out = tmp_path_factory.mktemp("rejecting") / "bundle"
-    return export(Export(checkpoint=finished_run / "last.pt", data=data, out=out, workers=0, negatives=(things,)))
+    return export(Export(checkpoint=finished_run / "last.pt", data=data, out=out, negatives=(things,)))
 
 
 def test_every_bundle_has_tables_and_says_what_they_were_fitted_on(bundle):

@@ -9,9 +9,8 @@ from models.bundle import load_bundle
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
 from tests.training.small import events, run_training
-from training.actions.export import export
-from training.commands.export import Export
 from training.engine.checkpoint import read_checkpoint
+from training.export import Export, export
 
 SMALL = {"depth": 2, "embed_dim": 48, "num_heads": 3}
 FAMILIES = {  # options of timm that make it small, the sides of training and of the service, and mean and deviation
@@ -48,9 +47,7 @@ def test_a_network_of_each_family_takes_steps_with_its_own_input(family, data, t
 @pytest.mark.slow
 def test_a_network_of_each_family_is_exported_and_answers_as_in_torch(family, data, manifest, tmp_path):
     run = train_family(family, data, tmp_path / "run")
-    export(
-        Export(checkpoint=run / "last.pt", data=data, out=tmp_path / "bundle", workers=0, precision=("fp32", "fp16"))
-    )
+    export(Export(checkpoint=run / "last.pt", data=data, out=tmp_path / "bundle", precision=("fp32", "fp16")))
     bundle, checkpoint = load_bundle(tmp_path / "bundle"), read_checkpoint(run / "last.pt")
     assert (bundle.record.input.mean[0], bundle.record.input.std[0]) == FAMILIES[family][2:]
     network = PlantNetwork(family, 3).eval()

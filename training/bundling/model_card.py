@@ -1,10 +1,25 @@
-"""The model card of a bundle (Mitchell et al. 2019, "Model Cards for Model Reporting")."""
+"""The model card of a bundle (Mitchell et al. 2019, "Model Cards for Model Reporting").
 
+Its sections on calibration and on commands say what the tables were fitted on, and what measures the figures again.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
 
+import msgspec
+import numpy as np
+
 from models.bundle_record import BundleRecord, CommercialUse, MeasuredCoverage, Metric
+from models.calibration import Calibration
+from models.metrics import NUM_BINS, ReliabilityBin
+from models.ranking import RANKS, Promise, Rank
 from models.taxonomy import Taxonomy
+from training.bundling.tables import MOST_PICTURES, FittedTables
+from training.bundling.thresholds import MIN_NAMED, FittedThreshold, FittedThresholds
 from training.evaluation.provenance import OTHER_DATA
+from training.toml_file import Section
 
 MODEL_CARD_FILE: Final = "MODEL_CARD.md"
 _MOST_NAMES: Final = 50
@@ -97,3 +112,177 @@ def _names(taxonomy: Taxonomy) -> str:
     return (
         f"## Plants it can name\n\n{', '.join(names[:_MOST_NAMES])}{more}. Any other plant gets a wrong name or none."
     )
+
+
+ENOUGH_PICTURES: Final = 1000
+"""With fewer calibration pictures the card warns: their calibration error varies by several points by chance."""
+_BAR: Final = 20  # characters of a full bar
+
+
+def calibration_section(
+    fitted: FittedTables,
+    taxonomy: Taxonomy,
+    areas: Mapping[Rank, float],
+    diagrams: Mapping[str, Sequence[ReliabilityBin]],
+) -> str:
+    """Writes the section.
+
+    Args:
+        fitted: The tables and thresholds.
+        taxonomy: Names the taxa.
+        areas: Area under the risk-coverage curve of test pictures, for each rank.
+        diagrams: Reliability diagrams of test pictures: "all", and each source.
+    """
+    of_sources = {name: bins for name, bins in diagrams.items() if name != "all"}
+    named = {"all": diagrams["all"]} | (of_sources if len(of_sources) > 1 else {})
+    tables = [f"Reliability, {name} test pictures:\n\n{_table(bins)}" for name, bins in named.items()]
+    parts = [
+        "## Calibration",
+        describe_fit(fitted.calibration),
+        _verdicts(fitted.thresholds),
+        _risk_coverage(areas),
+        _rejection(fitted),
+        _candidates(fitted.calibration, taxonomy),
+    ]
+    return "\n\n".join([*parts, *tables])
+
+
+def describe_fit(calibration: Calibration) -> str:
+    """Says which pictures the tables were fitted on, and warns if they are few."""
+    fitted_on = calibration.fitted_on
+    assert fitted_on is not None
+    few = fitted_on.num_pictures < ENOUGH_PICTURES
+    warning = " These are few: trust the interval of `ece` more than the figure." if few else ""
+    if fitted_on.num_pictures > MOST_PICTURES:
+        warning = f" The temperature comes from whole plants among them, {MOST_PICTURES:,} pictures at most."
+    return (
+        f"Temperature, thresholds and tables were fitted on {fitted_on.num_pictures:,} pictures of "
+        f"{fitted_on.num_plants:,} plants ({fitted_on.data}; {fitted_on.date}), all plants alike.{warning}"
+    )
+
+
+def describe_threshold(rank: Rank, threshold: float, promise: Promise | None) -> str:
+    """Says from which score a rank is named, and what is promised of the names."""
+    start = f"{rank}: named from a score of {threshold:.3f}"
+    if promise is None:
+        return f"{start}, without a promise"
+    return (
+        f"{start}; with {promise.confidence:.0%} confidence at most {promise.max_risk:.0%} of the names are wrong "
+        f"({promise.num_wrong} of {promise.num_named} calibration plants)"
+    )
+
+
+def _verdicts(fitted: FittedThresholds) -> str:
+    lines = []
+    for rank in RANKS:
+        one: FittedThreshold = getattr(fitted, rank)
+        counted = "" if one.promise else f" ({one.num_wrong} wrong of {one.num_named} calibration plants)"
+        lines.append(f"* {describe_threshold(rank, one.threshold, one.promise)}{counted}")
+    without = (
+        "\n\nA rank has no promise if its threshold was given, if it names too few calibration plants (under "
+        f"{MIN_NAMED}) or too many wrongly, or if these are of other data. A threshold that was not given is then the "
+        "least that names 20 of them or more, 95 % of these rightly, or else 1: the rank is not named."
+    )
+    return "\n".join(lines) + (without if any(getattr(fitted, rank).promise is None for rank in RANKS) else "")
+
+
+def _risk_coverage(areas: Mapping[Rank, float]) -> str:
+    figures = ", ".join(f"{rank} {area:.3f}" for rank, area in areas.items())
+    return f"Area under the risk-coverage curve of the test pictures (0 is best): {figures}."
+
+
+def _rejection(fitted: FittedTables) -> str:
+    """Says what is answered with no name although the network has one."""
+    unknown = "A plant that is unlike the calibration plants gets no name."
+    if fitted.left_out is not None:
+        named = fitted.left_out.named_species
+        unknown += (
+            " The cutoff stops 90 % of the calibration plants judged as if their taxa were unknown, but at most 15 % of"
+            f" them judged as they are. As if unknown, {named.value:.1%} of {named.num_pictures:,} are named a species"
+            f" (AUROC {fitted.left_out.auroc:.3f}). The network was trained with their taxa: of plants that are new to"
+            " it, more are named."
+        )
+    if fitted.rejection is None:
+        return f"{unknown} The bundle cannot tell plants from other things: it was exported without pictures of these."
+    found = fitted.rejection
+    return (
+        f"{unknown}\n\nThe plant head was fitted on training pictures and on {found.accepted.num_pictures:,} "
+        f"{found.data}; its cutoff keeps 95 % of the calibration plants or more. Of these other things, each judged by"
+        f" a fit that left it out, {found.accepted.value:.1%} are taken for plants and {found.named.value:.1%} are"
+        f" named (AUROC {found.auroc:.3f}). The cutoff was set on these pictures, so others pass it more often."
+    )
+
+
+def _candidates(calibration: Calibration, taxonomy: Taxonomy) -> str:
+    """Says for which taxa the candidate sets were calibrated, and names the others."""
+    table = calibration.conformal
+    assert table is not None
+    without = [taxonomy.taxa[index].scientific_name for index in np.flatnonzero(table.num_plants_T == 0)]
+    start = f"Candidate sets were calibrated on {len(table.conformity_N):,} plants"
+    if not without:
+        return f"{start} of all {len(taxonomy.taxa):,} taxa."
+    more = f" and {len(without) - _MOST_NAMES:,} more" if len(without) > _MOST_NAMES else ""
+    return (
+        f"{start}. {len(without):,} of {len(taxonomy.taxa):,} taxa have none of these plants, and macro coverage says "
+        f"nothing of them: {', '.join(sorted(without)[:_MOST_NAMES])}{more}."
+    )
+
+
+def _table(bins: Sequence[ReliabilityBin]) -> str:
+    """Draws a diagram as a table: each bar is the accuracy, and its mark stands at the mean confidence."""
+    lines = ["| confidence | pictures | mean | right | |", "|---|---:|---:|---:|---|"]
+    for each in bins:
+        span = f"{each.low:.2f} to {each.low + 1 / NUM_BINS:.2f}"
+        cells = (span, str(each.num_pictures), f"{each.confidence:.3f}", f"{each.accuracy:.3f}", f"`{_bar(each)}`")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _bar(each: ReliabilityBin) -> str:
+    filled, mark = round(each.accuracy * _BAR), min(int(each.confidence * _BAR), _BAR - 1)
+    bar = "#" * filled + "." * (_BAR - filled)
+    return f"{bar[:mark]}!{bar[mark + 1 :]}"
+
+
+def commands_section(exported: Section, data: Path, out: Path, *, other_data: bool) -> str:
+    """Writes the section.
+
+    Args:
+        exported: The flags of the export.
+        data: Folder of the prepared data.
+        out: Folder of the bundle.
+        other_data: Whether the data is other data than that of the training.
+    """
+    measured = ["--data", without_folders(str(data)), "--bundle", without_folders(str(out))]
+    again = shlex.join(["python", "training/evaluate.py", *measured, *(["--other-data"] if other_data else [])])
+    return (
+        "## Commands\n\nThe export made all figures of this card:\n\n"
+        f"```sh\n{command_line('training/export.py', exported)}\n```\n\n"
+        "Accuracy and calibration error of the fp32 network are measured again, together with its answers, by:\n\n"
+        f"```sh\n{again}\n```\n\nOf folders above the given ones no names are kept."
+    )
+
+
+def command_line(program: str, flags: Section) -> str:
+    """Returns the command that runs a program with these flags; flags at their defaults and folders are left out."""
+    return shlex.join(["python", program, *_words(flags)])
+
+
+def without_folders(text: str) -> str:
+    """Cuts an absolute path to its last part, so that no folders of a machine are published; keeps other texts."""
+    # The path may be from another operating system.
+    paths = (PurePosixPath(text), PureWindowsPath(text))
+    return next((path.name for path in paths if path.is_absolute()), text)
+
+
+def _words(flags: Section) -> Iterator[str]:
+    for field in msgspec.structs.fields(flags):
+        value, name = getattr(flags, field.name), field.name.replace("_", "-")
+        if value == field.default:
+            continue
+        if isinstance(value, bool):
+            yield f"--{'' if value else 'no-'}{name}"
+            continue
+        yield f"--{name}"
+        values = value if isinstance(value, tuple) else (value,)
+        yield from (without_folders(str(each)) for each in values)

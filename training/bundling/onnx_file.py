@@ -1,11 +1,10 @@
-"""Writes a torch network to an ONNX file with metadata, optionally with its weights stored in half precision.
+"""Writes a checkpoint to an ONNX file with metadata, its weights stored in half precision, and to a file of weights.
 
 BatchNorm is folded into the convolutions in torch, before the weights are rounded, so that PyTorch can run with exactly
 the weights of the file.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -13,14 +12,20 @@ import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from models.errors import BotanifyError
-from models.network import ExportableNetwork, PlantNetwork
+from models.network import ExportableNetwork, PlantNetwork, timm_names
 from models.preprocess import InputSpec
 from models.session import FEATURES_NAME, INPUT_NAME, LABEL_HASH_FIELD, LOGITS_NAME, OUTPUT_KEYS_FIELD
 from models.taxonomy import Taxonomy
+from training.engine.checkpoint import Checkpoint
+from training.evaluation.pictures import Pictures
+from training.evaluation.predict import Logits, predict, torch_runner
+from training.loading.data import evaluation_loader
+from training.recipe import DataRecipe
 
 OPSET: Final = 20
 _SMALLEST_HALVED: Final = 64  # smaller tensors (shapes, axes, scalars) stay in float32
@@ -47,15 +52,16 @@ def round_to_half(network: PlantNetwork) -> None:
                 parameter.copy_(parameter.half().float())
 
 
-def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path: Path, *, half_storage: bool) -> None:
+def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path: Path) -> None:
     """Writes the network to an ONNX file with a dynamic batch size, outputs `logits` and `features`, and metadata.
+
+    Weights are stored as float16, and cast to float32 when the file is loaded.
 
     Args:
         network: The network, in evaluation mode, on the CPU, not compiled.
         spec: Gives the height and width, which the file fixes.
         taxonomy: Gives the output keys and the label hash for the metadata.
         path: The file to write.
-        half_storage: Store weights as float16 and cast them to float32 when the file is loaded.
 
     Raises:
         BotanifyError: The exporter wrote another opset than `OPSET`.
@@ -74,9 +80,14 @@ def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path:
     assert program is not None, "the dynamo exporter returns a program"
     model = program.model_proto
     _remove_exporter_notes(model)
-    if half_storage:
-        _store_half(model)
-    helper.set_model_props(model, _metadata(taxonomy))
+    _store_half(model)
+    names = [taxonomy.taxa[index].scientific_name for index in taxonomy.taxon_of_output]
+    metadata = {
+        OUTPUT_KEYS_FIELD: json.dumps(taxonomy.output_keys, ensure_ascii=False),
+        LABEL_HASH_FIELD: taxonomy.label_hash,
+        "scientific_names": json.dumps(names, ensure_ascii=False),
+    }
+    helper.set_model_props(model, metadata)
     require_opset(model)
     onnx.checker.check_model(model)
     onnx.save(model, path)
@@ -143,13 +154,35 @@ def _store_half(model: onnx.ModelProto) -> None:
     model.graph.node.extend(nodes)
 
 
-def _metadata(taxonomy: Taxonomy) -> dict[str, str]:
-    return {
-        OUTPUT_KEYS_FIELD: json.dumps(taxonomy.output_keys, ensure_ascii=False),
-        LABEL_HASH_FIELD: taxonomy.label_hash,
-        "scientific_names": json.dumps(_names(taxonomy), ensure_ascii=False),
-    }
+def write_fp32(checkpoint: Checkpoint, pictures: Pictures, target: Path) -> tuple[Logits, Logits]:
+    """Writes the network file, and runs PyTorch on some pictures for comparison.
+
+    Args:
+        checkpoint: Gives the weights: the moving average if it has one.
+        pictures: The pictures, which also give the input and the taxonomy.
+        target: The file to write.
+
+    Returns:
+        PyTorch's logits with the weights of the checkpoint, and with the weights of the file.
+    """
+    network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
+    network.load_state_dict(checkpoint.eval_weights)
+    network.eval()
+    network.fix_size(pictures.spec.height, pictures.spec.width)
+    fold_batch_norm(network, pictures.spec)
+    exact = _torch_logits(network, pictures)
+    round_to_half(network)
+    same_weights = _torch_logits(network, pictures)
+    write_onnx(network, pictures.spec, pictures.manifest.taxonomy, target)
+    return exact, same_weights
 
 
-def _names(taxonomy: Taxonomy) -> Sequence[str]:
-    return [taxonomy.taxa[index].scientific_name for index in taxonomy.taxon_of_output]
+def _torch_logits(network: PlantNetwork, pictures: Pictures) -> Logits:
+    loader = evaluation_loader(pictures.manifest, pictures.rows, pictures.spec, DataRecipe(workers=pictures.workers))
+    return predict(loader, torch_runner(network, torch.device("cpu")))[0]
+
+
+def write_weights(path: Path, checkpoint: Checkpoint) -> None:
+    """Writes the weights that are exported, in full precision, to a safetensors file under timm's names."""
+    weights = timm_names(checkpoint.eval_weights)
+    save_file({name: value.contiguous() for name, value in weights.items()}, path, {"format": "pt"})

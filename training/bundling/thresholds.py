@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import binom
 
 from models.ranking import RANKS, Promise, Promises, Rank, Thresholds
-from training.evaluation.rank_scores import RankScores, named
+from training.evaluation.predictions import RankScores, named
 
 MAX_RISK: Final = 0.05
 CONFIDENCE: Final = 0.95

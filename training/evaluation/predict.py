@@ -1,4 +1,4 @@
-"""Runs the pictures of a split through a network; shared by validation, evaluation and calibration."""
+"""Runs pictures through a torch network; shared by validation, evaluation and export."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
@@ -8,10 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from models.errors import DataError
 from models.network import ExportableNetwork
 from models.session import NetworkOutput
-from training.dataset.manifest import Manifest
 
 Logits = npt.NDArray[np.float32]
 RunBatch = Callable[[Tensor], Logits]
@@ -48,26 +46,6 @@ def run_in_torch(
         with torch.inference_mode():
             found = network(torch.from_numpy(pixels).to(device, memory_format=torch.channels_last))
         yield NetworkOutput(*(each.float().cpu().numpy() for each in found))
-
-
-def require_same_outputs(manifest: Manifest, output_keys: tuple[str, ...], owner: str) -> None:
-    """Refuses data whose outputs are not those of a network.
-
-    Args:
-        manifest: The data.
-        output_keys: Keys of the network's outputs.
-        owner: Where they come from, for the message: "bundle" or "checkpoint".
-
-    Raises:
-        DataError: The outputs differ.
-    """
-    if output_keys != manifest.taxonomy.output_keys:
-        raise DataError(
-            f"the {owner} and the data have different outputs",
-            value=f"{len(manifest.taxonomy.outputs)} outputs in {manifest.folder}",
-            limit=f"the {len(output_keys)} outputs of the {owner}, in the same order",
-            remedy="give the data that the network was trained on",
-        )
 
 
 def torch_runner(network: nn.Module, device: torch.device, amp_dtype: torch.dtype | None = None) -> RunBatch:

@@ -1,20 +1,200 @@
 """What a network says of each picture of a manifest: all that figures need, without the probabilities of all taxa.
 
-Letters in names: N pictures, O outputs, T taxa, R ranks.
+Logits and features lie on disk, and a few rows are read at a time: logits of 75,000 pictures and 5,337 outputs take
+1.6 GB.
+
+Letters in names: N pictures, O outputs, T taxa, G genera or families, R ranks.
 """
 
-from typing import Any
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 
 from models.metrics import num_rivals
-from models.ranking import RANKS, Rank, output_probabilities, taxon_probabilities
-from models.taxonomy import Taxonomy
-from training.evaluation.plants import Plants
-from training.evaluation.rank_scores import RankScores, rank_scores
-from training.evaluation.stored_rows import Rows, chunks
+from models.ranking import RANKS, Rank, output_probabilities, sum_groups, taxon_probabilities
+from models.session import NetworkOutput
+from models.taxonomy import Groups, Taxonomy
+from training.dataset.manifest import Manifest
+
+_VALUES_AT_ONCE: Final = 2**18  # 2 MB as float64, which a processor's cache holds; larger chunks are slower
+
+
+class Rows(Protocol):
+    """Rows of float32, in memory or on disk; indexing reads them."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of rows and of columns."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, chosen: slice | npt.NDArray[np.intp], /) -> npt.NDArray[np.float32]: ...
+
+
+class StoredRows:
+    """Rows in a file without a name, which the system removes as soon as this process ends, however it ends.
+
+    Args:
+        folder: Where the file lies; default: the system's folder for temporary files, which may be in memory.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  closed with this object
+        weakref.finalize(self, self._file.close)
+        self.shape: tuple[int, ...] = (0, 0)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def append(self, rows: npt.NDArray[np.float32]) -> None:
+        """Adds rows at the end, all of one width.
+
+        Raises:
+            OSError: They could not be written, for example as the disk is full.
+        """
+        try:
+            left = memoryview(rows.astype(np.float32, copy=False).tobytes())
+            while left:  # a full disk takes a part first
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._folder or tempfile.gettempdir())) from error
+        self.shape = (len(self) + len(rows), rows.shape[1])
+
+    def __getitem__(self, chosen: slice | npt.NDArray[np.intp], /) -> npt.NDArray[np.float32]:
+        """Copies rows into memory. The file is mapped for this moment only, so that pages read earlier do not stay."""
+        return np.array(np.memmap(self._file, np.float32, mode="r", shape=self.shape)[chosen])
+
+
+class ChosenRows:
+    """Some of the rows, in this order; they are read only when they are indexed."""
+
+    def __init__(self, rows: Rows, positions: npt.NDArray[np.intp]) -> None:
+        self._rows, self._positions = rows, positions
+        self.shape: tuple[int, ...] = (len(positions), *rows.shape[1:])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, chosen: slice | npt.NDArray[np.intp], /) -> npt.NDArray[np.float32]:
+        """Reads rows."""
+        return self._rows[self._positions[chosen]]
+
+
+class Outputs(NamedTuple):
+    """What a network file says of some pictures; a `NetworkOutput` is one that lies in memory."""
+
+    logits: Rows
+    """A row for each picture, not calibrated."""
+    features: Rows
+    """Pooled features of the same pictures."""
+
+    def choose(self, positions: npt.NDArray[np.intp]) -> "Outputs":
+        """Returns some of the pictures, without reading them."""
+        return Outputs(ChosenRows(self.logits, positions), ChosenRows(self.features, positions))
+
+
+def store_outputs(batches: Iterable[NetworkOutput], folder: Path | None = None) -> Outputs:
+    """Writes the outputs of a network to disk, batch by batch.
+
+    Args:
+        batches: The outputs, at least one.
+        folder: See `StoredRows`.
+
+    Raises:
+        OSError: They could not be written.
+    """
+    logits, features = StoredRows(folder), StoredRows(folder)
+    for batch in batches:
+        logits.append(batch.logits)
+        features.append(batch.features)
+    return Outputs(logits, features)
+
+
+def chunks(num_rows: int, width: int) -> Iterator[slice]:
+    """Yields all rows in turn, so many at once that arrays of this width stay small."""
+    step = max(_VALUES_AT_ONCE // max(width, 1), 1)
+    for start in range(0, num_rows, step):
+        yield slice(start, min(start + step, num_rows))
+
+
+Plants = npt.NDArray[np.int64]
+"""Number of each picture's plant, 0 or more; shape (num_pictures,)."""
+
+
+def plants_of(manifest: Manifest, rows: npt.NDArray[np.int64]) -> Plants:
+    """Returns the plant of each of these rows."""
+    codes = pc.dictionary_encode(manifest.table["group"].take(rows).combine_chunks())
+    return np.asarray(codes.indices.to_numpy(), dtype=np.int64)
+
+
+def picture_weights(plants_N: Plants) -> npt.NDArray[np.float64]:
+    """Returns the weight of each picture: the pictures of a plant share a weight of 1."""
+    return np.asarray(1.0 / np.bincount(plants_N)[plants_N])
+
+
+def one_picture_each(plants_N: Plants, seed: int = 0) -> npt.NDArray[np.intp]:
+    """Returns the positions of one picture of each plant, drawn with a fixed seed, in ascending order."""
+    order = np.random.default_rng(seed).permutation(len(plants_N))
+    _, first = np.unique(plants_N[order], return_index=True)
+    return np.sort(order[first])
+
+
+NO_NAME: Final = -1.0
+"""Score of a picture without a name of the rank, below every threshold."""
+
+
+class RankScores(msgspec.Struct, frozen=True):
+    """The best name of one rank, for each picture."""
+
+    score_N: npt.NDArray[np.float64]
+    """Its probability, in [0, 1], or -1 if there is no name of this rank."""
+    right_N: npt.NDArray[np.bool_]
+    """Whether it is the name of the labeled taxon."""
+
+    def subset(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "RankScores":
+        """Returns the scores of some of the pictures."""
+        return RankScores(self.score_N[chosen], self.right_N[chosen])
+
+
+def named(score_N: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[np.bool_]:
+    """Returns which pictures a verdict names at a rank; a threshold of 1 names none (`models/ranking.py`)."""
+    return np.asarray((score_N >= threshold) & (threshold < 1) & (score_N > 0))
+
+
+def rank_scores(
+    taxa_NT: npt.NDArray[np.float64], labels_N: npt.NDArray[np.intp], taxonomy: Taxonomy
+) -> dict[Rank, RankScores]:
+    """Returns the best name of each rank, as a verdict would choose it (`models/ranking.py`).
+
+    A taxon of rank genus is never named as a species. If the labeled taxon has no genus, or its family is unknown,
+    every name of that rank counts as wrong.
+
+    Args:
+        taxa_NT: Calibrated probabilities of all taxa.
+        labels_N: Position of each picture's taxon.
+        taxonomy: Gives ranks, genera and families.
+    """
+    best_N = taxa_NT.argmax(axis=1)
+    is_species_T = np.array([taxon.rank == "species" for taxon in taxonomy.taxa])
+    species = RankScores(np.where(is_species_T[best_N], taxa_NT.max(axis=1), NO_NAME), best_N == labels_N)
+    genera, families = (_group_scores(taxa_NT, labels_N, groups) for groups in (taxonomy.genera, taxonomy.families))
+    return {"species": species, "genus": genera, "family": families}
+
+
+def _group_scores(taxa_NT: npt.NDArray[np.float64], labels_N: npt.NDArray[np.intp], groups: Groups) -> RankScores:
+    scores_NG = np.minimum(sum_groups(taxa_NT, groups.of_taxon, len(groups.names)), 1.0)
+    scores_NG[:, [not name for name in groups.names]] = NO_NAME  # taxa whose genus or family is unknown
+    best_N, score_N = scores_NG.argmax(axis=1), scores_NG.max(axis=1)
+    return RankScores(score_N, (best_N == groups.of_taxon[labels_N]) & (score_N > NO_NAME))
 
 
 class Predictions(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Whether a network is measured with the data that it was trained with.
+"""Whether data has the outputs of a network, and is that of its training.
 
 Other data, such as another split of the same pictures, may hold test pictures that the network was trained on.
 """
@@ -41,3 +41,23 @@ def is_other_data(manifest: Manifest, trained_with: str, owner: str, *, allowed:
             remedy="give the data that it was trained with, or say --other-data; then every figure says so",
         )
     return True
+
+
+def require_same_outputs(manifest: Manifest, output_keys: tuple[str, ...], owner: str) -> None:
+    """Refuses data whose outputs are not those of a network.
+
+    Args:
+        manifest: The data.
+        output_keys: Keys of the network's outputs.
+        owner: Where they come from, for the message: "bundle" or "checkpoint".
+
+    Raises:
+        DataError: The outputs differ.
+    """
+    if output_keys != manifest.taxonomy.output_keys:
+        raise DataError(
+            f"the {owner} and the data have different outputs",
+            value=f"{len(manifest.taxonomy.outputs)} outputs in {manifest.folder}",
+            limit=f"the {len(output_keys)} outputs of the {owner}, in the same order",
+            remedy="give the data that the network was trained on",
+        )

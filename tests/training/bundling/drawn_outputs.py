@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from tests.training.small import make_taxonomy
 from training.bundling.tables import LabeledOutputs, TableData
-from training.evaluation.stored_rows import Outputs
+from training.evaluation.predictions import Outputs
 
 NUM_TAXA, NUM_FEATURES, NOISE = 20, 60, 2.5
 TAXONOMY = make_taxonomy(NUM_TAXA)

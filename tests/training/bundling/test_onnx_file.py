@@ -51,16 +51,15 @@ def test_folding_the_norms_keeps_the_answers(architecture):
         assert old.std() > 1e-3
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["full", "half"])
-def written(request, tmp_path_factory):
-    """A network and the file it was written to, in full and in half storage."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A network and the file it was written to."""
     network = lived_in("test_efficientnet")
     fold_batch_norm(network, SPEC)
-    if request.param:
-        round_to_half(network)
+    round_to_half(network)
     path = tmp_path_factory.mktemp("onnx") / "model.onnx"
-    write_onnx(network, SPEC, TAXONOMY, path, half_storage=request.param)
-    return network, path, request.param
+    write_onnx(network, SPEC, TAXONOMY, path)
+    return network, path
 
 
 def test_the_file_has_the_opset_inputs_and_outputs_of_a_bundle(written):
@@ -76,7 +75,7 @@ def test_the_file_has_the_opset_inputs_and_outputs_of_a_bundle(written):
 
 @pytest.mark.parametrize("batch", [1, 3, 5])
 def test_the_file_answers_as_pytorch_does_for_any_batch(written, batch):
-    network, path, _ = written
+    network, path = written
     pixels = torch.randn(batch, 3, 32, 32)
     found = OnnxSession(path).run(pixels.numpy())
     for expected, got in zip(answers(network, pixels), found, strict=True):
@@ -84,25 +83,13 @@ def test_the_file_answers_as_pytorch_does_for_any_batch(written, batch):
         assert np.abs(got - expected.numpy()).max() < 1e-4
 
 
-def test_half_storage_keeps_large_weights_in_half_and_computes_in_single(written):
-    _, path, half = written
+def test_large_weights_are_kept_in_half_and_computed_in_single(written):
+    _, path = written
     model = onnx.load(path)
     large = [tensor for tensor in model.graph.initializer if np.prod(tensor.dims) >= 64]
     assert large
-    wanted = TensorProto.FLOAT16 if half else TensorProto.FLOAT
-    assert {tensor.data_type for tensor in large} - {TensorProto.INT64} == {wanted}
+    assert {tensor.data_type for tensor in large} - {TensorProto.INT64} == {TensorProto.FLOAT16}
     assert {node.type for node in onnxruntime.InferenceSession(path).get_outputs()} == {"tensor(float)"}
-
-
-@pytest.mark.slow
-def test_half_storage_is_about_half_the_size(tmp_path):
-    network, sizes = lived_in("test_efficientnet"), []
-    for half in (False, True):
-        path = tmp_path / f"{half}.onnx"
-        write_onnx(network, SPEC, TAXONOMY, path, half_storage=half)
-        stored = onnx.load(path).graph.initializer
-        sizes.append(sum(len(tensor.raw_data) for tensor in stored))
-    assert sizes[1] < 0.55 * sizes[0]
 
 
 def test_only_weights_that_are_stored_in_half_are_rounded():
@@ -146,7 +133,7 @@ def test_an_exporter_that_writes_another_opset_is_refused(tmp_path, monkeypatch)
     original = torch.onnx.export
     monkeypatch.setattr(torch.onnx, "export", raise_opset)
     with pytest.raises(BotanifyError, match="opset 20 instead of 18"):
-        write_onnx(lived_in("test_efficientnet"), SPEC, TAXONOMY, tmp_path / "model.onnx", half_storage=False)
+        write_onnx(lived_in("test_efficientnet"), SPEC, TAXONOMY, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
 
 

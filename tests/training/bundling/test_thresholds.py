@@ -13,7 +13,7 @@ from training.bundling.thresholds import (
     fit_threshold,
     fit_thresholds,
 )
-from training.evaluation.rank_scores import RankScores
+from training.evaluation.predictions import RankScores
 
 NUM_DRAWS = 200
 # Of 200 draws in which each promise fails with a chance of 5 %, this many fail in one of 10,000 repetitions.

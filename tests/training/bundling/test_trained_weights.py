@@ -10,17 +10,16 @@ from models.bundle import KNOWN_PARTS, WEIGHTS_FILE, WEIGHTS_PART, file_sha256, 
 from models.errors import BundleError
 from models.network import PlantNetwork
 from tests.training.small import make_taxonomy, run_training
-from training.actions.export import export
-from training.commands.export import Export
 from training.engine.checkpoint import read_checkpoint
 from training.engine.weights import load_weights
+from training.export import Export, export
 
 
 @pytest.fixture(scope="module")
 def with_weights(finished_run, data, tmp_path_factory):
     """A bundle that a training can start from."""
     folder = tmp_path_factory.mktemp("with weights") / "bundle"
-    return export(Export(checkpoint=finished_run / "last.pt", data=data, out=folder, workers=0, with_weights=True))
+    return export(Export(checkpoint=finished_run / "last.pt", data=data, out=folder, with_weights=True))
 
 
 def loaded(folder, keys):

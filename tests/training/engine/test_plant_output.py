@@ -11,14 +11,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from models.errors import CheckpointError
 from models.network import PlantNetwork
 from tests.training.small import command, events, losses_by_step, make_trainer, run_training, write_things
-from training.actions.evaluate import evaluate
-from training.actions.export import export
-from training.commands.evaluate import Evaluate
-from training.commands.export import Export
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.engine.losses import WithPlantOutput, plant_figures, plant_loss
+from training.evaluate import Evaluate, evaluate
 from training.evaluation.predict import torch_runner
+from training.export import Export, export
 from training.loading.data import training_loader
 from training.monitor.memory import OutOfMemory
 
@@ -153,5 +151,5 @@ def test_a_batch_that_does_not_fit_is_tried_with_all_its_negatives(data, things,
 @pytest.mark.slow
 def test_evaluation_and_export_know_only_the_network(uninterrupted, data, tmp_path):
     evaluate(Evaluate(checkpoint=uninterrupted / "last.pt", data=data, workers=0))
-    export(Export(checkpoint=uninterrupted / "last.pt", data=data, out=tmp_path / "bundle", workers=0, note="Drawn."))
+    export(Export(checkpoint=uninterrupted / "last.pt", data=data, out=tmp_path / "bundle", note="Drawn."))
     assert (tmp_path / "bundle" / "bundle.json").is_file()

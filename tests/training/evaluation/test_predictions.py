@@ -1,20 +1,174 @@
-"""Figures of pictures that are read a few at a time are those of the plain computation on all of them."""
-
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from models.metrics import top_k_hits
-from models.ranking import RANKS, output_probabilities, taxon_probabilities
+from models.ranking import RANKS, Promises, Thresholds, decide, output_probabilities, taxon_probabilities
+from models.ranking import rank as ranked
+from models.session import NetworkOutput
 from models.taxonomy import Output, Taxon, Taxonomy
-from training.evaluation.predictions import calibrated_predictions
-from training.evaluation.rank_scores import rank_scores
-from training.evaluation.stored_rows import StoredRows
+from tests.models.open_files import open_files
+from tests.training.small import make_taxonomy, write_data
+from training.dataset.manifest import Manifest
+from training.evaluation.predictions import (
+    NO_NAME,
+    ChosenRows,
+    StoredRows,
+    calibrated_predictions,
+    chunks,
+    one_picture_each,
+    picture_weights,
+    plants_of,
+    rank_scores,
+    store_outputs,
+)
 
-TAXA = tuple(
+
+def stored(rows, folder=None, batch=3):
+    found = StoredRows(folder)
+    for start in range(0, len(rows), batch):
+        found.append(rows[start : start + batch])
+    return found
+
+
+@given(st.integers(1, 40), st.integers(1, 7), st.integers(1, 9), st.data())
+def test_rows_on_disk_read_as_rows_in_memory(num_rows, width, batch, data):
+    rows = np.random.default_rng(num_rows).normal(size=(num_rows, width)).astype(np.float32)
+    found = stored(rows, batch=batch)
+    assert (found.shape, len(found)) == (rows.shape, num_rows)
+    start, stop = (data.draw(st.integers(0, num_rows)) for _ in range(2))
+    chosen = np.array(data.draw(st.lists(st.integers(0, num_rows - 1), min_size=1)), dtype=np.intp)
+    again = np.array(data.draw(st.lists(st.integers(0, len(chosen) - 1), min_size=1)), dtype=np.intp)
+    assert np.array_equal(found[start:stop], rows[start:stop])
+    assert np.array_equal(found[chosen], rows[chosen])
+    few = ChosenRows(found, chosen)
+    assert few.shape == rows[chosen].shape
+    assert np.array_equal(few[again], rows[chosen][again])
+
+
+@given(st.integers(0, 3000), st.integers(0, 2**20))
+def test_chunks_hold_every_row_once_and_stay_small(num_rows, width):
+    parts = list(chunks(num_rows, width))
+    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(num_rows))
+    assert all((part.stop - part.start) * width <= 2**18 or part.stop - part.start == 1 for part in parts)
+
+
+def test_the_file_has_no_name_and_is_closed_with_its_rows(tmp_path):
+    outputs = store_outputs([NetworkOutput(np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))] * 2, tmp_path)
+    assert (outputs.logits.shape, outputs.features.shape) == ((4, 3), (4, 4))
+    assert list(tmp_path.iterdir()) == []
+    assert len(open_files(tmp_path)) == 2
+    del outputs
+    assert open_files(tmp_path) == []
+
+
+def test_a_full_disk_is_named_with_its_folder(tmp_path):
+    rows = StoredRows(tmp_path)
+    with (
+        Path("/dev/full").open("wb", buffering=0) as full,
+        mock.patch.object(rows, "_file", full),
+        pytest.raises(OSError, match="No space left on device") as caught,
+    ):
+        rows.append(np.ones((1, 3), np.float32))
+    assert caught.value.filename == str(tmp_path)
+
+
+MANY_PLANTS = st.lists(st.integers(0, 8), min_size=1, max_size=40).map(np.array)
+
+
+def test_pictures_of_one_group_show_one_plant(tmp_path):
+    taxonomy = make_taxonomy(2)
+    key = taxonomy.output_keys[0]
+    pictures = [(f"{number}.jpg", key, "test") for number in range(4)]
+    folder = write_data(tmp_path / "data", tmp_path, pictures, taxonomy, groups=["a", "b", "a", "c"])
+    first, second, third = plants_of(Manifest(folder), np.array([0, 1, 2]))
+    assert first == third != second
+    assert sorted({first, second}) == [0, 1]
+
+
+@given(MANY_PLANTS)
+def test_every_plant_weighs_1(plants):
+    weights = picture_weights(plants)
+    for plant in np.unique(plants):
+        assert np.isclose(weights[plants == plant].sum(), 1.0)
+
+
+@given(MANY_PLANTS, st.integers(0, 3))
+def test_one_picture_of_each_plant_is_drawn(plants, seed):
+    chosen = one_picture_each(plants, seed)
+    assert sorted(plants[chosen]) == sorted(set(plants.tolist()))
+    assert (np.diff(chosen) > 0).all()
+    assert (chosen == one_picture_each(plants, seed)).all()
+
+
+def test_any_picture_of_a_plant_may_be_drawn():
+    plants = np.zeros(3, dtype=np.int64)
+    assert {int(one_picture_each(plants, seed)[0]) for seed in range(40)} == {0, 1, 2}
+
+
+TAXA = (
+    Taxon(taxon_id="alba", rank="species", scientific_name="Rosa alba", genus="Rosa", family="Rosaceae"),
+    Taxon(taxon_id="rubra", rank="species", scientific_name="Rosa rubra", genus="Rosa", family="Rosaceae"),
+    Taxon(taxon_id="malus", rank="genus", scientific_name="Malus", genus="Malus", family="Rosaceae"),
+    Taxon(taxon_id="iris", rank="species", scientific_name="Iris lutea", genus="Iris"),
+)
+TAXONOMY = Taxonomy(
+    taxonomy_version="test",
+    taxa=TAXA,
+    outputs=tuple(Output(key=f"a:{taxon.taxon_id}", source="a", taxon_id=taxon.taxon_id) for taxon in TAXA),
+)
+
+
+def scores_of(probabilities, label):
+    found = rank_scores(np.array([probabilities]), np.array([label]), TAXONOMY)
+    return {name: (round(float(each.score_N[0]), 6), bool(each.right_N[0])) for name, each in found.items()}
+
+
+def test_a_genus_sums_its_species_and_may_be_right_where_the_species_is_wrong():
+    assert scores_of([0.4, 0.3, 0.2, 0.1], label=1) == {
+        "species": (0.4, False),
+        "genus": (0.7, True),
+        "family": (0.9, True),
+    }
+
+
+def test_a_taxon_of_rank_genus_is_no_species():
+    assert scores_of([0.1, 0.1, 0.7, 0.1], label=2) == {
+        "species": (NO_NAME, True),
+        "genus": (0.7, True),
+        "family": (0.9, True),
+    }
+
+
+def test_an_unknown_family_is_never_named_and_never_right():
+    assert scores_of([0.1, 0.1, 0.1, 0.7], label=3)["family"] == (0.3, False)
+
+
+def test_taxa_without_a_genus_share_none_and_are_never_right():
+    taxa = tuple(replace(taxon, genus="") if taxon.rank == "species" else taxon for taxon in TAXA)
+    found = rank_scores(np.array([[0.4, 0.3, 0.2, 0.1]]), np.array([0]), replace(TAXONOMY, taxa=taxa))
+    assert (found["genus"].score_N[0], found["genus"].right_N[0]) == (0.2, False)
+    assert (found["species"].score_N[0], found["species"].right_N[0]) == (0.4, True)
+
+
+def test_the_scores_are_those_that_a_verdict_compares_with_its_thresholds():
+    random = np.random.default_rng(0)
+    taxa = random.dirichlet(np.ones(4), size=50)
+    found = rank_scores(taxa, np.zeros(50, dtype=np.intp), TAXONOMY)
+    nothing = {"species": 1.0, "genus": 1.0, "family": 1.0}
+    for name, scores in found.items():
+        verdicts = [decide(ranked(each, TAXONOMY), Thresholds(**nothing | {name: 0.5}), Promises()) for each in taxa]
+        assert [verdict.rank == name for verdict in verdicts] == (scores.score_N >= 0.5).tolist()
+        named = [verdict.score for verdict in verdicts if verdict.rank == name]
+        np.testing.assert_allclose(named, scores.score_N[scores.score_N >= 0.5], rtol=1e-12)
+
+
+MANY_TAXA = tuple(
     Taxon(
         taxon_id=str(at),
         rank="genus" if at == 4 else "species",
@@ -24,9 +178,9 @@ TAXA = tuple(
     )
     for at in range(9)
 )
-TAXONOMY = Taxonomy(
+MANY = Taxonomy(
     taxonomy_version="test",
-    taxa=TAXA,
+    taxa=MANY_TAXA,
     outputs=tuple(Output(key=f"{source}:{at}", source=source, taxon_id=str(at)) for source in "ab" for at in range(9)),
 )
 
@@ -39,10 +193,10 @@ def test_chunks_give_what_all_pictures_at_once_give(num_pictures, values_at_once
     logits = logits.round() if tied else logits
     labels, stored = random.integers(0, 18, num_pictures), StoredRows()
     stored.append(logits)
-    with mock.patch("training.evaluation.stored_rows._VALUES_AT_ONCE", values_at_once):
-        found = calibrated_predictions(stored, labels, np.arange(num_pictures), TAXONOMY, temperature)
+    with mock.patch("training.evaluation.predictions._VALUES_AT_ONCE", values_at_once):
+        found = calibrated_predictions(stored, labels, np.arange(num_pictures), MANY, temperature)
     outputs = output_probabilities(logits, temperature)
-    taxa, taxon_labels = taxon_probabilities(outputs, TAXONOMY), TAXONOMY.taxon_of_output[labels]
+    taxa, taxon_labels = taxon_probabilities(outputs, MANY), MANY.taxon_of_output[labels]
     assert np.array_equal(found.taxon_labels_N, taxon_labels)
     assert np.array_equal(found.named_N, taxa.argmax(axis=1))
     assert np.array_equal(found.confidence_N, taxa.max(axis=1))
@@ -50,7 +204,7 @@ def test_chunks_give_what_all_pictures_at_once_give(num_pictures, values_at_once
     assert np.array_equal(found.output_rivals_N < 1, top_k_hits(outputs, labels, 1))
     for k in (1, 5):
         assert np.array_equal(found.top_k_hits(k), top_k_hits(taxa, taxon_labels, k))
-    expected = rank_scores(taxa, taxon_labels, TAXONOMY)
+    expected = rank_scores(taxa, taxon_labels, MANY)
     for rank in RANKS:
         assert np.array_equal(found.rank_scores[rank].score_N, expected[rank].score_N)
         assert np.array_equal(found.rank_scores[rank].right_N, expected[rank].right_N)
@@ -59,9 +213,9 @@ def test_chunks_give_what_all_pictures_at_once_give(num_pictures, values_at_once
 def test_a_subset_holds_the_same_predictions():
     logits = np.random.default_rng(0).normal(size=(6, 18)).astype(np.float32)
     labels, rows = np.arange(6), np.arange(10, 16)
-    whole = calibrated_predictions(logits, labels, rows, TAXONOMY, 1.0)
+    whole = calibrated_predictions(logits, labels, rows, MANY, 1.0)
     half = whole.subset(rows % 2 == 0)
-    alone = calibrated_predictions(logits[::2], labels[::2], rows[::2], TAXONOMY, 1.0, plants=np.array([0, 2, 4]))
+    alone = calibrated_predictions(logits[::2], labels[::2], rows[::2], MANY, 1.0, plants=np.array([0, 2, 4]))
     for field in whole.__struct_fields__:
         assert np.array_equal(getattr(half, field), getattr(alone, field))
     assert half.hits.mean() == pytest.approx((half.named_N == half.taxon_labels_N).mean())

@@ -8,13 +8,11 @@ import msgspec
 import pytest
 
 from models.errors import DataError
-from training.actions.evaluate import evaluate
-from training.actions.export import export
-from training.commands.evaluate import Evaluate
-from training.commands.export import Export
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
+from training.evaluate import Evaluate, evaluate
 from training.evaluation.provenance import OTHER_DATA, is_other_data
+from training.export import Export, export
 from training.loading.shards import Pack, pack
 from training.prepare import Folder, prepare
 
@@ -45,7 +43,7 @@ def checkpoint(finished_run):
 def sealed(checkpoint, other_split, tmp_path_factory):
     """A bundle that was calibrated and measured with the other split."""
     out = tmp_path_factory.mktemp("bundles") / "other"
-    return export(Export(checkpoint=checkpoint, data=other_split, out=out, other_data=True, workers=0))
+    return export(Export(checkpoint=checkpoint, data=other_split, out=out))
 
 
 # ---- the rule
@@ -118,12 +116,6 @@ def test_evaluating_with_packed_data_is_evaluating_with_the_same_data(checkpoint
 # ---- export
 
 
-def test_exporting_with_another_split_is_refused_and_writes_nothing(checkpoint, other_split, tmp_path):
-    with pytest.raises(DataError, match="was trained with other data"):
-        export(Export(checkpoint=checkpoint, data=other_split, out=tmp_path / "bundle", workers=0))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_bundle_records_who_trained_it_and_with_what(bundle, checkpoint, manifest):
     record, trained = bundle.record, read_checkpoint(checkpoint)
     assert (record.manifest_sha256, record.other_data) == (manifest.sha256, False)
@@ -151,7 +143,7 @@ def test_every_figure_of_a_bundle_of_other_data_says_so(sealed, manifest):
 
 
 def test_bundle_names_one_input_size_and_that_is_the_served_one(checkpoint, data, tmp_path):
-    sealed = export(Export(checkpoint=checkpoint, data=data, out=tmp_path / "bundle", serve_px=40, workers=0))
+    sealed = export(Export(checkpoint=checkpoint, data=data, out=tmp_path / "bundle", serve_px=40))
     assert (sealed.record.input.height, sealed.record.input.width) == (40, 40)
     assert sealed.record.recipe["pictures"]["serve_px"] == 40
     assert read_checkpoint(checkpoint).recipe["pictures"]["serve_px"] != 40

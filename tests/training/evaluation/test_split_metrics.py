@@ -1,11 +1,134 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, multinomial
 
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import write_data
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import calibrated_predictions
-from training.evaluation.split_metrics import class_metrics, evaluate_predictions, split_metrics
+from training.evaluation.predictions import RankScores, calibrated_predictions
+from training.evaluation.split_metrics import (
+    auroc,
+    class_metrics,
+    cutoff,
+    evaluate_predictions,
+    paired_loss,
+    risk_coverage,
+    split_metrics,
+    tango_interval,
+)
+
+SCORES = st.lists(st.integers(0, 20).map(lambda value: value / 20), min_size=1, max_size=30).map(np.array)
+
+
+@given(SCORES, SCORES)
+def test_auroc_counts_the_pairs_in_the_right_order(plants, others):
+    pairs = (plants[:, None] > others).mean() + (plants[:, None] == others).mean() / 2
+    assert auroc(plants, others) == pytest.approx(pairs)
+
+
+@given(SCORES)
+def test_the_cutoff_keeps_95_percent_and_the_next_score_does_not(plants):
+    found = cutoff(plants)
+    assert (plants >= found).mean() >= 0.95
+    higher = plants[plants > found]
+    assert len(higher) == 0 or (plants >= higher.min()).mean() < 0.95 + 1 / len(plants)
+
+
+ANSWERS = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=300)
+
+
+def curve(answers):
+    score, right = (np.array(column) for column in zip(*answers, strict=True))
+    return risk_coverage(RankScores(score, right))
+
+
+def test_the_surest_are_named_first():
+    found = curve([(0.2, False), (0.9, True), (0.8, True), (0.3, True)])
+    assert found.coverage == [0.25, 0.5, 0.75, 1.0]
+    assert found.risk == [0, 0, 0, 0.25]
+    assert found.area == pytest.approx(0.25 / 4)
+
+
+def test_equal_scores_have_the_same_risk_in_any_order():
+    assert curve([(0.5, True), (0.5, False)]).risk == [0.5, 0.5]
+    assert curve([(0.5, False), (0.5, True)]).area == 0.5
+
+
+@given(ANSWERS)
+def test_at_full_coverage_the_risk_is_the_share_of_wrong_names(answers):
+    found = curve(answers)
+    assert found.coverage[-1] == 1
+    assert found.risk[-1] == pytest.approx(np.mean([not right for _, right in answers]))
+    assert 0 <= found.area <= 1
+    assert len(found.risk) == len(found.coverage) <= 100
+
+
+@given(ANSWERS)
+def test_a_better_order_has_a_smaller_area(answers):
+    perfect = [(float(right), right) for _, right in answers]
+    assert curve(perfect).area <= curve(answers).area + 1e-12
+
+
+def chances(total, lost, won):
+    """Every pair of counts that is not very unlikely, with its exact probability."""
+    most = [int(binom.ppf(1 - 1e-9, total, share)) for share in (lost, won)]
+    shares = [lost, won, 1 - lost - won]
+    for first in range(most[0] + 1):
+        for second in range(most[1] + 1):
+            yield first, second, multinomial.pmf([first, second, total - first - second], total, shares)
+
+
+def test_a_published_interval_is_reproduced():
+    # Airway reactivity before and after stem cell transplantation, as in Fagerland, Lydersen and Laake 2014.
+    assert tango_interval(1, 7, 21) == pytest.approx((-0.517, -0.026), abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("total", "lost", "won"),
+    [(272, 0.0075, 0.0025), (272, 0.03, 0.025), (1000, 0.005, 0.0), (1000, 0.0075, 0.0025), (3000, 0.005, 0.0)],
+)
+def test_a_true_loss_of_half_a_point_passes_in_at_most_2_5_percent(total, lost, won):
+    released = sum(chance for a, b, chance in chances(total, lost, won) if tango_interval(a, b, total)[1] < 0.005)
+    assert released <= 0.0255
+
+
+@pytest.mark.parametrize(("lost", "won"), [(0.01, 0.01), (0.02, 0.005), (0.002, 0.02)])
+def test_95_percent_of_the_intervals_hold_the_true_loss(lost, won):
+    covered = 0.0
+    for a, b, chance in chances(500, lost, won):
+        low, high = tango_interval(a, b, 500)
+        covered += chance * (low <= lost - won <= high)
+    assert 0.94 <= covered <= 0.985
+
+
+def test_fewer_than_765_pictures_can_show_no_loss_under_half_a_point():
+    assert tango_interval(0, 0, 764)[1] >= 0.005
+    assert tango_interval(0, 0, 765)[1] < 0.005
+
+
+@pytest.mark.parametrize("counts", [(0, 0, 1), (1, 0, 1), (0, 1, 1), (5, 0, 5), (0, 5, 5), (3, 4, 7), (0, 0, 100_000)])
+def test_extreme_counts_give_an_interval_around_what_was_found(counts):
+    lost, won, total = counts
+    low, high = tango_interval(*counts)
+    assert -1 <= low <= (lost - won) / total <= high <= 1
+    assert high > low
+
+
+def test_exchanging_the_networks_negates_the_interval():
+    low, high = tango_interval(9, 4, 300)
+    assert tango_interval(4, 9, 300) == pytest.approx((-high, -low), abs=1e-9)
+
+
+def test_only_pictures_that_a_single_network_answers_correctly_count():
+    first = np.array([True, True, True, False, False, True])
+    second = np.array([True, False, False, True, False, True])
+    loss = paired_loss(first, second)
+    assert loss.num_pictures == 6
+    assert loss.value == pytest.approx(1 / 6)
+    assert loss.interval_95 == tango_interval(2, 1, 6)
+
 
 ROSE, IRIS = (
     Taxon(taxon_id=name.lower(), rank="species", scientific_name=f"{name} alba", genus=name)

@@ -1,0 +1,151 @@
+"""Release checks: which networks pass, and which split each step of an export reads."""
+
+import numpy as np
+import pytest
+
+from models.errors import BundleError
+from models.preprocess import InputSpec
+from models.session import NetworkOutput
+from tests.training.small import make_taxonomy, write_data
+from training.bundling.candidates import (
+    agreement_check,
+    describe_check,
+    overflow_check,
+    parity_check,
+    require_parity,
+    rounding_check,
+)
+from training.bundling.evaluated_network import _table_data, picture_sets
+from training.dataset.manifest import Manifest
+from training.evaluation.predictions import Outputs, calibrated_predictions
+
+
+def predictions(named, labels=None):
+    """Predictions over five taxa, with these taxa as the most likely."""
+    logits = 2 * np.eye(5, dtype=np.float32)[named]
+    labels = np.zeros(len(named), dtype=np.int64) if labels is None else np.asarray(labels)
+    return calibrated_predictions(logits, labels, np.arange(len(named)), make_taxonomy(5), temperature=1.0)
+
+
+def test_fp16_may_disagree_once_in_a_thousand_over_all_pictures():
+    single = [predictions([0] * 600), predictions([1] * 400)]
+    one, two = [0] * 600, [0] * 600
+    one[5] = two[5] = two[6] = 1
+    assert agreement_check([predictions(one), predictions([1] * 400)], single).passed
+    check = agreement_check([predictions(two), predictions([1] * 400)], single)
+    assert (check.passed, check.value, check.limit, check.at_least, check.num_pictures) == (
+        False,
+        0.998,
+        0.999,
+        True,
+        1000,
+    )
+
+
+@pytest.mark.parametrize("name", NetworkOutput._fields)
+def test_outputs_that_are_not_finite_fail(name):
+    finite, other = (NetworkOutput(np.zeros((num, 5), "f4"), np.zeros((num, 2), "f4")) for num in (6, 4))
+    assert overflow_check([finite, other]).passed
+    overflowed = getattr(other, name)
+    overflowed[1, 1], overflowed[3] = np.nan, np.inf
+    check = overflow_check([finite, other])
+    assert (check.passed, check.value, check.limit, check.num_pictures) == (False, 2, 0, 10)
+
+
+def test_parity_is_required_and_rounding_only_recorded():
+    exact = np.array([[2.0, 0.0]], dtype=np.float32)
+    other = np.array([[0.0, 2.0]], dtype=np.float32)
+    assert rounding_check(other, exact, "data").passed
+    require_parity(parity_check(exact, exact, "data"))
+    with pytest.raises(
+        BundleError, match=r"and PyTorch give different probabilities .*7\.62e-01 on 1 pictures; expected at most 1e-03"
+    ):
+        require_parity(parity_check(other, exact, "data"))
+
+
+def test_parity_is_that_of_the_picture_that_differs_most():
+    exact, other = np.zeros((2, 2), dtype=np.float32), np.zeros((2, 2), dtype=np.float32)
+    other[1, 0] = np.log(0.51 / 0.49)  # a probability of 0.51, of one picture
+    check = parity_check(other, exact, "data")
+    assert (check.value, check.passed) == (pytest.approx(0.01, abs=1e-6), False)
+
+
+def test_nan_logits_fail_the_parity_check():
+    exact = np.array([[2.0, 0.0]], dtype=np.float32)
+    assert not parity_check(np.full((1, 2), np.nan, dtype=np.float32), exact, "data").passed
+
+
+SPEC = InputSpec(height=32, width=32, train_px=32)
+
+
+def sets_of(folder, *splits):
+    """The sets of data with three pictures of each split, and the split of each row."""
+    taxonomy = make_taxonomy(2)
+    keys = taxonomy.output_keys
+    rows = [(f"{split}{at}.png", keys[at % 2], split) for split in splits for at in range(3)]
+    manifest = Manifest(write_data(folder / "data", folder, rows, taxonomy))
+    sets = picture_sets(manifest, SPEC, feature_pictures=2, workers=0)
+    return sets, manifest.table["split"].to_pylist()
+
+
+@pytest.mark.parametrize("calibration", [("calibration",), ()])
+def test_nothing_is_fitted_on_the_test_split(tmp_path, calibration):
+    sets, split_of_row = sets_of(tmp_path, "train", "validation", "test", *calibration)
+    found = {
+        name: {split_of_row[row] for row in part.rows}
+        for name, part in (
+            ("features", sets.features),
+            ("validation", sets.validation),
+            ("temperature", sets.temperature),
+            ("test", sets.test),
+        )
+    }
+    assert found == {
+        "features": {"train"},
+        "validation": {"validation"},
+        "temperature": set(calibration) or {"validation"},
+        "test": {"test"},
+    }
+    assert [len(each) for each in (sets.features, sets.validation, sets.temperature)] == [2, 3, 3]
+
+
+def test_of_each_calibration_plant_one_picture_counts_in_the_tables(tmp_path):
+    taxonomy = make_taxonomy(2)
+    rows = [(f"{at}.png", taxonomy.output_keys[at % 2], "train" if at < 2 else "calibration") for at in range(12)]
+    rows += [("validation.png", taxonomy.output_keys[0], "validation"), ("test.png", taxonomy.output_keys[0], "test")]
+    groups = [
+        "t0",
+        "t1",
+        "a",
+        "b",
+        "a",
+        "b",
+        "a",
+        "b",
+        "a",
+        "b",
+        "c",
+        "d",
+        "v",
+        "w",
+    ]  # four plants, two with 4 pictures
+    manifest = Manifest(write_data(tmp_path / "data", tmp_path, rows, taxonomy, groups))
+    sets = picture_sets(manifest, SPEC, feature_pictures=2, workers=0)
+
+    class Rows:
+        """Stands for a network file; the only feature of a picture is its row."""
+
+        def outputs(self, of):
+            return Outputs(np.eye(2, dtype="f4")[of.labels], of.rows[:, None].astype("f4"))
+
+    data = _table_data(Rows(), sets)
+    chosen = data.calibration.outputs.features[:][:, 0].astype(int)
+    assert sorted(groups[row] for row in chosen) == ["a", "b", "c", "d"]
+    assert data.calibration.labels.tolist() == manifest.labels[chosen].tolist()
+    assert data.num_pictures == 10
+
+
+def test_the_description_says_whether_the_limit_is_a_minimum_or_maximum():
+    one = [predictions([0] * 4)]
+    assert "1 (at least 0.999, 4 pictures)" in describe_check(agreement_check(one, one))
+    assert "0 (at most 0.001, 1 pictures)" in describe_check(parity_check(*[np.zeros((1, 2), "f4")] * 2, "data"))

@@ -1,0 +1,159 @@
+"""The sections of the model card on calibration and on commands."""
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tyro
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.calibration import Calibration, FittedOn
+from models.metrics import ReliabilityBin, share
+from models.ranking import RANKS
+from tests.models.tiny import conformal_table
+from tests.training.small import make_taxonomy
+from training.bundling.model_card import (
+    calibration_section,
+    command_line,
+    commands_section,
+    describe_fit,
+    describe_threshold,
+    without_folders,
+)
+from training.bundling.tables import FittedTables, Rejection
+from training.bundling.thresholds import fit_thresholds
+from training.evaluation.predictions import RankScores
+from training.export import Export
+
+SURE = ReliabilityBin(low=14 / 15, num_pictures=40, confidence=0.97, accuracy=0.5)
+
+
+def section(diagrams, num_plants=400, rejection=None, fixed=None):
+    """All plants reach 0.8; none is wrong. The species takes them all. One of two taxa has calibration plants."""
+    scores = {rank: RankScores(np.full(num_plants, 0.8), np.ones(num_plants, dtype=bool)) for rank in RANKS}
+    table = conformal_table(np.full((num_plants, 2), 0.5), np.zeros(num_plants, dtype=np.intp), np.array([0.5, 0.5]))
+    calibration = Calibration(conformal=table, fitted_on=fitted_on(num_plants))
+    fitted = FittedTables(calibration, fit_thresholds(scores, fixed), rejection)
+    return calibration_section(fitted, make_taxonomy(2), {"species": 0.25, "genus": 0.125}, diagrams)
+
+
+def fitted_on(num_pictures):
+    return FittedOn("flowers, calibration split", "2026-11-22", num_plants=90, num_pictures=num_pictures)
+
+
+@pytest.mark.parametrize(("num_pictures", "few"), [(999, True), (1000, False)])
+def test_few_pictures_are_said_to_be_few(num_pictures, few):
+    text = describe_fit(Calibration(fitted_on=fitted_on(num_pictures)))
+    assert f"fitted on {num_pictures:,} pictures of 90 plants (flowers, calibration split; 2026-11-22)" in text
+    assert ("These are few" in text) == few
+
+
+@pytest.mark.parametrize("num_pictures", [20_000, 20_001])
+def test_a_temperature_that_took_a_part_of_the_pictures_says_so(num_pictures):
+    text = describe_fit(Calibration(fitted_on=fitted_on(num_pictures)))
+    assert ("The temperature comes from whole plants among them, 20,000" in text) == (num_pictures > 20_000)
+
+
+def test_taxa_without_calibration_plants_are_counted_and_named():
+    assert "on 400 plants. 1 of 2 taxa have none of these plants, and macro coverage says nothing" in section(
+        {"all": [SURE]}
+    )
+    assert "Genus0000 species00001." in section({"all": [SURE]})
+
+
+def test_what_is_known_of_other_things_is_said_with_its_number():
+    assert "cannot tell plants from other things" in section({"all": [SURE]})
+    text = section({"all": [SURE]}, rejection=Rejection("spoons", 0.93, share(30, 100), share(20, 100)))
+    assert "fitted on training pictures and on 100 spoons" in text
+    assert "30.0% are taken for plants and 20.0% are named (AUROC 0.930)" in text
+
+
+def test_a_bar_shows_accuracy_and_confidence():
+    assert "| 0.93 to 1.00 | 40 | 0.970 | 0.500 | `##########.........!` |" in section({"all": [SURE]})
+
+
+def test_sources_are_drawn_where_there_are_several():
+    assert section({"all": [SURE], "a": [SURE]}).count("Reliability") == 1
+    assert section({"all": [SURE], "a": [SURE], "b": [SURE]}).count("Reliability") == 3
+
+
+def test_every_rank_says_what_it_promises():
+    lines = section({"all": [SURE]}).splitlines()
+    assert (
+        "* species: named from a score of 0.001; with 95% confidence at most 5% of the names are wrong "
+        "(0 of 400 calibration plants)"
+    ) in lines
+    assert "* genus: named from a score of 1.000, without a promise (0 wrong of 0 calibration plants)" in lines
+    assert any("under 300" in line for line in lines)
+    assert "(0 wrong of 40 calibration plants)" in section({"all": [SURE]}, num_plants=40)
+
+
+def test_a_threshold_that_was_given_is_not_said_to_be_fitted():
+    text = section({"all": [SURE]}, fixed={"genus": 0.875})
+    assert "* genus: named from a score of 0.875, without a promise (0 wrong of 0 calibration plants)" in text
+    assert "A rank has no promise if its threshold was given" in text
+    assert "A threshold that was not given is then the least that names 20 of them or more" in text
+
+
+def test_the_area_under_the_risk_coverage_curve_is_one_line():
+    assert "curve of the test pictures (0 is best): species 0.250, genus 0.125." in section({"all": [SURE]})
+
+
+def test_a_threshold_without_a_promise_says_so():
+    assert describe_threshold("genus", 0.5, None) == "genus: named from a score of 0.500, without a promise"
+
+
+NAMES = st.text("abc_ '\".-", min_size=1, max_size=8).filter(lambda name: name.strip(".-") and name[0] != "-")
+PATHS = NAMES.map(Path)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    flags=st.builds(
+        Export,
+        checkpoint=PATHS,
+        data=PATHS,
+        out=PATHS,
+        name=NAMES,
+        precision=st.sampled_from([("fp32",), ("fp32", "fp16")]),
+        serve_px=st.none() | st.integers(32, 512),
+        negatives=st.lists(PATHS, max_size=2).map(tuple),
+        with_weights=st.booleans(),
+        thresholds=st.sampled_from([(), ("species=0.6", "genus=0.5")]),
+    )
+)
+def test_the_command_gives_the_same_flags(flags):
+    program, *words = shlex.split(command_line("training/export.py", flags))[1:]
+    assert program == "training/export.py"
+    assert tyro.cli(Export, args=words) == flags
+
+
+def test_the_section_names_no_folder_of_the_machine(tmp_path):
+    flags = Export(
+        checkpoint=tmp_path / "run" / "best.pt",
+        data=tmp_path / "flowers",
+        out=tmp_path / "out" / "bundle",
+        negatives=(tmp_path / "things", Path("other/things")),
+    )
+    section = commands_section(flags, flags.data, flags.out, other_data=True)
+    expected = "export.py --checkpoint best.pt --data flowers --out bundle --negatives things other/things"
+    assert expected in section
+    assert "evaluate.py --data flowers --bundle bundle --other-data\n" in section
+    assert not [part for part in tmp_path.parts[1:] if part in section]
+
+
+@pytest.mark.parametrize(
+    ("given_text", "kept"),
+    [
+        ("/data/first/last.pt", "last.pt"),
+        (r"D:\first\last.pt", "last.pt"),
+        ("data/5337", "data/5337"),
+        ("s3://bucket/shards", "s3://bucket/shards"),
+        ("imagenet", "imagenet"),
+        ("", ""),
+    ],
+)
+def test_absolute_paths_of_any_system_are_cut_and_other_words_kept(given_text, kept):
+    assert without_folders(given_text) == kept

@@ -1,0 +1,201 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from training.bundling.rejection import (
+    HeadInputs,
+    _whitening,
+    distances_to_others,
+    familiar_cutoff,
+    fit_familiarity,
+    fit_features,
+    fit_logistic,
+    fit_plant_head,
+)
+from training.evaluation.split_metrics import auroc
+
+
+def draw_features(num_taxa, per_taxon, noise, seed, num_features=40):
+    """Features of pictures: their taxon's direction, and noise in all dimensions."""
+    directions = np.random.default_rng(7).normal(size=(num_taxa, num_features))
+    random = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(num_taxa), per_taxon)
+    return directions[labels] + random.normal(0, noise, (len(labels), num_features)), labels
+
+
+def draw_others(seed, num_features=40):
+    return np.random.default_rng(seed).normal(size=(200, num_features))
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.5])
+def test_unseen_pictures_of_known_taxa_are_nearer_than_others(noise):
+    """With little noise the training pictures have collapsed, and the unseen ones have more of it."""
+    table = fit_features(*draw_features(10, 20, noise, seed=0))
+    unseen, _ = draw_features(10, 20, max(noise, 0.4), seed=1)
+    assert auroc(-table.distances(unseen), -table.distances(draw_others(2))) > 0.95
+
+
+def test_the_table_has_one_dimension_less_than_there_are_taxa_and_at_most_256():
+    assert fit_features(*draw_features(10, 5, 0.5, seed=0)).basis_FD.shape == (40, 9)
+    many = fit_features(*draw_features(300, 2, 0.5, seed=0, num_features=280))
+    assert (many.basis_FD.shape, many.mean_TD.shape) == ((280, 256), (300, 256))
+
+
+def test_after_the_projections_the_covariances_are_the_identity():
+    features, labels = draw_features(6, 400, 0.6, seed=0)
+    table = fit_features(features, labels)
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    reduced = (unit - table.center_F) @ table.basis_FD
+    np.testing.assert_allclose(np.cov((reduced * table.whole_D).T, bias=True), np.eye(5), atol=0.01)
+    within = reduced @ table.within_DD
+    residual = np.concatenate([within[labels == each] - within[labels == each].mean(axis=0) for each in range(6)])
+    np.testing.assert_allclose(np.cov(residual.T, bias=True), np.eye(5), atol=0.12)  # 5 % is added to the variances
+
+
+def test_a_twentieth_of_the_mean_variance_is_added_within_taxa():
+    residual = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])  # variances 2 and 0.5, mean 1.25
+    scales = sorted(np.abs(_whitening(residual)).max(axis=0))
+    assert scales == pytest.approx([(2 + 0.0625) ** -0.5, (0.5 + 0.0625) ** -0.5])
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 4), st.integers(1, 3))
+def test_few_pictures_give_finite_distances(num_taxa, per_taxon):
+    table = fit_features(*draw_features(num_taxa, per_taxon, 0.5, seed=0))
+    assert np.isfinite(table.distances(draw_others(1))).all()
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.floats(1e-3, 1e3))
+def test_the_length_of_the_features_does_not_matter(length):
+    features, labels = draw_features(4, 10, 0.5, seed=0)
+    expected = fit_features(features, labels).distances(features)
+    np.testing.assert_allclose(
+        fit_features(features * length, labels).distances(features / length), expected, rtol=0.01
+    )
+
+
+def test_familiarity_ranks_calibration_plants_from_0_to_1():
+    random = np.random.default_rng(0)
+    confidence, distance = random.random(100), random.normal(size=100)
+    table = fit_familiarity(confidence, distance)
+    scores = table.scores(confidence, distance)
+    assert scores.mean() == pytest.approx(0.5, abs=0.02)
+    assert table.scores(np.array([1.0]), np.array([-9.0])) == 1.0
+    assert table.scores(np.array([-0.1]), np.array([9.0])) == 0.0
+
+
+def test_without_its_taxon_a_plant_is_as_far_as_the_table_of_the_others_says():
+    features, labels = draw_features(10, 20, 0.5, seed=0)
+    table = fit_features(features, labels)
+    unseen, taxa = draw_features(10, 3, 0.5, seed=1)
+    found = distances_to_others(table, np.arange(10), unseen, taxa)
+    third = replace(table, mean_TD=np.delete(table.mean_TD, 3, axis=0))
+    assert found[taxa == 3] == pytest.approx(third.distances(unseen[taxa == 3]))
+    assert auroc(found, table.distances(unseen)) > 0.95
+
+
+def test_the_cutoff_of_familiarity_lies_where_90_percent_of_strangers_are_stopped():
+    strange = np.linspace(0, 0.5, 101)
+    cut = familiar_cutoff(np.linspace(0.4, 1, 1000), strange)
+    assert (strange >= cut).mean() == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize(("strange", "kept"), [(np.ones(100), 0.85), (np.zeros(100), 0.95), (np.zeros(0), 0.95)])
+def test_the_cutoff_of_familiarity_keeps_85_to_95_percent_of_known_plants(strange, kept):
+    known = np.random.default_rng(0).random(10_000)
+    assert (known >= familiar_cutoff(known, strange)).mean() == pytest.approx(kept, abs=0.001)
+
+
+NUM_FEATURES = 12
+
+
+def draw(num_pictures, is_plant, seed, shift=1.0):
+    """Pictures whose first feature and both scores tell plants from others."""
+    random = np.random.default_rng(seed)
+    features = random.normal(size=(num_pictures, NUM_FEATURES))
+    features[:, 0] += shift * (1 if is_plant else -1)
+    confidence = random.beta(4, 2, num_pictures) if is_plant else random.beta(2, 3, num_pictures)
+    return HeadInputs(features, confidence, random.normal(-1 if is_plant else 1, 2, num_pictures))
+
+
+def fit(shift=1.0, num_negatives=100, groups=None):
+    negatives = draw(num_negatives, False, 3, shift)
+    groups = np.arange(num_negatives) if groups is None else groups
+    return fit_plant_head(draw(300, True, 1, shift), draw(200, True, 2, shift), negatives, groups)
+
+
+def test_the_cutoff_keeps_95_percent_of_plants_where_things_are_near_them():
+    fitted = fit()
+    calibration = draw(200, True, 2)
+    assert (calibration.scores(fitted.head) >= fitted.cutoff).mean() >= 0.95
+    kept = (draw(4000, True, 9).scores(fitted.head) >= fitted.cutoff).mean()
+    assert kept == pytest.approx(0.95, abs=0.04)
+
+
+def test_where_plants_and_things_are_far_apart_the_cutoff_lies_between_them():
+    fitted = fit(shift=6)
+    assert fitted.auroc > 0.999
+    assert fitted.cutoff == pytest.approx(0.5, abs=0.01)
+    assert (draw(4000, True, 9, 6).scores(fitted.head) >= fitted.cutoff).mean() > 0.995
+
+
+def test_things_that_look_like_plants_raise_the_cutoff_until_5_percent_of_plants_are_stopped():
+    far, alike = draw(300, False, 3, 6), draw(12, True, 5, 6)
+    things = HeadInputs(
+        *(np.concatenate([getattr(each, name) for each in (far, alike)]) for name in far.__struct_fields__)
+    )
+    plants = draw(200, True, 2, 6)
+    fitted = fit_plant_head(draw(300, True, 1, 6), plants, things, np.arange(len(things)))
+    assert fitted.cutoff > 0.5
+    assert (plants.scores(fitted.head) >= fitted.cutoff).mean() == pytest.approx(0.95, abs=0.006)
+
+
+def test_cross_validation_tells_what_new_things_show():
+    fitted = fit()
+    unseen, plants = draw(4000, False, 8), draw(200, True, 2)
+    accepted = (unseen.scores(fitted.head) >= fitted.cutoff).mean()
+    assert fitted.accepted_M.mean() == pytest.approx(accepted, abs=0.12)
+    from_pairs = (plants.scores(fitted.head)[:, None] > unseen.scores(fitted.head)).mean()
+    assert fitted.auroc == pytest.approx(from_pairs, abs=0.05)
+
+
+def test_pictures_of_one_group_are_left_out_together():
+    """Each group is its own spot among the features: seen without its group, a picture looks like a plant."""
+    random = np.random.default_rng(0)
+    spots = random.normal(size=(5, 400))
+    groups = np.repeat(np.arange(5), 20)
+    features = spots[groups] + random.normal(0, 0.05, (100, 400))
+    flat = np.full(100, 0.5)
+    negatives = HeadInputs(features, flat, flat)
+    plants = [HeadInputs(random.normal(size=(200, 400)), np.full(200, 0.5), np.full(200, 0.5)) for _ in range(2)]
+    together = fit_plant_head(*plants, negatives, groups)
+    apart = fit_plant_head(*plants, negatives, np.arange(100))
+    assert apart.auroc > 0.99
+    assert together.auroc < 0.9
+
+
+def test_plants_and_other_things_weigh_the_same():
+    plants, others = draw(300, True, 1), draw(30, False, 2)
+    repeated = HeadInputs(*(np.concatenate([getattr(others, name)] * 9) for name in HeadInputs.__struct_fields__))
+    # With nine times as many negatives the data weigh more against the penalty, so that is made up for.
+    few = fit_logistic(plants, others, strength=570 / 330)
+    many = fit_logistic(plants, repeated, strength=1.0)
+    found, expected = (draw(50, True, 5).scores(head) for head in (few, many))
+    np.testing.assert_allclose(found, expected, atol=0.06)
+
+
+@settings(deadline=None, max_examples=6)
+@given(st.integers(2, 12), st.floats(0, 4))
+def test_scores_are_probabilities_and_the_log_loss_beats_a_coin(num_negatives, shift):
+    fitted = fit(shift, num_negatives)
+    scores = draw(100, True, 4, shift).scores(fitted.head)
+    assert ((scores >= 0) & (scores <= 1)).all()
+    assert 0 <= fitted.cutoff <= 1
+    training = np.concatenate(
+        [draw(300, True, 1, shift).scores(fitted.head), 1 - draw(num_negatives, False, 3, shift).scores(fitted.head)]
+    )
+    weights = np.repeat([1 / 300, 1 / num_negatives], [300, num_negatives])
+    assert np.average(-np.log(training.clip(1e-12)), weights=weights) <= np.log(2) + 1e-6

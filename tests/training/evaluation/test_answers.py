@@ -1,0 +1,238 @@
+from unittest import mock
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from models.answer import AnswerModel, Question, answer_plant
+from models.calibration import candidate_set
+from models.metrics import macro_mean, share
+from models.ranking import RANKS, Thresholds, Verdict, output_probabilities, taxon_probabilities
+from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
+from training.bundling.tables import fit_tables
+from training.evaluation.answers import (
+    Verdicts,
+    _questions,
+    coverage_figures,
+    distances,
+    is_right,
+    judge_answers,
+    score_pictures,
+    several_pictures,
+    thing_figures,
+    unknown_plant_figures,
+    verdict_figures,
+    verdicts_of,
+)
+from training.evaluation.predictions import Outputs, store_outputs
+
+FITTED = fit_tables(table_data(), 1.0, {})
+PLANTS, THINGS = draw_plants(2, seed=51), draw_things(20, seed=52)
+LABELS = np.concatenate([PLANTS.labels, np.zeros(20, dtype=np.int64)])
+PICTURES = Outputs(*(np.concatenate(pair) for pair in zip(PLANTS.outputs, THINGS, strict=True)))
+WITH_FAMILIES = msgspec.structs.replace(
+    TAXONOMY,
+    taxa=tuple(
+        msgspec.structs.replace(
+            taxon,
+            genus=f"Genus{at // 3}",
+            family="" if at % 7 == 3 else f"Family{at // 6}",
+            rank="genus" if at in {2, 9} else "species",
+        )
+        for at, taxon in enumerate(TAXONOMY.taxa)
+    ),
+)
+
+
+def alone(model):
+    """The verdicts of the service on each picture."""
+    return [
+        answer_plant(logits[None], features[None], model, Question(top_k=1)).verdict
+        for logits, features in zip(*PICTURES, strict=True)
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    thresholds=st.builds(Thresholds, *[st.sampled_from([0.0, 0.05, 0.3, 0.6, 0.9, 1.0])] * 3),
+    left_out=st.sets(st.sampled_from(["plant_head", "familiarity", "cutoffs", "features"])),
+    temperature=st.floats(0.3, 5),
+    taxonomy=st.sampled_from([TAXONOMY, WITH_FAMILIES]),
+    values_at_once=st.integers(1, 4000),
+)
+def test_verdicts_on_many_pictures_are_those_of_the_service(
+    thresholds, left_out, temperature, taxonomy, values_at_once
+):
+    tables = msgspec.structs.replace(FITTED.calibration, **dict.fromkeys(left_out))
+    model = AnswerModel(taxonomy, temperature, thresholds, calibration=tables)
+    with mock.patch("training.evaluation.predictions._VALUES_AT_ONCE", values_at_once):
+        found = verdicts_of(score_pictures(PICTURES, LABELS, model), model)
+    expected = alone(model)
+    assert found.rank_N.tolist() == [verdict.rank for verdict in expected]
+    taxa = [taxonomy.taxa[taxonomy.taxon_of_output[label]] for label in LABELS]
+    assert found.right_N.tolist() == [is_right(*pair) for pair in zip(expected, taxa, strict=True)]
+    assert sum(found.count(rank) for rank in (*RANKS, "uncertain", "not_a_plant")) == len(LABELS)
+
+
+def test_distances_of_chunks_on_disk_are_those_of_all_pictures(monkeypatch):
+    plain = FITTED.calibration.features.distances(PICTURES.features)
+    monkeypatch.setattr("training.evaluation.predictions._VALUES_AT_ONCE", 300)
+    found = distances(FITTED.calibration.features, store_outputs([PICTURES]).features)
+    assert found == pytest.approx(plain, rel=1e-4)
+
+
+ROSE = TAXONOMY.taxa[0]
+
+
+@pytest.fixture(scope="module")
+def model():
+    fitted = fit_tables(table_data(), 1.0, {})
+    limits = fitted.thresholds
+    return AnswerModel(TAXONOMY, 1.0, limits.thresholds, limits.promises, fitted.calibration)
+
+
+@pytest.fixture(scope="module")
+def plants():
+    return draw_plants(20, seed=21)
+
+
+def scores_of(outputs, model):
+    return score_pictures(outputs, np.zeros(len(outputs.logits), dtype=np.int64), model)
+
+
+def test_a_name_is_right_at_its_own_rank_only():
+    assert is_right(Verdict("species", ROSE.scientific_name, 0.9, ""), ROSE)
+    assert is_right(Verdict("genus", ROSE.genus, 0.9, ""), ROSE)
+    assert not is_right(Verdict("species", ROSE.genus, 0.9, ""), ROSE)
+    assert not is_right(Verdict("family", ROSE.family or None, 0.9, ""), ROSE)
+    assert not is_right(Verdict("uncertain", None, 0.9, ""), ROSE)
+
+
+def test_verdicts_are_counted_by_rank():
+    ranks, right = np.array(["species", "species", "genus", "not_a_plant"]), np.array([True, False, True, False])
+    found = verdict_figures(Verdicts(ranks, right))
+    assert (found.num_pictures, found.num_uncertain, found.num_not_a_plant) == (4, 0, 1)
+    assert (found.by_rank["species"].num_named, found.by_rank["species"].right.value) == (2, 0.5)
+    assert found.by_rank["genus"].right.value == 1
+    assert found.by_rank["family"].right is None
+
+
+def test_candidate_sets_cover_what_was_asked_and_nest(model, plants):
+    found = coverage_figures(plants.outputs.logits, plants.labels, model)
+    assert [(each.kind, each.coverage) for each in found] == [
+        (kind, coverage) for kind in ("marginal", "macro") for coverage in (0.8, 0.9, 0.95)
+    ]
+    for three in (found[:3], found[3:]):
+        assert sorted(each.mean_size for each in three) == [each.mean_size for each in three]
+    for each in found:
+        assert each.covered.value == pytest.approx(each.coverage, abs=0.06)
+        assert each.macro_covered == pytest.approx(each.covered.value, abs=1e-9)  # equally many pictures of each taxon
+
+
+def test_other_things_and_unknown_plants_are_told_by_their_scores(model, plants):
+    known, strange = (scores_of(outputs, model) for outputs in (plants.outputs, draw_things(200, seed=22)))
+    things, unknown = (measure(known, strange, model) for measure in (thing_figures, unknown_plant_figures))
+    assert (things.score, unknown.score) == ("plant score", "familiarity")
+    for found in (things, unknown):
+        assert found.auroc > 0.75
+        assert found.named_species.value <= found.named.value <= 1
+        assert found.fpr95.num_pictures == 200
+    assert things.fpr95.value < 0.4
+
+
+def test_a_bundle_without_tables_is_measured_by_its_largest_softmax(plants):
+    bare = AnswerModel(TAXONOMY, 1.0, Thresholds())
+    known, strange = (scores_of(outputs, bare) for outputs in (plants.outputs, draw_things(50, seed=23)))
+    for measure in (thing_figures, unknown_plant_figures):
+        assert measure(known, strange, bare).score == "largest softmax"
+    assert coverage_figures(plants.outputs.logits, plants.labels, bare) == []
+
+
+@pytest.mark.parametrize("values_at_once", [1, 150, 2**18])
+def test_candidate_sets_of_many_pictures_are_those_of_each_alone(model, plants, values_at_once, monkeypatch):
+    monkeypatch.setattr("training.evaluation.predictions._VALUES_AT_ONCE", values_at_once)
+    logits, labels, table = plants.outputs.logits, plants.labels, model.calibration.conformal
+    taxa = taxon_probabilities(output_probabilities(logits, 1.0), TAXONOMY)
+    for found in coverage_figures(logits, labels, model):
+        sets = [candidate_set(table, each[None], found.coverage, found.kind) for each in taxa]
+        held = np.array([label in chosen for label, chosen in zip(labels, sets, strict=True)])
+        assert found.covered == share(int(held.sum()), len(held))
+        assert found.macro_covered == macro_mean(held, labels)
+        assert found.mean_size == np.mean([len(chosen) for chosen in sets])
+
+
+BARE = AnswerModel(TAXONOMY, 1.0)
+
+
+def measure(outputs, labels, model, seed=0):
+    return several_pictures(outputs.logits, score_pictures(outputs, labels, model), model, seed)
+
+
+def test_more_pictures_of_a_species_are_right_more_often():
+    plants = draw_plants(10, seed=31)
+    found = measure(plants.outputs, plants.labels, BARE)
+    assert [each.num_pictures for each in found] == [1, 2, 3, 5]
+    top1 = [each.top1.value for each in found]
+    assert top1[0] < top1[1] < top1[3]
+    assert found[0].top1.num_pictures == found[3].top1.num_pictures == 200
+
+
+def test_the_pictures_of_a_question_are_distinct_and_of_one_taxon():
+    labels = np.repeat([0, 1, 2], [5, 6, 4])
+    questions = _questions(labels, seed=0)
+    assert sorted(chosen[0] for chosen in questions) == list(range(11))  # every picture of a taxon with five opens one
+    for chosen in questions:
+        assert (len(set(chosen)), len(set(labels[chosen]))) == (5, 1)
+
+
+def test_one_picture_alone_is_right_as_often_as_in_the_split():
+    plants = draw_plants(10, seed=31)
+    (single, *_) = measure(plants.outputs, plants.labels, BARE)
+    assert single.top1.value == (plants.outputs.logits.argmax(axis=1) == plants.labels).mean()
+
+
+def test_taxa_with_fewer_than_five_pictures_are_left_out():
+    labels = np.array([0] * 4 + [1] * 6)
+    outputs = Outputs(np.eye(20, dtype=np.float32)[labels], np.ones((10, 3), dtype=np.float32))
+    found = measure(outputs, labels, BARE)
+    assert {each.top1.num_pictures for each in found} == {6}
+    assert measure(Outputs(*(each[:4] for each in outputs)), labels[:4], BARE) == []
+
+
+def test_the_same_seed_draws_the_same_questions():
+    plants = draw_plants(6, seed=33)
+    first, second, other = (measure(plants.outputs, plants.labels, BARE, seed) for seed in (0, 0, 1))
+    assert first == second
+    assert first != other
+
+
+@pytest.mark.parametrize("with_tables", [False, True])
+def test_questions_are_answered_as_the_service_does(with_tables):
+    plants, tables = draw_plants(6, seed=35), fit_tables(table_data(), 1.0, {}).calibration
+    model = AnswerModel(TAXONOMY, 0.7, calibration=tables) if with_tables else BARE
+    for found in measure(plants.outputs, plants.labels, model):
+        asked = [chosen[: found.num_pictures] for chosen in _questions(plants.labels, seed=0)]
+        answers = [
+            answer_plant(plants.outputs.logits[chosen], plants.outputs.features[chosen], model, Question())
+            for chosen in asked
+        ]
+        right = [
+            answer.taxa[0].taxon is TAXONOMY.taxa[plants.labels[chosen[0]]]
+            for answer, chosen in zip(answers, asked, strict=True)
+        ]
+        assert found.top1.value == np.mean(right)
+
+
+def test_the_taxa_of_the_bundle_count_whatever_their_order():
+    plants = draw_plants(6, seed=4)
+    turned = replace(TAXONOMY, taxa=TAXONOMY.taxa[::-1])  # corrected names may come in another order
+    found = []
+    for taxonomy in (TAXONOMY, turned):
+        model = AnswerModel(taxonomy, 1.0)
+        found.append(judge_answers(model, plants.outputs, plants.labels))
+    assert found[0].several_pictures[-1].top1.value > 0.9
+    assert found[0].verdicts == found[1].verdicts
+    assert found[0].several_pictures == found[1].several_pictures

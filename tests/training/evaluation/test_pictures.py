@@ -1,0 +1,50 @@
+import threading
+
+import numpy as np
+
+from models.preprocess import InputSpec
+from models.session import NetworkOutput
+from training.evaluation import pictures
+from training.evaluation.pictures import num_cores, run_side_by_side
+
+
+class Echo:
+    """A session whose logits are the first pixel; it notes the shape of each run and how many run at once."""
+
+    def __init__(self):
+        self.shapes, self.met = [], threading.Barrier(min(num_cores(), 2), timeout=60)
+
+    def run(self, pixels):
+        self.shapes.append(pixels.shape)
+        self.met.wait()
+        return NetworkOutput(pixels[:, 0, 0, :1], pixels[:, 0, 0, :2])
+
+
+def test_every_picture_runs_alone_beside_others_and_keeps_its_place():
+    batches = [np.random.default_rng(seed).normal(size=(8, 3, 4, 5)).astype(np.float32) for seed in range(3)]
+    session = Echo()
+    found = list(run_side_by_side(session, iter(batches)))
+    assert set(session.shapes) == {(1, 3, 4, 5)}
+    assert len(session.shapes) == 24
+    for batch, outputs in zip(batches, found, strict=True):
+        assert np.array_equal(outputs.logits, batch[:, 0, 0, :1])
+        assert np.array_equal(outputs.features, batch[:, 0, 0, :2])
+
+
+def test_the_network_file_gives_what_it_gives_with_all_threads(bundle):
+    pixels = np.random.default_rng(0).normal(size=(5, 3, 32, 32)).astype(np.float32)
+    (found,) = run_side_by_side(bundle.open_session("fp32", num_threads=1), [pixels])
+    served = [bundle.open_session("fp32").run(picture[None]) for picture in pixels]
+    assert np.array_equal(found.logits, np.concatenate([each.logits for each in served]))
+
+
+def test_many_pictures_are_counted_on_standard_error_while_they_run(manifest, monkeypatch, capsys):
+    validation = pictures.pictures_of(manifest, "validation", InputSpec(height=32, width=32, train_px=32), 0)
+    assert len(list(validation.pixels(2))) == 2
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(pictures, "_FEW_PICTURES", 0)
+    assert len(list(validation.pixels(2))) == 2
+    written, shown = capsys.readouterr()
+    assert written == ""
+    assert "validation split" in shown
+    assert "100%" in shown

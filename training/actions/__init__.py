@@ -1,1 +1,0 @@
-"""What the programs do once their flags are read."""

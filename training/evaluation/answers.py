@@ -1,0 +1,354 @@
+"""Figures of the answers that the service gives with a bundle: verdicts, candidate sets, rejection, several pictures.
+
+`models/answer.py` answers one question at a time, which takes minutes for 75,000 pictures. Here the same formulas run
+over a few hundred kilobytes at a time. A distance comes from a product of matrices, so it may differ in its last bit.
+
+Letters in names: N pictures, B pictures of one question, T taxa, O outputs.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from models.answer import AnswerModel, picture_weights
+from models.calibration import CoverageKind, FeatureTable, PlantHead
+from models.metrics import NamesOfRank, Share, macro_mean, share
+from models.ranking import (
+    RANKS,
+    Rank,
+    Verdict,
+    VerdictRank,
+    combine_pictures,
+    output_probabilities,
+    taxon_probabilities,
+)
+from models.taxonomy import Taxon
+from training.evaluation.predictions import Outputs, Predictions, Rows, calibrated_predictions, chunks, named
+from training.evaluation.split_metrics import Scores, auroc, cutoff
+
+
+class PictureScores(msgspec.Struct, frozen=True):
+    """The scores of some pictures, each alone."""
+
+    found: Predictions
+    plant_N: Scores | None
+    """Plant scores; None without a plant head."""
+    familiar_N: Scores | None
+    """None without a table of familiarity."""
+
+
+class Verdicts(msgspec.Struct, frozen=True):
+    """The verdict on each picture alone."""
+
+    rank_N: npt.NDArray[np.str_]
+    """A `VerdictRank`."""
+    right_N: npt.NDArray[np.bool_]
+    """Whether the verdict names the labeled taxon, its genus or its family; a verdict without a name is not right."""
+
+    def count(self, rank: VerdictRank) -> int:
+        """Returns the number of verdicts of this rank."""
+        return int((self.rank_N == rank).sum())
+
+
+def score_pictures(outputs: Outputs, labels_N: npt.NDArray[np.int64], model: AnswerModel) -> PictureScores:
+    """Computes the scores of each picture.
+
+    Args:
+        outputs: Logits and features.
+        labels_N: Position of the labeled output; any for pictures without a label.
+        model: Taxonomy, temperature and tables.
+    """
+    rows, tables = np.arange(len(labels_N)), model.calibration
+    found = calibrated_predictions(outputs.logits, labels_N, rows, model.taxonomy, model.temperature)
+    if tables.features is None:
+        return PictureScores(found, None, None)
+    distance_N, head, known = distances(tables.features, outputs.features), tables.plant_head, tables.familiarity
+    return PictureScores(
+        found,
+        plant_N=None if head is None else plant_scores(head, outputs.features, found.confidence_N, distance_N),
+        familiar_N=None if known is None else known.scores(found.confidence_N, distance_N),
+    )
+
+
+def verdicts_of(scores: PictureScores, model: AnswerModel) -> Verdicts:
+    """Finds the verdict on each picture, by the rules of `models/answer.py` and `models/ranking.py`."""
+    num_pictures, cutoffs = len(scores.found.rows), model.calibration.cutoffs
+    rank_N, right_N = np.full(num_pictures, "uncertain", dtype="<U12"), np.zeros(num_pictures, dtype=bool)
+    open_N = np.ones(num_pictures, dtype=bool)
+    if cutoffs is not None and scores.plant_N is not None:
+        open_N &= scores.plant_N >= cutoffs.plant
+        rank_N[~open_N] = "not_a_plant"
+    if cutoffs is not None and scores.familiar_N is not None:
+        open_N &= scores.familiar_N >= cutoffs.familiar
+    for rank in RANKS:
+        best = scores.found.rank_scores[rank]
+        named_N = open_N & named(best.score_N, getattr(model.thresholds, rank))
+        rank_N[named_N], right_N[named_N] = rank, best.right_N[named_N]
+        open_N &= ~named_N
+    return Verdicts(rank_N, right_N)
+
+
+def distances(table: FeatureTable, features: Rows) -> Scores:
+    """Returns the relative Mahalanobis++ distance of each picture, a few at a time."""
+    return np.concatenate([table.distances(features[part]) for part in chunks(len(features), _width(table, features))])
+
+
+def plant_scores(head: PlantHead, features: Rows, confidence_N: Scores, distance_N: Scores) -> Scores:
+    """Returns the plant score of each picture, a few at a time."""
+    parts = chunks(*features.shape)
+    return np.concatenate([head.scores(features[part], confidence_N[part], distance_N[part]) for part in parts])
+
+
+def _width(table: FeatureTable, features: Rows) -> int:
+    return max(features.shape[1], len(table.mean_TD))
+
+
+COVERAGES: Final = (0.8, 0.9, 0.95)
+KINDS: Final[tuple[CoverageKind, ...]] = ("marginal", "macro")
+
+
+class VerdictFigures(msgspec.Struct, frozen=True):
+    """The verdicts on pictures of known plants, one picture at a time."""
+
+    num_pictures: int
+    by_rank: dict[Rank, NamesOfRank]
+    num_uncertain: int
+    num_not_a_plant: int
+
+
+class CoverageFigures(msgspec.Struct, frozen=True):
+    """The candidate sets for one coverage."""
+
+    kind: CoverageKind
+    coverage: float
+    """The coverage that was asked for."""
+    covered: Share
+    """Pictures whose set holds the right taxon."""
+    macro_covered: float
+    """Mean of the taxa's shares."""
+    mean_size: float
+
+
+class StrangerFigures(msgspec.Struct, frozen=True):
+    """What becomes of pictures that shall not be named as a species: other things, or plants that are not known."""
+
+    score: str
+    """The score that tells them from known plants: "plant score", "familiarity" or "largest softmax"."""
+    auroc: float
+    """Chance that a known plant scores higher."""
+    fpr95: Share
+    """Those that score as high as 95 % of the known plants."""
+    named: Share
+    """Those that the verdict names at any rank."""
+    named_species: Share
+    """Those that it names as a species."""
+
+
+def verdict_figures(verdicts: Verdicts) -> VerdictFigures:
+    """Counts the verdicts by rank, and how many names are right."""
+    by_rank = {}
+    for rank in RANKS:
+        named = verdicts.count(rank)
+        right = int(verdicts.right_N[verdicts.rank_N == rank].sum())
+        by_rank[rank] = NamesOfRank.of(right, named)
+    num_pictures = len(verdicts.rank_N)
+    return VerdictFigures(num_pictures, by_rank, verdicts.count("uncertain"), verdicts.count("not_a_plant"))
+
+
+def is_right(verdict: Verdict, taxon: Taxon) -> bool:
+    """Returns whether a verdict names the taxon, its genus or its family; a verdict without a name is not right."""
+    names = {"species": taxon.scientific_name, "genus": taxon.genus, "family": taxon.family}
+    return verdict.name is not None and verdict.name == names.get(verdict.rank)
+
+
+def coverage_figures(logits: Rows, labels_N: npt.NDArray[np.intp], model: AnswerModel) -> list[CoverageFigures]:
+    """Measures the candidate sets of single pictures; nothing without a table for them.
+
+    Args:
+        logits: A row for each picture.
+        labels_N: Position of its taxon.
+        model: Gives the table.
+    """
+    table = model.calibration.conformal
+    if table is None:
+        return []
+    asked = [(kind, coverage) for kind in KINDS for coverage in COVERAGES]
+    least = [table.least_conformity(coverage, kind) for kind, coverage in asked]
+    sizes, hits = np.empty((len(asked), len(logits))), np.empty((len(asked), len(logits)), dtype=bool)
+    for part in chunks(*logits.shape):
+        taxa_NT = taxon_probabilities(output_probabilities(logits[part], model.temperature), model.taxonomy)
+        conformity_NT = taxa_NT / table.prior_T
+        for index, each in enumerate(least):
+            sizes[index, part], hits[index, part] = _sets(conformity_NT, labels_N[part], each)
+    return [
+        CoverageFigures(*how, share(int(hit.sum()), len(hit)), macro_mean(hit, labels_N), float(size.mean()))
+        for how, size, hit in zip(asked, sizes, hits, strict=True)
+    ]
+
+
+def _sets(
+    conformity_NT: Scores, labels_N: npt.NDArray[np.intp], least: float
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Returns the size of each picture's candidate set, and whether it holds the right taxon."""
+    size_N = np.count_nonzero(conformity_NT >= least, axis=1)
+    held_N = conformity_NT[np.arange(len(labels_N)), labels_N] >= least
+    best_N = conformity_NT.argmax(axis=1)  # the only candidate where no p-value is high enough
+    return np.maximum(size_N, 1), np.where(size_N == 0, best_N == labels_N, held_N)
+
+
+def thing_figures(known: PictureScores, things: PictureScores, model: AnswerModel) -> StrangerFigures:
+    """Measures how well other things are told from known plants, by the plant score if the bundle has one."""
+    if known.plant_N is None or things.plant_N is None:
+        return _by_confidence(known, things, model)
+    return _stranger_figures("plant score", known.plant_N, things.plant_N, verdicts_of(things, model))
+
+
+def unknown_plant_figures(known: PictureScores, unknown: PictureScores, model: AnswerModel) -> StrangerFigures:
+    """Measures how well plants of unknown species are told from known ones, by familiarity if the bundle has it."""
+    if known.familiar_N is None or unknown.familiar_N is None:
+        return _by_confidence(known, unknown, model)
+    return _stranger_figures("familiarity", known.familiar_N, unknown.familiar_N, verdicts_of(unknown, model))
+
+
+def _by_confidence(known: PictureScores, strangers: PictureScores, model: AnswerModel) -> StrangerFigures:
+    known_N, strangers_N = known.found.confidence_N, strangers.found.confidence_N
+    return _stranger_figures("largest softmax", known_N, strangers_N, verdicts_of(strangers, model))
+
+
+def _stranger_figures(name: str, known_N: Scores, strangers_N: Scores, verdicts: Verdicts) -> StrangerFigures:
+    num_strangers = len(strangers_N)
+    return StrangerFigures(
+        score=name,
+        auroc=auroc(known_N, strangers_N),
+        fpr95=share(int((strangers_N >= cutoff(known_N)).sum()), num_strangers),
+        named=share(sum(verdicts.count(rank) for rank in RANKS), num_strangers),
+        named_species=share(verdicts.count("species"), num_strangers),
+    )
+
+
+NUM_PICTURES: Final = (1, 2, 3, 5)
+_MOST_QUESTIONS: Final = 2000
+
+
+class SeveralPictures(msgspec.Struct, frozen=True):
+    """Answers about a number of pictures at once."""
+
+    num_pictures: int
+    """Number of pictures in each question."""
+    top1: Share
+    """Questions whose most likely taxon is right."""
+
+
+def several_pictures(logits: Rows, scores: PictureScores, model: AnswerModel, seed: int = 0) -> list[SeveralPictures]:
+    """Measures questions of 1, 2, 3 and 5 pictures.
+
+    Every picture opens one question of each size, at most 2,000 of a size; the others are drawn from the same taxon.
+    The questions of one picture nest, so that the sizes are compared on the same pictures. Taxa with fewer than 5
+    pictures are left out.
+
+    Args:
+        logits: Logits of each picture.
+        scores: Its plant score, which says how much it counts, and its taxon.
+        model: The bundle's tables.
+        seed: Seed of the draws.
+    """
+    questions = _questions(scores.found.taxon_labels_N, seed)
+    found = []
+    for size in NUM_PICTURES if questions else ():
+        hits = sum(_is_right(logits, scores, chosen[:size], model) for chosen in questions)
+        found.append(SeveralPictures(size, share(hits, len(questions))))
+    return found
+
+
+def _questions(labels_N: npt.NDArray[np.intp], seed: int) -> list[npt.NDArray[np.intp]]:
+    """Draws the positions of 5 pictures of one taxon for each question, without repeats."""
+    random, most = np.random.default_rng(seed), max(NUM_PICTURES)
+    of_taxon = {int(taxon): np.flatnonzero(labels_N == taxon) for taxon in np.unique(labels_N)}
+    drawn = []
+    for first in random.permutation(len(labels_N)):
+        same = of_taxon[int(labels_N[first])]
+        if len(same) >= most:
+            others = random.choice(same[same != first], most - 1, replace=False)
+            drawn.append(np.concatenate(([first], others)))
+        if len(drawn) == _MOST_QUESTIONS:
+            break
+    return drawn
+
+
+def _is_right(logits: Rows, scores: PictureScores, chosen: npt.NDArray[np.intp], model: AnswerModel) -> bool:
+    """Returns whether the service's most likely taxon is right, without the rest of its answer."""
+    weight_B, cutoffs = np.full(len(chosen), 1 / len(chosen)), model.calibration.cutoffs
+    if scores.plant_N is not None and cutoffs is not None:
+        weight_B = picture_weights(scores.plant_N[chosen], cutoffs.plant)
+    combined_O = combine_pictures(logits[chosen], weight_B)
+    taxa_T = taxon_probabilities(output_probabilities(combined_O, model.temperature), model.taxonomy)
+    return bool(taxa_T.argmax() == scores.found.taxon_labels_N[chosen[0]])
+
+
+class ServedAnswers(msgspec.Struct, frozen=True):
+    """Figures of the answers that the service gives with a bundle."""
+
+    verdicts: VerdictFigures
+    candidates: list[CoverageFigures]
+    """Empty for a bundle without a table for candidate sets."""
+    several_pictures: list[SeveralPictures]
+    """Empty if no taxon has five pictures."""
+    things: StrangerFigures | None
+    """Pictures without a plant; None if none were given."""
+    unknown: StrangerFigures | None
+    """Plants of species that the bundle does not know; None if none were given."""
+
+
+def judge_answers(
+    model: AnswerModel,
+    known: Outputs,
+    labels_N: npt.NDArray[np.int64],
+    *,
+    things: Outputs | None = None,
+    unknown: Outputs | None = None,
+) -> ServedAnswers:
+    """Measures the answers to pictures of known plants, of things without a plant, and of unknown plants."""
+    scores = score_pictures(known, labels_N, model)
+
+    def scores_of(outputs: Outputs) -> PictureScores:
+        return score_pictures(outputs, np.zeros(len(outputs.logits), dtype=np.int64), model)
+
+    return ServedAnswers(
+        verdicts=verdict_figures(verdicts_of(scores, model)),
+        candidates=coverage_figures(known.logits, scores.found.taxon_labels_N, model),
+        several_pictures=several_pictures(known.logits, scores, model),
+        things=thing_figures(scores, scores_of(things), model) if things else None,
+        unknown=unknown_plant_figures(scores, scores_of(unknown), model) if unknown else None,
+    )
+
+
+def describe_answers(found: ServedAnswers) -> Iterator[str]:
+    """Yields the figures as lines of text."""
+    counts = found.verdicts
+    yield f"verdicts on {counts.num_pictures} pictures, one at a time:"
+    for rank, names in counts.by_rank.items():
+        right = f", right {_share(names.right)}" if names.right else ""
+        yield f"  {rank}: {names.num_named}{right}"
+    yield f"  uncertain: {counts.num_uncertain}; not a plant: {counts.num_not_a_plant}"
+    for each in found.candidates:
+        yield (
+            f"candidate sets, {each.kind} coverage {each.coverage:.2f}: {_share(each.covered)}, "
+            f"mean over taxa {each.macro_covered:.1%}, {each.mean_size:.1f} taxa on average"
+        )
+    for several in found.several_pictures:
+        yield f"{several.num_pictures} pictures of a species at once: top-1 {_share(several.top1)}"
+    for name, strangers in (("other things", found.things), ("plants of unknown species", found.unknown)):
+        if strangers is not None:
+            yield (
+                f"{name}: AUROC {strangers.auroc:.3f}, at 95 % of known plants kept {_share(strangers.fpr95)} "
+                f"({strangers.score}); named at any rank {_share(strangers.named)}, as a species "
+                f"{_share(strangers.named_species)}"
+            )
+
+
+def _share(figure: Share) -> str:
+    low, high = figure.interval_95
+    return f"{figure.value:.1%} [{low:.1%}, {high:.1%}] of {figure.num_pictures}"

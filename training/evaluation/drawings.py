@@ -1,0 +1,257 @@
+"""Drawings of an evaluation: the learning curves of a run, and sheets of mistakes.
+
+Each wrongly identified picture stands beside a training picture of the taxon that was named. The sheets contain
+pictures of the data set, so the licenses of the pictures apply to them.
+"""
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+from scipy.signal import lfilter
+
+from models.errors import DataError, PictureError
+from models.metrics import confusion_pairs
+from models.preprocess import read_picture
+from training.dataset.manifest import Manifest
+from training.evaluation.predictions import Predictions
+from training.loading.storage import PictureStore
+from training.monitor.log import Event, rates, read_log, without_repeats
+
+SHEETS: Final = ("confusions.jpg", "surest-mistakes.jpg")
+"""The files that `draw_mistakes` can return."""
+_COLUMNS: Final = 4
+_CELL_PX: Final = 288  # leaves room for a long name and a score below the picture
+_MAX_PAIRS: Final = 12
+_MAX_SUREST: Final = 24
+_NONE: Final = -1  # an empty cell
+_GAP_PX: Final = 6
+_FONT_PX: Final = 12
+_CAPTION_PX: Final = 20
+_QUALITY: Final = 82  # of the sheets
+_PAPER, _EMPTY, _INK = "#fffefa", "#d9d8c6", "#1e2a21"
+_MAX_POINTS: Final = 4000  # more points are not visible in a picture 1,500 px wide
+_SMOOTHED_SHARE: Final = 0.03  # share of the losses that a smoothed one averages
+# Okabe and Ito (2008): safe for color-blind readers.
+_COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+_STYLE: Final[Any] = {
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.family": ["DejaVu Sans"],  # part of matplotlib
+    "font.size": 9,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+}
+
+Floats = npt.NDArray[np.float64]
+Cell = tuple[str, int]
+"""A caption and the row of its picture, or `_NONE`."""
+
+
+def learning_curves(folder: Path) -> bytes:
+    """Draws loss, validation top-1, learning rates and speed of a run over its optimizer steps, as a PNG file.
+
+    Steps that were repeated after a restart are left out.
+
+    Raises:
+        DataError: The folder holds no log.
+    """
+    events = without_repeats(read_log(folder))
+    readings = [event for event in events if event["event"] == "losses"]
+    epochs = [event for event in events if event["event"] == "epoch"]
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(11, 7), layout="constrained")
+        losses, top1, learning_rates, speed = figure.subplots(2, 2, sharex=True).flat
+        losses.set_title("training loss (thin: as read; thick: smoothed)", loc="left")
+        _draw_losses(losses, readings)
+        top1.set_title("validation top-1 with its 95 % interval", loc="left")
+        _draw_top1(top1, [event for event in events if "validation" in event])
+        learning_rates.set_title("learning rate", loc="left")
+        named = [rates(event["lr"]) for event in readings]
+        for color, name in zip(_COLORS, dict.fromkeys(name for lr in named for name in lr), strict=False):
+            values = [lr.get(name, np.nan) for lr in named]
+            learning_rates.plot(_floats(readings, "step"), values, color=color, label=name)
+        speed.set_title("pictures/s", loc="left")
+        speed.plot(_floats(epochs, "step"), _floats(epochs, "pictures_per_s"), color=_COLORS[0], marker="o")
+        speed.set_ylim(bottom=0)
+        for axes in figure.axes:
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend()
+        for axes in (learning_rates, speed):
+            axes.set_xlabel("optimizer step")
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=140)
+    return file.getvalue()
+
+
+def smoothed(values: Floats, over: float) -> Floats:
+    """An exponential moving average without bias toward its start.
+
+    Args:
+        values: Finite values.
+        over: Approximate number of averaged values, at least 1.
+    """
+    keep = 1 - 1 / max(over, 1.0)
+    weighed = lfilter([1 - keep], [1, -keep], values)
+    return np.asarray(weighed / (1 - keep ** np.arange(1, len(values) + 1)))
+
+
+def loss_curve(readings: Sequence[Event]) -> tuple[Floats, Floats]:
+    """Spreads the losses of each reading over the steps since the previous reading.
+
+    Returns:
+        The position of each micro-batch in optimizer steps, and its loss; NaN if it was not finite.
+    """
+    places, before = [np.empty(0)], 0
+    for event in readings:
+        number = len(event["losses"])
+        places.append(before + (event["step"] - before) * np.arange(1, number + 1) / max(number, 1))
+        before = event["step"]
+    # The log has null for a value that is not finite.
+    losses = [np.nan if loss is None else loss for event in readings for loss in event["losses"]]
+    return np.concatenate(places), np.array(losses, dtype=np.float64)
+
+
+def _draw_losses(axes: Axes, readings: Sequence[Event]) -> None:
+    """Draws losses that are not finite as crosses at the bottom of the panel."""
+    all_steps, all_losses = loss_curve(readings)
+    finite = np.isfinite(all_losses)
+    steps, losses = all_steps[finite], all_losses[finite]
+    thin = slice(None, None, -(-len(losses) // _MAX_POINTS) or 1)
+    axes.plot(steps[thin], losses[thin], color=_COLORS[0], alpha=0.3, linewidth=0.6)
+    line = smoothed(losses, _SMOOTHED_SHARE * len(losses))
+    axes.plot(steps[thin], line[thin], color=_COLORS[0], linewidth=1.8)
+    if not finite.all():
+        bad = all_steps[~finite]
+        foot = axes.get_xaxis_transform()
+        axes.plot(bad, np.full(len(bad), 0.02), "x", color=_COLORS[1], transform=foot, label="not finite")
+
+
+def _draw_top1(axes: Axes, validated: Sequence[Event]) -> None:
+    steps, shares = _floats(validated, "step"), [event["validation"]["top1"] for event in validated]
+    bounds = np.array([share["interval_95"] for share in shares], dtype=np.float64).reshape(-1, 2)
+    axes.fill_between(steps, *bounds.T, color=_COLORS[0], alpha=0.2, linewidth=0)
+    axes.plot(steps, [share["value"] for share in shares], color=_COLORS[0], marker="o", markersize=3)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+
+
+def _floats(events: Sequence[Event], key: str) -> Floats:
+    return np.array([event[key] for event in events], dtype=np.float64)
+
+
+def draw_mistakes(found: Predictions, manifest: Manifest) -> dict[str, bytes]:
+    """Draws the most frequent confusions and the most confident mistakes.
+
+    Args:
+        found: Predictions on the pictures of a split.
+        manifest: The same data.
+
+    Returns:
+        Name from `SHEETS` -> JPEG file; empty if there are no mistakes.
+    """
+    if found.hits.all():
+        return {}
+    sheet = _Sheet(found, manifest)
+    return {"confusions.jpg": sheet.jpeg(sheet.confusions()), "surest-mistakes.jpg": sheet.jpeg(sheet.surest())}
+
+
+class _Sheet:
+    """Chooses pictures and draws them with their captions."""
+
+    def __init__(self, found: Predictions, manifest: Manifest) -> None:
+        self._manifest, self._rows = manifest, found.rows
+        self._right_N, self._named_N = found.taxon_labels_N, found.named_N
+        self._score_N = found.confidence_N
+        self._surest_first = np.argsort(-self._score_N, kind="stable").tolist()
+        self.names = [taxon.scientific_name for taxon in manifest.taxonomy.taxa]
+
+    def confusions(self) -> list[Cell]:
+        """One row per pair: the most confident mistakes, then training pictures of the predicted taxon."""
+        pairs = confusion_pairs(self._named_N, self._right_N, _MAX_PAIRS)
+        examples = self._examples([named for _, named, _ in pairs])
+        cells: list[Cell] = []
+        for right, named, count in pairs:
+            ours = (self._right_N == right) & (self._named_N == named)
+            mistakes = [at for at in self._surest_first if ours[at]][: _COLUMNS - 1]
+            cells += [self._mistake(at) for at in mistakes]
+            known = examples[named] or [_NONE]
+            caption = f"{count} × taken for {self.names[named]}"
+            cells += [(caption, row) for row in known][: _COLUMNS - len(mistakes)]
+            cells += [("", _NONE)] * (-len(cells) % _COLUMNS)
+        return cells
+
+    def surest(self) -> list[Cell]:
+        """Pairs of pictures: a mistake, and a training picture of the predicted taxon."""
+        wrong = [at for at in self._surest_first if self._named_N[at] != self._right_N[at]][:_MAX_SUREST]
+        examples = self._examples(int(self._named_N[at]) for at in wrong)
+        cells: list[Cell] = []
+        for at in wrong:
+            named = int(self._named_N[at])
+            example = next(iter(examples[named]), _NONE)
+            cells += [self._mistake(at), (f"taken for {self.names[named]}", example)]
+        return cells
+
+    def jpeg(self, cells: Sequence[Cell]) -> bytes:
+        """The pictures in a grid; the cell of a picture that cannot be read stays empty."""
+        store = PictureStore(self._manifest)
+        pictures = []
+        for caption, row in cells:
+            try:
+                pictures.append((caption, store.read(row) if row != _NONE else b""))
+            except DataError:
+                pictures.append((caption, b""))
+        return contact_sheet_jpeg(pictures, _COLUMNS, _CELL_PX)
+
+    def _mistake(self, at: int) -> Cell:
+        return f"{self._score_N[at]:.0%} sure: is {self.names[self._right_N[at]]}", int(self._rows[at])
+
+    def _examples(self, taxa: Iterable[int]) -> Mapping[int, list[int]]:
+        """The first training pictures of each taxon, enough for a row."""
+        if not self._manifest.has("train"):
+            return {taxon: [] for taxon in taxa}
+        rows = self._manifest.rows_of("train")
+        taxon_of_row = self._manifest.taxonomy.taxon_of_output[self._manifest.labels[rows]]
+        return {taxon: rows[taxon_of_row == taxon][: _COLUMNS - 1].tolist() for taxon in set(taxa)}
+
+
+def contact_sheet_jpeg(pictures: Sequence[tuple[str, bytes]], columns: int, cell_px: int) -> bytes:
+    """Draws pictures in a grid, each with its caption below.
+
+    Args:
+        pictures: Caption and bytes of each picture, one or more. The cell of bytes that do not decode stays empty.
+        columns: Maximum number of pictures in a row.
+        cell_px: Width and height that each picture is cropped to.
+
+    Returns:
+        A JPEG file.
+    """
+    columns = min(columns, len(pictures))
+    rows = -(-len(pictures) // columns)
+    across, down = cell_px + _GAP_PX, cell_px + _CAPTION_PX + _GAP_PX
+    sheet = Image.new("RGB", (columns * across + _GAP_PX, rows * down + _GAP_PX), _PAPER)
+    pen = ImageDraw.Draw(sheet)
+    # DejaVu Sans of matplotlib: Pillow's font has no × for hybrids.
+    font = ImageFont.truetype(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", _FONT_PX)
+    for position, (caption, data) in enumerate(pictures):
+        left, top = position % columns * across + _GAP_PX, position // columns * down + _GAP_PX
+        try:
+            cell = ImageOps.fit(read_picture(data, min_side_px=cell_px).image, (cell_px, cell_px))
+        except PictureError:
+            cell = Image.new("RGB", (cell_px, cell_px), _EMPTY)
+        sheet.paste(cell, (left, top))
+        text = " ".join(caption.split())
+        while text not in {"", "…"} and pen.textlength(text, font) > cell_px:
+            text = text.removesuffix("…")[:-1].rstrip() + "…"
+        pen.text((left, top + cell_px + 2), text, fill=_INK, font=font)
+    file = io.BytesIO()
+    sheet.save(file, "JPEG", quality=_QUALITY, optimize=True)
+    return file.getvalue()

@@ -1,0 +1,193 @@
+"""Runs a network on pictures, preprocessed as in the service and one at a time on each core, as a busy service does.
+
+A batch would give other last bits. The figures of a bundle are those of pictures that run alone, so every picture here
+is a run of its own, on one thread.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import track
+
+from models.errors import DataError, PictureError
+from models.preprocess import InputSpec, picture_to_input
+from models.session import NetworkOutput, NetworkSession, OnnxSession
+from training.dataset.manifest import Manifest
+from training.dataset.sources.record import Split
+from training.evaluation.predictions import Outputs, Plants, plants_of, store_outputs
+from training.evaluation.provenance import OTHER_DATA
+from training.loading.data import evaluation_loader
+from training.recipe import DataRecipe
+
+Pixels = npt.NDArray[np.float32]
+"""A network input or several, shape (..., 3, height, width)."""
+
+
+def num_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_side_by_side(session: NetworkSession, batches: Iterable[npt.NDArray[np.float32]]) -> Iterator[NetworkOutput]:
+    """Yields the outputs of each batch.
+
+    Args:
+        session: The network file, opened with `num_threads=1`.
+        batches: Network inputs, each of shape (batch, 3, height, width).
+    """
+
+    def run_alone(picture: npt.NDArray[np.float32]) -> NetworkOutput:
+        return session.run(picture[None])
+
+    with ThreadPoolExecutor(num_cores()) as pool:
+        for pixels in batches:
+            found = pool.map(run_alone, pixels)
+            yield NetworkOutput(*(np.concatenate(each) for each in zip(*found, strict=True)))
+
+
+BATCH_SIZE: Final = max(32, num_cores())
+"""Pictures that are loaded at a time: enough for every core."""
+_LEAST_FOLDERS: Final = 5  # as many as folds
+_FEW_PICTURES: Final = 200  # which are soon done
+_Item = TypeVar("_Item")
+
+
+class Pictures(msgspec.Struct, frozen=True):
+    """Some pictures of prepared data."""
+
+    manifest: Manifest
+    rows: npt.NDArray[np.int64]
+    """Rows of the manifest."""
+    spec: InputSpec
+    """Input of the network."""
+    name: str
+    """Data and split, in words."""
+    workers: int = 0
+    """Loader processes; 0 loads in this process."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """Position of each picture's output, shape (num_pictures,)."""
+        return self.manifest.labels[self.rows]
+
+    @property
+    def plants(self) -> Plants:
+        """Plant of each picture, shape (num_pictures,)."""
+        return plants_of(self.manifest, self.rows)
+
+    @property
+    def taxa(self) -> npt.NDArray[np.intp]:
+        """Position of each picture's taxon, shape (num_pictures,)."""
+        return self.manifest.taxonomy.taxon_of_output[self.labels]
+
+    def outputs(self, network: Path, folder: Path | None = None) -> Outputs:
+        """Runs a network file; see `run_network`."""
+        return run_network(network, self.pixels(BATCH_SIZE), folder)
+
+    def pixels(self, batch_size: int = 1) -> Iterator[Pixels]:
+        """Yields the network input of some pictures at a time, shape (batch_size, 3, height, width)."""
+        loader = evaluation_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), batch_size)
+        for pixels, _ in _shown(loader, self.name, len(self.rows), batch_size):
+            yield pixels.numpy()
+
+    def sample(self, most: int, seed: int = 0) -> "Pictures":
+        """Returns at most this many of the pictures, each equally likely, and says so in their name."""
+        if len(self.rows) <= most:
+            return self
+        chosen = np.random.default_rng(seed).choice(self.rows, most, replace=False)
+        name = f"{self.name}, {most} pictures drawn at random (seed {seed})"
+        return msgspec.structs.replace(self, rows=np.sort(chosen), name=name)
+
+    def sample_evenly(self, most: int, seed: int = 0) -> "Pictures":
+        """Returns at most this many of the pictures, from every taxon as equally many as it has."""
+        if len(self.rows) <= most:
+            return self
+        order = np.random.default_rng(seed).permutation(len(self.rows))
+        by_taxon = order[np.argsort(self.taxa[order], kind="stable")]
+        _, start, counts = np.unique(self.taxa[by_taxon], return_index=True, return_counts=True)
+        place_in_taxon = np.arange(len(by_taxon)) - np.repeat(start, counts)
+        chosen = by_taxon[np.argsort(place_in_taxon, kind="stable")[:most]]
+        return msgspec.structs.replace(self, rows=np.sort(self.rows[chosen]))
+
+
+class PictureFiles(msgspec.Struct, frozen=True):
+    """Pictures without a label, such as those that show no plant."""
+
+    paths: tuple[Path, ...]
+    spec: InputSpec
+    """Input of the network."""
+    least: int = 1
+    """Number of pictures that must be readable."""
+    name: str = "pictures without a plant"
+    """What they are, in words."""
+
+    def outputs(self, network: Path, folder: Path | None = None) -> tuple[Outputs, npt.NDArray[np.intp]]:
+        """Runs a network file, see `run_network`; pictures that cannot be read are left out.
+
+        Returns:
+            The outputs, and the group of each picture: its folder if there are five or more, else the picture itself.
+        """
+        readable: list[Path] = []
+        outputs = run_network(network, in_batches(self._pixels(readable)), folder)
+        folders, group_of_picture = np.unique([str(path.parent) for path in readable], return_inverse=True)
+        own_groups = np.arange(len(readable))
+        return outputs, group_of_picture if len(folders) >= _LEAST_FOLDERS else own_groups
+
+    def _pixels(self, readable: list[Path]) -> Iterator[Pixels]:
+        """Yields the network input of each picture that can be read, and appends its path to a list."""
+        for path in _shown(self.paths, self.name, len(self.paths)):
+            try:
+                pixels, _ = picture_to_input(path.read_bytes(), self.spec)
+            except (OSError, PictureError):
+                continue
+            readable.append(path)
+            yield pixels
+        if len(readable) < self.least:
+            raise DataError(
+                "too few pictures can be read",
+                value=f"{len(readable)} of {len(self.paths)}, the first {self.paths[0]}",
+                limit=f"at least {self.least}",
+                remedy="add pictures to the folder, or correct its name",
+            )
+
+
+def run_network(network: Path, batches: Iterable[Pixels], folder: Path | None = None) -> Outputs:
+    """Runs a network file on every picture alone, on all cores, and stores its outputs on disk.
+
+    Args:
+        network: The file.
+        batches: Network inputs of at least one picture, each of shape (batch, 3, height, width).
+        folder: Where to store, see `StoredRows`.
+    """
+    return store_outputs(run_side_by_side(OnnxSession(network, num_threads=1), batches), folder)
+
+
+def _shown(batches: Iterable[_Item], name: str, num_pictures: int, batch_size: int = 1) -> Iterable[_Item]:
+    """Shows how many of many pictures are done, and the time left; a network takes hours for 100,000 on a CPU."""
+    num_batches, is_short = -(-num_pictures // batch_size), num_pictures < _FEW_PICTURES
+    return track(batches, name, num_batches, console=Console(stderr=True), disable=is_short)
+
+
+def in_batches(pictures: Iterator[Pixels]) -> Iterator[Pixels]:
+    """Yields pictures of shape (3, height, width) some at a time, shape (batch, 3, height, width)."""
+    while batch := list(islice(pictures, BATCH_SIZE)):
+        yield np.stack(batch)
+
+
+def pictures_of(
+    manifest: Manifest, split: Split, spec: InputSpec, workers: int, *, other_data: bool = False
+) -> Pictures:
+    """Returns all pictures of a split."""
+    note = f" ({OTHER_DATA})" if other_data else ""
+    return Pictures(manifest, manifest.rows_of(split), spec, f"{manifest.folder.name}, {split} split{note}", workers)
