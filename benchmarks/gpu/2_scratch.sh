@@ -51,7 +51,7 @@ if [[ $name != scratch ]]; then weights=$WORK/$name-files/weights.safetensors; f
 whole_step "$name-weights" "$PYTHON" benchmarks/gpu/small_weights.py "$run/best.pt" --out "$weights"
 # shellcheck disable=SC2016 # the inner shell expands them
 whole_step "$name-exported" bash -c 'rm -rf "$0" && exec "$@"' "$bundle" "$PYTHON" training/export.py \
-    --checkpoint "$run/best.pt" --data "$data" --out "$bundle" --workers "$(nproc)" \
+    --checkpoint "$run/best.pt" --data "$data" --out "$bundle" \
     --note "Trained on drawn plants of invented species: a rehearsal, of no use on photographs."
 whole_step "$name-evaluated" "$PYTHON" training/evaluate.py --bundle "$bundle" --checkpoint "$run/best.pt" \
     --data "$data" --unknown "$WORK/herbarium-raw/outside" --out "$WORK/$name-files/evaluation" --workers "$(nproc)"

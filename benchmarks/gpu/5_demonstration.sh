@@ -45,7 +45,7 @@ whole_step demonstration-exported bash -c 'rm -rf "$0" && exec "$@"' "$bundle" "
     --checkpoint "$run/best.pt" --data "$data" --out "$bundle" --precision "${precisions[@]}" --negatives "$negatives" \
     --name garden_and_wild_plants --model-version "${VERSION:-1.1.0}" \
     --description 'A demonstration that knows garden flowers and wild plants.' \
-    --note 'The licenses of these photographs are unclear: for trying the service only.' --workers "$(nproc)"
+    --note 'The licenses of these photographs are unclear: for trying the service only.'
 whole_step demonstration-evaluated "$PYTHON" training/evaluate.py --bundle "$bundle" --checkpoint "$run/best.pt" \
     --data "$data" --negatives "$negatives" --unknown "$photographs/unknown_plants" --out "$WORK/demonstration-evaluation" \
     --workers "$(nproc)"
