@@ -57,7 +57,7 @@ FEATURE_PICTURES: Final = 20_000
 LEAST_NEGATIVES: Final = 20
 """Pictures without a plant that a plant head needs; with fewer, cross-validation says nothing."""
 WORKERS: Final = 2
-"""Loader processes; the network, not the decoding of pictures, takes the time."""
+"""Loader processes."""
 _PARTS: Final[dict[str, FileName]] = {GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE}
 
 
