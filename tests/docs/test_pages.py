@@ -1,6 +1,8 @@
 """The pages agree with one another and with the repository: links, lists, names of settings and metrics."""
 
 import re
+import shlex
+import subprocess
 
 import pytest
 
@@ -11,6 +13,7 @@ from tests.docs.pages import DOCS, GENERATED_PAGES, PAGES, ROOT, text_of
 from training.dataset.collection import collection_files
 from training.recipe import recipe_files
 
+CHANGES = text_of(ROOT / "CONTRIBUTING.md").partition("## Typical changes")[2].partition("\n## ")[0]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -79,12 +82,14 @@ def test_problem_codes_and_statuses_that_a_page_names_exist():
     assert set(codes_by_status()) - listed == {405, 409}  # mistakes of a program, and of an operator
 
 
-def test_files_of_the_typical_changes_exist():
-    page = text_of(ROOT / "CONTRIBUTING.md")
-    section = page.partition("## Typical changes")[2].partition("\n## ")[0]
-    files = set(re.findall(r"`([\w./-]+(?:/|\.py|\.md|\.js|importlinter))`", section))
-    assert len(files) > 20
-    assert [name for name in sorted(files) if not (ROOT / name).exists()] == []
+@pytest.mark.parametrize("row", re.findall(r"^\| an? .*\||^\| the .*\|", CHANGES, re.MULTILINE))
+def test_the_command_of_a_typical_change_reaches_the_file_to_start_in(row):
+    start, command = re.findall(r"`([^`]+)`", row)
+    found = subprocess.run(shlex.split(command), cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = {line.partition(":")[0] for line in found.splitlines()}
+    assert [file for file in files if file.startswith(start)], f"{command} does not find {start}"
+    assert any(file.startswith("tests/") for file in files)
+    assert len(files) <= 20  # a newcomer looks at all of them
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
