@@ -31,8 +31,6 @@ explain_missing_packages(INSTALL)
 
 import msgspec
 import tyro
-from rich.console import Console
-from rich.table import Table
 
 from models.errors import BotanifyError, DataError, RecipeError
 from training.atomic_file import replace_together, replaced
@@ -191,7 +189,9 @@ def benchmark(command: Benchmark) -> Result:
             runs=[msgspec.structs.replace(run, command=_without_paths(run.command)) for run in runs],
             rows=[row_of(arm, runs, first=next(iter(arms)), num_runs=len(seeds)) for arm in arms],
         )
-        _report(result, command.out)
+        content = msgspec.json.format(msgspec.json.encode(result)) + b"\n"
+        replace_together(command.out, {f"{name}.json": content, f"{name}.md": markdown(result).encode()})
+    print(markdown(result), end="")
     if not result.num_missing and all(run.error for run in runs):
         raise BotanifyError(f"every run failed; the first error: {runs[0].error}")
     return result
@@ -380,16 +380,6 @@ def markdown(result: Result) -> str:
         + "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
         + "\n"
     )
-
-
-def _report(result: Result, folder: Path) -> None:
-    """Writes the result as JSON and Markdown, and prints its table."""
-    content = msgspec.json.format(msgspec.json.encode(result)) + b"\n"
-    replace_together(folder, {f"{result.sweep}.json": content, f"{result.sweep}.md": markdown(result).encode()})
-    table = Table(*COLUMNS, title=result.sweep)
-    for row in result.rows:
-        table.add_row(*row)
-    Console().print(table)
 
 
 def _without_paths(words: Sequence[str]) -> tuple[str, ...]:
