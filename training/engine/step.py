@@ -23,7 +23,7 @@ from training.engine.losses import TrainingClasses, TrainingLoss, WithPlantOutpu
 from training.engine.weights import choose_norms, freeze_norms
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.negatives import num_plants
-from training.monitor.clock import StepClock
+from training.monitor.monitor import StepClock
 from training.network_input import input_spec
 from training.recipe import Recipe, ScheduleRecipe
 

@@ -11,8 +11,7 @@ from tests.training.monitor.faults import SlowStore, late, waiting, write_heavy_
 from tests.training.small import command, events, losses_by_step, make_trainer, run_training
 from training.engine.checkpoint import CheckpointFolder
 from training.engine.step import Engine
-from training.monitor.clock import STAGES, StepClock
-from training.monitor.monitor import EpochTiming, find_bottleneck
+from training.monitor.monitor import STAGES, EpochTiming, StepClock, find_bottleneck
 from training.monitor.usage import Usage, UsageSampler, cores_available
 from training.prepare import Folder, prepare
 from training.processes import clean_context
