@@ -27,7 +27,6 @@ _OF_WORKERS = (
     "training.loading.data",
     "training.loading.shards.encode",
     "training.dataset.audit.examine",
-    "training.herbarium.drawings",
     "scipy.fftpack",
 )
 

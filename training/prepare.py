@@ -7,7 +7,7 @@ Commands:
   python training/prepare.py pack DATA --out PACKED         packs pictures into shards, for fast loading
   python training/prepare.py verify PACKED                  compares every stored picture with its hash
   python training/prepare.py negatives DIR --out LIST.csv   lists what is no plant in an iNaturalist 2021 folder
-  python training/prepare.py herbarium DIR                  draws data sets of invented plants, for rehearsals
+  python training/prepare.py drawn DIR                      draws class folders of invented plants, for rehearsals
 
 The first three read the data sets' lists and folders, name the classes before the hours of decoding, decode every
 picture once (a later run continues), leave out copies and leaks, draw the splits, and write manifest and report.
@@ -48,7 +48,7 @@ from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, 
 from training.dataset.sources.table import read_table
 from training.dataset.splits import Shares, draw_splits, name_codes
 from training.dataset.synonyms import read_synonyms
-from training.herbarium import Herbarium, write_herbarium
+from training.drawn import Drawn, write_class_folders
 from training.loading.shards import Pack, Verify, pack, verify
 from training.toml_file import Section, check_section, section_to_plain
 
@@ -129,7 +129,7 @@ class Negatives(Section, frozen=True, kw_only=True):
     """Seed of the random choice."""
 
 
-Command = Folder | Table | Sources | Pack | Verify | Negatives | Herbarium
+Command = Folder | Table | Sources | Pack | Verify | Negatives | Drawn
 
 
 def main() -> None:
@@ -151,8 +151,9 @@ def run(command: Command) -> None:
         case Negatives():
             listed = ", ".join(f"{count:,} {split}" for split, count in write_negatives(command).items())
             print(f"Pictures without a plant: {listed}. Next: --negatives {command.out}")
-        case Herbarium():
-            write_herbarium(command)
+        case Drawn():
+            drawn = len(write_class_folders(command))
+            print(f"Drawn: {drawn:,} pictures. Next: python training/prepare.py folder {command.out} --out DATA")
         case _:
             prepare(command)
 

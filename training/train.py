@@ -162,7 +162,7 @@ def train(command: Train) -> None:
 def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     """Prepares recipe and data, then trains, tunes or draws."""
     from training.dataset.manifest import Manifest
-    from training.herbarium.training_data import ensure_training_data
+    from training.drawn import ensure_training_data
     from training.loading.show_batch import show_batch
     from training.network_input import with_fitting_sizes
     from training.tuning import tune

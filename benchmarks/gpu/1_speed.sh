@@ -28,6 +28,6 @@ for precision in "${precisions[@]}"; do
 done
 whole_step train-speed "$PYTHON" benchmarks/train_speed.py --arms "${loops[@]}" "${size[@]}" \
     --out "$WORK/train-speed/train_speed.json"
-herbarium_200 herbarium-200-large 420 12 0.1
-data=$WORK/herbarium-200-large-packed
+drawn_200 drawn-200-large 420 12 0.1
+data=$WORK/drawn-200-large-packed
 study optimizations optimizations --data "$data" --out "$WORK/optimizations" "${study[@]}" -- "${flags[@]}"

@@ -1,24 +1,13 @@
 #!/usr/bin/env bash
-# 2. Trains EfficientNet-B4 with 5,337 outputs from random weights on drawn plants in the layouts of the three public data
-# sets, exports a bundle, measures it, also with drawn plants of which it knows no species (30 % of all), and sends one
+# 2. Trains EfficientNet-B4 with 5,337 outputs from random weights on drawn plants of as many species, exports a
+# bundle, measures it, also with drawn plants of which it knows no species (30 % of all), and sends one
 # request to the service. The bundle with its figures, and the weights for scripts 3, 4 and 7, are copied to OUT in parts
 # of 15 MB.
-#
-# 2_scratch.sh           one output for each class of a data set
-# 2_scratch.sh merged    one output for each taxon, on the same pictures; after the other
 #
 # BRING=bundle    (default) log, figures and bundle: cat scratch.part.* | tar -xz
 # BRING=weights   cat weights.part.* > weights.safetensors. Set it when the script has ended; it then only copies.
 source "$(dirname "$0")/bootstrap.sh"
 name=scratch
-case ${1:-} in
-    "") ;;
-    merged) name=scratch-merged ;;
-    *)
-        echo "error: the argument is merged or nothing, not $1" >&2
-        exit 1
-        ;;
-esac
 case ${BRING:-bundle} in
     bundle) keep "$name" "$name/log.jsonl" "$name-parts/scratch.part.*" ;;
     weights) keep "$name" "$name-parts/weights.part.*" ;;
@@ -29,33 +18,30 @@ case ${BRING:-bundle} in
 esac
 
 if [[ $TINY == 1 ]]; then
-    herbarium herbarium 48 8 0.1 --num-outside 11
+    drawn flora 48 8 0.1 12
+    draw_folder outside 48 8 --species 5 --first 12
     flags=(--architecture test_efficientnet --epochs 2 --batch-size 16 --workers 0 --amp off)
     flags+=(--no-compile --progressive 0 32 1 48 --picture-px 48 --serve-px 48 --warmup-epochs 0)
 else
     # Smaller and fewer pictures than in a real run, so that it takes minutes.
-    herbarium herbarium 160 8 0.1 --full-width --num-outside 2170
+    drawn flora 160 8 0.1 5337
+    draw_folder outside 160 8 --species 2170 --first 5337
     flags=(--epochs 30 --workers "$(nproc)" --progressive 0 96 15 128 --picture-px 128 --serve-px 144)
     flags+=(--ema-decay 0.999 --validate-every-epochs 5)
 fi
-data=$WORK/herbarium-packed
-if [[ $name == scratch-merged ]]; then
-    merged herbarium
-    data=$WORK/herbarium-merged-packed
-fi
+data=$WORK/flora-packed
 run=$WORK/$name bundle=$WORK/$name-files/bundle
 mkdir -p "$WORK/$name-files"
 step "$name-trained" "$PYTHON" training/train.py b4_5337_scratch --data "$data" --run "$run" --auto-resume "${flags[@]}"
 weights=$WORK/weights.safetensors
-if [[ $name != scratch ]]; then weights=$WORK/$name-files/weights.safetensors; fi
 whole_step "$name-weights" "$PYTHON" benchmarks/gpu/small_weights.py "$run/best.pt" --out "$weights"
 # shellcheck disable=SC2016 # the inner shell expands them
 whole_step "$name-exported" bash -c 'rm -rf "$0" && exec "$@"' "$bundle" "$PYTHON" training/export.py \
     --checkpoint "$run/best.pt" --data "$data" --out "$bundle" \
     --note "Trained on drawn plants of invented species: a rehearsal, of no use on photographs."
 whole_step "$name-evaluated" "$PYTHON" training/evaluate.py --bundle "$bundle" --checkpoint "$run/best.pt" \
-    --data "$data" --unknown "$WORK/herbarium-raw/outside" --out "$WORK/$name-files/evaluation" --workers "$(nproc)"
-picture=$(find "$WORK/herbarium-raw" -name '*.jpg' -print -quit)
+    --data "$data" --unknown "$WORK/outside-raw" --out "$WORK/$name-files/evaluation" --workers "$(nproc)"
+picture=$(find "$WORK/flora-raw" -name '*.jpg' -print -quit)
 whole_step "$name-asked" "$PYTHON" benchmarks/gpu/ask.py --bundle "$bundle" --picture "$picture" \
     --out "$WORK/$name-files/answer.json"
 # shellcheck disable=SC2016 # the inner shell expands them

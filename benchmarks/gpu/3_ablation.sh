@@ -8,7 +8,7 @@ remember ablation/machine.json 'ablation/*/run.json'
 need_weights
 
 # Half of the pictures are for validation: differences of a few points need a thousand pictures.
-herbarium_200 herbarium-200 160 12 0.5
+drawn_200 drawn-200 160 12 0.5
 if [[ $TINY == 1 ]]; then
     EPOCHS=${EPOCHS:-2} SEEDS=${SEEDS:-0 1}
     flags=(--architecture test_efficientnet --picture-px 32 --serve-px 32 --workers 0)
@@ -18,5 +18,5 @@ else
 fi
 # shellcheck disable=SC2206 # lists
 size=(--seeds ${SEEDS:-0 1 2} ${ARMS:+--only $ARMS})
-study ablation ablation --data "$WORK/herbarium-200-packed" --out "$WORK/ablation" "${size[@]}" \
+study ablation ablation --data "$WORK/drawn-200-packed" --out "$WORK/ablation" "${size[@]}" \
     -- --weights "$weights" --epochs "${EPOCHS:-5}" "${flags[@]}"

@@ -5,11 +5,11 @@ source "$(dirname "$0")/bootstrap.sh"
 keep epoch-time 'epoch-time.json' 'epoch-time/log.jsonl'
 
 if [[ $TINY == 1 ]]; then
-    herbarium epoch-time-data 48 8 0.1
+    drawn epoch-time-data 48 8 0.1 12
     flags=(--architecture test_efficientnet --batch-size 16 --workers 0 --amp off --no-compile)
     flags+=(--picture-px 32 --progressive --serve-px 32 --epochs 3)
 else
-    herbarium epoch-time-data 420 8 0.02 --full-width
+    drawn epoch-time-data 420 8 0.02 5337
     flags=(--workers "$(nproc)" --picture-px 320 --progressive --epochs 1000 --max-seconds 300)
     flags+=(--validate-every-epochs 1000)
 fi

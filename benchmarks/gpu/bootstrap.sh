@@ -111,34 +111,28 @@ copy_results() {
 }
 trap copy_results EXIT
 
-# herbarium NAME SIZE_PX PICTURES_PER_CLASS VALIDATION_SHARE [flags]: draws plants and packs them to $WORK/NAME-packed.
-herbarium() {
+# drawn NAME SIZE_PX PICTURES VALIDATION_SHARE SPECIES: draws plants and packs them to $WORK/NAME-packed.
+drawn() {
+    local raw=$WORK/$1-raw
+    draw_folder "$1" "$2" "$3" --species "$5"
+    step "$1-packed" "$PYTHON" training/prepare.py folder "$raw" --validation-share "$4" --out "$WORK/$1" \
+        --shards "$WORK/$1-packed" --workers "$(nproc)"
+}
+
+# draw_folder NAME SIZE_PX PICTURES FLAGS: draws plants into class folders below $WORK/NAME-raw.
+draw_folder() {
     local raw=$WORK/$1-raw
     # shellcheck disable=SC2016 # the inner shell expands them
-    whole_step "$1-drawn" bash -c 'rm -rf "$0" && exec "$@"' "$raw" "$PYTHON" training/prepare.py herbarium "$raw" \
-        --size-px "$2" --pictures-per-class "$3" --workers "$(nproc)" "${@:5}"
-    sed "s/^merge = /validation_share = $4\n&/" "$raw/data_herbarium.toml" >"$raw/data.toml"
-    pack_herbarium "$raw" "$1" "$raw/data.toml"
+    whole_step "$1-drawn" bash -c 'rm -rf "$0" && exec "$@"' "$raw" "$PYTHON" training/prepare.py drawn "$raw" \
+        --size-px "$2" --pictures "$3" "${@:4}"
 }
 
-# merged NAME: packs the plants of $WORK/NAME-raw to $WORK/NAME-merged-packed, with one output for each taxon.
-merged() {
-    local raw=$WORK/$1-raw
-    sed -e 's/^merge = .*/merge = "across_sources"/' -e '/^expect_outputs/d' "$raw/data.toml" >"$raw/merged.toml"
-    pack_herbarium "$raw" "$1-merged" "$raw/merged.toml"
-}
-
-pack_herbarium() {
-    step "$2-packed" "$PYTHON" training/prepare.py sources "$3" --root "$1" --out "$WORK/$2" \
-        --shards "$WORK/$2-packed" --workers "$(nproc)"
-}
-
-# herbarium_200 NAME SIZE_PX PICTURES_PER_CLASS VALIDATION_SHARE: the same with 200 species.
-herbarium_200() {
+# drawn_200 NAME SIZE_PX PICTURES VALIDATION_SHARE: the same with 200 species.
+drawn_200() {
     if [[ $TINY == 1 ]]; then
-        herbarium "$1" 48 8 "$4" --num-inaturalist 3 --num-plantnet 3 --num-house 2 --num-shared 1
+        drawn "$1" 48 8 "$4" 8
     else
-        herbarium "$@" --num-inaturalist 120 --num-plantnet 60 --num-house 20 --num-shared 20
+        drawn "$@" 200
     fi
 }
 

@@ -50,9 +50,8 @@ while [[ $# -gt 1 ]]; do
                     echo '[]' > "$2/$name"
                 done
             fi ;;
-        herbarium)
+        drawn)
             mkdir -p "$2"
-            echo 'merge = "within_sources"' > "$2/data_herbarium.toml"
             echo picture > "$2/one.jpg" ;;
     esac
     shift
@@ -135,16 +134,9 @@ def test_every_command_is_parsed_and_run_once(script, tiny, tmp_path):
     assert (again, asked) == (0, [])
 
 
-@pytest.mark.parametrize(
-    ("script", "argument", "bring"),
-    [
-        *((script, "", "") for script in NUMBERED),
-        ("2_scratch.sh", "", "weights"),
-        ("2_scratch.sh", "merged", "bundle"),
-    ],
-)
-def test_the_copied_results_fit_the_limits_of_a_lent_machine(script, argument, bring, tmp_path):
-    assert run(script, tmp_path, *filter(None, [argument]), **({"BRING": bring} if bring else {}))[0] == 0
+@pytest.mark.parametrize(("script", "bring"), [*((script, "") for script in NUMBERED), ("2_scratch.sh", "weights")])
+def test_the_copied_results_fit_the_limits_of_a_lent_machine(script, bring, tmp_path):
+    assert run(script, tmp_path, **({"BRING": bring} if bring else {}))[0] == 0
     places = copied(tmp_path)
     assert 0 < len(places) <= 8
     assert max(place.count("/") for place in places) <= 2
@@ -152,9 +144,8 @@ def test_the_copied_results_fit_the_limits_of_a_lent_machine(script, argument, b
         assert {"train_speed.json", "optimizations.json", "state.tar.gz"} <= places
     if script == "2_scratch.sh":
         part = "weights.part.00" if bring == "weights" else "scratch.part.00"
-        folder = "scratch-merged" if argument else "scratch"
-        assert f"{folder}/{part}" in places
-        assert f"{folder}/log.jsonl" in places or bring == "weights"
+        assert f"scratch/{part}" in places
+        assert "scratch/log.jsonl" in places or bring == "weights"
     if script == "5_demonstration.sh":
         names = ("log.jsonl", "bundle-test.json", "demonstration.part.00")
         assert places == {f"demonstration/{name}" for name in names}
@@ -182,7 +173,7 @@ def test_another_machine_resumes_from_the_state_file(tmp_path):
     code, asked, _ = run("1_speed.sh", other, STATE=str(one / "out" / "state.tar.gz"), FAILS="benchmark.py", CODE="75")
     assert code == 75
     assert [words for words in asked if "train_speed.json" in words[-1]] == []
-    assert "herbarium" in {word for words in asked for word in words}  # the pictures are drawn again
+    assert "drawn" in {word for words in asked for word in words}  # the pictures are drawn again
     assert (other / "work" / "optimizations" / "one-seed0" / "run.json").is_file()
     assert {"train_speed.json"} <= copied(other)
 
@@ -251,16 +242,6 @@ def test_the_ablation_takes_its_size_from_variables(tmp_path):
     sweep = understood(*asked[-1])
     assert (sweep.seeds, sweep.only) == ((5, 6), ("batch_16", "fp16"))
     assert parse(["b4_5337", *sweep.flags]).recipe.schedule.epochs == 7
-
-
-def test_outputs_of_one_taxon_are_merged_on_the_same_drawn_plants(tmp_path):
-    run("2_scratch.sh", tmp_path)
-    code, asked, _ = run("2_scratch.sh", tmp_path, "merged")
-    assert code == 0
-    packed = understood(*asked[0])
-    assert packed.collection.read_text() == 'validation_share = 0.1\nmerge = "across_sources"\n'
-    (recipe,) = (understood(*words).recipe for words in asked if words[0].endswith("train.py"))
-    assert recipe.data.data == packed.shards
 
 
 def test_the_demonstration_takes_further_flags_of_the_training(tmp_path):

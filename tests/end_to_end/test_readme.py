@@ -14,7 +14,7 @@ import pytest
 
 from tests.docs.pages import DOCS, shell_blocks
 from tests.end_to_end.service import running_service
-from tests.training.herbarium.image_folder import write_image_folder
+from training.drawn import Drawn, write_class_folders
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -110,7 +110,7 @@ def test_memory_is_that_of_the_result():
 def trained(tmp_path_factory):
     """A folder in which the README's training commands ran, one after the other, and the command that serves."""
     folder = tmp_path_factory.mktemp("own")
-    write_image_folder(folder / "my_plants", num_species=3, pictures_per_species=12, size_px=48)
+    write_class_folders(Drawn(out=folder / "my_plants", species=3, pictures=12, size_px=48))
     commands = next(block for block in shell_blocks(ROOT / "README.md") if "prepare.py folder" in block[0])
     for command in commands[:-1]:
         run(command, folder)

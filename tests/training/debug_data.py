@@ -1,10 +1,10 @@
-"""The data of `debug.toml`, drawn once for all tests of a session: a picture takes a tenth of a second."""
+"""The data of `debug.toml`, drawn once for all tests of a session: a picture takes five milliseconds."""
 
 from pathlib import Path
 
 import msgspec
 
-from training.herbarium.training_data import ensure_training_data
+from training.drawn import ensure_training_data
 from training.recipe import read_recipe
 
 DEBUG = read_recipe(Path("debug"))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import RecipeError
-from training.herbarium.training_data import SPLIT_OF_PICTURE
+from training.drawn import SPLIT_OF_PICTURE
 from training.recipe import (
     REMOVED,
     KnobRole,

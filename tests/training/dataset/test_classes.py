@@ -14,7 +14,7 @@ from models.taxonomy import Taxonomy
 from training.dataset.classes import TAXONOMY_VERSION, WrittenName, build_classes, names_to_look_up
 from training.dataset.sources.record import SourceClass
 from training.dataset.synonyms import AcceptedName
-from training.herbarium.names import species_name
+from training.drawn import species_name
 
 ROOT = Path(__file__).parents[3]
 NUM_INAT, NUM_PLANTNET, NUM_HOUSE = 4271, 1019, 47

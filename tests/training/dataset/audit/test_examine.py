@@ -19,7 +19,7 @@ from PIL import ExifTags, Image
 from models.errors import DataError
 from training.dataset.audit.examine import examine
 from training.dataset.sources.record import ImageInfo, LeftOut
-from training.herbarium import draw_plant
+from training.drawn import draw_plant
 
 ROOT = Path(__file__).parents[4]
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))

@@ -1,30 +1,24 @@
 import shutil
 from collections import Counter
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from models.errors import DataError
+from models.errors import BotanifyError, DataError, InputError
 from tests.training.debug_data import DEBUG, debug_data
+from training import drawn
 from training.dataset.manifest import INDEX_FILE, Manifest
-from training.herbarium import training_data
-from training.herbarium.training_data import SIDE_PX, SPLIT_OF_PICTURE, ensure_training_data
+from training.drawn import (
+    SIDE_PX,
+    SPLIT_OF_PICTURE,
+    Drawn,
+    draw_plant,
+    ensure_training_data,
+    species_name,
+    write_class_folders,
+)
 from training.recipe import DataRecipe
-
-
-@pytest.fixture
-def plain_pictures(monkeypatch):
-    """Replaces drawings by gray squares, for tests that ignore the content; records the requested drawings."""
-    made = []
-
-    def draw_files(root, drawings, *, seed, workers):
-        for drawing in drawings:
-            (root / drawing.path).parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (drawing.width, drawing.height), "gray").save(root / drawing.path)
-            made.append((seed, drawing))
-
-    monkeypatch.setattr(training_data, "draw_files", draw_files)
-    return made
 
 
 def asked(folder, num_species=1):
@@ -37,7 +31,66 @@ def files(folder):
     return {path: file.read_bytes() for path, file in found.items()}
 
 
-@pytest.mark.slow
+def test_a_picture_depends_on_species_picture_and_seed_alone():
+    first = draw_plant(7, 3, seed=5, size_px=32)
+    draw_plant(8, 0, seed=5, size_px=32)  # what is drawn in between must not matter
+    assert first.tobytes() == draw_plant(7, 3, seed=5, size_px=32).tobytes()
+    others = [draw_plant(7, 4, seed=5, size_px=32), draw_plant(6, 3, seed=5, size_px=32), draw_plant(7, 3, size_px=32)]
+    assert len({picture.tobytes() for picture in (first, *others)}) == 4
+
+
+@pytest.mark.parametrize("size_px", [16, 100])
+def test_picture_is_rgb_of_the_given_size(size_px):
+    picture = draw_plant(0, 0, size_px=size_px)
+    assert (picture.mode, picture.size) == ("RGB", (size_px, size_px))
+
+
+def test_species_can_be_told_apart_by_their_middle():
+    def middle(species, picture):
+        return np.asarray(draw_plant(species, picture, size_px=32), dtype=float)[8:24, 8:24].mean(axis=(0, 1))
+
+    known = np.array([np.mean([middle(species, picture) for picture in range(8)], axis=0) for species in range(4)])
+    asked_about = [(species, middle(species, picture)) for species in range(4) for picture in range(8, 16)]
+    right = [np.linalg.norm(known - color, axis=1).argmin() == species for species, color in asked_about]
+    assert np.mean(right) > 0.9
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_names_are_unique_and_kin_share_genus_and_family(seed):
+    names = [species_name(species, seed) for species in range(19_200)]
+    assert len({name.scientific_name for name in names}) == len({name.common_name for name in names}) == len(names)
+    assert len({name.genus for name in names}) == len(names) // 4
+    assert len({name.family for name in names}) == len(names) // 16
+    assert all(name.scientific_name.startswith(f"{name.genus} ") for name in names)
+    with pytest.raises(InputError, match="less than 19200"):
+        species_name(len(names), seed)
+
+
+@pytest.mark.parametrize(
+    ("species", "picture", "options"), [(-1, 0, {}), (0, -1, {}), (0, 0, {"seed": -1}), (0, 0, {"size_px": 8})]
+)
+def test_numbers_out_of_range_are_rejected(species, picture, options):
+    with pytest.raises(InputError):
+        draw_plant(species, picture, **options)
+
+
+def test_class_folders_have_both_names_and_the_pictures(tmp_path):
+    made = write_class_folders(Drawn(out=tmp_path / "out", species=2, first=5, pictures=3, size_px=24))
+    assert Counter(file.parent.name for file in made) == {species_name(5).folder: 3, species_name(6).folder: 3}
+    with Image.open(made[0]) as picture:
+        assert (picture.format, picture.size) == ("JPEG", (24, 24))
+
+
+def test_class_folders_are_not_drawn_into_others_files_or_out_of_range(tmp_path):
+    mine = tmp_path / "mine.jpg"
+    mine.write_bytes(b"precious")
+    with pytest.raises(DataError, match="holds other files"):
+        write_class_folders(Drawn(out=tmp_path))
+    with pytest.raises(BotanifyError):
+        write_class_folders(Drawn(out=tmp_path / "new", species=0))
+    assert list(tmp_path.iterdir()) == [mine]
+
+
 def test_every_split_has_pictures_of_every_drawn_species(tmp_path_factory):
     manifest = Manifest(debug_data(tmp_path_factory))
     num_species = DEBUG.data.drawn_species
@@ -52,7 +105,6 @@ def test_every_split_has_pictures_of_every_drawn_species(tmp_path_factory):
     assert len(set(manifest.table["sha256"].to_pylist())) == len(manifest) == num_species * len(SPLIT_OF_PICTURE)
 
 
-@pytest.mark.slow
 def test_a_seed_gives_the_same_pictures_anywhere_however_many_species(tmp_path, tmp_path_factory):
     ensure_training_data(asked(tmp_path / "again"), DEBUG.run.seed)
     again, whole = files(tmp_path / "again" / "pictures"), files(debug_data(tmp_path_factory) / "pictures")
@@ -60,16 +112,15 @@ def test_a_seed_gives_the_same_pictures_anywhere_however_many_species(tmp_path, 
     assert again.items() <= whole.items()
 
 
-def test_another_seed_is_another_flora(plain_pictures, tmp_path):
+def test_another_seed_is_another_flora(tmp_path):
     floras = []
     for seed in (0, 1):
         ensure_training_data(asked(tmp_path / str(seed), num_species=3), seed)
         floras.append({taxon.scientific_name for taxon in Manifest(tmp_path / str(seed)).taxonomy.taxa})
     assert not floras[0] & floras[1]
-    assert [drawn_with for drawn_with, _ in plain_pictures] == [0] * 36 + [1] * 36
 
 
-def test_the_data_can_be_moved(plain_pictures, tmp_path):
+def test_the_data_can_be_moved(tmp_path):
     ensure_training_data(asked(tmp_path / "here"), seed=0)
     ensure_training_data(asked(tmp_path / "there"), seed=0)
     assert files(tmp_path / "here") == files(tmp_path / "there")
@@ -78,17 +129,17 @@ def test_the_data_can_be_moved(plain_pictures, tmp_path):
     assert all(moved.path(row).is_file() for row in range(len(moved)))
 
 
-def test_nothing_is_drawn_if_data_exists_or_none_is_requested(plain_pictures, tmp_path):
+def test_nothing_is_drawn_if_data_exists_or_none_is_requested(tmp_path):
     ensure_training_data(asked(tmp_path / "none", num_species=0), seed=0)
     assert not (tmp_path / "none").exists()
     ensure_training_data(asked(tmp_path / "data"), seed=0)
-    before, num_made = files(tmp_path / "data"), len(plain_pictures)
+    before = files(tmp_path / "data")
     ensure_training_data(asked(tmp_path / "data", num_species=3), seed=1)
-    assert (files(tmp_path / "data"), len(plain_pictures)) == (before, num_made)
+    assert files(tmp_path / "data") == before
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_an_interrupted_drawing_leaves_nothing_and_can_be_repeated(exists, plain_pictures, tmp_path, monkeypatch):
+def test_an_interrupted_drawing_leaves_nothing_and_can_be_repeated(exists, tmp_path, monkeypatch):
     data = tmp_path / "runs" / "data"
     if exists:
         data.mkdir(parents=True)
@@ -97,10 +148,9 @@ def test_an_interrupted_drawing_leaves_nothing_and_can_be_repeated(exists, plain
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(training_data, "write_manifest", interrupted)
+        patched.setattr(drawn, "write_manifest", interrupted)
         with pytest.raises(KeyboardInterrupt):
             ensure_training_data(asked(data), seed=0)
-    assert plain_pictures
     assert not files(tmp_path)
     ensure_training_data(asked(data), seed=0)
     assert len(Manifest(data)) == len(SPLIT_OF_PICTURE)
@@ -117,15 +167,15 @@ def test_a_folder_with_other_files_is_rejected_unchanged(kind, tmp_path):
     assert mine.read_bytes() == b"precious"
 
 
-def test_of_two_processes_that_draw_at_once_the_first_one_creates_the_data(plain_pictures, tmp_path, monkeypatch):
+def test_of_two_processes_that_draw_at_once_the_first_one_creates_the_data(tmp_path, monkeypatch):
     ensure_training_data(asked(tmp_path / "theirs"), seed=0)
-    write_manifest = training_data.write_manifest
+    write_manifest = drawn.write_manifest
 
     def overtaken(*arguments):
         write_manifest(*arguments)
         shutil.copytree(tmp_path / "theirs", tmp_path / "data")
 
-    monkeypatch.setattr(training_data, "write_manifest", overtaken)
+    monkeypatch.setattr(drawn, "write_manifest", overtaken)
     ensure_training_data(asked(tmp_path / "data"), seed=0)
     assert files(tmp_path / "data") == files(tmp_path / "theirs")
     assert {path.name for path in tmp_path.iterdir()} == {"data", "theirs"}

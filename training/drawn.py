@@ -1,0 +1,340 @@
+"""Drawn plants of invented species: pictures that a tiny network learns in seconds, without photographs.
+
+A species has a color and a shape of petals, a number of them, and leaves of its own. A picture of it differs in place,
+size, angle and background. It is a pure function of (species, picture, seed), so it can be drawn again instead of being
+kept. `ensure_training_data` prepares a small training set of them for the recipe `debug`; `write_class_folders` writes
+class folders, which `prepare.py folder` reads.
+"""
+
+import colorsys
+import hashlib
+import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+import tyro
+from PIL import Image, ImageDraw
+
+from models.errors import DataError, InputError
+from training.dataset.classes import build_classes
+from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
+from training.dataset.selection import manifest_columns
+from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass, Split
+from training.recipe import DataRecipe
+from training.toml_file import Section, check_section, section_to_plain
+
+SIDE_PX: Final = 96
+# Split of each picture of a species, by its number; every split has a picture of every species.
+SPLIT_OF_PICTURE: Final[tuple[Split, ...]] = ("test", "validation", "validation", "calibration") + 8 * ("train",)
+_SMALLEST_PX: Final = 16
+_SOURCE: Final = "drawn"
+_PICTURES: Final = "pictures"
+_QUALITY: Final = 90  # JPEG
+_OVERSAMPLING: Final = 2  # edges are drawn at twice the size and scaled down
+_GOLDEN: Final = 0.618034  # steps around the color wheel that keep the hues of any number of species apart
+_NAMES_STREAM, _TRAITS_STREAM, _PICTURE_STREAM = 15, 1, 2  # of random numbers
+_SPECIES_PER_GENUS: Final = 4
+_SPECIES_PER_FAMILY: Final = 16
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_STARTS = _words(
+    "Vel Mar Cal Thor Nim Sol Hel Bryn Cor Dal Fen Gal Hyst Ist Jun Kal Lor Mel Nol Or Pel Quin Ros Sil Tal Ul "
+    "Var Wist Xan Yl Zeph Bel Cyn Drav Elm Frit"
+)
+_MIDDLES = _words("a an ar av e el en er i il in ir o ol om on or u ul un ant ast ell end ess imb ind olv orm umb")
+_ENDINGS = _words("ia ella issa ora antha era ium enum erum us ites odon")
+_FAMILY_LINKS = _words("n r ll v")
+# Stems of adjectives in -us, -a, -um.
+_STEMS = _words(
+    "alb alpin angust argente arvin asper atr aure bland candid cernu clar colorat crisp decor dens divers elat "
+    "falcat formos glabr hirsut laciniat laev lat long lucid maculat magn magnific maritim mir montan mut nan nitid"
+)
+_ADJECTIVES = _words("Silver Golden Meadow Marsh Dwarf Giant Nodding Creeping Pale Dusky Early Autumn")
+_FIRST = _words(
+    "Lantern Thimble Ember Wren Otter Plover Harrow Lark Mist Frost Drum Pewter Rook Badger Heron Kettle Velvet "
+    "Ribbon Candle Spindle Tinker Miller Weaver Piper Cobble Fiddle Garnet Amber Opal Quill Saddle Swallow Linnet "
+    "Marrow Needle Parson Pilgrim Puddle Ramble Sparrow"
+)
+_LAST = _words(
+    "wort bell cup weed root leaf bane glove cress flax mint star eye lace crown tail foot tongue heart spur balm "
+    "blossom button bonnet slipper shade rue sage vetch wand wheel whistle wick thorn thrift tuft sedge poke nod mallow"
+)
+
+
+class SpeciesName(msgspec.Struct, frozen=True):
+    """The names of a species; other species share its `genus` and `family`."""
+
+    scientific_name: str
+    common_name: str
+    genus: str
+    family: str
+
+    @property
+    def folder(self) -> str:
+        """Both names, as a class folder is called."""
+        return f"{self.common_name} ({self.scientific_name})"
+
+
+def species_name(species: int, seed: int = 0) -> SpeciesName:
+    """Returns the invented names of one species, in Latin and English style; no two species share one.
+
+    Raises:
+        InputError: A number is negative, or `species` is 19,200 or higher.
+    """
+    _require_not_negative(species=species, seed=seed)
+    genus_number, member = divmod(species, _SPECIES_PER_GENUS)
+    genera, families, nouns = _word_lists(seed)
+    num_genera = len(nouns) * (len(_ADJECTIVES) // _SPECIES_PER_GENUS)
+    if genus_number >= num_genera:
+        limit = f"less than {num_genera * _SPECIES_PER_GENUS}"
+        raise InputError("the species number is too high", value=species, limit=limit, remedy="draw fewer species")
+    genus = genera[genus_number]
+    ending = {"a": "a", "m": "um"}.get(genus[-1], "us")
+    stem = _STEMS[(7 * genus_number + member) % len(_STEMS)]
+    again, noun = divmod(genus_number, len(nouns))  # three genera share a noun, with other adjectives
+    adjective = _ADJECTIVES[again * _SPECIES_PER_GENUS + member]
+    return SpeciesName(
+        scientific_name=f"{genus} {stem}{ending}",
+        common_name=f"{adjective} {nouns[noun]}",
+        genus=genus,
+        family=families[species // _SPECIES_PER_FAMILY],
+    )
+
+
+@lru_cache(maxsize=4)
+def _word_lists(seed: int) -> tuple[list[str], list[str], list[str]]:
+    """Returns names of genera and of families, and English nouns, in the order of their use."""
+    rng = np.random.default_rng([seed, _NAMES_STREAM])
+    genera = list(dict.fromkeys("".join(parts) for parts in product(_STARTS, _MIDDLES, _ENDINGS)))
+    families = list(dict.fromkeys(f"{''.join(parts)}aceae" for parts in product(_STARTS, _MIDDLES, _FAMILY_LINKS)))
+    nouns = ["".join(parts) for parts in product(_FIRST, _LAST)]
+    for words in (genera, families, nouns):
+        rng.shuffle(words)
+    return genera, families, nouns
+
+
+class _Traits(msgspec.Struct, frozen=True):
+    """What the pictures of a species have in common. Colors are RGB."""
+
+    petal_color: tuple[int, int, int]
+    center_color: tuple[int, int, int]
+    leaf_color: tuple[int, int, int]
+    num_petals: int
+    petal_width: float
+    """Share of its length."""
+    center_radius: float
+    """Share of the flower's radius."""
+    num_leaves: int
+    leaf_width: float
+    """Share of its length."""
+
+
+def _traits(species: int, seed: int) -> _Traits:
+    rng = np.random.default_rng([seed, _TRAITS_STREAM, species])
+    first_hue = np.random.default_rng([seed, _TRAITS_STREAM]).uniform()
+    return _Traits(
+        petal_color=_rgb(first_hue + species * _GOLDEN, rng.uniform(0.55, 0.95), rng.uniform(0.75, 1.0)),
+        center_color=_rgb(rng.uniform(), 0.8, rng.uniform(0.3, 0.9)),
+        leaf_color=_rgb(rng.uniform(0.22, 0.42), rng.uniform(0.4, 0.9), rng.uniform(0.3, 0.65)),
+        num_petals=int(rng.integers(3, 13)),
+        petal_width=rng.uniform(0.2, 0.6),
+        center_radius=rng.uniform(0.12, 0.35),
+        num_leaves=int(rng.integers(2, 9)),
+        leaf_width=rng.uniform(0.15, 0.6),
+    )
+
+
+def draw_plant(species: int, picture: int, *, seed: int = 0, size_px: int = SIDE_PX) -> Image.Image:
+    """Draws one picture of a species: leaves, and a flower on top of them, before a blurred background.
+
+    Args:
+        species: Which species, from 0.
+        picture: Which of its pictures, from 0.
+        seed: Another seed is another flora.
+        size_px: Side of the square picture, at least 16.
+
+    Returns:
+        An RGB picture.
+
+    Raises:
+        InputError: A number is negative, or the size is too small.
+    """
+    _require_not_negative(species=species, picture=picture, seed=seed)
+    if size_px < _SMALLEST_PX:
+        raise InputError("the picture is too small", value=size_px, limit=f"at least {_SMALLEST_PX} px")
+    traits = _traits(species, seed)
+    rng = np.random.default_rng([seed, _PICTURE_STREAM, species, picture])
+    side = _OVERSAMPLING * size_px
+    blotches = rng.integers(40, 190, size=(6, 6, 3)).astype(np.uint8)
+    image = Image.fromarray(blotches).resize((side, side), Image.Resampling.BICUBIC)
+    canvas = ImageDraw.Draw(image)
+    center = rng.uniform(0.38, 0.62, size=2) * side
+    radius = rng.uniform(0.24, 0.34) * side
+    angle = rng.uniform(0, 2 * math.pi)
+    for leaf in range(traits.num_leaves):
+        turned = angle + 2 * math.pi * (leaf + rng.uniform(-0.2, 0.2)) / traits.num_leaves
+        canvas.polygon(_blade(center, 1.5 * radius, traits.leaf_width, turned), fill=traits.leaf_color)
+    for petal in range(traits.num_petals):
+        turned = angle + 2 * math.pi * petal / traits.num_petals
+        outline = tuple(channel // 2 for channel in traits.petal_color)
+        canvas.polygon(_blade(center, radius, traits.petal_width, turned), fill=traits.petal_color, outline=outline)
+    inner = traits.center_radius * radius
+    canvas.ellipse((*(center - inner), *(center + inner)), fill=traits.center_color)
+    return image.resize((size_px, size_px), Image.Resampling.BOX)
+
+
+def _blade(center: np.ndarray, length: float, width: float, angle: float) -> list[tuple[float, float]]:
+    """Returns the outline of a leaf or petal that begins at the center, pointed at both ends."""
+    along = np.linspace(0, 1, 12)
+    across = width / 2 * np.sin(math.pi * along)
+    x = length * np.concatenate([along, along[::-1]])
+    y = length * np.concatenate([across, -across[::-1]])
+    turned_x = center[0] + x * math.cos(angle) - y * math.sin(angle)
+    turned_y = center[1] + x * math.sin(angle) + y * math.cos(angle)
+    return list(zip(turned_x.tolist(), turned_y.tolist(), strict=True))
+
+
+def _rgb(hue: float, saturation: float, value: float) -> tuple[int, int, int]:
+    red, green, blue = colorsys.hsv_to_rgb(hue % 1, saturation, value)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def _require_not_negative(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 0:
+            raise InputError(f"{name} is negative", value=number, limit="0 or more")
+
+
+class Drawn(Section, frozen=True, kw_only=True):
+    """Draws plants of invented species into class folders, for rehearsals without photographs."""
+
+    out: tyro.conf.Positional[Path]
+    """Empty or new folder to write to."""
+    species: Annotated[int, msgspec.Meta(ge=1)] = 20
+    """Number of species, each a folder."""
+    first: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Number of the first species: those after the species of another folder are unknown to its network."""
+    pictures: Annotated[int, msgspec.Meta(ge=1)] = 12
+    """Pictures of each species."""
+    size_px: Annotated[int, msgspec.Meta(ge=_SMALLEST_PX)] = SIDE_PX
+    """Side of the square pictures."""
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Another seed is another flora."""
+
+
+def write_class_folders(command: Drawn) -> list[Path]:
+    """Draws a folder of pictures for each species, named `Common (Scientific)`, and returns the pictures' files.
+
+    Raises:
+        DataError: The folder is not empty.
+        InputError: There are not so many species.
+        RecipeError: A number is out of range.
+    """
+    command = check_section(section_to_plain(command), Drawn, origin="of this command", what="flags")
+    if _occupied(command.out):
+        raise DataError("the folder holds other files", value=command.out, remedy="name an empty or a new one")
+    species = range(command.first, command.first + command.species)
+    files = _draw_files(command.out, species, command.pictures, seed=command.seed, size_px=command.size_px)
+    return [command.out / file for file in files]
+
+
+def _draw_files(root: Path, species: Sequence[int], num_pictures: int, *, seed: int, size_px: int) -> list[str]:
+    """Draws JPEG files in a folder for each species, and returns their paths below `root`."""
+    folders = {number: species_name(number, seed).folder for number in species}
+    for folder in folders.values():
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    wanted = [(number, picture) for number in species for picture in range(num_pictures)]
+    paths = [f"{folders[number]}/{picture:02}.jpg" for number, picture in wanted]
+
+    def draw(place: int) -> None:
+        number, picture = wanted[place]
+        image = draw_plant(number, picture, seed=seed, size_px=size_px)
+        image.save(root / paths[place], quality=_QUALITY)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(draw, range(len(wanted))):
+            pass
+    return paths
+
+
+def ensure_training_data(data: DataRecipe, seed: int) -> None:
+    """Draws the data of a recipe with `drawn_species`, unless its data folder already holds prepared data.
+
+    The data are written into a temporary folder, which is renamed when it is complete. The manifest has only relative
+    paths, so the same seed gives the same data anywhere.
+
+    Args:
+        data: Its `data` folder receives twelve pictures of each of its `drawn_species`, 96 px square.
+        seed: Seed of the flora.
+
+    Raises:
+        DataError: The folder holds other files.
+    """
+    if data.drawn_species == 0 or (data.data / MANIFEST_FILE).is_file():
+        return
+    if _occupied(data.data):
+        raise DataError(
+            "the folder for drawn pictures holds other files",
+            value=data.data,
+            limit="prepared data, an empty folder, or no folder",
+            remedy="name another one with --data, or pass --drawn-species 0",
+        )
+    data.data.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(".part", f".{data.data.name}.", data.data.parent, ignore_cleanup_errors=True) as temporary:
+        drawn = Path(temporary) / data.data.name
+        _draw_training_data(drawn, data.drawn_species, seed)
+        try:
+            drawn.replace(data.data)
+        except OSError:  # another process may have been faster
+            if not (data.data / MANIFEST_FILE).is_file():
+                raise
+
+
+def _occupied(folder: Path) -> bool:
+    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+
+
+def _draw_training_data(folder: Path, num_species: int, seed: int) -> None:
+    species = range(num_species)
+    paths = _draw_files(folder / _PICTURES, species, len(SPLIT_OF_PICTURE), seed=seed, size_px=SIDE_PX)
+    names = [species_name(number, seed) for number in species]
+    plants = [
+        SourceClass(
+            class_id=name.folder,
+            name=name.scientific_name,
+            common_name=name.common_name,
+            genus=name.genus,
+            family=name.family,
+        )
+        for name in names
+    ]
+    classes = build_classes({_SOURCE: plants}, "within_sources")
+    pictures = []
+    for place, path in enumerate(paths):
+        plant = plants[place // len(SPLIT_OF_PICTURE)]
+        content = (folder / _PICTURES / path).read_bytes()
+        info = ImageInfo(
+            sha256=hashlib.sha256(content).hexdigest(),
+            num_bytes=len(content),
+            width=SIDE_PX,
+            height=SIDE_PX,
+            perceptual_hash=0,  # no near copies are searched for
+        )
+        record = PictureRecord(path=path, plant=plant)
+        label = classes.labels[_SOURCE, plant.class_id]
+        pictures.append(LabeledPicture(source=_SOURCE, record=record, label=label, info=info))
+    columns = manifest_columns(pictures, num_species * SPLIT_OF_PICTURE, paths)
+    source = SourceNote(_PICTURES, "Drawn plants of invented species.")
+    write_manifest(folder, columns, classes.taxonomy, {_SOURCE: source})
