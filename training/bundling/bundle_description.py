@@ -110,19 +110,22 @@ def describe(
 
     Args:
         checkpoint: The trained network.
-        manifest: The data that it was trained on, or other data with the same outputs.
+        manifest: The data that it was trained on, or other data with the same outputs, see `other_data`.
         spec: Input of the networks.
-        name: Name of the model.
-        version: Version of the model.
+        name: Name of the model, which has this version.
+        version: Its version.
         description: What it names and for whom; if empty, how many plants and pictures.
         note: What users must know about the training pictures.
         networks: The released networks.
         left_out: The networks that failed a check.
-        metrics: Metrics of the fp32 network.
-        other_data: Whether the manifest is of other data than the network was trained with.
+        metrics: Those of the fp32 network.
+        other_data: Whether the network was trained with other data.
         parts: Role -> further file.
     """
     network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
+    plants, pictures = len(manifest.taxonomy.taxa), len(manifest.rows_of("train"))
+    recipe = _without_folders(checkpoint.recipe)
+    recipe["pictures"]["serve_px"] = spec.height  # the bundle names one input size only, that of the service
     return BundleRecord(
         format_version=FORMAT_VERSION,
         name=name,
@@ -138,7 +141,7 @@ def describe(
         networks=dict(networks),
         left_out=dict(left_out),
         metrics=metrics,
-        recipe=_as_served(_without_folders(checkpoint.recipe), spec),
+        recipe=recipe,
         trained_on=checkpoint.trained_on,
         initial_weights=checkpoint.initial_weights or "unknown",
         sources=_sources(manifest, " ".join(filter(None, (_OTHER_SOURCES if other_data else "", note)))),
@@ -147,19 +150,10 @@ def describe(
         manifest_sha256=checkpoint.trained_with,
         other_data=other_data,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        description=description or _description(checkpoint, manifest),
+        description=description
+        or f"Names {plants:,} plants: {checkpoint.architecture}, trained with {pictures:,} pictures.",
         parts=dict(parts),
     )
-
-
-def _description(checkpoint: Checkpoint, manifest: Manifest) -> str:
-    plants, pictures = len(manifest.taxonomy.taxa), len(manifest.rows_of("train"))
-    return f"Names {plants:,} plants: {checkpoint.architecture}, trained with {pictures:,} pictures."
-
-
-def _as_served(recipe: dict[str, Any], spec: InputSpec) -> dict[str, Any]:
-    """Gives the recipe the input size of the service, so that the bundle names one size only."""
-    return recipe | {"pictures": recipe["pictures"] | {"serve_px": spec.height}}
 
 
 def _without_folders(value: Any) -> Any:

@@ -49,12 +49,7 @@ def restore_metadata(path: Path, like: Path) -> None:
 
 
 def write_fp16(fp32: Path, target: Path) -> None:
-    """Writes the network in half precision.
-
-    Args:
-        fp32: The fp32 file.
-        target: The file to write.
-    """
+    """Writes the network of the fp32 file in half precision."""
     from onnxruntime.quantization.onnx_model import ONNXModel
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
@@ -71,10 +66,6 @@ def write_rounded(fp32: Path, target: Path) -> None:
     It computes in float32 and rounds each operator's result to half precision, like a GPU that sums in float32 and
     stores in float16; values that are too large become infinite. The half-precision file itself cannot be used: ONNX
     Runtime's CPU provider computes it in float32 throughout, which hides both the rounding and the overflow.
-
-    Args:
-        fp32: The fp32 file.
-        target: The file to write.
     """
     fold_constants(fp32, target)
     model = onnx.load(target)

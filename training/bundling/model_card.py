@@ -135,12 +135,13 @@ def calibration_section(
     """
     of_sources = {name: bins for name, bins in diagrams.items() if name != "all"}
     named = {"all": diagrams["all"]} | (of_sources if len(of_sources) > 1 else {})
+    figures = ", ".join(f"{rank} {area:.3f}" for rank, area in areas.items())
     tables = [f"Reliability, {name} test pictures:\n\n{_table(bins)}" for name, bins in named.items()]
     parts = [
         "## Calibration",
         describe_fit(fitted.calibration),
         _verdicts(fitted.thresholds),
-        _risk_coverage(areas),
+        f"Area under the risk-coverage curve of the test pictures (0 is best): {figures}.",
         _rejection(fitted),
         _candidates(fitted.calibration, taxonomy),
     ]
@@ -186,11 +187,6 @@ def _verdicts(fitted: FittedThresholds) -> str:
     return "\n".join(lines) + (without if any(getattr(fitted, rank).promise is None for rank in RANKS) else "")
 
 
-def _risk_coverage(areas: Mapping[Rank, float]) -> str:
-    figures = ", ".join(f"{rank} {area:.3f}" for rank, area in areas.items())
-    return f"Area under the risk-coverage curve of the test pictures (0 is best): {figures}."
-
-
 def _rejection(fitted: FittedTables) -> str:
     """Says what is answered with no name although the network has one."""
     unknown = "A plant that is unlike the calibration plants gets no name."
@@ -233,15 +229,12 @@ def _table(bins: Sequence[ReliabilityBin]) -> str:
     lines = ["| confidence | pictures | mean | right | |", "|---|---:|---:|---:|---|"]
     for each in bins:
         span = f"{each.low:.2f} to {each.low + 1 / NUM_BINS:.2f}"
-        cells = (span, str(each.num_pictures), f"{each.confidence:.3f}", f"{each.accuracy:.3f}", f"`{_bar(each)}`")
+        filled, mark = round(each.accuracy * _BAR), min(int(each.confidence * _BAR), _BAR - 1)
+        bar = "#" * filled + "." * (_BAR - filled)
+        bar = f"`{bar[:mark]}!{bar[mark + 1 :]}`"
+        cells = (span, str(each.num_pictures), f"{each.confidence:.3f}", f"{each.accuracy:.3f}", bar)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _bar(each: ReliabilityBin) -> str:
-    filled, mark = round(each.accuracy * _BAR), min(int(each.confidence * _BAR), _BAR - 1)
-    bar = "#" * filled + "." * (_BAR - filled)
-    return f"{bar[:mark]}!{bar[mark + 1 :]}"
 
 
 def commands_section(exported: Section, data: Path, out: Path, *, other_data: bool) -> str:

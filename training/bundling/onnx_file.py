@@ -94,11 +94,7 @@ def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path:
 
 
 def require_opset(model: onnx.ModelProto) -> None:
-    """Refuses a network whose opset is not `OPSET`, which runtimes of a bundle must support.
-
-    Raises:
-        BotanifyError: The opset differs.
-    """
+    """Raises BotanifyError for a network whose opset is not `OPSET`, which runtimes of a bundle must support."""
     opset = next(entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"})
     if opset != OPSET:
         raise BotanifyError(f"the exporter wrote opset {opset} instead of {OPSET}; install the locked versions.")

@@ -74,13 +74,7 @@ def fit_temperature(
 
 
 def plants_drawn(plants: Plants, most: int, seed: int = 0) -> npt.NDArray[np.intp]:
-    """Draws whole plants, at least one, while all their pictures fit in; returns their positions, ascending.
-
-    Args:
-        plants: Plant of each picture.
-        most: Largest number of pictures; all are returned if there are no more.
-        seed: Seed of the draw.
-    """
+    """Draws whole plants, at least one, while all their pictures fit in; returns their positions, ascending."""
     if len(plants) <= most:
         return np.arange(len(plants))
     _, plant_N, counts = np.unique(plants, return_inverse=True, return_counts=True)
@@ -92,14 +86,7 @@ def plants_drawn(plants: Plants, most: int, seed: int = 0) -> npt.NDArray[np.int
 def right_probabilities(
     logits: Rows, taxa: npt.NDArray[np.intp], taxonomy: Taxonomy, temperature: float
 ) -> npt.NDArray[np.float64]:
-    """Returns the probability of the right taxon of each picture, without those of all other taxa.
-
-    Args:
-        logits: Shape (num_pictures, num_outputs).
-        taxa: Position of each picture's taxon.
-        taxonomy: Gives the taxon of each output.
-        temperature: Divides the logits.
-    """
+    """Returns the probability of the right taxon of each picture, without those of all other taxa."""
     right = np.empty(len(taxa))
     for part in chunks(*logits.shape):
         is_right = taxonomy.taxon_of_output == taxa[part, None]
@@ -196,7 +183,8 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     training, plants = data.training, data.calibration
     trained_taxa_N = data.taxonomy.taxon_of_output[training.labels]
     features = fit_features(training.outputs.features[:], trained_taxa_N)
-    found = _predictions(plants.outputs, plants.labels, data.taxonomy, temperature)
+    rows = np.arange(len(plants.labels))
+    found = calibrated_predictions(plants.outputs.logits, plants.labels, rows, data.taxonomy, temperature)
     distance_N = distances(features, plants.outputs.features)
     familiarity = fit_familiarity(found.confidence_N, distance_N)
     familiar_N = familiarity.scores(found.confidence_N, distance_N)
@@ -210,7 +198,13 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         familiarity=familiarity,
         plant_head=head.head if head else None,
         cutoffs=cutoffs,
-        fitted_on=_fitted_on(data),
+        fitted_on=FittedOn(
+            data=data.data,
+            date=datetime.now(UTC).date().isoformat(),
+            num_plants=len(plants.labels),
+            num_pictures=data.num_pictures,
+            num_negatives=0 if data.negatives is None else len(data.negatives.logits),
+        ),
     )
     kept_N = familiar_N >= cutoffs.familiar
     if head:
@@ -257,25 +251,15 @@ def _left_out(
 
 
 def training_prior(labels: npt.NDArray[np.int64], taxonomy: Taxonomy) -> npt.NDArray[np.float64]:
-    """Returns the share of each taxon among training pictures; a taxon without any counts as if it had one.
-
-    Args:
-        labels: Position of each training picture's output.
-        taxonomy: Gives the taxon of each output.
-    """
+    """Returns the share of each taxon among training pictures; a taxon without any counts as if it had one."""
     counts_T = np.bincount(taxonomy.taxon_of_output[labels], minlength=len(taxonomy.taxa)).clip(1)
     return np.asarray(counts_T / counts_T.sum())
 
 
-def _predictions(
-    outputs: Outputs, labels: npt.NDArray[np.int64], taxonomy: Taxonomy, temperature: float
-) -> Predictions:
-    return calibrated_predictions(outputs.logits, labels, np.arange(len(labels)), taxonomy, temperature)
-
-
 def _unlabeled(outputs: Outputs, taxonomy: Taxonomy, temperature: float) -> Predictions:
     """Returns predictions whose labels say nothing."""
-    return _predictions(outputs, np.zeros(len(outputs.logits), dtype=np.int64), taxonomy, temperature)
+    labels, rows = np.zeros(len(outputs.logits), dtype=np.int64), np.arange(len(outputs.logits))
+    return calibrated_predictions(outputs.logits, labels, rows, taxonomy, temperature)
 
 
 def _fit_head(
@@ -312,13 +296,3 @@ def _rejection(
     num_accepted, num_named = head.accepted_M.sum(), (head.accepted_M & familiar_M & reaches_M).sum()
     accepted, named = (share(int(number), len(reaches_M)) for number in (num_accepted, num_named))
     return Rejection(data.negatives_data, head.auroc, accepted, named)
-
-
-def _fitted_on(data: TableData) -> FittedOn:
-    return FittedOn(
-        data=data.data,
-        date=datetime.now(UTC).date().isoformat(),
-        num_plants=len(data.calibration.labels),
-        num_pictures=data.num_pictures,
-        num_negatives=0 if data.negatives is None else len(data.negatives.logits),
-    )

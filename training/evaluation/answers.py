@@ -19,13 +19,11 @@ from models.metrics import NamesOfRank, Share, macro_mean, share
 from models.ranking import (
     RANKS,
     Rank,
-    Verdict,
     VerdictRank,
     combine_pictures,
     output_probabilities,
     taxon_probabilities,
 )
-from models.taxonomy import Taxon
 from training.evaluation.predictions import Outputs, Predictions, Rows, calibrated_predictions, chunks, named
 from training.evaluation.split_metrics import Scores, auroc, cutoff
 
@@ -93,17 +91,14 @@ def verdicts_of(scores: PictureScores, model: AnswerModel) -> Verdicts:
 
 def distances(table: FeatureTable, features: Rows) -> Scores:
     """Returns the relative Mahalanobis++ distance of each picture, a few at a time."""
-    return np.concatenate([table.distances(features[part]) for part in chunks(len(features), _width(table, features))])
+    parts = chunks(len(features), max(features.shape[1], len(table.mean_TD)))
+    return np.concatenate([table.distances(features[part]) for part in parts])
 
 
 def plant_scores(head: PlantHead, features: Rows, confidence_N: Scores, distance_N: Scores) -> Scores:
     """Returns the plant score of each picture, a few at a time."""
     parts = chunks(*features.shape)
     return np.concatenate([head.scores(features[part], confidence_N[part], distance_N[part]) for part in parts])
-
-
-def _width(table: FeatureTable, features: Rows) -> int:
-    return max(features.shape[1], len(table.mean_TD))
 
 
 COVERAGES: Final = (0.8, 0.9, 0.95)
@@ -158,19 +153,13 @@ def verdict_figures(verdicts: Verdicts) -> VerdictFigures:
     return VerdictFigures(num_pictures, by_rank, verdicts.count("uncertain"), verdicts.count("not_a_plant"))
 
 
-def is_right(verdict: Verdict, taxon: Taxon) -> bool:
-    """Returns whether a verdict names the taxon, its genus or its family; a verdict without a name is not right."""
-    names = {"species": taxon.scientific_name, "genus": taxon.genus, "family": taxon.family}
-    return verdict.name is not None and verdict.name == names.get(verdict.rank)
-
-
 def coverage_figures(logits: Rows, labels_N: npt.NDArray[np.intp], model: AnswerModel) -> list[CoverageFigures]:
     """Measures the candidate sets of single pictures; nothing without a table for them.
 
     Args:
         logits: A row for each picture.
         labels_N: Position of its taxon.
-        model: Gives the table.
+        model: Gives the table and the temperature.
     """
     table = model.calibration.conformal
     if table is None:
@@ -201,25 +190,22 @@ def _sets(
 
 def thing_figures(known: PictureScores, things: PictureScores, model: AnswerModel) -> StrangerFigures:
     """Measures how well other things are told from known plants, by the plant score if the bundle has one."""
-    if known.plant_N is None or things.plant_N is None:
-        return _by_confidence(known, things, model)
-    return _stranger_figures("plant score", known.plant_N, things.plant_N, verdicts_of(things, model))
+    return _stranger_figures("plant score", known, things, model)
 
 
 def unknown_plant_figures(known: PictureScores, unknown: PictureScores, model: AnswerModel) -> StrangerFigures:
     """Measures how well plants of unknown species are told from known ones, by familiarity if the bundle has it."""
-    if known.familiar_N is None or unknown.familiar_N is None:
-        return _by_confidence(known, unknown, model)
-    return _stranger_figures("familiarity", known.familiar_N, unknown.familiar_N, verdicts_of(unknown, model))
+    return _stranger_figures("familiarity", known, unknown, model)
 
 
-def _by_confidence(known: PictureScores, strangers: PictureScores, model: AnswerModel) -> StrangerFigures:
-    known_N, strangers_N = known.found.confidence_N, strangers.found.confidence_N
-    return _stranger_figures("largest softmax", known_N, strangers_N, verdicts_of(strangers, model))
-
-
-def _stranger_figures(name: str, known_N: Scores, strangers_N: Scores, verdicts: Verdicts) -> StrangerFigures:
-    num_strangers = len(strangers_N)
+def _stranger_figures(name: str, known: PictureScores, strangers: PictureScores, model: AnswerModel) -> StrangerFigures:
+    verdicts, num_strangers = verdicts_of(strangers, model), len(strangers.found.rows)
+    if name == "plant score":
+        known_N, strangers_N = known.plant_N, strangers.plant_N
+    else:
+        known_N, strangers_N = known.familiar_N, strangers.familiar_N
+    if known_N is None or strangers_N is None:
+        name, known_N, strangers_N = "largest softmax", known.found.confidence_N, strangers.found.confidence_N
     return StrangerFigures(
         score=name,
         auroc=auroc(known_N, strangers_N),

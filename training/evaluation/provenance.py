@@ -46,11 +46,6 @@ def is_other_data(manifest: Manifest, trained_with: str, owner: str, *, allowed:
 def require_same_outputs(manifest: Manifest, output_keys: tuple[str, ...], owner: str) -> None:
     """Refuses data whose outputs are not those of a network.
 
-    Args:
-        manifest: The data.
-        output_keys: Keys of the network's outputs.
-        owner: Where they come from, for the message: "bundle" or "checkpoint".
-
     Raises:
         DataError: The outputs differ.
     """

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from models.answer import AnswerModel, Question, answer_plant
 from models.calibration import candidate_set
 from models.metrics import macro_mean, share
-from models.ranking import RANKS, Thresholds, Verdict, output_probabilities, taxon_probabilities
+from models.ranking import RANKS, Thresholds, output_probabilities, taxon_probabilities
 from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
 from training.bundling.tables import fit_tables
 from training.evaluation.answers import (
@@ -18,7 +18,6 @@ from training.evaluation.answers import (
     _questions,
     coverage_figures,
     distances,
-    is_right,
     judge_answers,
     score_pictures,
     several_pictures,
@@ -45,6 +44,11 @@ WITH_FAMILIES = msgspec.structs.replace(
         for at, taxon in enumerate(TAXONOMY.taxa)
     ),
 )
+
+
+def is_right(verdict, taxon):
+    names = {"species": taxon.scientific_name, "genus": taxon.genus, "family": taxon.family}
+    return verdict.name is not None and verdict.name == names.get(verdict.rank)
 
 
 def alone(model):
@@ -101,14 +105,6 @@ def plants():
 
 def scores_of(outputs, model):
     return score_pictures(outputs, np.zeros(len(outputs.logits), dtype=np.int64), model)
-
-
-def test_a_name_is_right_at_its_own_rank_only():
-    assert is_right(Verdict("species", ROSE.scientific_name, 0.9, ""), ROSE)
-    assert is_right(Verdict("genus", ROSE.genus, 0.9, ""), ROSE)
-    assert not is_right(Verdict("species", ROSE.genus, 0.9, ""), ROSE)
-    assert not is_right(Verdict("family", ROSE.family or None, 0.9, ""), ROSE)
-    assert not is_right(Verdict("uncertain", None, 0.9, ""), ROSE)
 
 
 def test_verdicts_are_counted_by_rank():
