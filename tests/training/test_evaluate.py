@@ -1,7 +1,6 @@
 import csv
 import json
 import sys
-from shutil import copy
 
 import msgspec
 import pytest
@@ -100,14 +99,6 @@ def test_sheets_of_an_earlier_evaluation_are_removed(finished_run, data, tmp_pat
     evaluate(Evaluate(data=data, checkpoint=finished_run / "last.pt", out=tmp_path, workers=0))
     assert not (tmp_path / "checkpoint-test-confusions.jpg").exists()
     assert (tmp_path / "checkpoint-test-surest-mistakes.jpg").read_bytes() == b"new"
-
-
-def test_a_checkpoint_outside_of_its_run_has_no_curves(finished_run, data, tmp_path):
-    (tmp_path / "alone").mkdir()
-    copy(finished_run / "last.pt", tmp_path / "alone" / "last.pt")
-    evaluate(Evaluate(data=data, checkpoint=tmp_path / "alone" / "last.pt", out=tmp_path / "out", workers=0))
-    assert (tmp_path / "out" / "checkpoint-test.json").exists()
-    assert not (tmp_path / "out" / "curves.png").exists()
 
 
 def test_shards_may_lie_elsewhere(finished_run, data, tmp_path):

@@ -19,7 +19,6 @@ from training.bundling.model_card import (
     command_line,
     commands_section,
     describe_fit,
-    describe_threshold,
     without_folders,
 )
 from training.bundling.tables import FittedTables, Rejection
@@ -48,12 +47,6 @@ def test_few_pictures_are_said_to_be_few(num_pictures, few):
     text = describe_fit(Calibration(fitted_on=fitted_on(num_pictures)))
     assert f"fitted on {num_pictures:,} pictures of 90 plants (flowers, calibration split; 2026-11-22)" in text
     assert ("These are few" in text) == few
-
-
-@pytest.mark.parametrize("num_pictures", [20_000, 20_001])
-def test_a_temperature_that_took_a_part_of_the_pictures_says_so(num_pictures):
-    text = describe_fit(Calibration(fitted_on=fitted_on(num_pictures)))
-    assert ("The temperature comes from whole plants among them, 20,000" in text) == (num_pictures > 20_000)
 
 
 def test_taxa_without_calibration_plants_are_counted_and_named():
@@ -88,21 +81,6 @@ def test_every_rank_says_what_it_promises():
     assert "* genus: named from a score of 1.000, without a promise (0 wrong of 0 calibration plants)" in lines
     assert any("under 300" in line for line in lines)
     assert "(0 wrong of 40 calibration plants)" in section({"all": [SURE]}, num_plants=40)
-
-
-def test_a_threshold_that_was_given_is_not_said_to_be_fitted():
-    text = section({"all": [SURE]}, fixed={"genus": 0.875})
-    assert "* genus: named from a score of 0.875, without a promise (0 wrong of 0 calibration plants)" in text
-    assert "A rank has no promise if its threshold was given" in text
-    assert "A threshold that was not given is then the least that names 20 of them or more" in text
-
-
-def test_the_area_under_the_risk_coverage_curve_is_one_line():
-    assert "curve of the test pictures (0 is best): species 0.250, genus 0.125." in section({"all": [SURE]})
-
-
-def test_a_threshold_without_a_promise_says_so():
-    assert describe_threshold("genus", 0.5, None) == "genus: named from a score of 0.500, without a promise"
 
 
 NAMES = st.text("abc_ '\".-", min_size=1, max_size=8).filter(lambda name: name.strip(".-") and name[0] != "-")

@@ -135,9 +135,3 @@ def test_an_exporter_that_writes_another_opset_is_refused(tmp_path, monkeypatch)
     with pytest.raises(BotanifyError, match="opset 20 instead of 18"):
         write_onnx(lived_in("test_efficientnet"), SPEC, TAXONOMY, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
-
-
-def test_the_file_holds_no_paths_of_the_machine_that_wrote_it(bundle):
-    content = (bundle.folder / bundle.network("fp32").file).read_bytes()
-    assert b"stack_trace" not in content
-    assert b"site-packages" not in content

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from training.bundling.rejection import (
     HeadInputs,
-    _whitening,
     distances_to_others,
     familiar_cutoff,
     fit_familiarity,
@@ -52,12 +51,6 @@ def test_after_the_projections_the_covariances_are_the_identity():
     within = reduced @ table.within_DD
     residual = np.concatenate([within[labels == each] - within[labels == each].mean(axis=0) for each in range(6)])
     np.testing.assert_allclose(np.cov(residual.T, bias=True), np.eye(5), atol=0.12)  # 5 % is added to the variances
-
-
-def test_a_twentieth_of_the_mean_variance_is_added_within_taxa():
-    residual = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])  # variances 2 and 0.5, mean 1.25
-    scales = sorted(np.abs(_whitening(residual)).max(axis=0))
-    assert scales == pytest.approx([(2 + 0.0625) ** -0.5, (0.5 + 0.0625) ** -0.5])
 
 
 @settings(deadline=None, max_examples=20)

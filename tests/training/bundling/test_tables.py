@@ -1,4 +1,3 @@
-import math
 from unittest import mock
 
 import numpy as np
@@ -8,7 +7,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.answer import AnswerModel, Question, answer_plant
-from models.metrics import calibration_error
 from models.ranking import Promises, output_probabilities, taxon_probabilities
 from models.taxonomy import Output, Taxonomy
 from tests.training.bundling.drawn_outputs import (
@@ -30,7 +28,7 @@ from training.bundling.tables import (
     right_probabilities,
     training_prior,
 )
-from training.evaluation.predictions import Outputs, picture_weights, store_outputs
+from training.evaluation.predictions import Outputs, store_outputs
 
 
 def planted(temperature, num_pictures=20_000, num_outputs=10):
@@ -46,20 +44,6 @@ def test_a_known_temperature_is_recovered(temperature):
     logits, labels = planted(temperature)
     found = fit_temperature(logits, labels, make_taxonomy(10), np.arange(len(labels)))
     assert found == pytest.approx(temperature, rel=0.05)
-
-
-@pytest.mark.parametrize("temperature", [0.3, 4.0])
-def test_calibrated_scores_match_the_accuracy(temperature):
-    logits, labels = planted(temperature)
-    found = fit_temperature(logits, labels, make_taxonomy(10), np.arange(len(labels)))
-    before, after = (error_at(temperature, logits, labels) for temperature in (1.0, found))
-    assert after < 0.02 < before
-
-
-def error_at(temperature, logits, labels):
-    probabilities = output_probabilities(logits, temperature)
-    hits = probabilities.argmax(axis=1) == labels
-    return calibration_error(probabilities.max(axis=1), hits, np.arange(len(labels))).value
 
 
 def test_a_plant_with_many_pictures_counts_as_one():
@@ -114,18 +98,6 @@ def test_the_likelihood_of_chunks_is_the_plain_one(num_pictures, values_at_once,
     assert found == pytest.approx(plain, rel=1e-14)
 
 
-def test_no_temperature_near_the_fitted_one_is_likelier():
-    logits, labels = planted(1.7, 500)
-    plants, taxonomy = np.arange(500) // 3, make_taxonomy(10)
-
-    def loss(temperature):
-        right = taxon_probabilities(output_probabilities(logits, temperature), taxonomy)[np.arange(500), labels]
-        return -np.average(np.log(right), weights=picture_weights(plants))
-
-    found = fit_temperature(logits, labels, taxonomy, plants)
-    assert all(loss(found * math.exp(step)) > loss(found) for step in (-1e-4, 1e-4))
-
-
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.integers(1, 220), st.integers(0, 3))
 def test_plants_are_drawn_whole_and_as_many_as_fit(plants, most, seed):
     plants = np.array(plants)
@@ -135,14 +107,6 @@ def test_plants_are_drawn_whole_and_as_many_as_fit(plants, most, seed):
     assert np.array_equal(np.flatnonzero(np.isin(plants, plants[chosen])), chosen)
     if len(chosen) < len(plants):
         assert len(chosen) + np.bincount(plants).max() > most  # the next plant did not fit in
-
-
-def test_a_sample_of_plants_gives_nearly_the_same_temperature():
-    logits, labels = planted(1.7)
-    plants = np.arange(len(labels)) // 2
-    whole, sampled = (fit_temperature(logits, labels, make_taxonomy(10), plants, most) for most in (20_000, 4000))
-    assert sampled != whole
-    assert sampled == pytest.approx(whole, rel=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -229,10 +193,6 @@ def test_plants_that_the_network_may_have_been_trained_on_promise_nothing(fitted
     same = fit_tables(table_data(with_negatives=False), 1.0, {}).thresholds
     assert same.promises.species is not None
     assert (other.promises, other.thresholds) == (Promises(), same.thresholds)
-
-
-def test_the_figures_of_rejection_say_what_they_were_measured_on(fitted):
-    assert fitted.rejection.data == "pictures without a plant"
 
 
 def test_the_fit_says_when_and_on_what(fitted):

@@ -176,33 +176,12 @@ def test_more_pictures_of_a_species_are_right_more_often():
     assert found[0].top1.num_pictures == found[3].top1.num_pictures == 200
 
 
-def test_the_pictures_of_a_question_are_distinct_and_of_one_taxon():
-    labels = np.repeat([0, 1, 2], [5, 6, 4])
-    questions = _questions(labels, seed=0)
-    assert sorted(chosen[0] for chosen in questions) == list(range(11))  # every picture of a taxon with five opens one
-    for chosen in questions:
-        assert (len(set(chosen)), len(set(labels[chosen]))) == (5, 1)
-
-
-def test_one_picture_alone_is_right_as_often_as_in_the_split():
-    plants = draw_plants(10, seed=31)
-    (single, *_) = measure(plants.outputs, plants.labels, BARE)
-    assert single.top1.value == (plants.outputs.logits.argmax(axis=1) == plants.labels).mean()
-
-
 def test_taxa_with_fewer_than_five_pictures_are_left_out():
     labels = np.array([0] * 4 + [1] * 6)
     outputs = Outputs(np.eye(20, dtype=np.float32)[labels], np.ones((10, 3), dtype=np.float32))
     found = measure(outputs, labels, BARE)
     assert {each.top1.num_pictures for each in found} == {6}
     assert measure(Outputs(*(each[:4] for each in outputs)), labels[:4], BARE) == []
-
-
-def test_the_same_seed_draws_the_same_questions():
-    plants = draw_plants(6, seed=33)
-    first, second, other = (measure(plants.outputs, plants.labels, BARE, seed) for seed in (0, 0, 1))
-    assert first == second
-    assert first != other
 
 
 @pytest.mark.parametrize("with_tables", [False, True])
