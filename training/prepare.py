@@ -6,7 +6,7 @@ Commands:
   python training/prepare.py sources data_5337 --out DATA   several data sets, listed in a TOML file
   python training/prepare.py pack DATA --out PACKED         packs pictures into shards, for fast loading
   python training/prepare.py verify PACKED                  compares every stored picture with its hash
-  python training/prepare.py negatives DIR --out LIST.csv   lists what is no plant in an iNaturalist 2021 folder
+  python training/prepare.py negatives DIR --out LIST.csv   lists pictures without a plant of an iNaturalist folder
   python training/prepare.py drawn DIR                      draws class folders of invented plants, for rehearsals
 
 The first three read the data sets' lists and folders, name the classes before the hours of decoding, decode every
@@ -43,7 +43,7 @@ from training.dataset.collection import READERS, Collection, read_collection
 from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
 from training.dataset.report import HTML_FILE, Report, advice, build_report, report_files
 from training.dataset.selection import manifest_columns, select_pictures
-from training.dataset.sources.json_layouts import choose_alike, read_other_kingdoms
+from training.dataset.sources.json_layouts import choose_alike, read_negatives
 from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceContents
 from training.dataset.sources.table import read_table
 from training.dataset.splits import Shares, draw_splits, name_codes
@@ -117,7 +117,7 @@ class Sources(Preparation, frozen=True, kw_only=True):
 
 
 class Negatives(Section, frozen=True, kw_only=True):
-    """Lists animals, fungi and other pictures of an iNaturalist 2021 folder, for the flag --negatives."""
+    """Lists the pictures without a plant (animals, fungi) of an iNaturalist 2021 folder, for the flag --negatives."""
 
     pictures: tyro.conf.Positional[Path]
     """The folder with train.json or train_mini.json, and val.json."""
@@ -350,7 +350,7 @@ def write_negatives(command: Negatives) -> Counter[str]:
     command = check_section(section_to_plain(command), Negatives, origin="of this command", what="flags")
     listed = [
         (split, each)
-        for split, pictures in read_other_kingdoms(command.pictures).items()
+        for split, pictures in read_negatives(command.pictures).items()
         for each in choose_alike(pictures, command.most, command.seed)
     ]
     if not listed:

@@ -1,5 +1,6 @@
 """A collection: the data sets of a training set and its rules, read from `training/recipes/data_*.toml`."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -7,17 +8,17 @@ from msgspec import Meta, field
 
 from training.dataset.sources.image_folder import read_image_folder
 from training.dataset.sources.json_layouts import read_inaturalist, read_plantnet
-from training.dataset.sources.record import ReadSource
+from training.dataset.sources.record import SourceContents
 from training.dataset.sources.table import COLUMNS, read_table
 from training.toml_file import RECIPES, Section, check_section, read_toml
 
-READERS: Final[dict[str, ReadSource]] = {
+READERS: Final[dict[str, Callable[[str, Path, str], SourceContents]]] = {
     "inaturalist": read_inaturalist,
     "plantnet": read_plantnet,
     "image_folder": read_image_folder,
     "table": read_table,
 }
-"""`layout` in a collection -> reader."""
+"""`layout` in a collection -> reader of a source's name, its root, and the license where it gives none."""
 
 
 MergeRule = Literal["within_sources", "across_sources"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from models.errors import DataError, RecipeError
 from tests.training.dataset.sources.test_inaturalist import document, write
 from tests.training.small import write_things
-from training.dataset.sources.json_layouts import OtherPicture, choose_alike
+from training.dataset.sources.json_layouts import Negative, choose_alike
 from training.loading.negatives import list_negatives
 from training.prepare import Negatives, write_negatives
 
@@ -60,7 +60,7 @@ def test_a_data_set_of_plants_alone_is_refused(tmp_path):
 @settings(max_examples=100, deadline=None)
 @given(names=st.lists(st.sampled_from("abcd"), max_size=40), most=st.integers(1, 30), seed=st.integers(0, 2**32 - 1))
 def test_names_are_chosen_alike_and_the_seed_decides(names, most, seed):
-    pictures = [OtherPicture(str(at), "Animalia", name) for at, name in enumerate(names)]
+    pictures = [Negative(str(at), "Animalia", name) for at, name in enumerate(names)]
     chosen = choose_alike(pictures, most, seed)
     assert chosen == choose_alike(pictures, most, seed)
     assert len(chosen) == min(most, len(pictures))

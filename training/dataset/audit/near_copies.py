@@ -15,7 +15,6 @@ such chains grow, and would put thousands of pictures into one split. So a chain
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from math import comb
 from typing import Final
 
 import msgspec
@@ -35,9 +34,7 @@ _Ints = npt.NDArray[np.int64]
 
 _BITS: Final = 64
 _MOST_BITS: Final = 8
-# More blocks make more tables, each with fewer chance matches; up to this many above the minimum are tried.
-_EXTRA_BLOCKS: Final = 4
-_SORTING: Final = 10  # cost of a table per hash, in comparisons of a pair: 110 ns to 15 ns at 1.6 million hashes
+_KEPT_BLOCKS: Final = 3  # that near hashes agree in; more of them make more tables, each with fewer chance matches
 _CROWDED: Final = 256  # buckets above this size are sorted by chain, so that known pairs are skipped
 _STEPS_AT_ONCE: Final = 4_000_000  # near pairs, 64 MB
 _GIANT: Final = 2048  # hashes; up to this size all distances of a chain are computed (2048 squared)
@@ -231,9 +228,7 @@ def _buckets(hashes: _Hashes, mask: np.uint64, chain: _Ints) -> tuple[_Ints, _In
 
 def _masks(hashes: _Hashes, max_bits: int) -> Iterator[np.uint64]:
     """Yields the bits that each table sorts by; near hashes agree in all bits of at least one table."""
-    choices = [_blocks(hashes, max_bits + extra) for extra in range(1, _EXTRA_BLOCKS + 1)]
-    blocks = min(choices, key=lambda blocks: _cost(hashes, blocks, max_bits))
-    for kept in combinations(blocks, len(blocks) - max_bits):
+    for kept in combinations(_blocks(hashes, max_bits + _KEPT_BLOCKS), _KEPT_BLOCKS):
         yield np.bitwise_or.reduce(kept)
 
 
@@ -242,13 +237,6 @@ def _blocks(hashes: _Hashes, num_blocks: int) -> list[np.uint64]:
     ones = [int(((hashes >> np.uint64(bit)) & np.uint64(1)).sum()) for bit in range(_BITS)]
     balanced_first = sorted(range(_BITS), key=lambda bit: abs(2 * ones[bit] - len(hashes)))
     return [np.uint64(sum(1 << bit for bit in balanced_first[block::num_blocks])) for block in range(num_blocks)]
-
-
-def _cost(hashes: _Hashes, blocks: Sequence[np.uint64], max_bits: int) -> int:
-    """Estimates the work of all tables from the first, in comparisons of a pair."""
-    key = np.sort(hashes & np.bitwise_or.reduce(blocks[: len(blocks) - max_bits]))
-    sizes = np.diff(_bounds(key))
-    return comb(len(blocks), max_bits) * (len(hashes) * _SORTING + int((sizes * (sizes - 1) // 2).sum()))
 
 
 def _bounds(key: _Hashes) -> _Ints:

@@ -82,8 +82,8 @@ class _PlantNetPicture(msgspec.Struct, frozen=True, gc=False):
     license: str | None = None
 
 
-class OtherPicture(msgspec.Struct, frozen=True, gc=False):
-    """A picture of another kingdom than that of the plants."""
+class Negative(msgspec.Struct, frozen=True, gc=False):
+    """A picture without a plant."""
 
     path: str
     """Below the folder of the data set."""
@@ -135,7 +135,7 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
     return SourceContents(root, records, left_out)
 
 
-def read_other_kingdoms(root: Path) -> dict[str, list[OtherPicture]]:
+def read_negatives(root: Path) -> dict[str, list[Negative]]:
     """Lists the pictures without a plant of an iNaturalist 2021 folder.
 
     Returns:
@@ -145,20 +145,20 @@ def read_other_kingdoms(root: Path) -> dict[str, list[OtherPicture]]:
         DataError: A file is missing or damaged.
     """
     files = {"fit": _train_file(root), "test": root / _TEST_FILE}
-    found: dict[str, list[OtherPicture]] = {}
+    found: dict[str, list[Negative]] = {}
     for split, file in files.items():
         if file.is_file():
             part = _Part(file)
             pairs = ((image, part.categories.get(part.category_of.get(image.id, -1))) for image in part.images())
             found[split] = [
-                OtherPicture(_path_below(file, image), sys.intern(category.kingdom), category.name)
+                Negative(_path_below(file, image), sys.intern(category.kingdom), category.name)
                 for image, category in pairs
                 if category is not None and category.kingdom != _PLANTS
             ]
     return found
 
 
-def choose_alike(pictures: list[OtherPicture], most: int, seed: int) -> list[OtherPicture]:
+def choose_alike(pictures: list[Negative], most: int, seed: int) -> list[Negative]:
     """Chooses pictures at random, of all names alike; the order stays that of the file."""
     num_before: Counter[str] = Counter()
     turns = []

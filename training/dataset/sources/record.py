@@ -6,7 +6,7 @@ pictures of a class share one `SourceClass`.
 
 from datetime import date, datetime
 from pathlib import Path
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -76,23 +76,6 @@ class SourceContents(msgspec.Struct, frozen=True):
     left_out: list[LeftOut]
     notes: tuple[str, ...] = ()
     """What a user must know about how it was read."""
-
-
-class ReadSource(Protocol):
-    """A reader of one data set layout."""
-
-    def __call__(self, name: str, root: Path, default_license: str = "") -> SourceContents:
-        """Reads a data set without opening a picture.
-
-        Args:
-            name: Name of the source in output keys.
-            root: The data set's folder (or list).
-            default_license: License of pictures for which the data set gives none; empty means unknown.
-
-        Raises:
-            DataError: The data set is missing, damaged, or holds no pictures; the message names the file.
-        """
-        ...
 
 
 class ImageInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
