@@ -5,8 +5,8 @@ then share the taxon, and an answer sums them, so that it never lists a plant tw
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
-from typing import Final, Literal
+from itertools import chain, combinations
+from typing import Final
 
 import msgspec
 
@@ -21,13 +21,6 @@ Corrections = Mapping[str, Mapping[str, str]]
 """Source -> name (or class id) as written -> scientific name: the `names` tables of a collection."""
 Synonyms = Mapping[str, Sequence[AcceptedName]]
 """Key of a name -> its accepted name; several if the name is ambiguous."""
-
-
-class WrittenName(msgspec.Struct, frozen=True, order=True):
-    """A class as its data set names it."""
-
-    source: str
-    name: str
 
 
 class NamedClass(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,11 +39,6 @@ class NamedClass(msgspec.Struct, frozen=True, kw_only=True):
     common_name: str
     candidates: Sequence[AcceptedName]
     """The accepted names that the taxonomy file gives for the name."""
-
-    @property
-    def written(self) -> WrittenName:
-        """The class as its data set names it."""
-        return WrittenName(self.source, self.plant.name)
 
     @property
     def accepted(self) -> AcceptedName | None:
@@ -182,58 +170,47 @@ def _one_letter_apart(first: str, second: str) -> bool:
     return len(long) == len(short) + 1 and any(long[:cut] + long[cut + 1 :] == short for cut in range(len(long)))
 
 
-MergeKind = Literal["within_source", "across_sources", "synonym"]
+class NameFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A name that a person should check."""
+
+    name: str
+    """The class or taxon."""
+    members: tuple[str, ...] = ()
+    """Source and name as written, of each class."""
+    explanation: str = ""
+    """What was done, or what to check."""
 
 
-class MergedName(msgspec.Struct, frozen=True, kw_only=True):
-    """Written names that share one taxon, or synonyms that were replaced by an accepted name."""
+class NameFindings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The names that a person should check."""
 
-    kind: MergeKind
-    """One source writes the name in several ways; several sources have it; or it is a synonym."""
-    taxon_id: str
-    scientific_name: str
-    written: tuple[WrittenName, ...]
-    """All the names; of kind "synonym" only the synonyms."""
-
-
-class SimilarNames(msgspec.Struct, frozen=True, kw_only=True):
-    """Two taxa of one genus with similar names, one of which may be a misspelling; they are not merged."""
-
-    first: str
-    second: str
-    written: tuple[WrittenName, ...]
-    """The classes of both."""
+    merged: tuple[NameFinding, ...] = ()
+    """Names that share one taxon."""
+    genus_level: tuple[NameFinding, ...] = ()
+    """Classes that name a genus and no species: "Crocus spp.", and "Tulip" in a data set that gives the genus."""
+    common: tuple[NameFinding, ...] = ()
+    """Classes that are known by their common names alone, so that they have no genus: "Maize"."""
+    misspelt: tuple[NameFinding, ...] = ()
+    """Classes of a genus that is not listed, each with the genera that may be meant."""
+    similar: tuple[NameFinding, ...] = ()
+    """Names that are similar to another or ambiguous, which were not merged."""
 
 
-class AmbiguousName(msgspec.Struct, frozen=True, kw_only=True):
-    """A name that the taxonomy file lists as a synonym of several plants; it stays as written."""
-
-    written: WrittenName
-    candidates: tuple[str, ...]
-    """The accepted names that it may mean."""
-
-
-def merged_names(taxon: Taxon, group: Sequence[NamedClass]) -> Iterator[MergedName]:
+def _merged(name: str, group: Sequence[NamedClass]) -> Iterator[NameFinding]:
     """Yields how the classes of one taxon were merged."""
-
-    def merged(kind: MergeKind, found: Iterable[NamedClass]) -> MergedName:
-        written = tuple(named.written for named in found)
-        return MergedName(kind=kind, taxon_id=taxon.taxon_id, scientific_name=taxon.scientific_name, written=written)
-
     by_source: dict[str, list[NamedClass]] = {}
     for named in group:
         by_source.setdefault(named.source, []).append(named)
     for of_source in by_source.values():
         if len(of_source) > 1:
-            yield merged("within_source", of_source)
+            yield _finding(name, of_source, "one source writes it in several ways: one output")
     if len(by_source) > 1:
-        yield merged("across_sources", group)
-    synonyms = [named for named in group if named.is_synonym]
-    if synonyms:
-        yield merged("synonym", synonyms)
+        yield _finding(name, group, "several sources have it: one taxon, whose outputs are summed")
+    if synonyms := [named for named in group if named.is_synonym]:
+        yield _finding(name, synonyms, "synonyms of the accepted name")
 
 
-def similar_names(taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedClass]]) -> Iterator[SimilarNames]:
+def _similar(taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedClass]]) -> Iterator[NameFinding]:
     """Yields pairs of species of one genus whose epithets are similar."""
     by_genus: dict[str, list[tuple[str, Taxon]]] = {}
     for taxon in taxa:
@@ -243,20 +220,27 @@ def similar_names(taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedCl
     for species in by_genus.values():
         for one, other in similar_pairs([epithet for epithet, _ in species]):
             pair = species[one][1], species[other][1]
-            written = tuple(named.written for taxon in pair for named in by_taxon[taxon.taxon_id])
-            yield SimilarNames(first=pair[0].scientific_name, second=pair[1].scientific_name, written=written)
+            classes = [named for taxon in pair for named in by_taxon[taxon.taxon_id]]
+            name = f"{pair[0].scientific_name} / {pair[1].scientific_name}"
+            yield _finding(name, classes, "may be one plant: if so, give one of the names under [sources.X.names]")
 
 
-def misspelt_genera(
-    taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedClass]]
-) -> Iterator[tuple[WrittenName, tuple[str, ...]]]:
+def _misspelt(taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedClass]]) -> Iterator[NameFinding]:
     """Yields the classes whose genus, or first word where they have none, is like a genus that is listed."""
     for taxon in taxa:
         genus = taxon.genus or taxon.scientific_name.split()[0]
         # Common words such as Silver and Oleander are like a genus too; those of a misspelt name end as Latin words do.
-        if taxon.genus or (" " in taxon.scientific_name and may_be_latin(genus, "alba")):
-            meant = tuple(similar_genera(genus))
-            yield from ((named.written, meant) for named in by_taxon[taxon.taxon_id] if meant)
+        is_latin = taxon.genus or (" " in taxon.scientific_name and may_be_latin(genus, "alba"))
+        if is_latin and (meant := similar_genera(genus)):
+            explanation = f"no listed genus; perhaps {' or '.join(meant)}"
+            yield from (_finding("", [named], explanation) for named in by_taxon[taxon.taxon_id])
+
+
+def _finding(name: str, classes: Iterable[NamedClass], explanation: str) -> NameFinding:
+    """Returns the finding on some classes, under the name of the first if none is given."""
+    written = [(named.source, named.plant.name) for named in classes]
+    members = tuple(f"{source}: {as_written}" for source, as_written in written)
+    return NameFinding(name=name or written[0][1], members=members, explanation=explanation)
 
 
 TAXONOMY_VERSION: Final = "names as given by the sources"
@@ -265,24 +249,13 @@ ALL_SOURCES: Final = "all"
 
 
 class Classes(msgspec.Struct, frozen=True, kw_only=True):
-    """The outputs of a network, what they mean, and the class that each comes from; the other fields are for checks."""
+    """The outputs of a network, what they mean, the class that each comes from, and the names to check."""
 
     taxonomy: Taxonomy
     """Outputs ordered by key; taxa ordered by taxon id."""
     labels: dict[tuple[str, str], str]
     """(source, class id) -> key of the output."""
-    merged: tuple[MergedName, ...] = ()
-    """Names that share one taxon."""
-    genus_level: tuple[WrittenName, ...] = ()
-    """Classes that name a genus and no species: "Crocus spp.", and "Tulip" in a data set that gives the genus."""
-    common: tuple[WrittenName, ...] = ()
-    """Classes that are known by their common names alone, so that they have no genus: "Maize"."""
-    similar: tuple[SimilarNames, ...] = ()
-    """Names that are similar and were not merged."""
-    misspelt: tuple[tuple[WrittenName, tuple[str, ...]], ...] = ()
-    """Classes of a genus that is not listed, each with the genera that may be meant."""
-    ambiguous: tuple[AmbiguousName, ...] = ()
-    """Names with several accepted names."""
+    names: NameFindings = NameFindings()
 
 
 def build_classes(
@@ -330,16 +303,30 @@ def build_classes(
             (named.source, named.plant.class_id): output.key
             for named, output in zip(named_classes, outputs, strict=True)
         },
-        merged=tuple(entry for taxon in taxa.values() for entry in merged_names(taxon, by_taxon[taxon.taxon_id])),
-        genus_level=tuple(named.written for named in named_classes if taxa[named.taxon_id].rank == "genus"),
-        common=tuple(named.written for named in named_classes if not taxa[named.taxon_id].genus),
-        similar=tuple(similar_names(taxa.values(), by_taxon)),
-        misspelt=tuple(misspelt_genera(taxa.values(), by_taxon)),
-        ambiguous=tuple(
-            AmbiguousName(written=named.written, candidates=tuple(each.scientific_name for each in named.candidates))
-            for named in named_classes
-            if len(named.candidates) > 1
+        names=_names_to_check(named_classes, taxa, by_taxon),
+    )
+
+
+def _names_to_check(
+    classes: Sequence[NamedClass], taxa: Mapping[str, Taxon], by_taxon: Mapping[str, Sequence[NamedClass]]
+) -> NameFindings:
+    genus_level = "names no species, so it counts for its genus; a [sources.X.names] entry can correct it"
+    common = "no scientific name; name its folder Common (Scientific), or give its genus"
+    several = "a synonym of several names, so it stays as written: "
+    ambiguous = [
+        _finding("", [named], several + ", ".join(each.scientific_name for each in named.candidates))
+        for named in classes
+        if len(named.candidates) > 1
+    ]
+    merged = [_merged(taxon.scientific_name, by_taxon[taxon.taxon_id]) for taxon in taxa.values()]
+    return NameFindings(
+        merged=tuple(chain.from_iterable(merged)),
+        genus_level=tuple(
+            _finding("", [named], genus_level) for named in classes if taxa[named.taxon_id].rank == "genus"
         ),
+        common=tuple(_finding("", [named], common) for named in classes if not taxa[named.taxon_id].genus),
+        misspelt=tuple(_misspelt(taxa.values(), by_taxon)),
+        similar=(*_similar(taxa.values(), by_taxon), *ambiguous),
     )
 
 

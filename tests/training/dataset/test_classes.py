@@ -11,7 +11,7 @@ from models.answer import AnswerModel, Question, answer_plant
 from models.bundle import TAXA_FILE
 from models.errors import DataError
 from models.taxonomy import Taxonomy
-from training.dataset.classes import TAXONOMY_VERSION, WrittenName, build_classes, names_to_look_up
+from training.dataset.classes import TAXONOMY_VERSION, build_classes, names_to_look_up
 from training.dataset.sources.record import SourceClass
 from training.dataset.synonyms import AcceptedName
 from training.drawn import species_name
@@ -74,7 +74,7 @@ def check_both_rules(sources):
     assert by_source == {"inat": NUM_INAT, "plantnet": NUM_PLANTNET, "house": NUM_HOUSE}
     assert len(classes.taxonomy.outputs) == 5337
     assert len(classes.taxonomy.taxa) == 5237
-    assert sum(entry.kind == "across_sources" for entry in classes.merged) == 100
+    assert sum(entry.explanation.startswith("several sources") for entry in classes.names.merged) == 100
     across = build_classes(sources, "across_sources")
     assert len(across.taxonomy.outputs) == len(across.taxonomy.taxa) == 5237
     assert across.taxonomy.taxa == classes.taxonomy.taxa
@@ -186,10 +186,10 @@ def test_classes_known_by_a_common_name_alone_share_no_genus():
         ("Quercus suber", "species", "Quercus"),
         ("Venus Flytrap", "species", ""),
     ]
-    assert [written.name for written in classes.common] == [
+    assert [entry.name for entry in classes.names.common] == [
         "Common wheat", "Common nettle", "Maize", "Venus Flytrap", "class 4",
     ]  # fmt: skip
-    assert [written.name for written in classes.genus_level] == ["Crocus spp."]
+    assert [entry.name for entry in classes.names.genus_level] == ["Crocus spp."]
 
 
 def test_the_scientific_name_of_a_plant_takes_precedence_over_its_common_name():
@@ -208,7 +208,8 @@ def test_synonyms_share_the_taxon_of_the_accepted_name():
     assert (taxon.scientific_name, taxon.genus, taxon.gbif_id) == ("Anemonoides nemorosa", "Anemonoides", 7)
     assert (taxon.author, taxon.family) == ("(L.) Holub", "Ranunculaceae")
     assert taxon.synonyms == ("Anemone nemorosa",)
-    assert [(entry.kind, len(entry.written)) for entry in classes.merged] == [("across_sources", 2), ("synonym", 1)]
+    found = [(entry.explanation.partition(" ")[0], len(entry.members)) for entry in classes.names.merged]
+    assert found == [("several", 2), ("synonyms", 1)]
     assert classes.taxonomy.taxonomy_version == f"{TAXONOMY_VERSION}, synonyms by Taxon.tsv"
     assert built("Rosa").taxonomy.taxonomy_version == TAXONOMY_VERSION
 
@@ -227,17 +228,16 @@ def test_an_ambiguous_synonym_stays_as_written_and_is_listed():
         {"a": plants("Rosa alba")}, "within_sources", {"rosa alba": (accepted(), accepted("Rosa mollis"))}
     )
     assert classes.taxonomy.taxa[0].scientific_name == "Rosa alba"
-    assert classes.ambiguous[0].written == WrittenName("a", "Rosa alba")
-    assert classes.ambiguous[0].candidates == ("Anemonoides nemorosa", "Rosa mollis")
+    (found,) = classes.names.similar
+    assert found.members == ("a: Rosa alba",)
+    assert found.explanation.endswith(": Anemonoides nemorosa, Rosa mollis")
 
 
 def test_ways_to_write_one_name_are_merged_and_listed():
     classes = built("Lilium lancifolium Thunb.", "Lilium lancifolium  Thunb", "Rosa alba")
-    (entry,) = classes.merged
-    assert (entry.kind, entry.taxon_id, entry.scientific_name) == (
-        "within_source", "lilium-lancifolium", "Lilium lancifolium",
-    )  # fmt: skip
-    assert [written.name for written in entry.written] == ["Lilium lancifolium Thunb.", "Lilium lancifolium  Thunb"]
+    (entry,) = classes.names.merged
+    assert (entry.name, entry.explanation) == ("Lilium lancifolium", "one source writes it in several ways: one output")
+    assert entry.members == ("s: Lilium lancifolium Thunb.", "s: Lilium lancifolium  Thunb")
 
 
 def test_a_family_that_no_source_gives_comes_from_another_class_of_the_genus_or_the_list():
@@ -250,10 +250,10 @@ def test_a_family_that_no_source_gives_comes_from_another_class_of_the_genus_or_
 
 def test_misspelt_genera_are_listed_with_the_ones_that_may_be_meant():
     names = ("Qercus robur", "Helianhtus annuus", "Quercus suber", "Silver birch", "Oleander")
-    found = build_classes({"a": plants(*names)}, "within_sources").misspelt
-    assert {written.name: meant for written, meant in found} == {
-        "Qercus robur": ("Quercus",),
-        "Helianhtus annuus": ("Helianthus",),
+    found = build_classes({"a": plants(*names)}, "within_sources").names.misspelt
+    assert {entry.name: entry.explanation for entry in found} == {
+        "Qercus robur": "no listed genus; perhaps Quercus",
+        "Helianhtus annuus": "no listed genus; perhaps Helianthus",
     }
 
 
@@ -261,9 +261,9 @@ def test_likely_misspellings_are_listed_and_not_merged():
     sources = {"a": plants("Erechtites hieraciifolius", "Senecio vulgaris"), "b": plants("Erechtites hieracifolia")}
     classes = build_classes(sources, "across_sources")
     assert len(classes.taxonomy.outputs) == 3
-    (pair,) = classes.similar
-    assert {pair.first, pair.second} == {"Erechtites hieraciifolius", "Erechtites hieracifolia"}
-    assert {written.source for written in pair.written} == {"a", "b"}
+    (pair,) = classes.names.similar
+    assert set(pair.name.split(" / ")) == {"Erechtites hieraciifolius", "Erechtites hieracifolia"}
+    assert set(pair.members) == {"a: Erechtites hieraciifolius", "b: Erechtites hieracifolia"}
 
 
 def test_the_recipe_maps_names_that_are_common_or_misspelt():

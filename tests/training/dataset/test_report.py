@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from models.taxonomy import Output, Taxon, Taxonomy
 from training.atomic_file import replace_together
 from training.dataset.audit.licenses import LicenseSummary
+from training.dataset.classes import NameFinding, NameFindings
 from training.dataset.collection import Collection, SourceEntry
-from training.dataset.report.findings import MEANINGS, NameFinding, NameFindings, Report, summarize
+from training.dataset.report.findings import MEANINGS, Report, summarize
 from training.dataset.report.page import HTML_FILE, JSON_FILE, advice, render_page, report_files
 from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceClass
 from training.dataset.splits import Shares, draw_splits

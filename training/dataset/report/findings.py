@@ -10,7 +10,7 @@ import numpy as np
 from models.taxonomy import Taxonomy
 from training.dataset.audit.licenses import LicenseSummary, license_summaries
 from training.dataset.audit.near_copies import NearGroups
-from training.dataset.classes import Classes, MergeKind, WrittenName
+from training.dataset.classes import Classes, NameFindings
 from training.dataset.collection import Collection, SourceEntry
 from training.dataset.selection import Selection
 from training.dataset.sources.record import SPLITS, LabeledPicture, LeftOut, Split
@@ -56,41 +56,10 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "no_pictures": Meaning("Class without pictures", "Add pictures, or ignore it: the class gets no output."),
 }
 UNKNOWN: Final = Meaning("Other", "See the reason given with each entry.")
-_MERGED: Final[dict[MergeKind, str]] = {
-    "within_source": "one source writes it in several ways: one output",
-    "across_sources": "several sources have it: one taxon, whose outputs are summed",
-    "synonym": "synonyms of the accepted name",
-}
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of all parts of the report."""
-
-
-class NameFinding(Part, frozen=True):
-    """A name that a person should check."""
-
-    name: str
-    """The class or taxon."""
-    members: tuple[str, ...] = ()
-    """Source and name as written, of each class."""
-    explanation: str = ""
-    """What was done, or what to check."""
-
-
-class NameFindings(Part, frozen=True):
-    """The names that a person should check."""
-
-    merged: tuple[NameFinding, ...] = ()
-    """Names that share one taxon."""
-    genus_level: tuple[NameFinding, ...] = ()
-    """Classes that only name a genus."""
-    common: tuple[NameFinding, ...] = ()
-    """Classes that are known by their common names alone."""
-    misspelt: tuple[NameFinding, ...] = ()
-    """Genera that may be misspelt."""
-    similar: tuple[NameFinding, ...] = ()
-    """Similar or ambiguous names, which were not merged."""
 
 
 class SourceSummary(Part, frozen=True):
@@ -213,7 +182,7 @@ def build_report(
         splits,
         left_out,
         selection.taxonomy,
-        names=_name_findings(classes),
+        names=classes.names,
         licenses=license_summaries(selection.pictures),
         near_copies=sorted(groups),
         two_names=_two_names(pictures, near_copies, classes.taxonomy),
@@ -366,32 +335,3 @@ def _names(taxonomy: Taxonomy) -> dict[str, str]:
     """Returns output key -> scientific name."""
     names = (taxonomy.taxa[position].scientific_name for position in taxonomy.taxon_of_output)
     return dict(zip(taxonomy.output_keys, names, strict=True))
-
-
-def _name_findings(classes: Classes) -> NameFindings:
-    """Returns the merged, genus-level, common, misspelt, similar and ambiguous names, in words."""
-    merged = [_finding(each.scientific_name, each.written, _MERGED[each.kind]) for each in classes.merged]
-    genus_level = "names no species, so it counts for its genus; a [sources.X.names] entry can correct it"
-    common = "no scientific name; name its folder Common (Scientific), or give its genus"
-    misspelt = [
-        _finding(each.name, [each], f"no listed genus; perhaps {' or '.join(genera)}")
-        for each, genera in classes.misspelt
-    ]
-    one_plant = "may be one plant: if so, give one of the names under [sources.X.names]"
-    similar = [_finding(f"{each.first} / {each.second}", each.written, one_plant) for each in classes.similar]
-    several = "a synonym of several names, so it stays as written: "
-    similar += [
-        _finding(each.written.name, [each.written], several + ", ".join(each.candidates)) for each in classes.ambiguous
-    ]
-    return NameFindings(
-        merged=tuple(merged),
-        genus_level=tuple(_finding(each.name, [each], genus_level) for each in classes.genus_level),
-        common=tuple(_finding(each.name, [each], common) for each in classes.common),
-        misspelt=tuple(misspelt),
-        similar=tuple(similar),
-    )
-
-
-def _finding(name: str, written: Iterable[WrittenName], explanation: str) -> NameFinding:
-    members = tuple(f"{each.source}: {each.name}" for each in written)
-    return NameFinding(name=name, members=members, explanation=explanation)

@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from training.dataset.report.findings import ClassSize, NameFinding, Report
+from training.dataset.classes import NameFinding
+from training.dataset.report.findings import ClassSize, Report
 from training.dataset.sources.record import SPLITS
 
 HTML_FILE: Final = "report.html"
