@@ -41,6 +41,9 @@ _COMMERCIAL_USE: Final[dict[CommercialUse, str]] = {
     "not_allowed": "May not be used commercially: at least one of these licenses forbids it.",
     "unknown": "It is not known whether all of these licenses allow commercial use.",
 }
+ENOUGH_PICTURES: Final = 1000
+"""With fewer calibration pictures the card warns: their calibration error varies by several points by chance."""
+_BAR: Final = 20  # characters of a full bar
 
 
 def model_card(record: BundleRecord, taxonomy: Taxonomy, *further_sections: str) -> str:
@@ -112,11 +115,6 @@ def _names(taxonomy: Taxonomy) -> str:
     return (
         f"## Plants it can name\n\n{', '.join(names[:_MOST_NAMES])}{more}. Any other plant gets a wrong name or none."
     )
-
-
-ENOUGH_PICTURES: Final = 1000
-"""With fewer calibration pictures the card warns: their calibration error varies by several points by chance."""
-_BAR: Final = 20  # characters of a full bar
 
 
 def calibration_section(

@@ -34,6 +34,14 @@ _SHRINKAGE: Final = 0.05
 """Share of the mean variance that is added to each variance within taxa, so that few pictures give no zeros."""
 _LEAST_VARIANCE: Final = 1e-6
 """Smaller variances, of features of length 1, are raised to this: equal pictures must not give infinite scales."""
+_STRENGTHS: Final = (0.1, 1.0, 10.0, 100.0)
+"""Weights of the data against the squared weights to choose from, named C in scikit-learn."""
+_NUM_FOLDS: Final = 5
+_MOST_ACCEPTED: Final = 0.01
+"""Share of the pictures without a plant that may reach the cutoff."""
+_LIKELIER_A_PLANT: Final = 0.5
+_MOST_PLANTS: Final = 5000
+"""Training pictures that are used at most; more take minutes and hardly change the weights."""
 
 
 def fit_features(features_NF: Floats, labels_N: npt.NDArray[np.intp]) -> FeatureTable:
@@ -122,16 +130,6 @@ def _whitening(residual_ND: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     variances, vectors_DD = np.linalg.eigh(residual_ND.T @ residual_ND / len(residual_ND))
     floor = max(_SHRINKAGE * variances.mean(), _LEAST_VARIANCE)
     return np.asarray(vectors_DD / np.sqrt(variances.clip(0) + floor))
-
-
-_STRENGTHS: Final = (0.1, 1.0, 10.0, 100.0)
-"""Weights of the data against the squared weights to choose from, named C in scikit-learn."""
-_NUM_FOLDS: Final = 5
-_MOST_ACCEPTED: Final = 0.01
-"""Share of the pictures without a plant that may reach the cutoff."""
-_LIKELIER_A_PLANT: Final = 0.5
-_MOST_PLANTS: Final = 5000
-"""Training pictures that are used at most; more take minutes and hardly change the weights."""
 
 
 class HeadInputs(msgspec.Struct, frozen=True):

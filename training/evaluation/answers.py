@@ -27,6 +27,10 @@ from models.ranking import (
 from training.evaluation.predictions import Outputs, Predictions, Rows, calibrated_predictions, chunks, named
 from training.evaluation.split_metrics import Scores, auroc, cutoff
 
+COVERAGES: Final = (0.8, 0.9, 0.95)
+NUM_PICTURES: Final = (1, 2, 3, 5)
+_MOST_QUESTIONS: Final = 2000
+
 
 class PictureScores(msgspec.Struct, frozen=True):
     """The scores of some pictures, each alone."""
@@ -101,7 +105,6 @@ def plant_scores(head: PlantHead, features: Rows, confidence_N: Scores, distance
     return np.concatenate([head.scores(features[part], confidence_N[part], distance_N[part]) for part in parts])
 
 
-COVERAGES: Final = (0.8, 0.9, 0.95)
 KINDS: Final[tuple[CoverageKind, ...]] = ("marginal", "macro")
 
 
@@ -213,10 +216,6 @@ def _stranger_figures(name: str, known: PictureScores, strangers: PictureScores,
         named=share(sum(verdicts.count(rank) for rank in RANKS), num_strangers),
         named_species=share(verdicts.count("species"), num_strangers),
     )
-
-
-NUM_PICTURES: Final = (1, 2, 3, 5)
-_MOST_QUESTIONS: Final = 2000
 
 
 class SeveralPictures(msgspec.Struct, frozen=True):

@@ -29,6 +29,8 @@ from training.recipe import DataRecipe
 
 Pixels = npt.NDArray[np.float32]
 """A network input or several, shape (..., 3, height, width)."""
+_LEAST_FOLDERS: Final = 5  # as many as folds
+_FEW_PICTURES: Final = 200  # which are soon done
 
 
 def num_cores() -> int:
@@ -55,8 +57,6 @@ def run_side_by_side(session: NetworkSession, batches: Iterable[npt.NDArray[np.f
 
 BATCH_SIZE: Final = max(32, num_cores())
 """Pictures that are loaded at a time: enough for every core."""
-_LEAST_FOLDERS: Final = 5  # as many as folds
-_FEW_PICTURES: Final = 200  # which are soon done
 _Item = TypeVar("_Item")
 
 

@@ -24,6 +24,8 @@ from models.taxonomy import Groups, Taxonomy
 from training.dataset.manifest import Manifest
 
 _VALUES_AT_ONCE: Final = 2**18  # 2 MB as float64, which a processor's cache holds; larger chunks are slower
+NO_NAME: Final = -1.0
+"""Score of a picture without a name of the rank, below every threshold."""
 
 
 class Rows(Protocol):
@@ -146,10 +148,6 @@ def one_picture_each(plants_N: Plants, seed: int = 0) -> npt.NDArray[np.intp]:
     order = np.random.default_rng(seed).permutation(len(plants_N))
     _, first = np.unique(plants_N[order], return_index=True)
     return np.sort(order[first])
-
-
-NO_NAME: Final = -1.0
-"""Score of a picture without a name of the rank, below every threshold."""
 
 
 class RankScores(msgspec.Struct, frozen=True):

@@ -33,6 +33,9 @@ KEPT_SHARE: Final = 0.95
 """Share of the plants whose score reaches the cutoff."""
 
 Scores = npt.NDArray[np.float64]
+_MOST_POINTS: Final = 100
+_Z_95: Final = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
+_EDGE: Final = 1e-9  # distance from the observed difference, where the test does not reject
 
 
 def auroc(plants_N: Scores, others_M: Scores) -> float:
@@ -46,9 +49,6 @@ def auroc(plants_N: Scores, others_M: Scores) -> float:
 def cutoff(plants_N: Scores) -> float:
     """Returns the largest score that at least 95 % of the plants reach."""
     return float(np.quantile(plants_N, 1 - KEPT_SHARE, method="lower"))
-
-
-_MOST_POINTS: Final = 100
 
 
 class RiskCoverage(msgspec.Struct, frozen=True):
@@ -76,10 +76,6 @@ def risk_coverage(scores: RankScores) -> RiskCoverage:
     shown = np.unique(np.linspace(0, len(order) - 1, _MOST_POINTS).round().astype(int))
     coverage = (num_named / len(order))[shown]
     return RiskCoverage(float(risk_N.mean()), coverage.tolist(), risk_N[shown].tolist())
-
-
-_Z_95: Final = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
-_EDGE: Final = 1e-9  # distance from the observed difference, where the test does not reject
 
 
 class PairedLoss(msgspec.Struct, frozen=True):
