@@ -25,7 +25,7 @@ settings.load_profile("tests")
 # them each worker would import them itself, and a preparation would start the server without torch.
 _OF_WORKERS = (
     "training.loading.data",
-    "training.loading.shards.encode",
+    "training.loading.shards.packing",
     "training.dataset.audit.examine",
     "scipy.fftpack",
 )

@@ -163,7 +163,7 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     """Prepares recipe and data, then trains, tunes or draws."""
     from training.dataset.manifest import Manifest
     from training.drawn import ensure_training_data
-    from training.loading.show_batch import show_batch
+    from training.loading.data import show_batch
     from training.network_input import with_fitting_sizes
     from training.tuning import tune
 

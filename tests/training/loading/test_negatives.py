@@ -12,10 +12,9 @@ from models.errors import DataError
 from tests.training.small import command, write_things
 from training.dataset.manifest import Manifest
 from training.loading.augment import BatchMixer
-from training.loading.data import training_loader
+from training.loading.data import show_batch, training_loader
 from training.loading.negatives import NOT_A_PLANT, list_negatives, num_plants
 from training.loading.sampler import EpochBatches
-from training.loading.show_batch import show_batch
 from training.recipe import AugmentRecipe
 
 

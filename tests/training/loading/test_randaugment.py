@@ -9,9 +9,8 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as TF
 
 from tests.models.pictures import foliage
-from training.loading import randaugment
-from training.loading.augment import seeded
-from training.loading.randaugment import OPERATIONS, rand_augment
+from training.loading import augment as randaugment
+from training.loading.augment import OPERATIONS, rand_augment, seeded
 
 FILL = (124, 116, 104)
 PICTURE = foliage((96, 96)).point(lambda value: 20 + value * 3 // 4)  # leaves something for autocontrast to do

@@ -5,7 +5,7 @@ from PIL import Image
 from models.preprocess import InputSpec
 from tests.training.small import command
 from training.dataset.manifest import Manifest
-from training.loading.show_batch import caption, show_batch, to_pictures
+from training.loading.data import caption, show_batch, to_pictures
 
 
 def test_the_sheet_shows_every_picture_of_the_first_batch(data, tmp_path):

@@ -16,7 +16,7 @@ from rich.progress import track
 
 from models.errors import DataError
 from training.dataset.manifest import Manifest
-from training.loading.shards.tar_file import tar_members
+from training.loading.shards.shard_files import tar_members
 from training.loading.storage import PictureStore
 from training.processes import clean_context, clear_error_if_killed, end_with_parent
 

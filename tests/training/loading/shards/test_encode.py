@@ -8,7 +8,7 @@ from PIL import Image
 from models.errors import DataError
 from models.preprocess import MAX_SIDE_PX, read_picture, upright_size
 from tests.training.loading.shards.prepared import picture_bytes
-from training.loading.shards.encode import SourcePicture, encode_picture
+from training.loading.shards.packing import SourcePicture, encode_picture
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from models.errors import RecipeError
 from tests.training.loading.shards.prepared import write_mixed
 from training.dataset.manifest import Manifest
-from training.loading.shards.plan import PackOptions, estimate_bytes, make_plan, shards_of_part
+from training.loading.shards.shard_files import PackOptions, estimate_bytes, make_plan, shards_of_part
 
 OPTIONS = PackOptions(short_side_px=64, shard_mb=0.02)
 

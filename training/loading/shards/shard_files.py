@@ -1,0 +1,316 @@
+"""The shards: which picture stands where, their tar files, and the index of each.
+
+The shard and place of a picture are a pure function of the manifest and the options. Each machine that packs a part
+computes the same plan, and so does a run that continues a killed one. The size of a picture is known only after it is
+encoded, so shards are cut by estimated sizes. Members of a tar are not compressed, so each is a byte range of the file;
+names are short, and owner and time are zero, so the same pictures always give the same bytes. The index of a shard is
+written last, so a shard with an index is complete.
+"""
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from models.errors import DataError, RecipeError
+from training.atomic_file import remove_leftovers, replaced
+from training.dataset.manifest import Manifest
+from training.dataset.sources.record import Split
+
+PLAN_VERSION: Final = 1
+"""Raise this number whenever the same options give other shards."""
+_MEMBER_OVERHEAD_BYTES: Final = 512 + 256  # a tar header, and half a block of padding on average
+# Photographs of plants at short side 512 and quality 90, 4:2:0: 0.20 to 0.39 bytes a pixel (measured with Pillow).
+_BYTES_PER_PX_AT_90: Final = 0.3
+_SIZE_EXPONENT: Final = -0.65  # of the size in libjpeg's quantization scale, fitted at quality 50 to 100
+
+
+class StoredPicture(msgspec.Struct, frozen=True):
+    """A picture as a shard stores it."""
+
+    data: bytes
+    """A picture file."""
+    sha256: str
+    """Hash of `data`."""
+    width: int
+    """Width of the upright picture, px."""
+    height: int
+    """Height of the upright picture, px."""
+
+
+class PackOptions(msgspec.Struct, frozen=True):
+    """The options that decide the content of the shards."""
+
+    short_side_px: int = 512
+    """Training pictures are reduced to this short side, px."""
+    quality: int = 90
+    """JPEG quality of the reduced pictures."""
+    shard_mb: float = 512
+    """Approximate size of a shard, MB."""
+    seed: int = 0
+    """Seed of the order of the training pictures."""
+
+    def __post_init__(self) -> None:
+        _require_range("--short-side-px", self.short_side_px, 8, 8192)
+        _require_range("--quality", self.quality, 50, 100)
+        _require_range("--seed", self.seed, 0, 2**63)
+        _require_range("--shard-mb", self.shard_mb, 0.001, 100_000)
+
+
+class Shard(msgspec.Struct, frozen=True, eq=False):
+    """One tar file."""
+
+    number: int
+    """Position in the plan."""
+    name: str
+    """File name of the tar."""
+    split: Split
+    """Split of all its pictures."""
+    rows: npt.NDArray[np.int64]
+    """Rows of the source manifest, in the order of the tar."""
+
+
+class ShardPlan(msgspec.Struct, frozen=True, eq=False):
+    """All shards of a packed data set."""
+
+    shards: tuple[Shard, ...]
+    identity: str
+    """Hash of manifest, options and assignment, which identifies the shards of this plan."""
+
+
+def make_plan(manifest: Manifest, options: PackOptions) -> ShardPlan:
+    """Assigns each picture to a place in a shard.
+
+    Training pictures are shuffled; the other splits keep the order of the manifest. The shards of a split have about
+    equal size, at most about `options.shard_mb`.
+    """
+    stored_bytes = estimate_bytes(manifest, options)
+    shards: list[Shard] = []
+    for split in get_args(Split):
+        if manifest.has(split):
+            rows = manifest.rows_of(split)
+            if split == "train":
+                rows = np.random.default_rng(options.seed).permutation(rows)
+            cut = _cut(rows, stored_bytes[rows], options.shard_mb * 1e6)
+            shards += [
+                Shard(len(shards) + index, f"{split}-{index:05d}.tar", split, part) for index, part in enumerate(cut)
+            ]
+    return ShardPlan(tuple(shards), _identity(manifest, options, shards))
+
+
+def estimate_bytes(manifest: Manifest, options: PackOptions) -> npt.NDArray[np.float64]:
+    """Estimates the bytes of each picture in its shard, shape (len(manifest),).
+
+    A copied picture takes its length; a reduced one takes its pixels times the bytes per pixel of the JPEG quality.
+    Whether a file is a JPEG is guessed from its name, since the file is not read here.
+    """
+    column = {name: manifest.table[name].to_numpy().astype(np.float64) for name in ("length", "width", "height")}
+    short_side = np.minimum(column["width"], column["height"])
+    scale = np.minimum(1.0, options.short_side_px / np.maximum(short_side, 1))
+    encoded = column["width"] * column["height"] * scale**2 * _bytes_per_px(options.quality)
+    jpeg = pc.match_substring_regex(manifest.table["path"], r"\.jpe?g$", ignore_case=True).to_numpy()
+    kept = pc.not_equal(manifest.table["split"].cast("string"), "train").to_numpy()
+    copied = kept | (jpeg & (short_side <= options.short_side_px))
+    stored: npt.NDArray[np.float64] = np.where(copied, column["length"], encoded) + _MEMBER_OVERHEAD_BYTES
+    return stored
+
+
+def shards_of_part(plan: ShardPlan, part: int, num_parts: int) -> list[Shard]:
+    """The shards of one part.
+
+    Args:
+        plan: The shards of all parts.
+        part: Number of the part, from 1.
+        num_parts: Number of parts.
+    """
+    return [shard for shard in plan.shards if part_of(shard, num_parts) == part]
+
+
+def part_of(shard: Shard, num_parts: int) -> int:
+    """Number of the part that a shard belongs to, from 1."""
+    return shard.number % num_parts + 1
+
+
+def _bytes_per_px(quality: int) -> float:
+    """Bytes per pixel, by libjpeg's quantization scale 200 - 2 * quality; the 10 keeps quality 100 above zero."""
+    return float(_BYTES_PER_PX_AT_90 * ((210 - 2 * quality) / 30) ** _SIZE_EXPONENT)
+
+
+def _cut(
+    rows: npt.NDArray[np.int64], stored_bytes: npt.NDArray[np.float64], shard_bytes: float
+) -> list[npt.NDArray[np.int64]]:
+    """Cuts rows into shards of about equal size; none is empty, even if a picture is larger than a shard."""
+    before = np.cumsum(stored_bytes) - stored_bytes
+    total = float(stored_bytes.sum())
+    num_shards = max(1, int(np.ceil(total / shard_bytes)))
+    number = np.floor(before * (num_shards / total)).astype(np.int64)
+    return np.split(rows, np.flatnonzero(np.diff(number)) + 1)
+
+
+def _identity(manifest: Manifest, options: PackOptions, shards: Sequence[Shard]) -> str:
+    """Hashes the assignment as well, to detect a NumPy version that shuffles otherwise."""
+    digest = hashlib.sha256(f"{PLAN_VERSION} {manifest.sha256} ".encode())
+    digest.update(msgspec.json.encode(options))
+    for shard in shards:
+        digest.update(shard.name.encode() + shard.rows.astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _require_range(flag: str, value: float, lowest: float, highest: float) -> None:
+    if not lowest <= value <= highest:
+        raise RecipeError(
+            f"{flag} is out of range",
+            value=value,
+            limit=f"{lowest:g} to {highest:g}",
+            remedy="pass a value in this range",
+        )
+
+
+def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> list[int]:
+    """Writes a POSIX (ustar) tar.
+
+    Args:
+        path: The file; it is replaced atomically.
+        members: Name (at most 100 characters) and content of each member.
+
+    Returns:
+        The offset of each member's first byte in the file.
+
+    Raises:
+        OSError: The disk is full or not writable; nothing is left behind.
+    """
+    offsets = []
+    with replaced(path) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            offsets.append(tar.offset + tarfile.BLOCKSIZE)  # after the header, which is one block for a short name
+            tar.addfile(info, io.BytesIO(content))
+    return offsets
+
+
+def tar_members(path: Path) -> dict[int, int]:
+    """Offset of the first byte -> length, of each member, as `tarfile` reads them.
+
+    Raises:
+        OSError: The file is missing.
+        tarfile.TarError: The file is not a tar.
+    """
+    with tarfile.open(path, "r:") as tar:
+        return {member.offset_data: member.size for member in tar}
+
+
+_LONGEST_SUFFIX: Final = 8
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field("row", pa.int64(), nullable=False),  # of the manifest that was packed
+        pa.field("name", pa.string(), nullable=False),  # of the tar's member
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("length", pa.int64(), nullable=False),
+        pa.field("sha256", pa.string(), nullable=False),
+        pa.field("width", pa.int32(), nullable=False),
+        pa.field("height", pa.int32(), nullable=False),
+    ]
+)
+_PLAN: Final = b"plan"
+_TAR_BYTES: Final = b"tar_bytes"
+
+
+def write_shard(
+    folder: Path, shard: Shard, pictures: Iterable[StoredPicture], manifest: Manifest, plan: ShardPlan
+) -> None:
+    """Writes a shard, then its index.
+
+    Args:
+        folder: Folder of the shards.
+        shard: The shard.
+        pictures: The pictures of `shard.rows`, in that order.
+        manifest: The source manifest; copied pictures keep the suffix of their path.
+        plan: The plan of the shard.
+
+    Raises:
+        OSError: The disk is full or not writable; neither the tar nor the index is left behind.
+    """
+    tar, index = folder / shard.name, index_path(folder, shard)
+    index.unlink(missing_ok=True)  # it may be left from a tar that was lost
+    names = [_member_name(position, int(row), shard, manifest) for position, row in enumerate(shard.rows)]
+    columns: dict[str, list[object]] = {key: [] for key in ("length", "sha256", "width", "height")}
+
+    def members() -> Iterator[tuple[str, bytes]]:
+        for name, picture in zip(names, pictures, strict=True):
+            for key, values in columns.items():
+                values.append(len(picture.data) if key == "length" else getattr(picture, key))
+            yield name, picture.data
+
+    offsets = write_tar(tar, members())
+    metadata = {_PLAN: plan.identity.encode(), _TAR_BYTES: str(tar.stat().st_size).encode()}
+    table = pa.table({"row": shard.rows, "name": names, "offset": offsets} | columns, _SCHEMA.with_metadata(metadata))
+    with replaced(index) as stream:
+        pq.write_table(table, stream)
+
+
+def is_complete(folder: Path, shard: Shard, plan: ShardPlan) -> bool:
+    """Whether a shard and its index are there, belong to the plan, and have the recorded size."""
+    try:
+        metadata = pq.read_schema(index_path(folder, shard)).metadata or {}
+        tar_bytes = (folder / shard.name).stat().st_size
+    except (OSError, pa.ArrowInvalid):
+        return False
+    return metadata.get(_PLAN) == plan.identity.encode() and metadata.get(_TAR_BYTES) == str(tar_bytes).encode()
+
+
+def read_index(folder: Path, shard: Shard) -> pa.Table:
+    """Reads the index of a complete shard.
+
+    Raises:
+        DataError: The index is damaged.
+    """
+    path = index_path(folder, shard)
+    try:
+        table = pq.read_table(path).replace_schema_metadata()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{path} is damaged", value=error, remedy="delete it and pack again") from error
+    if table["row"].to_pylist() != shard.rows.tolist():
+        raise DataError(f"{path} lists other pictures than its plan", remedy="delete it and pack again")
+    return table
+
+
+def index_path(folder: Path, shard: Shard) -> Path:
+    """Path of the index of a shard."""
+    return (folder / shard.name).with_suffix(".parquet")
+
+
+def plans_in(folder: Path) -> set[str]:
+    """Identities of the plans of all indexes in a folder; damaged indexes are ignored."""
+    plans = set()
+    for path in folder.glob("*-[0-9]*.parquet"):
+        try:
+            metadata = pq.read_schema(path).metadata or {}
+        except (OSError, pa.ArrowInvalid):
+            continue
+        plans.add(metadata.get(_PLAN, b"").decode())
+    return plans
+
+
+def remove_shard_leftovers(folder: Path, shard: Shard) -> None:
+    """Removes the temporary files that killed runs left of a shard."""
+    for path in (folder / shard.name, index_path(folder, shard)):
+        remove_leftovers(path)  # safe: only one part writes this shard
+
+
+def _member_name(position: int, row: int, shard: Shard, manifest: Manifest) -> str:
+    """A short name, the same on every machine; all training pictures are stored as JPEG."""
+    if shard.split == "train":
+        return f"{position:08d}.jpg"
+    suffix = PurePosixPath(manifest.table["path"][row].as_py()).suffix.lower()
+    is_plain = suffix.isascii() and suffix[1:].isalnum() and len(suffix) <= _LONGEST_SUFFIX
+    return f"{position:08d}{suffix if is_plain else ''}"
