@@ -83,13 +83,7 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
 
 
 class EvaluationPictures(Dataset[tuple[Tensor, int]]):
-    """Pictures preprocessed as in the service, by `models/preprocess.py`, in the order of `rows`.
-
-    Args:
-        store: Reads the picture files.
-        rows: Rows of the manifest.
-        spec: What the network expects.
-    """
+    """Pictures preprocessed as in the service, by `models/preprocess.py`, in the order of `rows` of the manifest."""
 
     def __init__(self, store: PictureStore, rows: npt.NDArray[np.int64], spec: InputSpec) -> None:
         self._store, self._rows, self._spec = store, rows, spec

@@ -116,11 +116,6 @@ def epoch_counts(seed: int, epoch: int, labels: npt.NDArray[np.integer], samplin
 def labels_for_sampling(manifest: Manifest, rows: npt.NDArray[np.integer], target: Target) -> npt.NDArray[np.int64]:
     """The class of each row, for sampling: its output, or the position of its taxon in the taxonomy.
 
-    Args:
-        manifest: The data.
-        rows: Rows of the manifest.
-        target: Which of the two is the class.
-
     Returns:
         Shape (len(rows),).
     """
@@ -131,11 +126,7 @@ def labels_for_sampling(manifest: Manifest, rows: npt.NDArray[np.integer], targe
 
 
 def expected_samples(sizes: npt.NDArray[np.integer], sampling: Sampling) -> npt.NDArray[np.float64]:
-    """How often each class is sampled in an epoch, on average; 0 for a class without pictures.
-
-    Args:
-        sizes: Pictures of each class.
-        sampling: The rule.
+    """How often a class of each size is sampled in an epoch, on average; 0 for a class without pictures.
 
     Returns:
         Shape (len(sizes),); adds up to the number of pictures.

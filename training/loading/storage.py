@@ -24,11 +24,7 @@ _MOST_REQUEST_BYTES: Final = 8 * 1024 * 1024
 
 
 class PictureStore:
-    """Reads the pictures of a manifest.
-
-    Args:
-        manifest: Says where the pictures are.
-    """
+    """Reads the pictures of a manifest, which says where they are."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest

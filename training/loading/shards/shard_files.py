@@ -125,13 +125,7 @@ def estimate_bytes(manifest: Manifest, options: PackOptions) -> npt.NDArray[np.f
 
 
 def shards_of_part(plan: ShardPlan, part: int, num_parts: int) -> list[Shard]:
-    """The shards of one part.
-
-    Args:
-        plan: The shards of all parts.
-        part: Number of the part, from 1.
-        num_parts: Number of parts.
-    """
+    """The shards of one part, which is numbered from 1."""
     return [shard for shard in plan.shards if part_of(shard, num_parts) == part]
 
 
