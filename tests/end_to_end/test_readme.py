@@ -23,7 +23,7 @@ LOADER = "intel-xeon-2-cores-2500"  # where the loader was measured
 # So small that it runs anywhere; everything else is as written.
 TINY = (
     "--architecture test_efficientnet --weights none --device cpu --workers 0 --epochs 1 --batch-size 4 "
-    "--picture-px 32 --progressive --serve-px 32 --cutmix 0 --randaugment-ops 0"
+    "--picture-px 32 --progressive --serve-px 32 --cutmix 0 --randaugment-magnitude 0"
 )
 
 
@@ -119,7 +119,7 @@ def trained(tmp_path_factory):
 
 def run(command: str, folder: Path) -> None:
     """Runs a command as a page has it, in this process, with flags that make it small."""
-    flags = TINY if "train.py" in command else f"--workers {int('prepare' in command)}"
+    flags = TINY if "train.py" in command else {"prepare": "--workers 1", "evaluat": "--workers 0"}.get(command[16:23], "")
     program, *arguments = shlex.split(f"{command.removeprefix('python ')} {flags}")
     main = importlib.import_module(program.removesuffix(".py").replace("/", ".")).main
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
