@@ -49,8 +49,9 @@ docs: .venv/.ready-docs-$(key)  ## build the documentation into build/docs; a wa
 	$(python) -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/docs
 	@echo "Written: build/docs/index.html"
 
-tables: train-env  ## copy the tables of benchmarks/results into the pages
-	$(python) benchmarks/tables.py $(ARGS)
+tables: train-env  ## write the tables of benchmarks/results and the reference pages of docs/
+	$(python) benchmarks/tables.py
+	$(python) docs/generate.py
 
 # What README shows of speed: needs two quiet cores and most of an hour.
 figures: network = runs/serving_b4_380

@@ -2,7 +2,8 @@
 
 python docs/generate.py
 
-`make docs` runs it before each build. The pages are not committed, so they cannot differ from the code.
+`make tables` and `make docs` run it. The pages are committed, for whoever reads them in the repository; a test compares
+them with the code.
 """
 
 import ast

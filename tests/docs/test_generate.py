@@ -3,6 +3,8 @@
 import pytest
 
 from docs.generate import (
+    GENERATED,
+    PAGES,
     PROGRAMS,
     fields,
     help_text,
@@ -14,6 +16,12 @@ from docs.generate import (
 )
 from serving.settings import Settings
 from training.recipe import AugmentRecipe, Recipe
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_committed_page_is_what_the_code_says(name):
+    committed = (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    assert committed == GENERATED[name](), "run: make tables"
 
 
 def test_every_setting_has_flag_variable_and_meaning():
