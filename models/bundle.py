@@ -21,9 +21,10 @@ import msgspec
 import numpy as np
 
 from models.answer import AnswerModel
-from models.bundle_record import FILE_NAME, FORMAT_VERSION, BundleRecord, NetworkFile, Precision, read_json, read_record
+from models.bundle_record import FILE_NAME, BundleRecord, NetworkFile, Precision, format_of, read_json, read_record
 from models.calibration import CALIBRATION_PART, Calibration, read_calibration
 from models.errors import BundleError
+from models.openvino_session import OpenVinoSession
 from models.ranking import Floats, output_probabilities
 from models.session import OnnxSession
 from models.taxonomy import Taxonomy
@@ -145,10 +146,26 @@ class Bundle(msgspec.Struct, frozen=True):
         """Returns the path of a network file."""
         return self.folder / self.network(precision).file
 
-    def open_session(self, precision: Precision, **options: Any) -> OnnxSession:
-        """Opens a network file with the options of `OnnxSession`; a BundleError if its outputs are not the bundle's."""
+    def open_session(
+        self, precision: Precision, *, openvino: bool = False, **options: Any
+    ) -> OnnxSession | OpenVinoSession:
+        """Opens a network.
+
+        Args:
+            precision: That of the network; bf16 always runs with OpenVINO.
+            openvino: Whether to run another precision with OpenVINO too.
+            options: Those of `OpenVinoSession` or `OnnxSession`.
+
+        Raises:
+            BundleError: The file does not load, or its outputs are not the bundle's.
+            InputError: OpenVINO is not installed, or the processor does not compute in bfloat16.
+        """
         path = self.network_path(precision)
-        session = OnnxSession(path, **options)
+        session: OnnxSession | OpenVinoSession
+        if openvino or precision == "bf16":
+            session = OpenVinoSession(path, bf16=precision == "bf16", **options)
+        else:
+            session = OnnxSession(path, **options)
         if session.output_keys != self.taxonomy.output_keys:
             raise BundleError(
                 f"{path.name} and {TAXA_FILE} name different outputs",
@@ -196,7 +213,7 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
             shutil.copyfile(path, draft / name)
         (draft / TAXA_FILE).write_bytes(_pretty_json(taxonomy))
         hashes = {path.name: file_sha256(path) for path in sorted(draft.iterdir())}
-        sealed = msgspec.structs.replace(record, files=hashes, format_version=FORMAT_VERSION)
+        sealed = msgspec.structs.replace(record, files=hashes, format_version=format_of(record))
         (draft / BUNDLE_FILE).write_bytes(_pretty_json(sealed))
         load_bundle(draft)
         for path in (*draft.iterdir(), draft):
@@ -266,8 +283,8 @@ def _verify_files(folder: Path, record: BundleRecord) -> None:
         _require_equal(f"SHA-256 of {name}", BUNDLE_FILE, record.files[name], "the file", file_sha256(folder / name))
     if not record.networks:
         raise BundleError("the bundle has no network", value=folder, remedy="export it again")
-    for network in record.networks.values():
-        _require_own_weights(folder / network.file)
+    for file in {network.file for network in record.networks.values()}:
+        _require_own_weights(folder / file)
     for precision in record.networks.keys() & record.left_out.keys():
         raise BundleError("a precision is both released and left out", value=precision, remedy="export it again")
 

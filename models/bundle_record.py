@@ -1,8 +1,9 @@
-"""The records of `bundle.json`, format 2, and the reader of formats 2 and 1. `models/bundle.py` verifies the files.
+"""The records of `bundle.json`, and the reader of formats 1 to 3. `models/bundle.py` verifies the files.
 
 The rule for changes: a field that an older reader cannot ignore, because answers would differ without it, raises the
 format version. A field that it can ignore is added with a default, and the version stays. Readers therefore ignore
-unknown fields of these records, and name them in `Bundle.warnings`. In `input`, `thresholds` and the other JSON files
+unknown fields of these records, and name them in `Bundle.warnings`. Format 3 is format 2 with the precision bf16, which
+names the file of fp32; a bundle without it has format 2. In `input`, `thresholds` and the other JSON files
 every field changes answers: any new field there raises the version, and an unknown one is an error.
 """
 
@@ -17,7 +18,8 @@ from models.errors import BotanifyError, BundleError
 from models.preprocess import InputSpec
 from models.ranking import Promises, Thresholds
 
-Precision = Literal["fp32", "fp16", "int8"]
+Precision = Literal["fp32", "fp16", "int8", "bf16"]
+"""bf16 is the file of fp32, computed in bfloat16 with OpenVINO; it has its own temperature, checks and tables."""
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 FILE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 FileName = Annotated[str, msgspec.Meta(pattern=FILE_NAME)]
@@ -166,6 +168,8 @@ class BundleRecord(msgspec.Struct, frozen=True):
 
 
 FORMAT_VERSION: Final = 2
+"""What is written, unless the bundle has the precision bf16."""
+BF16_FORMAT_VERSION: Final = 3
 _FORMAT_1_KEYS: Final = {"gates": "checks", "licences": "licenses"}
 _FORMAT_1_LACKS: Final = (
     "The bundle has format 1, which does not say with which manifest and commit its network was trained. Its figures "
@@ -173,6 +177,13 @@ _FORMAT_1_LACKS: Final = (
     "The bundle has format 1, which has no calibration tables. The service cannot tell plants from other things, "
     "makes no promise, and gives no candidate set.",
 )
+
+
+def format_of(record: BundleRecord) -> int:
+    """Returns the oldest format that holds a record, so that older readers read it if they can."""
+    has_bf16 = "bf16" in {*record.networks, *record.left_out}
+    return BF16_FORMAT_VERSION if has_bf16 else FORMAT_VERSION
+
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -195,12 +206,12 @@ def read_record(path: Path) -> tuple[BundleRecord, tuple[str, ...]]:
             limit="a JSON object with format_version",
             remedy="fetch or export the bundle again",
         ) from error
-    if version not in (1, FORMAT_VERSION):
-        newer = isinstance(version, int) and version > FORMAT_VERSION
+    if version not in (1, FORMAT_VERSION, BF16_FORMAT_VERSION):
+        newer = isinstance(version, int) and version > BF16_FORMAT_VERSION
         raise BundleError(
             f"{path} has another bundle format",
             value=version,
-            limit=f"format 1 or {FORMAT_VERSION}",
+            limit=f"format 1 to {BF16_FORMAT_VERSION}",
             remedy="update botanify, or export the bundle again" if newer else "export the bundle again",
         )
     if version == 1:  # the keys of a recipe are not the bundle's

@@ -5,7 +5,7 @@ Importing this module is cheap: ONNX Runtime is imported when the first session 
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -92,8 +92,10 @@ class OnnxSession:
         self._bind_to = bind_to
         self._bound = threading.local()
         self.providers: tuple[str, ...] = tuple(self._session.get_providers())
-        self.output_keys = _output_keys(self._session, path)
-        _require_interface(self._session, path, len(self.output_keys))
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        sides = (self._session.get_inputs(), self._session.get_outputs())
+        ports = [[Port(node.name, node.type, tuple(node.shape)) for node in side] for side in sides]
+        self.output_keys = checked_output_keys(path, metadata, *ports)
 
     def run(self, pixels: npt.NDArray[np.float32]) -> NetworkOutput:
         """Runs a batch of shape (batch, 3, height, width), normalized float32."""
@@ -126,8 +128,24 @@ class _Buffers:
         return NetworkOutput(logits, features)
 
 
-def _output_keys(session: Any, path: Path) -> tuple[str, ...]:
-    metadata = session.get_modelmeta().custom_metadata_map
+class Port(NamedTuple):
+    """An input or output of a network, as ONNX Runtime describes it."""
+
+    name: str
+    type: str
+    """Such as "tensor(float)"."""
+    shape: tuple[int | str | None, ...]
+    """A word or None stands for any length."""
+
+
+def checked_output_keys(
+    path: Path, metadata: Mapping[str, str], inputs: Sequence[Port], outputs: Sequence[Port]
+) -> tuple[str, ...]:
+    """Returns the names of a network's outputs, which its metadata hold with their hash.
+
+    Raises:
+        BundleError: Its inputs, outputs or metadata are not those of a bundle's network.
+    """
     try:
         keys = msgspec.json.decode(metadata.get(OUTPUT_KEYS_FIELD, "[]"), type=tuple[str, ...])
     except msgspec.DecodeError:
@@ -138,16 +156,15 @@ def _output_keys(session: Any, path: Path) -> tuple[str, ...]:
             limit=f"metadata {OUTPUT_KEYS_FIELD} and {LABEL_HASH_FIELD}",
             remedy="export the network with training/export.py",
         )
+    _require_interface(path, inputs, {port.name: port for port in outputs}, len(keys))
     return keys
 
 
-def _require_interface(session: Any, path: Path, num_outputs: int) -> None:
-    """Refuses a network whose inputs and outputs are not those of a bundle's network."""
-    inputs, outputs = session.get_inputs(), {node.name: node for node in session.get_outputs()}
-    if {node.name for node in inputs} != {INPUT_NAME} or not {LOGITS_NAME, FEATURES_NAME} <= outputs.keys():
+def _require_interface(path: Path, inputs: Sequence[Port], outputs: Mapping[str, Port], num_outputs: int) -> None:
+    if {port.name for port in inputs} != {INPUT_NAME} or not {LOGITS_NAME, FEATURES_NAME} <= outputs.keys():
         raise BundleError(
             f"{path.name} does not have the inputs and outputs of a bundle's network",
-            value=f"{sorted(node.name for node in inputs)} -> {sorted(outputs)}",
+            value=f"{sorted(port.name for port in inputs)} -> {sorted(outputs)}",
             limit=f"{INPUT_NAME} -> {LOGITS_NAME}, {FEATURES_NAME}",
             remedy="export the network with training/export.py",
         )

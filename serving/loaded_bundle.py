@@ -16,6 +16,7 @@ from models.bundle import Bundle, check_golden, load_bundle
 from models.bundle_record import Precision
 from models.calibration import Calibration
 from models.errors import BundleError, InputError
+from models.openvino_session import OpenVinoSession
 from models.preprocess import InputSpec
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 from models.taxonomy import Taxon, TaxonNames, Taxonomy
@@ -56,7 +57,7 @@ class LoadedBundle:
         self.selector = TaxaSelector(self.names, taxa_lists)
         self.scheduler = Scheduler(networks, policy, metrics)
         first = networks["throughput"]
-        self.providers = first.providers if isinstance(first, OnnxSession) else ()
+        self.providers = first.providers if isinstance(first, OnnxSession | OpenVinoSession) else ()
         self.answer_model = bundle.answer_model(precision)
         self._golden = bundle.golden()
         self._num_users = 0
@@ -270,12 +271,12 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
     bundle = load_bundle(find_bundle(settings))
     for warning in bundle.warnings:
         _log.warning("bundle_warning", warning=warning)
-    precision = choose_precision(bundle.record, settings.precision, cuda=cuda)
+    precision = choose_precision(bundle.record, settings.precision, settings.provider)
     policy = choose_policy(
         cuda=cuda, num_cores=available_cores(), num_threads=settings.num_threads, num_runs=settings.num_runs
     )
     networks = (
-        open_networks(bundle, precision, policy)
+        open_networks(bundle, precision, policy, settings.provider)
         if session is None
         else dict.fromkeys(policy.num_threads_by_mode, session)
     )

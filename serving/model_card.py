@@ -89,7 +89,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     precision: Precision
     """Precision of the network that runs."""
     providers: tuple[str, ...]
-    """Execution providers of ONNX Runtime, in order of preference."""
+    """Execution providers of ONNX Runtime, in order of preference, or OpenVINO."""
     scheduling: str
     """How network runs share the device, in words."""
     thresholds: Thresholds

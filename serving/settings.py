@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 import tyro
@@ -12,6 +12,7 @@ import tyro
 from models.bundle import BUNDLE_FILE
 from models.bundle_record import Precision
 from models.errors import InputError
+from serving.scheduling.networks import Provider
 
 ENVIRONMENT_PREFIX: Final = "BOTANIFY_"
 # What the client and the tests of this repository read.
@@ -51,8 +52,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     /metrics on the service's own port."""
     precision: Precision | None = None
     """Precision of the network to run; by default the fastest one in the bundle for the device."""
-    provider: Literal["cpu", "cuda"] = "cpu"
-    """Where the network runs; with cuda, the service does not start if CUDA is not available."""
+    provider: Provider = "cpu"
+    """What runs the network; the service does not start if it is not available. openvino is for a CPU too, and needs
+    the extra serve-openvino: it is faster on a processor with bfloat16, for bundles with the precision bf16."""
     num_threads: Workers | None = None
     """Threads of one network run on a CPU; by default all cores for a single request, and one per run under load."""
     num_runs: Workers | None = None

@@ -139,7 +139,7 @@ def measure(command: ServiceSpeed) -> Result:
     policy = choose_policy(
         cuda=command.provider == "cuda", num_cores=available_cores(), num_threads=None, num_runs=None
     )
-    session = open_networks(bundle, command.precision, policy)["throughput"]
+    session = open_networks(bundle, command.precision, policy, command.provider)["throughput"]
     single = _rate(session, bundle, 1, 1, command.seconds)
     alone = [_rate(session, bundle, size, policy.num_workers, command.seconds) for size in policy.batch_sizes]
     del session  # its memory is the service's now

@@ -37,7 +37,7 @@ def require_question(command: IdentifyFolder) -> None:
 
 
 def _precision(command: IdentifyFolder, record: BundleRecord) -> Precision:
-    return choose_precision(record, command.precision, cuda=command.provider == "cuda")
+    return choose_precision(record, command.precision, command.provider)
 
 
 def _hashes(command: IdentifyFolder) -> Mapping[str, str]:

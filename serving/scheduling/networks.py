@@ -11,8 +11,11 @@ import msgspec
 from models.bundle import Bundle
 from models.bundle_record import BundleRecord, Precision
 from models.errors import InputError
-from models.session import NetworkSession, OnnxSession
+from models.openvino_session import has_bf16
+from models.session import NetworkSession
 
+Provider = Literal["cpu", "cuda", "openvino"]
+"""What runs the network: ONNX Runtime on a CPU or a GPU, or OpenVINO on a CPU."""
 RunMode = Literal["latency", "throughput"]
 """Which session a run uses: `latency` gives a single run all cores, `throughput` is for concurrent runs."""
 
@@ -120,34 +123,51 @@ def choose_policy(*, cuda: bool, num_cores: int, num_threads: int | None, num_ru
     return fixed_policy(num_runs or max(1, num_cores // threads), threads)
 
 
-def choose_precision(record: BundleRecord, requested: Precision | None, *, cuda: bool = False) -> Precision:
-    """Returns the requested precision, or else the fastest one in the bundle for the device.
+def choose_precision(record: BundleRecord, requested: Precision | None, provider: Provider = "cpu") -> Precision:
+    """Returns the requested precision, or else the fastest one in the bundle for the provider and this processor.
 
-    The fastest is int8 on a CPU and fp16 on a GPU. A bundle contains them only if they passed their accuracy checks at
-    export.
+    The fastest is int8 on a CPU, fp16 on a GPU, and bf16 with OpenVINO on a processor that has it. A bundle contains
+    them only if they passed their accuracy checks at export.
+
+    Raises:
+        InputError: bf16 was requested for another provider than OpenVINO, or OpenVINO is not installed.
     """
+    if requested == "bf16" and provider != "openvino":
+        raise InputError(
+            "only OpenVINO runs the precision bf16",
+            value=f"--provider {provider}",
+            remedy="start with --provider openvino, or with another precision",
+        )
     if requested is not None:
         return requested
-    order = _GPU_PREFERENCE if cuda else _CPU_PREFERENCE
+    if provider == "openvino" and "bf16" in record.networks and has_bf16():
+        return "bf16"
+    order = _GPU_PREFERENCE if provider == "cuda" else _CPU_PREFERENCE
     return next(precision for precision in order if precision in record.networks)
 
 
-def open_networks(bundle: Bundle, precision: Precision, policy: SchedulingPolicy) -> Mapping[RunMode, NetworkSession]:
+def open_networks(
+    bundle: Bundle, precision: Precision, policy: SchedulingPolicy, provider: Provider
+) -> Mapping[RunMode, NetworkSession]:
     """Opens the network of a bundle once for each mode of the policy; that of a GPU leaves the threads to ONNX Runtime.
 
     Raises:
         BundleError: The network does not load or contradicts its bundle.
-        InputError: CUDA was requested and cannot be used; ONNX Runtime would silently fall back to the CPU.
+        InputError: The provider or the precision cannot be used here; ONNX Runtime would silently fall back to the CPU.
     """
-    return {
-        mode: _open_on_cuda(bundle, precision)
-        if num_threads is None
-        else bundle.open_session(precision, providers=(_CPU,), num_threads=num_threads)
-        for mode, num_threads in policy.num_threads_by_mode.items()
-    }
+    networks: dict[RunMode, NetworkSession] = {}
+    for mode, num_threads in policy.num_threads_by_mode.items():
+        if provider == "cuda":
+            networks[mode] = _open_on_cuda(bundle, precision)
+        elif provider == "openvino":
+            num_runs = 1 if mode == "latency" else policy.num_workers
+            networks[mode] = bundle.open_session(precision, openvino=True, num_threads=num_threads, num_runs=num_runs)
+        else:
+            networks[mode] = bundle.open_session(precision, providers=(_CPU,), num_threads=num_threads)
+    return networks
 
 
-def _open_on_cuda(bundle: Bundle, precision: Precision) -> OnnxSession:
+def _open_on_cuda(bundle: Bundle, precision: Precision) -> NetworkSession:
     _load_cuda_libraries()
     session = bundle.open_session(precision, providers=((_CUDA, _CUDA_OPTIONS), _CPU), bind_to="cuda")
     if _CUDA not in session.providers:

@@ -1,4 +1,4 @@
-"""Formats 1 and 2 are read, another format is named, and an unknown field is ignored with a warning."""
+"""Formats 1 to 3 are read, another format is named, and an unknown field is ignored with a warning."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from models.bundle import BUNDLE_FILE, load_bundle
-from models.bundle_record import FORMAT_VERSION, LeftOut
+from models.bundle_record import BF16_FORMAT_VERSION, FORMAT_VERSION, LeftOut, NetworkFile
 from models.errors import BundleError
 from tests.models.tiny import bundle_record, seal_tiny
 
@@ -80,13 +80,28 @@ def test_sealing_what_was_read_from_format_1_writes_format_2(sealed, tmp_path, n
     assert (again.record.format_version, again.warnings) == (FORMAT_VERSION, ())
 
 
+# ---- format 3
+
+
+def test_only_a_bundle_that_names_bf16_has_format_3_which_older_readers_refuse(tmp_path, network_file):
+    single = bundle_record().networks["fp32"]
+    half = NetworkFile(single.file, temperature=0.8)  # one file for two networks
+    both = seal_tiny(tmp_path / "both", network_file, record=bundle_record(networks={"fp32": single, "bf16": half}))
+    assert (both.record.format_version, both.warnings) == (BF16_FORMAT_VERSION, ())
+    assert both.network_path("bf16") == both.network_path("fp32")
+    assert (both.network("bf16").temperature, both.network("fp32").temperature) == (0.8, 0.9)
+    failed = bundle_record(left_out={"bf16": LeftOut(single.checks)})
+    assert seal_tiny(tmp_path / "failed", network_file, record=failed).record.format_version == BF16_FORMAT_VERSION
+    assert seal_tiny(tmp_path / "single", network_file).record.format_version == FORMAT_VERSION
+
+
 # ---- other formats
 
 
 @pytest.mark.parametrize(
     ("version", "remedy"),
     [
-        (FORMAT_VERSION + 1, "update botanify"),
+        (BF16_FORMAT_VERSION + 1, "update botanify"),
         (99, "update botanify"),
         (0, "export the bundle again"),
         (-1, "export the bundle again"),
@@ -105,7 +120,7 @@ def test_other_format_is_named_before_anything_in_it_is_read(sealed, version, re
     with pytest.raises(BundleError, match="has another bundle format") as caught:
         load_bundle(sealed)
     message = str(caught.value)
-    assert "expected format 1 or 2" in message
+    assert "expected format 1 to 3" in message
     assert message.rpartition(": ")[2].startswith(remedy)
     assert "damage" not in message
 

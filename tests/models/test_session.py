@@ -1,6 +1,7 @@
 """A network file is refused when it is opened unless its inputs, outputs and metadata are those of a bundle."""
 
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,22 +11,35 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from models.errors import BundleError
+from models.bundle import load_bundle
+from models.errors import BundleError, InputError
+from models.openvino_session import OpenVinoSession, has_bf16
 from models.session import LABEL_HASH_FIELD, OUTPUT_KEYS_FIELD, NetworkOutput, OnnxSession
 from models.taxonomy import label_hash
 from tests.models.tiny import NETWORK, SIDE_PX, TAXONOMY, WEIGHTS, metadata_of, write_network
 
 ROOT = Path(__file__).resolve().parents[2]
+try:
+    HAS_BF16 = has_bf16()
+except InputError:
+    HAS_BF16 = None
+WITH_OPENVINO = pytest.mark.skipif(HAS_BF16 is None, reason="OpenVINO is not installed: the extra serve-openvino")
+SESSIONS = [OnnxSession, pytest.param(OpenVinoSession, marks=WITH_OPENVINO)]
 
 
 def pixels_of(num_pictures, seed=0):
     return np.random.default_rng(seed).normal(size=(num_pictures, 3, SIDE_PX, SIDE_PX)).astype(np.float32)
 
 
-def refusal(path):
+@pytest.fixture(params=SESSIONS)
+def refusal(request):
+    return lambda path: refusal_of(path, request.param)
+
+
+def refusal_of(path, kind=OnnxSession):
     """The message with which a file is refused; it names the file and ends in a remedy."""
     with pytest.raises(BundleError) as caught:
-        OnnxSession(path, num_threads=1)
+        kind(path, num_threads=1)
     message = str(caught.value)
     assert path.name in message
     assert "export" in message.rpartition(": ")[2]
@@ -36,9 +50,10 @@ def refusal(path):
 
 
 @pytest.mark.parametrize("num_pictures", [1, 2, 7])
-def test_batch_of_any_size_gives_logits_and_features(network_file, num_pictures):
+@pytest.mark.parametrize("kind", SESSIONS)
+def test_batch_of_any_size_gives_logits_and_features(network_file, num_pictures, kind):
     pixels = pixels_of(num_pictures)
-    output = OnnxSession(network_file, num_threads=1).run(pixels)
+    output = kind(network_file, num_threads=1).run(pixels)
     assert isinstance(output, NetworkOutput)
     features = pixels.mean(axis=(2, 3))
     np.testing.assert_allclose(output.features, features, atol=1e-6)
@@ -46,8 +61,9 @@ def test_batch_of_any_size_gives_logits_and_features(network_file, num_pictures)
     assert output.logits.dtype == output.features.dtype == np.float32
 
 
-def test_threads_at_once_get_the_numbers_of_one(network_file):
-    session = OnnxSession(network_file, num_threads=1)
+@pytest.mark.parametrize("kind", SESSIONS)
+def test_threads_at_once_get_the_numbers_of_one(network_file, kind):
+    session = kind(network_file, num_threads=1)
     batches = [pixels_of(1 + seed % 3, seed) for seed in range(60)]
     expected = [session.run(batch) for batch in batches]
     with ThreadPoolExecutor(4) as pool:
@@ -58,18 +74,74 @@ def test_threads_at_once_get_the_numbers_of_one(network_file):
 
 def test_importing_the_module_loads_no_runtime():
     program = (
-        "import sys, models.session, models.bundle; print(sorted({'onnxruntime', 'torch', 'onnx'} & set(sys.modules)))"
+        "import sys, models.session, models.bundle\n"
+        "print(sorted({'onnxruntime', 'openvino', 'torch', 'onnx'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", program]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300)
     assert ended.stdout.strip() == "[]"
 
 
+# ---- OpenVINO
+
+
+@WITH_OPENVINO
+def test_openvino_gives_the_numbers_of_onnx_runtime_for_the_demonstration_bundle():
+    bundle = load_bundle(ROOT / "models" / "releases" / "garden_and_wild_plants")
+    side = bundle.record.input.height
+    pixels = np.random.default_rng(0).normal(size=(2, 3, side, side)).astype(np.float32)
+    expected = bundle.open_session("fp32", num_threads=1).run(pixels)
+    found = bundle.open_session("fp32", openvino=True, num_threads=1, num_runs=2).run(pixels)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.skipif(not HAS_BF16, reason="needs OpenVINO and a processor with bfloat16")
+def test_bf16_rounds_the_numbers_of_fp32(network_file):
+    exact = OpenVinoSession(network_file, num_threads=1).run(pixels_of(2)).logits
+    rounded = OpenVinoSession(network_file, bf16=True, num_threads=1).run(pixels_of(2)).logits
+    assert 0 < np.abs(rounded - exact).max() < 0.02
+
+
+def test_bf16_that_the_processor_lacks_is_refused_because_openvino_would_compute_something_else(
+    network_file, monkeypatch
+):
+    monkeypatch.setattr("models.openvino_session.has_bf16", lambda: False)
+    with pytest.raises(InputError, match=r"does not compute in bfloat16.*choose --precision fp32"):
+        OpenVinoSession(network_file, bf16=True)
+
+
+@WITH_OPENVINO
+def test_openvino_writes_nothing_and_loads_no_telemetry(network_file, tmp_path):
+    program = (
+        "import sys; from pathlib import Path; from models.openvino_session import OpenVinoSession\n"
+        "OpenVinoSession(Path(sys.argv[1]))\n"
+        "print([name for name in sys.modules if name.startswith('openvino_telemetry.')], list(Path.home().iterdir()))"
+    )
+    command = [sys.executable, "-W", "error", "-c", program, network_file]
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert (ended.stdout, ended.stderr) == ("[] []\n", "")
+
+
+def test_without_openvino_the_error_names_the_extra(network_file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(InputError, match=r"OpenVINO cannot be imported.*install the extra serve-openvino"):
+        OpenVinoSession(network_file)
+
+
 # ---- files that are refused
 
 
 @pytest.mark.parametrize("content", [b"", b"not a network", b"\x08\x0a" * 500])
-def test_garbage_is_refused(tmp_path, content):
+def test_garbage_is_refused(tmp_path, content, refusal):
     path = tmp_path / NETWORK
     path.write_bytes(content)
     assert "does not load" in refusal(path)
@@ -85,7 +157,7 @@ def test_garbage_is_refused(tmp_path, content):
     ],
     ids=str,
 )
-def test_other_inputs_or_outputs_are_refused(tmp_path, change):
+def test_other_inputs_or_outputs_are_refused(tmp_path, change, refusal):
     message = refusal(write_network(tmp_path / NETWORK, **change))
     assert "expected pixels -> logits, features" in message
     (name,) = [name[0] if isinstance(name, tuple) else name for name in change.values()]
@@ -101,7 +173,7 @@ def test_other_inputs_or_outputs_are_refused(tmp_path, change):
     ],
     ids=["fixed batch", "channels last", "bytes"],
 )
-def test_network_with_another_input_shape_is_refused(tmp_path, change, expected):
+def test_network_with_another_input_shape_is_refused(tmp_path, change, expected, refusal):
     message = refusal(write_network(tmp_path / NETWORK, **change))
     assert "does not take pictures in the shape of a bundle's network" in message
     assert expected in message
@@ -125,15 +197,15 @@ KEYS = TAXONOMY.output_keys
     ],
     ids=["none", "no hash", "no keys", "no key", "other hash", "no JSON", "number", "object", "numbers as keys"],
 )
-def test_file_without_valid_output_names_is_refused(tmp_path, metadata):
+def test_file_without_valid_output_names_is_refused(tmp_path, metadata, refusal):
     message = refusal(write_network(tmp_path / NETWORK, metadata=metadata))
     assert "lacks the names of its outputs" in message
 
 
-def test_more_or_fewer_names_than_outputs_are_refused(tmp_path):
+def test_more_or_fewer_names_than_outputs_are_refused(tmp_path, refusal):
     message = refusal(write_network(tmp_path / NETWORK, keys=KEYS[:3]))
     assert "got 4 outputs; expected 3" in message
 
 
-def test_logits_without_an_output_axis_are_refused(tmp_path):
+def test_logits_without_an_output_axis_are_refused(tmp_path, refusal):
     assert "got no outputs" in refusal(write_network(tmp_path / NETWORK, flat_logits=True))

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -33,6 +34,27 @@ def test_service_answers_and_ends_cleanly_on_sigterm(bundle_folder):
     assert {"listening", "ready", "request", "draining"} == {line["event"] for line in lines}
     (identify,) = [line for line in lines if line.get("route") == "/identify"]
     assert (identify["request_id"], identify["status"], identify["level"]) == ("wire-1", 200, "info")
+
+
+def test_openvino_answers_as_onnx_runtime_does(bundle_folder, tmp_path):
+    pytest.importorskip("openvino", reason="OpenVINO is not installed: the extra serve-openvino")
+    answers = []
+    for provider in ("cpu", "openvino"):
+        with (
+            service(bundle_folder, "--provider", provider, HOME=str(tmp_path)) as running,
+            httpx.Client(base_url=running.event("listening")["url"]) as client,
+        ):
+            running.event("ready")
+            with ThreadPoolExecutor(4) as pool:
+                found = list(pool.map(lambda _: client.post("/identify", files=images(jpeg())).json(), range(12)))
+            assert {each["predictions"][0]["scientific_name"] for each in found} == {found[0]["predictions"][0]["scientific_name"]}
+            answers.append(found[0]["predictions"])
+            card = client.get("/model").json()
+            assert (card["precision"], "OpenVINO" in card["providers"]) == ("fp32", provider == "openvino")
+    for one, other in zip(*answers, strict=True):
+        assert one["taxon_id"] == other["taxon_id"]
+        assert one["score"] == pytest.approx(other["score"], abs=1e-4)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_request_in_progress_is_answered_before_the_service_exits(bundle_folder):
@@ -150,6 +172,11 @@ def test_cuda_that_cannot_be_used_is_one_clear_line(bundle_folder):
         pytest.skip("this machine's ONNX Runtime is built for CUDA")
     process = run("--bundle", bundle_folder, "--provider", "cuda")
     assert_one_clear_line(process, "CUDA", "onnxruntime-gpu", "--provider cpu")
+
+
+def test_bf16_without_openvino_is_one_clear_line(bundle_folder):
+    process = run("--bundle", bundle_folder, "--precision", "bf16")
+    assert_one_clear_line(process, "only OpenVINO runs the precision bf16", "--provider openvino")
 
 
 # ---- imports

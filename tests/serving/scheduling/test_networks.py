@@ -8,20 +8,36 @@ from itertools import combinations
 import pytest
 
 from models.bundle_record import NetworkFile
+from models.errors import InputError
 from serving.scheduling.networks import choose_precision, cpu_policy, gpu_policy
 from tests.models.tiny import bundle_record
 
-FASTEST = {False: ("int8", "fp32", "fp16"), True: ("fp16", "fp32", "int8")}
-SETS = [names for size in (1, 2, 3) for names in combinations(FASTEST[False], size)]
+FASTEST = {"cpu": ("int8", "fp32", "fp16"), "cuda": ("fp16", "fp32", "int8")}
+SETS = [names for size in (1, 2, 3) for names in combinations(FASTEST["cpu"], size)]
 
 
 @pytest.mark.parametrize("names", SETS, ids="+".join)
-@pytest.mark.parametrize("cuda", [False, True], ids=["cpu", "gpu"])
-def test_the_fastest_precision_of_the_device_is_opened_unless_another_is_asked_for(names, cuda):
+@pytest.mark.parametrize("provider", FASTEST)
+def test_the_fastest_precision_of_the_device_is_opened_unless_another_is_asked_for(names, provider):
     networks = {name: NetworkFile(f"{name}.onnx", temperature=1.0) for name in names}
     record = bundle_record(networks=networks)
-    assert choose_precision(record, None, cuda=cuda) == next(name for name in FASTEST[cuda] if name in names)
-    assert all(choose_precision(record, name, cuda=cuda) == name for name in names)
+    assert choose_precision(record, None, provider) == next(name for name in FASTEST[provider] if name in names)
+    assert all(choose_precision(record, name, provider) == name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("provider", "has_bf16", "expected"),
+    [("openvino", True, "bf16"), ("openvino", False, "fp32"), ("cpu", True, "fp32"), ("cuda", True, "fp32")],
+)
+def test_bf16_is_for_openvino_on_a_processor_that_has_it(provider, has_bf16, expected, monkeypatch):
+    monkeypatch.setattr("serving.scheduling.networks.has_bf16", lambda: has_bf16)
+    single = NetworkFile("model.fp32.onnx", temperature=1.0)
+    both = bundle_record(networks={"fp32": single, "bf16": single})
+    assert choose_precision(both, None, provider) == expected
+    assert choose_precision(bundle_record(networks={"fp32": single}), None, provider) == "fp32"
+    if provider != "openvino":
+        with pytest.raises(InputError, match="only OpenVINO runs the precision bf16"):
+            choose_precision(both, "bf16", provider)
 
 
 def test_telemetry_is_off_before_onnx_runtime_is_imported_for_cuda():
