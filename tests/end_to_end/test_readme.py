@@ -119,7 +119,9 @@ def trained(tmp_path_factory):
 
 def run(command: str, folder: Path) -> None:
     """Runs a command as a page has it, in this process, with flags that make it small."""
-    flags = TINY if "train.py" in command else {"prepare": "--workers 1", "evaluat": "--workers 0"}.get(command[16:23], "")
+    flags = (
+        TINY if "train.py" in command else {"prepare": "--workers 1", "evaluat": "--workers 0"}.get(command[16:23], "")
+    )
     program, *arguments = shlex.split(f"{command.removeprefix('python ')} {flags}")
     main = importlib.import_module(program.removesuffix(".py").replace("/", ".")).main
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):

@@ -47,7 +47,9 @@ def test_openvino_answers_as_onnx_runtime_does(bundle_folder, tmp_path):
             running.event("ready")
             with ThreadPoolExecutor(4) as pool:
                 found = list(pool.map(lambda _: client.post("/identify", files=images(jpeg())).json(), range(12)))
-            assert {each["predictions"][0]["scientific_name"] for each in found} == {found[0]["predictions"][0]["scientific_name"]}
+            assert {each["predictions"][0]["scientific_name"] for each in found} == {
+                found[0]["predictions"][0]["scientific_name"]
+            }
             answers.append(found[0]["predictions"])
             card = client.get("/model").json()
             assert (card["precision"], "OpenVINO" in card["providers"]) == ("fp32", provider == "openvino")
