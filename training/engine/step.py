@@ -7,12 +7,12 @@ the device, the fused optimizer skips it, and a counter on the device counts it.
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, cast
+from copy import deepcopy
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import torch
-from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR, StepLR
@@ -52,6 +52,30 @@ class Readings(msgspec.Struct, frozen=True):
     pictures that it tells right; empty if there is no plant output."""
 
 
+class MovingAverage:
+    """The moving average of a network's weights and statistics; integer buffers are copied.
+
+    It has the values of `timm.utils.ModelEmaV3` with a warm-up, which collects all tensors anew in each step. The
+    tensors are collected once here, so none of either network may be replaced later, only written in place.
+    """
+
+    def __init__(self, network: PlantNetwork | WithPlantOutput, decay: float) -> None:
+        self.module = deepcopy(network).eval()
+        self._decay = decay
+        pairs = list(zip(self.module.state_dict().values(), network.state_dict().values(), strict=True))
+        self._means = [mean for mean, _ in pairs if mean.is_floating_point()]
+        self._values = [value for _, value in pairs if value.is_floating_point()]
+        self._counts = [count for count, _ in pairs if not count.is_floating_point()]
+        self._new_counts = [count for _, count in pairs if not count.is_floating_point()]
+
+    def update(self, step: int) -> None:
+        """Takes in the weights after an optimizer step; `step` is how many steps were before it."""
+        warmup = 1 - max(step, 1) ** -_EMA_WARMUP_POWER  # 0 in the first two steps, whose weights are copied
+        torch._foreach_lerp_(self._means, self._values, weight=1 - min(warmup, self._decay))
+        if self._counts:
+            torch._foreach_copy_(self._counts, self._new_counts)
+
+
 class Engine:
     """Trains a network on micro-batches.
 
@@ -89,11 +113,7 @@ class Engine:
             self.with_plant_output = WithPlantOutput(self.network, recipe.run.seed).to(device)
         self._trained = self.with_plant_output or self.network
         self.train_mode()
-        self.ema: ModelEmaV3 | None = None
-        if schedule.ema_decay:
-            self.ema = ModelEmaV3(
-                self._trained, decay=schedule.ema_decay, use_warmup=True, warmup_power=_EMA_WARMUP_POWER
-            )
+        self.ema = MovingAverage(self._trained, schedule.ema_decay) if schedule.ema_decay else None
         compiled = torch.compile(self._trained, dynamic=False) if hardware.compile else self._trained
         self._forward = self._wrap_ddp(compiled)  # DDP goes around the compiled network, not the other way
         self.optimizer = build_optimizer(self._trained, schedule)
@@ -122,7 +142,7 @@ class Engine:
     @property
     def scoring_model(self) -> PlantNetwork | WithPlantOutput:
         """The network that is validated, with its plant output if there is one."""
-        return self._trained if self.ema is None else cast(PlantNetwork | WithPlantOutput, self.ema.module)
+        return self._trained if self.ema is None else self.ema.module
 
     def train_mode(self) -> None:
         """Puts every module into its training mode; frozen norms stay in eval."""
@@ -171,7 +191,7 @@ class Engine:
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
         if self.ema is not None:
-            self.ema.update(self._trained, step=step)
+            self.ema.update(step)
 
     def _prepare(self, pixels: Tensor, labels: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Copies a micro-batch to the device, normalizes and mixes it; `number` seeds the mixing.

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from timm.utils.model_ema import ModelEmaV3
 
 from models.network import PlantNetwork
 from tests.training.small import command
@@ -206,6 +207,21 @@ def test_the_moving_average_begins_with_the_weights_of_the_first_steps():
         engine.micro_step(*batch(seed=step), step=step)
         assert are_equal(weights(engine.network), engine.eval_model)
     engine.micro_step(*batch(seed=2), step=2)
+    assert not are_equal(weights(engine.network), engine.eval_model)
+
+
+def test_the_moving_average_is_that_of_timm():
+    engine = make_engine("--ema-decay", 0.7, frozen=False)  # steps 6 and later have the whole decay
+    reference = ModelEmaV3(engine.network, decay=0.7, use_warmup=True, warmup_power=3 / 4)
+    state = weights(engine.network)
+    for step in range(8):
+        if step == 5:  # a loaded state is averaged, too
+            engine.load(state, weights(engine.eval_model), engine.scaler_state())
+        engine.micro_step(*batch(seed=step), step=step)
+        reference.update(engine.network, step=step)
+        assert are_equal(reference.module.state_dict(), engine.eval_model)
+    counts = [value for value in engine.eval_model.state_dict().values() if not value.is_floating_point()]
+    assert counts
     assert not are_equal(weights(engine.network), engine.eval_model)
 
 
