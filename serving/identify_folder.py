@@ -16,7 +16,7 @@ import tyro
 
 from models.errors import BotanifyError
 from models.program import quiet_when_output_closes
-from serving.folder.outcome import Outcome
+from serving.folder import Outcome
 
 EXIT_BAD_INPUT: Final = 1
 

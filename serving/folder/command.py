@@ -1,21 +1,24 @@
-"""The flags of `python -m serving.identify_folder`."""
+"""The flags of `python -m serving.identify_folder`, and what they ask of the bundle."""
 
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 import tyro
 
-from models.bundle_record import Precision
-from models.calibration import CoverageKind
+from models.bundle import BUNDLE_FILE, load_bundle
+from models.bundle_record import Precision, read_record
 from models.errors import InputError
-from serving.folder.bucket import is_bucket
-from serving.folder.photographs import printable
-from serving.folder.sorting import SortRank
+from models.taxonomy import TaxonNames
+from serving.folder.photographs import is_bucket, printable
 from serving.folder.truth import FOLDER_TRUTH
+from serving.scheduling.networks import choose_precision
 from serving.schemas import MAX_COVERAGE, MAX_K, MIN_COVERAGE
-from serving.settings import Bytes, Count, Share
+from serving.settings import Settings, Share, find_bundle
+from serving.species import LIST_PREFIX, TaxaSelector, read_taxa_lists
 
 
 class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,8 +34,6 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Folder for the results, or the address of a bucket."""
     list: Path | None = None
     """CSV file with a column `path`, or a text file with one path per line: identify these instead of all files."""
-    recursive: bool = True
-    """Whether folders in the folder are searched too."""
     bundle: Path | None = None
     """Folder of the bundle; by default the only one in models/releases/."""
     precision: Precision | None = None
@@ -49,43 +50,21 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of the lists that --taxa names: one file NAME.txt per list, one name per line."""
     coverage: Annotated[float, msgspec.Meta(ge=MIN_COVERAGE, le=MAX_COVERAGE)] | None = None
     """Adds the column `candidates`: the taxa among which the right one is so often, such as 0.9."""
-    coverage_kind: CoverageKind = "marginal"
-    """Whether --coverage holds for the mean plant (marginal) or for the mean taxon (macro)."""
     min_score: Share | None = None
     """Verdicts with a lower score become `uncertain`; without it, the bundle's own thresholds decide alone."""
     max_failure_rate: Share = 1.0
     """The run ends early if more than this share of its rows failed, of at least 100."""
     retry_failed: bool = False
     """Answer again what failed in former runs."""
-    restart: bool = False
-    """Remove the results of former runs first."""
-    by_hash: bool = False
-    """Notice changed photographs by the hash of their bytes in place of their size and time; reads all of them."""
-    part_rows: Count = 1000
-    """Rows per part; a run that is killed loses the part in progress."""
-    plan_only: bool = False
-    """List the photographs and cut the parts, but answer none: machines with --part then do not list them again."""
     part: str | None = None
     """Answer every n-th part only, i/n with i from 0 to n - 1, so that n machines share the work."""
     ray: str | None = None
     """Share the parts among the machines of a Ray cluster: auto (the one that this machine is in) or its address."""
     truth: str | None = None
-    """Column of --list with true names or taxon ids, or `folder`, if the names of the folders are the true ones: writes
-    how often the answers are right, in truth.json and truth.html."""
-    html: bool = False
-    """Write results.html too: a contact sheet of the photographs with their answers, the least certain first."""
+    """Column of --list with true names or taxon ids, or `folder`, if the names of the folders are the true ones: tells
+    how often the answers are right, and writes truth.json."""
     copy_to: Path | None = None
     """Copy the photographs into this folder, into one folder for each name."""
-    by: SortRank | None = None
-    """Whose names the folders of --copy-to have; by default those of the species."""
-    links: bool = False
-    """Make links in the folder of --copy-to in place of copies."""
-    devices: Count | Literal["all"] = 1
-    """GPUs that share the parts, a process each; on a CPU, processes that share the cores."""
-    num_runs: Count | None = None
-    """Network runs at the same time; by default one per core, or two batches on a GPU."""
-    max_picture_bytes: Bytes = 100_000_000
-    """Largest photograph, bytes."""
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self), include_extras=True).items():
@@ -102,18 +81,10 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError(
                 "--truth needs --list", value=self.truth, limit="a column of the list, or folder", remedy="add --list"
             )
-        if self.part is not None and (self.restart or self.retry_failed):
+        if self.part is not None and self.retry_failed:
             raise InputError(
-                "--part is for one machine of several, but --restart and --retry-failed change the work of all",
-                remedy="give these flags with --plan-only first, and then --part to each machine",
-            )
-        if self.copy_to is None and (self.links or self.by is not None):
-            raise InputError("--links and --by need --copy-to", remedy="add --copy-to, or leave them out")
-        if self.links and is_bucket(self.photographs):
-            raise InputError(
-                "--links needs photographs in a folder of this machine",
-                value=self.photographs,
-                remedy="leave --links out to make copies",
+                "--part is for one machine of several, but --retry-failed changes the work of all",
+                remedy="run the command with --retry-failed once without --part",
             )
         self.share()
 
@@ -139,11 +110,45 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
             taxa_lists=self.taxa_lists and self.taxa_lists.absolute(),
         )
 
+    def bundle_folder(self) -> Path:
+        """Returns the folder of the bundle that answers on this machine.
+
+        Raises:
+            InputError: There is none.
+        """
+        return find_bundle(Settings(bundle=self.bundle))
+
     def answer_options(self) -> dict[str, Any]:
-        """Returns the options that change rows, as they are compared when a run is continued."""
-        names = ("precision", "k", "coverage", "coverage_kind", "min_score")
-        return {name: getattr(self, name) for name in names} | {
+        """Returns the options that change rows, with what they stand for on this machine; compared when a run goes on.
+
+        Raises:
+            InputError: The bundle or the lists of taxa cannot be read.
+        """
+        record, _ = read_record(self.bundle_folder() / BUNDLE_FILE)
+        return {
             "photographs": printable(self.photographs),
+            "precision": choose_precision(record, self.precision, self.provider),
+            "k": self.k,
+            "coverage": self.coverage,
+            "min_score": self.min_score,
             "group_by": self.group_by and printable(self.group_by),
             "taxa": [printable(name) for name in self.taxa],
+            "taxa_lists": self._list_hashes(),
         }
+
+    def require_answerable(self) -> None:
+        """Checks that the bundle can answer what is asked.
+
+        Raises:
+            InputError: It is damaged, has no network of this precision, or knows none of the taxa.
+        """
+        bundle = load_bundle(self.bundle_folder())
+        bundle.network(choose_precision(bundle.record, self.precision, self.provider))
+        TaxaSelector(TaxonNames(bundle.taxonomy), read_taxa_lists(self.taxa_lists)).select(self.taxa)
+
+    def _list_hashes(self) -> Mapping[str, str]:
+        """Returns a hash of the names in each list that can be the answer."""
+        lists = read_taxa_lists(self.taxa_lists)
+        chosen = sorted({value.removeprefix(LIST_PREFIX) for value in self.taxa if value.startswith(LIST_PREFIX)})
+        encoded = {name: msgspec.json.encode(sorted(set(lists[name]))) for name in chosen if name in lists}
+        return {name: hashlib.sha256(content).hexdigest() for name, content in encoded.items()}

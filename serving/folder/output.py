@@ -14,7 +14,7 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from models.errors import DataError
-from serving.folder.bucket import errors_of_stores, is_bucket, open_bucket
+from serving.folder.photographs import errors_of_stores, is_bucket, open_bucket
 
 _UNFINISHED: Final = ".part"
 _UNFINISHED_NAME: Final = re.compile(r"\..+\.[0-9a-f]{32}\.part")
@@ -38,10 +38,6 @@ class Output(Protocol):
 
     def replace(self, name: str, content: BinaryIO) -> None:
         """Writes a file, which may exist."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Removes a file, which may not exist."""
         ...
 
     def remove_unfinished(self) -> None:
@@ -100,10 +96,6 @@ class OutputFolder:
             self.replace(name, content)
         else:
             self._sync(name)
-
-    def remove(self, name: str) -> None:
-        """See `Output.remove`."""
-        (self.root / name).unlink(missing_ok=True)
 
     def remove_unfinished(self) -> None:
         """See `Output.remove_unfinished`."""
@@ -179,12 +171,6 @@ class OutputBucket:
         """See `Output.replace`."""
         with self._files.open(f"{self._root}/{name}", "wb") as stream:
             shutil.copyfileobj(content, stream)
-
-    @errors_of_stores()
-    def remove(self, name: str) -> None:
-        """See `Output.remove`."""
-        with suppress(FileNotFoundError):
-            self._files.rm_file(f"{self._root}/{name}")
 
     def remove_unfinished(self) -> None:
         """See `Output.remove_unfinished`: an object store shows no such files."""

@@ -1,17 +1,17 @@
 """The photographs to identify, in a folder or a bucket."""
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from stat import S_ISREG
 from typing import Any, Final, Protocol
 
+import fsspec
 import msgspec
 
 from models.errors import DataError
-from serving.folder.bucket import errors_of_stores, is_bucket, open_bucket
 
 SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif"})
 """Names that end so are taken for photographs; what the file really is, its bytes decide."""
@@ -36,16 +36,48 @@ class Photograph(msgspec.Struct, frozen=True, gc=False):
     num_bytes: int
     """Size of the file; -1 if it cannot be read."""
     version: str
-    """Changes with its content: its time of change, the store's own tag, or the hash of its bytes; "" if unknown. Of a
+    """Changes with its content: its time of change, or the store's own tag; "" if unknown. Of a
     file that cannot be read it says why; "" if it does not exist."""
     columns: Mapping[str, str] = msgspec.field(default_factory=lambda: NO_COLUMNS)
     """Its other columns in the list."""
 
 
+def is_bucket(address: str) -> bool:
+    """Returns whether an address has a scheme, such as s3://, and is no folder."""
+    return "://" in address
+
+
+def open_bucket(url: str) -> tuple[Any, str]:
+    """Returns the file system of an address such as s3://bucket/photographs, and the path in it.
+
+    Raises:
+        DataError: The package for this kind of address is not installed.
+    """
+    try:
+        # Other machines write too, so that a listing is old at once; and one of millions fills the memory.
+        files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except (ImportError, ValueError) as error:
+        raise DataError(
+            "this kind of address cannot be opened", value=url, limit=str(error), remedy="install the package"
+        ) from error
+    return files, root
+
+
+@contextmanager
+def errors_of_stores() -> Iterator[None]:
+    """Turns what the packages of stores raise, such as botocore's NoCredentialsError, into OSError."""
+    try:
+        yield
+    except (OSError, DataError):
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
 class Store(Protocol):
     """Where the photographs are."""
 
-    def find(self, *, recursive: bool) -> Iterator[Photograph]:
+    def find(self) -> Iterator[Photograph]:
         """Yields the photographs; hidden files and folders are left out.
 
         Raises:
@@ -90,7 +122,7 @@ class LocalFolder:
         self._left_out = None if left_out is None else _inside(left_out.resolve(), root.resolve())
         self._changed_ns: dict[str, int] = {}
 
-    def find(self, *, recursive: bool) -> Iterator[Photograph]:
+    def find(self) -> Iterator[Photograph]:
         """See `Store.find`. Links to files are followed, links to folders are not: they may lead in a circle."""
         if not self.root.is_dir():
             raise DataError("the folder of photographs does not exist", value=self.root, remedy="correct the path")
@@ -103,7 +135,7 @@ class LocalFolder:
                 if entry.name.startswith(".") or path == self._left_out:
                     continue
                 if entry.is_dir(follow_symlinks=False):
-                    folders += [path] if recursive else []
+                    folders.append(path)
                 elif has_photograph_name(entry.name):
                     found = _photograph(path, entry.path)
                     if found.version != _IRREGULAR:
@@ -145,11 +177,10 @@ class Bucket:
         self._files, self._root = open_bucket(url)
         self._url = url
 
-    def find(self, *, recursive: bool) -> Iterator[Photograph]:
+    def find(self) -> Iterator[Photograph]:
         """See `Store.find`."""
-        depth = None if recursive else 1
         with errors_of_stores():
-            found: Mapping[str, Mapping[str, Any]] = self._files.find(self._root, maxdepth=depth, detail=True)
+            found: Mapping[str, Mapping[str, Any]] = self._files.find(self._root, detail=True)
             if not found and not self._files.exists(self._root):
                 raise DataError("nothing has this address", value=self._url, remedy="correct the address")
         for name, facts in sorted(found.items()):
@@ -200,17 +231,6 @@ def open_store(address: str, results: str | None = None) -> Store:
     if is_bucket(address):
         return Bucket(address)
     return LocalFolder(Path(address), None if results is None or is_bucket(results) else Path(results))
-
-
-def with_content_hash(photograph: Photograph, store: Store) -> Photograph:
-    """Reads a photograph, and returns it with the hash of its bytes as its version; unchanged if it cannot be read."""
-    if photograph.num_bytes < 0:
-        return photograph
-    try:
-        data = store.read(photograph.path)
-    except OSError:
-        return photograph
-    return msgspec.structs.replace(photograph, version=f"sha256:{hashlib.sha256(data).hexdigest()}")
 
 
 def has_photograph_name(name: str) -> bool:

@@ -147,23 +147,13 @@ def extend_plan(
         plan = read_plan(output, run_id)
 
 
-def remove_plans(output: Output) -> None:
-    """Removes the plans of all runs, the last one first: what is left after a kill is a plan."""
-    for found in reversed(_files(output)):
-        output.remove(f"{_FOLDER}/{found[0]}")
-
-
 def _file(number: int, run_id: str) -> str:
     return f"{_FOLDER}/plan-{number:04d}-{run_id}.parquet"
 
 
-def _files(output: Output) -> list[re.Match[str]]:
-    found = filter(None, map(_NAME.fullmatch, output.names(_FOLDER)))
-    return sorted(found, key=lambda name: int(name["number"]))
-
-
 def _numbers(output: Output, run_id: str) -> list[int]:
-    return [int(name["number"]) for name in _files(output) if name["run"] == run_id]
+    found = filter(None, map(_NAME.fullmatch, output.names(_FOLDER)))
+    return sorted(int(name["number"]) for name in found if name["run"] == run_id)
 
 
 def _update(current: dict[str, int], new: Iterable[Part], moved: Mapping[str, int]) -> None:

@@ -1,55 +1,266 @@
-"""What people open beside the table: the contact sheet, the sorted copies and the judgment."""
+"""The files of the results: run.json, the rows of each part, and the joined table."""
 
+import csv
+import hashlib
 import io
-from collections.abc import Iterator
+import platform
+import re
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from models.bundle import load_bundle
-from serving.folder.command import IdentifyFolder
+from models.bundle import BUNDLE_FILE, file_sha256
+from models.bundle_record import read_record as read_bundle_record
+from models.errors import InputError
 from serving.folder.output import Output
-from serving.folder.parts import PartFiles, remove_parts
-from serving.folder.photographs import Store
-from serving.folder.plan import Plan, remove_plans
-from serving.folder.record import RECORD_FILE
-from serving.folder.sheet import SHEET_FILE, contact_sheet
-from serving.folder.sorting import sort_photographs
-from serving.folder.tables import CSV_TABLE, PARQUET_TABLE
-from serving.folder.truth import TRUTH_FILE, in_words, judge, trained_on
-from serving.folder.truth_page import TRUTH_PAGE, truth_page
-from serving.settings import Settings, find_bundle
+from serving.folder.plan import Plan
+from serving.folder.rows import Row, columns
+from serving.machine import available_cores
+
+RECORD_FILE: Final = "run.json"
+CSV_TABLE: Final = "results.csv"
+PARQUET_TABLE: Final = "results.parquet"
+_PARTS: Final = "parts"
+_PART_NAME: Final = re.compile(r"part-(?P<number>[0-9]{6,})-(?P<run>[0-9a-f]{8})\.parquet")
+_ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), list: pa.list_(pa.string())}
+_COMPRESSION: Final = "zstd"
+_ROWS_AT_ONCE: Final = 1000
+_SECONDS_A_DAY: Final = 86_400
 
 
-def write_pages(command: IdentifyFolder, plan: Plan, files: PartFiles, store: Store) -> Iterator[str]:
-    """Writes what the flags ask for beside the table; yields sentences about it."""
-    if command.truth is not None:
-        yield _judge(command, command.truth, plan, files, store)
-    if command.html:
-        page = contact_sheet(files.rows(plan), command.photographs, Path(command.out) / SHEET_FILE)
-        files.output.replace(SHEET_FILE, io.BytesIO(page.encode()))
-    if command.copy_to is not None:
-        sort_photographs(
-            files.rows(plan), plan.plants(), store, command.copy_to, command.by or "species", links=command.links
-        )
+# ---- run.json
 
 
-def remove_results(output: Output) -> None:
-    """Removes all that former runs wrote; the record goes last, so that a killed removal is noticed."""
-    output.remove_unfinished()
-    remove_parts(output)
-    remove_plans(output)
-    if output.read(RECORD_FILE) is not None:  # otherwise such files are of the user
-        for name in (CSV_TABLE, PARQUET_TABLE, TRUTH_FILE, TRUTH_PAGE, SHEET_FILE, RECORD_FILE):
-            output.remove(name)
+class BundleName(msgspec.Struct, frozen=True):
+    """The bundle that answers."""
+
+    name: str
+    version: str
+    sha256: str
+    """Hash of its bundle.json, which holds the hashes of all its files."""
 
 
-def _judge(command: IdentifyFolder, column: str, plan: Plan, files: PartFiles, store: Store) -> str:
-    bundle = load_bundle(find_bundle(Settings(bundle=command.bundle)))
-    photographs = (each for name, plant in plan.plants().items() if name in plan.current for each in plant.photographs)
-    report = judge(files.rows(plan), column, bundle)
-    report = msgspec.structs.replace(report, trained_on=trained_on(bundle, photographs, store))
-    encoded = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
-    files.output.replace(TRUTH_FILE, io.BytesIO(encoded))
-    files.output.replace(TRUTH_PAGE, io.BytesIO(truth_page(report).encode()))
-    return f"{in_words(report)}; see {command.out}/{TRUTH_PAGE}"
+class RunRecord(msgspec.Struct, frozen=True):
+    """run.json: what was asked, which bundle answered, and what came out. It decides whether a run can be continued."""
+
+    fingerprint: str
+    """Hash of the bundle and of the options that change answers; another one cannot continue the run."""
+    bundle: BundleName
+    options: Mapping[str, Any]
+    """The options that change answers."""
+    machine: Mapping[str, Any]
+    run_id: str
+    """Another one for each run that starts anew; in the names of its files."""
+    is_complete: bool = False
+    """Whether every plant has a row."""
+    num_plans: int = 0
+    """`Plan.num_files` of the plan that the table was made from; another number: it is not complete after all."""
+    counts: Mapping[str, int] = {}
+    """Rows by status."""
+    photographs_per_s: float | None = None
+    """Photographs per second in the last run, from the first to the last row."""
+    photographs_per_day: float | None = None
+    listed: str = ""
+    """What was listed."""
+    snapshot: Mapping[str, int] | None = None
+    """Folder -> its time of change when its files were listed, nanoseconds."""
+
+
+def new_record(bundle: BundleName, options: Mapping[str, Any]) -> RunRecord:
+    """Returns the record of a run that starts."""
+    fingerprint = hashlib.sha256(msgspec.json.encode((bundle.sha256, options), order="sorted")).hexdigest()
+    machine = {"system": platform.platform(), "num_cores": available_cores()}
+    return RunRecord(fingerprint, bundle, options, machine, uuid.uuid4().hex[:8])
+
+
+def bundle_name(folder: Path) -> BundleName:
+    """Returns the name of a bundle, without reading its networks.
+
+    Raises:
+        BundleError: The bundle is missing or damaged.
+    """
+    path = folder / BUNDLE_FILE
+    record, _ = read_bundle_record(path)
+    return BundleName(record.name, record.version, file_sha256(path))
+
+
+def read_record(output: Output) -> RunRecord | None:
+    """Reads the record of a former run; None if there was none.
+
+    Raises:
+        InputError: The file is not such a record.
+    """
+    content = output.read(RECORD_FILE)
+    try:
+        return None if content is None else msgspec.json.decode(content, type=RunRecord)
+    except msgspec.DecodeError as error:
+        raise InputError(
+            f"{RECORD_FILE} cannot be read", value=error, remedy="choose another --out, or remove the results"
+        ) from error
+
+
+def start_record(output: Output, new: RunRecord) -> RunRecord:
+    """Writes the record of a run that starts; returns the one that counts if several machines start at the same time.
+
+    Raises:
+        InputError: The other machine has another bundle or other options.
+    """
+    if output.create(RECORD_FILE, _encode_record(new)):
+        return new
+    former = read_record(output)
+    assert former is not None
+    require_same(former, new)
+    return former
+
+
+def write_record(output: Output, record: RunRecord) -> None:
+    """Writes the record, in place of the former one."""
+    output.replace(RECORD_FILE, io.BytesIO(_encode_record(record)))
+
+
+def require_same(old: RunRecord, new: RunRecord) -> None:
+    """Checks that a run continues with the same bundle and options.
+
+    Raises:
+        InputError: Something differs; the message names it.
+    """
+    if old.fingerprint == new.fingerprint:
+        return
+    before, now = (msgspec.json.decode(msgspec.json.encode(each.options)) for each in (old, new))
+    changed = [
+        f"{name} ({_shown(before.get(name))} before)" for name in before | now if before.get(name) != now.get(name)
+    ]
+    if old.bundle != new.bundle:
+        changed.insert(0, f"bundle ({old.bundle.name} {old.bundle.version} before)")
+    raise InputError(
+        "the results of another run are in this place",
+        value=f"changed: {', '.join(changed)}",
+        limit="a run continues with the same bundle and the same options",
+        remedy="choose another --out, or remove the results",
+    )
+
+
+def with_speed(record: RunRecord, num_photographs: int, seconds: float) -> RunRecord:
+    """Returns the record with the speed of a run; unchanged if it answered nothing."""
+    if num_photographs == 0 or seconds <= 0:
+        return record
+    rate = num_photographs / seconds
+    return msgspec.structs.replace(
+        record, photographs_per_s=round(rate, 2), photographs_per_day=round(rate * _SECONDS_A_DAY)
+    )
+
+
+def _shown(option: Any) -> str:
+    return option if isinstance(option, str) else msgspec.json.encode(option).decode()[:100]
+
+
+def _encode_record(record: RunRecord) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
+# ---- rows
+
+
+class PartFiles(msgspec.Struct, frozen=True):
+    """The rows of each part, in a file of its own that is there completely or not at all: what is written is done."""
+
+    output: Output
+    run_id: str
+    """In the name of each file, so that a machine that belongs to a former run changes nothing."""
+    kinds: Mapping[str, type]
+    """All columns, with their types, in their order."""
+
+    def written(self) -> set[int]:
+        """Returns the numbers of the parts that have their rows."""
+        found = filter(None, map(_PART_NAME.fullmatch, self.output.names(_PARTS)))
+        return {int(name["number"]) for name in found if name["run"] == self.run_id}
+
+    def write(self, number: int, rows: Sequence[Row]) -> None:
+        """Writes the rows of a part, unless another process did: a part that was done twice counts once."""
+        self.output.create(self._name(number), encode(rows, self.kinds))
+
+    def rows(self, plan: Plan) -> Iterator[Row]:
+        """Yields the current row of each plant that is listed, part by part; none of a part that is not written yet."""
+        for part in plan.parts:
+            content = self.output.read(self._name(part.number))
+            if content is not None:
+                yield from (row for row in decode(content) if plan.current.get(row["group"]) == part.number)
+
+    def _name(self, number: int) -> str:
+        return f"{_PARTS}/part-{number:06d}-{self.run_id}.parquet"
+
+
+def columns_of(plan: Plan, top_k: int) -> dict[str, type]:
+    """Returns the columns of a result, with those of the list that the photographs came from.
+
+    Args:
+        plan: The photographs.
+        top_k: Number of names and scores.
+    """
+    extra: dict[str, None] = {}
+    for part in plan.parts:
+        for plant in part.plants:
+            extra |= dict.fromkeys(plant.photographs[0].columns)
+    return columns(top_k, tuple(extra))
+
+
+def encode(rows: Sequence[Row], kinds: Mapping[str, type]) -> bytes:
+    """Returns a Parquet file with the rows.
+
+    Args:
+        rows: The rows; a missing column is null.
+        kinds: All columns, with their types, in their order.
+    """
+    stream = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=_schema(kinds)), stream, compression=_COMPRESSION)
+    return stream.getvalue()
+
+
+def decode(content: bytes) -> list[Row]:
+    """Reads the rows of a file that `encode` made."""
+    return list(pq.read_table(io.BytesIO(content)).to_pylist())
+
+
+def write_table(output: Output, rows: Iterable[Row], kinds: Mapping[str, type]) -> Mapping[str, int]:
+    """Writes the table as CSV, for spreadsheets, and as Parquet, each completely or not at all.
+
+    Args:
+        output: Where they are written.
+        rows: The rows, of which few are in memory at a time; a missing column is null.
+        kinds: All columns, with their types, in their order.
+
+    Returns:
+        The number of rows by status.
+    """
+    schema, left, counts = _schema(kinds), iter(rows), Counter[str]()
+    with tempfile.TemporaryFile() as parquet, tempfile.TemporaryFile() as spreadsheet:
+        # Excel takes a file without a byte order mark for one that is not UTF-8.
+        text = io.TextIOWrapper(spreadsheet, encoding="utf-8-sig", newline="")
+        lines = csv.DictWriter(text, list(kinds))
+        lines.writeheader()
+        with pq.ParquetWriter(parquet, schema, compression=_COMPRESSION) as writer:
+            while chunk := list(islice(left, _ROWS_AT_ONCE)):
+                writer.write_table(pa.Table.from_pylist(chunk, schema=schema))
+                lines.writerows({name: _cell(value) for name, value in row.items()} for row in chunk)
+                counts.update(row["status"] for row in chunk)
+        text.flush()
+        for name, stream in ((CSV_TABLE, spreadsheet), (PARQUET_TABLE, parquet)):
+            stream.seek(0)
+            output.replace(name, stream)
+    return dict(counts)
+
+
+def _schema(kinds: Mapping[str, type]) -> pa.Schema:
+    return pa.schema({name: _ARROW[kind] for name, kind in kinds.items()})
+
+
+def _cell(value: Any) -> Any:
+    return "; ".join(value) if isinstance(value, list) else value

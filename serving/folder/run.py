@@ -1,41 +1,77 @@
 """One run: list, plan, identify what has no row yet, join the parts."""
 
 import asyncio
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
+from models.bundle import load_bundle
 from models.errors import InputError
+from serving.folder import Outcome
 from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
-from serving.folder.devices import find_devices, write_on_devices
-from serving.folder.listing import list_plants, what_is_listed
-from serving.folder.outcome import Outcome
+from serving.folder.copies import copy_photographs, require_outside
 from serving.folder.output import open_output
-from serving.folder.parts import PartFiles, columns_of
-from serving.folder.photographs import open_store
+from serving.folder.photographs import Store, open_store, printable
 from serving.folder.plan import Part, Plan, count_plans, extend_plan, read_plan
+from serving.folder.plants import Plant, group_photographs, read_list
 from serving.folder.progress import Progress
-from serving.folder.question import options_of, require_question
-from serving.folder.record import (
+from serving.folder.results import (
+    CSV_TABLE,
+    PartFiles,
     RunRecord,
+    bundle_name,
+    columns_of,
     new_record,
     read_record,
     require_same,
     start_record,
     with_speed,
     write_record,
+    write_table,
 )
-from serving.folder.results import remove_results, write_pages
-from serving.folder.sorting import require_outside
-from serving.folder.tables import CSV_TABLE, write_table
-from serving.folder.worker import bundle_of, open_worker
+from serving.folder.truth import TRUTH_FILE, in_words, judge, require_truths, trained_on
+from serving.folder.worker import open_worker
 from serving.loaded_bundle import PictureDecoder
 from serving.machine import available_cores
 
+PART_ROWS: Final = 1000
+"""Rows per part; a run that is killed loses the part in progress."""
 _FIRST_JUDGED: Final = 100  # rows before the share of failures counts
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """All plants, and how to notice without listing that there may be others."""
+
+    plants: Sequence[Plant]
+    listed: str
+    """See `_what_is_listed`."""
+    snapshot: Mapping[str, int] | None
+    """See `Store.snapshot`."""
+
+
+def list_plants(command: IdentifyFolder, store: Store) -> Listing:
+    """Lists the photographs and groups them into plants.
+
+    Raises:
+        InputError: The folder, the list, its columns or the grouping cannot be used.
+    """
+    listed = _what_is_listed(command)  # before the list is read
+    photographs = store.find() if command.list is None else read_list(command.list, store)
+    plants = group_photographs(photographs, command.group_by)
+    if command.truth is not None:
+        require_truths(plants, command.truth)
+    return Listing(plants, listed, store.snapshot())
+
+
+def _what_is_listed(command: IdentifyFolder) -> str:
+    """Describes what is listed, so that other flags or another list are noticed."""
+    if command.list is None:
+        return "recursive"
+    return f"{printable(str(command.list))} of {command.list.stat().st_mtime_ns if command.list.exists() else 0}"
 
 
 class _TooManyFailed(Exception):
@@ -67,7 +103,7 @@ def run(command: IdentifyFolder, decoder: PictureDecoder | None = None) -> Outco
 class _FolderRun:
     def __init__(self, command: IdentifyFolder, decoder: PictureDecoder | None) -> None:
         self._command, self._given_decoder = command, decoder
-        self._new = new_record(bundle_of(command), options_of(command))
+        self._new = new_record(bundle_name(command.bundle_folder()), command.answer_options())
         self._output, self._store = open_output(command.out), open_store(command.photographs, command.out)
 
     def result(self) -> Outcome:
@@ -76,9 +112,6 @@ class _FolderRun:
         if former is not None and self._is_finished(former):
             return self._say(former)
         planned = self._plan(former)
-        if self._command.plan_only:
-            _tell(f"{len(planned.plan.parts):,} parts are planned")
-            return Outcome.COMPLETE
         try:
             progress = asyncio.run(self._identify(planned))
         except _TooManyFailed as error:
@@ -89,7 +122,7 @@ class _FolderRun:
     # ---- what is left to do
 
     def _former(self) -> RunRecord | None:
-        former = None if self._command.restart else read_record(self._output)
+        former = read_record(self._output)
         if former is not None:
             require_same(former, self._new)
         return former
@@ -97,8 +130,8 @@ class _FolderRun:
     def _is_finished(self, former: RunRecord) -> bool:
         """Whether there is nothing new, as far as that is seen without looking at each file."""
         command = self._command
-        wants_more = command.retry_failed or command.html or command.copy_to is not None or command.truth is not None
-        if not former.is_complete or wants_more or command.by_hash or former.listed != what_is_listed(command):
+        wants_more = command.retry_failed or command.copy_to is not None or command.truth is not None
+        if not former.is_complete or wants_more or former.listed != _what_is_listed(command):
             return False
         if former.num_plans != count_plans(self._output, former.run_id):
             return False
@@ -113,19 +146,14 @@ class _FolderRun:
         listing = list_plants(command, self._store)
         record = former or self._start()
         failed = self._failed(_State(record, plan)) if command.retry_failed else {}
-        plan = extend_plan(output, record.run_id, plan, listing.plants, part_rows=command.part_rows, failed=failed)
+        plan = extend_plan(output, record.run_id, plan, listing.plants, part_rows=PART_ROWS, failed=failed)
         record = msgspec.structs.replace(record, is_complete=False, listed=listing.listed, snapshot=listing.snapshot)
         write_record(output, record)  # after the plan: who reads the record first finds no older plan
         return _State(record, plan)
 
     def _start(self) -> RunRecord:
         """Starts the record, once all that can be refused has been refused."""
-        command = self._command
-        require_question(command)
-        if command.devices != 1 and command.ray is None and not command.plan_only:
-            find_devices(command)
-        if command.restart:
-            remove_results(self._output)
+        self._command.require_answerable()
         return start_record(self._output, self._new)
 
     def _failed(self, planned: _State) -> Mapping[str, int]:
@@ -154,9 +182,8 @@ class _FolderRun:
 
     async def _write_parts(self, record: RunRecord, todo: Sequence[Part], files: PartFiles, progress: Progress) -> None:
         command, bundle = self._command, record.bundle
-        if command.ray is not None or command.devices != 1:
-            write = write_on_devices if command.ray is None else write_on_cluster
-            async for rows in write(command, bundle, files, todo):
+        if command.ray is not None:
+            async for rows in write_on_cluster(command, bundle, files, todo):
                 for row in rows:
                     progress.add(row)
                 self._check_failures(progress)
@@ -203,9 +230,22 @@ class _FolderRun:
         record = with_speed(record, progress.num_photographs, progress.seconds)
         write_record(self._output, record)
         self._output.remove_unfinished()
-        for sentence in write_pages(self._command, plan, files, self._store):
-            _tell(sentence)
-        return self._say(record)
+        outcome = self._say(record)
+        if self._command.truth is not None:
+            self._judge(self._command.truth, plan, files)
+        if self._command.copy_to is not None:
+            copy_photographs(files.rows(plan), plan.plants(), self._store, self._command.copy_to)
+        return outcome
+
+    def _judge(self, column: str, plan: Plan, files: PartFiles) -> None:
+        bundle = load_bundle(self._command.bundle_folder())
+        plants = (plant for name, plant in plan.plants().items() if name in plan.current)
+        photographs = (photograph for plant in plants for photograph in plant.photographs)
+        report = judge(files.rows(plan), column, bundle)
+        report = msgspec.structs.replace(report, trained_on=trained_on(bundle, photographs, self._store))
+        encoded = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+        self._output.replace(TRUTH_FILE, io.BytesIO(encoded))
+        _tell(in_words(report))
 
     def _say(self, record: RunRecord) -> Outcome:
         failed = record.counts.get("failed", 0)

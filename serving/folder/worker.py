@@ -1,27 +1,169 @@
-"""Parts of the plan -> files of rows: what each process of a run does, on one machine or on many."""
+"""Parts of the plan -> files of rows: what each process of a run does, on one machine or on many.
+
+It reads, decodes and runs the photographs of many plants at once, and keeps few of them in memory.
+"""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from models.errors import InputError
+import numpy as np
+
+from models.answer import Question
+from models.errors import BotanifyError, DataError, InputError
+from models.session import NetworkOutput
 from serving.decoding.pool import DecodeLimits, DecoderPool
+from serving.errors import TooLarge, Unavailable
 from serving.folder.command import IdentifyFolder
-from serving.folder.identifying import PlantIdentifier
-from serving.folder.parts import PartFiles
-from serving.folder.photographs import open_store
+from serving.folder.photographs import Photograph, Store, open_store
 from serving.folder.plan import Part
-from serving.folder.record import BundleName, bundle_name
-from serving.folder.rows import Row
+from serving.folder.plants import Plant
+from serving.folder.results import BundleName, PartFiles, bundle_name
+from serving.folder.rows import Failure, Row, Seen, answered, failed, of_bundle, read_capture
 from serving.loaded_bundle import LoadedBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
 from serving.schemas import Asked
-from serving.settings import Settings, find_bundle
+from serving.settings import Settings
 
+MAX_PICTURE_BYTES: Final = 100_000_000
 _DECODE_S: Final = 30.0  # of processor time for a photograph; nobody waits for its answer
 _PHOTOGRAPHS_PER_RUN: Final = 4  # in memory: one in the network, the others in decoding or waiting
+_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0)  # before a photograph is tried again that the machine failed on
+
+
+class PlantIdentifier:
+    """Identifies plants with the service's own decoder, network and ranking.
+
+    Args:
+        loaded: The bundle, warmed up.
+        decoder: Turns the bytes of a photograph into network input; started.
+        store: Where the photographs are.
+        question: What to answer about each plant.
+        max_photographs: Number of photographs in memory at the same time.
+        min_score: Verdicts with a lower score become uncertain.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedBundle,
+        decoder: PictureDecoder,
+        store: Store,
+        question: Question,
+        *,
+        max_photographs: int,
+        min_score: float | None = None,
+    ) -> None:
+        self._loaded, self._decoder, self._store, self._question = loaded, decoder, store, question
+        self._min_score = min_score
+        self._slots = asyncio.Semaphore(max_photographs)
+        self._bundle_columns = of_bundle(loaded.bundle)
+
+    async def identify(
+        self, parts: Iterable[Part], on_row: Callable[[Row], None]
+    ) -> AsyncIterator[tuple[Part, list[Row]]]:
+        """Yields each part with its rows as soon as it is complete, in any order: a slow plant holds up its own part.
+
+        Args:
+            parts: What to identify.
+            on_row: Called with each row as soon as it is there.
+
+        Raises:
+            Unavailable: The network or the decoder does not work, also after some pauses.
+        """
+        complete: asyncio.Queue[tuple[Part, list[Row]] | None] = asyncio.Queue()
+        feeder = asyncio.create_task(self._feed(parts, complete, on_row))
+        feeder.add_done_callback(lambda _: complete.put_nowait(None))
+        try:
+            while (part_with_rows := await complete.get()) is not None:
+                yield part_with_rows
+            await feeder  # raises its error
+        finally:
+            feeder.cancel()
+            await asyncio.gather(feeder, return_exceptions=True)
+
+    async def _feed(
+        self,
+        parts: Iterable[Part],
+        complete: "asyncio.Queue[tuple[Part, list[Row]] | None]",
+        on_row: Callable[[Row], None],
+    ) -> None:
+        """Starts one plant after the other, whatever part it is in, so that the processor is busy between parts."""
+
+        async def complete_part(part: Part, rows: Sequence[asyncio.Task[Row]]) -> None:
+            complete.put_nowait((part, await asyncio.gather(*rows)))
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part in parts:
+                    rows: list[asyncio.Task[Row]] = []
+                    for plant in part.plants:
+                        await self._slots.acquire()
+                        rows.append(tasks.create_task(self._start(plant, on_row)))
+                    tasks.create_task(complete_part(part, rows))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _start(self, plant: Plant, on_row: Callable[[Row], None]) -> Row:
+        try:
+            row = await self._row(plant)
+        finally:
+            self._slots.release()
+        on_row(row)
+        return row
+
+    async def _row(self, plant: Plant) -> Row:
+        outputs: list[NetworkOutput] = []
+        seen: list[Seen] = []
+        failures: list[Failure] = []
+        for photograph in plant.photographs:
+            try:
+                output, facts = await self._run_patiently(photograph)
+            except Unavailable:  # not the photograph's fault: no row, so that the same command answers it later
+                raise
+            except (BotanifyError, OSError) as error:
+                failures.append(Failure.of(error))
+            else:
+                outputs.append(output)
+                seen.append(facts)
+        return self._bundle_columns | self._answer(plant, outputs, seen, failures)
+
+    def _answer(
+        self, plant: Plant, outputs: Sequence[NetworkOutput], seen: Sequence[Seen], failures: list[Failure]
+    ) -> Row:
+        if not outputs:
+            return failed(plant, failures)
+        together = NetworkOutput(*(np.concatenate(arrays) for arrays in zip(*outputs, strict=True)))
+        try:
+            answer = self._loaded.answer(together, self._question)
+        except BotanifyError as error:
+            return failed(plant, [*failures, Failure.of(error)])
+        return answered(plant, answer, seen, failures, self._min_score)
+
+    async def _run_patiently(self, photograph: Photograph) -> tuple[NetworkOutput, Seen]:
+        for pause_s in _PAUSES_S:
+            with suppress(Unavailable):
+                return await self._run(photograph)
+            await asyncio.sleep(pause_s)
+        return await self._run(photograph)
+
+    async def _run(self, photograph: Photograph) -> tuple[NetworkOutput, Seen]:
+        data = await asyncio.to_thread(self._read, photograph)
+        decoded = await self._decoder.decode(data, self._loaded.spec)
+        facts = Seen(photograph, decoded.width, decoded.height, read_capture(data))
+        return await self._loaded.scheduler.run([decoded.pixels]), facts
+
+    def _read(self, photograph: Photograph) -> bytes:
+        if photograph.num_bytes < 0:
+            problem = photograph.version or "the file does not exist"
+            raise DataError(problem, value=photograph.path, remedy="correct the file or the list")
+        data = self._store.read(photograph.path, MAX_PICTURE_BYTES + 1)
+        if len(data) > MAX_PICTURE_BYTES:
+            raise TooLarge(
+                "the file is too large", value=f"{photograph.num_bytes} bytes", limit=f"{MAX_PICTURE_BYTES} bytes"
+            )
+        return data
 
 
 class Worker:
@@ -65,7 +207,8 @@ async def open_worker(
     """
     metrics = Metrics()
     loaded = await asyncio.to_thread(_open, command, bundle, metrics, num_cores)
-    decoder = decoder or DecoderPool(num_cores, _decode_limits(command), metrics)
+    limits = DecodeLimits(MAX_PICTURE_BYTES, Settings().decode_budget_bytes, _DECODE_S)
+    decoder = decoder or DecoderPool(num_cores, limits, metrics)
     try:
         await decoder.start()
         await loaded.warm_up(decoder)
@@ -75,17 +218,8 @@ async def open_worker(
         await decoder.close()
 
 
-def bundle_of(command: IdentifyFolder) -> BundleName:
-    """Returns the name of the bundle that answers on this machine.
-
-    Raises:
-        InputError: It is missing or damaged.
-    """
-    return bundle_name(find_bundle(Settings(bundle=command.bundle)))
-
-
 def _open(command: IdentifyFolder, expected: BundleName, metrics: Metrics, num_cores: int) -> LoadedBundle:
-    found = bundle_of(command)
+    found = bundle_name(command.bundle_folder())
     if found != expected:
         raise InputError(
             "the bundle of this machine is another one",
@@ -100,13 +234,13 @@ def _open(command: IdentifyFolder, expected: BundleName, metrics: Metrics, num_c
         provider=command.provider,
         taxa_lists=command.taxa_lists,
         num_threads=None if cuda else 1,
-        num_runs=command.num_runs or (None if cuda else num_cores),
+        num_runs=None if cuda else num_cores,
     )
     return open_bundle(settings, metrics)
 
 
 def _identifier(command: IdentifyFolder, loaded: LoadedBundle, decoder: PictureDecoder) -> PlantIdentifier:
-    question, warnings = loaded.question(Asked(command.k, command.coverage, command.coverage_kind, command.taxa))
+    question, warnings = loaded.question(Asked(command.k, command.coverage, "marginal", command.taxa))
     for warning in warnings:
         sys.stderr.write(f"warning: {warning}\n")
     runs = loaded.policy.num_workers * loaded.policy.batch_sizes[-1]
@@ -116,15 +250,5 @@ def _identifier(command: IdentifyFolder, loaded: LoadedBundle, decoder: PictureD
         open_store(command.photographs),
         question,
         max_photographs=_PHOTOGRAPHS_PER_RUN * runs,
-        max_bytes=command.max_picture_bytes,
         min_score=command.min_score,
-    )
-
-
-def _decode_limits(command: IdentifyFolder) -> DecodeLimits:
-    defaults = Settings()
-    return DecodeLimits(
-        picture_bytes=command.max_picture_bytes,
-        budget_bytes=defaults.decode_budget_bytes,
-        seconds=_DECODE_S,
     )

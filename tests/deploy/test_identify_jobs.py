@@ -1,38 +1,31 @@
 """The Slurm array and the Kubernetes Job that share the parts of a folder."""
 
 import os
+import shlex
 import subprocess
-import sys
 
 import pytest
 import tyro
 import yaml
 
+from serving.folder import Outcome
 from serving.folder.command import IdentifyFolder
-from serving.folder.run import Outcome
 from tests.deploy.service_files import ROOT
-from tests.serving.folder.photograph_folder import draw_photographs, rows_of
+from tests.serving.folder.photograph_folder import draw_photographs, program, rows_of
 from tests.serving.tiny import GREEN, seal_tiny_bundle
 
 SLURM = ROOT / "deploy" / "slurm" / "identify.sbatch"
 MANIFEST = ROOT / "deploy" / "kubernetes" / "identify.yaml"
 
 
-def jobs():
-    return {job["metadata"]["name"]: job for job in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))}
+@pytest.fixture(scope="module")
+def job():
+    return yaml.safe_load(MANIFEST.read_text(encoding="utf-8"))
 
 
 def container(job):
     (found,) = job["spec"]["template"]["spec"]["containers"]
     return found
-
-
-def command_of(job, index=0):
-    """Returns what a pod runs; Kubernetes puts its index in."""
-    return tyro.cli(
-        IdentifyFolder,
-        args=[word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container(job)["args"]],
-    )
 
 
 def submit(folder, index, count, srun, *arguments):
@@ -74,37 +67,29 @@ def test_a_wrong_command_line_ends_the_job_at_once(tmp_path):
 def test_an_array_makes_one_table(tmp_path):
     bundle = seal_tiny_bundle(tmp_path / "bundle", tmp_path).folder
     photographs = draw_photographs(tmp_path / "photos", {f"{index}.jpg": GREEN for index in range(12)})
-    arguments = [photographs, "--out", tmp_path / "out", "--bundle", bundle, "--part-rows", "2"]
-    planning = [sys.executable, "-m", "serving.identify_folder", *arguments, "--plan-only"]
-    subprocess.run(planning, cwd=ROOT, check=True, timeout=300)
-    srun = f'shift; exec {sys.executable} "$@"'
+    arguments = [photographs, "--out", tmp_path / "out", "--bundle", bundle]
+    srun = f'shift 3; exec {shlex.join(program(2))} "$@"'
     for index in (2, 0, 1):
         assert not (tmp_path / "out" / "results.parquet").exists()
         assert submit(tmp_path, index, 3, srun, *arguments) == 0
     assert len(rows_of(tmp_path / "out")) == 12
 
 
-def test_the_pods_share_the_parts_of_the_plan():
-    plan, identify = jobs()["botanify-plan"], jobs()["botanify-identify"]
-    spec = identify["spec"]
+def test_the_pods_share_the_parts(job):
+    spec = job["spec"]
     assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
-    shares = [command_of(identify, index).share() for index in range(spec["completions"])]
-    assert shares == [(index, spec["completions"]) for index in range(spec["completions"])]
-    planned, answered = command_of(plan), command_of(identify)
-    assert planned.plan_only
-    assert (planned.photographs, planned.out) == (answered.photographs, answered.out)
-    assert planned.answer_options() == answered.answer_options()
+    for index in range(spec["completions"]):  # Kubernetes puts it in
+        words = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container(job)["args"]]
+        assert tyro.cli(IdentifyFolder, args=words).share() == (index, spec["completions"])
 
 
-def test_an_interrupted_pod_starts_again_and_a_broken_run_does_not():
-    rules = jobs()["botanify-identify"]["spec"]["podFailurePolicy"]["rules"]
+def test_an_interrupted_pod_starts_again_and_a_broken_run_does_not(job):
+    rules = job["spec"]["podFailurePolicy"]["rules"]
     codes = {rule["action"]: rule["onExitCodes"]["values"] for rule in rules if "onExitCodes" in rule}
     assert codes == {"Ignore": [Outcome.INTERRUPTED], "FailJob": [2, Outcome.TOO_MANY_FAILED]}
 
 
-@pytest.mark.parametrize("name", ["botanify-plan", "botanify-identify"])
-def test_a_pod_has_the_volumes_and_the_image_of_the_program(name):
-    job = jobs()[name]
+def test_a_pod_has_the_volumes_and_the_image_of_the_program(job):
     pod = job["spec"]["template"]["spec"]
     assert pod["restartPolicy"] == "Never"
     assert {volume["name"] for volume in pod["volumes"]} == {each["name"] for each in container(job)["volumeMounts"]}

@@ -4,17 +4,15 @@ import random
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from contextlib import suppress
 
 import psutil
 import pytest
 
-from serving.folder import run
-from serving.folder.outcome import Outcome
+from serving.folder import Outcome, run
 from serving.identify_folder import main
-from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
+from tests.serving.folder.photograph_folder import draw_photographs, identify, program, rows_of
 from tests.serving.program import ENVIRONMENT, ROOT
 from tests.serving.tiny import BLUE, GREEN, RED
 
@@ -32,8 +30,8 @@ def draw_many(folder, number):
     return draw_photographs(folder, {f"{index:04d}.jpg": (RED, GREEN, BLUE)[index % 3] for index in range(number)})
 
 
-def start(photographs, out, bundle, *flags):
-    command = [sys.executable, "-m", "serving.identify_folder", photographs, "--out", out, "--bundle", bundle, *flags]
+def start(photographs, out, bundle, part_rows=run.PART_ROWS):
+    command = [*program(part_rows), photographs, "--out", out, "--bundle", bundle]
     return subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
 
 
@@ -67,7 +65,7 @@ def test_wrong_input_is_one_line(tmp_path, bundle_folder):
 
 def test_a_signal_ends_the_run_and_the_same_command_continues(photographs, tmp_path, bundle_folder):
     out = tmp_path / "out"
-    process = start(photographs, out, bundle_folder, "--part-rows", "4")
+    process = start(photographs, out, bundle_folder, 4)
     wait_for_parts(out, 1, process)
     process.send_signal(signal.SIGTERM)
     code, said = finish(process)
@@ -75,7 +73,7 @@ def test_a_signal_ends_the_run_and_the_same_command_continues(photographs, tmp_p
         (Outcome.INTERRUPTED, "interrupted; the same command continues"),
         (Outcome.COMPLETE, f"60 rows, 0 failed: {out}/results.csv"),
     )
-    assert finish(start(photographs, out, bundle_folder, "--part-rows", "4"))[0] == Outcome.COMPLETE
+    assert finish(start(photographs, out, bundle_folder, 4))[0] == Outcome.COMPLETE
     assert len(rows_of(out)) == NUM_PHOTOGRAPHS
 
 
@@ -115,7 +113,7 @@ def test_kills_lose_no_row_and_write_none_twice(tmp_path, bundle_folder, num_kil
     num_photographs, chance, written = 20 * num_kills, random.Random(0), {}
     out, photographs = tmp_path / "out", draw_many(tmp_path / "photographs", num_photographs)
     for _ in range(num_kills):
-        process = start(photographs, out, bundle_folder, "--part-rows", "1")
+        process = start(photographs, out, bundle_folder, 1)
         if chance.random() < 0.5:
             time.sleep(chance.uniform(0, 3))  # at any moment of the start
         else:
@@ -125,7 +123,7 @@ def test_kills_lose_no_row_and_write_none_twice(tmp_path, bundle_folder, num_kil
         now = {path.name: path.stat().st_mtime_ns for path in out.glob("parts/*.parquet")}
         assert now.items() >= written.items(), "a part was written twice"
         written = now
-    assert finish(start(photographs, out, bundle_folder, "--part-rows", "1"))[0] == Outcome.COMPLETE
+    assert finish(start(photographs, out, bundle_folder, 1))[0] == Outcome.COMPLETE
     assert len(rows_of(out)) == num_photographs
     assert not list(out.rglob("*.part"))
 
@@ -146,7 +144,7 @@ def test_memory_does_not_grow(tmp_path, bundle_folder, num_photographs):
         link = photographs / f"{number // 1000:03d}" / f"{number:06d}.jpg"
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(drawn / f"{number % 30:04d}.jpg")
-    process = start(photographs, out, bundle_folder, "--part-rows", "100")
+    process = start(photographs, out, bundle_folder, 100)
     while process.poll() is None:
         with suppress(psutil.NoSuchProcess):  # the program or a decoder has just ended
             samples.append((len(list(out.glob("parts/*"))), resident_bytes(process)))

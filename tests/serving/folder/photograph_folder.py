@@ -1,11 +1,15 @@
 """A folder of drawn photographs, and the rows of a run."""
 
 import csv
+import sys
+from contextlib import suppress
+from unittest.mock import patch
 
 import pyarrow.parquet as pq
 
+from serving.folder import run as run_module
 from serving.folder.command import IdentifyFolder
-from serving.folder.run import run
+from serving.folder.run import PART_ROWS, run
 from tests.serving.tiny import BLUE, GREEN, RED, InProcessDecoder, jpeg
 
 NAMES = {RED: "Rosa canina", GREEN: "Bellis perennis", BLUE: "Crocus"}
@@ -21,10 +25,23 @@ def draw_photographs(folder, colors):
     return folder
 
 
-def identify(photographs, out, bundle, **flags):
+def identify(photographs, out, bundle, *, part_rows=PART_ROWS, decoder=None, **flags):
     """Runs the program in this process; returns its exit code."""
     command = IdentifyFolder(photographs=str(photographs), out=str(out), bundle=bundle, **flags)
-    return run(command, InProcessDecoder())
+    with patch.object(run_module, "PART_ROWS", part_rows):
+        return run(command, decoder or InProcessDecoder())
+
+
+def program(part_rows):
+    """Returns the words that start the program in a process of its own, with so many rows in a part."""
+    main = "from serving.folder import run; run.PART_ROWS = {}; from serving.identify_folder import main; main()"
+    return [sys.executable, "-c", main.format(part_rows)]
+
+
+def plan_only(photographs, out, bundle, **flags):
+    """Does what a machine does that ends after it has planned."""
+    with patch.object(run_module._FolderRun, "_identify", side_effect=KeyboardInterrupt), suppress(KeyboardInterrupt):
+        identify(photographs, out, bundle, **flags)
 
 
 def rows_of(out):

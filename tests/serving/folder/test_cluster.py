@@ -17,10 +17,10 @@ import pytest
 
 from models.errors import InputError
 from serving.errors import NotReady
+from serving.folder import Outcome
 from serving.folder.cluster import _result, num_places, task_needs
 from serving.folder.command import IdentifyFolder
-from serving.folder.run import Outcome
-from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
+from tests.serving.folder.photograph_folder import draw_photographs, identify, program, rows_of
 from tests.serving.program import ENVIRONMENT, ROOT
 from tests.serving.tiny import BLUE, GREEN, RED, WEIGHTS, seal_tiny_bundle
 
@@ -140,8 +140,8 @@ def send(processes, number):
 @contextmanager
 def start(cluster, photographs, out, bundle):
     """Starts the program on a cluster."""
-    flags = ["--out", out, "--bundle", bundle, "--part-rows", str(PART_ROWS), "--ray", cluster.address]
-    command = [sys.executable, "-m", "serving.identify_folder", photographs, *flags]
+    flags = ["--out", out, "--bundle", bundle, "--ray", cluster.address]
+    command = [*program(PART_ROWS), photographs, *flags]
     process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT)
     try:
         yield process

@@ -2,15 +2,22 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
 from models.errors import InputError
-from serving.folder import run
-from serving.folder.output import OutputFolder
-from serving.folder.parts import PartFiles
-from serving.folder.run import Outcome
-from tests.serving.folder.photograph_folder import COLORS, draw_photographs, identify, parts, rows_of, write_list
+from serving.folder import Outcome, run
+from serving.folder.results import PartFiles
+from tests.serving.folder.photograph_folder import (
+    COLORS,
+    draw_photographs,
+    identify,
+    parts,
+    plan_only,
+    rows_of,
+    write_list,
+)
 from tests.serving.tiny import BLUE, GREEN, RED, jpeg, seal_tiny_bundle
 
 
@@ -31,13 +38,12 @@ def lists(monkeypatch):
 
 
 def test_a_finished_run_of_a_folder_is_recognized_without_listing_it(photographs, out, bundle_folder, lists):
-    for flags, num_listed in (({}, 5), ({}, None), ({"recursive": False}, 3), ({}, 5), ({}, None)):
-        lists.clear()
-        assert identify(photographs, out, bundle_folder, **flags) == Outcome.COMPLETE
-        assert [len(found.plants) for found in lists] == ([] if num_listed is None else [num_listed])
+    for _ in range(2):
+        assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+        assert [len(found.plants) for found in lists] == [5]
     draw_photographs(photographs, {"deep/new.jpg": BLUE})
     identify(photographs, out, bundle_folder)
-    assert len(lists) == 1
+    assert len(lists) == 2
 
 
 def test_results_among_the_photographs_are_no_photographs(photographs, bundle_folder, lists, monkeypatch):
@@ -86,13 +92,6 @@ def test_new_and_changed_photographs_are_answered(photographs, out, bundle_folde
     assert len(parts(out)) == 2
 
 
-def test_by_hash_a_touched_file_is_not_answered_again(photographs, out, bundle_folder):
-    identify(photographs, out, bundle_folder, by_hash=True)
-    os.utime(photographs / "a.jpg", (1, 1))
-    identify(photographs, out, bundle_folder, by_hash=True)
-    assert len(parts(out)) == 1
-
-
 def test_failed_photographs_are_tried_again_if_asked(photographs, out, bundle_folder):
     content, times = (photographs / "a.jpg").read_bytes(), (photographs / "a.jpg").stat()
     (photographs / "a.jpg").write_bytes(bytes(len(content)))
@@ -133,20 +132,6 @@ def test_a_failed_photograph_that_was_repaired_has_one_row(photographs, out, bun
     assert len(parts(out)) == 3
 
 
-def test_several_machines_try_again_what_one_of_them_planned(photographs, out, bundle_folder):
-    content, times = (photographs / "a.jpg").read_bytes(), (photographs / "a.jpg").stat()
-    (photographs / "a.jpg").write_bytes(bytes(len(content)))
-    identify(photographs, out, bundle_folder)
-    (photographs / "a.jpg").write_bytes(content)
-    os.utime(photographs / "a.jpg", ns=(times.st_atime_ns, times.st_mtime_ns))
-    identify(photographs, out, bundle_folder, retry_failed=True, plan_only=True)
-    assert not json.loads((out / "run.json").read_bytes())["is_complete"]
-    for share in ("0/2", "1/2"):
-        assert identify(photographs, out, bundle_folder, part=share) == Outcome.COMPLETE
-    assert rows_of(out)["a.jpg"]["status"] == "ok"
-    assert json.loads((out / "run.json").read_bytes())["is_complete"]
-
-
 @pytest.mark.parametrize("others_finish", [True, False])
 def test_a_run_that_ends_last_joins_what_others_added(photographs, out, bundle_folder, monkeypatch, others_finish):
     write = PartFiles.write
@@ -154,7 +139,7 @@ def test_a_run_that_ends_last_joins_what_others_added(photographs, out, bundle_f
     def write_late(files, number, rows):
         monkeypatch.setattr(PartFiles, "write", write)
         draw_photographs(photographs, {"new.jpg": BLUE})
-        identify(photographs, out, bundle_folder, plan_only=not others_finish)
+        (identify if others_finish else plan_only)(photographs, out, bundle_folder)
         write(files, number, rows)
 
     monkeypatch.setattr(PartFiles, "write", write_late)
@@ -166,13 +151,14 @@ def test_a_run_that_ends_last_joins_what_others_added(photographs, out, bundle_f
 
 def test_other_options_and_bundles_cannot_continue(photographs, out, bundle_folder, tmp_path):
     identify(photographs, out, bundle_folder)
-    with pytest.raises(InputError, match=r"changed: k \(5 before\); .*--restart"):
+    with pytest.raises(InputError, match=r"changed: k \(5 before\); .*remove the results"):
         identify(photographs, out, bundle_folder, k=2)
     other = seal_tiny_bundle(tmp_path / "other", tmp_path, version="0.0.2").folder
     with pytest.raises(InputError, match=r"bundle \(tiny 0.0.1 before\)"):
         identify(photographs, out, other)
     assert len(rows_of(out)) == 5
-    assert identify(photographs, out, bundle_folder, k=2, restart=True) == Outcome.COMPLETE
+    shutil.rmtree(out)
+    assert identify(photographs, out, bundle_folder, k=2) == Outcome.COMPLETE
     assert "name_3" not in next(iter(rows_of(out).values()))
 
 
@@ -181,7 +167,8 @@ def test_a_run_whose_place_another_one_took_writes_no_table(photographs, out, bu
 
     def write_late(files, number, rows):
         monkeypatch.setattr(PartFiles, "write", write)
-        identify(photographs, out, bundle_folder, restart=True, plan_only=True)
+        shutil.rmtree(out)
+        plan_only(photographs, out, bundle_folder)
         write(files, number, rows)
 
     monkeypatch.setattr(PartFiles, "write", write_late)
@@ -192,83 +179,14 @@ def test_a_run_whose_place_another_one_took_writes_no_table(photographs, out, bu
     assert len(rows_of(out)) == len(COLORS)
 
 
-@pytest.mark.parametrize("num_removed", range(7))
-def test_a_restart_that_was_killed_loses_no_row(photographs, out, bundle_folder, monkeypatch, num_removed):
-    identify(photographs, out, bundle_folder, part_rows=3)
-    draw_photographs(photographs, {"new.jpg": BLUE})
-    identify(photographs, out, bundle_folder)
-    remove, left = OutputFolder.remove, iter(range(num_removed))
-
-    def killed(output, name):
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        remove(output, name)
-
-    monkeypatch.setattr(OutputFolder, "remove", killed)
-    with pytest.raises(KeyboardInterrupt):
-        identify(photographs, out, bundle_folder, restart=True)
-    monkeypatch.undo()
-    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
-    assert rows_of(out).keys() == COLORS.keys() | {"new.jpg"}
-    assert {row["status"] for row in rows_of(out).values()} == {"ok"}
-
-
-def files_of(out):
-    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-
-
 def test_a_run_that_ends_removes_what_killed_ones_had_begun(photographs, out, bundle_folder):
-    identify(photographs, out, bundle_folder, plan_only=True)
+    plan_only(photographs, out, bundle_folder)
     unfinished = [f"{name}.{'0' * 32}.part" for name in (".results.csv", "parts/.part-000000-01234567.parquet")]
     for name in (*unfinished, ".garden.part"):
         (out / name).parent.mkdir(exist_ok=True)
         (out / name).write_bytes(b"")
     assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
     assert [path.name for path in out.rglob("*.part")] == [".garden.part"]
-
-
-def test_restart_removes_all_results_and_nothing_else(photographs, out, bundle_folder, tmp_path):
-    own = {"plans/garden.pdf": b"1", "parts/part-1.csv": b"2", "notes.txt": b"3"}
-    for name, content in own.items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_bytes(content)
-    (out / "results.csv").write_bytes(b"before any run")
-    flags = {"restart": True, "plan_only": True, "bundle": bundle_folder}
-    identify(photographs, out, **flags)
-    assert (out / "results.csv").read_bytes() == b"before any run"
-    listed = write_list(tmp_path / "list.csv", [("path", "species"), ("a.jpg", "Rosa canina")])
-    identify(photographs, out, bundle_folder, html=True, list=listed, truth="species")
-    assert {"results.html", "truth.json", "truth.html", "results.parquet", "results.csv"} <= files_of(out).keys()
-    identify(photographs, out, **flags)
-    left = files_of(out)
-    assert left.items() >= own.items()
-    run_id = json.loads(left["run.json"])["run_id"]
-    assert left.keys() - own.keys() == {"run.json", f"plans/plan-0000-{run_id}.parquet"}
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"photographs": "gone"},
-        {"list": "gone.csv"},
-        {"group_by": "column:bed"},
-        {"taxa": ("Helianthus",)},
-        {"taxa": ("list:gone",)},
-        {"taxa_lists": "gone"},
-        {"precision": "int8"},
-        {"bundle": "gone"},
-        {"devices": 2, "provider": "cuda"},
-    ],
-)
-def test_a_restart_that_is_refused_removes_nothing(photographs, out, bundle_folder, tmp_path, wrong, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    identify(photographs, out, bundle_folder)
-    before = files_of(out)
-    paths = {name: tmp_path / value for name, value in wrong.items() if isinstance(value, str) and "gone" in value}
-    with pytest.raises((InputError, FileNotFoundError)):
-        identify(**{"photographs": photographs, "out": out, "bundle": bundle_folder, "restart": True} | wrong | paths)
-    assert files_of(out) == before
-    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import InputError
-from serving.folder.dispatch import MAX_LOSSES, Dispatch
+from serving.folder.cluster import MAX_LOSSES, Dispatch
 from serving.folder.photographs import Photograph
 from serving.folder.plan import Part
 from serving.folder.plants import Plant

@@ -6,13 +6,11 @@ import pytest
 
 from models.answer import Question
 from serving.errors import NotReady
-from serving.folder import identifying
-from serving.folder.command import IdentifyFolder
-from serving.folder.identifying import PlantIdentifier
+from serving.folder import Outcome, worker
 from serving.folder.photographs import LocalFolder
 from serving.folder.plan import Part
 from serving.folder.plants import Plant
-from serving.folder.run import Outcome, run
+from serving.folder.worker import PlantIdentifier
 from serving.loaded_bundle import open_bundle
 from serving.metrics import Metrics
 from serving.settings import Settings
@@ -54,9 +52,9 @@ class Broken(InProcessDecoder):
 
 def test_a_slow_plant_holds_up_its_own_part_only(photographs, bundle_folder):
     store, decoder, rows = LocalFolder(photographs), SlowForRed(), []
-    parts = [Part(number, (Plant(each.path, (each,)),)) for number, each in enumerate(store.find(recursive=True))]
+    parts = [Part(number, (Plant(each.path, (each,)),)) for number, each in enumerate(store.find())]
     loaded = open_bundle(Settings(bundle=bundle_folder), Metrics())
-    identifier = PlantIdentifier(loaded, decoder, store, Question(), max_photographs=9, max_bytes=10**6)
+    identifier = PlantIdentifier(loaded, decoder, store, Question(), max_photographs=9)
 
     async def order():
         await loaded.warm_up(InProcessDecoder())
@@ -74,22 +72,18 @@ def test_a_slow_plant_holds_up_its_own_part_only(photographs, bundle_folder):
     loaded.scheduler.close()
 
 
-def command(photographs, out, bundle):
-    return IdentifyFolder(photographs=str(photographs), out=str(out), bundle=bundle, part_rows=1)
-
-
 def test_a_photograph_is_tried_again_after_a_pause(photographs, tmp_path, bundle_folder, monkeypatch):
-    monkeypatch.setattr(identifying, "_PAUSES_S", (0.0, 0.0))
-    assert run(command(photographs, tmp_path / "out", bundle_folder), Broken(2, RED)) == Outcome.COMPLETE
+    monkeypatch.setattr(worker, "_PAUSES_S", (0.0, 0.0))
+    assert identify(photographs, tmp_path / "out", bundle_folder, decoder=Broken(2, RED)) == Outcome.COMPLETE
     assert {row["status"] for row in rows_of(tmp_path / "out").values()} == {"ok"}
 
 
 def test_a_failure_of_the_machine_ends_the_run_and_the_same_command_continues(
     photographs, tmp_path, bundle_folder, monkeypatch
 ):
-    monkeypatch.setattr(identifying, "_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(worker, "_PAUSES_S", (0.0, 0.0))
     out = tmp_path / "out"
     with pytest.raises(NotReady, match="the network does not run"):
-        run(command(photographs, out, bundle_folder), Broken(1000, BLUE))
+        identify(photographs, out, bundle_folder, part_rows=1, decoder=Broken(1000, BLUE))
     assert identify(photographs, out, bundle_folder, part_rows=1) == Outcome.COMPLETE
     assert {path: row["status"] for path, row in rows_of(out).items()} == dict.fromkeys(COLORS, "ok")

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.errors import DataError
-from serving.folder.lists import read_list
 from serving.folder.photographs import LocalFolder, open_store
+from serving.folder.plants import read_list
 
 
 @pytest.mark.parametrize("text", ["a.jpg\ngone.jpg\n", "\ufeffpath,bed\na.jpg,1\ngone.jpg,\n"])

@@ -29,9 +29,6 @@ def test_files_are_created_once_and_replaced(output):
     output.replace("parts/a", io.BytesIO(b"third"))
     assert output.read("parts/a") == b"third"
     assert output.names("parts") == ["a"]
-    output.remove("parts/a")
-    output.remove("parts/a")
-    assert output.names("parts") == []
 
 
 def test_a_write_that_is_interrupted_leaves_nothing(tmp_path):

@@ -1,6 +1,5 @@
 """Photographs are found in folders and buckets."""
 
-import hashlib
 import os
 import uuid
 
@@ -8,7 +7,7 @@ import fsspec
 import pytest
 
 from models.errors import DataError
-from serving.folder.photographs import LocalFolder, Photograph, open_store, with_content_hash
+from serving.folder.photographs import LocalFolder, open_store
 
 PATHS = ["a.jpg", "deep/b.PNG", "deep/er/c.heic"]
 LEFT_OUT = [".hidden.jpg", ".folder/d.jpg", "notes.txt"]
@@ -28,19 +27,13 @@ def store(request, tmp_path):
 
 
 def test_photographs_are_found_by_their_names(store):
-    assert sorted(found.path for found in store.find(recursive=True)) == PATHS
-    assert [found.path for found in store.find(recursive=False)] == ["a.jpg"]
-    assert {found.num_bytes for found in store.find(recursive=True)} == {5}
+    assert sorted(found.path for found in store.find()) == PATHS
+    assert {found.num_bytes for found in store.find()} == {5}
 
 
 def test_no_more_is_read_than_asked_for(store):
     assert store.read("deep/b.PNG", 3) == b"123"
     assert store.read("deep/b.PNG") == b"12345"
-
-
-def test_the_hash_is_of_all_bytes_whatever_size_the_store_reports(store):
-    hashes = {with_content_hash(Photograph("a.jpg", num_bytes, ""), store).version for num_bytes in (0, 3, 5)}
-    assert hashes == {f"sha256:{hashlib.sha256(b'12345').hexdigest()}"}
 
 
 def test_photographs_are_looked_up_in_the_order_of_the_list(store):
@@ -53,7 +46,7 @@ def test_photographs_are_looked_up_in_the_order_of_the_list(store):
 def test_an_added_or_removed_file_is_noticed_by_the_time_of_its_folder(tmp_path):
     (tmp_path / "deep").mkdir()
     store = LocalFolder(tmp_path)
-    assert list(store.find(recursive=True)) == []
+    assert list(store.find()) == []
     snapshot = store.snapshot()
     assert LocalFolder(tmp_path).is_unchanged(snapshot)
     (tmp_path / "deep" / "a.jpg").write_bytes(b"")
@@ -63,12 +56,12 @@ def test_an_added_or_removed_file_is_noticed_by_the_time_of_its_folder(tmp_path)
 def test_links_to_folders_are_not_followed(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"")
     (tmp_path / "circle").symlink_to(tmp_path)
-    assert [found.path for found in LocalFolder(tmp_path).find(recursive=True)] == ["a.jpg"]
+    assert [found.path for found in LocalFolder(tmp_path).find()] == ["a.jpg"]
 
 
 def test_a_missing_folder_is_one_error(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
-        list(LocalFolder(tmp_path / "gone").find(recursive=True))
+        list(LocalFolder(tmp_path / "gone").find())
     with pytest.raises(DataError, match="cannot be opened"):
         open_store("nothing://there")
 
@@ -76,19 +69,19 @@ def test_a_missing_folder_is_one_error(tmp_path):
 @pytest.mark.parametrize("address", ["memory://mistyped", "file:///mistyped/folder"])
 def test_an_address_of_nothing_is_one_error(address):
     with pytest.raises(DataError, match=f"{address}.*correct the address"):
-        list(open_store(address).find(recursive=True))
+        list(open_store(address).find())
 
 
 def test_an_empty_bucket_is_no_error():
     bucket = f"memory://{uuid.uuid4().hex}"
     fsspec.filesystem("memory").mkdir(bucket)
-    assert list(open_store(bucket).find(recursive=True)) == []
+    assert list(open_store(bucket).find()) == []
 
 
 def test_pipes_of_a_bucket_are_never_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
     store = open_store(f"file://{tmp_path}")
-    assert list(store.find(recursive=True)) == []
+    assert list(store.find()) == []
     assert [(each.path, each.num_bytes) for each in store.look_up_all(["pipe.jpg", "."])] == [
         ("pipe.jpg", -1),
         (".", -1),

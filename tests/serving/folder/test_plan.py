@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from serving.folder.output import OutputFolder, open_output
 from serving.folder.photographs import Photograph
-from serving.folder.plan import Plan, count_plans, extend_plan, read_plan, remove_plans
+from serving.folder.plan import Plan, count_plans, extend_plan, read_plan
 from serving.folder.plants import Plant
 
 RUN = "01234567"
@@ -74,16 +74,6 @@ def test_a_plan_without_its_first_file_can_be_extended(tmp_path):
     plan = extend_plan(output, RUN, plan, [plant(str(each)) for each in range(4)], part_rows=1)
     assert plan.current == {"0": 0, "1": 3, "2": 2, "3": 4}
     assert plan == read_plan(output, RUN)
-
-
-def test_removal_leaves_the_files_of_others(tmp_path):
-    output = OutputFolder(tmp_path)
-    extend_plan(output, RUN, Plan(), [plant("a")], part_rows=1)
-    for name in ("garden.pdf", "plan-0000.parquet", f"plan-0000-{RUN}.parquet.old", f"my-plan-0000-{RUN}.parquet"):
-        (tmp_path / "plans" / name).write_bytes(b"")
-    remove_plans(output)
-    assert len(list((tmp_path / "plans").iterdir())) == 4
-    assert read_plan(output, RUN) == Plan()
 
 
 def test_of_several_planners_the_first_counts_and_the_others_add(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from models.errors import InputError
 from serving.folder.output import OutputFolder
-from serving.folder.record import BundleName, new_record, read_record, require_same, start_record, with_speed
+from serving.folder.results import BundleName, new_record, read_record, require_same, start_record, with_speed
 
 BUNDLE = BundleName("tiny", "1", "0" * 64)
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.folder.output import OutputFolder
+from serving.folder.results import decode, encode, write_table
 from serving.folder.rows import columns
-from serving.folder.tables import decode, encode, write_table
 
 KINDS = columns(1)
 TEXT = st.text(string.ascii_letters + "äé×,\"'\n\r ;", min_size=1)

@@ -111,32 +111,29 @@ def test_failed_rows_and_unknown_names_are_not_right(bundle):
     species = report.by_rank["species"]
     assert (species.right.value, species.right.num_pictures) == (1 / 3, 3)
     assert (species.right_of_known.value, species.right_of_known.num_pictures) == (1.0, 1)
-    assert (report.num_unknown, report.num_unknown_named, report.unknown) == (1, 1, {"Helianthus annuus": 1})
-    assert (report.verdicts["species"].num_named, report.verdicts["species"].right.value) == (2, 0.5)
-    assert in_words(report) == "species right: 33.3% of 3 rows; 1 have a true name that the model does not know"
-
-
-def test_mistakes_calibration_and_species(bundle):
-    rows = [row("Rosa rugosa", score=0.9)] * 3 + [row("Rosa canina", score=0.9), row("Rosa canina", score=0.3)]
-    rows += [row("Crocus", "Crocus", score=0.1)]  # no species, so it counts for none of these
-    found = judge(rows, "truth", bundle).species
-    assert [(each.right, each.named, each.count) for each in found.confusions] == [("Rosa rugosa", "Rosa canina", 3)]
-    assert [(each.num_pictures, each.accuracy) for each in found.reliability] == [(1, 1.0), (4, 0.25)]
-    assert found.ece.value == pytest.approx((1 * 0.7 + 4 * 0.65) / 5)
-    assert [(each.name, each.num_rows, each.right) for each in found.names] == [
-        ("Rosa rugosa", 3, 0.0),
-        ("Rosa canina", 2, 1.0),
+    assert report.unknown == {"Helianthus annuus": 1}
+    assert (species.verdicts.num_named, species.verdicts.right.value) == (2, 0.5)
+    assert in_words(report).splitlines()[::3] == [
+        "species: 33.3% right (6.1% to 79.2%) of 3 rows; 50.0% of 2 verdicts",
+        "1 true names are unknown to the model, 1 rows failed",
     ]
+
+
+def test_the_most_frequent_mistakes_of_species_are_told(bundle):
+    rows = [row("Rosa rugosa")] * 3 + [row("Rosa canina")] * 2 + [row("Crocus", "Bellis perennis")]
+    report = judge(rows, "truth", bundle)
+    assert [(each.right, each.named, each.count) for each in report.confusions] == [("Rosa rugosa", "Rosa canina", 3)]
+    assert in_words(report).splitlines()[-1] == "  3 x Rosa rugosa named Rosa canina"
 
 
 def test_verdicts_of_a_more_precise_rank_than_the_true_name_are_not_judged(bundle):
     rows = [row("Rosa"), row("Rosa", verdict=("genus", "Rosa")), row("Bellis", verdict=("genus", "Rosa"))]
     rows += [row("Rosa", verdict=("uncertain", None)), row("Rosa", verdict=("not_a_plant", None))]
     report = judge(rows, "truth", bundle)
-    assert "species" not in report.verdicts
-    assert (report.verdicts["genus"].num_named, report.verdicts["genus"].right.value) == (2, 0.5)
+    assert "species" not in report.by_rank
+    assert (report.by_rank["genus"].verdicts.num_named, report.by_rank["genus"].verdicts.right.value) == (2, 0.5)
     assert report.num_verdicts == {"species": 1, "genus": 2, "uncertain": 1, "not_a_plant": 1}
-    assert report.species is None
+    assert report.confusions == []
 
 
 def plant(*truths):

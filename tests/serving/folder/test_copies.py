@@ -5,47 +5,45 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.errors import InputError
+from serving.folder.copies import copy_photographs, file_name, folder_name, require_outside
 from serving.folder.photographs import LocalFolder, Photograph
 from serving.folder.plants import Plant
-from serving.folder.sorting import file_name, folder_name, require_outside, sort_photographs
 
-SPECIES = {"status": "ok", "verdict_rank": "species", "verdict_name": "Rosa × alba", "genus": "Rosa", "family": None}
-GENUS = {"status": "ok", "verdict_rank": "genus", "verdict_name": "Rosa", "genus": "Rosa", "family": "Rosaceae"}
+SPECIES = {"status": "ok", "verdict_rank": "species", "verdict_name": "Rosa × alba"}
+GENUS = {"status": "ok", "verdict_rank": "genus", "verdict_name": "Rosa"}
+UNCERTAIN = {"status": "ok", "verdict_rank": "uncertain", "verdict_name": None}
 NOTHING = {"status": "ok", "verdict_rank": "not_a_plant", "verdict_name": None}
 FAILED = {"status": "failed", "verdict_rank": None, "verdict_name": None}
 
 
 @pytest.mark.parametrize(
-    ("row", "rank", "name"),
+    ("row", "name"),
     [
-        (SPECIES, "species", "Rosa × alba"),
-        (SPECIES, "genus", "Rosa"),
-        (SPECIES, "family", "_uncertain"),
-        (GENUS, "species", "_uncertain"),
-        (GENUS, "family", "Rosaceae"),
-        (NOTHING, "genus", "_not_a_plant"),
-        (FAILED, "species", "_failed"),
-        (SPECIES | {"verdict_name": "../x"}, "species", "_x"),
-        (SPECIES | {"verdict_name": ".."}, "species", "_"),
+        (SPECIES, "Rosa × alba"),
+        (GENUS, "Rosa"),
+        (UNCERTAIN, "_uncertain"),
+        (NOTHING, "_not_a_plant"),
+        (FAILED, "_failed"),
+        (SPECIES | {"verdict_name": "../x"}, "_x"),
+        (SPECIES | {"verdict_name": ".."}, "_"),
     ],
 )
-def test_folder_names(row, rank, name):
-    assert folder_name(row, rank) == name
+def test_folder_names(row, name):
+    assert folder_name(row) == name
 
 
-@pytest.mark.parametrize("links", [False, True])
-def test_files_of_one_name_from_two_folders_stay_apart(tmp_path, links):
+def test_files_of_one_name_from_two_folders_stay_apart(tmp_path):
     paths = ("a/1.jpg", "b/1.jpg", "gone.jpg")
     for path in paths[:2]:
         (tmp_path / "photos" / path).parent.mkdir(parents=True)
         (tmp_path / "photos" / path).write_bytes(path.encode())
     plant = Plant("rose", tuple(Photograph(path, 7 if path != "gone.jpg" else -1, "1") for path in paths))
-    rows = [SPECIES | {"group": "rose"}]
     for _ in range(2):
-        store = LocalFolder(tmp_path / "photos")
-        sort_photographs(rows, {"rose": plant}, store, tmp_path / "sorted", "genus", links=links)
-    found = {path.name: (path.read_bytes(), path.is_symlink()) for path in (tmp_path / "sorted" / "Rosa").iterdir()}
-    assert found == {"a__1.jpg": (b"a/1.jpg", links), "b__1.jpg": (b"b/1.jpg", links)}
+        copy_photographs(
+            [GENUS | {"group": "rose"}], {"rose": plant}, LocalFolder(tmp_path / "photos"), tmp_path / "to"
+        )
+    found = {path.name: path.read_bytes() for path in (tmp_path / "to" / "Rosa").iterdir()}
+    assert found == {"a__1.jpg": b"a/1.jpg", "b__1.jpg": b"b/1.jpg"}
 
 
 PATHS = st.text("a_/.é", min_size=1, max_size=8) | st.integers(1, 300).map(lambda length: "é" * length + ".jpg")
@@ -64,7 +62,7 @@ def test_a_file_that_cannot_be_copied_is_told_and_the_others_are_copied(tmp_path
     (photos / "folder.jpg").mkdir(parents=True)
     (photos / "grown.jpg").write_bytes(b"1234567890")
     plant = Plant("rose", tuple(Photograph(path, 5, "1") for path in ("folder.jpg", "gone.jpg", "grown.jpg")))
-    sort_photographs([SPECIES | {"group": "rose"}], {"rose": plant}, LocalFolder(photos), target, "genus", links=False)
+    copy_photographs([GENUS | {"group": "rose"}], {"rose": plant}, LocalFolder(photos), target)
     assert [(path.name, path.read_bytes()) for path in (target / "Rosa").iterdir()] == [("grown.jpg", b"1234567890")]
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1

@@ -1,19 +1,17 @@
-"""Copies of the photographs, or links to them, in a folder for each name."""
+"""Copies of the photographs, in a folder for each name."""
 
 import hashlib
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from models.errors import BotanifyError, InputError
-from serving.folder.bucket import is_bucket
-from serving.folder.photographs import LocalFolder, Photograph, Store
+from serving.folder.photographs import Photograph, Store, is_bucket
 from serving.folder.plants import Plant
 from serving.folder.rows import Row
 
-SortRank = Literal["species", "genus", "family"]
 _UNSAFE: Final = re.compile(r"[^\w .×-]")
 _MOST_BYTES: Final = 200  # of a name; file systems allow 255
 
@@ -21,12 +19,8 @@ _MOST_BYTES: Final = 200  # of a name; file systems allow 255
 def require_outside(target: Path, photographs: str) -> None:
     """Checks that the copies will not be found as photographs by the next run.
 
-    Args:
-        target: Folder for the copies.
-        photographs: Folder or address that is searched.
-
     Raises:
-        InputError: The one is in the other.
+        InputError: The folder for the copies is in the folder of photographs.
     """
     if not is_bucket(photographs) and target.resolve().is_relative_to(Path(photographs).resolve()):
         raise InputError(
@@ -37,10 +31,8 @@ def require_outside(target: Path, photographs: str) -> None:
         )
 
 
-def sort_photographs(
-    rows: Iterable[Row], plants: Mapping[str, Plant], store: Store, target: Path, rank: SortRank, *, links: bool
-) -> None:
-    """Puts each photograph into the folder of its name, or of why it has none; what is there stays.
+def copy_photographs(rows: Iterable[Row], plants: Mapping[str, Plant], store: Store, target: Path) -> None:
+    """Puts each photograph into the folder of its verdict's name, or of why it has none; what is there stays.
 
     Says on standard error how many could not be put there, and why the first one could not.
 
@@ -49,31 +41,25 @@ def sort_photographs(
         plants: Name of each plant -> its photographs.
         store: Where the photographs are.
         target: Folder for the folders.
-        rank: Whose names the folders have.
-        links: Make symbolic links to the files of a local folder in place of copies.
     """
     problems: list[str] = []
     for row in rows:
-        folder = target / folder_name(row, rank)
         for photograph in plants[row["group"]].photographs:
             try:
-                _put(photograph, store, folder, links=links)
+                _copy(photograph, store, target / folder_name(row))
             except (BotanifyError, OSError) as error:
                 problems.append(f"{photograph.path}: {error}")
     if problems:
         sys.stderr.write(f"warning: {len(problems):,} photographs are not in {target}, such as {problems[0]}\n")
 
 
-def folder_name(row: Row, rank: SortRank) -> str:
-    """Returns the name at a rank, or "_uncertain", "_not_a_plant" or "_failed"."""
+def folder_name(row: Row) -> str:
+    """Returns the name of the verdict, or "_uncertain", "_not_a_plant" or "_failed"."""
     if row["status"] == "failed":
         return "_failed"
-    if row["verdict_rank"] == "not_a_plant":
-        return "_not_a_plant"
-    name = row["verdict_name"] if rank == "species" else row[rank]
-    if name is None or (rank == "species" and row["verdict_rank"] != "species"):
-        return "_uncertain"
-    return _UNSAFE.sub("_", name).strip(" .") or "_"
+    if row["verdict_name"] is None:
+        return "_not_a_plant" if row["verdict_rank"] == "not_a_plant" else "_uncertain"
+    return _UNSAFE.sub("_", row["verdict_name"]).strip(" .") or "_"
 
 
 def file_name(path: str) -> str:
@@ -85,14 +71,11 @@ def file_name(path: str) -> str:
     return f"{hashlib.sha256(path.encode()).hexdigest()[:8]}__{end}"
 
 
-def _put(photograph: Photograph, store: Store, folder: Path, *, links: bool) -> None:
+def _copy(photograph: Photograph, store: Store, folder: Path) -> None:
     path = folder / file_name(photograph.path)
     if photograph.num_bytes < 0 or path.is_symlink() or path.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    if links and isinstance(store, LocalFolder):
-        path.symlink_to((store.root / photograph.path).resolve())
-        return
     unfinished = path.with_name(f".{path.name}.part")
     unfinished.write_bytes(store.read(photograph.path))
     unfinished.replace(path)

@@ -1,1 +1,0 @@
-"""Former name of `serving.access`; kept so that `python -m serving.gate.keys` still works."""
