@@ -44,12 +44,8 @@ class OpenVinoSession:
     providers = ("OpenVINO",)
 
     def __init__(self, path: Path, *, bf16: bool = False, num_threads: int | None = None, num_runs: int = 1) -> None:
-        if bf16 and not has_bf16():
-            raise InputError(
-                "this processor does not compute in bfloat16",
-                limit="a processor with AMX or AVX512-BF16",
-                remedy="choose --precision fp32",
-            )
+        if bf16:
+            require_bf16()
         openvino = _import_openvino()
         options: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": "bf16" if bf16 else "f32",
@@ -83,6 +79,16 @@ class OpenVinoSession:
         output = NetworkOutput(found[LOGITS_NAME], found[FEATURES_NAME])
         self._idle.append(request)
         return output
+
+
+def require_bf16() -> None:
+    """Raises an InputError unless OpenVINO is installed and the processor computes in bfloat16."""
+    if not has_bf16():
+        raise InputError(
+            "this processor does not compute in bfloat16",
+            limit="a processor with AMX or AVX512-BF16",
+            remedy="leave out the precision bf16",
+        )
 
 
 def has_bf16() -> bool:

@@ -29,6 +29,7 @@ from models.bundle import BUNDLE_FILE, GOLDEN_FILE, GOLDEN_PART, WEIGHTS_FILE, W
 from models.bundle_record import Check, FileName, Metric, Precision
 from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, write_calibration
 from models.errors import BundleError, RecipeError
+from models.openvino_session import require_bf16
 from models.preprocess import InputSpec
 from models.ranking import RANKS, Rank
 from training.bundling.model_card import (
@@ -78,9 +79,10 @@ class Export(Section, frozen=True, kw_only=True):
     """Version of the model; default: 1.0.0, or the next after the last bundle of this name beside `out`, as 1.1.0."""
     description: str = ""
     """What the model names and for whom, in a sentence that the page shows; default: the size of the data."""
-    precision: tuple[Literal["fp32", "fp16"], ...] = ("fp32",)
-    """Precisions of the networks in the bundle; fp32 is required, fp16 is for GPUs. A network that fails its release
-    checks is left out; the bundle then holds its figures only."""
+    precision: tuple[Literal["fp32", "fp16", "bf16"], ...] = ("fp32",)
+    """Precisions of the networks in the bundle; fp32 is required, fp16 is for GPUs, bf16 for processors with bfloat16
+    (needs OpenVINO and such a processor). A network that fails its release checks is left out; the bundle then holds
+    its figures only."""
     serve_px: Pixels | None = None
     """Side of the network input in the service, px; default: that of the recipe. A value a little above the last
     training size is often best (Touvron et al. 2019); choose it on the validation split, never on the test split."""
@@ -113,7 +115,7 @@ def export(command: Export) -> Bundle:
     thresholds = _thresholds(command.thresholds)
     if "fp32" not in command.precision:
         raise RecipeError(
-            "a bundle needs fp32, since fp16 is made from it and compared with it",
+            "a bundle needs fp32, since the others are made from it and compared with it",
             value=" ".join(command.precision) or "none",
             limit="a list with fp32",
             remedy="add fp32 to --precision",
@@ -122,7 +124,9 @@ def export(command: Export) -> Bundle:
         raise BundleError(
             "a bundle is immutable, and its folder already exists", value=command.out, remedy="choose a new folder"
         )
-    from training.bundling.candidates import make_fp16, make_fp32
+    if "bf16" in command.precision:
+        require_bf16()  # before the hours of fp32
+    from training.bundling.candidates import make_bf16, make_fp16, make_fp32
     from training.engine.checkpoint import read_checkpoint
 
     command = _named(command)
@@ -135,6 +139,8 @@ def export(command: Export) -> Bundle:
         candidates: dict[Precision, Candidate] = {"fp32": candidate}
         if "fp16" in command.precision:
             candidates["fp16"] = make_fp16(fp32, sets, folder, thresholds)
+        if "bf16" in command.precision:
+            candidates["bf16"] = make_bf16(fp32, sets, folder, thresholds)
         bundle = _seal(command, checkpoint, sets, candidates, fp32=fp32, folder=folder)
     _print(bundle)
     return bundle
@@ -270,10 +276,14 @@ def _seal(
     paths = {precision: made.path for precision, made in released.items()}
     temperatures = {precision: made.entry.temperature for precision, made in released.items()}
     golden.write_bytes(msgspec.json.encode(record_golden(paths, temperatures, spec)))
-    checks = [f"* {describe_check(each)}" for each in candidates["fp32"].entry.checks]
+    checks = [
+        f"## Checks of the {precision} network\n\n"
+        + "\n".join(f"* {describe_check(each)}" for each in made.entry.checks)
+        for precision, made in candidates.items()
+    ]
     found = fp32.predictions
     sections = (
-        "## Checks of the fp32 network\n\n" + "\n".join(checks),
+        *checks,
         commands_section(command, command.data, command.out, other_data=sets.other_data),
         calibration_section(
             fp32.fitted,

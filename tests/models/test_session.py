@@ -107,7 +107,7 @@ def test_bf16_that_the_processor_lacks_is_refused_because_openvino_would_compute
     network_file, monkeypatch
 ):
     monkeypatch.setattr("models.openvino_session.has_bf16", lambda: False)
-    with pytest.raises(InputError, match=r"does not compute in bfloat16.*choose --precision fp32"):
+    with pytest.raises(InputError, match=r"does not compute in bfloat16.*leave out the precision bf16"):
         OpenVinoSession(network_file, bf16=True)
 
 

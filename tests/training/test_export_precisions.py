@@ -7,10 +7,14 @@ import pytest
 import tyro
 
 from models.bundle import check_golden, load_bundle
-from models.errors import RecipeError
+from models.errors import InputError, RecipeError
+from models.openvino_session import OpenVinoSession
 from models.preprocess import picture_to_input
+from tests.models.test_session import HAS_BF16
 from training.bundling.fp16 import write_rounded
 from training.export import Export, export
+
+WITH_BF16 = pytest.mark.skipif(not HAS_BF16, reason="needs OpenVINO and a processor with bfloat16")
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +79,45 @@ def test_fp16_that_overflows_is_left_out_without_metrics(exporting, monkeypatch)
     assert (check.passed, check.value) == (False, check.num_pictures)
     assert left_out.metrics == ()
     assert set(sealed.record.networks) == {"fp32"}
+
+
+# ---- bf16
+
+
+@WITH_BF16
+def test_bf16_is_the_file_of_fp32_with_its_own_figures_and_opens_with_openvino(exporting, monkeypatch):
+    monkeypatch.setattr("training.bundling.candidates.MOST_LOSS", 1.0)  # three pictures prove nothing
+    sealed = export(msgspec.structs.replace(exporting, precision=("fp32", "bf16")))
+    single, half = (sealed.network(precision) for precision in ("fp32", "bf16"))
+    assert half.file == single.file
+    assert half.temperature == pytest.approx(single.temperature, rel=0.05)
+    loss, parity = half.checks
+    assert (loss.limit, loss.passed, loss.num_pictures) == (1.0, True, 3)
+    assert 0 < parity.value < 0.02
+    golden = sealed.golden()
+    pixels, _ = picture_to_input(golden.picture, sealed.record.input)
+    session = sealed.open_session("bf16")
+    assert isinstance(session, OpenVinoSession)
+    check_golden(golden, "bf16", session.run(pixels[None]).logits[0], half.temperature)
+    assert golden.logits["bf16"] != golden.logits["fp32"]
+    assert sealed.calibration("bf16").fitted_on == sealed.calibration("fp32").fitted_on
+    assert "## Checks of the bf16 network" in (sealed.folder / "MODEL_CARD.md").read_text()
+
+
+@WITH_BF16
+def test_bf16_whose_loss_cannot_be_ruled_out_is_left_out(exporting):
+    sealed = export(msgspec.structs.replace(exporting, precision=("fp32", "bf16")))
+    loss, parity = sealed.record.left_out["bf16"].checks
+    assert (loss.limit, loss.passed, parity.passed) == (0.005, False, True)
+    assert 0.3 < loss.value < 1  # three pictures, all the same
+    assert set(sealed.record.networks) == {"fp32"}
+
+
+def test_bf16_that_cannot_be_computed_here_ends_the_export_before_it_starts(exporting, monkeypatch):
+    monkeypatch.setattr("models.openvino_session.has_bf16", lambda: False)
+    with pytest.raises(InputError, match="does not compute in bfloat16"):
+        export(msgspec.structs.replace(exporting, precision=("fp32", "bf16")))
+    assert not exporting.out.parent.exists()
 
 
 @pytest.mark.parametrize("precision", [(), ("fp16",)])

@@ -23,9 +23,10 @@ from models.bundle_record import (
     Precision,
 )
 from models.network import PlantNetwork
+from models.openvino_session import OpenVinoSession
 from models.preprocess import InputSpec, picture_to_input
 from models.ranking import output_probabilities
-from models.session import OnnxSession
+from models.session import NetworkSession, OnnxSession
 from training.bundling.model_card import without_folders
 from training.dataset.audit.licenses import joint_commercial_use
 from training.dataset.manifest import Manifest
@@ -60,8 +61,9 @@ def record_golden(
     noise = np.random.default_rng(0).uniform(-_NOISE, _NOISE, pixels_BCHW.shape).astype(np.float32)
     logits, changes = {}, np.zeros(_NUM_CANDIDATES)
     for precision, path in networks.items():
-        logits[precision] = _logits(path, pixels_BCHW)
-        pair = (logits[precision], _logits(path, pixels_BCHW + noise))
+        session = OpenVinoSession(path, bf16=True) if precision == "bf16" else OnnxSession(path)
+        logits[precision] = _logits(session, pixels_BCHW)
+        pair = (logits[precision], _logits(session, pixels_BCHW + noise))
         one, other = (output_probabilities(each, temperatures[precision]) for each in pair)
         changes = np.maximum(changes, np.abs(one - other).max(axis=1))
     best = int(changes.argmin())
@@ -83,8 +85,7 @@ def draw_golden(seed: int) -> bytes:
     return stream.getvalue()
 
 
-def _logits(path: Path, pixels_BCHW: Pixels) -> Logits:
-    session = OnnxSession(path)
+def _logits(session: NetworkSession, pixels_BCHW: Pixels) -> Logits:
     return np.concatenate([session.run(pixels[None]).logits for pixels in pixels_BCHW])
 
 

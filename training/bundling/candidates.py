@@ -35,6 +35,9 @@ PARITY_PICTURES: Final = 500
 """Validation pictures on which file and PyTorch are compared. A fault of the conversion changes every picture."""
 LEAST_AGREEMENT: Final = 0.999
 """Share of the pictures for which fp16 must name the taxon of fp32."""
+MOST_LOSS: Final = 0.005
+"""Half a point of top-1, which bf16 must not lose."""
+_BF16_NOTE: Final = "Computes the fp32 file in bfloat16 with OpenVINO, on processors that have it."
 _FP16_NOTE: Final = (
     "Computes in half precision. Evaluated on a CPU, with each operator's result rounded to half precision."
 )
@@ -105,12 +108,37 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
             for each in (evaluated, fp32)
         )
     )
-    loss = paired_loss(fp32.predictions.top_k_hits(1), evaluated.predictions.top_k_hits(1))
-    lost = Metric("top1_taxon_lost_against_fp32", loss.value, sets.test.name, loss.num_pictures, loss.interval_95)
     entry = msgspec.structs.replace(
-        _entry(evaluated, path, overflow, agreement), metrics=(*evaluated.metrics, lost), note=_FP16_NOTE
+        _entry(evaluated, path, overflow, agreement),
+        metrics=(*evaluated.metrics, _lost(fp32, evaluated, sets)),
+        note=_FP16_NOTE,
     )
     return Candidate(path, entry, evaluated.fitted.calibration)
+
+
+def make_bf16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
+    """Calibrates and measures the fp32 file as OpenVINO computes it in bfloat16; see `make_fp32`.
+
+    The validation split decides whether it is released, so that the test split only reports.
+    """
+    path = fp32.network.path
+    evaluated = evaluate_network(CachedNetwork(path, folder, bf16=True), sets, thresholds)
+    single, half = (predictions_on(each.network, sets.validation, each.temperature) for each in (fp32, evaluated))
+    one, other = (each.network.logits(sets.validation) for each in (evaluated, fp32))
+    difference = max(_largest_difference(one[part], other[part]) for part in chunks(*one.shape))
+    name = f"parity: largest difference in probability from fp32: {sets.validation.name}"
+    parity = _at_most(name, difference, 1.0, len(one))  # recorded, and always passes: accuracy is what counts
+    entry = msgspec.structs.replace(
+        _entry(evaluated, path, loss_check(single, half, sets.validation.name), parity),
+        metrics=(*evaluated.metrics, _lost(fp32, evaluated, sets)),
+        note=_BF16_NOTE,
+    )
+    return Candidate(path, entry, evaluated.fitted.calibration)
+
+
+def _lost(fp32: EvaluatedNetwork, other: EvaluatedNetwork, sets: PictureSets) -> Metric:
+    loss = paired_loss(fp32.predictions.top_k_hits(1), other.predictions.top_k_hits(1))
+    return Metric("top1_taxon_lost_against_fp32", loss.value, sets.test.name, loss.num_pictures, loss.interval_95)
 
 
 def _entry(evaluated: EvaluatedNetwork, path: Path, *checks: Check) -> NetworkFile:
@@ -154,6 +182,13 @@ def agreement_check(found: Sequence[Predictions], fp32: Sequence[Predictions]) -
     )
     value, limit = float(same.mean()), LEAST_AGREEMENT
     return Check(name, value, limit, passed=value >= limit, num_pictures=len(same), at_least=True)
+
+
+def loss_check(fp32: Predictions, other: Predictions, data: str) -> Check:
+    """bf16: the upper end of the 95 % interval of the loss in top-1, on this data (in words)."""
+    loss = paired_loss(fp32.top_k_hits(1), other.top_k_hits(1))
+    name = f"accuracy: upper end of the 95 % interval of the loss in top-1 against fp32: {data}"
+    return _at_most(name, loss.interval_95[1], MOST_LOSS, loss.num_pictures)
 
 
 def require_parity(check: Check) -> None:

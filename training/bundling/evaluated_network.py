@@ -85,10 +85,11 @@ class CachedNetwork:
     Args:
         path: The file.
         folder: Where its outputs are stored, see `StoredRows`.
+        bf16: Compute in bfloat16 with OpenVINO, rather than with ONNX Runtime.
     """
 
-    def __init__(self, path: Path, folder: Path | None = None) -> None:
-        self.path, self._folder = path, folder
+    def __init__(self, path: Path, folder: Path | None = None, *, bf16: bool = False) -> None:
+        self.path, self._folder, self._bf16 = path, folder, bf16
         self._outputs: dict[tuple[Path, bytes], Outputs] = {}
         self._of_files: dict[tuple[Path, ...], tuple[Outputs, npt.NDArray[np.intp]]] = {}
 
@@ -96,13 +97,13 @@ class CachedNetwork:
         """Returns the logits and features of these pictures."""
         key = (pictures.manifest.folder, pictures.rows.tobytes())
         if key not in self._outputs:
-            self._outputs[key] = pictures.outputs(self.path, self._folder)
+            self._outputs[key] = pictures.outputs(self.path, self._folder, bf16=self._bf16)
         return self._outputs[key]
 
     def outputs_of_files(self, files: PictureFiles) -> tuple[Outputs, npt.NDArray[np.intp]]:
         """Returns logits and features of the pictures that can be read, and the group of each."""
         if files.paths not in self._of_files:
-            self._of_files[files.paths] = files.outputs(self.path, self._folder)
+            self._of_files[files.paths] = files.outputs(self.path, self._folder, bf16=self._bf16)
         return self._of_files[files.paths]
 
     def logits(self, pictures: Pictures) -> Rows:

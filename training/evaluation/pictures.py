@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import track
 
 from models.errors import DataError, PictureError
+from models.openvino_session import OpenVinoSession
 from models.preprocess import InputSpec, picture_to_input
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 from training.dataset.manifest import Manifest
@@ -91,9 +92,9 @@ class Pictures(msgspec.Struct, frozen=True):
         """Position of each picture's taxon, shape (num_pictures,)."""
         return self.manifest.taxonomy.taxon_of_output[self.labels]
 
-    def outputs(self, network: Path, folder: Path | None = None) -> Outputs:
+    def outputs(self, network: Path, folder: Path | None = None, *, bf16: bool = False) -> Outputs:
         """Runs a network file; see `run_network`."""
-        return run_network(network, self.pixels(BATCH_SIZE), folder)
+        return run_network(network, self.pixels(BATCH_SIZE), folder, bf16=bf16)
 
     def pixels(self, batch_size: int = 1) -> Iterator[Pixels]:
         """Yields the network input of some pictures at a time, shape (batch_size, 3, height, width)."""
@@ -132,14 +133,16 @@ class PictureFiles(msgspec.Struct, frozen=True):
     name: str = "pictures without a plant"
     """What they are, in words."""
 
-    def outputs(self, network: Path, folder: Path | None = None) -> tuple[Outputs, npt.NDArray[np.intp]]:
+    def outputs(
+        self, network: Path, folder: Path | None = None, *, bf16: bool = False
+    ) -> tuple[Outputs, npt.NDArray[np.intp]]:
         """Runs a network file, see `run_network`; pictures that cannot be read are left out.
 
         Returns:
             The outputs, and the group of each picture: its folder if there are five or more, else the picture itself.
         """
         readable: list[Path] = []
-        outputs = run_network(network, in_batches(self._pixels(readable)), folder)
+        outputs = run_network(network, in_batches(self._pixels(readable)), folder, bf16=bf16)
         folders, group_of_picture = np.unique([str(path.parent) for path in readable], return_inverse=True)
         own_groups = np.arange(len(readable))
         return outputs, group_of_picture if len(folders) >= _LEAST_FOLDERS else own_groups
@@ -162,15 +165,21 @@ class PictureFiles(msgspec.Struct, frozen=True):
             )
 
 
-def run_network(network: Path, batches: Iterable[Pixels], folder: Path | None = None) -> Outputs:
+def run_network(network: Path, batches: Iterable[Pixels], folder: Path | None = None, *, bf16: bool = False) -> Outputs:
     """Runs a network file on every picture alone, on all cores, and stores its outputs on disk.
 
     Args:
         network: The file.
         batches: Network inputs of at least one picture, each of shape (batch, 3, height, width).
         folder: Where to store, see `StoredRows`.
+        bf16: Compute in bfloat16 with OpenVINO, rather than with ONNX Runtime.
     """
-    return store_outputs(run_side_by_side(OnnxSession(network, num_threads=1), batches), folder)
+    session: NetworkSession = (
+        OpenVinoSession(network, bf16=True, num_threads=1, num_runs=num_cores())
+        if bf16
+        else OnnxSession(network, num_threads=1)
+    )
+    return store_outputs(run_side_by_side(session, batches), folder)
 
 
 def _shown(batches: Iterable[_Item], name: str, num_pictures: int, batch_size: int = 1) -> Iterable[_Item]:
