@@ -1,22 +1,22 @@
 """The client with asyncio, and the one with threads."""
 
 import asyncio
+import io
+import re
 import threading
 import weakref
 from collections.abc import Coroutine
 from contextlib import aclosing
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import httpx
 import msgspec
 
-from models.errors import InputError
-from serving.client.checks import check_limits, check_number, checked_url, key_header
+from models.errors import InputError, PictureError
+from models.preprocess import read_picture
 from serving.client.exchange import EVERYTHING, Asking, exchange
-from serving.client.shrinking import shrunk
-from serving.schemas import Identification
+from serving.schemas import MAX_IMAGES, Identification
 
 Picture = bytes | str | Path
 """The bytes of a picture file, or its path."""
@@ -25,32 +25,69 @@ _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=_M
 _MOST_BYTES: Final = 16_000_000  # far more than the names of 50 taxa and 100 candidates take
 _READ_HEADERS: Final = ("Location", "Retry-After")
 _CONNECT_S: Final = 5.0
+_MOST_TIMEOUT_S: Final = 86_400.0
+_LEAST_SIDE_PX: Final = 224  # the input of common networks; smaller pictures lose what the network looks at
+_QUALITY: Final = 90
 # A proxy of the environment cannot reach a service on this machine.
 _WITHOUT_PROXY: Final = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 _Result = TypeVar("_Result")
 
 
-class _Service:
-    """What both clients are made of: a connection to a service, which runs in one event loop."""
+class AsyncClient:
+    """Asks the service with asyncio, in one event loop.
+
+    Start as many calls at the same time as you like: 64 are in progress, and the others wait for their turn, with
+    nothing read yet. The arguments are those of `Client`.
+    """
 
     def __init__(
         self, url: str = "http://127.0.0.1:8000", *, api_key: str = "", timeout_s: float = 120.0,
         max_side_px: int | None = None,
     ) -> None:  # fmt: skip
-        check_limits(timeout_s, max_side_px)
+        if not 0 < timeout_s <= _MOST_TIMEOUT_S:
+            raise InputError(
+                "timeout_s is out of range",
+                value=timeout_s,
+                limit=f"more than 0 s and at most {_MOST_TIMEOUT_S:,.0f} s",
+                remedy="give the time that an answer may take, such as 120",
+            )
+        if max_side_px is not None and max_side_px < _LEAST_SIDE_PX:
+            raise InputError(
+                "max_side_px is too small",
+                value=max_side_px,
+                limit=f"at least {_LEAST_SIDE_PX} px",
+                remedy="give a longer side, such as 1600, or leave it out to send photographs as they are",
+            )
         self._url, self._headers = checked_url(url), key_header(api_key)
         self._timeout_s, self._max_side_px = timeout_s, max_side_px
         self._http, self._turns = _connections(), asyncio.Semaphore(_MOST_QUESTIONS)
-        self._start()
 
-    def _start(self) -> None:
-        """Starts what a client needs beside the connections."""
+    async def identify(self, *pictures: Picture, asking: Asking = EVERYTHING) -> Identification:
+        """Identifies the plant that all pictures show, see `Client.identify`."""
+        return msgspec.json.decode(await self.identify_json(*pictures, asking=asking), type=Identification)
 
-    async def _ask(self, pictures: tuple[Picture, ...], asking: Asking) -> bytes:
-        check_number(len(pictures))
+    async def identify_json(self, *pictures: Picture, asking: Asking = EVERYTHING) -> bytes:
+        """Identifies the plant that all pictures show, see `Client.identify_json`."""
+        if not 1 <= len(pictures) <= MAX_IMAGES:
+            raise InputError(
+                "one question is about the photographs of one plant",
+                value=f"{len(pictures)} photographs",
+                limit=f"1 to {MAX_IMAGES}",
+                remedy="ask once for each plant, or name a whole folder with `python -m serving.identify_folder`",
+            )
         async with self._turns:
             data = await asyncio.to_thread(self._read, pictures)
             return await exchange(self._send, self._url, data, asking, timeout_s=self._timeout_s, headers=self._headers)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
         """Sends a request, and reads no more than an answer takes; what was packed unasked is not unpacked."""
@@ -68,35 +105,7 @@ class _Service:
         return data if self._max_side_px is None else [shrunk(each, self._max_side_px) for each in data]
 
 
-class AsyncClient(_Service):
-    """Asks the service with asyncio, in one event loop.
-
-    Start as many calls at the same time as you like: 64 are in progress, and the others wait for their turn, with
-    nothing read yet. The arguments are those of `Client`.
-    """
-
-    async def identify(self, *pictures: Picture, asking: Asking = EVERYTHING) -> Identification:
-        """Identifies the plant that all pictures show, see `Client.identify`."""
-        return msgspec.json.decode(await self._ask(pictures, asking), type=Identification)
-
-    async def identify_json(self, *pictures: Picture, asking: Asking = EVERYTHING) -> bytes:
-        """Identifies the plant that all pictures show, see `Client.identify_json`."""
-        return await self._ask(pictures, asking)
-
-    async def close(self) -> None:
-        """Closes the connections."""
-        await self._http.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
-class Client(_Service):
+class Client:
     """Asks the service, and waits for the answer. Threads may share a client; processes may not.
 
     It asks in an event loop in a thread of its own: only so can it end an attempt whose bytes come one by one.
@@ -114,7 +123,11 @@ class Client(_Service):
         InputError: An argument is wrong.
     """
 
-    def _start(self) -> None:
+    def __init__(
+        self, url: str = "http://127.0.0.1:8000", *, api_key: str = "", timeout_s: float = 120.0,
+        max_side_px: int | None = None,
+    ) -> None:  # fmt: skip
+        self._service = AsyncClient(url, api_key=api_key, timeout_s=timeout_s, max_side_px=max_side_px)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_run, args=(self._loop,), name="botanify-client", daemon=True)
         self._thread.start()
@@ -138,12 +151,12 @@ class Client(_Service):
 
     def identify_json(self, *pictures: Picture, asking: Asking = EVERYTHING) -> bytes:
         """Does the same as `identify`, and returns the answer as the service sent it: JSON in UTF-8."""
-        return self._wait(self._ask(pictures, asking))
+        return self._wait(self._service.identify_json(*pictures, asking=asking))
 
     def close(self) -> None:
         """Closes the connections and ends the thread; a call of another thread raises `futures.CancelledError`."""
         if self._thread.is_alive():
-            self._wait(self._http.aclose())
+            self._wait(self._service.close())
             self._stop()
             self._thread.join()
 
@@ -161,10 +174,51 @@ class Client(_Service):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def checked_url(text: str) -> httpx.URL:
+    """Returns the address of a service; one that is not of HTTP, or has a query or a fragment, is an InputError."""
+    try:
+        url = httpx.URL(text)
+        is_address = url.scheme in {"http", "https"} and bool(url.host) and 0 < (url.port or 80) < 65_536
+    except (httpx.InvalidURL, ValueError):  # ValueError: a host name that IDNA does not allow
+        url, is_address = httpx.URL(), False
+    if not is_address or url.query or url.fragment:
+        raise InputError(
+            "this is not the address of a service",
+            value=repr(text.rpartition("@")[2]),  # without a password
+            limit="http://HOST:PORT or https://HOST",
+            remedy="give the address that the service shows when it starts",
+        )
+    return url
+
+
+def key_header(key: str) -> dict[str, str]:
+    """Returns the header with an API key, if there is one; an error does not show the key."""
+    if bad := re.search(r"[^!-~]", key):
+        raise InputError(
+            "the API key has a character that no key has",
+            value=f"U+{ord(bad[0]):04X} as character {bad.start() + 1} of {len(key)}",
+            limit="visible ASCII characters",
+            remedy="copy the key again, without spaces and line breaks",
+        )
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def shrunk(data: bytes, max_side_px: int) -> bytes:
+    """Reduces a picture to a longest side in px: upright, without EXIF data, as JPEG; what needs no change has none."""
+    try:
+        picture = read_picture(data, max_side_px)
+    except PictureError:  # the service says what is wrong with it
+        return data
+    if max(picture.width, picture.height) <= max_side_px:
+        return data
+    picture.image.thumbnail((max_side_px, max_side_px))
+    stream = io.BytesIO()
+    picture.image.save(stream, "JPEG", quality=_QUALITY)
+    return stream.getvalue()
 
 
 def _connections() -> httpx.AsyncClient:

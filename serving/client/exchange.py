@@ -21,7 +21,6 @@ _AGAIN: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAV
 _NEVER_SENT: Final = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 _NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises for odd bytes
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-_LEAST_WAIT_S: Final = 1
 _MOST_UNREACHED: Final = 6  # attempts without any answer, 16 s on average: a service that restarts needs less
 
 
@@ -110,10 +109,16 @@ async def exchange(
     shown = str(base_url.copy_with(userinfo=b""))  # without the password of a proxy
     while True:
         left_s = end - clock()
-        sent = {**headers, "Accept-Encoding": "identity", "Prefer": _wait(left_s)}
+        request = httpx.Request(
+            "POST",
+            f"{str(base_url).rstrip('/')}/identify",
+            params=httpx.QueryParams(tuple(asking.parameters())),
+            headers={**headers, "Accept-Encoding": "identity", "Prefer": f"wait={max(1, math.floor(left_s))}"},
+            files=[("image", ("image", data)) for data in pictures],
+        )
         try:
             async with asyncio.timeout(left_s):
-                response = await send(_request(base_url, pictures, asking, sent))
+                response = await send(request)
         except TimeoutError:
             raise ServiceUnreachable(
                 f"{shown} did not answer in time (limit {timeout_s:g} s): allow more time, or send smaller pictures."
@@ -130,22 +135,6 @@ async def exchange(
             raise failure
         attempt += 1
         await sleep(pause_s)
-
-
-def _request(
-    base_url: httpx.URL, pictures: Sequence[bytes], asking: Asking, headers: Mapping[str, str]
-) -> httpx.Request:
-    return httpx.Request(
-        "POST",
-        f"{str(base_url).rstrip('/')}/identify",
-        params=httpx.QueryParams(tuple(asking.parameters())),
-        headers=headers,
-        files=[("image", ("image", data)) for data in pictures],
-    )
-
-
-def _wait(left_s: float) -> str:
-    return f"wait={max(_LEAST_WAIT_S, math.floor(left_s))}"
 
 
 def _is_answer(response: httpx.Response) -> bool:

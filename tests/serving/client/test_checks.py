@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.errors import InputError
 from serving.client import Client
-from serving.client.checks import checked_url, key_header
+from serving.client.clients import checked_url, key_header
 
 KEY = "botanify_Zq9wX"
 

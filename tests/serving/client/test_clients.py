@@ -10,7 +10,7 @@ from PIL import Image
 
 from serving.client import Asking, AsyncClient, Client, ServiceRefusal
 from serving.client.__main__ import main
-from serving.client.shrinking import shrunk
+from serving.client.clients import shrunk
 from tests.serving.program import service
 from tests.serving.tiny import GREEN, RED, jpeg
 
