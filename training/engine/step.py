@@ -111,6 +111,9 @@ class Engine:
         self.with_plant_output: WithPlantOutput | None = None
         if recipe.negatives.negatives:
             self.with_plant_output = WithPlantOutput(self.network, recipe.run.seed).to(device)
+        for module in self.network.modules():
+            if isinstance(module, nn.SiLU):
+                module.inplace = False  # timm's are in place, for which autograd first clones the input
         self._trained = self.with_plant_output or self.network
         self.train_mode()
         self.ema = MovingAverage(self._trained, schedule.ema_decay) if schedule.ema_decay else None
