@@ -11,13 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from models.answer import Question
 from models.errors import BotanifyError, DataError, InputError
 from models.session import NetworkOutput
 from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.errors import TooLarge, Unavailable
 from serving.folder.command import IdentifyFolder
-from serving.folder.photographs import Photograph, Store, open_store
+from serving.folder.photographs import Photograph, open_store
 from serving.folder.plan import Part
 from serving.folder.plants import Plant
 from serving.folder.results import BundleName, PartFiles, bundle_name
@@ -33,37 +32,30 @@ _PHOTOGRAPHS_PER_RUN: Final = 4  # in memory: one in the network, the others in 
 _PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0)  # before a photograph is tried again that the machine failed on
 
 
-class PlantIdentifier:
-    """Identifies plants with the service's own decoder, network and ranking.
+class Worker:
+    """Identifies the plants of parts with the service's own decoder, network and ranking, and writes their rows.
 
     Args:
+        command: The flags.
+        files: Where the rows go.
         loaded: The bundle, warmed up.
         decoder: Turns the bytes of a photograph into network input; started.
-        store: Where the photographs are.
-        question: What to answer about each plant.
-        max_photographs: Number of photographs in memory at the same time.
-        min_score: Verdicts with a lower score become uncertain.
     """
 
     def __init__(
-        self,
-        loaded: LoadedBundle,
-        decoder: PictureDecoder,
-        store: Store,
-        question: Question,
-        *,
-        max_photographs: int,
-        min_score: float | None = None,
+        self, command: IdentifyFolder, files: PartFiles, loaded: LoadedBundle, decoder: PictureDecoder
     ) -> None:
-        self._loaded, self._decoder, self._store, self._question = loaded, decoder, store, question
-        self._min_score = min_score
-        self._slots = asyncio.Semaphore(max_photographs)
+        self._files, self._loaded, self._decoder = files, loaded, decoder
+        self._store, self._min_score = open_store(command.photographs), command.min_score
+        self._question, warnings = loaded.question(Asked(command.k, command.coverage, "marginal", command.taxa))
+        for warning in warnings:
+            sys.stderr.write(f"warning: {warning}\n")
+        runs = loaded.policy.num_workers * loaded.policy.batch_sizes[-1]
+        self._slots = asyncio.Semaphore(_PHOTOGRAPHS_PER_RUN * runs)
         self._bundle_columns = of_bundle(loaded.bundle)
 
-    async def identify(
-        self, parts: Iterable[Part], on_row: Callable[[Row], None]
-    ) -> AsyncIterator[tuple[Part, list[Row]]]:
-        """Yields each part with its rows as soon as it is complete, in any order: a slow plant holds up its own part.
+    async def write(self, parts: Iterable[Part], on_row: Callable[[Row], None]) -> AsyncIterator[Part]:
+        """Yields each part once its rows are written, in any order: a slow plant holds up its own part.
 
         Args:
             parts: What to identify.
@@ -72,27 +64,25 @@ class PlantIdentifier:
         Raises:
             Unavailable: The network or the decoder does not work, also after some pauses.
         """
-        complete: asyncio.Queue[tuple[Part, list[Row]] | None] = asyncio.Queue()
-        feeder = asyncio.create_task(self._feed(parts, complete, on_row))
-        feeder.add_done_callback(lambda _: complete.put_nowait(None))
+        written: asyncio.Queue[Part | None] = asyncio.Queue()
+        feeder = asyncio.create_task(self._feed(parts, written, on_row))
+        feeder.add_done_callback(lambda _: written.put_nowait(None))
         try:
-            while (part_with_rows := await complete.get()) is not None:
-                yield part_with_rows
+            while (part := await written.get()) is not None:
+                yield part
             await feeder  # raises its error
         finally:
             feeder.cancel()
             await asyncio.gather(feeder, return_exceptions=True)
 
     async def _feed(
-        self,
-        parts: Iterable[Part],
-        complete: "asyncio.Queue[tuple[Part, list[Row]] | None]",
-        on_row: Callable[[Row], None],
+        self, parts: Iterable[Part], written: "asyncio.Queue[Part | None]", on_row: Callable[[Row], None]
     ) -> None:
         """Starts one plant after the other, whatever part it is in, so that the processor is busy between parts."""
 
-        async def complete_part(part: Part, rows: Sequence[asyncio.Task[Row]]) -> None:
-            complete.put_nowait((part, await asyncio.gather(*rows)))
+        async def write_part(part: Part, rows: Sequence[asyncio.Task[Row]]) -> None:
+            await asyncio.to_thread(self._files.write, part.number, await asyncio.gather(*rows))
+            written.put_nowait(part)
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -101,7 +91,7 @@ class PlantIdentifier:
                     for plant in part.plants:
                         await self._slots.acquire()
                         rows.append(tasks.create_task(self._start(plant, on_row)))
-                    tasks.create_task(complete_part(part, rows))
+                    tasks.create_task(write_part(part, rows))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -166,29 +156,6 @@ class PlantIdentifier:
         return data
 
 
-class Worker:
-    """Identifies the plants of parts, and writes their rows.
-
-    Args:
-        identifier: Has the bundle and the decoder.
-        files: Where the rows go.
-    """
-
-    def __init__(self, identifier: PlantIdentifier, files: PartFiles) -> None:
-        self._identifier, self._files = identifier, files
-
-    async def write(self, parts: Iterable[Part], on_row: Callable[[Row], None]) -> AsyncIterator[Part]:
-        """Yields each part once its rows are written.
-
-        Args:
-            parts: What to identify.
-            on_row: Called with each row as soon as it is there.
-        """
-        async for part, rows in self._identifier.identify(parts, on_row):
-            await asyncio.to_thread(self._files.write, part.number, rows)
-            yield part
-
-
 @asynccontextmanager
 async def open_worker(
     command: IdentifyFolder, bundle: BundleName, files: PartFiles, num_cores: int, decoder: PictureDecoder | None = None
@@ -212,7 +179,7 @@ async def open_worker(
     try:
         await decoder.start()
         await loaded.warm_up(decoder)
-        yield Worker(_identifier(command, loaded, decoder), files)
+        yield Worker(command, files, loaded, decoder)
     finally:
         loaded.scheduler.close()
         await decoder.close()
@@ -237,18 +204,3 @@ def _open(command: IdentifyFolder, expected: BundleName, metrics: Metrics, num_c
         num_runs=None if cuda else num_cores,
     )
     return open_bundle(settings, metrics)
-
-
-def _identifier(command: IdentifyFolder, loaded: LoadedBundle, decoder: PictureDecoder) -> PlantIdentifier:
-    question, warnings = loaded.question(Asked(command.k, command.coverage, "marginal", command.taxa))
-    for warning in warnings:
-        sys.stderr.write(f"warning: {warning}\n")
-    runs = loaded.policy.num_workers * loaded.policy.batch_sizes[-1]
-    return PlantIdentifier(
-        loaded,
-        decoder,
-        open_store(command.photographs),
-        question,
-        max_photographs=_PHOTOGRAPHS_PER_RUN * runs,
-        min_score=command.min_score,
-    )

@@ -4,13 +4,16 @@ import asyncio
 
 import pytest
 
-from models.answer import Question
 from serving.errors import NotReady
 from serving.folder import Outcome, worker
+from serving.folder.command import IdentifyFolder
+from serving.folder.output import OutputFolder
 from serving.folder.photographs import LocalFolder
 from serving.folder.plan import Part
 from serving.folder.plants import Plant
-from serving.folder.worker import PlantIdentifier
+from serving.folder.results import PartFiles
+from serving.folder.rows import columns
+from serving.folder.worker import Worker
 from serving.loaded_bundle import open_bundle
 from serving.metrics import Metrics
 from serving.settings import Settings
@@ -50,19 +53,20 @@ class Broken(InProcessDecoder):
         return await super().decode(data, spec, time)
 
 
-def test_a_slow_plant_holds_up_its_own_part_only(photographs, bundle_folder):
-    store, decoder, rows = LocalFolder(photographs), SlowForRed(), []
-    parts = [Part(number, (Plant(each.path, (each,)),)) for number, each in enumerate(store.find())]
+def test_a_slow_plant_holds_up_its_own_part_only(photographs, bundle_folder, tmp_path):
+    decoder, rows = SlowForRed(), []
+    parts = [Part(number, (Plant(each.path, (each,)),)) for number, each in enumerate(LocalFolder(photographs).find())]
+    command = IdentifyFolder(photographs=str(photographs), out=str(tmp_path / "out"), bundle=bundle_folder)
+    files = PartFiles(OutputFolder(tmp_path / "out"), "01234567", columns(command.k))
     loaded = open_bundle(Settings(bundle=bundle_folder), Metrics())
-    identifier = PlantIdentifier(loaded, decoder, store, Question(), max_photographs=9)
 
     async def order():
         await loaded.warm_up(InProcessDecoder())
         numbers = []
         async with asyncio.timeout(100):
-            async for part, (row,) in identifier.identify(parts, rows.append):
-                assert row["path"] == part.plants[0].name
+            async for part in Worker(command, files, loaded, decoder).write(parts, rows.append):
                 numbers.append(part.number)
+                assert files.written() >= {*numbers}
                 if len(numbers) == 2:
                     decoder.free.set()
         return {*numbers[:2]}, numbers[2:]
