@@ -8,7 +8,7 @@ import shutil
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
@@ -19,30 +19,6 @@ from serving.folder.photographs import errors_of_stores, is_bucket, open_bucket
 _UNFINISHED: Final = ".part"
 _UNFINISHED_NAME: Final = re.compile(r"\..+\.[0-9a-f]{32}\.part")
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-
-
-class Output(Protocol):
-    """Where results are written."""
-
-    def names(self, folder: str) -> list[str]:
-        """Returns the names of the files in a folder, sorted; none if there is no such folder."""
-        ...
-
-    def read(self, name: str) -> bytes | None:
-        """Returns the content of a file, or None if it does not exist."""
-        ...
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Writes a file if none has that name; returns whether it did. Of several writers one succeeds."""
-        ...
-
-    def replace(self, name: str, content: BinaryIO) -> None:
-        """Writes a file, which may exist."""
-        ...
-
-    def remove_unfinished(self) -> None:
-        """Removes what killed processes had begun to write."""
-        ...
 
 
 class OutputFolder:
@@ -57,20 +33,20 @@ class OutputFolder:
         root.mkdir(parents=True, exist_ok=True)
 
     def names(self, folder: str) -> list[str]:
-        """See `Output.names`."""
+        """Returns the names of the files in a folder, sorted; none if there is no such folder."""
         with suppress(FileNotFoundError):
             names = (path.name for path in (self.root / folder).iterdir())
             return sorted(name for name in names if not name.endswith(_UNFINISHED))
         return []
 
     def read(self, name: str) -> bytes | None:
-        """See `Output.read`."""
+        """Returns the content of a file, or None if it does not exist."""
         with suppress(FileNotFoundError):
             return (self.root / name).read_bytes()
         return None
 
     def create(self, name: str, content: bytes) -> bool:
-        """See `Output.create`."""
+        """Writes a file if none has that name; returns whether it did. Of several writers one succeeds."""
         temporary = self._write(name, io.BytesIO(content))
         try:
             os.link(temporary, self.root / name)  # unlike a rename, it fails if the name is taken
@@ -88,7 +64,7 @@ class OutputFolder:
         return True
 
     def replace(self, name: str, content: BinaryIO) -> None:
-        """See `Output.replace`."""
+        """Writes a file, which may exist."""
         try:
             self._write(name, content).replace(self.root / name)
         except FileNotFoundError:  # see `create`
@@ -98,7 +74,7 @@ class OutputFolder:
             self._sync(name)
 
     def remove_unfinished(self) -> None:
-        """See `Output.remove_unfinished`."""
+        """Removes what killed processes had begun to write."""
         for folder in (self.root, self.root / "parts", self.root / "plans"):
             for path in folder.glob(f".*{_UNFINISHED}"):
                 if _UNFINISHED_NAME.fullmatch(path.name):
@@ -140,7 +116,7 @@ class OutputBucket:
 
     @errors_of_stores()
     def names(self, folder: str) -> list[str]:
-        """See `Output.names`."""
+        """See `OutputFolder.names`."""
         with suppress(FileNotFoundError):
             found: list[str] = self._files.ls(f"{self._root}/{folder}", detail=False, refresh=True)
             return sorted(path.rpartition("/")[2] for path in found if not path.endswith("/"))
@@ -148,7 +124,7 @@ class OutputBucket:
 
     @errors_of_stores()
     def read(self, name: str) -> bytes | None:
-        """See `Output.read`."""
+        """See `OutputFolder.read`."""
         with suppress(FileNotFoundError):
             data: Any = self._files.cat_file(f"{self._root}/{name}")
             return bytes(data)
@@ -156,7 +132,7 @@ class OutputBucket:
 
     @errors_of_stores()
     def create(self, name: str, content: bytes) -> bool:
-        """See `Output.create`."""
+        """See `OutputFolder.create`."""
         path = f"{self._root}/{name}"
         try:
             self._files.pipe_file(path, content, mode="create")
@@ -168,12 +144,15 @@ class OutputBucket:
 
     @errors_of_stores()
     def replace(self, name: str, content: BinaryIO) -> None:
-        """See `Output.replace`."""
+        """See `OutputFolder.replace`."""
         with self._files.open(f"{self._root}/{name}", "wb") as stream:
             shutil.copyfileobj(content, stream)
 
     def remove_unfinished(self) -> None:
-        """See `Output.remove_unfinished`: an object store shows no such files."""
+        """See `OutputFolder.remove_unfinished`: an object store shows no such files."""
+
+
+Output = OutputFolder | OutputBucket
 
 
 def open_output(address: str) -> Output:

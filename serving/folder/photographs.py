@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from stat import S_ISREG
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import fsspec
 import msgspec
@@ -74,41 +74,6 @@ def errors_of_stores() -> Iterator[None]:
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-class Store(Protocol):
-    """Where the photographs are."""
-
-    def find(self) -> Iterator[Photograph]:
-        """Yields the photographs; hidden files and folders are left out.
-
-        Raises:
-            DataError: The folder or bucket does not exist.
-        """
-        ...
-
-    def look_up_all(self, paths: Sequence[str]) -> Iterator[Photograph]:
-        """Yields photographs in the order of their paths; the size of one that cannot be read is -1."""
-        ...
-
-    def read(self, path: str, num_bytes: int | None = None) -> bytes:
-        """Returns a photograph, or its first `num_bytes` bytes.
-
-        Raises:
-            OSError: It cannot be read.
-        """
-        ...
-
-    def snapshot(self) -> Mapping[str, int] | None:
-        """Returns what would be another if files were added or removed where photographs were found or looked up.
-
-        It is None if that is not known.
-        """
-        ...
-
-    def is_unchanged(self, snapshot: Mapping[str, int]) -> bool:
-        """Returns whether no file was added or removed since a snapshot, without looking at each file."""
-        ...
-
-
 class LocalFolder:
     """A folder of this machine.
 
@@ -119,30 +84,45 @@ class LocalFolder:
 
     def __init__(self, root: Path, left_out: Path | None = None) -> None:
         self.root = root
-        self._left_out = None if left_out is None else _inside(left_out.resolve(), root.resolve())
+        self._left_out: str | None = None
+        if left_out is not None and left_out.resolve().is_relative_to(root.resolve()):
+            self._left_out = left_out.resolve().relative_to(root.resolve()).as_posix()
         self._changed_ns: dict[str, int] = {}
 
     def find(self) -> Iterator[Photograph]:
-        """See `Store.find`. Links to files are followed, links to folders are not: they may lead in a circle."""
+        """Yields the photographs; hidden files and folders are left out.
+
+        Links to files are followed, links to folders are not: they may lead in a circle.
+
+        Raises:
+            DataError: The folder or bucket does not exist.
+        """
         if not self.root.is_dir():
             raise DataError("the folder of photographs does not exist", value=self.root, remedy="correct the path")
         folders = [""]
         while folders:
             folder = folders.pop()
             self._changed_ns[printable(folder)] = _changed_ns(self.root / folder)  # before its files are listed
-            for entry in sorted(_entries(self.root / folder), key=lambda entry: entry.name):
+            try:
+                with os.scandir(self.root / folder) as entries:
+                    found = sorted(entries, key=lambda entry: entry.name)
+            except OSError as error:
+                raise DataError(
+                    "a folder cannot be read", value=error, remedy="make it readable, or move it away"
+                ) from error
+            for entry in found:
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.name.startswith(".") or path == self._left_out:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(path)
                 elif has_photograph_name(entry.name):
-                    found = _photograph(path, entry.path)
-                    if found.version != _IRREGULAR:
-                        yield found
+                    photograph = _photograph(path, entry.path)
+                    if photograph.version != _IRREGULAR:
+                        yield photograph
 
     def look_up_all(self, paths: Sequence[str]) -> Iterator[Photograph]:
-        """See `Store.look_up_all`."""
+        """Yields photographs in the order of their paths; the size of one that cannot be read is -1."""
         for path in paths:
             folder = path.rpartition("/")[0]
             if folder not in self._changed_ns:
@@ -150,16 +130,20 @@ class LocalFolder:
             yield _photograph(path, str(self.root / path))
 
     def read(self, path: str, num_bytes: int | None = None) -> bytes:
-        """See `Store.read`."""
+        """Returns a photograph, or its first `num_bytes` bytes.
+
+        Raises:
+            OSError: It cannot be read.
+        """
         with (self.root / path).open("rb") as stream:
             return stream.read(num_bytes)
 
     def snapshot(self) -> Mapping[str, int] | None:
-        """See `Store.snapshot`: the time of change of each folder."""
+        """Returns the time of change of each folder where photographs were found or looked up; None if not known."""
         return self._changed_ns or None
 
     def is_unchanged(self, snapshot: Mapping[str, int]) -> bool:
-        """See `Store.is_unchanged`."""
+        """Returns whether no file was added or removed since a snapshot, without looking at each file."""
         return all(_changed_ns(self.root / folder) == changed for folder, changed in snapshot.items())
 
 
@@ -178,7 +162,7 @@ class Bucket:
         self._url = url
 
     def find(self) -> Iterator[Photograph]:
-        """See `Store.find`."""
+        """See `LocalFolder.find`."""
         with errors_of_stores():
             found: Mapping[str, Mapping[str, Any]] = self._files.find(self._root, detail=True)
             if not found and not self._files.exists(self._root):
@@ -190,7 +174,7 @@ class Bucket:
                 yield _remote(path, facts)
 
     def look_up_all(self, paths: Sequence[str]) -> Iterator[Photograph]:
-        """See `Store.look_up_all`; many at the same time, because each is a request."""
+        """See `LocalFolder.look_up_all`; many at the same time, because each is a request."""
         with ThreadPoolExecutor(_LOOK_UPS) as pool:
             for first in range(0, len(paths), _LOOK_UPS_PLANNED):
                 yield from pool.map(self._look_up, paths[first : first + _LOOK_UPS_PLANNED])
@@ -204,18 +188,21 @@ class Bucket:
 
     @errors_of_stores()
     def read(self, path: str, num_bytes: int | None = None) -> bytes:
-        """See `Store.read`."""
+        """See `LocalFolder.read`."""
         start = None if num_bytes is None else 0  # S3 refuses a range of an empty object
         data: bytes = self._files.cat_file(f"{self._root}/{path}", start=start, end=num_bytes)
         return data
 
     def snapshot(self) -> Mapping[str, int] | None:
-        """See `Store.snapshot`: never known."""
+        """See `LocalFolder.snapshot`: never known."""
         return None
 
     def is_unchanged(self, snapshot: Mapping[str, int]) -> bool:  # noqa: ARG002
-        """See `Store.is_unchanged`."""
+        """See `LocalFolder.is_unchanged`."""
         return False
+
+
+Store = LocalFolder | Bucket
 
 
 def open_store(address: str, results: str | None = None) -> Store:
@@ -236,19 +223,6 @@ def open_store(address: str, results: str | None = None) -> Store:
 def has_photograph_name(name: str) -> bool:
     """Returns whether a file name ends as those of photographs do."""
     return PurePosixPath(name).suffix.lower() in SUFFIXES
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise DataError("a folder cannot be read", value=error, remedy="make it readable, or move it away") from error
-
-
-def _inside(folder: Path, root: Path) -> str | None:
-    """Returns the path of a folder from the root, or None if it is elsewhere."""
-    return folder.relative_to(root).as_posix() if folder.is_relative_to(root) else None
 
 
 def _changed_ns(folder: Path) -> int:
