@@ -3,8 +3,10 @@
 import asyncio
 import io
 import sys
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TextIO
 
 import msgspec
 
@@ -18,7 +20,6 @@ from serving.folder.output import open_output
 from serving.folder.photographs import Store, open_store, printable
 from serving.folder.plan import Part, Plan, count_plans, extend_plan, read_plan
 from serving.folder.plants import Plant, group_photographs, read_list
-from serving.folder.progress import Progress
 from serving.folder.results import (
     CSV_TABLE,
     PartFiles,
@@ -33,6 +34,7 @@ from serving.folder.results import (
     write_record,
     write_table,
 )
+from serving.folder.rows import Row
 from serving.folder.truth import TRUTH_FILE, in_words, judge, require_truths, trained_on
 from serving.folder.worker import open_worker
 from serving.loaded_bundle import PictureDecoder
@@ -40,6 +42,8 @@ from serving.machine import available_cores
 
 PART_ROWS: Final = 1000
 """Rows per part; a run that is killed loses the part in progress."""
+_LINE_S: Final = 60.0
+_BAR_S: Final = 0.5
 _FIRST_JUDGED: Final = 100  # rows before the share of failures counts
 
 
@@ -72,6 +76,67 @@ def _what_is_listed(command: IdentifyFolder) -> str:
     if command.list is None:
         return "recursive"
     return f"{printable(str(command.list))} of {command.list.stat().st_mtime_ns if command.list.exists() else 0}"
+
+
+class Progress:
+    """Counts rows and says how far the run is: a bar on a terminal, a line a minute elsewhere.
+
+    Args:
+        num_plants: Plants of this run.
+        num_before: Plants that former runs answered.
+        stream: Where to write; by default standard error.
+    """
+
+    def __init__(self, num_plants: int, num_before: int, stream: TextIO | None = None) -> None:
+        self.counts: Counter[str] = Counter()
+        self.num_photographs = 0
+        self._num_plants, self._num_before, self._stream = num_plants, num_before, stream or sys.stderr
+        self._is_terminal = self._stream.isatty()
+        self.begin()
+
+    @property
+    def num_done(self) -> int:
+        """Plants of this run with a row."""
+        return self.counts.total()
+
+    @property
+    def seconds(self) -> float:
+        """Time from `begin` to the last row, s."""
+        return self._last_at - self._started_at
+
+    def begin(self) -> None:
+        """Starts the clock: the network is open, and the first plant follows."""
+        self._started_at = self._said_at = self._last_at = time.monotonic()
+
+    def add(self, row: Row) -> None:
+        """Counts a row."""
+        self.counts[row["status"]] += 1
+        self.num_photographs += row["num_photographs"]
+        self._last_at = time.monotonic()
+        if self._last_at - self._said_at >= (_BAR_S if self._is_terminal else _LINE_S):
+            self._said_at = self._last_at
+            self._say("")
+
+    def end(self) -> None:
+        """Completes the bar."""
+        if self._is_terminal and self.counts:
+            self._say("\n")
+
+    def _say(self, end: str) -> None:
+        rate = self.num_done / self.seconds if self.seconds > 0 else 0.0
+        left = f", {_duration((self._num_plants - self.num_done) / rate)} left" if rate > 0 else ""
+        failed = f", {self.counts['failed']:,} failed" if self.counts["failed"] else ""
+        total = self._num_before + self._num_plants
+        line = f"{self._num_before + self.num_done:,} of {total:,} plants{failed}, {rate:.1f} a second{left}"
+        self._stream.write(f"\r\x1b[2K{line}{end}" if self._is_terminal else f"{line}\n")
+        self._stream.flush()
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = round(seconds / 60), seconds / 3600
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{hours:.1f} h"
 
 
 class _TooManyFailed(Exception):
@@ -108,9 +173,11 @@ class _FolderRun:
 
     def result(self) -> Outcome:
         """Does what is left to do."""
-        former = self._former()
-        if former is not None and self._is_finished(former):
-            return self._say(former)
+        former = read_record(self._output)
+        if former is not None:
+            require_same(former, self._new)
+            if self._is_finished(former):
+                return self._say(former)
         planned = self._plan(former)
         try:
             progress = asyncio.run(self._identify(planned))
@@ -120,12 +187,6 @@ class _FolderRun:
         return self._finish(self._latest(planned), progress)
 
     # ---- what is left to do
-
-    def _former(self) -> RunRecord | None:
-        former = read_record(self._output)
-        if former is not None:
-            require_same(former, self._new)
-        return former
 
     def _is_finished(self, former: RunRecord) -> bool:
         """Whether there is nothing new, as far as that is seen without looking at each file."""
@@ -144,17 +205,14 @@ class _FolderRun:
         if former is not None and command.part is not None and plan.parts:
             return _State(former, plan)
         listing = list_plants(command, self._store)
-        record = former or self._start()
+        if former is None:
+            command.require_answerable()  # all that can be refused has been refused before a run starts
+        record = former or start_record(output, self._new)
         failed = self._failed(_State(record, plan)) if command.retry_failed else {}
         plan = extend_plan(output, record.run_id, plan, listing.plants, part_rows=PART_ROWS, failed=failed)
         record = msgspec.structs.replace(record, is_complete=False, listed=listing.listed, snapshot=listing.snapshot)
         write_record(output, record)  # after the plan: who reads the record first finds no older plan
         return _State(record, plan)
-
-    def _start(self) -> RunRecord:
-        """Starts the record, once all that can be refused has been refused."""
-        self._command.require_answerable()
-        return start_record(self._output, self._new)
 
     def _failed(self, planned: _State) -> Mapping[str, int]:
         """Returns the plants with a photograph that failed, and the part of each."""
@@ -175,9 +233,12 @@ class _FolderRun:
         todo = [part for part in planned.plan.missing(files.written()) if part.number % count == index]
         left = {part.number for part in todo}
         num_before = sum(number not in left for number in planned.plan.current.values())
-        with Progress(sum(len(part.plants) for part in todo), num_before) as progress:
+        progress = Progress(sum(len(part.plants) for part in todo), num_before)
+        try:
             if todo:
                 await self._write_parts(planned.record, todo, files, progress)
+        finally:
+            progress.end()
         return progress
 
     async def _write_parts(self, record: RunRecord, todo: Sequence[Part], files: PartFiles, progress: Progress) -> None:
