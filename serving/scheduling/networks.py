@@ -136,7 +136,7 @@ def choose_precision(record: BundleRecord, requested: Precision | None, provider
         raise InputError(
             "only OpenVINO runs the precision bf16",
             value=f"--provider {provider}",
-            remedy="start with --provider openvino, or with another precision",
+            remedy="start the service with --provider openvino, or choose another precision",
         )
     if requested is not None:
         return requested
