@@ -259,7 +259,9 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
         RecipeError: An unknown or removed key, a wrong type or a value out of range; the message gives its path.
     """
     for key, instead in REMOVED.items():
-        if _holds(content, key):
+        section, _, knob = key.rpartition(".")
+        part = content.get(section, {}) if section else content
+        if isinstance(part, dict) and knob in part:
             raise RecipeError(f"the recipe {origin} has a setting of an earlier version", value=key, remedy=instead)
     recipe = check_section(content, Recipe, origin)
     _require_one_size(recipe.pictures, origin)
@@ -290,12 +292,6 @@ def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
 def recipe_to_plain(recipe: Recipe) -> dict[str, Any]:
     """The recipe as plain values that TOML, JSON and `torch.save` can hold."""
     return section_to_plain(recipe)
-
-
-def _holds(content: dict[str, Any], key: str) -> bool:
-    section, _, knob = key.rpartition(".")
-    part = content.get(section, {}) if section else content
-    return isinstance(part, dict) and knob in part
 
 
 def _require_one_size(pictures: PictureRecipe, origin: str) -> None:

@@ -169,7 +169,10 @@ def load_tensors(path: Path) -> object:
 class CheckpointFolder:
     """Writes `step-<number>.pt` and keeps the newest few; `last.pt` and `best.pt` are links to one file each."""
 
-    def __init__(self, folder: Path, keep: int = KEPT) -> None:
+    def __init__(self, folder: Path, keep: int = KEPT, *, clean: bool = False) -> None:
+        """`clean` removes what a killed process has partly written."""
+        if clean:
+            remove_leftovers(folder / "*.pt")
         self._folder = folder
         self._keep = keep
 
@@ -215,10 +218,6 @@ class CheckpointFolder:
         """Removes all checkpoints."""
         for path in [*self._newest_first(), self._folder / LAST, self._folder / BEST]:
             path.unlink(missing_ok=True)
-
-    def clear_leftovers(self) -> None:
-        """Removes partly written checkpoints of a killed process."""
-        remove_leftovers(self._folder / "*.pt")
 
     def _newest_first(self) -> list[Path]:
         return sorted(self._folder.glob(_STEPS), reverse=True)

@@ -39,10 +39,8 @@ class Checkpointer:
         self._negatives_sha256 = negatives.sha256 if negatives is not None else ""
         self._recipe = engine.recipe
         self._ranks = engine.ranks
-        self.folder = CheckpointFolder(self._recipe.run.run)
+        self.folder = CheckpointFolder(self._recipe.run.run, clean=self._ranks.is_main)
         self._saved_at = time.monotonic()
-        if self._ranks.is_main:
-            self.folder.clear_leftovers()
 
     def clear(self) -> None:
         """Removes the checkpoints of a run that starts over."""

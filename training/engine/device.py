@@ -24,9 +24,7 @@ from training.recipe import HardwareRecipe
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_MAX: Final = -4
 Value = TypeVar("Value")
-_TIMEOUT: Final = timedelta(
-    minutes=30
-)  # one rank may end a validation sooner than another; a dead rank is noticed at once
+_TIMEOUT: Final = timedelta(minutes=30)  # one rank may end a validation sooner; a dead rank is noticed at once
 _LOST_RANK_MESSAGES: Final = ("Connection closed", "Connection reset", "NCCL")  # of Gloo and NCCL
 
 
@@ -157,20 +155,16 @@ class Ranks:
         if not self.is_distributed:
             yield
             return
-        if not self.is_main and self.any(False):
+        if not self.is_main and self.maximum(False):
             raise BotanifyError("the first rank failed; its own message says why.")
         try:
             yield
         except BaseException:
             if self.is_main:
-                self.any(True)
+                self.maximum(True)
             raise
         if self.is_main:
-            self.any(False)
-
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
-        return bool(self.maximum(flag))
+            self.maximum(False)
 
     def maximum(self, value: float) -> float:
         """The largest value of all ranks."""
@@ -179,10 +173,6 @@ class Ranks:
     def maxima(self, values: Sequence[float]) -> list[float]:
         """The largest of each value over all ranks."""
         return self._all_reduce(values, dist.ReduceOp.MAX) if self.is_distributed else list(values)
-
-    def minimum(self, value: float) -> float:
-        """The smallest value of all ranks."""
-        return -self.maximum(-value)
 
     def mean(self, values: Sequence[float]) -> list[float]:
         """The mean of each value over all ranks."""

@@ -7,19 +7,21 @@ Losses stay on the device and are read every few steps, so the host rarely waits
 import math
 import time
 from collections.abc import Iterator
-from typing import Final
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from models.errors import BotanifyError
 from models.network import PlantNetwork
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Position
 from training.engine.checkpointing import Checkpointer
 from training.engine.device import Ranks, launch_id
-from training.engine.failures import Diverged, diagnose, memory_ran_out
 from training.engine.losses import training_classes
 from training.engine.reporting import EpochSummary, Reporter, describe_run, notes_of_run
 from training.engine.step import Engine
@@ -27,12 +29,24 @@ from training.engine.stop_signal import Stopped, StopReason, StopSignal
 from training.engine.validation import Validation, validate
 from training.loading.data import training_loader
 from training.loading.negatives import list_negatives, num_plants
-from training.monitor.memory import is_out_of_memory, peak_memory_gb
+from training.monitor.memory import (
+    OutOfMemory,
+    is_out_of_memory,
+    largest_fitting_batch,
+    out_of_memory,
+    peak_memory_gb,
+)
 from training.monitor.monitor import Monitor
 from training.recipe import Recipe, recipe_to_plain, side_at_epoch
 
 MAX_BAD_STEPS: Final = 25
 """Steps in a row that may be skipped because a gradient is not finite; one more ends the run."""
+
+
+class Diverged(BotanifyError):
+    """The gradients or the weights are not finite."""
+
+    code = "diverged"
 
 
 class Trainer:
@@ -220,7 +234,22 @@ class Trainer:
         else:
             return index + 1 == window
         # Outside of the except block, where the error would keep the tensors of the failed step alive.
-        raise memory_ran_out(self.engine, pixels, labels, resumes=self.checkpoints.folder.has_checkpoint)
+        raise self._memory_ran_out(pixels, labels)
+
+    def _memory_ran_out(self, pixels: Tensor, labels: Tensor) -> OutOfMemory:
+        """The error for a micro-batch that did not fit; it names a smaller one that was tried and fits."""
+
+        def dry_run(size: int) -> None:
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            kept = [*range(size), *range(batch_size, len(labels))]  # all pictures without a plant
+            self.engine.dry_run(pixels[kept], labels[kept])
+
+        batch_size = num_plants(labels)
+        # The other ranks take no dry run, and would wait for this one.
+        fits = None if self.ranks.is_distributed else largest_fitting_batch(dry_run, batch_size)
+        resumes, accumulate = self.checkpoints.folder.has_checkpoint, self.recipe.schedule.accumulate
+        return out_of_memory(batch_size, pixels.shape[-1], accumulate, fits, resumes=resumes)
 
     def _agree(self) -> tuple[StopReason, bool]:
         """Why the run stops after this step, and whether it saves if it does not; the same on all ranks."""
@@ -316,13 +345,40 @@ class Trainer:
 
     def _diverged(self, problem: str) -> Diverged:
         """The error that gradients or weights are not finite, with the layer where that begins; it is logged."""
-        engine, position = self.engine, self.position
-        diagnosis = "no step was taken yet"
+        position, diagnosis = self.position, "no step was taken yet"
         if self._last_batch is not None:
-            pixels, is_fp16 = engine.normalized(self._last_batch), engine.amp_dtype == torch.float16
-            diagnosis = diagnose(engine.network, pixels, engine.scaler.get_scale(), is_fp16)
+            diagnosis = diagnose(self.engine.network, self.engine.normalized(self._last_batch))
         self.reporter.event("diverged", step=position.step, problem=problem, diagnosis=diagnosis)
         return Diverged(
             f"{problem} at step {position.step} (epoch {position.epoch + 1}); {diagnosis}; lower the "
             "learning rates, warm up longer, set --clip-norm or train with --amp bf16, then --resume."
         )
+
+
+def diagnose(network: nn.Module, pixels: Tensor) -> str:
+    """Says in one sentence where the first value that is not finite appears, by a forward pass in FP32.
+
+    Args:
+        network: Is not changed.
+        pixels: The normalized pictures of the last step.
+    """
+    lost = [name for name, value in network.named_parameters() if not bool(value.isfinite().all())]
+    if lost:
+        return f"{len(lost)} weight tensors are not finite, first {lost[0]}: resume from an earlier checkpoint"
+    found: list[str] = []
+
+    def check(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and not bool(output.isfinite().all()):
+            found.append(name)
+
+    was_training = network.training
+    network.eval()
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in network.named_modules():
+            if next(module.children(), None) is None:
+                hooks.callback(module.register_forward_hook(partial(check, name)).remove)
+        network(pixels)
+    network.train(was_training)
+    if found:
+        return f"in FP32 too, the first layer whose output is not finite is {found[0]}"
+    return "in FP32 the forward pass is finite: half precision, the loss or the gradients overflow"

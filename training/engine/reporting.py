@@ -51,7 +51,7 @@ def describe_run(engine: Engine, manifest: Manifest, *, steps_per_epoch: int, gl
 
 
 def notes_of_run(engine: Engine, negatives: Negatives) -> Iterator[str]:
-    """Yields what a user may not expect of a run: its device, BatchNorm, pictures without a plant, slow first steps."""
+    """Yields what a user may not expect of a run: its device, BatchNorm, pictures without a plant."""
     recipe, device = engine.recipe, engine.device
     for warning in cpu_warnings(recipe.hardware, device):
         yield f"warning: {warning}"
@@ -59,8 +59,6 @@ def notes_of_run(engine: Engine, negatives: Negatives) -> Iterator[str]:
     if negatives.paths:
         added = negatives.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size)
         yield f"{negatives.description}: {added} are added to each batch of plants"
-    if recipe.hardware.cudnn_benchmark and len(set(sides_of_epochs(recipe))) > 1 and device.type == "cuda":
-        yield "cuDNN times its kernels for each picture size: the first steps at a new size are slow"
 
 
 class EpochSummary(msgspec.Struct, frozen=True):

@@ -80,13 +80,8 @@ class Engine:
     """Trains a network on micro-batches.
 
     Args:
-        recipe: All settings.
         network: The network with its initial weights. It is moved to the device; the recipe decides on its norms.
-        device: Where to train.
-        classes: The taxon of each output, and how often it is sampled.
         steps_per_epoch: Optimizer steps of an epoch, for the learning rates.
-        ranks: The ranks that train together; by default one.
-        clock: Times the stages of each step.
     """
 
     def __init__(

@@ -231,6 +231,6 @@ def test_a_disk_without_links_gets_copies(tmp_path, monkeypatch):
 def test_a_run_that_starts_over_leaves_nothing_of_the_old_one(kept, tmp_path):
     (tmp_path / ".step-000000006.pt.abc.part").write_bytes(b"killed here")
     kept.clear()
-    kept.clear_leftovers()
+    CheckpointFolder(tmp_path, clean=True)
     assert list(tmp_path.iterdir()) == []
     assert not kept.has_checkpoint

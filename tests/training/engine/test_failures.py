@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from training.engine.failures import diagnose
+from training.engine.loop import diagnose
 
 
 class Overflows(nn.Module):
@@ -24,28 +24,23 @@ PIXELS = torch.ones(2, 4)
 def test_weights_that_are_not_finite_are_named_first(network):
     with torch.no_grad():
         network[2].weight[0, 0] = torch.nan
-    assert "first 2.weight" in diagnose(network, PIXELS, 1.0, fp16=False)
-
-
-def test_an_input_that_is_not_finite_is_reported(network):
-    assert "input is not finite" in diagnose(network, PIXELS * torch.nan, 1.0, fp16=False)
+    assert "first 2.weight" in diagnose(network, PIXELS)
 
 
 def test_the_first_layer_that_overflows_is_named(network):
     network[1] = Overflows()
-    assert diagnose(network, PIXELS, 1.0, fp16=False).endswith("is 1")
+    assert diagnose(network, PIXELS).endswith("is 1")
 
 
-def test_a_finite_forward_pass_points_to_half_precision_only_if_it_is_used(network):
-    assert "half precision overflows (loss scale 0.5)" in diagnose(network, PIXELS, 0.5, fp16=True)
-    assert "loss or the gradients overflow" in diagnose(network, PIXELS, 1.0, fp16=False)
+def test_a_finite_forward_pass_points_to_what_follows_it(network):
+    assert "half precision, the loss or the gradients overflow" in diagnose(network, PIXELS)
 
 
 def test_diagnosing_leaves_the_network_unchanged(network):
     network.train()
     network[1] = nn.BatchNorm1d(4)
     before = network[1].running_mean.clone()
-    diagnose(network, PIXELS, 1.0, fp16=False)
+    diagnose(network, PIXELS)
     assert network.training
     assert torch.equal(network[1].running_mean, before)
     assert not network[0]._forward_hooks

@@ -31,8 +31,7 @@ from tests.training.small import (
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.engine.device import amp_dtype
-from training.engine.failures import Diverged
-from training.engine.loop import Trainer
+from training.engine.loop import Diverged, Trainer
 from training.engine.stop_signal import Stopped
 from training.engine.validation import Validation, validate
 from training.evaluation.predict import predict, torch_runner
