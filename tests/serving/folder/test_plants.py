@@ -1,10 +1,108 @@
-"""Photographs are grouped into plants."""
+"""Lists of photographs, and which of these show one plant."""
+
+import csv
+import io
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from models.errors import BotanifyError
-from serving.folder.photographs import Photograph
-from serving.folder.plants import group_photographs
+from models.errors import BotanifyError, DataError
+from serving.folder.photographs import LocalFolder, Photograph, open_store
+from serving.folder.plants import group_photographs, read_list
+
+
+@pytest.mark.parametrize("text", ["a.jpg\ngone.jpg\n", "\ufeffpath,bed\na.jpg,1\ngone.jpg,\n"])
+def test_lists(tmp_path, text):
+    (tmp_path / "a.jpg").write_bytes(b"1")
+    (tmp_path / "list").write_text(text, encoding="utf-8")
+    found = list(read_list(tmp_path / "list", LocalFolder(tmp_path)))
+    assert [(each.path, each.num_bytes) for each in found] == [("a.jpg", 1), ("gone.jpg", -1)]
+    assert found[0].columns == ({"bed": "1"} if "bed" in text else {})
+
+
+def test_a_path_in_the_list_may_be_absolute_if_it_is_in_the_folder(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"1")
+    assert listed(tmp_path, f"{tmp_path}/a.jpg\n") == [(f"{tmp_path}/a.jpg", {})]
+    with pytest.raises(DataError, match=r"line 2 of .* again"):
+        listed(tmp_path, f"{tmp_path}/a.jpg\na.jpg\n")
+
+
+def test_columns_without_a_name_are_left_out(tmp_path):
+    assert listed(tmp_path, "path,bed,,\na.jpg,1,,\n") == [("a.jpg", {"bed": "1"})]
+
+
+def test_a_list_leads_out_of_no_bucket(tmp_path):
+    for name in ("../a.jpg", "/a.jpg"):
+        (tmp_path / "list").write_text(f"{name}\n")
+        with pytest.raises(DataError, match="outside the folder"):
+            list(read_list(tmp_path / "list", open_store("memory://garden")))
+
+
+def listed(tmp_path, text):
+    (tmp_path / "list").write_bytes(text.encode())
+    return [(each.path, dict(each.columns)) for each in read_list(tmp_path / "list", LocalFolder(tmp_path))]
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("IMG 1, rose.jpg\r\nb.jpg\r\n\r\n", ["IMG 1, rose.jpg", "b.jpg"]),
+        ("a\x0cb.jpg\nc\u2028d.jpg\ne\x85f.jpg", ["a\x0cb.jpg", "c\u2028d.jpg", "e\x85f.jpg"]),
+        ('"a.jpg\n', ['"a.jpg']),
+        ("", []),
+    ],
+)
+def test_a_text_file_has_one_path_a_line(tmp_path, text, paths):
+    assert listed(tmp_path, text) == [(path, {}) for path in paths]
+
+
+def test_cells_of_a_table_may_have_commas_and_lines(tmp_path):
+    text = 'path,note\r\n"IMG 1, rose.jpg","two\nlines\u2028"\r\nb.jpg\r\n'
+    assert listed(tmp_path, text) == [("IMG 1, rose.jpg", {"note": "two\nlines\u2028"}), ("b.jpg", {"note": ""})]
+
+
+CELLS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5)
+PATHS = CELLS.map(lambda text: f"{text.replace('/', '')}.jpg")
+ROWS = st.lists(st.tuples(PATHS, CELLS), unique_by=lambda row: row[0], max_size=5)
+
+
+@given(ROWS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_table_that_csv_writes_is_read(tmp_path, rows):
+    stream = io.StringIO(newline="")
+    csv.writer(stream).writerows([("path", "note"), *rows])
+    assert listed(tmp_path, stream.getvalue()) == [(path, {"note": note}) for path, note in rows]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"file,bed\na.jpg,1\n", "no column path"),
+        (b"path;species\na.jpg;rose\n", "no column path .*: separate the columns by commas"),
+        (b"species\tpath\nrose\ta.jpg\n", "no column path .*: separate the columns by commas"),
+        (b"path,bed\n,1\n", "line 2 of .* names no file"),
+        (b"path\na.jpg\nIMG 1, rose.jpg\n", "line 3 of .* more cells"),
+        (b'path,bed\na.jpg,"1\nb.jpg,2\n', "no CSV"),
+        (b"path\n" + b"a" * 200_000 + b"\n", "line 2 of .* is no CSV"),
+        (b'path,bed\na.jpg,"1"2\n', "line 2 of .* is no CSV"),
+        (b"path\na\0.jpg\n", "zero bytes"),
+        (b"path,bed\na.jpg,1\na.jpg,2\n", "line 3 of .* again .*a.jpg"),
+        (b"a.jpg\nb.jpg\n\na.jpg\n", "line 4 of .* again .*a.jpg"),
+        (b"path,bed\na.jpg,1\n./a.jpg,2\n", r"line 3 of .* again .*\./a.jpg"),
+        (b"a.jpg\nb/../a.jpg\n", "line 2 of .* again"),
+        (b"path\n../a.jpg\n", r"line 2 of .* outside the folder .*\.\./a.jpg"),
+        (b"b/../../a.jpg\n", "line 1 of .* outside the folder"),
+        (b"/etc/a.jpg\n", "line 1 of .* outside the folder"),
+        (b"path,bed,path\na.jpg,1,b.jpg\n", "names a column twice .*path"),
+        (b"path,bed,bed\na.jpg,1,2\n", "names a column twice .*bed"),
+        (b"\xff\xfe\xff", "cannot be read"),
+    ],
+)
+def test_wrong_lists_are_one_error(tmp_path, content, message):
+    (tmp_path / "list").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        list(read_list(tmp_path / "list", LocalFolder(tmp_path)))
 
 
 def photograph(path, **columns):

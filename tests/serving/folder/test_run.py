@@ -1,6 +1,7 @@
-"""A run: every photograph has one row, whatever happens, and the same command continues."""
+"""A run: every photograph has one row, whatever happens, and the program says how far it is."""
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ import pytest
 from models.bundle import file_sha256
 from models.errors import DataError, InputError
 from serving.folder import Outcome, run
+from serving.folder.command import IdentifyFolder
+from serving.folder.run import Progress
 from tests.serving.folder.photograph_folder import (
     COLORS,
     NAMES,
@@ -23,6 +26,67 @@ from tests.serving.folder.photograph_folder import (
     write_list,
 )
 from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, seal_tiny_bundle, tables
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"k": 0}, r"--k is out of range \(got 0; expected int >= 1\)"),
+        ({"k": 51}, r"--k .*expected int <= 50"),
+        ({"min_score": 7.0}, r"--min-score .*expected float <= 1.0"),
+        ({"min_score": float("nan")}, "--min-score"),
+        ({"max_failure_rate": float("inf")}, "--max-failure-rate"),
+        ({"coverage": 0.2}, "--coverage"),
+        ({"coverage": float("nan")}, "--coverage"),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused_by_the_name_of_its_flag(flags, words):
+    with pytest.raises(InputError, match=words):
+        IdentifyFolder(out="out", **flags)
+
+
+def test_a_share_cannot_change_the_work_of_all():
+    with pytest.raises(InputError, match="once without --part"):
+        IdentifyFolder(out="out", part="0/2", retry_failed=True)
+
+
+OK, FAILED = {"status": "ok", "num_photographs": 1}, {"status": "failed", "num_photographs": 2}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    class Clock:
+        now = 1000.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(run, "time", clock)
+    return clock
+
+
+def test_a_line_a_minute_with_rate_and_time_left(clock):
+    stream = io.StringIO()
+    progress = Progress(1000, 50, stream)
+    for _ in range(240):
+        clock.now += 0.5
+        progress.add(OK)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[0] == "170 of 1,050 plants, 2.0 a second, 7 min left"
+
+
+def test_failures_are_counted(clock):
+    stream = io.StringIO()
+    progress = Progress(10, 0, stream)
+    progress.add(FAILED)
+    clock.now += 61
+    progress.add(OK)
+    clock.now += 5  # the table is joined: that is not counted
+    progress.end()
+    assert "2 of 10 plants, 1 failed" in stream.getvalue()
+    assert (progress.num_done, progress.num_photographs, progress.seconds) == (2, 3, 61)
 
 
 def test_every_photograph_has_a_row_with_its_answer(photographs, out, bundle_folder):
