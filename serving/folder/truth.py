@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from models.bundle import Bundle, file_sha256
 from models.errors import DataError
-from models.metrics import Confusion, NamesOfRank, Share, confusions, macro_top1, share
+from models.metrics import Confusion, NamesOfRank, Share, confusions, share
 from models.ranking import RANKS, Rank, VerdictRank
 from models.taxonomy import Groups, Taxon, TaxonNames, Taxonomy
 from serving.folder.photographs import Photograph, Store
@@ -49,10 +49,6 @@ class RankFigures(msgspec.Struct, frozen=True):
 
     right: Share
     """Rows that are right; those that failed, or whose true name the model does not know, are not."""
-    right_of_known: Share | None
-    """The same without the rows that failed or whose true name the model does not know; None if none is left."""
-    macro_of_known: Share | None
-    """Of the same rows, the mean of each true name's share, so that rare plants count as much as common ones."""
     verdicts: NamesOfRank
     """The verdicts of which the true name tells whether they are right: it has their rank or a more precise one, or the
     model does not know it, and they are wrong."""
@@ -92,9 +88,6 @@ class _Judged(NamedTuple):
     row: Row
     named: Names | None
     """The most likely taxon; None if the row failed."""
-
-    def is_right(self, rank: Rank) -> bool:
-        return self.named is not None and rank in self.true and self.named.get(rank) == self.true[rank]
 
 
 class TrueNames:
@@ -251,26 +244,14 @@ def _rank_in_words(figures: RankFigures) -> str:
 
 def _figures(judged: Sequence[_Judged], rank: Rank) -> RankFigures:
     """Returns the figures of a rank of which there are true names."""
-    known = [each for each in judged if rank in each.true]
-    answered = [each for each in known if each.named is not None]
-    right_N = np.array([each.is_right(rank) for each in answered], dtype=np.bool_)
-    num_right = int(right_N.sum())
-    of_known = macro_of_known = None
-    if answered:
-        of_known = share(num_right, len(answered))
-        macro, interval = macro_top1(right_N, Groups.of([each.true[rank] for each in answered]).of_taxon)
-        macro_of_known = Share(macro, len(answered), interval)
+    counted = [each for each in judged if rank in each.true or not each.true]
+    num_right = sum(each.named is not None and each.named.get(rank, "") == each.true.get(rank) for each in counted)
     verdicts = [
         each.row["verdict_name"] == each.true.get(rank)
-        for each in judged
-        if each.named is not None and each.row["verdict_rank"] == rank and (not each.true or rank in each.true)
+        for each in counted
+        if each.named is not None and each.row["verdict_rank"] == rank
     ]
-    return RankFigures(
-        right=share(num_right, len(known) + sum(not each.true for each in judged)),
-        right_of_known=of_known,
-        macro_of_known=macro_of_known,
-        verdicts=NamesOfRank.of(sum(verdicts), len(verdicts)),
-    )
+    return RankFigures(share(num_right, len(counted)), NamesOfRank.of(sum(verdicts), len(verdicts)))
 
 
 def _confusions(judged: Sequence[_Judged]) -> Sequence[Confusion]:
