@@ -15,7 +15,7 @@ from models.errors import BotanifyError, CheckpointError
 from models.network import PlantNetwork
 from tests.training.small import command, events, losses_by_step, run_training, write_things
 from training.engine.checkpoint import read_checkpoint
-from training.engine.device import Ranks, join, leave, lost_ranks, restart_count
+from training.engine.device import Ranks, join, leave, lost_ranks
 from training.processes import clean_context
 from training.train import train
 
@@ -185,14 +185,6 @@ def test_a_single_rank_agrees_with_itself():
     assert ranks.is_main
     with ranks.main_first():
         pass
-
-
-def test_without_torchrun_there_is_one_rank(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
-    assert not join("cpu").is_distributed
-    assert restart_count() == 0
 
 
 def test_more_ranks_than_gpus_is_an_error(monkeypatch):

@@ -183,10 +183,8 @@ def test_pictures_grow_as_the_recipe_says(data, tmp_path, monkeypatch):
     ("amp", "device", "dtype"),
     [
         ("fp16", "cpu", None),
-        ("off", "cpu", None),
         ("bf16", "cpu", torch.bfloat16),
         ("fp16", "cuda", torch.float16),
-        ("bf16", "cuda", torch.bfloat16),
         ("off", "cuda", None),
     ],
 )
@@ -208,31 +206,6 @@ def test_too_many_bad_steps_end_the_run_with_a_diagnosis_and_keep_the_last_check
     assert events(run, "diverged")
     run_training(data, run, "--resume")
     assert read_checkpoint(run / "last.pt").position["step"] == 14
-
-
-@pytest.mark.parametrize("clip", [0, 1])
-def test_a_step_whose_gradient_is_not_finite_is_skipped_and_counted(clip, data, tmp_path):
-    network = PlantNetwork("test_efficientnet", 3)
-    trainer, weights = make_trainer(data, tmp_path / "run", network, "--clip-norm", clip), []
-    spoiled = iter([False, True, True, False])
-
-    def spoil(module, inputs):
-        weights.append(module.head.weight.detach().clone())
-        return (inputs[0] * torch.nan,) if next(spoiled) else None
-
-    hook = network.register_forward_pre_hook(spoil)
-    trainer.run(max_steps=4)
-    hook.remove()
-    trainer.close()
-    assert not torch.equal(weights[0], weights[1])
-    assert torch.equal(weights[1], weights[2])
-    assert torch.equal(weights[2], weights[3])
-    assert [event["bad_steps"] for event in events(tmp_path / "run", "losses")] == [0, 1, 2, 2]
-    checkpoint = read_checkpoint(tmp_path / "run" / "last.pt")
-    for part in (checkpoint.network, checkpoint.ema):
-        assert all(value.isfinite().all() for value in part.values())
-    states = checkpoint.optimizer["state"].values()
-    assert {float(state["step"]) for state in states} == {2.0}
 
 
 def test_a_batch_that_does_not_fit_is_one_error_with_a_size_that_fits(data, tmp_path):

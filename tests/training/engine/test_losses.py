@@ -98,12 +98,6 @@ def test_large_logits_do_not_overflow(target):
     assert values.grad.isfinite().all()
 
 
-def test_a_class_without_pictures_has_a_finite_prior():
-    recipe = LossRecipe(label_smoothing=0.0, logit_adjustment=1.0)
-    found = TrainingLoss(recipe, ONE_EACH, CPU)(torch.zeros(1, 3), torch.tensor([2]))
-    assert found.item() == pytest.approx(-np.log(SAMPLES_OF_UNSEEN / (99 + SAMPLES_OF_UNSEEN)))
-
-
 def test_a_taxon_without_outputs_is_refused():
     with pytest.raises(ValueError, match="taxon 1 has no output"):
         TrainingLoss(LossRecipe(target="taxon"), TrainingClasses((0, 2, 2, 0), 3, (1.0,) * 4), CPU)

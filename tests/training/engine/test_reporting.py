@@ -54,22 +54,6 @@ def test_larger_pictures_of_later_epochs_take_longer():
     assert take(10, 1.0) == pytest.approx(40)
 
 
-def test_time_between_epochs_is_spread_over_the_work_to_come():
-    progress, take = progress_of(3)
-    progress.begin_epoch(1, num_batches=10, num_done=0, global_batch=8)
-    take(10, 1.0)
-    progress.begin_epoch(2, num_batches=10, num_done=0, global_batch=8)
-    take(1, 11.0)  # a validation before it
-    assert take(9, 1.0) == pytest.approx(10 * (9 + 11 + 9) / 19)
-
-
-@given(st.integers(0, 40), SECONDS)
-def test_a_run_resumed_inside_an_epoch_has_only_the_rest_before_it(done_before, batch_s):
-    progress, take = progress_of(2)
-    progress.begin_epoch(2, num_batches=50, num_done=done_before, global_batch=8)
-    assert take(5, batch_s) == pytest.approx((45 - done_before) * batch_s)
-
-
 def test_a_slow_first_batch_does_not_count():
     progress, take = progress_of(1)
     progress.begin_epoch(1, num_batches=10, num_done=0, global_batch=8)
@@ -167,11 +151,6 @@ def test_a_run_says_in_three_lines_where_and_how_it_trains(data, tmp_path, capfd
         "steps: 2 epochs of 7 steps, 14 in all; a step takes 4 pictures of 32 px",
     ]
     assert events(tmp_path / "run", "start")[0]["plan"] == written
-
-
-def test_accumulated_steps_and_growing_pictures_are_said(trainer_of):
-    *_, steps = lines(trainer_of("--accumulate", 3, "--picture-px", 48, "--progressive", 0, 32, 1, 48))
-    assert steps == "steps: 2 epochs of 7 steps, 14 in all; a step takes 24 pictures of 32 to 48 px"
 
 
 def test_gpus_are_named_with_their_memory(trainer_of, monkeypatch):

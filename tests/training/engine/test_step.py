@@ -201,15 +201,6 @@ def test_the_moving_average_lags_behind_the_weights_and_is_evaluated():
     assert 0 < (average - start).norm() < (moved - start).norm()
 
 
-def test_the_moving_average_begins_with_the_weights_of_the_first_steps():
-    engine = make_engine("--ema-decay", 0.9999)
-    for step in range(2):
-        engine.micro_step(*batch(seed=step), step=step)
-        assert are_equal(weights(engine.network), engine.eval_model)
-    engine.micro_step(*batch(seed=2), step=2)
-    assert not are_equal(weights(engine.network), engine.eval_model)
-
-
 def test_the_moving_average_is_that_of_timm():
     engine = make_engine("--ema-decay", 0.7, frozen=False)  # steps 6 and later have the whole decay
     reference = ModelEmaV3(engine.network, decay=0.7, use_warmup=True, warmup_power=3 / 4)
@@ -243,6 +234,7 @@ def test_a_step_whose_gradients_are_not_finite_is_skipped_and_counted(clip_norm)
     engine.micro_step(*batch(), step=3)
     readings = engine.read()
     assert (readings.bad_steps, readings.bad_in_a_row) == (2, 0)
+    assert {float(state["step"]) for state in engine.optimizer.state.values()} == {2.0}
     assert not all(torch.equal(value, before[name]) for name, value in engine.network.named_parameters())
 
 
@@ -283,14 +275,6 @@ def test_a_loaded_engine_takes_the_same_next_step():
     assert are_equal(saved.eval_model.state_dict(), loaded.eval_model)
 
 
-def test_the_clock_times_every_stage_of_a_step():
-    engine = make_engine()
-    engine.micro_step(*batch(), step=0)
-    seconds = engine.clock.read()
-    assert all(seconds[stage] > 0 for stage in ("copy", "forward", "backward", "optimizer"))
-    assert seconds["wait"] == 0
-
-
 @pytest.fixture
 def restored():
     """Restores the settings of FP32, which can be changed without a GPU."""
@@ -309,10 +293,3 @@ def test_both_settings_of_pytorch_for_tf32_agree(allowed):
     assert old == (allowed, allowed)
     new = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
     assert [name == "tf32" for name in new] == [allowed, allowed]
-
-
-@pytest.mark.usefixtures("restored")
-def test_on_a_cpu_tf32_changes_nothing():
-    before = torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul.fp32_precision
-    allow_tf32(CPU, True)
-    assert (torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul.fp32_precision) == before

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.training.small import ROOT
-from training.engine.stop_signal import EXIT_INTERRUPTED, EXIT_REQUEUE, Stopped, StopSignal
+from training.engine.stop_signal import EXIT_INTERRUPTED, EXIT_REQUEUE, StopSignal
 
 PROGRAM = """
 import os, signal, sys, time
@@ -70,10 +70,3 @@ def test_outside_the_main_thread_no_handler_is_installed():
     thread.start()
     thread.join()
     assert found == [False]
-
-
-def test_the_exit_codes_are_tempfail_and_that_of_shells():
-    with pytest.raises(SystemExit) as ended:
-        raise Stopped(EXIT_REQUEUE)
-    assert ended.value.code == EXIT_REQUEUE == os.EX_TEMPFAIL
-    assert EXIT_INTERRUPTED == 128 + signal.SIGINT
