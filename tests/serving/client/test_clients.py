@@ -1,18 +1,105 @@
-"""Both clients and the program against a running service."""
+"""Both clients and the program against a running service; what they are given is checked before they send anything."""
 
 import asyncio
 import io
 import json
+import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
+from models.errors import InputError
 from serving.client import Asking, AsyncClient, Client, ServiceRefusal
 from serving.client.__main__ import main
-from serving.client.clients import shrunk
+from serving.client.clients import checked_url, key_header, shrunk
 from tests.serving.program import service
 from tests.serving.tiny import GREEN, RED, jpeg
+
+KEY = "botanify_Zq9wX"
+
+
+def outcome_of(check, text):
+    """What a check returns, and what its error says."""
+    try:
+        return check(text), ""
+    except InputError as error:
+        return None, str(error)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["localhost:8000", "", "//host", "http://", "http:///x", "ftp://host", "http://::1:8000", "http://host:99999",
+     "http://host:-1", "http://host\n", "http://xn--a", "http://host/?k=5", "http://host/#top", "http://host:eighty"],
+)  # fmt: skip
+def test_a_wrong_address_is_refused(url):
+    with pytest.raises(InputError, match="not the address of a service"):
+        checked_url(url)
+
+
+@given(st.text(max_size=30), st.sampled_from(["", "http://", "https://user:pass@", "http://["]))
+def test_any_address_is_taken_or_refused(text, start):
+    url, told = outcome_of(checked_url, start + text)
+    assert "pass@" not in told
+    assert url is None or (url.scheme in {"http", "https"} and url.host)
+
+
+@pytest.mark.parametrize("url", ["http://h", "https://h:8443/plants/", "HTTP://h", "http://[::1]:8000", "http://u:p@h"])
+def test_a_good_address_is_taken(url):
+    assert checked_url(url).host in {"h", "::1"}
+
+
+@given(st.text(min_size=1))
+def test_a_key_is_a_header_or_refused_unseen(text):
+    header, told = outcome_of(key_header, KEY + text)
+    assert KEY not in told
+    assert header in (None, {"Authorization": f"Bearer {KEY}{text}"})
+    assert (header is None) != (text.isascii() and text.isprintable() and " " not in text)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 86_401])
+def test_a_time_limit_out_of_range_is_refused(timeout_s):
+    with pytest.raises(InputError, match="timeout_s is out of range"):
+        Client(timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("max_side_px", [-5, 0, 223])
+def test_a_side_that_is_too_short_is_refused(max_side_px):
+    with pytest.raises(InputError, match=rf"max_side_px is too small \(got {max_side_px}; expected at least 224 px\)"):
+        Client(max_side_px=max_side_px)
+    Client(max_side_px=224).close()
+
+
+@pytest.mark.parametrize("number", [0, 6])
+def test_the_number_of_photographs_is_checked_before_one_is_read(number):
+    with Client() as client, pytest.raises(InputError, match=f"got {number} photographs; expected 1 to 5"):
+        client.identify(*["gone.jpg"] * number)
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as proxy, socket.create_server(("127.0.0.1", 0)) as service:
+        monkeypatch.setenv("ALL_PROXY", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        service.settimeout(60)
+        proxy.setblocking(False)
+        client = Client(f"http://localhost:{service.getsockname()[1]}")
+        with ThreadPoolExecutor(1) as threads:
+            call = threads.submit(client.identify, b"1")
+            service.accept()[0].close()  # the service was asked
+            client.close()
+        assert call.exception() is not None
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+
+
+@pytest.mark.parametrize("proxy", ["socks9://host", "host name:x", "socks5://host"])
+def test_a_proxy_that_cannot_be_used_is_an_input_error(proxy, monkeypatch):
+    monkeypatch.setitem(sys.modules, "socksio", None)  # not among the dependencies
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(InputError, match="a proxy that the environment names cannot be used"):
+        Client()
 
 
 @pytest.fixture(scope="module")
