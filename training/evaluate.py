@@ -233,9 +233,9 @@ def _judged(
     """Measures the answers of a bundle, with its tables, on the split and on pictures that it shall not name."""
     from training.evaluation.pictures import PictureFiles
 
-    network = bundle.network_path(command.precision)
+    network, bf16 = bundle.network_path(command.precision), command.precision == "bf16"
     others = {
-        name: PictureFiles(paths, bundle.record.input).outputs(network, command.out)[0]
+        name: PictureFiles(paths, bundle.record.input).outputs(network, command.out, bf16=bf16)[0]
         for name, paths in strangers.items()
     }
     # Labels are positions of outputs: the data may have other names, and other taxa that share outputs.
