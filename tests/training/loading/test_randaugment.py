@@ -48,18 +48,13 @@ def square(image=PICTURE):
     return torch.from_numpy(np.array(image))
 
 
-@pytest.mark.parametrize("magnitude", [0, 1, 7, 15, 29, 30])
+@pytest.mark.parametrize("magnitude", [0, 7, 30])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation_is_that_of_torchvision(name, magnitude):
     for level in (magnitude / 30, -magnitude / 30):
         ours = np.asarray(OPERATIONS[name](PICTURE, level, FILL)).astype(int)
         theirs = np.asarray(EXPECTED[name](PICTURE, level)).astype(int)
         assert np.abs(ours - theirs).max() <= 1
-
-
-def test_each_operation_changes_something():
-    for name, operation in OPERATIONS.items():
-        assert name == "Identity" or operation(PICTURE, 0.8, FILL).tobytes() != PICTURE.tobytes()
 
 
 def test_operations_and_strengths_are_those_of_torchvision():
