@@ -71,30 +71,22 @@ def _damaged_pictures(manifest: Manifest, workers: int) -> list[str]:
 
 
 def _damaged_of(store: PictureStore, rows: list[int]) -> list[str]:
-    """Names of the pictures whose bytes do not match the manifest, with the reason."""
-    hashes = store.manifest.table["sha256"]
-    damaged = []
-    for row, data in zip(rows, _read(store, rows), strict=True):
-        if isinstance(data, DataError):
-            damaged.append(f"{store.manifest.name(row)} cannot be read")
-        elif hashlib.sha256(data).hexdigest() != hashes[row].as_py():
-            damaged.append(f"{store.manifest.name(row)} has another hash")
-    return damaged
+    """Names of the pictures whose bytes do not match the manifest, with the reason.
 
-
-def _read(store: PictureStore, rows: list[int]) -> list[bytes | DataError]:
-    """Reads in one round; if a picture fails, reads one by one to find it."""
+    They are read in one round; if a picture fails, one by one to find it.
+    """
     try:
-        return [*store.read_many(rows)]
+        pictures = store.read_many(rows)
     except DataError:
-        return [_read_one(store, row) for row in rows]
-
-
-def _read_one(store: PictureStore, row: int) -> bytes | DataError:
-    try:
-        return store.read(row)
-    except DataError as error:
-        return error
+        if len(rows) == 1:
+            return [f"{store.manifest.name(rows[0])} cannot be read"]
+        return [damaged for row in rows for damaged in _damaged_of(store, [row])]
+    hashes = store.manifest.table["sha256"]
+    return [
+        f"{store.manifest.name(row)} has another hash"
+        for row, data in zip(rows, pictures, strict=True)
+        if hashlib.sha256(data).hexdigest() != hashes[row].as_py()
+    ]
 
 
 def _damaged_tars(manifest: Manifest) -> list[str]:
