@@ -244,6 +244,14 @@ def test_the_ablation_takes_its_size_from_variables(tmp_path):
     assert parse(["b4_5337", *sweep.flags]).recipe.schedule.epochs == 7
 
 
+def test_the_demonstration_takes_further_flags_of_the_training(tmp_path):
+    asked = run("5_demonstration.sh", tmp_path, EPOCHS="500", FLAGS="--picture-px 192 --progressive 0 96 450 192")[1]
+    (recipe,) = (understood(*words).recipe for words in asked if words[0].endswith("train.py"))
+    assert recipe.schedule.epochs == 500
+    assert (recipe.pictures.progressive, recipe.pictures.picture_px) == (((0, 96), (450, 192)), 192)
+    assert len(recipe.negatives.negatives) == 1
+
+
 @pytest.mark.parametrize(
     ("script", "argument", "bring"),
     [("2_scratch.sh", "", "all"), ("5_demonstration.sh", "", "all")],
