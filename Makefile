@@ -36,6 +36,8 @@ check: train-env  ## run the checks without the tests: format, lint, types, impo
 	$(python) -m ruff check .
 	$(python) -m mypy models training serving benchmarks docs/generate.py
 	$(python) .venv/bin/lint-imports
+	$(python) benchmarks/structure.py --check
+	$(python) benchmarks/tables.py --check
 
 coverage: tests = not slow and not gpu and not untraced
 coverage: train-env  ## run the quick tests and report which lines they ran
