@@ -3,8 +3,7 @@
 python benchmarks/structure.py [CHECKOUT] > structure.json
 python benchmarks/structure.py --check      # part of `make check`: compares with benchmarks/budgets.toml
 
-Nothing of the checkout runs but the records of its settings. A room is a folder of modules, or a module that stands
-directly in a package (`training`, `serving`, `models`).
+A room is a folder of modules, or a module that stands directly in a package (`training`, `serving`, `models`).
 """
 
 import argparse
@@ -66,7 +65,13 @@ def _sizes(root: Path) -> dict[str, int]:
 
 
 def _tracked(root: Path, pattern: str) -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", pattern], cwd=root, check=True, capture_output=True, text=True).stdout
+    """Files that git tracks; outside of a checkout all that are there."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", pattern], cwd=root, check=True, capture_output=True, text=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return [path for path in root.glob(pattern.replace("/*", "/**/*")) if ".venv" not in path.parts]
     return [root / name for name in listed.split("\n") if name and (root / name).exists()]
 
 
@@ -102,7 +107,6 @@ def _settings() -> dict[str, int]:
 
 
 def _fields(record: type[msgspec.Struct]) -> int:
-    """Fields of a record, and in place of a section the fields of the section."""
     types = [field.type for field in msgspec.structs.fields(record)]
     nested = [kind for kind in types if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
     return len(types) - len(nested) + sum(map(_fields, nested))
