@@ -29,7 +29,7 @@ COMPOSE = read_yaml(SERVICE / "compose.yaml")
 BASE = {document["kind"]: document for path, document in manifests().items() if path.parts[0] == "base"}
 POD = BASE["Deployment"]["spec"]["template"]
 (CONTAINER,) = POD["spec"]["containers"]
-MEASURED = json.loads((ROOT / "benchmarks/results/intel-xeon-2-cores/serving_memory.json").read_text())["flood"]
+MEASURED = json.loads((ROOT / "benchmarks/results/amd-epyc-2-cores/serving_memory.json").read_text())["flood"]
 STOP_MARGIN_S = 2  # for the process to end
 
 

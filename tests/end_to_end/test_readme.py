@@ -19,7 +19,6 @@ from training.drawn import Drawn, write_class_folders
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "benchmarks" / "results"
-LOADER = "intel-xeon-2-cores-2500"  # where the loader was measured
 # So small that it runs anywhere; everything else is as written.
 TINY = (
     "--architecture test_efficientnet --weights none --device cpu --workers 0 --epochs 1 --batch-size 4 "
@@ -69,7 +68,7 @@ def result(name: str, device: str = "amd-epyc-2-cores") -> dict:
 
 
 def test_speed_of_the_loader_is_that_of_the_result():
-    small = [each for each in result("loader", LOADER)["comparisons"] if each["pictures"] == "small"]
+    small = [each for each in result("loader")["comparisons"] if each["pictures"] == "small"]
     factors = []
     for each in small:
         per_core = {rate["variant"]: rate["per_core_s"] for rate in each["rates"]}
