@@ -98,8 +98,7 @@ def test_the_peak_memory_of_a_process_can_be_reset(start):
         "data = bytearray(b'x') * 80_000_000; del data; print(1, flush=True); import time; time.sleep(60)"
     ) as tree:
         wait_for(lambda: tree.high_water_mb() > 80 > tree.memory_mb() > 1)
-        tree.reset_high_water()
-        assert tree.high_water_mb() < 50
+        wait_for(lambda: tree.reset_high_water() or tree.high_water_mb() < 50)  # freed pages leave a busy process late
 
 
 @pytest.mark.slow
