@@ -69,7 +69,7 @@ class _Ours:
         network = PlantNetwork(shape.architecture, num_outputs, dropout=shape.dropout, drop_path=shape.dropout / 2)
         classes = TrainingClasses(tuple(range(num_outputs)), num_outputs, (1.0,) * num_outputs)
         self._engine = Engine(recipe, network, device, classes, steps_per_epoch=_STEPS_PER_EPOCH)
-        self._batches = _generated(recipe, num_outputs, device, torch.channels_last)
+        self._batches = generated_batches(recipe, num_outputs, device, torch.channels_last)
         self._read_every, self._step = recipe.run.log_every_steps, 0
 
     def take(self, steps: int) -> None:
@@ -131,7 +131,7 @@ class _Timm:
         return nullcontext() if self._dtype is None else torch.autocast(self._device.type, dtype=self._dtype)
 
 
-def _generated(
+def generated_batches(
     recipe: Recipe, num_outputs: int, device: torch.device, memory_format: torch.memory_format
 ) -> Iterator[_Batch]:
     """Endless batches of noise in host memory, pinned if the device is a GPU, as the loaders yield them."""
@@ -147,5 +147,5 @@ def _generated(
 
 def _prefetched(recipe: Recipe, num_outputs: int, device: torch.device) -> Iterator[_Batch]:
     """The same through timm's prefetcher, which copies and normalizes the next batch in advance."""
-    batches: Any = _generated(recipe, num_outputs, device, torch.contiguous_format)
+    batches: Any = generated_batches(recipe, num_outputs, device, torch.contiguous_format)
     return iter(PrefetchLoader(batches, mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD, device=device))

@@ -23,11 +23,12 @@ else
 fi
 # Check that the compiler works on this machine, with a network that compiles in a minute.
 for precision in "${precisions[@]}"; do
-    whole_step "compiles-$precision" "$PYTHON" benchmarks/train_speed.py --arms ours-compiled "${small[@]}" \
+    step "compiles-$precision" "$PYTHON" benchmarks/train_speed.py --arms ours-compiled "${small[@]}" \
         --amp "$precision" --rounds 1 --steps 2
 done
-whole_step train-speed "$PYTHON" benchmarks/train_speed.py --arms "${loops[@]}" "${size[@]}" \
+step train-speed "$PYTHON" benchmarks/train_speed.py --arms "${loops[@]}" "${size[@]}" \
     --out "$WORK/train-speed/train_speed.json"
 drawn_200 drawn-200-large 420 12 0.1
 data=$WORK/drawn-200-large-packed
-study optimizations optimizations --data "$data" --out "$WORK/optimizations" "${study[@]}" -- "${flags[@]}"
+step optimizations "$PYTHON" training/benchmark.py optimizations --data "$data" --out "$WORK/optimizations" \
+    "${study[@]}" -- "${flags[@]}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # 2. Trains EfficientNet-B4 with 5,337 outputs from random weights on drawn plants of as many species, exports a
 # bundle, measures it, also with drawn plants of which it knows no species (30 % of all), and sends one
-# request to the service. The bundle with its figures, and the weights for scripts 3, 4 and 7, are copied to OUT in parts
+# request to the service. The bundle with its figures, and the weights for script 3, are copied to OUT in parts
 # of 15 MB.
 #
 # BRING=bundle    (default) log, figures and bundle: cat scratch.part.* | tar -xz
@@ -25,7 +25,7 @@ if [[ $TINY == 1 ]]; then
 else
     # Smaller and fewer pictures than in a real run, so that it takes minutes.
     drawn flora 160 8 0.1 5337
-    draw_folder outside 160 8 --species 2170 --first 5337
+    draw_folder outside 160 2 --species 2170 --first 5337
     flags=(--epochs 30 --workers "$(nproc)" --progressive 0 96 15 128 --picture-px 128 --serve-px 144)
     flags+=(--ema-decay 0.999 --validate-every-epochs 5)
 fi
@@ -34,18 +34,18 @@ run=$WORK/$name bundle=$WORK/$name-files/bundle
 mkdir -p "$WORK/$name-files"
 step "$name-trained" "$PYTHON" training/train.py b4_5337_scratch --data "$data" --run "$run" --auto-resume "${flags[@]}"
 weights=$WORK/weights.safetensors
-whole_step "$name-weights" "$PYTHON" benchmarks/gpu/small_weights.py "$run/best.pt" --out "$weights"
+step "$name-weights" "$PYTHON" benchmarks/gpu/small_weights.py "$run/best.pt" --out "$weights"
 # shellcheck disable=SC2016 # the inner shell expands them
-whole_step "$name-exported" bash -c 'rm -rf "$0" && exec "$@"' "$bundle" "$PYTHON" training/export.py \
+step "$name-exported" bash -c 'rm -rf "$0" && exec "$@"' "$bundle" "$PYTHON" training/export.py \
     --checkpoint "$run/best.pt" --data "$data" --out "$bundle" \
     --note "Trained on drawn plants of invented species: a rehearsal, of no use on photographs."
-whole_step "$name-evaluated" "$PYTHON" training/evaluate.py --bundle "$bundle" --checkpoint "$run/best.pt" \
+step "$name-evaluated" "$PYTHON" training/evaluate.py --bundle "$bundle" --checkpoint "$run/best.pt" \
     --data "$data" --unknown "$WORK/outside-raw" --out "$WORK/$name-files/evaluation" --workers "$(nproc)"
 picture=$(find "$WORK/flora-raw" -name '*.jpg' -print -quit)
-whole_step "$name-asked" "$PYTHON" benchmarks/gpu/ask.py --bundle "$bundle" --picture "$picture" \
+step "$name-asked" "$PYTHON" benchmarks/gpu/ask.py --bundle "$bundle" --picture "$picture" \
     --out "$WORK/$name-files/answer.json"
 # shellcheck disable=SC2016 # the inner shell expands them
-whole_step "$name-parts" bash -o pipefail -c '
+step "$name-parts" bash -o pipefail -c '
     rm -rf "$0" && mkdir "$0"
     tar -C "$1" -cz bundle evaluation answer.json | split -b 15000000 -d - "$0/scratch.part."
     split -b 15000000 -d "$2" "$0/weights.part."' "$WORK/$name-parts" "$WORK/$name-files" "$weights"

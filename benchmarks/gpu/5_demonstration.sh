@@ -41,16 +41,16 @@ data=$WORK/plants-packed run=$WORK/demonstration bundle=$WORK/demonstration-bund
 step demonstration-trained "$PYTHON" training/train.py plants --data "$data" --run "$run" --auto-resume \
     --weights "$imagenet" --negatives "$negatives" "${flags[@]}"
 # shellcheck disable=SC2016 # the inner shell expands them
-whole_step demonstration-exported bash -c 'rm -rf "$0" && exec "$@"' "$bundle" "$PYTHON" training/export.py \
+step demonstration-exported bash -c 'rm -rf "$0" && exec "$@"' "$bundle" "$PYTHON" training/export.py \
     --checkpoint "$run/best.pt" --data "$data" --out "$bundle" --precision "${precisions[@]}" --negatives "$negatives" \
     --name garden_and_wild_plants --model-version "${VERSION:-1.1.0}" \
     --description 'A demonstration that knows garden flowers and wild plants.' \
     --note 'The licenses of these photographs are unclear: for trying the service only.'
-whole_step demonstration-evaluated "$PYTHON" training/evaluate.py --bundle "$bundle" --checkpoint "$run/best.pt" \
+step demonstration-evaluated "$PYTHON" training/evaluate.py --bundle "$bundle" --checkpoint "$run/best.pt" \
     --data "$data" --negatives "$negatives" --unknown "$photographs/unknown_plants" --out "$WORK/demonstration-evaluation" \
     --workers "$(nproc)"
 # shellcheck disable=SC2016 # the inner shell expands them
-whole_step demonstration-parts bash -o pipefail -c '
+step demonstration-parts bash -o pipefail -c '
     cd "$0" && rm -rf demonstration-parts && mkdir demonstration-parts
     tar -cz demonstration-bundle demonstration-evaluation | split -b 15000000 -d - demonstration-parts/demonstration.part.
     ' "$WORK"

@@ -43,9 +43,9 @@ if [[ -n $reason ]]; then
 fi
 rm -f "$WORK/service/skipped.txt"
 # shellcheck disable=SC2016 # the inner shell expands them
-whole_step service-network bash -c 'rm -rf "$0" && exec "$@"' "$WORK/service-bundle" "$PYTHON" \
+step service-network bash -c 'rm -rf "$0" && exec "$@"' "$WORK/service-bundle" "$PYTHON" \
     benchmarks/serving/network.py --out "$WORK/service-bundle" "${network[@]}"
 # shellcheck disable=SC2016 # the inner shell expands them
-whole_step service-speed bash -o pipefail -c '"${@:2}" | tee "$1"' -- "$WORK/service/service.md" "$PYTHON" \
+step service-speed bash -o pipefail -c '"${@:2}" | tee "$1"' -- "$WORK/service/service.md" "$PYTHON" \
     benchmarks/gpu/service_speed.py --bundle "$WORK/service-bundle" --provider "$provider" --precision "$precision" \
     "${seconds[@]}" --out "$WORK/service/service.json"

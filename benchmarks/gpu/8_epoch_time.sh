@@ -9,10 +9,10 @@ if [[ $TINY == 1 ]]; then
     flags=(--architecture test_efficientnet --batch-size 16 --workers 0 --amp off --no-compile)
     flags+=(--picture-px 32 --progressive --serve-px 32 --epochs 3)
 else
-    drawn epoch-time-data 420 8 0.02 5337
+    drawn epoch-time-data 420 3 0.34 5337
     flags=(--workers "$(nproc)" --picture-px 320 --progressive --epochs 1000 --max-seconds 300)
     flags+=(--validate-every-epochs 1000)
 fi
 step epoch-time-trained "$PYTHON" training/train.py b4_5337_scratch --data "$WORK/epoch-time-data-packed" \
     --run "$WORK/epoch-time" --auto-resume "${flags[@]}"
-whole_step epoch-time "$PYTHON" benchmarks/gpu/epoch_time.py "$WORK/epoch-time" --out "$WORK/epoch-time.json"
+step epoch-time "$PYTHON" benchmarks/gpu/epoch_time.py "$WORK/epoch-time" --out "$WORK/epoch-time.json"

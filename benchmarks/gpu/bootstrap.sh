@@ -16,7 +16,7 @@ if [[ -z ${PYTHON:-} ]]; then
     PYTHON=python3
     if [[ -x .venv/bin/python ]]; then PYTHON=.venv/bin/python; fi
 fi
-mkdir -p "$WORK/done" "$WORK/tried" "$OUT"
+mkdir -p "$WORK/done" "$OUT"
 if [[ -n ${STATE:-} && ! -e $WORK/done/state ]]; then
     tar -C "$WORK" -xzf "$STATE"
     touch "$WORK/done/state"
@@ -36,49 +36,23 @@ fi
 left() { echo $((LIMIT_S - SECONDS)); }
 
 # step NAME COMMAND...: runs a command unless it is done. When the time is over, the command gets SIGTERM and the script
-# ends with 75; started again, it runs that command again, which resumes its own work.
-step() { run_step resumes "$@"; }
-
-# whole_step NAME COMMAND...: the same for a command that cannot resume. It is started again only with more time than last
-# time; if it already had all of LIMIT_S, the script fails.
-whole_step() { run_step restarts "$@"; }
-
-# study NAME SWEEP ARGUMENTS...: a sweep of training/benchmark.py, which pauses in time to write its table.
-study() {
-    local page_s=40
-    if [[ ! -e $WORK/done/$1 ]] && (($(left) < 2 * page_s)); then pause "$1"; fi
-    step "$1" "$PYTHON" training/benchmark.py "$2" --stop-after-s "$(($(left) - page_s))" "${@:3}"
-}
-
-num_begun=0 # commands since the script was started
-run_step() {
-    local kind=$1 name=$2 code=0 given
-    shift 2
+# ends with 75; started again, it runs that command again. train.py and benchmark.py then resume; others start anew, with
+# the whole time if they are the first that is not done.
+step() {
+    local name=$1 code=0 given
+    shift
     if [[ -e $WORK/done/$name ]]; then return; fi
     given=$(left)
     if ((given < 2)); then pause "$name"; fi
-    if ((given <= $(cat "$WORK/tried/$name" 2>/dev/null || echo 0))); then
-        if ((num_begun == 0)); then fail_for_time "$name" "$given"; fi
-        pause "$name"
-    fi
     echo "== $name, $given s left"
     timeout --preserve-status --signal=TERM --kill-after=50 "$given" "$@" || code=$?
-    num_begun=$((num_begun + 1))
     if ((code == 0)); then
         echo "$((given - $(left))) s" >"$WORK/done/$name"
-        return
+    elif ((code == 75 || $(left) <= 0)); then
+        pause "$name"
+    else
+        exit "$code" # it failed
     fi
-    if ((code != 75 && $(left) > 0)); then exit "$code"; fi # it failed
-    if [[ $kind == restarts && $code != 75 ]]; then
-        echo "$given" >"$WORK/tried/$name"
-        if ((num_begun == 1)); then fail_for_time "$name" "$given"; fi
-    fi
-    pause "$name"
-}
-
-fail_for_time() {
-    echo "error: $1 does not finish within $2 s and cannot resume; raise LIMIT_S" >&2
-    exit 1
 }
 
 pause() {
@@ -123,7 +97,7 @@ drawn() {
 draw_folder() {
     local raw=$WORK/$1-raw
     # shellcheck disable=SC2016 # the inner shell expands them
-    whole_step "$1-drawn" bash -c 'rm -rf "$0" && exec "$@"' "$raw" "$PYTHON" training/prepare.py drawn "$raw" \
+    step "$1-drawn" bash -c 'rm -rf "$0" && exec "$@"' "$raw" "$PYTHON" training/prepare.py drawn "$raw" \
         --size-px "$2" --pictures "$3" "${@:4}"
 }
 
@@ -133,14 +107,5 @@ drawn_200() {
         drawn "$1" 48 8 "$4" 8
     else
         drawn "$@" 200
-    fi
-}
-
-# need_weights: finds the weights of script 2 (or WEIGHTS) as $weights.
-need_weights() {
-    weights=${WEIGHTS:-$WORK/weights.safetensors}
-    if [[ ! -e $weights ]]; then
-        echo "error: no weights at $weights: run benchmarks/gpu/2_scratch.sh first, or set WEIGHTS" >&2
-        exit 1
     fi
 }

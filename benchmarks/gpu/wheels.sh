@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 names='docstring-parser imagehash msgspec pillow pillow-heif pywavelets simplejpeg tyro typeguard'
-# For 0_tests.sh, in the versions that pytest's settings in pyproject.toml ask for.
+# For 0_first.sh, in the versions that pytest's settings in pyproject.toml ask for.
 names+=' hypothesis iniconfig pluggy pytest pytest-timeout sortedcontainers'
 if [[ ${1:-} == service ]]; then
     names+=' faker httptools litestar litestar-htmx multipart polyfactory rich-click sniffio structlog uvicorn'

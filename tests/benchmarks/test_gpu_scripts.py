@@ -14,6 +14,7 @@ from benchmarks.gpu.ask import Ask
 from benchmarks.gpu.epoch_time import EpochTime
 from benchmarks.gpu.service_speed import ServiceSpeed
 from benchmarks.gpu.small_weights import SmallWeights
+from benchmarks.gpu.step_profile import StepProfile
 from benchmarks.serving.network import Network
 from benchmarks.train_speed import TrainSpeed
 from training import benchmark, prepare
@@ -35,6 +36,7 @@ fi
 printf '%s\\t' "$@" >> "{notes}"
 echo >> "{notes}"
 program=${{1##*/}}
+if [[ $1 == -m ]]; then program=$2; fi
 while [[ $# -gt 1 ]]; do
     case $1 in
         --out | --run | --junit-xml)
@@ -45,7 +47,7 @@ while [[ $# -gt 1 ]]; do
             else
                 mkdir -p "$2/one-seed0"
                 for name in optimizations.json optimizations.md batch_sizes.md ablation.json machine.json \\
-                    model.fp32.onnx bundle.json bundle-test.json log.jsonl best.pt one-seed0/run.json
+                    batch_sizes.json model.fp32.onnx bundle.json bundle-test.json log.jsonl best.pt one-seed0/run.json
                 do
                     echo '[]' > "$2/$name"
                 done
@@ -91,6 +93,7 @@ COMMANDS = {
     "network.py": Network,
     "service_speed.py": ServiceSpeed,
     "epoch_time.py": EpochTime,
+    "step_profile.py": StepProfile,
 }
 
 
@@ -151,12 +154,10 @@ def test_the_copied_results_fit_the_limits_of_a_lent_machine(script, bring, tmp_
         assert places == {f"demonstration/{name}" for name in names}
 
 
-@pytest.mark.parametrize("script", ["1_speed.sh", "3_ablation.sh", "4_batch_sizes.sh"])
+@pytest.mark.parametrize("script", ["1_speed.sh", "3_sweep.sh"])
 def test_a_paused_sweep_copies_its_table_and_its_finished_runs(script, tmp_path):
     code, asked, _ = run(script, tmp_path, FAILS="benchmark.py", CODE="75")
     assert code == 75
-    study = understood(*asked[-1])
-    assert 0 < study.stop_after_s < 480 - 30  # before the script itself would end it
     assert any(place.endswith((".json", ".md")) and "speed" not in place for place in copied(tmp_path))
     with tarfile.open(tmp_path / "out" / "state.tar.gz") as state:
         assert any(name.endswith("run.json") for name in state.getnames())
@@ -188,20 +189,11 @@ def test_a_command_that_can_resume_is_paused_when_the_time_is_over(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_command_that_cannot_resume_waits_for_more_time_and_fails_if_there_is_none(tmp_path):
-    code, asked, _ = run("2_scratch.sh", tmp_path, LASTS="small_weights.py", LIMIT_S="4")
-    assert (code, asked[-1][0]) == (75, "benchmarks/gpu/small_weights.py")
-    code, asked, said = run("2_scratch.sh", tmp_path, LASTS="small_weights.py", LIMIT_S="4")
-    assert code == 1
-    assert "scratch-weights does not finish within" in said
+def test_a_command_that_ran_out_of_time_is_repeated(tmp_path):
+    for _ in range(2):
+        code, asked, _ = run("2_scratch.sh", tmp_path, LASTS="small_weights.py", LIMIT_S="4")
+        assert (code, asked[-1][0]) == (75, "benchmarks/gpu/small_weights.py")
     assert run("2_scratch.sh", tmp_path, LIMIT_S="60")[0] == 0
-
-
-@pytest.mark.slow
-def test_a_time_limit_that_is_too_short_is_an_error_at_once(tmp_path):
-    code, asked, said = run("4_batch_sizes.sh", tmp_path, LASTS="prepare.py", LIMIT_S="3")
-    assert (code, len(asked)) == (1, 1)
-    assert "raise LIMIT_S" in said
 
 
 @pytest.mark.parametrize("code", [1, 137])
@@ -209,13 +201,15 @@ def test_a_failure_ends_a_script_with_its_own_code(code, tmp_path):
     assert run("2_scratch.sh", tmp_path, FAILS="train.py", CODE=str(code))[0] == code
 
 
-def test_failed_tests_end_the_script_and_their_results_are_copied(tmp_path):
-    assert run("0_tests.sh", tmp_path, FAILS="-m", CODE="1")[0] == 1
-    assert copied(tmp_path) == {"gpu.xml", "gpu.txt"}
+def test_failed_tests_end_the_script_with_an_error_after_everything_else(tmp_path):
+    code, asked, said = run("0_first.sh", tmp_path, FAILS="pytest", CODE="1")
+    assert (code, asked[-1][0]) == (1, "benchmarks/gpu/step_profile.py")
+    assert copied(tmp_path) == {"gpu.xml", "gpu.txt", "torchrun.txt", "step_profile.json"}
+    assert "tests failed" in said
 
 
 def test_the_tests_are_not_skipped_silently_without_a_gpu(tmp_path):
-    code, asked, said = run("0_tests.sh", tmp_path, HIDE_GPU="1")
+    code, asked, said = run("0_first.sh", tmp_path, HIDE_GPU="1")
     assert (code, asked) == (1, [])
     assert "sees no GPU" in said
 
@@ -228,17 +222,17 @@ def test_the_service_is_skipped_with_a_reason_where_its_packages_are_missing(tmp
 
 
 def test_a_script_without_time_pauses_before_its_first_command(tmp_path):
-    assert run("4_batch_sizes.sh", tmp_path, LIMIT_S="0")[:2] == (75, [])
+    assert run("3_sweep.sh", tmp_path, LIMIT_S="0")[:2] == (75, [])
 
 
 def test_a_script_asks_for_its_weights(tmp_path):
-    code, asked, said = run("3_ablation.sh", tmp_path, WEIGHTS=str(tmp_path / "missing.pt"))
+    code, asked, said = run("3_sweep.sh", tmp_path, WEIGHTS=str(tmp_path / "missing.pt"))
     assert (code, asked) == (1, [])
     assert "2_scratch.sh first" in said
 
 
 def test_the_ablation_takes_its_size_from_variables(tmp_path):
-    asked = run("3_ablation.sh", tmp_path, SEEDS="5 6", ARMS="batch_16 fp16", EPOCHS="7")[1]
+    asked = run("3_sweep.sh", tmp_path, SEEDS="5 6", ARMS="batch_16 fp16", EPOCHS="7")[1]
     sweep = understood(*asked[-1])
     assert (sweep.seeds, sweep.only) == ((5, 6), ("batch_16", "fp16"))
     assert parse(["b4_5337", *sweep.flags]).recipe.schedule.epochs == 7
@@ -254,7 +248,7 @@ def test_the_demonstration_takes_further_flags_of_the_training(tmp_path):
 
 @pytest.mark.parametrize(
     ("script", "argument", "bring"),
-    [("2_scratch.sh", "", "all"), ("5_demonstration.sh", "", "all")],
+    [("2_scratch.sh", "", "all"), ("5_demonstration.sh", "", "all"), ("3_sweep.sh", "nosuch", "")],
 )
 def test_an_unknown_argument_is_an_error(script, argument, bring, tmp_path):
     code, asked, said = run(script, tmp_path, *filter(None, [argument]), BRING=bring or "bundle")

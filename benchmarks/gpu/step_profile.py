@@ -1,0 +1,345 @@
+"""Program: how fast a GPU trains, and where the time goes, in eight minutes; with forecasts to compare.
+
+python benchmarks/gpu/step_profile.py [--seconds 400] [--data DATA] --out FILE.json
+
+Steps of our engine on generated pictures, in fp16 and bf16, with channels last and without, for several batch sizes,
+eager and compiled; then the kernels of one step, and the loader alone. The result is written after each measurement, so
+a program that is killed leaves those before. What no longer fits into the time is listed as left out.
+"""
+
+import itertools
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import msgspec
+import torch
+import tyro
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.result import table, write_result
+from benchmarks.train_speed import TrainSpeed, wait_for
+from benchmarks.train_speed_arms import generated_batches
+from models.network import PlantNetwork
+from training.atomic_file import replaced
+from training.dataset.manifest import Manifest
+from training.engine.device import choose_device
+from training.engine.losses import TrainingClasses
+from training.engine.step import Engine
+from training.loading.data import training_loader
+from training.machine import Machine, this_machine
+from training.program import run_program
+from training.recipe import DataRecipe, HardwareRecipe, Recipe
+
+Compiled = Literal["no", "default", "reduce-overhead"]
+# Forecasts for an H200 (pictures a second, at least and at most) at 380 px and 5,337 outputs, made before anything ran
+# on one: from the bytes that a step moves (2.2 GB a picture at 4.3 TB/s) and the time the host takes to start kernels.
+FORECASTS: Final = {
+    "fp16, batch 16": (420.0, 520.0),
+    "fp16, batch 128": (1200.0, 1400.0),
+    "fp16, batch 128, compiled default": (1600.0, 2000.0),
+}
+_LARGEST_KERNELS: Final = 30
+_LEAST_S: Final = 3.0  # of a measurement
+_WARMUP_STEPS: Final = 5
+
+
+class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """Measures training steps on a GPU."""
+
+    architecture: str = "efficientnet_b4"
+    """Name of a timm model."""
+    num_outputs: int = 5337
+    """Width of the classifier."""
+    picture_px: int = 380
+    """Side of the pictures, px."""
+    batch_sizes: tuple[int, ...] = (16, 128, 64, 256)
+    """Pictures in a batch, the most wanted first."""
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """Where to train; auto takes CUDA if there is a GPU."""
+    data: Path | None = None
+    """Folder that training/prepare.py wrote, for the loader alone; default: the loader is left out."""
+    workers: int = os.cpu_count() or 1
+    """Processes of the loader."""
+    seconds: float = 400.0
+    """Begin no further measurement after this time."""
+    out: Path
+    """File for the result, JSON."""
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """What is switched on in a measurement."""
+
+    batch_size: int
+    amp: Literal["fp16", "bf16", "off"] = "fp16"
+    channels_last: bool = True
+    compiled: Compiled = "no"
+    silu_in_place: bool = False
+    """As timm has it: autograd then clones the input of each SiLU."""
+    ema: bool = False
+    """With the moving average of the weights."""
+
+    @property
+    def name(self) -> str:
+        """Such as "fp16, batch 16, compiled default"."""
+        more = [f"compiled {self.compiled}"] if self.compiled != "no" else []
+        more += ["NCHW"] if not self.channels_last else []
+        more += ["SiLU in place"] if self.silu_in_place else []
+        more += ["moving average"] if self.ema else []
+        return ", ".join([self.amp, f"batch {self.batch_size}", *more])
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement."""
+
+    name: str
+    per_s: float | None = None
+    """Pictures a second; None if it failed."""
+    host_ms: float | None = None
+    """Time in which the host starts the work of a step, ms; equal to the time of the step if the host is the limit."""
+    memory_gb: float | None = None
+    """Peak GPU memory; None on a CPU."""
+    warmup_s: float | None = None
+    """Time of the first steps, with compilation and the choice of kernels, s."""
+    forecast: tuple[float, float] | None = None
+    failed: str | None = None
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    """What one kind of kernel or operation took of a step."""
+
+    name: str
+    calls: int
+    ms: float
+    gb_per_s: float | None = None
+    """Bytes of its operands and results, each counted once, by its time; known for operations, not for kernels."""
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """The content of the result file."""
+
+    machine: Machine
+    measured_on: str
+    setting: StepProfile
+    speeds: list[Speed] = []
+    kernels: list[Kernel] = []
+    operations: list[Kernel] = []
+    loader_per_s: float | None = None
+    """Pictures a second of the loader alone."""
+    left_out: list[str] = []
+
+
+def main() -> None:
+    """Runs the program with the arguments of the command line."""
+    run_program(lambda: measure(tyro.cli(StepProfile, description=__doc__)))
+
+
+def measure(command: StepProfile) -> Result:
+    """Measures until the time is over, and writes the result after each measurement."""
+    end = time.monotonic() + command.seconds
+    command.out.parent.mkdir(parents=True, exist_ok=True)
+    setting = msgspec.structs.replace(command, data=None, out=Path(command.out.name))  # paths mean nothing elsewhere
+    result = Result(machine=this_machine(), measured_on=datetime.now(UTC).date().isoformat(), setting=setting)
+    device = choose_device(HardwareRecipe(device=command.device))
+    jobs: list[tuple[str, Callable[[], None]]] = [
+        (case.name, lambda case=case: result.speeds.append(_speed(command, case, device)))  # type: ignore[misc]
+        for case in cases(command, device)
+    ]
+    jobs.insert(2, ("kernels of a step", lambda: _look_inside(command, device, result)))
+    if command.data is not None:
+        jobs.insert(3, ("loader alone", lambda: _time_loader(command, result)))
+    for name, job in jobs:
+        if time.monotonic() < end:
+            job()
+        else:
+            result.left_out.append(name)
+        with replaced(command.out) as stream:
+            stream.write(msgspec.json.encode(result, enc_hook=str))
+        print(f"{name}: {'left out' if name in result.left_out else 'done'}", flush=True)
+    write_result(result, markdown(result), command.out)
+    return result
+
+
+def cases(command: StepProfile, device: torch.device) -> list[Case]:
+    """What is measured, the most wanted first; a CPU has no fp16."""
+    kinds: tuple[Literal["fp16", "bf16"], ...] = ("fp16", "bf16") if device.type == "cuda" else ("bf16",)
+    first, *others = kinds
+    small, large, *sizes = command.batch_sizes
+    eager = [Case(batch_size=size, amp=first) for size in (small, large)]
+    compiled = [
+        Case(batch_size=size, amp=first, compiled=compiled)
+        for compiled in ("default", "reduce-overhead")
+        for size in (small, large)
+    ]
+    changes = [
+        Case(batch_size=large, amp=first, silu_in_place=True),
+        Case(batch_size=small, amp=first, ema=True),
+    ]
+    rest = [
+        Case(batch_size=size, amp=amp, channels_last=channels_last)
+        for amp, channels_last, size in itertools.product(kinds, (True, False), (small, large, *sizes))
+    ]
+    bf16 = [Case(batch_size=large, amp=amp) for amp in others]
+    return list({case.name: case for case in [*eager, *compiled, *bf16, *changes, *rest]}.values())
+
+
+def _engine(command: StepProfile, case: Case, device: torch.device) -> tuple[Engine, Iterator[Any]]:
+    base = TrainSpeed(
+        architecture=command.architecture,
+        num_outputs=command.num_outputs,
+        picture_px=command.picture_px,
+        batch_size=case.batch_size,
+        amp=case.amp,
+        channels_last=case.channels_last,
+        device=command.device,
+    ).recipe
+    recipe: Recipe = msgspec.structs.replace(
+        base,
+        hardware=msgspec.structs.replace(base.hardware, compile=case.compiled != "no"),
+        schedule=msgspec.structs.replace(base.schedule, ema_decay=0.999 if case.ema else 0.0),
+    )
+    network = PlantNetwork(command.architecture, command.num_outputs, dropout=0.4, drop_path=0.2)
+    outputs = range(command.num_outputs)
+    engine = Engine(
+        recipe,
+        network,
+        device,
+        TrainingClasses(tuple(outputs), len(outputs), (1.0,) * len(outputs)),
+        steps_per_epoch=10_000,
+    )
+    for module in engine.network.modules():
+        if isinstance(module, nn.SiLU):
+            module.inplace = case.silu_in_place
+    if case.compiled == "reduce-overhead":
+        engine._forward = torch.compile(engine._trained, dynamic=False, mode="reduce-overhead")  # noqa: SLF001
+    return engine, generated_batches(recipe, command.num_outputs, device, torch.channels_last)
+
+
+def _speed(command: StepProfile, case: Case, device: torch.device) -> Speed:
+    """Measures one case; running out of memory and a failed compilation are results."""
+    torch.compiler.reset()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    forecast = FORECASTS.get(case.name) if command.picture_px == 380 else None
+    try:
+        engine, batches = _engine(command, case, device)
+        began = time.perf_counter()
+        _take(engine, batches, range(_WARMUP_STEPS), device)
+        warmup_s = time.perf_counter() - began
+        num_steps, host_s, all_s = _WARMUP_STEPS, 0.0, 0.0
+        while all_s < _LEAST_S:
+            host, whole = _take(engine, batches, range(num_steps, num_steps + 10), device)
+            num_steps, host_s, all_s = num_steps + 10, host_s + host, all_s + whole
+    except Exception as error:  # whatever one case cannot do, the next one may
+        return Speed(name=case.name, forecast=forecast, failed=f"{type(error).__name__}: {error}"[:300])
+    steps = num_steps - _WARMUP_STEPS
+    return Speed(
+        name=case.name,
+        per_s=round(steps * case.batch_size / all_s, 1),
+        host_ms=round(1e3 * host_s / steps, 2),
+        memory_gb=round(torch.cuda.max_memory_allocated(device) / 1e9, 2) if device.type == "cuda" else None,
+        warmup_s=round(warmup_s, 1),
+        forecast=forecast,
+    )
+
+
+def _take(engine: Engine, batches: Iterator[Any], steps: range, device: torch.device) -> tuple[float, float]:
+    """Takes the steps; returns the seconds until the host had started all work, and until it was done."""
+    wait_for(device)
+    began = time.perf_counter()
+    for step in steps:
+        engine.micro_step(*next(batches), step=step)
+    started = time.perf_counter() - began
+    engine.read()
+    wait_for(device)
+    return started, time.perf_counter() - began
+
+
+def _look_inside(command: StepProfile, device: torch.device, result: Result) -> None:
+    """Kernels and operations of one eager step at the second batch size."""
+    case = cases(command, device)[1]
+    engine, batches = _engine(command, case, device)
+    _take(engine, batches, range(_WARMUP_STEPS), device)
+    with _CountedBytes() as counted:
+        engine.micro_step(*next(batches), step=_WARMUP_STEPS)
+    on_gpu = device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with profile(activities=activities) as profiler:
+        _take(engine, batches, range(_WARMUP_STEPS + 1, _WARMUP_STEPS + 2), device)
+    operations, kernels = [], []
+    for event in profiler.key_averages():
+        ms = (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e3
+        if event.device_type.name == "CUDA":
+            kernels.append(Kernel(event.key[:160], event.count, round(ms, 3)))
+        elif ms > 0:
+            operation = event.key.removeprefix("aten::").removeprefix("cudnn_").removeprefix("mkldnn_")
+            num_bytes = counted.bytes_of[operation] + counted.bytes_of[f"cudnn_{operation}"]
+            operations.append(Kernel(event.key, event.count, round(ms, 3), round(num_bytes / ms / 1e6, 1)))
+    result.kernels, result.operations = (
+        sorted(found, key=lambda kernel: -kernel.ms)[:_LARGEST_KERNELS] for found in (kernels, operations)
+    )
+
+
+class _CountedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of operands and results, by operation."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes_of: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = operator(*args, **(kwargs or {}))
+        tensors = {id(leaf): leaf for leaf in tree_leaves((args, kwargs, given)) if isinstance(leaf, torch.Tensor)}
+        name = operator.name().partition("::")[2].partition(".")[0]
+        self.bytes_of[name] += sum(each.numel() * each.element_size() for each in tensors.values())
+        return given
+
+
+def _time_loader(command: StepProfile, result: Result) -> None:
+    """Pictures a second of the loader with all its processes, after its first batches."""
+    assert command.data is not None
+    recipe = Recipe(data=DataRecipe(data=command.data, workers=command.workers))
+    loader, batches = training_loader(Manifest(command.data), recipe, pin=torch.cuda.is_available())
+    batches.side_px = command.picture_px
+    num_pictures, began = 0, 0.0
+    for epoch in itertools.count():
+        batches.epoch = epoch
+        for pixels, _ in loader:
+            num_pictures += len(pixels)
+            began = began or time.perf_counter()
+        if time.perf_counter() - began > 2 * _LEAST_S:
+            break
+    result.loader_per_s = round(num_pictures / (time.perf_counter() - began), 1)
+
+
+def markdown(result: Result) -> str:
+    """The result as tables."""
+    rows = []
+    for speed in result.speeds:
+        figures = [speed.per_s, speed.host_ms, speed.memory_gb]
+        forecast = "" if speed.forecast is None else " to ".join(f"{value:,.0f}" for value in speed.forecast)
+        failed = [speed.failed.partition("\n")[0][:60], "", ""] if speed.failed else None
+        cells = failed or ["" if value is None else f"{value:,.1f}" for value in figures]
+        rows.append([speed.name, *cells, forecast])
+    columns = ["steps", "pictures/s", "host, ms a step", "memory, GB", "forecast for an H200"]
+    loader = "" if result.loader_per_s is None else f"\nLoader alone: {result.loader_per_s:,.0f} pictures/s.\n"
+    largest = [[f"`{each.name}`", str(each.calls), f"{each.ms:.2f}"] for each in result.kernels[:10]]
+    kernels = f"\n{table(['largest kernels', 'calls', 'ms'], largest)}\n" if largest else ""
+    left_out = f"\nLeft out for lack of time: {'; '.join(result.left_out)}.\n" if result.left_out else ""
+    return f"{result.machine}.\n\n{table(columns, rows)}\n{loader}{kernels}{left_out}"
+
+
+if __name__ == "__main__":
+    main()
