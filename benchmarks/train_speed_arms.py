@@ -53,7 +53,7 @@ def open_arm(name: ArmName, recipe: Recipe, num_outputs: int, device: torch.devi
         device: Where to train.
         timm_fused: Whether timm's optimizer uses fused kernels.
     """
-    hardware = msgspec.structs.replace(recipe.hardware, compile="-compiled" in name)
+    hardware = msgspec.structs.replace(recipe.hardware, compile="default" if "-compiled" in name else "off")
     chosen = msgspec.structs.replace(recipe, hardware=hardware)
     with seeded(recipe.run.seed):
         if name.startswith("ours"):
@@ -106,7 +106,7 @@ class _Timm:
         self._scheduler, _ = create_scheduler_v2(
             self._optimizer, sched="cosine", num_epochs=schedule.epochs, updates_per_epoch=_STEPS_PER_EPOCH
         )
-        self._model: Any = torch.compile(model.train()) if hardware.compile else model.train()
+        self._model: Any = torch.compile(model.train()) if hardware.compile != "off" else model.train()
         self._losses: Any = AverageMeter()  # type: ignore[no-untyped-call]
         self._device, self._updates = device, 0
         self._batches = _prefetched(recipe, num_outputs, device)

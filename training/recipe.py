@@ -29,6 +29,7 @@ Norms = Literal["auto", "leave", "frozen"]
 Target = Literal["output", "taxon"]
 Decay = Literal["cosine", "step", "none"]
 Precision = Literal["fp16", "bf16", "off"]
+Compile = Literal["off", "default", "reduce-overhead"]
 
 NEGATIVES_SHARE: Final = 0.125
 """Pictures without a plant that are added to each batch, as a share of batch_size; at least one."""
@@ -195,8 +196,8 @@ class HardwareRecipe(Section, frozen=True, kw_only=True):
     """Store activations as NHWC (channels last)."""
     cudnn_benchmark: bool = True
     """Let cuDNN time its kernels for each picture size and take the fastest."""
-    compile: Annotated[bool, KnobRole.TUNED] = False
-    """torch.compile the network, once for each picture size."""
+    compile: Annotated[Compile, KnobRole.TUNED] = "off"
+    """Mode of torch.compile, which compiles the network for each picture size; reduce-overhead uses CUDA graphs."""
 
 
 class RunRecipe(Section, frozen=True, kw_only=True):
@@ -284,6 +285,8 @@ def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
             current[name] = part
     if current.get("network", {}).get("norms") in {"ghost", "sync"}:
         current["network"]["norms"] = "leave"
+    if isinstance(compiled := current.get("hardware", {}).get("compile"), bool):
+        current["hardware"]["compile"] = "default" if compiled else "off"
     if steps := current.get("pictures", {}).get("progressive"):
         current["pictures"]["picture_px"] = steps[-1][1]
     return check_recipe(current, origin)

@@ -66,10 +66,10 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         """The proposal as flags of train.py."""
         setting = self.setting
         layout = "--channels-last" if setting.channels_last else "--no-channels-last"
-        compiled = "--compile" if setting.compile else "--no-compile"
         return (
-            f"--batch-size {setting.batch_size} --accumulate {self.accumulate} --amp {setting.amp} {layout} {compiled} "
-            f"--backbone-lr {self.backbone_lr:g} --head-lr {self.head_lr:g} --workers {self.workers}"
+            f"--batch-size {setting.batch_size} --accumulate {self.accumulate} --amp {setting.amp} {layout} "
+            f"--compile {setting.compile} --backbone-lr {self.backbone_lr:g} --head-lr {self.head_lr:g} "
+            f"--workers {self.workers}"
         )
 
 
@@ -143,7 +143,7 @@ def launch(
         parent_pid=os.getpid(),
     )
     of_torchrun = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
-    max_s *= 3 if setting.compile else 1
+    max_s *= 1 if setting.compile == "off" else 3
     try:
         ended = subprocess.run(
             program,
@@ -225,7 +225,8 @@ def options_of(recipe: Recipe, device: torch.device) -> list[tuple[str, tuple[An
     if device.type == "cuda" and recipe.hardware.amp != "off":
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)  # emulated bf16 is slower than fp16
         options.append(("amp", ("fp16", "bf16") if bf16 else ("fp16",)))
-    return [*options, ("compile", (False, True))]
+    modes = ("off", "default", "reduce-overhead") if device.type == "cuda" else ("off", "default")
+    return [*options, ("compile", modes)]
 
 
 def try_options(
@@ -331,10 +332,10 @@ def propose(
 
 
 def mode(setting: TrialSetting) -> str:
-    """A setting without its batch size, such as "fp16, NHWC, compiled"."""
+    """A setting without its batch size, such as "fp16, NHWC, compiled default"."""
     precision = "fp32" if setting.amp == "off" else setting.amp
     layout = "NHWC" if setting.channels_last else "NCHW"
-    return f"{precision}, {layout}{', compiled' if setting.compile else ''}"
+    return f"{precision}, {layout}{'' if setting.compile == 'off' else f', compiled {setting.compile}'}"
 
 
 def describe(trial: Trial) -> str:

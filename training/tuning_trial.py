@@ -25,7 +25,7 @@ from training.engine.step import Engine
 from training.evaluation.predict import torch_runner
 from training.loading.negatives import NOT_A_PLANT, list_negatives
 from training.monitor.memory import is_out_of_memory
-from training.recipe import NEGATIVES_SHARE, KnobRole, Precision, Recipe, check_recipe, knobs_with
+from training.recipe import NEGATIVES_SHARE, Compile, KnobRole, Precision, Recipe, check_recipe, knobs_with
 
 MAX_MEMORY_SHARE: Final = 0.9
 """Share of the GPU memory that a setting may use; the rest is for later growth, such as larger pictures."""
@@ -44,7 +44,7 @@ class TrialSetting(msgspec.Struct, frozen=True):
     """Pictures per step on each rank."""
     amp: Precision
     channels_last: bool
-    compile: bool
+    compile: Compile
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

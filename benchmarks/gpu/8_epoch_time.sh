@@ -6,7 +6,7 @@ keep epoch-time 'epoch-time.json' 'epoch-time/log.jsonl'
 
 if [[ $TINY == 1 ]]; then
     drawn epoch-time-data 48 8 0.1 12
-    flags=(--architecture test_efficientnet --batch-size 16 --workers 0 --amp off --no-compile)
+    flags=(--architecture test_efficientnet --batch-size 16 --workers 0 --amp off --compile off)
     flags+=(--picture-px 32 --progressive --serve-px 32 --epochs 3)
 else
     drawn epoch-time-data 420 3 0.34 5337

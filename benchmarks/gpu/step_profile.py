@@ -40,9 +40,8 @@ from training.engine.step import Engine
 from training.loading.data import training_loader
 from training.machine import Machine, this_machine
 from training.program import run_program
-from training.recipe import DataRecipe, HardwareRecipe, Recipe
+from training.recipe import Compile, DataRecipe, HardwareRecipe, Recipe
 
-Compiled = Literal["no", "default", "reduce-overhead"]
 # Forecasts for an H200 (pictures a second, at least and at most) at 380 px and 5,337 outputs, made before anything ran
 # on one: from the bytes that a step moves (2.2 GB a picture at 4.3 TB/s) and the time the host takes to start kernels.
 FORECASTS: Final = {
@@ -84,7 +83,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int
     amp: Literal["fp16", "bf16", "off"] = "fp16"
     channels_last: bool = True
-    compiled: Compiled = "no"
+    compiled: Compile = "off"
     silu_in_place: bool = False
     """As timm has it: autograd then clones the input of each SiLU."""
     ema: bool = False
@@ -93,7 +92,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Such as "fp16, batch 16, compiled default"."""
-        more = [f"compiled {self.compiled}"] if self.compiled != "no" else []
+        more = [f"compiled {self.compiled}"] if self.compiled != "off" else []
         more += ["NCHW"] if not self.channels_last else []
         more += ["SiLU in place"] if self.silu_in_place else []
         more += ["moving average"] if self.ema else []
@@ -206,7 +205,7 @@ def _engine(command: StepProfile, case: Case, device: torch.device) -> tuple[Eng
     ).recipe
     recipe: Recipe = msgspec.structs.replace(
         base,
-        hardware=msgspec.structs.replace(base.hardware, compile=case.compiled != "no"),
+        hardware=msgspec.structs.replace(base.hardware, compile=case.compiled),
         schedule=msgspec.structs.replace(base.schedule, ema_decay=0.999 if case.ema else 0.0),
     )
     network = PlantNetwork(command.architecture, command.num_outputs, dropout=0.4, drop_path=0.2)
@@ -221,8 +220,6 @@ def _engine(command: StepProfile, case: Case, device: torch.device) -> tuple[Eng
     for module in engine.network.modules():
         if isinstance(module, nn.SiLU):
             module.inplace = case.silu_in_place
-    if case.compiled == "reduce-overhead":
-        engine._forward = torch.compile(engine._trained, dynamic=False, mode="reduce-overhead")  # noqa: SLF001
     return engine, generated_batches(recipe, command.num_outputs, device, torch.channels_last)
 
 

@@ -31,7 +31,7 @@ def main():
     overrides = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     planted, num_outputs = overrides.pop("planted", None), overrides.pop("num_outputs", 5337)
     plain = recipe_to_plain(read_recipe(Path(sys.argv[1])))
-    for section, values in ({"hardware": {"device": "cuda", "compile": False}} | overrides).items():
+    for section, values in ({"hardware": {"device": "cuda", "compile": "off"}} | overrides).items():
         plain[section] = plain[section] | values
     recipe = check_recipe(plain, "rehearsal")
     allow_fake_modules()

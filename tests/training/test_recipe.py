@@ -94,7 +94,7 @@ def test_the_fast_recipe_scales_the_reference_rates_by_the_root_of_the_batch():
     assert fast.schedule.backbone_lr == pytest.approx(factor * reference.backbone_lr)
     assert fast.schedule.head_lr == pytest.approx(factor * reference.head_lr)
     assert fast.schedule.epochs == reference.epochs
-    assert (fast.hardware.amp, fast.hardware.compile, fast.hardware.channels_last) == ("bf16", True, True)
+    assert (fast.hardware.amp, fast.hardware.compile, fast.hardware.channels_last) == ("bf16", "default", True)
     sides = [side for _, side in fast.pictures.progressive]
     assert sides == sorted(sides)
     assert (320 in sides, sides[-1], fast.pictures.serve_px) == (True, 384, 384)
@@ -133,9 +133,9 @@ def test_the_recipe_of_an_old_checkpoint_is_read_without_its_removed_settings():
     for key in REMOVED:
         section, _, name = key.rpartition(".")
         (plain[section] if section else plain)[name] = 2.0
-    plain["network"]["norms"] = "ghost"
+    plain["network"]["norms"], plain["hardware"]["compile"] = "ghost", False
     assert check_stored_recipe(plain, origin="old.pt") == recipe
-    assert plain["data"]["cache_gb"] == 2.0  # the checkpoint's own record stays as it was
+    assert (plain["data"]["cache_gb"], plain["hardware"]["compile"]) == (2.0, False)  # the checkpoint's own record stays as it was
 
 
 def test_an_unknown_knob_in_a_checkpoint_is_an_error():

@@ -27,7 +27,8 @@ def tiny_flags(recipe):
         "cpu",
         "--amp",
         "off",
-        "--no-compile",
+        "--compile",
+        "off",
     ]
     flags += ["--drawn-species", 0, "--workers", 0]
     flags += ["--epochs", len(sides), "--picture-px", sides[-1], "--serve-px", sides[-1]]

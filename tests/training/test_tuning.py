@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 replace = msgspec.structs.replace
 
 
-def setting(batch_size=16, amp="off", channels_last=True, compiled=False):
+def setting(batch_size=16, amp="off", channels_last=True, compiled="off"):
     return TrialSetting(batch_size=batch_size, amp=amp, channels_last=channels_last, compile=compiled)
 
 
@@ -67,7 +67,7 @@ class Machine:
             return Trial(setting=wanted, outcome=outcome, note="planted")
         speed = self.speed(size) * (1 + 0.02 * self.noise.standard_normal() if self.noise else 1)
         for knob, gain in self.gains.items():
-            speed *= gain if getattr(wanted, knob) else 1
+            speed *= gain if getattr(wanted, knob) not in (False, "off") else 1
         share = self.memory_share(size)
         return Trial(setting=wanted, pictures_per_s=speed, memory_gb=share * self.card_gb, memory_share=share)
 
@@ -176,7 +176,7 @@ def test_the_error_names_the_reason_if_nothing_runs():
 
 # ---- layout, precision, compilation
 
-OPTIONS = [("channels_last", (True, False)), ("amp", ("fp16", "bf16")), ("compile", (False, True))]
+OPTIONS = [("channels_last", (True, False)), ("amp", ("fp16", "bf16")), ("compile", ("off", "default"))]
 
 
 def tried(machine, options=OPTIONS, num_pictures=10**9, **knobs):
@@ -188,7 +188,7 @@ def tried(machine, options=OPTIONS, num_pictures=10**9, **knobs):
 
 def test_a_faster_option_is_kept_and_the_next_is_tried_on_top_of_it():
     best, trials = tried(Machine(gains={"compile": 1.5, "channels_last": 1.2}), channels_last=False)
-    assert best == setting(amp="fp16", channels_last=True, compiled=True)
+    assert best == setting(amp="fp16", channels_last=True, compiled="default")
     assert trials[1].channels_last
     assert [trial.amp for trial in trials].count("bf16") == 1
 
@@ -200,19 +200,19 @@ def test_a_gain_below_three_percent_changes_nothing():
 def test_compiling_must_be_worth_its_time():
     class Compiling(Machine):
         def __call__(self, wanted, *_):
-            return replace(super().__call__(wanted), warmup_s=100.0 if wanted.compile else 1.0)
+            return replace(super().__call__(wanted), warmup_s=1.0 if wanted.compile == "off" else 100.0)
 
     machine = Compiling(half=0.0, gains={"compile": 2.0})  # 1,000 pictures a second, or 2,000
-    assert not tried(machine, num_pictures=190_000)[0].compile
-    assert tried(machine, num_pictures=220_000)[0].compile
-    assert not any(trial.compile for trial in tried(Machine(half=0.0), num_pictures=50_000)[1])
+    assert tried(machine, num_pictures=190_000)[0].compile == "off"
+    assert tried(machine, num_pictures=220_000)[0].compile == "default"
+    assert all(trial.compile == "off" for trial in tried(Machine(half=0.0), num_pictures=50_000)[1])
 
 
 def test_an_option_that_crashes_or_does_not_fit_is_not_kept():
     class Fragile(Machine):
         def __call__(self, wanted, *_):
             trial = super().__call__(wanted)
-            if wanted.compile:
+            if wanted.compile != "off":
                 return replace(trial, outcome="crashed")
             return trial if wanted.channels_last else replace(trial, memory_share=0.95)
 
@@ -279,7 +279,7 @@ def test_train_takes_the_flags(data, tmp_path):
     schedule, hardware = recipe.schedule, recipe.hardware
     assert (schedule.batch_size, schedule.accumulate) == (found.setting.batch_size, found.accumulate)
     assert (schedule.backbone_lr, schedule.head_lr) == (found.backbone_lr, found.head_lr)
-    assert (hardware.amp, hardware.channels_last, hardware.compile) == ("off", True, False)
+    assert (hardware.amp, hardware.channels_last, hardware.compile) == ("off", True, "off")
     assert recipe.data.workers == found.workers
 
 

@@ -112,7 +112,9 @@ class Engine:
         self._trained = self.with_plant_output or self.network
         self.train_mode()
         self.ema = MovingAverage(self._trained, schedule.ema_decay) if schedule.ema_decay else None
-        compiled = torch.compile(self._trained, dynamic=False) if hardware.compile else self._trained
+        compiled = self._trained
+        if hardware.compile != "off":
+            compiled = torch.compile(compiled, dynamic=False, mode=hardware.compile)
         self._forward = self._wrap_ddp(compiled)  # DDP goes around the compiled network, not the other way
         self.optimizer = build_optimizer(self._trained, schedule)
         self.optimizer.register_step_pre_hook(self._count_bad_step)

@@ -289,7 +289,7 @@ def _network_limits(timing: EpochTiming, *, on_cuda: bool) -> Bottleneck:
     used = timing.usage.gpu_use_mean
     if on_cuda and used is not None and used < _GPU_IN_USE:
         sentence = f"the GPU is in use {used:.0%} of the time, and nothing else waits: its kernels are too short"
-        return Bottleneck("small batch", sentence, "a larger batch (--tune finds it), or --compile")
+        return Bottleneck("small batch", sentence, "a larger batch (--tune finds it), or --compile reduce-overhead")
     stages = ", ".join(f"{name} {timing.stages.get(name, 0.0) / timing.seconds:.0%}" for name in DEVICE_STAGES)
     gpu = "" if used is None else f"; GPU in use {used:.0%}"
     return Bottleneck("balanced", f"the network limits the run ({stages}{gpu})")

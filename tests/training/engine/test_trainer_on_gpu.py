@@ -174,9 +174,10 @@ def test_the_advice_for_too_little_memory_works(setting, data, tmp_path):
 
 
 @pytest.mark.parametrize("setting", SETTINGS[:2], indirect=True)
-def test_a_compiled_network_takes_the_steps_of_an_eager_one(setting, data, tmp_path):
+@pytest.mark.parametrize("compiled_as", ["default", "reduce-overhead"])
+def test_a_compiled_network_takes_the_steps_of_an_eager_one(setting, compiled_as, data, tmp_path):
     still = ("--dropout", 0, "--max-steps", 3)
     eager = losses_by_step(run_training(data, tmp_path / "eager", *setting, *still))
-    compiled = losses_by_step(run_training(data, tmp_path / "compiled", *setting, *still, "--compile"))
+    compiled = losses_by_step(run_training(data, tmp_path / "compiled", *setting, *still, "--compile", compiled_as))
     for step, losses in eager.items():
         assert compiled[step] == pytest.approx(losses, rel=0.03), step
