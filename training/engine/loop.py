@@ -72,8 +72,7 @@ class Trainer:
         self._num_batches = len(self._batches)  # of a whole epoch
         self._steps_per_epoch = math.ceil(self._num_batches / recipe.schedule.accumulate)
         manifest.rows_of("validation")  # raises now if there are none, not after the first epoch
-        packed = not manifest.place(int(manifest.rows_of("train")[0])).whole
-        self.monitor = Monitor(recipe, device, packed=packed)
+        self.monitor = Monitor(recipe, device)
         self.engine = Engine(
             recipe,
             network,
@@ -327,9 +326,6 @@ class Trainer:
             figures = self.ranks.mean(np.mean(readings.plant_figures, axis=0).tolist())
             names = ("loss", "plants_told", "others_told")
             self.reporter.event("plant_output", step=step, **dict(zip(names, figures, strict=True)))
-        if self.monitor.report_is_due():
-            use, verdict = map(msgspec.to_builtins, (timing, self.monitor.bottleneck(timing)))
-            self.reporter.event("monitor", step=step, use=use, verdict=verdict)
         if readings.bad_in_a_row > MAX_BAD_STEPS:
             raise self._diverged(f"the gradients of {readings.bad_in_a_row} steps in a row were not finite")
 

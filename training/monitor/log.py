@@ -4,9 +4,11 @@ If TensorBoard is installed, its figures are written for it, too: `tensorboard -
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,29 +22,24 @@ LOG_FILE: Final = "log.jsonl"
 Event = dict[str, Any]
 """A line of the log: "event", "time" and the event's own fields."""
 _FLUSH_S: Final = 5  # points of this time are lost for TensorBoard if the process is killed
-_GROUPS: Final = {"losses": "training", "epoch": "epoch", "monitor": "monitor"}
-_SHORT: Final = {"losses": "loss", "gradient_norms": "gradient_norm", "lr": "learning_rate"}
-_POSITION: Final = ("step", "epoch", "pictures")
 
 
 class RunLog:
-    """Appends events to a run's `log.jsonl`, and their figures to TensorBoard's files beside it.
+    """Appends events to a run's `log.jsonl`, and the points of TensorBoard's curves to its files beside it.
 
     Args:
         folder: The run's folder; with None nothing is written, as on all ranks but the main one.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._stream = None
-        self._board = None
+        self._folder, self._stream = folder, None
+        self._board: SummaryWriter | None = None
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
         self._stream = (folder / LOG_FILE).open("a+b")
         self._stream.seek(0)
         self._stream.truncate(self._stream.read().rfind(b"\n") + 1)  # a last line that a crash cut off
-        if find_spec("tensorboard"):
-            self._board = TensorBoard(folder)
 
     def write(self, event: str, **fields: object) -> None:
         """Appends an event with the time, in seconds since 1970."""
@@ -51,94 +48,50 @@ class RunLog:
         line = msgspec.json.encode({"event": event, "time": round(time.time(), 3), **fields})
         self._stream.write(line + b"\n")
         self._stream.flush()
-        if self._board is not None:
-            try:
-                self._board.write(event, fields)
-            except OSError as error:
-                self._drop_board(error)
+        try:
+            self._draw(event, fields)
+        except OSError as error:  # as on a full disk; the run continues
+            self._board = None
+            self.write("note", note=f"nothing more is written for TensorBoard ({error}); this log has all events.")
 
     def close(self) -> None:
         """Closes the files."""
         if self._board is not None:
-            try:
+            with suppress(OSError):
                 self._board.close()
-            except OSError as error:
-                self._drop_board(error)
         if self._stream is not None:
             self._stream.close()
 
-    def _drop_board(self, error: OSError) -> None:
-        """Ends the writing for TensorBoard, as on a full disk, so that the run continues."""
-        self._board = None
-        self.write("note", note=f"nothing more is written for TensorBoard ({error}); this log has all events.")
-
-
-class TensorBoard:
-    """Writes the figures of events, each at its optimizer step."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._step = folder, 0
-        self._writer: SummaryWriter | None = None
-
-    def write(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Writes the figures of an event, from "start" on, which has the first step.
-
-        Raises:
-            OSError: The files cannot be written.
-        """
-        self._step = fields.get("step", self._step)
-        if event == "start" and self._writer is None:
+    def _draw(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Writes the points of an event, from "start" on, which has the first step."""
+        if event == "start" and find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter  # takes a third of a second
 
             # Hides points of older files after this step, which are repeated, or all if the run starts over.
-            purge = self._step + 1 if self._step else 0
-            self._writer = SummaryWriter(str(self._folder), purge_step=purge, flush_secs=_FLUSH_S)
-        if self._writer is not None:
-            for tag, value in figures_of(event, fields).items():
-                self._writer.add_scalar(tag, value, self._step)
-
-    def close(self) -> None:
-        """Writes everything to disk.
-
-        Raises:
-            OSError: The files cannot be written.
-        """
-        if self._writer is not None:
-            self._writer.close()
+            purge = fields["step"] + 1 if fields["step"] else 0
+            self._board = SummaryWriter(str(self._folder), purge_step=purge, flush_secs=_FLUSH_S)
+        if self._board is not None:
+            for tag, value in points_of(event, fields).items():
+                self._board.add_scalar(tag, value, fields["step"])
 
 
-def figures_of(event: str, fields: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of an event, by tag: a list becomes its mean, a share with an interval its value."""
-    if event not in _GROUPS:
+def points_of(event: str, fields: Mapping[str, Any]) -> dict[str, float]:
+    """What TensorBoard draws of an event, by tag: loss, learning rates, speed, and the figures of a validation."""
+    if event == "losses":
+        lr = {f"training/learning_rate/{name}": rate for name, rate in fields["lr"].items()}
+        return {"training/loss": fmean(fields["losses"]), **lr}
+    if event != "epoch":
         return {}
-    found: dict[str, float] = {}
-    for name, value in fields.items():
-        group = "" if name == "validation" else f"{_GROUPS[event]}/"
-        if name not in _POSITION:
-            found |= _numbers(f"{group}{_SHORT.get(name, name)}", rates(value) if name == "lr" else value)
-    return found
+    points = {f"epoch/{name}": fields[name] for name in ("seconds", "pictures_per_s")}
+    if validation := fields.get("validation"):
+        points["validation/loss"] = validation["loss"]
+        points |= {f"validation/{name}": validation[name]["value"] for name in ("top1", "top5")}
+    return points
 
 
 def rates(lr: Mapping[str, float] | Sequence[float]) -> dict[str, float]:
     """The learning rates of a log by name; logs of earlier versions have a list of parameter groups."""
     return dict(lr) if isinstance(lr, Mapping) else {f"group_{number}": rate for number, rate in enumerate(lr, 1)}
-
-
-def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
-    match value:
-        case bool() | None | str():
-            return
-        case int() | float():
-            yield tag, value
-        case {"value": float() | int() as share, "interval_95": _}:
-            yield tag, share
-        case Mapping():
-            for name, part in value.items():
-                yield from _numbers(f"{tag}/{name}", part)
-        case Sequence():
-            numbers = [number for number in value if isinstance(number, int | float)]
-            if numbers:
-                yield tag, sum(numbers) / len(numbers)
 
 
 def read_log(folder: Path) -> list[Event]:

@@ -2,9 +2,6 @@
 
 import time
 
-import numpy as np
-from PIL import Image
-
 from training.loading.storage import PictureStore
 
 
@@ -39,14 +36,3 @@ def late(function, seconds):
         return function(*arguments, **named)
 
     return call
-
-
-def write_heavy_pictures(root, per_class=8, side_px=1600):
-    """Writes two folders of noisy JPEGs, which are slow to decode."""
-    random = np.random.default_rng(0)
-    for name in ("Iris caerulea", "Rosa rubra"):
-        (root / name).mkdir(parents=True)
-        for picture in range(per_class):
-            noise = random.integers(0, 256, (side_px, side_px, 3), dtype=np.uint8)
-            Image.fromarray(noise).save(root / name / f"{picture:02}.jpg", quality=95)
-    return root

@@ -1,20 +1,18 @@
 import json
 import time
+from contextlib import suppress
 
 import pytest
 import torch
 
 import training.loading.data
-import training.monitor.usage
 from models.network import PlantNetwork
-from tests.training.monitor.faults import SlowStore, late, waiting, write_heavy_pictures
+from tests.training.monitor.faults import SlowStore, late, waiting
 from tests.training.small import command, events, losses_by_step, make_trainer, run_training
 from training.engine.checkpoint import CheckpointFolder
 from training.engine.step import Engine
 from training.monitor.monitor import STAGES, EpochTiming, StepClock, find_bottleneck
 from training.monitor.usage import Usage, UsageSampler, cores_available
-from training.prepare import Folder, prepare
-from training.processes import clean_context
 
 CPU = torch.device("cpu")
 CALM = ("--log-every-steps", 50, "--randaugment-magnitude", 0, "--cutmix", 0)
@@ -35,23 +33,11 @@ def test_the_clock_sums_each_stage_and_resets_when_read():
     assert second["forward"] == 0
 
 
-def test_a_stage_that_raises_is_counted():
+def test_a_stage_that_raises_is_counted_and_may_have_a_name_of_the_host():
     clock = StepClock(CPU)
-
-    def step():
-        with clock.stage("backward"):
-            time.sleep(0.01)
-            raise ValueError("no gradient")
-
-    with pytest.raises(ValueError, match="no gradient"):
-        step()
-    assert clock.read()["backward"] >= 0.01
-
-
-def test_a_stage_of_the_host_can_have_any_name():
-    clock = StepClock(CPU)
-    with clock.stage("save"):
+    with suppress(OSError), clock.stage("save"):
         time.sleep(0.01)
+        raise OSError
     assert clock.read()["save"] >= 0.01
 
 
@@ -90,46 +76,12 @@ def test_on_cuda_the_clock_measures_the_device_and_not_the_host():
 # ---- the use of the machine
 
 
-def work(seconds):
-    """Keeps a core busy, like a loader process that decodes."""
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
-
-
-@pytest.fixture
-def sampled():
-    """Samples the usage while a child process runs."""
-
-    def run(function, seconds):
-        sampler = UsageSampler(CPU, workers=1)
-        process = clean_context("training.loading.data").Process(target=function, args=(60,), daemon=True)
-        process.start()
-        time.sleep(0.3)  # it starts
-        sampler.begin()
-        time.sleep(seconds)
-        usage = sampler.end()
-        sampler.close()
-        process.kill()
-        process.join()
-        return usage
-
-    return run
-
-
-def test_a_busy_loader_is_distinguished_from_a_waiting_one(sampled):
-    busy, idle = sampled(work, 0.5), sampled(time.sleep, 0.5)
-    assert busy.loader_busy > 0.5
-    assert idle.loader_busy < 0.2
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_cannot_be_sampled_is_explained_and_raises_nothing():
-    sampler = UsageSampler(torch.device("cuda"), workers=0)
+    sampler = UsageSampler(torch.device("cuda"))
     sampler.begin()
-    usage = sampler.end()
     sampler.close()
-    assert usage.gpu_use_mean is None
+    assert sampler.so_far().gpu_use_mean is None
     assert sampler.gpu_problem
 
 
@@ -137,13 +89,13 @@ def test_a_gpu_that_cannot_be_sampled_is_explained_and_raises_nothing():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_a_busy_gpu_is_measured_as_busy():
     device = torch.device("cuda")
-    sampler, matrix = UsageSampler(device, workers=0), torch.randn(8192, 8192, device=device)
+    sampler, matrix = UsageSampler(device), torch.randn(8192, 8192, device=device)
     sampler.begin()
     end = time.perf_counter() + 3
     while time.perf_counter() < end:
         matrix @ matrix
         torch.cuda.synchronize()
-    usage = sampler.end()
+    usage = sampler.so_far()
     sampler.close()
     assert usage.gpu_use_mean > 0.3
     assert usage.gpu_memory_gb_max > 0.2
@@ -156,13 +108,6 @@ def test_the_ranks_of_a_machine_share_its_cores(monkeypatch):
 
 
 # ---- what limits a run
-
-
-@pytest.fixture(scope="module")
-def heavy_data(tmp_path_factory):
-    root = tmp_path_factory.mktemp("heavy")
-    prepare(Folder(pictures=write_heavy_pictures(root / "pictures"), out=root / "data", workers=1))
-    return root / "data"
 
 
 @pytest.fixture
@@ -180,35 +125,32 @@ def second_epoch_bottleneck(tmp_path):
     return run
 
 
-def timing(gpu_use=None, busy=None, cores=8, **stages):
+def timing(gpu_use=None, cores=8, **stages):
     """An epoch of 100 pictures in 10 s."""
-    usage = Usage(cores, busy, gpu_use, None)
     stages = dict.fromkeys(STAGES, 0.0) | stages
+    usage = Usage(cores, gpu_use)
     return EpochTiming(pictures=100, seconds=10.0, pictures_per_s=10.0, start_s=0.0, stages=stages, usage=usage)
 
 
-def found(measured, *flags, on_cuda=False, packed=False):
-    return find_bottleneck(measured, command("data", "run", *flags).recipe, on_cuda=on_cuda, packed=packed)
+def found(measured, *flags, on_cuda=False):
+    return find_bottleneck(measured, command("data", "run", *flags).recipe, on_cuda=on_cuda)
 
 
 @pytest.mark.parametrize(
-    ("measured", "flags", "kind", "fix"),
+    ("measured", "workers", "kind", "fix"),
     [
-        (timing(wait=8.0, forward=2.0), ("--workers", 0), "too few workers", "--workers 4 "),
-        (timing(wait=5.0, forward=5.0, busy=0.9), ("--workers", 3), "too few workers", "--workers 6"),
-        (timing(wait=5.0, forward=5.0, busy=0.9, cores=4), ("--workers", 4), "too few cores", "store smaller pictures"),
-        (timing(wait=5.0, forward=5.0, busy=0.1), ("--workers", 4), "slow storage", "pack the pictures"),
-        (timing(save=2.0, forward=8.0), ("--checkpoint-every-steps", 3), "checkpoints", "--checkpoint-every-steps 30 "),
-        (timing(read=4.0, forward=6.0), ("--log-every-steps", 1), "host synchronization", "--log-every-steps 20"),
-        (timing(forward=6.0), (), "host synchronization", "remove calls that wait"),
-        (timing(forward=9.5), (), "balanced", ""),
+        (timing(wait=8.0, forward=2.0), 0, "loader", "--workers 4"),
+        (timing(wait=5.0, forward=5.0), 3, "loader", "--workers 6"),
+        (timing(wait=5.0, forward=5.0, cores=4), 4, "loader", "store smaller pictures"),
+        (timing(save=2.0, forward=8.0), 0, "checkpoints", "fewer checkpoints"),
+        (timing(read=4.0, forward=6.0), 0, "host", "a larger --log-every-steps"),
+        (timing(forward=9.5), 0, "balanced", ""),
     ],
 )
-def test_the_most_expensive_cause_is_told_with_its_fix(measured, flags, kind, fix):
-    told = found(measured, *flags)
+def test_the_most_expensive_cause_is_told_with_its_fix(measured, workers, kind, fix):
+    told = found(measured, "--workers", workers)
     assert told.kind == kind
     assert told.fix.startswith(fix)
-    assert str(told).count(".") >= 1
     assert (told.gain > 1) == (kind != "balanced")
 
 
@@ -219,54 +161,27 @@ def test_a_gpu_with_gaps_that_nothing_explains_needs_a_larger_batch():
 
 def test_the_share_of_waiting_is_that_of_the_measured_time():
     assert timing(wait=2.5).waiting == 0.25
-    assert found(timing(wait=5.0, forward=5.0, busy=0.9), "--workers", 3).gain == 2.0
+    told = found(timing(wait=5.0, forward=5.0))
+    assert told.gain == 2.0
+    assert "wait for pictures 50% of the time" in str(told)
+    assert str(told).endswith("(up to 2.0 times as fast).")
 
 
 @pytest.mark.slow
-def test_a_host_that_waits_between_stages_is_found(second_epoch_bottleneck, data, monkeypatch):
-    monkeypatch.setattr(Engine, "micro_step", waiting(Engine.micro_step, times=4))
-    bottleneck = second_epoch_bottleneck(data, "--batch-size", 8)
-    assert bottleneck["kind"] == "host synchronization"
-    assert 2 < bottleneck["gain"] < 6
-    assert ".item()" in bottleneck["fix"]
-
-
-@pytest.mark.slow
-def test_reading_losses_at_every_step_is_found_and_fixed_by_its_flag(second_epoch_bottleneck, data, monkeypatch):
-    monkeypatch.setattr(Engine, "read", late(Engine.read, seconds=0.15))
-    bottleneck = second_epoch_bottleneck(data, "--batch-size", 8, "--log-every-steps", 1)
-    assert bottleneck["kind"] == "host synchronization"
-    assert bottleneck["fix"] == "--log-every-steps 20"
-
-
-@pytest.mark.slow
-def test_a_slow_disk_behind_loader_processes_is_found(second_epoch_bottleneck, data, monkeypatch):
-    monkeypatch.setattr(training.loading.data, "PictureStore", SlowStore)
-    bottleneck = second_epoch_bottleneck(data, "--batch-size", 8, "--workers", 1)
-    assert bottleneck["kind"] == "slow storage"
-    assert "its one process is" in bottleneck["sentence"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cores", [1, 4])
-def test_one_worker_that_decodes_all_the_time_is_too_few(second_epoch_bottleneck, heavy_data, cores, monkeypatch):
-    monkeypatch.setattr(training.monitor.usage, "cores_available", lambda: cores)
-    bottleneck = second_epoch_bottleneck(heavy_data, "--batch-size", 4, "--workers", 1)
+@pytest.mark.parametrize(
+    ("owner", "name", "slowed", "flags", "kind"),
+    [
+        (Engine, "micro_step", lambda step: waiting(step, times=4), (), "host"),
+        (Engine, "read", lambda read: late(read, seconds=0.15), ("--log-every-steps", 1), "host"),
+        (training.loading.data, "PictureStore", lambda _: SlowStore, ("--workers", 1), "loader"),
+        (CheckpointFolder, "save", lambda save: late(save, 0.3), ("--checkpoint-every-steps", 1), "checkpoints"),
+    ],
+)
+def test_a_part_that_is_slow_is_found(owner, name, slowed, flags, kind, second_epoch_bottleneck, data, monkeypatch):
+    monkeypatch.setattr(owner, name, slowed(getattr(owner, name)))
+    bottleneck = second_epoch_bottleneck(data, "--batch-size", 8, *flags)
+    assert bottleneck["kind"] == kind
     assert bottleneck["gain"] > 1.2
-    if cores == 1:
-        assert bottleneck["kind"] == "too few cores"
-        assert "prepare.py pack --short-side-px 40" in bottleneck["fix"]
-    else:
-        assert bottleneck["kind"] == "too few workers"
-        assert bottleneck["fix"].startswith(("--workers 2", "--workers 3", "--workers 4"))
-
-
-@pytest.mark.slow
-def test_too_frequent_checkpoints_are_found(second_epoch_bottleneck, data, monkeypatch):
-    monkeypatch.setattr(CheckpointFolder, "save", late(CheckpointFolder.save, seconds=0.3))
-    bottleneck = second_epoch_bottleneck(data, "--batch-size", 8, "--checkpoint-every-steps", 1)
-    assert bottleneck["kind"] == "checkpoints"
-    assert bottleneck["fix"].startswith("--checkpoint-every-steps ")
 
 
 @pytest.mark.slow
