@@ -112,10 +112,10 @@ class Engine:
         self._trained = self.with_plant_output or self.network
         self.train_mode()
         self.ema = MovingAverage(self._trained, schedule.ema_decay) if schedule.ema_decay else None
-        compiled = self._trained
-        if hardware.compile != "off":
-            compiled = torch.compile(compiled, dynamic=False, mode=hardware.compile)
-        self._forward = self._wrap_ddp(compiled)  # DDP goes around the compiled network, not the other way
+        self._ddp = self._wrap_ddp(self._trained)
+        self._forward = self._ddp
+        if hardware.compile != "off":  # around DDP: the compiler then cuts the network where gradients are sent
+            self._forward = torch.compile(self._ddp, dynamic=False, mode=hardware.compile)
         self.optimizer = build_optimizer(self._trained, schedule)
         self.optimizer.register_step_pre_hook(self._count_bad_step)
         self.scheduler = build_scheduler(self.optimizer, schedule, steps_per_epoch)
@@ -168,7 +168,7 @@ class Engine:
             pixels, targets = self._prepare(pixels, labels, number)
         is_last = index + 1 == window
         # Ranks average their gradients in the last backward pass of a window only.
-        with self._forward.no_sync() if self.ranks.is_distributed and not is_last else nullcontext():
+        with self._ddp.no_sync() if self.ranks.is_distributed and not is_last else nullcontext():
             with self.clock.stage("forward"):
                 with self.precision():
                     scores = self._forward(pixels)
