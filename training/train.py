@@ -138,11 +138,12 @@ def train(command: Train) -> None:
         BotanifyError: A problem that the user can fix; nothing was overwritten.
         Stopped: The process received SIGTERM or Ctrl-C, and a checkpoint was written.
     """
-    from training.engine.device import choose_device, join, leave, lost_ranks
+    from training.engine.device import avoid_fragments, choose_device, join, leave, lost_ranks
     from training.engine.stop_signal import Stopped
     from training.monitor.memory import OutOfMemory, is_out_of_memory
 
     device = choose_device(command.recipe.hardware, int(os.environ.get("LOCAL_RANK", "0")))
+    avoid_fragments(device)
     try:
         _train_on(command, device, join(device.type))
     except Stopped:  # raised on every rank

@@ -24,6 +24,8 @@ from training.recipe import HardwareRecipe
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_MAX: Final = -4
 Value = TypeVar("Value")
+# Below this, memory that is free in pieces too small for a new batch is missed, as after a change of the picture size.
+_SMALL_CARD_BYTES: Final = 13e9
 _TIMEOUT: Final = timedelta(minutes=30)  # one rank may end a validation sooner; a dead rank is noticed at once
 _LOST_RANK_MESSAGES: Final = ("Connection closed", "Connection reset", "NCCL")  # of Gloo and NCCL
 
@@ -46,6 +48,12 @@ def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device
             "torchrun with --nproc-per-node of at most that."
         )
     return torch.device("cuda", local_rank)
+
+
+def avoid_fragments(device: torch.device) -> None:
+    """Lets the memory of a small GPU be used in pieces that can grow; call it before the first allocation on it."""
+    if device.type == "cuda" and torch.cuda.get_device_properties(device).total_memory < _SMALL_CARD_BYTES:
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
 def keep_freed_memory(hardware: HardwareRecipe) -> bool:

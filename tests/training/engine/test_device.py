@@ -1,6 +1,8 @@
+import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -52,6 +54,16 @@ def cards(monkeypatch):
     found = []
     monkeypatch.setattr(device, "find_gpus", lambda: (tuple(found), ""))
     return found
+
+
+@pytest.mark.parametrize(("gigabytes", "expected"), [(8, "expandable_segments:True"), (24, None)])
+def test_a_small_card_gets_memory_that_grows_in_place_unless_the_user_says_otherwise(gigabytes, expected, monkeypatch):
+    card = SimpleNamespace(total_memory=gigabytes * 1e9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
+    for given, found in (({}, expected), ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, "max_split_size_mb:64")):
+        monkeypatch.setattr(os, "environ", given)
+        device.avoid_fragments(torch.device("cuda", 0))
+        assert given.get("PYTORCH_ALLOC_CONF") == found
 
 
 @pytest.mark.parametrize(
