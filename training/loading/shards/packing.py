@@ -151,7 +151,7 @@ class Pack(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of prepared data."""
     out: Path
     """Folder for the shards, the manifest and the taxa."""
-    short_side_px: int = 512
+    short_side_px: int = 440
     """Training pictures are reduced to this short side, px; smaller ones are copied. Pictures of the other splits are
     always copied."""
     quality: int = 90

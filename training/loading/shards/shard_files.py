@@ -50,7 +50,7 @@ class StoredPicture(msgspec.Struct, frozen=True):
 class PackOptions(msgspec.Struct, frozen=True):
     """The options that decide the content of the shards."""
 
-    short_side_px: int = 512
+    short_side_px: int = 440
     """Training pictures are reduced to this short side, px."""
     quality: int = 90
     """JPEG quality of the reduced pictures."""
