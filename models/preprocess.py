@@ -201,13 +201,17 @@ def to_network_input(image: Image.Image, spec: InputSpec) -> npt.NDArray[np.floa
     Returns:
         `chw`, float32, shape (3, spec.height, spec.width), C-contiguous.
     """
-    box = center_box(image.width, image.height, spec)
-    resized = image.resize((spec.width, spec.height), _RESAMPLING[spec.interpolation], box=box)
-    hw3 = np.array(resized, dtype=np.float32)
+    hw3 = np.array(cropped_and_resized(image, spec), dtype=np.float32)
     mean, std = np.array(spec.mean, dtype=np.float32), np.array(spec.std, dtype=np.float32)
     np.multiply(hw3, np.float32(1 / 255) / std, out=hw3)  # in place, as allocation costs more than the arithmetic
     np.subtract(hw3, mean / std, out=hw3)
     return np.ascontiguousarray(hw3.transpose(2, 0, 1))
+
+
+def cropped_and_resized(image: Image.Image, spec: InputSpec) -> Image.Image:
+    """Returns the pixels of the network input before they are normalized, spec.width by spec.height."""
+    box = center_box(image.width, image.height, spec)
+    return image.resize((spec.width, spec.height), _RESAMPLING[spec.interpolation], box=box)
 
 
 def picture_to_input(data: bytes, spec: InputSpec) -> tuple[npt.NDArray[np.float32], Picture]:

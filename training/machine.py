@@ -113,6 +113,15 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str]:
         pynvml.nvmlShutdown()
 
 
+def cores_available() -> int:
+    """Cores that a rank may use: by CPU affinity and cgroup quota, divided by the ranks of this machine."""
+    limits = [float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)]
+    with suppress(OSError, ValueError):  # not on every system; "max" sets no limit
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        limits.append(int(quota) / int(period))
+    return max(1, int(min(limits) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
 def _cuda_versions() -> tuple[str, str]:
     """The versions of CUDA and cuDNN that PyTorch uses, which is loaded for this."""
     import torch

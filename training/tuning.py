@@ -26,7 +26,7 @@ from training.engine.device import Ranks, describe_device
 from training.engine.losses import TrainingClasses, training_classes
 from training.loading.data import training_loader
 from training.loading.negatives import num_plants
-from training.monitor.usage import cores_available
+from training.machine import cores_available
 from training.recipe import Recipe, ScheduleRecipe, recipe_to_plain
 from training.tuning_trial import MAX_MEMORY_SHARE, Trial, TrialRequest, TrialSetting, setting_of, with_setting
 

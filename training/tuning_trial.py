@@ -23,6 +23,7 @@ from training.engine.device import choose_device
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
 from training.evaluation.predict import torch_runner
+from training.loading.data import EVALUATION_BATCH
 from training.loading.negatives import NOT_A_PLANT, list_negatives
 from training.monitor.memory import is_out_of_memory
 from training.recipe import NEGATIVES_SHARE, Compile, KnobRole, Precision, Recipe, check_recipe, knobs_with
@@ -33,7 +34,6 @@ _WARMUP_STEPS: Final = 3  # kernels are selected in the first; fp16 adjusts its 
 _WINDOWS: Final = 5
 _WINDOW_S: Final = 0.6
 _MAX_STEPS: Final = 200  # per window
-_VALIDATION_BATCH: Final = 32  # of training.loading.data.evaluation_loader
 _GB: Final = 1e9
 
 
@@ -145,7 +145,7 @@ def _measure(recipe: Recipe, request: TrialRequest, device: torch.device) -> Tri
     # The memory of a validation counts, too.
     predict = torch_runner(engine.eval_model, device, engine.amp_dtype)
     side_px = recipe.pictures.serve_px
-    predict(torch.zeros(_VALIDATION_BATCH if device.type == "cuda" else 1, 3, side_px, side_px))
+    predict(torch.zeros(EVALUATION_BATCH if device.type == "cuda" else 1, 3, side_px, side_px))
     engine.train_mode()
     take = _steps(engine, setting.batch_size, request.side_px)
     step_s = take(1)  # includes compilation and kernel selection

@@ -135,7 +135,8 @@ def test_the_recipe_of_an_old_checkpoint_is_read_without_its_removed_settings():
         (plain[section] if section else plain)[name] = 2.0
     plain["network"]["norms"], plain["hardware"]["compile"] = "ghost", False
     assert check_stored_recipe(plain, origin="old.pt") == recipe
-    assert (plain["data"]["cache_gb"], plain["hardware"]["compile"]) == (2.0, False)  # the checkpoint's own record stays as it was
+    # The checkpoint's own record stays as it was.
+    assert (plain["data"]["cache_gb"], plain["hardware"]["compile"]) == (2.0, False)
 
 
 def test_an_unknown_knob_in_a_checkpoint_is_an_error():

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from models.metrics import Share, share, top_k_hits
+from models.metrics import Share, share
 from training.dataset.manifest import Manifest
 from training.engine.step import Engine
 from training.engine.weights import batch_norms
-from training.evaluation.predict import torch_runner
-from training.loading.data import evaluation_loader, training_loader
+from training.loading.data import training_loader, validation_loader
 from training.network_input import input_spec
 
 _REESTIMATION_PICTURES: Final = 2000  # on each rank; Wu and Johnson 2021 recommend 1,000 or more
@@ -51,21 +50,31 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
         reestimate(engine.eval_model, _training_pictures(engine, manifest, epoch, side_px))
     ranks.mean_statistics(engine.eval_model)
     rows = manifest.rows_of("validation")[ranks.rank :: ranks.num_ranks]
-    loader = evaluation_loader(manifest, rows, input_spec(engine.recipe), engine.recipe.data)
-    run = torch_runner(engine.scoring_model, engine.device, engine.amp_dtype)
-    hits1 = hits5 = loss = told = 0.0
-    num_outputs = engine.network.num_outputs
+    loader = validation_loader(
+        manifest, rows, input_spec(engine.recipe), engine.recipe.data, pin=engine.device.type == "cuda"
+    )
+    sums = torch.zeros(4, dtype=torch.float64, device=engine.device)  # read once: the host never waits in between
     for pixels, labels in loader:
-        found = torch.from_numpy(run(pixels)).to(engine.device)
-        logits, plant_logits = found[:, :num_outputs], found[:, num_outputs:]
-        told += float((plant_logits > 0).sum())
-        scores, targets = (part.cpu() for part in engine.loss.class_logits(logits, labels.to(engine.device)))
-        hits1 += float(top_k_hits(scores.numpy(), targets.numpy(), 1).sum())
-        hits5 += float(top_k_hits(scores.numpy(), targets.numpy(), 5).sum())
-        loss += float(cross_entropy(scores, targets, reduction="sum"))
-    total, hits1, hits5, loss, told = ranks.sum([len(rows), hits1, hits5, loss, told])
+        sums += _figures(engine, pixels, labels)
+    total, hits1, hits5, loss, told = ranks.sum([len(rows), *sums.tolist()])
     plants_told = share(round(told), round(total)) if engine.with_plant_output is not None else None
     return Validation(share(round(hits1), round(total)), share(round(hits5), round(total)), loss / total, plants_told)
+
+
+@torch.inference_mode()
+def _figures(engine: Engine, pixels: Tensor, labels: Tensor) -> Tensor:
+    """Hits among the first and among the first five, summed loss, and plants told of a batch; ties count as misses."""
+    model, num_outputs = engine.scoring_model, engine.network.num_outputs
+    was_training = model.training
+    model.eval()
+    with engine.precision():
+        found = model(engine.normalized(pixels)).float()
+    model.train(was_training)
+    on_device = labels.to(engine.device, non_blocking=True)
+    scores, targets = engine.loss.class_logits(found[:, :num_outputs], on_device)
+    rivals = scores.shape[1] - 1 - (scores < scores.gather(1, targets[:, None])).sum(dim=1)
+    figures = (rivals < 1, rivals < 5, cross_entropy(scores, targets, reduction="none"), found[:, num_outputs:] > 0)
+    return torch.stack([each.sum(dtype=torch.float64) for each in figures])
 
 
 def _training_pictures(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Iterator[Tensor]:

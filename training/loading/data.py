@@ -1,6 +1,8 @@
 """Manifest rows -> batches of network input, through PyTorch's DataLoader; a batch as a picture, to check it by eye."""
 
 import math
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,17 +17,19 @@ from torch.nn.functional import one_hot
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from models.errors import DataError, PictureError
-from models.preprocess import InputSpec, picture_to_input
+from models.preprocess import InputSpec, cropped_and_resized, needed_side_px, picture_to_input, read_picture
 from training.atomic_file import replaced
 from training.dataset.manifest import Manifest
 from training.loading.augment import BatchMixer, Normalizer, random_input, seeded
 from training.loading.negatives import NOT_A_PLANT, list_negatives, num_plants
 from training.loading.sampler import EpochBatches, SampleIndex, labels_for_sampling
 from training.loading.storage import PictureStore, unreadable
+from training.machine import cores_available
 from training.network_input import input_spec
 from training.processes import clean_context, init_loader_worker
 from training.recipe import NEGATIVES_SHARE, AugmentRecipe, DataRecipe, Recipe, side_at_epoch
 
+EVALUATION_BATCH: Final = 32
 _PREFETCHED_BATCHES: Final = 4  # of each loader process
 
 
@@ -83,16 +87,21 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
 
 
 class EvaluationPictures(Dataset[tuple[Tensor, int]]):
-    """Pictures preprocessed as in the service, by `models/preprocess.py`, in the order of `rows` of the manifest."""
+    """Pictures preprocessed as in the service, by `models/preprocess.py`, in the order of `rows` of the manifest.
 
-    def __init__(self, store: PictureStore, rows: npt.NDArray[np.int64], spec: InputSpec) -> None:
-        self._store, self._rows, self._spec = store, rows, spec
+    With `normalized` off they stay uint8, a quarter of the bytes, for a device that normalizes them.
+    """
+
+    def __init__(
+        self, store: PictureStore, rows: npt.NDArray[np.int64], spec: InputSpec, *, normalized: bool = True
+    ) -> None:
+        self._store, self._rows, self._spec, self._normalized = store, rows, spec, normalized
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, position: int) -> tuple[Tensor, int]:
-        """Returns pixels of shape (3, height, width), normalized, and the position of the picture's output."""
+        """Returns pixels of shape (3, height, width) and the position of the picture's output."""
         return self.__getitems__([position])[0]
 
     def __getitems__(self, positions: Sequence[int]) -> list[tuple[Tensor, int]]:
@@ -102,8 +111,12 @@ class EvaluationPictures(Dataset[tuple[Tensor, int]]):
 
     def _preprocessed(self, row: int, data: bytes) -> tuple[Tensor, int]:
         with _naming_picture(self._store.manifest, row):
-            pixels, _ = picture_to_input(data, self._spec)
-        return torch.from_numpy(pixels), self._store.manifest.label(row)
+            if self._normalized:
+                pixels = torch.from_numpy(picture_to_input(data, self._spec)[0])
+            else:
+                image = read_picture(data, min_side_px=needed_side_px(self._spec)).image
+                pixels = torch.from_numpy(np.array(cropped_and_resized(image, self._spec))).permute(2, 0, 1)
+        return pixels, self._store.manifest.label(row)
 
 
 class PictureLoader(DataLoader[Any]):
@@ -178,34 +191,71 @@ def training_loader(
     pictures = TrainingPictures(
         PictureStore(manifest), recipe.augment, input_spec(recipe), recipe.run.seed, negatives.paths
     )
-    loader = PictureLoader(
-        pictures,
-        batch_sampler=batches,
-        collate_fn=collate_channels_last,
-        pin_memory=pin,
-        **_worker_options(recipe.data, persistent=persistent),
-    )
+    options = _worker_options(recipe.data, persistent=persistent)
+    largest_px = max(recipe.pictures.picture_px, *(side_px for _, side_px in recipe.pictures.progressive), 0)
+    pictures_of_batch = recipe.schedule.batch_size + batches.negatives_per_batch
+    _require_shared_memory(options["num_workers"], 3 * largest_px**2 * pictures_of_batch)
+    loader = PictureLoader(pictures, batch_sampler=batches, collate_fn=collate_channels_last, pin_memory=pin, **options)
     return loader, batches
 
 
 def evaluation_loader(
-    manifest: Manifest, rows: npt.NDArray[np.int64], spec: InputSpec, data: DataRecipe, batch_size: int = 32
+    manifest: Manifest,
+    rows: npt.NDArray[np.int64],
+    spec: InputSpec,
+    data: DataRecipe,
+    batch_size: int = EVALUATION_BATCH,
 ) -> PictureLoader:
     """A loader of pictures preprocessed as in the service, in the order of `rows`."""
     options = _worker_options(data, persistent=False)
     return PictureLoader(EvaluationPictures(PictureStore(manifest), rows, spec), batch_size=batch_size, **options)
 
 
+def validation_loader(
+    manifest: Manifest, rows: npt.NDArray[np.int64], spec: InputSpec, data: DataRecipe, *, pin: bool
+) -> PictureLoader:
+    """A loader of the same pictures as uint8 in channels-last memory format, as training batches are."""
+    return PictureLoader(
+        EvaluationPictures(PictureStore(manifest), rows, spec, normalized=False),
+        batch_size=EVALUATION_BATCH,
+        collate_fn=collate_channels_last,
+        pin_memory=pin,
+        **_worker_options(data, persistent=False),
+    )
+
+
 def _worker_options(data: DataRecipe, *, persistent: bool) -> dict[str, Any]:
-    if data.workers == 0:
+    # Ranks of one machine share its cores; a single rank may have more processes than cores if the recipe says so.
+    workers = min(data.workers, cores_available()) if "LOCAL_WORLD_SIZE" in os.environ else data.workers
+    if workers == 0:
         return {"num_workers": 0}
     return {
-        "num_workers": data.workers,
+        "num_workers": workers,
         "prefetch_factor": _PREFETCHED_BATCHES,
         "persistent_workers": persistent,
         "multiprocessing_context": clean_context("training.loading.data"),
         "worker_init_fn": init_loader_worker,
     }
+
+
+def _require_shared_memory(workers: int, batch_bytes: int, place: str = "/dev/shm") -> None:
+    """Checks that the batches that loader processes prepare in advance fit into shared memory.
+
+    Where they do not, a loader process dies of a bus error in the middle of a run. Containers often have 64 MB.
+
+    Raises:
+        DataError: They do not fit.
+    """
+    if workers == 0 or not Path(place).is_dir():
+        return
+    needed, free = workers * _PREFETCHED_BATCHES * batch_bytes, shutil.disk_usage(place).free
+    if needed > free:
+        raise DataError(
+            "shared memory is too small for the batches of the loader processes",
+            value=f"{free / 1e6:.0f} MB are free in {place}",
+            limit=f"{needed / 1e6:.0f} MB for {_PREFETCHED_BATCHES} batches of each of {workers} processes",
+            remedy="give the container more, as with docker run --shm-size, or use fewer --workers",
+        )
 
 
 def label_names(manifest: Manifest, labels: Sequence[int]) -> list[str]:

@@ -180,7 +180,7 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         self._labels = None if sampling == "every_picture" or labels is None else labels.astype(np.int32)
         self._batch_size, self._seed, self._rank, self._num_ranks = batch_size, seed, rank, num_ranks
         self._order, self._sampling = order, sampling
-        self._num_negatives, self._negatives_per_batch = num_negatives, negatives_per_batch
+        self._num_negatives, self.negatives_per_batch = num_negatives, negatives_per_batch
         self.epoch, self.first_picture, self.side_px = 0, 0, 0
 
     @property
@@ -206,11 +206,11 @@ class EpochBatches(Sampler[list[SampleIndex]]):
 
     def _negatives(self, epoch: int, batch: int, side_px: int) -> list[SampleIndex]:
         """The pictures without a plant of a batch of the epoch; all of them take turns, in an order of the epoch."""
-        if self._negatives_per_batch == 0:
+        if self.negatives_per_batch == 0:
             return []
         order = np.random.default_rng([self._seed, epoch, _NEGATIVES]).permutation(self._num_negatives)
-        start = (batch * self._num_ranks + self._rank) * self._negatives_per_batch
-        turns, places = np.divmod(np.arange(start, start + self._negatives_per_batch), self._num_negatives)
+        start = (batch * self._num_ranks + self._rank) * self.negatives_per_batch
+        turns, places = np.divmod(np.arange(start, start + self.negatives_per_batch), self._num_negatives)
         chosen = zip(order[places].tolist(), turns.tolist(), strict=True)
         return [SampleIndex(epoch, -1 - number, side_px, turn) for number, turn in chosen]
 

@@ -1,16 +1,15 @@
-"""Samples the GPU while a run trains, and counts the cores that it may use.
+"""Samples the GPU while a run trains.
 
 A thread reads the driver's counters. No error here ends a run: values that a system does not provide are None.
 """
 
-import os
 import threading
-from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 import msgspec
 import torch
+
+from training.machine import cores_available
 
 _INTERVAL_S: Final = 0.5
 _GB: Final = 1e9
@@ -70,12 +69,3 @@ class UsageSampler:
                     return
         except Exception as error:  # the driver's library can fail in many ways, and none may end a run
             self.gpu_problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def cores_available() -> int:
-    """Cores that a rank may use: by CPU affinity and cgroup quota, divided by the ranks of this machine."""
-    limits = [float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)]
-    with suppress(OSError, ValueError):  # not on every system; "max" sets no limit
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        limits.append(int(quota) / int(period))
-    return max(1, int(min(limits) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))

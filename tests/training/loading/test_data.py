@@ -10,16 +10,19 @@ from models.preprocess import InputSpec, picture_to_input
 from tests.training.loading.shards.prepared import write_mixed
 from tests.training.small import command, write_pictures
 from training.dataset.manifest import Manifest
+from training.loading.augment import Normalizer
 from training.loading.data import (
     EvaluationPictures,
     TrainingPictures,
     evaluation_loader,
     label_names,
     training_loader,
+    validation_loader,
 )
 from training.loading.sampler import SampleIndex
 from training.loading.shards import Pack, pack
 from training.loading.storage import PictureStore
+from training.machine import cores_available
 from training.network_input import input_spec
 from training.prepare import Folder, prepare
 from training.recipe import AugmentRecipe, DataRecipe
@@ -153,6 +156,33 @@ def test_evaluation_pictures_are_preprocessed_as_in_the_service(manifest, worker
         served, _ = picture_to_input(manifest.path(int(row)).read_bytes(), spec)
         assert torch.equal(pixels, torch.from_numpy(served))
         assert label == manifest.labels[row]
+
+
+def test_validation_pictures_are_those_of_the_service_before_they_are_normalized(manifest):
+    spec = InputSpec(height=40, width=40, train_px=32, crop_fraction=0.9)
+    rows = manifest.rows_of("validation")
+    (batch,) = validation_loader(manifest, rows, spec, DataRecipe(workers=0), pin=False)
+    (served,) = evaluation_loader(manifest, rows, spec, DataRecipe(workers=0))
+    assert batch[0].dtype == torch.uint8
+    assert batch[0].is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(Normalizer(spec, torch.device("cpu"))(batch[0]), served[0], rtol=0, atol=1e-6)
+    assert torch.equal(batch[1], served[1])
+
+
+def test_too_little_shared_memory_is_an_error_before_the_first_step(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _place: shutil._ntuple_diskusage(64e6, 0, 64e6))
+    recipe = command(data, tmp_path / "run", "--workers", 8, "--batch-size", 16, "--picture-px", 380).recipe
+    with pytest.raises(DataError, match=r"64 MB are free .*222 MB for 4 batches of each of 8 processes.*--shm-size"):
+        training_loader(Manifest(data), recipe, pin=False)
+    few = command(data, tmp_path / "run", "--workers", 2, "--batch-size", 16, "--picture-px", 380).recipe
+    training_loader(Manifest(data), few, pin=False)
+
+
+def test_ranks_of_one_machine_share_its_cores(data, tmp_path, monkeypatch):
+    recipe = command(data, tmp_path / "run", "--workers", 100).recipe
+    assert training_loader(Manifest(data), recipe, pin=False)[0].num_workers == 100
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert training_loader(Manifest(data), recipe, pin=False)[0].num_workers == max(cores_available() // 2, 1)
 
 
 def test_the_recipe_decides_the_input_of_the_service(data, tmp_path):

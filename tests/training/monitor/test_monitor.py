@@ -11,8 +11,9 @@ from tests.training.monitor.faults import SlowStore, late, waiting
 from tests.training.small import command, events, losses_by_step, make_trainer, run_training
 from training.engine.checkpoint import CheckpointFolder
 from training.engine.step import Engine
+from training.machine import cores_available
 from training.monitor.monitor import STAGES, EpochTiming, StepClock, find_bottleneck
-from training.monitor.usage import Usage, UsageSampler, cores_available
+from training.monitor.usage import Usage, UsageSampler
 
 CPU = torch.device("cpu")
 CALM = ("--log-every-steps", 50, "--randaugment-magnitude", 0, "--cutmix", 0)
