@@ -14,9 +14,7 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
-import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -34,10 +32,11 @@ import tyro
 
 from models.errors import BotanifyError, DataError, RecipeError
 from training.atomic_file import replace_together, replaced
-from training.engine.stop_signal import EXIT_REQUEUE, StopSignal
+from training.engine.stop_signal import EXIT_REQUEUE
 from training.machine import Machine, this_machine
 from training.monitor.log import LOG_FILE, Event, read_log, without_repeats
 from training.recipe import check_recipe, read_recipe, recipe_to_plain
+from training.toml_file import Section, check_section, read_toml
 
 SWEEPS: Final = Path(__file__).parent / "sweeps"
 TRAIN: Final = Path(__file__).parent / "train.py"
@@ -64,30 +63,28 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the arms to run; default: all."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """Where to train; auto takes CUDA if there is a GPU."""
-    stop_after_s: float = 0.0
-    """Stop after this many seconds with exit code 75; the same command resumes. 0: run to the end."""
     flags: tyro.conf.Suppress[tuple[str, ...]] = ()
     """Flags of train.py for all arms: the part of the command line after `--`."""
 
 
-class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Arm(Section, frozen=True, kw_only=True):
     """One way to train: the settings of another arm, and changes."""
 
     after: str = ""
     """Name of an arm above it whose settings it shares; empty: those of the recipe."""
-    set: dict[str, Any] = {}
+    set: dict[str, Any] = msgspec.field(default_factory=dict)
     """Settings of the recipe that it changes, such as batch_size = 32."""
     on: Literal["any", "cuda"] = "any"
     """Devices that it runs on."""
 
 
-class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Sweep(Section, frozen=True, kw_only=True):
     """A TOML file of arms."""
 
     recipe: Path
     """The recipe that is varied: a TOML file, or the name of one in training/recipes."""
     seeds: Annotated[tuple[int, ...], msgspec.Meta(min_length=1)] = (0, 1, 2)
-    set: dict[str, Any] = {}
+    set: dict[str, Any] = msgspec.field(default_factory=dict)
     """Settings of all arms."""
     arms: Annotated[dict[str, Arm], msgspec.Meta(min_length=1)]
     """Name -> arm; speeds are compared with the first one."""
@@ -124,23 +121,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     recipe: str
     data: str
     flags: tuple[str, ...]
-    num_missing: int
-    """Runs that are still to come; 0 unless the sweep was stopped."""
     runs: list[Run]
     rows: list[list[str]]
     """The table: one row for each arm, with `COLUMNS`."""
 
 
-class Stopped(Exception):
-    """The time is over, or the process received SIGTERM or Ctrl-C."""
-
-
 def main() -> None:
-    """Runs the program with the arguments of the command line; a sweep that was stopped ends with exit code 75."""
-    result = run_program(lambda: benchmark(parse(sys.argv[1:])))
-    if result.num_missing:
-        print(f"stopped: {result.num_missing} runs are missing; the same command resumes the sweep", file=sys.stderr)
-        raise SystemExit(EXIT_REQUEUE)
+    """Runs the program with the arguments of the command line; after SIGTERM it ends with exit code 75."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_REQUEUE))
+    run_program(lambda: benchmark(parse(sys.argv[1:])))
 
 
 def parse(arguments: list[str]) -> Benchmark:
@@ -151,7 +140,7 @@ def parse(arguments: list[str]) -> Benchmark:
 
 
 def benchmark(command: Benchmark) -> Result:
-    """Trains what is missing, and writes and prints the table.
+    """Trains what is missing, writes the table after each run, and prints it in the end.
 
     Raises:
         BotanifyError: The sweep, the data or the command line is wrong, or every run failed.
@@ -168,53 +157,41 @@ def benchmark(command: Benchmark) -> Result:
     seeds = command.seeds or sweep.seeds
     order = [(arm, seed) for seed in seeds for arm in random.Random(seed).sample(list(arms), len(arms))]
     runs: list[Run] = []
-    with StopSignal() as signals:
-        ends = time.monotonic() + (command.stop_after_s or float("inf"))
-        for number, (arm, seed) in enumerate(order, 1):
-            print(f"{number} of {len(order)}: {arm}, seed {seed}", file=sys.stderr)
-            begun = Run(arm=arm, seed=seed, command=(*arms[arm], *flags, "--seed", str(seed)))
-            folder = command.out / f"{arm}-seed{seed}"
-            try:
-                runs.append(train_arm(begun, folder, lambda: signals.received or time.monotonic() >= ends))
-            except Stopped:
-                break
-        result = Result(
-            sweep=name,
-            machine=machine,
-            device=device,
-            recipe=sweep.recipe.stem,
-            data=f"{command.data.resolve().name}, {len(manifest):,} pictures, manifest {manifest.sha256[:12]}",
-            flags=_without_paths(command.flags),
-            num_missing=len(order) - len(runs),
+    result = Result(
+        sweep=name,
+        machine=machine,
+        device=device,
+        recipe=sweep.recipe.stem,
+        data=f"{command.data.resolve().name}, {len(manifest):,} pictures, manifest {manifest.sha256[:12]}",
+        flags=_without_paths(command.flags),
+        runs=[],
+        rows=[],
+    )
+    for number, (arm, seed) in enumerate(order, 1):
+        print(f"{number} of {len(order)}: {arm}, seed {seed}", file=sys.stderr)
+        begun = Run(arm=arm, seed=seed, command=(*arms[arm], *flags, "--seed", str(seed)))
+        runs.append(train_arm(begun, command.out / f"{arm}-seed{seed}"))
+        result = msgspec.structs.replace(
+            result,
             runs=[msgspec.structs.replace(run, command=_without_paths(run.command)) for run in runs],
             rows=[row_of(arm, runs, first=next(iter(arms)), num_runs=len(seeds)) for arm in arms],
         )
         content = msgspec.json.format(msgspec.json.encode(result)) + b"\n"
         replace_together(command.out, {f"{name}.json": content, f"{name}.md": markdown(result).encode()})
     print(markdown(result), end="")
-    if not result.num_missing and all(run.error for run in runs):
+    if all(run.error for run in runs):
         raise BotanifyError(f"every run failed; the first error: {runs[0].error}")
     return result
 
 
 def read_sweep(path: Path) -> tuple[Sweep, str]:
-    """Reads a sweep; a bare name such as "ablation" also finds `training/sweeps/ablation.toml`.
-
-    Returns:
-        The sweep and its name.
+    """Reads a sweep, and its name; a bare name such as "ablation" also finds `training/sweeps/ablation.toml`.
 
     Raises:
         RecipeError: The file is missing or not a sweep.
     """
-    found = path if path.is_file() else SWEEPS / f"{path.name.removesuffix('.toml')}.toml"
-    if not found.is_file():
-        names = ", ".join(sorted(file.stem for file in SWEEPS.glob("*.toml")))
-        raise RecipeError("no such sweep", value=path, limit=f"a TOML file or one of {names}", remedy="correct it")
-    try:
-        content = tomllib.loads(found.read_text(encoding="utf-8"))
-        return msgspec.convert(content, Sweep, dec_hook=lambda kind, value: kind(value)), found.stem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise RecipeError(f"{found} is not a sweep", value=error, remedy="correct the file") from error
+    content, origin = read_toml(path, known=sorted(SWEEPS.glob("*.toml")), what="sweep")
+    return check_section(content, Sweep, origin, what="sweep"), Path(origin).stem
 
 
 def commands_of(sweep: Sweep, device: str, only: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -253,7 +230,7 @@ def _flags(settings: dict[str, Any]) -> Iterator[str]:
             yield from (f"--{flag}", str(value))
 
 
-def train_arm(begun: Run, folder: Path, is_over: Callable[[], bool]) -> Run:
+def train_arm(begun: Run, folder: Path) -> Run:
     """Runs train.py for an arm and a seed, unless its result exists; an interrupted run is resumed.
 
     The error that train.py reports is the result; remove the folder to try again. If it crashes or is killed, it is
@@ -261,11 +238,10 @@ def train_arm(begun: Run, folder: Path, is_over: Callable[[], bool]) -> Run:
 
     Raises:
         RecipeError: The folder holds the arm with other settings.
-        Stopped: The sweep shall stop.
     """
     path = folder / RUN_FILE
-    done = msgspec.json.decode(path.read_bytes(), type=Run) if path.is_file() else None
-    if done is not None:
+    if path.is_file():
+        done = msgspec.json.decode(path.read_bytes(), type=Run)
         if done.command == begun.command:
             return done
         told, remedy = " ".join(done.command), "choose another folder with --out, or remove that one"
@@ -273,7 +249,7 @@ def train_arm(begun: Run, folder: Path, is_over: Callable[[], bool]) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
     error = ""
     for _ in range(_MAX_CRASHES):
-        error = _train((*begun.command, "--run", str(folder), "--auto-resume"), folder / OUTPUT_FILE, is_over)
+        error = _train((*begun.command, "--run", str(folder), "--auto-resume"), folder / OUTPUT_FILE)
         if not error or error.startswith(_ERROR):
             break
     events = without_repeats(read_log(folder)) if (folder / LOG_FILE).is_file() else []
@@ -285,26 +261,17 @@ def train_arm(begun: Run, folder: Path, is_over: Callable[[], bool]) -> Run:
     return done
 
 
-def _train(arguments: Sequence[str], output: Path, is_over: Callable[[], bool]) -> str:
+def _train(arguments: Sequence[str], output: Path) -> str:
     """Runs train.py; returns why it failed, or nothing if it succeeded."""
-    if is_over():
-        raise Stopped
     with output.open("wb") as stream:
         process = subprocess.Popen([sys.executable, str(TRAIN), *arguments], stdout=stream, stderr=subprocess.STDOUT)
         try:
-            while process.poll() is None and not is_over():
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(0.2)
-            if process.poll() is None:
-                process.terminate()
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_GRACE_S)
-        finally:
-            process.kill()  # has no effect on a process that has ended
             code = process.wait()
-    # A signal to the process group may end train.py before it handles signals.
-    if code in (EXIT_REQUEUE, -signal.SIGTERM) or (code != 0 and is_over()):
-        raise Stopped
+        finally:  # on SIGTERM or Ctrl-C it still runs; these have no effect on a process that has ended
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_S)
+            process.kill()
     if code <= 0:
         return f"killed by signal {-code}" if code else ""
     lines = [line for line in output.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
@@ -321,11 +288,10 @@ def read_figures(run: Run, events: Sequence[Event]) -> Run:
         return run
     timed, warm = [], False
     for event in events:
-        if event["event"] == "start":
-            warm = False
-        elif event["event"] == "epoch" and event["pictures_per_s"] > 0:  # 0: it was resumed to be validated
+        if event["event"] == "epoch" and event["pictures_per_s"] > 0:  # 0: it was resumed to be validated
             timed += [event] if warm else []
             warm = True
+        warm &= event["event"] != "start"
     running_s = sum(epoch["use"]["seconds"] for epoch in timed)
     waiting_s = sum(epoch["use"]["stages"].get("wait", 0.0) for epoch in timed)
     validation = epochs[-1].get("validation") or {}
@@ -372,11 +338,10 @@ def spread(values: Sequence[float | None], digits: int = 1) -> str:
 def markdown(result: Result) -> str:
     """The table with its machine, commit and setting."""
     lines = [COLUMNS, ["---", *["---:"] * (len(COLUMNS) - 1)], *result.rows]
-    missing = f" **Unfinished**: {result.num_missing} runs are missing." if result.num_missing else ""
     return (
         f"# {result.sweep}\n\nMeasured on {result.device}: {result.machine}. Commit {result.machine.git_commit}, "
         f"recipe {result.recipe}, data {result.data}, flags `{' '.join(result.flags) or 'none'}`. Median (range) over "
-        f"the seeds; the first epoch of each run is not timed.{missing}\n\n"
+        f"the seeds; the first epoch of each run is not timed.\n\n"
         + "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
         + "\n"
     )

@@ -23,8 +23,8 @@ def read_toml(path: Path, known: Sequence[Path], what: str = "recipe") -> tuple[
     """Reads a TOML file.
 
     Args:
-        path: The file; a bare name such as "debug" also finds `training/recipes/debug.toml`.
-        known: Files whose names the error lists.
+        path: The file; a bare name such as "debug" also finds the known file `debug.toml`.
+        known: Files that a bare name finds; the error lists them.
         what: What the file is, for the error.
 
     Returns:
@@ -34,7 +34,8 @@ def read_toml(path: Path, known: Sequence[Path], what: str = "recipe") -> tuple[
         RecipeError: The file is missing or not valid TOML.
     """
     bare = path.name == str(path)  # a mistyped path must not find a recipe of the same name
-    found = RECIPES / f"{path.name.removesuffix('.toml')}.toml" if bare and not path.is_file() else path
+    of_name = [file for file in known if bare and file.stem == path.name.removesuffix(".toml")]
+    found = path if path.is_file() or not of_name else of_name[0]
     if not found.is_file():
         names = ", ".join(file.stem for file in known)
         raise RecipeError(

@@ -1,7 +1,7 @@
 """Sweeps with a script that writes a log instead of train.py, and one real sweep."""
 
 import json
-import time
+import signal
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,6 @@ from training.benchmark import (
     SWEEPS,
     Benchmark,
     Run,
-    Stopped,
     benchmark,
     commands_of,
     main,
@@ -92,31 +91,27 @@ def sweep(tmp_path):
     return path
 
 
-def never():
-    return False
-
-
 def calls(folder):
     return json.loads((folder / "calls.json").read_text())
 
 
 def test_an_arm_is_one_run_whose_first_epoch_is_not_timed(program):
-    done = train_arm(BEGUN, folder := program(TWO_EPOCHS), never)
+    done = train_arm(BEGUN, folder := program(TWO_EPOCHS))
     assert (done.top1, done.pictures_per_s, done.epoch_s, done.waiting, done.error) == (50, 50, 4, 25, "")
     assert calls(folder)[0] == [*BEGUN.command, "--run", str(folder), "--auto-resume"]
 
 
 def test_a_finished_arm_is_not_run_again_and_keeps_no_weights(program):
     folder = program(TWO_EPOCHS + "(run / 'last.pt').write_bytes(b'weights')")
-    first = train_arm(BEGUN, folder, never)
-    assert train_arm(BEGUN, folder, never) == first
+    first = train_arm(BEGUN, folder)
+    assert train_arm(BEGUN, folder) == first
     assert len(calls(folder)) == 1
     assert not (folder / "last.pt").exists()
 
 
 def test_a_failed_arm_keeps_its_error_and_is_not_run_again(program):
     folder = program("print('error (out_of_memory): too large.', file=sys.stderr)\nsys.exit(1)")
-    done = [train_arm(BEGUN, folder, never) for _ in range(2)]
+    done = [train_arm(BEGUN, folder) for _ in range(2)]
     assert [run.error for run in done] == ["error (out_of_memory): too large."] * 2
     assert done[0].top1 is None
     assert len(calls(folder)) == 1
@@ -131,34 +126,17 @@ CRASHES = [
 @pytest.mark.parametrize(("ends", "told"), CRASHES)
 def test_an_arm_that_crashed_once_is_resumed_and_the_error_of_a_second_crash_is_the_result(ends, told, program):
     folder = program(f"if first_time:\n    {ends}\n{TWO_EPOCHS}")
-    assert (train_arm(BEGUN, folder, never).error, len(calls(folder))) == ("", 2)
+    assert (train_arm(BEGUN, folder).error, len(calls(folder))) == ("", 2)
     folder = program(f"epoch(1, 4.0, 0.25)\n{ends}").with_name("other")
-    assert train_arm(BEGUN, folder, never).error == told
+    assert train_arm(BEGUN, folder).error == told
     assert len(calls(folder)) == 2
-
-
-def test_a_run_that_is_stopped_is_resumed_by_the_next_call(program):
-    stops = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nif first_time:\n    time.sleep(60)\n"
-    folder, began = program(stops + TWO_EPOCHS), time.monotonic()
-    with pytest.raises(Stopped):
-        train_arm(BEGUN, folder, lambda: time.monotonic() > began + 0.5)
-    assert time.monotonic() - began < 30
-    assert train_arm(BEGUN, folder, never).top1 == 50
-
-
-def test_a_run_that_ends_by_sigterm_has_not_crashed(program):
-    folder = program(f"if len(made) < 3: os.kill(os.getpid(), signal.SIGTERM)\n{TWO_EPOCHS}")
-    for _ in range(3):
-        with pytest.raises(Stopped):
-            train_arm(BEGUN, folder, never)
-    assert train_arm(BEGUN, folder, never).top1 == 50
 
 
 def test_a_result_of_other_settings_is_never_taken_for_this_arm(program):
     folder = program(TWO_EPOCHS)
-    train_arm(BEGUN, folder, never)
+    train_arm(BEGUN, folder)
     with pytest.raises(RecipeError, match="--batch-size 8"):
-        train_arm(msgspec.structs.replace(BEGUN, command=("--batch-size", "9")), folder, never)
+        train_arm(msgspec.structs.replace(BEGUN, command=("--batch-size", "9")), folder)
 
 
 def epoch(number, seconds, speed, top1=0.5):
@@ -206,7 +184,7 @@ def test_an_arm_has_the_settings_of_the_arm_that_it_comes_after(sweep):
         ("[arms.odd]\nset = { batch_size = 0 }", "batch_size"),
         ('[arms.odd]\nafter = "nothing"', "nothing"),
         ("[arms.odd]\nsett = {}", "sett"),
-        ("[arms.odd", "not a sweep"),
+        ("[arms.odd", "not valid TOML"),
     ],
 )
 def test_a_mistake_in_a_sweep_is_told_before_anything_runs(wrong, told, sweep):
@@ -264,26 +242,29 @@ def test_a_sweep_whose_runs_all_fail_is_an_error(program, sweep, data, tmp_path)
 def started(monkeypatch, *arguments):
     """Exit code of the program."""
     monkeypatch.setattr("sys.argv", ["benchmark.py", *map(str, arguments)])
+    before = signal.getsignal(signal.SIGTERM)
     try:
         main()
     except SystemExit as ended:
         return ended.code
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
 
 
-@pytest.mark.parametrize("asked", ["by its deadline", "by SIGTERM"])
-def test_a_sweep_that_is_stopped_writes_what_it_has_and_ends_with_75(
-    asked, program, sweep, data, tmp_path, monkeypatch, capsys
-):
-    kills = "os.kill(os.getppid(), signal.SIGTERM)\n" if asked == "by SIGTERM" else ""
-    stops = f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n{kills}time.sleep(60)\n"
-    program(f"if first_time and 'larger' in str(run):\n    {stops.replace(chr(10), chr(10) + '    ')}\n{TWO_EPOCHS}")
+def test_a_sweep_that_is_stopped_has_written_its_table_and_is_resumed(program, sweep, data, tmp_path, monkeypatch):
+    stops = "signal.signal(signal.SIGTERM, lambda *_: (run / 'saved').touch() or sys.exit(75))\n    "
+    kills = "os.kill(os.getppid(), signal.SIGTERM)\n    time.sleep(60)\n"
+    program(f"if first_time and run.name == 'larger-seed1':\n    {stops}{kills}\n{TWO_EPOCHS}")
     out = tmp_path / "out"
     flags = (sweep, "--data", data, "--out", out, "--device", "cpu")
-    assert started(monkeypatch, *flags, *([] if kills else ["--stop-after-s", 6])) == 75
-    assert json.loads((out / "small.json").read_text())["num_missing"] > 0
-    assert "**Unfinished**" in (out / "small.md").read_text()
-    assert "the same command resumes" in capsys.readouterr().err
+    assert started(monkeypatch, *flags) == 75
+    assert len(list(out.glob("*/saved"))) == 1
+    assert "1 of 2" in (out / "small.md").read_text()
+    assert started(monkeypatch, *flags) == 0
+    table = (out / "small.md").read_text()
+    assert table.count("2 of 2") == 3
+    assert "failed" not in table
 
 
 def test_a_wrong_folder_is_one_line(sweep, tmp_path, monkeypatch, capsys):
