@@ -27,8 +27,13 @@ _CUDA: Final = "CUDAExecutionProvider"
 _CUDA_LIBRARY: Final = "onnxruntime_providers_cuda.dll" if os.name == "nt" else "libonnxruntime_providers_cuda.so"
 _CPU: Final = "CPUExecutionProvider"
 # HEURISTIC takes the algorithm that cuDNN suggests. EXHAUSTIVE times every algorithm at each new batch size, and
-# DEFAULT was 50 times slower. The arena grows by the requested size rather than to the next power of two.
-_CUDA_OPTIONS: Final = {"cudnn_conv_algo_search": "HEURISTIC", "arena_extend_strategy": "kSameAsRequested"}
+# DEFAULT was 50 times slower. The arena grows by the requested size rather than to the next power of two. Tensor Cores
+# read NHWC; in another format cuDNN converts the maps before and after each convolution.
+_CUDA_OPTIONS: Final = {
+    "cudnn_conv_algo_search": "HEURISTIC",
+    "arena_extend_strategy": "kSameAsRequested",
+    "prefer_nhwc": "1",
+}
 _CPU_PREFERENCE: Final[tuple[Precision, ...]] = ("int8", "fp32", "fp16")
 _GPU_PREFERENCE: Final[tuple[Precision, ...]] = ("fp16", "fp32", "int8")
 
