@@ -5,13 +5,12 @@ precision and compilation are tried at that size.
 """
 
 import math
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Any, Final
 
 import msgspec
@@ -27,11 +26,11 @@ from training.engine.losses import TrainingClasses, training_classes
 from training.loading.data import training_loader
 from training.loading.negatives import num_plants
 from training.machine import cores_available
-from training.recipe import Recipe, ScheduleRecipe, recipe_to_plain
-from training.tuning_trial import MAX_MEMORY_SHARE, Trial, TrialRequest, TrialSetting, setting_of, with_setting
+from training.processes import end_with_parent
+from training.recipe import Recipe
+from training.tuning_trial import MAX_MEMORY_SHARE, Trial, TrialSetting, setting_of, time_setting, with_setting
 
 RESULT_FILE: Final = "tuning.json"
-PROGRAM: Final = (sys.executable, "-m", "training.tuning_trial")
 NEAR: Final = 0.03
 """Relative difference below which two speeds count as equal."""
 _START: Final = 8  # pictures, where the search begins
@@ -91,7 +90,7 @@ def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks 
     console, classes, trials = Console(), training_classes(manifest, recipe), list[Trial]()
 
     def measure(setting: TrialSetting) -> Trial:
-        trial = launch(setting, recipe, classes, device)
+        trial = launch(with_setting(recipe, setting), classes, device)
         trials.append(trial)
         console.print(f"batch {setting.batch_size}, {mode(setting)}: {describe(trial)}", highlight=False)
         return trial
@@ -113,58 +112,60 @@ def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks 
 
 
 def launch(
-    setting: TrialSetting,
     recipe: Recipe,
     classes: TrainingClasses,
     device: torch.device,
     *,
     max_s: float = 180.0,
     budget_s: float = 4.0,
-    program: Sequence[str] = PROGRAM,
+    measure: Callable[[Recipe, TrainingClasses, torch.device, float], Trial] = time_setting,
 ) -> Trial:
-    """Measures a setting in a new process; a crash or a timeout is an outcome, not an error.
+    """Measures the setting of a recipe in a new process; a crash or a timeout is an outcome, not an error.
 
     Args:
-        setting: What to measure.
-        recipe: Everything that a setting does not hold.
+        recipe: Includes the setting.
         classes: What the outputs mean.
         device: Where to measure.
-        max_s: Seconds after which it is killed; three times that if it compiles.
-        budget_s: Seconds of timed windows; a step that takes longer is timed once.
-        program: The command; it reads a `TrialRequest` and writes a `Trial`, both as JSON.
+        max_s: Seconds after which the process is killed; three times that if it compiles.
+        budget_s: Seconds of timed windows.
+        measure: What it runs; not a function inside another one.
     """
-    request = TrialRequest(
-        recipe=recipe_to_plain(with_setting(recipe, setting)),
-        classes=classes,
-        side_px=max(recipe.pictures.picture_px, *(side_px for _, side_px in recipe.pictures.progressive), 0),
-        threads=torch.get_num_threads(),
-        local_rank=device.index or 0,
-        budget_s=budget_s,
-        parent_pid=os.getpid(),
-    )
-    of_torchrun = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
-    max_s *= 1 if setting.compile == "off" else 3
+    max_s *= 1 if recipe.hardware.compile == "off" else 3
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    work = (measure, recipe, classes, device, budget_s)
+    process = context.Process(target=_work, args=(sender, torch.get_num_threads(), *work))
+    process.start()
+    sender.close()  # this process's end of it: if the other one dies, there is no end left
     try:
-        ended = subprocess.run(
-            program,
-            input=msgspec.json.encode(request),
-            cwd=Path(__file__).resolve().parents[1],
-            env={name: value for name, value in os.environ.items() if not name.startswith(of_torchrun)},
-            capture_output=True,
-            timeout=max_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Trial(setting=setting, outcome="too_slow", note=f"not done after {max_s:.0f} s")
-    if ended.returncode < 0:
-        name = signal.Signals(-ended.returncode).name
+        if not receiver.poll(max_s):
+            return Trial(setting=setting_of(recipe), outcome="too_slow", note=f"not done after {max_s:.0f} s")
+        trial: Trial = receiver.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         killed = "; the machine's memory may have run out" if name == "SIGKILL" else ""
-        return Trial(setting=setting, outcome="crashed", note=f"ended by {name}{killed}")
-    if ended.returncode:
-        lines = [line.strip() for line in ended.stderr.decode(errors="replace").split("\n") if line.strip()]
-        return Trial(setting=setting, outcome="crashed", note=(lines or [f"exit code {ended.returncode}"])[-1][:200])
-    # Compilers and libraries may print lines before it.
-    return msgspec.json.decode(ended.stdout.splitlines()[-1], type=Trial)
+        return Trial(setting=setting_of(recipe), outcome="crashed", note=f"ended by {name}{killed}")
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+    return trial
+
+
+def _work(sender: Connection, threads: int, measure: Callable[..., Trial], recipe: Recipe, *work: Any) -> None:
+    """Sends the trial; what compilers and libraries print is not shown."""
+    end_with_parent()
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    torch.set_num_threads(threads)
+    try:
+        sender.send(measure(recipe, *work))
+    except Exception as error:  # such as that of a compiler
+        note = f"{type(error).__name__}: {error}".strip().splitlines()[-1][:200]
+        sender.send(Trial(setting=setting_of(recipe), outcome="crashed", note=note))
 
 
 def find_batch_size(measure: Callable[[int], Trial], largest: int) -> Trial:
@@ -273,52 +274,39 @@ def time_loader(recipe: Recipe, manifest: Manifest) -> float:
     return pictures / seconds if seconds else math.inf
 
 
-def workers_for(loaded_per_s: float, workers: int, needed_per_s: float, cores: int) -> int:
-    """Loader processes that keep up with the network, at most one for each core.
-
-    Args:
-        loaded_per_s: Pictures per second that were loaded.
-        workers: Processes that loaded them; 0: the training process.
-        needed_per_s: Pictures per second that the network takes.
-        cores: Cores of this rank.
-    """
-    if loaded_per_s >= needed_per_s:
-        return workers
-    return max(min(math.ceil(max(workers, 1) * needed_per_s / loaded_per_s), cores), workers)
-
-
-def rates_for(schedule: ScheduleRecipe, pictures_per_step: int) -> tuple[float, float]:
-    """The rates of backbone and head for another number of pictures per optimizer step, over all ranks and batches.
-
-    The square-root rule for Adam (Malladi et al. 2022): the noise of a gradient falls with the square root of the batch
-    size, and the length of an AdamW step hardly depends on the length of the gradient.
-    """
-    factor = (pictures_per_step / (schedule.batch_size * schedule.accumulate)) ** 0.5
-    return float(f"{schedule.backbone_lr * factor:.3g}"), float(f"{schedule.head_lr * factor:.3g}")
-
-
 def propose(
     recipe: Recipe, chosen: Trial, trials: Sequence[Trial], *, device: str, num_ranks: int, loaded_per_s: float
 ) -> Tuned:
     """Turns the best trial into a proposal.
 
-    An optimizer step averages at least as many pictures as in the recipe: smaller batches are accumulated.
+    An optimizer step averages at least as many pictures as in the recipe: smaller batches are accumulated. The rates
+    follow the square-root rule for Adam (Malladi et al. 2022): the noise of a gradient falls with the square root of
+    the batch size, and the length of an AdamW step hardly depends on the length of the gradient.
+
+    Args:
+        recipe: Its rates are those of its own pictures per step.
+        chosen: The best trial.
+        trials: All of them.
+        device: Its name.
+        num_ranks: Ranks that train together.
+        loaded_per_s: Pictures per second of the recipe's loader.
     """
-    setting, speed, cores = chosen.setting, chosen.pictures_per_s, cores_available()
-    wanted = recipe.schedule.batch_size * recipe.schedule.accumulate
+    setting, speed, cores, schedule = chosen.setting, chosen.pictures_per_s, cores_available(), recipe.schedule
+    wanted = schedule.batch_size * schedule.accumulate
     accumulate = max(-(-wanted // (setting.batch_size * num_ranks)), 1)
     effective = setting.batch_size * num_ranks * accumulate
-    backbone_lr, head_lr = rates_for(recipe.schedule, effective)
+    factor = math.sqrt(effective / wanted)
     workers = recipe.data.workers
+    needed = math.ceil(max(workers, 1) * speed / loaded_per_s)
     limit = "limits the run" if loaded_per_s < speed else "keeps up"
     return Tuned(
         device=device,
         num_ranks=num_ranks,
         setting=setting,
         accumulate=accumulate,
-        workers=workers_for(loaded_per_s, workers, speed, cores),
-        backbone_lr=backbone_lr,
-        head_lr=head_lr,
+        workers=workers if loaded_per_s >= speed else max(min(needed, cores), workers),
+        backbone_lr=float(f"{schedule.backbone_lr * factor:.3g}"),
+        head_lr=float(f"{schedule.head_lr * factor:.3g}"),
         trials=list(trials),
         reasons=[
             f"Proposed is a batch of {setting.batch_size}, the smallest within {NEAR:.0%} of the fastest, in "

@@ -1,32 +1,25 @@
-"""Program: times one setting of `train.py --tune` with the real training step on random pictures.
-
-python -m training.tuning_trial < request.json     the last line of its output is a `Trial` as JSON
+"""One setting of `train.py --tune`, timed with the real training step on random pictures.
 
 Each setting has its own process, so that its memory, kernel selection and crashes do not affect the next one.
 """
 
-import os
 import statistics
-import sys
-import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 import torch
 from torch import Tensor
 
-from models.errors import BotanifyError
 from models.network import PlantNetwork
-from training.engine.device import choose_device
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
 from training.evaluation.predict import torch_runner
 from training.loading.data import EVALUATION_BATCH
 from training.loading.negatives import NOT_A_PLANT, list_negatives
 from training.monitor.memory import is_out_of_memory
-from training.recipe import NEGATIVES_SHARE, Compile, KnobRole, Precision, Recipe, check_recipe, knobs_with
+from training.recipe import NEGATIVES_SHARE, Compile, KnobRole, Precision, Recipe, knobs_with, sides_of_epochs
 
 MAX_MEMORY_SHARE: Final = 0.9
 """Share of the GPU memory that a setting may use; the rest is for later growth, such as larger pictures."""
@@ -69,23 +62,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return self.outcome == "ran" and (self.memory_share is None or self.memory_share <= MAX_MEMORY_SHARE)
 
 
-class TrialRequest(msgspec.Struct, frozen=True):
-    """What a trial shall measure."""
-
-    recipe: dict[str, Any]
-    """Includes the setting."""
-    classes: TrainingClasses
-    side_px: int
-    threads: int
-    """CPU threads of torch."""
-    local_rank: int
-    """Index of the GPU."""
-    budget_s: float
-    """Seconds of timed windows."""
-    parent_pid: int
-    """The process that waits for the trial."""
-
-
 def setting_of(recipe: Recipe) -> TrialSetting:
     """The setting that a recipe holds."""
     return TrialSetting(
@@ -102,61 +78,50 @@ def with_setting(recipe: Recipe, setting: TrialSetting) -> Recipe:
     return changed
 
 
-def main() -> None:
-    """Reads a request and writes its result; ends when the process that asked has ended, which frees the device."""
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=TrialRequest)
+def time_setting(recipe: Recipe, classes: TrainingClasses, device: torch.device, budget_s: float) -> Trial:
+    """Measures the setting of a recipe. Too little memory is an outcome, not an error.
 
-    def end_with_parent() -> None:
-        while os.getppid() == request.parent_pid:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(run(request)) + b"\n")
-
-
-def run(request: TrialRequest) -> Trial:
-    """Measures a setting. Running out of memory and recipes that are refused are outcomes, not errors."""
-    recipe = check_recipe(request.recipe, "of a trial")
-    torch.set_num_threads(request.threads)
+    Args:
+        recipe: Includes the setting.
+        classes: What the outputs mean.
+        device: Where to measure.
+        budget_s: Seconds of timed windows; a step that takes longer is timed once.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     try:
-        device = choose_device(recipe.hardware, request.local_rank)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        return _measure(recipe, request, device)
-    except BotanifyError as error:
-        return Trial(setting=setting_of(recipe), outcome="crashed", note=str(error))
+        return _time_steps(recipe, classes, device, budget_s)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         return Trial(setting=setting_of(recipe), outcome="does_not_fit", note="out of memory")
 
 
-def _measure(recipe: Recipe, request: TrialRequest, device: torch.device) -> Trial:
+def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, budget_s: float) -> Trial:
     started, setting = time.perf_counter(), setting_of(recipe)
     network = PlantNetwork(
         recipe.network.architecture,
-        len(request.classes.taxon_of_output),
+        len(classes.taxon_of_output),
         dropout=recipe.network.dropout,
         drop_path=recipe.network.dropout / 2,
     )
     # Enough steps that the learning rate does not reach zero.
-    engine = Engine(recipe, network, device, request.classes, steps_per_epoch=10_000)
+    engine = Engine(recipe, network, device, classes, steps_per_epoch=10_000)
     # The memory of a validation counts, too.
     predict = torch_runner(engine.eval_model, device, engine.amp_dtype)
     side_px = recipe.pictures.serve_px
     predict(torch.zeros(EVALUATION_BATCH if device.type == "cuda" else 1, 3, side_px, side_px))
     engine.train_mode()
-    take = _steps(engine, setting.batch_size, request.side_px)
+    take = _steps(engine, setting.batch_size, max(sides_of_epochs(recipe)))
     step_s = take(1)  # includes compilation and kernel selection
     for _ in range(_WARMUP_STEPS - 1):
         step_s = take(1)
-        if step_s > request.budget_s / 3:
+        if step_s > budget_s / 3:
             break
     warmup_s = time.perf_counter() - started
     num_steps = min(max(round(_WINDOW_S / step_s), 1), _MAX_STEPS)
     began, windows_s = time.perf_counter(), [take(num_steps) / num_steps]
-    while len(windows_s) < _WINDOWS and time.perf_counter() - began + windows_s[-1] * num_steps < request.budget_s:
+    while len(windows_s) < _WINDOWS and time.perf_counter() - began + windows_s[-1] * num_steps < budget_s:
         windows_s.append(take(num_steps) / num_steps)
     memory_gb, memory_share = _memory(device)
     return Trial(
@@ -205,7 +170,3 @@ def _memory(device: torch.device) -> tuple[float | None, float | None]:
     peak, now = torch.cuda.max_memory_reserved(device), torch.cuda.memory_reserved(device)
     taken = peak + max(total - free - now, 0)
     return taken / _GB, taken / total
-
-
-if __name__ == "__main__":
-    main()

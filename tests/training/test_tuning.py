@@ -1,6 +1,7 @@
 """Tuning on simulated machines, and trials in processes of their own."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import torch
 from tests.training.small import ROOT, command
 from training import tuning, tuning_trial
 from training.engine.losses import TrainingClasses
-from training.recipe import read_recipe, recipe_to_plain
+from training.recipe import read_recipe
 from training.tuning import (
     RESULT_FILE,
     NothingRan,
@@ -25,12 +26,10 @@ from training.tuning import (
     launch,
     options_of,
     propose,
-    rates_for,
     try_options,
     tune,
-    workers_for,
 )
-from training.tuning_trial import MAX_MEMORY_SHARE, Trial, TrialRequest, TrialSetting, with_setting
+from training.tuning_trial import MAX_MEMORY_SHARE, Trial, TrialSetting, setting_of, with_setting
 
 TINY = read_recipe(Path(__file__).parent / "tiny.toml")
 THREE = TrainingClasses((0, 1, 2), 3, (10.0, 10.0, 10.0))
@@ -59,7 +58,8 @@ class Machine:
         return (self.gb_base + size * self.gb_each) / self.card_gb
 
     def __call__(self, wanted, *_):
-        wanted = setting(wanted) if isinstance(wanted, int) else wanted
+        if not isinstance(wanted, TrialSetting):
+            wanted = setting(wanted) if isinstance(wanted, int) else setting_of(wanted)
         self.asked.append(wanted)
         size = wanted.batch_size
         outcome = self.outcomes.get(size, "ran" if self.memory_share(size) <= 1 else "does_not_fit")
@@ -254,23 +254,18 @@ def test_pictures_of_all_ranks_count():
     assert found.backbone_lr == pytest.approx(2 * TINY.schedule.backbone_lr)
 
 
-def test_rates_scale_with_the_square_root_of_the_accumulated_batch():
-    schedule = replace(TINY.schedule, batch_size=16, backbone_lr=3e-5, head_lr=9e-5)
-    assert rates_for(schedule, 64) == pytest.approx((6e-5, 18e-5))
-    assert rates_for(replace(schedule, accumulate=4), 64) == (3e-5, 9e-5)
-
-
 @pytest.mark.parametrize(
-    ("loaded", "workers", "needed", "cores", "expected"),
-    [(200, 4, 100, 8, 4), (100, 4, 150, 8, 6), (100, 4, 1000, 8, 8), (50, 0, 100, 8, 2), (100, 8, 500, 4, 8)],
+    ("loaded", "workers", "cores", "expected"),
+    [(200, 4, 8, 4), (100, 4, 8, 6), (10, 4, 8, 8), (75, 0, 8, 2), (10, 8, 4, 8)],
 )
-def test_workers_keep_up_with_the_network_as_far_as_the_cores_go(loaded, workers, needed, cores, expected):
-    assert workers_for(loaded, workers, needed, cores) == expected
-
-
-def test_a_loader_that_limits_the_run_is_told():
-    assert any("limits the run" in reason for reason in proposal(8, loaded_per_s=1.0).reasons)
-    assert any("keeps up" in reason for reason in proposal(8).reasons)
+def test_workers_keep_up_with_the_network_as_far_as_the_cores_go(loaded, workers, cores, expected, monkeypatch):
+    monkeypatch.setattr(tuning, "cores_available", lambda: cores)
+    recipe = replace(TINY, data=replace(TINY.data, workers=workers))
+    trial = Trial(setting=setting(), pictures_per_s=150)
+    found = propose(recipe, trial, [trial], device="CPU", num_ranks=1, loaded_per_s=loaded)
+    assert found.workers == expected
+    limit = "limits the run" if loaded < 150 else "keeps up"
+    assert any(limit in reason for reason in found.reasons)
 
 
 def test_train_takes_the_flags(data, tmp_path):
@@ -317,54 +312,56 @@ def test_a_trial_is_told_with_its_memory_and_its_failure():
 # ---- a trial in its own process
 
 
-def launched(script, tmp_path, max_s=20.0, wanted=None, recipe=TINY):
-    """Runs a script instead of a trial."""
-    program = tmp_path / "program.py"
-    program.write_text("import json, os, signal, sys, time\n" + script)
-    device = torch.device("cuda", 1)
-    return launch(wanted or setting(8), recipe, THREE, device, max_s=max_s, program=[sys.executable, str(program)])
+def fails(*_):
+    raise ValueError("no such kernel")
 
 
-def test_a_trial_receives_the_setting_and_returns_its_result(tmp_path):
-    result = msgspec.json.encode(Trial(setting=setting(8), pictures_per_s=7.0)).decode()
-    script = f"open({str(tmp_path / 'request')!r}, 'w').write(sys.stdin.read())\nprint('compiling')\nprint({result!r})"
-    trial = launched(script, tmp_path, wanted=setting(8, channels_last=False))
-    assert trial.pictures_per_s == 7.0
-    request = msgspec.json.decode((tmp_path / "request").read_bytes(), type=TrialRequest)
-    assert request.recipe["schedule"]["batch_size"] == 8
-    assert request.recipe["hardware"]["channels_last"] is False
-    assert (request.local_rank, request.classes) == (1, THREE)
+def is_killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_trial_that_fails_or_is_killed_or_takes_too_long_is_an_outcome(tmp_path):
-    failed = launched("raise ValueError('no such kernel')", tmp_path)
+def takes_long(*_):
+    time.sleep(60)
+
+
+def is_noisy(recipe, classes, device, budget_s):
+    print("compiling")
+    os.write(2, b"noise of a library")
+    return Trial(setting=setting_of(recipe), note=f"{len(classes.taxon_of_output)} {device} {budget_s}")
+
+
+def test_a_trial_receives_the_setting_and_returns_its_result(capfd):
+    wanted = setting(8, channels_last=False)
+    trial = launch(with_setting(TINY, wanted), THREE, torch.device("cuda", 1), measure=is_noisy)
+    assert trial == Trial(setting=wanted, note="3 cuda:1 4.0")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_trial_that_fails_or_is_killed_or_takes_too_long_is_an_outcome():
+    failed = launch(TINY, THREE, CPU, measure=fails)
     assert (failed.outcome, failed.note) == ("crashed", "ValueError: no such kernel")
-    killed = launched("os.kill(os.getpid(), signal.SIGKILL)", tmp_path)
+    killed = launch(TINY, THREE, CPU, measure=is_killed)
     assert killed.outcome == "crashed"
     assert "SIGKILL" in killed.note
-    assert launched("time.sleep(60)", tmp_path, max_s=0.3).outcome == "too_slow"
+    assert launch(TINY, THREE, CPU, max_s=0.3, measure=takes_long).outcome == "too_slow"
 
 
-def test_a_trial_gets_no_variables_of_torchrun(tmp_path, monkeypatch):
-    for name in ("RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"):
-        monkeypatch.setenv(name, "1")
-    script = "sys.exit(str([name for name in os.environ if name in ('RANK', 'MASTER_PORT') or 'ELASTIC' in name]))"
-    assert launched(script, tmp_path).note == "[]"
+def timed(wanted, recipe=TINY):
+    return tuning_trial.time_setting(with_setting(recipe, wanted), THREE, CPU, 0.3)
 
 
 @pytest.mark.parametrize(("pairs", "side_px"), [((), 32), (((0, 64), (1, 32)), 64)])
-def test_the_largest_pictures_are_measured(tmp_path, pairs, side_px):
+def test_the_largest_pictures_are_measured(pairs, side_px, monkeypatch):
+    asked = []
+    monkeypatch.setattr(tuning_trial, "_steps", lambda *arguments: asked.append(arguments[-1]) or fails)
     recipe = replace(TINY, pictures=replace(TINY.pictures, progressive=pairs))
-    assert launched("sys.exit(str(json.load(sys.stdin)['side_px']))", tmp_path, recipe=recipe).note == str(side_px)
-
-
-def request(wanted, recipe=TINY):
-    plain = recipe_to_plain(with_setting(recipe, wanted))
-    return TrialRequest(recipe=plain, classes=THREE, side_px=32, threads=1, local_rank=0, budget_s=0.3, parent_pid=0)
+    with pytest.raises(ValueError, match="no such kernel"):
+        timed(setting(8), recipe)
+    assert asked == [side_px]
 
 
 def test_a_setting_is_timed_with_the_real_step():
-    trial = tuning_trial.run(request(setting(8)))
+    trial = timed(setting(8))
     assert trial.fits
     assert trial.setting == setting(8)
     assert trial.pictures_per_s > 0
@@ -384,13 +381,13 @@ def micro_step_raises(monkeypatch, error):
 )
 def test_too_little_memory_is_an_outcome(monkeypatch, error):
     micro_step_raises(monkeypatch, error)
-    assert tuning_trial.run(request(setting(8))).outcome == "does_not_fit"
+    assert timed(setting(8)).outcome == "does_not_fit"
 
 
 def test_a_programming_error_is_raised(monkeypatch):
     micro_step_raises(monkeypatch, RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError, match="shapes"):
-        tuning_trial.run(request(setting(8)))
+        timed(setting(8))
 
 
 def test_memory_is_the_peak_and_that_of_other_programs(monkeypatch):
@@ -404,7 +401,7 @@ def test_memory_is_the_peak_and_that_of_other_programs(monkeypatch):
 
 @pytest.mark.slow
 def test_a_trial_runs_in_its_own_process():
-    trial = launch(setting(8), TINY, THREE, CPU, budget_s=0.3)
+    trial = launch(TINY, THREE, CPU, budget_s=0.3)
     assert trial.fits, trial.note
     assert trial.pictures_per_s > 0
 
@@ -413,8 +410,9 @@ def test_a_trial_runs_in_its_own_process():
 def test_a_trial_ends_with_the_program_that_asked_for_it(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
-        "from tests.training.test_tuning import CPU, THREE, TINY, launch, setting\n"
-        "launch(setting(4096), TINY, THREE, CPU, budget_s=1000.0, max_s=1000.0)\n"
+        "from tests.training.test_tuning import CPU, THREE, TINY, launch, setting, with_setting\n"
+        "if __name__ == '__main__':\n"
+        "    launch(with_setting(TINY, setting(4096)), THREE, CPU, budget_s=1000.0, max_s=1000.0)\n"
     )
     with subprocess.Popen([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": str(ROOT)}) as program:
         family = psutil.Process(program.pid)
@@ -431,8 +429,8 @@ def test_a_trial_ends_with_the_program_that_asked_for_it(tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_memory_of_a_gpu_is_measured_and_too_little_is_an_outcome():
     recipe, device = replace(TINY, hardware=replace(TINY.hardware, device="cuda")), torch.device("cuda", 0)
-    trial = launch(setting(64, amp="fp16"), recipe, THREE, device)
+    trial = launch(with_setting(recipe, setting(64, amp="fp16")), THREE, device)
     assert trial.fits, trial.note
     assert 0 < trial.memory_share < 0.9
     large = replace(recipe, pictures=replace(recipe.pictures, picture_px=1024))
-    assert launch(setting(65_536), large, THREE, device).outcome in {"does_not_fit", "crashed"}
+    assert launch(with_setting(large, setting(65_536)), THREE, device).outcome in {"does_not_fit", "crashed"}
