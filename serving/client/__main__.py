@@ -61,13 +61,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     try:
         with quiet_when_output_closes():
-            command = tyro.cli(Ask, args=arguments, prog="python -m serving.client")
-            sys.stdout.buffer.write(_answer(command) + b"\n")
+            _ask(tyro.cli(Ask, args=arguments, prog="python -m serving.client"))
     except (BotanifyError, OSError) as error:
         sys.stderr.write(f"botanify: {_harmless(_in_one_line(error))}\n")
         raise SystemExit(EXIT_NO_ANSWER) from None
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+def _ask(command: Ask) -> None:
+    key = command.api_key or os.environ.get("BOTANIFY_API_KEY", "")
+    asking = Asking(k=command.k, coverage=command.coverage, coverage_kind=command.coverage_kind, taxa=command.taxa)
+    with Client(command.url, api_key=key, timeout_s=command.timeout_s, max_side_px=command.max_side_px) as client:
+        answer = client.identify_json(*command.photographs, asking=asking)
+    if command.json:
+        told = _harmless(answer.decode()).encode()
+    else:
+        words = in_words(msgspec.json.decode(answer, type=Identification))
+        told = _harmless(words).encode(sys.stdout.encoding, "replace")
+    sys.stdout.buffer.write(told + b"\n")
 
 
 def in_words(answer: Identification) -> str:
@@ -85,32 +97,17 @@ def in_words(answer: Identification) -> str:
     return "\n".join([*lines, *(f"note: {warning}" for warning in answer.warnings)])
 
 
-def _answer(command: Ask) -> bytes:
-    key = command.api_key or os.environ.get("BOTANIFY_API_KEY", "")
-    asking = Asking(k=command.k, coverage=command.coverage, coverage_kind=command.coverage_kind, taxa=command.taxa)
-    with Client(command.url, api_key=key, timeout_s=command.timeout_s, max_side_px=command.max_side_px) as client:
-        answer = client.identify_json(*command.photographs, asking=asking)
-    if command.json:
-        return _harmless(answer.decode()).encode()
-    words = in_words(msgspec.json.decode(answer, type=Identification))
-    return _harmless(words).encode(sys.stdout.encoding, "replace")
-
-
 def _harmless(text: str) -> str:
     """Writes control characters as JSON does, in whose texts that changes nothing; tabs and line ends stay."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _in_one_line(error: BotanifyError | OSError) -> str:
-    if not isinstance(error, OSError) or error.filename is None:
-        return str(error)
-    unreadable = InputError(
-        f"the file {error.filename} cannot be read",
-        value=error.strerror,
-        limit="a photograph",
-        remedy="check the path; `python -m serving.identify_folder` takes folders",
-    )
-    return str(unreadable)
+    if isinstance(error, OSError) and error.filename is not None:
+        remedy = "check the path; `python -m serving.identify_folder` takes folders"
+        problem = f"the file {error.filename} cannot be read"
+        return str(InputError(problem, value=error.strerror, limit="a photograph", remedy=remedy))
+    return str(error)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import re
 import threading
 import weakref
 from collections.abc import Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -45,22 +45,24 @@ class AsyncClient:
         max_side_px: int | None = None,
     ) -> None:  # fmt: skip
         if not 0 < timeout_s <= _MOST_TIMEOUT_S:
-            raise InputError(
-                "timeout_s is out of range",
-                value=timeout_s,
-                limit=f"more than 0 s and at most {_MOST_TIMEOUT_S:,.0f} s",
-                remedy="give the time that an answer may take, such as 120",
-            )
+            limit = f"more than 0 s and at most {_MOST_TIMEOUT_S:,.0f} s"
+            raise InputError("timeout_s is out of range", value=timeout_s, limit=limit, remedy="take 120, for example")
         if max_side_px is not None and max_side_px < _LEAST_SIDE_PX:
-            raise InputError(
-                "max_side_px is too small",
-                value=max_side_px,
-                limit=f"at least {_LEAST_SIDE_PX} px",
-                remedy="give a longer side, such as 1600, or leave it out to send photographs as they are",
-            )
+            limit, remedy = f"at least {_LEAST_SIDE_PX} px", "give a longer side, such as 1600, or leave it out"
+            raise InputError("max_side_px is too small", value=max_side_px, limit=limit, remedy=remedy)
         self._url, self._headers = checked_url(url), key_header(api_key)
         self._timeout_s, self._max_side_px = timeout_s, max_side_px
-        self._http, self._turns = _connections(), asyncio.Semaphore(_MOST_QUESTIONS)
+        try:
+            # `exchange` has the time limit; a machine that does not take the connection is not there, and asked again.
+            timeout = httpx.Timeout(None, connect=_CONNECT_S)
+            self._http = httpx.AsyncClient(limits=_LIMITS, mounts=_WITHOUT_PROXY, timeout=timeout)
+        except (httpx.InvalidURL, ValueError, ImportError) as error:  # ImportError: SOCKS needs another package
+            raise InputError(
+                "a proxy that the environment names cannot be used",
+                limit="an address with http:// or https://",
+                remedy="correct or unset HTTP_PROXY, HTTPS_PROXY and ALL_PROXY",
+            ) from error
+        self._turns = asyncio.Semaphore(_MOST_QUESTIONS)
 
     async def identify(self, *pictures: Picture, asking: Asking = EVERYTHING) -> Identification:
         """Identifies the plant that all pictures show, see `Client.identify`."""
@@ -180,19 +182,17 @@ class Client:
 
 def checked_url(text: str) -> httpx.URL:
     """Returns the address of a service; one that is not of HTTP, or has a query or a fragment, is an InputError."""
-    try:
+    with suppress(httpx.InvalidURL, ValueError):  # ValueError: a host name that IDNA does not allow
         url = httpx.URL(text)
-        is_address = url.scheme in {"http", "https"} and bool(url.host) and 0 < (url.port or 80) < 65_536
-    except (httpx.InvalidURL, ValueError):  # ValueError: a host name that IDNA does not allow
-        url, is_address = httpx.URL(), False
-    if not is_address or url.query or url.fragment:
-        raise InputError(
-            "this is not the address of a service",
-            value=repr(text.rpartition("@")[2]),  # without a password
-            limit="http://HOST:PORT or https://HOST",
-            remedy="give the address that the service shows when it starts",
-        )
-    return url
+        is_plain = url.scheme in {"http", "https"} and not url.query and not url.fragment
+        if is_plain and url.host and 0 < (url.port or 80) < 65_536:
+            return url
+    raise InputError(
+        "this is not the address of a service",
+        value=repr(text.rpartition("@")[2]),  # without a password
+        limit="http://HOST:PORT or https://HOST",
+        remedy="give the address that the service shows when it starts",
+    )
 
 
 def key_header(key: str) -> dict[str, str]:
@@ -219,19 +219,6 @@ def shrunk(data: bytes, max_side_px: int) -> bytes:
     stream = io.BytesIO()
     picture.image.save(stream, "JPEG", quality=_QUALITY)
     return stream.getvalue()
-
-
-def _connections() -> httpx.AsyncClient:
-    try:
-        # `exchange` has the time limit. A machine that does not take the connection is not there: that is tried again.
-        timeout = httpx.Timeout(None, connect=_CONNECT_S)
-        return httpx.AsyncClient(limits=_LIMITS, mounts=_WITHOUT_PROXY, timeout=timeout)
-    except (httpx.InvalidURL, ValueError, ImportError) as error:  # ImportError: SOCKS needs another package
-        raise InputError(
-            "a proxy that the environment names cannot be used",
-            limit="an address with http:// or https://",
-            remedy="correct or unset HTTP_PROXY, HTTPS_PROXY and ALL_PROXY",
-        ) from error
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

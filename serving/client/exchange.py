@@ -2,6 +2,7 @@
 
 import asyncio
 import email.utils
+import itertools
 import math
 import random
 import time
@@ -17,9 +18,8 @@ from models.calibration import CoverageKind
 from models.errors import BotanifyError
 from serving.schemas import Identification, Problem
 
-_AGAIN: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
-_NEVER_SENT: Final = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
-_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises for odd bytes
+_AGAIN: Final = (429, 502, 503, 504)
+_now, _sleep, _chance = time.monotonic, asyncio.sleep, random.uniform  # tests replace them
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _MOST_UNREACHED: Final = 6  # attempts without any answer, 16 s on average: a service that restarts needs less
 
@@ -37,7 +37,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     """Name or names of the taxa that can be the answer, and of lists, as `POST /identify` takes them; none for all."""
 
     def parameters(self) -> list[tuple[str, str]]:
-        """Returns the query parameters."""
+        """The query."""
         names = [self.taxa] if isinstance(self.taxa, str) else self.taxa  # a text is also a sequence of letters
         found = [("k", str(self.k)), *(("taxa", name) for name in names)]
         if self.coverage is not None:
@@ -77,26 +77,12 @@ async def exchange(
     *,
     timeout_s: float,
     headers: Mapping[str, str],
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    chance: Callable[[float, float], float] = random.uniform,
 ) -> bytes:
     """Asks about the plant that all pictures show, and again while the service is overloaded or away.
 
     Before a new attempt it waits as long as `Retry-After` says, and a random time more ("full jitter"), so that many
     clients do not come back together: at most 0.5 s before the first, twice as much before each further one, and 30 s
-    at most. `Prefer: wait` tells the service the time left.
-
-    Args:
-        send: Sends a request and reads the response.
-        base_url: Address of the service.
-        pictures: The bytes of one to five picture files.
-        asking: What to ask.
-        timeout_s: Longest time for all attempts together, seconds; an attempt in progress is canceled then.
-        headers: Sent with each request.
-        clock: The time, seconds.
-        sleep: Waits so many seconds.
-        chance: A random number between two others.
+    at most. `Prefer: wait` tells the service the time left. An attempt is canceled when the time of all is over.
 
     Returns:
         The answer as the service sent it: an `Identification` in JSON.
@@ -105,10 +91,11 @@ async def exchange(
         ServiceRefusal: The request is wrong, what answers is not botanify, or the service was overloaded all the time.
         ServiceUnreachable: No service answered in time.
     """
-    end, attempt, num_unreached = clock() + timeout_s, 0, 0
+    end, num_unreached = _now() + timeout_s, 0
     shown = str(base_url.copy_with(userinfo=b""))  # without the password of a proxy
-    while True:
-        left_s = end - clock()
+    failure: BotanifyError
+    for attempt in itertools.count():
+        left_s = end - _now()
         request = httpx.Request(
             "POST",
             f"{str(base_url).rstrip('/')}/identify",
@@ -124,59 +111,43 @@ async def exchange(
                 f"{shown} did not answer in time (limit {timeout_s:g} s): allow more time, or send smaller pictures."
             ) from None
         except httpx.RequestError as error:
-            failure, pause_s = _unreachable(error, shown)
-            num_unreached += 1
+            cannot_be_sent = isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
+            # The text about a request that cannot be sent can hold its headers, and so the key.
+            reason = type(error).__name__ if cannot_be_sent or not str(error) else error
+            failure = ServiceUnreachable(
+                f"no service answers at {shown} ({reason}): check the address, and that the service runs."
+            )
+            pause_s, num_unreached = math.inf if cannot_be_sent else 0.0, num_unreached + 1
         else:
-            if _is_answer(response):
+            if response.status_code == HTTPStatus.OK and _is(Identification, response):
                 return response.content
-            failure, pause_s = _refusal(response, shown)
-        pause_s += chance(0.0, min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S))
-        if not math.isfinite(pause_s) or clock() + pause_s >= end or num_unreached > _MOST_UNREACHED:
-            raise failure
-        attempt += 1
-        await sleep(pause_s)
+            failure, pause_s = ServiceRefusal(_problem(response, shown)), math.inf
+            if response.status_code in _AGAIN:
+                pause_s = _retry_after_s(response.headers.get("Retry-After", ""))
+        pause_s += _chance(0.0, min(_FIRST_PAUSE_S * 2 ** min(attempt, 9), _LONGEST_PAUSE_S))
+        if not math.isfinite(pause_s) or _now() + pause_s >= end or num_unreached > _MOST_UNREACHED:
+            break
+        await _sleep(pause_s)
+    raise failure
 
 
-def _is_answer(response: httpx.Response) -> bool:
+def _is(kind: type[Identification | Problem], response: httpx.Response) -> bool:
     try:
-        msgspec.json.decode(response.content, type=Identification)
-    except _NOT_JSON:
+        msgspec.json.decode(response.content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # what msgspec raises for odd bytes
         return False
-    return response.status_code == HTTPStatus.OK
+    return True
 
 
-def _unreachable(error: httpx.RequestError, url: str) -> tuple[BotanifyError, float]:
-    """Returns the error of an attempt without an answer, and the least time before another, as `_refusal` does."""
-    never_sent = isinstance(error, _NEVER_SENT)
-    # The text about a request that cannot be sent can hold its headers, and so the key.
-    reason = "" if never_sent else str(error)
-    failure = ServiceUnreachable(
-        f"no service answers at {url} ({reason or type(error).__name__}): check the address, and that the service runs."
-    )
-    return failure, math.inf if never_sent else 0.0
-
-
-def _refusal(response: httpx.Response, url: str) -> tuple[BotanifyError, float]:
-    """Returns the error of a refusal, and the least time before another attempt, seconds; infinite if none helps."""
-    try:
-        problem = msgspec.json.decode(response.content, type=Problem)
-    except _NOT_JSON:
-        problem = _foreign(response, url)
-    if response.status_code not in _AGAIN and response.status_code != HTTPStatus.BAD_GATEWAY:
-        return ServiceRefusal(problem), math.inf
-    return ServiceRefusal(problem), _retry_after_s(response.headers.get("Retry-After", ""))
-
-
-def _foreign(response: httpx.Response, url: str) -> Problem:
-    """Returns the problem of a response that is not from the service, such as a proxy's."""
+def _problem(response: httpx.Response, url: str) -> Problem:
+    """Returns the problem document of a refusal, or that of a response that is not from the service, but a proxy's."""
+    if _is(Problem, response):
+        return msgspec.json.decode(response.content, type=Problem)
     status, phrase = response.status_code, response.reason_phrase
+    detail = f"{url} answered {status} {phrase}, but not as botanify does: check the address, and any proxy before it."
     if response.has_redirect_location:  # to follow it could send the key and the pictures to somebody else
         place = response.headers["Location"].partition("?")[0].removesuffix("/identify")
         detail = f"{url} redirects to {place} ({status} {phrase}): give that address, if you trust it."
-    else:
-        detail = (
-            f"{url} answered {status} {phrase}, but not as botanify does: check the address, and any proxy before it."
-        )
     return Problem("about:blank", phrase, status, detail, "http_error", "")
 
 

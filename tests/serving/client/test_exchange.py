@@ -2,6 +2,7 @@
 
 import asyncio
 from email.utils import formatdate
+from unittest import mock
 
 import httpx
 import msgspec
@@ -37,7 +38,8 @@ class Talk:
 
     def __init__(self, *outcomes, **options):
         self.now, self.requests, self.pauses, self.outcomes = 0.0, [], [], list(outcomes)
-        self.options = {"timeout_s": 120.0, "headers": {}, "chance": lambda low, high: high, **options}
+        self.chance = options.pop("chance", lambda low, high: high)
+        self.options = {"timeout_s": 120.0, "headers": {}, **options}
 
     async def send(self, request):
         self.requests.append(request)
@@ -53,10 +55,10 @@ class Talk:
         self.pauses.append(seconds)
 
     def run(self, url="http://host:1/", asking=EVERYTHING, pictures=(b"1",)):
-        steps = exchange(
-            self.send, httpx.URL(url), pictures, asking, clock=lambda: self.now, sleep=self.sleep, **self.options
-        )
-        return msgspec.json.decode(asyncio.run(asyncio.wait_for(steps, 20)), type=Identification)
+        steps = exchange(self.send, httpx.URL(url), pictures, asking, **self.options)
+        replaced = {"_now": lambda: self.now, "_sleep": self.sleep, "_chance": self.chance}
+        with mock.patch.multiple("serving.client.exchange", **replaced):
+            return msgspec.json.decode(asyncio.run(asyncio.wait_for(steps, 20)), type=Identification)
 
 
 def test_a_request_asks_for_everything():
@@ -93,6 +95,13 @@ def test_pauses_are_random_up_to_their_limit(share):
     talk = Talk(*[refusal(503, "1")] * 12, ok(), timeout_s=1e6, chance=lambda low, high: low + share * (high - low))
     talk.run()
     assert all(1 <= pause <= 31 for pause in talk.pauses)
+
+
+def test_a_day_of_attempts_is_a_day():
+    talk = Talk(refusal(503, "50"), timeout_s=86_400, chance=lambda low, high: low)
+    with pytest.raises(ServiceRefusal):
+        talk.run()
+    assert len(talk.pauses) > 1024  # powers of two grow beyond a float
 
 
 def test_the_last_refusal_is_raised_when_the_time_is_over():
@@ -160,7 +169,7 @@ def test_the_password_of_a_proxy_is_sent_and_not_shown():
     assert talk.requests[0].url.password == "secret"
 
 
-@pytest.mark.parametrize("url", ["http://host/plants", "http://host/plants/", "http://[::1]:80/plants/"])
+@pytest.mark.parametrize("url", ["http://host/plants", "http://[::1]:80/plants/"])
 def test_an_address_may_have_a_path(url):
     talk = Talk(ok())
     talk.run(url)
