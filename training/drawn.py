@@ -73,22 +73,10 @@ _LAST = _words(
 )
 
 
-class SpeciesName(msgspec.Struct, frozen=True):
-    """The names of a species; other species share its `genus` and `family`."""
-
-    scientific_name: str
-    common_name: str
-    genus: str
-    family: str
-
-    @property
-    def folder(self) -> str:
-        """Both names, as a class folder is called."""
-        return f"{self.common_name} ({self.scientific_name})"
-
-
-def species_name(species: int, seed: int = 0) -> SpeciesName:
+def species_name(species: int, seed: int = 0) -> SourceClass:
     """Returns the invented names of one species, in Latin and English style; no two species share one.
+
+    `class_id`, which has both names, is called as a class folder.
 
     Raises:
         InputError: A number is negative, or `species` is 19,200 or higher.
@@ -105,9 +93,11 @@ def species_name(species: int, seed: int = 0) -> SpeciesName:
     stem = _STEMS[(7 * genus_number + member) % len(_STEMS)]
     again, noun = divmod(genus_number, len(nouns))  # three genera share a noun, with other adjectives
     adjective = _ADJECTIVES[again * _SPECIES_PER_GENUS + member]
-    return SpeciesName(
-        scientific_name=f"{genus} {stem}{ending}",
-        common_name=f"{adjective} {nouns[noun]}",
+    scientific_name, common_name = f"{genus} {stem}{ending}", f"{adjective} {nouns[noun]}"
+    return SourceClass(
+        class_id=f"{common_name} ({scientific_name})",
+        name=scientific_name,
+        common_name=common_name,
         genus=genus,
         family=families[species // _SPECIES_PER_FAMILY],
     )
@@ -160,16 +150,13 @@ def draw_plant(species: int, picture: int, *, seed: int = 0, size_px: int = SIDE
     """Draws one picture of a species: leaves, and a flower on top of them, before a blurred background.
 
     Args:
-        species: Which species, from 0.
-        picture: Which of its pictures, from 0.
+        species: Number of the species, from 0.
+        picture: Number of the picture, from 0.
         seed: Another seed is another flora.
-        size_px: Side of the square picture, at least 16.
-
-    Returns:
-        An RGB picture.
+        size_px: Side of the square RGB picture.
 
     Raises:
-        InputError: A number is negative, or the size is too small.
+        InputError: A number is negative, or the size is below 16 px.
     """
     _require_not_negative(species=species, picture=picture, seed=seed)
     if size_px < _SMALLEST_PX:
@@ -238,21 +225,23 @@ def write_class_folders(command: Drawn) -> list[Path]:
     """Draws a folder of pictures for each species, named `Common (Scientific)`, and returns the pictures' files.
 
     Raises:
-        DataError: The folder is not empty.
-        InputError: There are not so many species.
-        RecipeError: A number is out of range.
+        BotanifyError: The folder is not empty, there are not so many species, or a number is out of range.
     """
     command = check_section(section_to_plain(command), Drawn, origin="of this command", what="flags")
-    if _occupied(command.out):
-        raise DataError("the folder holds other files", value=command.out, remedy="name an empty or a new one")
+    _require_empty(command.out, "name an empty or a new one")
     species = range(command.first, command.first + command.species)
     files = _draw_files(command.out, species, command.pictures, seed=command.seed, size_px=command.size_px)
     return [command.out / file for file in files]
 
 
+def _require_empty(folder: Path, remedy: str) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError("the folder holds other files", value=folder, limit="an empty or a new folder", remedy=remedy)
+
+
 def _draw_files(root: Path, species: Sequence[int], num_pictures: int, *, seed: int, size_px: int) -> list[str]:
     """Draws JPEG files in a folder for each species, and returns their paths below `root`."""
-    folders = {number: species_name(number, seed).folder for number in species}
+    folders = {number: species_name(number, seed).class_id for number in species}
     for folder in folders.values():
         (root / folder).mkdir(parents=True, exist_ok=True)
     wanted = [(number, picture) for number in species for picture in range(num_pictures)]
@@ -264,33 +253,22 @@ def _draw_files(root: Path, species: Sequence[int], num_pictures: int, *, seed: 
         image.save(root / paths[place], quality=_QUALITY)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(draw, range(len(wanted))):
-            pass
+        list(pool.map(draw, range(len(wanted))))
     return paths
 
 
 def ensure_training_data(data: DataRecipe, seed: int) -> None:
     """Draws the data of a recipe with `drawn_species`, unless its data folder already holds prepared data.
 
-    The data are written into a temporary folder, which is renamed when it is complete. The manifest has only relative
-    paths, so the same seed gives the same data anywhere.
-
-    Args:
-        data: Its `data` folder receives twelve pictures of each of its `drawn_species`, 96 px square.
-        seed: Seed of the flora.
+    Each species has twelve pictures, 96 px square. A temporary folder is renamed when it is complete. The manifest has
+    only relative paths, so the same seed gives the same data anywhere.
 
     Raises:
         DataError: The folder holds other files.
     """
     if data.drawn_species == 0 or (data.data / MANIFEST_FILE).is_file():
         return
-    if _occupied(data.data):
-        raise DataError(
-            "the folder for drawn pictures holds other files",
-            value=data.data,
-            limit="prepared data, an empty folder, or no folder",
-            remedy="name another one with --data, or pass --drawn-species 0",
-        )
+    _require_empty(data.data, "name another one with --data, or pass --drawn-species 0")
     data.data.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(".part", f".{data.data.name}.", data.data.parent, ignore_cleanup_errors=True) as temporary:
         drawn = Path(temporary) / data.data.name
@@ -302,24 +280,10 @@ def ensure_training_data(data: DataRecipe, seed: int) -> None:
                 raise
 
 
-def _occupied(folder: Path) -> bool:
-    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-
-
 def _draw_training_data(folder: Path, num_species: int, seed: int) -> None:
     species = range(num_species)
     paths = _draw_files(folder / _PICTURES, species, len(SPLIT_OF_PICTURE), seed=seed, size_px=SIDE_PX)
-    names = [species_name(number, seed) for number in species]
-    plants = [
-        SourceClass(
-            class_id=name.folder,
-            name=name.scientific_name,
-            common_name=name.common_name,
-            genus=name.genus,
-            family=name.family,
-        )
-        for name in names
-    ]
+    plants = [species_name(number, seed) for number in species]
     classes = build_classes({_SOURCE: plants}, "within_sources")
     pictures = []
     for place, path in enumerate(paths):

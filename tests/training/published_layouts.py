@@ -79,9 +79,7 @@ def write_published_layouts(root):
     write_taxon_file(root / "taxon.tsv")
     collection = root / "collection.toml"
     mapped = species_name(HOUSE[1])
-    collection.write_text(
-        COLLECTION.format(num_outputs=NUM_OUTPUTS, common=mapped.common_name, scientific=mapped.scientific_name)
-    )
+    collection.write_text(COLLECTION.format(num_outputs=NUM_OUTPUTS, common=mapped.common_name, scientific=mapped.name))
     return Written(root, collection, faults)
 
 
@@ -114,12 +112,12 @@ def category(number, species):
     name = species_name(species)
     plants = ("Plantae", "Tracheophyta", "Magnoliopsida", "Rosales")
     kingdom, phylum, class_, order = NOT_PLANTS.get(species, plants)
-    genus, epithet = name.scientific_name.split()
+    genus, epithet = name.name.split()
     ranks = {"kingdom": kingdom, "phylum": phylum, "class": class_, "order": order, "family": name.family}
     ranks |= {"genus": genus, "specific_epithet": epithet}
     return ranks | {
         "id": number,
-        "name": name.scientific_name,
+        "name": name.name,
         "common_name": name.common_name,
         "supercategory": "Plants" if kingdom == "Plantae" else kingdom,
         "image_dir_name": "_".join((f"{number:05}", *ranks.values())),
@@ -144,13 +142,13 @@ def image(number, file):
 
 def write_plantnet(root):
     """One species stands there twice, one under a synonym, one class names a genus, one observation straddles."""
-    double = species_name(DOUBLE).scientific_name
+    double = species_name(DOUBLE).name
     names = {
-        "1355868": (SHARED, f"{species_name(SHARED).scientific_name} L."),
-        "1355870": (RENAMED, f"{species_name(SYNONYM).scientific_name} Mill."),
+        "1355868": (SHARED, f"{species_name(SHARED).name} L."),
+        "1355870": (RENAMED, f"{species_name(SYNONYM).name} Mill."),
         "1355880": (DOUBLE, f"{double} (L.) Mill."),
         "1355890": (DOUBLE, f"{double} Kuntze"),
-        "1355900": (ONLY_PLANTNET, f"{species_name(ONLY_PLANTNET).scientific_name} DC."),
+        "1355900": (ONLY_PLANTNET, f"{species_name(ONLY_PLANTNET).name} DC."),
         "1355910": (GENUS_MEMBER, f"{species_name(GENUS_MEMBER).genus} spp."),
     }
     metadata = {}
@@ -188,7 +186,7 @@ def plantnet_id(place, number):
 def write_house_plants(root):
     """A folder has both names, or a common name that the collection maps; files of the first one are damaged."""
     names = [species_name(species) for species in HOUSE]
-    folders = [names[0].folder, names[1].common_name, names[2].folder]
+    folders = [names[0].class_id, names[1].common_name, names[2].class_id]
     for folder, species in zip(folders, HOUSE, strict=True):
         for number, suffix in enumerate(FORMATS):
             draw(root / "house_plants" / folder / f"{number}.{suffix}", species, number)
@@ -206,7 +204,7 @@ def write_house_plants(root):
 
 def add_copies(root):
     """Encodes two pictures of iNaturalist again: one among the house plants, a test picture for training."""
-    house = f"house_plants/{species_name(HOUSE[-1]).folder}/leak.jpg"
+    house = f"house_plants/{species_name(HOUSE[-1]).class_id}/leak.jpg"
     learned = next((root / "inat2021" / "train").glob("00000_*/*.jpg"))
     repeated = f"plantnet300k/images/train/1355868/{plantnet_id(0, 0)}.jpg"
     tested = next((root / "inat2021" / "val").glob(f"{SHARED:05}_*/*.jpg"))
@@ -235,7 +233,7 @@ def write_taxon_file(file):
 def taxon_row(species, accepted):
     name = species_name(species)
     status, accepted_id = ("accepted", "") if species == accepted else ("synonym", str(accepted))
-    scientific = f"{name.scientific_name} L."
+    scientific = f"{name.name} L."
     family = species_name(accepted).family
-    place = ("species", "Plantae", family, name.genus, name.scientific_name)
+    place = ("species", "Plantae", family, name.genus, name.name)
     return [str(species), scientific, "L.", status, accepted_id, *place]

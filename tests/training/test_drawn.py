@@ -58,10 +58,10 @@ def test_species_can_be_told_apart_by_their_middle():
 @pytest.mark.parametrize("seed", [0, 3])
 def test_names_are_unique_and_kin_share_genus_and_family(seed):
     names = [species_name(species, seed) for species in range(19_200)]
-    assert len({name.scientific_name for name in names}) == len({name.common_name for name in names}) == len(names)
+    assert len({name.name for name in names}) == len({name.common_name for name in names}) == len(names)
     assert len({name.genus for name in names}) == len(names) // 4
     assert len({name.family for name in names}) == len(names) // 16
-    assert all(name.scientific_name.startswith(f"{name.genus} ") for name in names)
+    assert all(name.name.startswith(f"{name.genus} ") for name in names)
     with pytest.raises(InputError, match="less than 19200"):
         species_name(len(names), seed)
 
@@ -76,7 +76,7 @@ def test_numbers_out_of_range_are_rejected(species, picture, options):
 
 def test_class_folders_have_both_names_and_the_pictures(tmp_path):
     made = write_class_folders(Drawn(out=tmp_path / "out", species=2, first=5, pictures=3, size_px=24))
-    assert Counter(file.parent.name for file in made) == {species_name(5).folder: 3, species_name(6).folder: 3}
+    assert Counter(file.parent.name for file in made) == {species_name(5).class_id: 3, species_name(6).class_id: 3}
     with Image.open(made[0]) as picture:
         assert (picture.format, picture.size) == ("JPEG", (24, 24))
 

@@ -1,6 +1,5 @@
 """The program ends with one line where there is no answer, and never shows the key."""
 
-import os
 import re
 import signal
 import socket
@@ -32,7 +31,6 @@ KEY = "botanify_Zq9wX"
         (["{here}", "--url", "http://127.0.0.1:9", "--timeout-s", "0.1"], "http://127.0.0.1:9 "),
         (["{here}", "--timeout-s", "inf"], "timeout_s"),
         (["{here}", "--max-side-px", "0"], "at least 224 px"),
-        (["{here}", "--max-side-px", "-5"], "at least 224 px"),
         (["{here}", "--api-key", f"{KEY}\n"], f"U+000A as character {len(KEY) + 1}"),
         (["{here}", "--api-key", f"é{KEY}"], "U+00E9 as character 1"),
     ],
@@ -75,12 +73,3 @@ def test_ctrl_c_ends_the_program_without_a_traceback(tmp_path):
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=120)
     assert (process.returncode, told) == (130, b"")
-
-
-def test_help_into_a_closed_pipe_is_quiet():
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "serving.client", "--help"]
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=writer, stderr=subprocess.PIPE, check=False)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (141, b"")

@@ -47,7 +47,7 @@ def accepted(name="Anemonoides nemorosa", author="(L.) Holub"):
 
 @cache
 def invented_names():
-    return [species_name(number).scientific_name for number in range(NUM_INAT + NUM_PLANTNET + NUM_HOUSE)]
+    return [species_name(number).name for number in range(NUM_INAT + NUM_PLANTNET + NUM_HOUSE)]
 
 
 def plantnet_stand_in():
