@@ -36,7 +36,7 @@ from training.monitor.memory import (
     out_of_memory,
     peak_memory_gb,
 )
-from training.monitor.monitor import Monitor
+from training.monitor.monitor import Monitor, find_bottleneck
 from training.recipe import Recipe, recipe_to_plain, side_at_epoch
 
 MAX_BAD_STEPS: Final = 25
@@ -72,7 +72,7 @@ class Trainer:
         self._num_batches = len(self._batches)  # of a whole epoch
         self._steps_per_epoch = math.ceil(self._num_batches / recipe.schedule.accumulate)
         manifest.rows_of("validation")  # raises now if there are none, not after the first epoch
-        self.monitor = Monitor(recipe, device)
+        self.monitor = Monitor(device)
         self.engine = Engine(
             recipe,
             network,
@@ -278,7 +278,7 @@ class Trainer:
             memory_gb=peak_gb,
             bad_steps=bad_steps,
             use=timing,
-            verdict=self.monitor.bottleneck(timing),
+            verdict=find_bottleneck(timing, self.recipe.data.workers, self.device),
         )
         is_due = epoch % run.validate_every_epochs == 0 or epoch == self.recipe.schedule.epochs or not is_complete
         validation, is_best = self._validate() if is_due else (None, False)

@@ -41,25 +41,18 @@ def peak_memory_gb(device: torch.device) -> float | None:
 
 
 def largest_fitting_batch(dry_run: Callable[[int], None], batch_size: int) -> int:
-    """Tries a half, a quarter, ... of a batch and returns the first that fits; 0 if not even one picture does.
+    """Tries a half, a quarter, ... of a batch that did not fit; returns the first that does, or 0 if none does.
 
-    Args:
-        dry_run: Runs a step with this many pictures, changes nothing and frees its memory.
-        batch_size: The batch size that did not fit.
-
-    Raises:
-        RuntimeError: A step fails for another reason.
+    `dry_run` runs a step with so many pictures, changes nothing and frees its memory.
     """
-    size = batch_size // 2
-    while size >= 1:
+    while batch_size := batch_size // 2:
         try:
-            dry_run(size)
+            dry_run(batch_size)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            size //= 2
         else:
-            return size
+            return batch_size
     return 0
 
 
@@ -68,12 +61,8 @@ def out_of_memory(
 ) -> OutOfMemory:
     """The error for a batch that did not fit: says what fits, and how to keep the effective batch.
 
-    Args:
-        batch_size: Pictures per step and rank.
-        side_px: Their size.
-        accumulate: Micro-batches per optimizer step.
-        fits: Batch size that was found to fit; None if none could be tried.
-        resumes: Whether the run has a checkpoint, from which it can continue with these flags.
+    `fits` is the batch size that was found to fit, None if none could be tried. `resumes` says whether the run has a
+    checkpoint, from which it can continue with the flags of the advice.
     """
     problem = f"the device has too little memory for a step of {batch_size} pictures of {side_px} px"
     also = " --resume" if resumes else ""

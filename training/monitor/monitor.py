@@ -16,7 +16,6 @@ from torch import Tensor
 
 from training.loading.negatives import num_plants
 from training.monitor.usage import Usage, UsageSampler
-from training.recipe import Recipe
 
 STAGES: Final = ("wait", "copy", "forward", "backward", "optimizer")
 """The stages of a step, in order; in "wait" the step waits for the loader."""
@@ -33,28 +32,23 @@ class StepClock:
 
     On CUDA a device stage is a pair of events in the stream. The time between them is the device's: work, and idling
     until the host launches more of the stage. On a CPU the host's clock measures all stages.
-
-    Args:
-        device: Where the run trains.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._on_cuda = device.type == "cuda"
-        self._stages = {name: self._new_stage(name) for name in STAGES}
+        self._stages: dict[str, _HostStage | _CudaStage] = {}
+        for name in STAGES:
+            self.stage(name)
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """A context manager that adds its block's time to a stage; a name outside STAGES is a stage of the host."""
-        stage = self._stages.get(name)
-        if stage is None:
-            stage = self._stages[name] = self._new_stage(name)
-        return stage
+        if name not in self._stages:
+            self._stages[name] = _CudaStage() if self._on_cuda and name in DEVICE_STAGES else _HostStage()
+        return self._stages[name]
 
     def read(self) -> dict[str, float]:
         """Seconds in each stage since the last reading; on CUDA this waits for the last step."""
         return {name: stage.take() for name, stage in self._stages.items()}
-
-    def _new_stage(self, name: str) -> "_HostStage | _CudaStage":
-        return _CudaStage() if self._on_cuda and name in DEVICE_STAGES else _HostStage()
 
 
 class _HostStage(AbstractContextManager[None]):
@@ -142,9 +136,8 @@ class Monitor:
     the losses, since kernels are compiled and cuDNN tries its algorithms before.
     """
 
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.clock = StepClock(device)
-        self._recipe, self._on_cuda = recipe, device.type == "cuda"
         self._sampler = UsageSampler(device)
         self._is_warm = self._has_begun = False
         self._epoch_began = self._began = 0.0
@@ -182,10 +175,6 @@ class Monitor:
         timing = self._timing()
         return self._warmup if timing.pictures == 0 and self._warmup is not None else timing
 
-    def bottleneck(self, timing: EpochTiming) -> Bottleneck:
-        """What limits the run, according to the figures of an epoch."""
-        return find_bottleneck(timing, self._recipe, on_cuda=self._on_cuda)
-
     def close(self) -> None:
         """Ends the sampling thread."""
         self._sampler.close()
@@ -211,14 +200,8 @@ class Monitor:
         )
 
 
-def find_bottleneck(timing: EpochTiming, recipe: Recipe, *, on_cuda: bool) -> Bottleneck:
-    """Finds the most expensive cause.
-
-    Args:
-        timing: The measured times.
-        recipe: The run's settings.
-        on_cuda: Whether the device is a GPU, which works in parallel with the host.
-    """
+def find_bottleneck(timing: EpochTiming, workers: int, device: torch.device) -> Bottleneck:
+    """Finds the most expensive cause, for a run with so many loader processes."""
     if timing.pictures_per_s == 0:
         return Bottleneck("balanced", "no step was measured")
     # On CUDA the host runs ahead, so waits of the host cost nothing while the device works: only its gaps count.
@@ -229,14 +212,14 @@ def find_bottleneck(timing: EpochTiming, recipe: Recipe, *, on_cuda: bool) -> Bo
     share = min(largest_s / timing.seconds, 0.99)
     gain = round(1 / (1 - share), 2)
     used = timing.usage.gpu_use_mean
-    if share < _MIN_SHARE and on_cuda and used is not None and used < _GPU_IN_USE:
+    if share < _MIN_SHARE and device.type == "cuda" and used is not None and used < _GPU_IN_USE:
         sentence = f"the GPU is in use {used:.0%} of the time, and nothing else waits: its kernels are too short"
         return Bottleneck("small batch", sentence, "a larger batch (--tune finds it), or --compile reduce-overhead")
     if share < _MIN_SHARE:
         gpu = "" if used is None else f" (GPU in use {used:.0%})"
         return Bottleneck("balanced", f"the network limits the run{gpu}")
     if largest_s == wait_s:
-        workers, cores = recipe.data.workers, timing.usage.cores
+        cores = timing.usage.cores
         sentence = f"steps wait for pictures {share:.0%} of the time, with --workers {workers} on {cores} cores"
         fix = "store smaller pictures in shards (training/prepare.py pack), or use a faster disk or more cores"
         if workers < cores:

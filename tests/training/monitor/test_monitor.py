@@ -8,7 +8,7 @@ import torch
 import training.loading.data
 from models.network import PlantNetwork
 from tests.training.monitor.faults import SlowStore, late, waiting
-from tests.training.small import command, events, losses_by_step, make_trainer, run_training
+from tests.training.small import events, losses_by_step, make_trainer, run_training
 from training.engine.checkpoint import CheckpointFolder
 from training.engine.step import Engine
 from training.machine import cores_available
@@ -133,10 +133,6 @@ def timing(gpu_use=None, cores=8, **stages):
     return EpochTiming(pictures=100, seconds=10.0, pictures_per_s=10.0, start_s=0.0, stages=stages, usage=usage)
 
 
-def found(measured, *flags, on_cuda=False):
-    return find_bottleneck(measured, command("data", "run", *flags).recipe, on_cuda=on_cuda)
-
-
 @pytest.mark.parametrize(
     ("measured", "workers", "kind", "fix"),
     [
@@ -149,20 +145,21 @@ def found(measured, *flags, on_cuda=False):
     ],
 )
 def test_the_most_expensive_cause_is_told_with_its_fix(measured, workers, kind, fix):
-    told = found(measured, "--workers", workers)
+    told = find_bottleneck(measured, workers, CPU)
     assert told.kind == kind
     assert told.fix.startswith(fix)
     assert (told.gain > 1) == (kind != "balanced")
 
 
 def test_a_gpu_with_gaps_that_nothing_explains_needs_a_larger_batch():
-    assert found(timing(forward=9.5, gpu_use=0.4), on_cuda=True).kind == "small batch"
-    assert found(timing(forward=9.5, gpu_use=0.95), on_cuda=True).kind == "balanced"
+    cuda = torch.device("cuda")
+    assert find_bottleneck(timing(forward=9.5, gpu_use=0.4), 4, cuda).kind == "small batch"
+    assert find_bottleneck(timing(forward=9.5, gpu_use=0.95), 4, cuda).kind == "balanced"
 
 
 def test_the_share_of_waiting_is_that_of_the_measured_time():
     assert timing(wait=2.5).waiting == 0.25
-    told = found(timing(wait=5.0, forward=5.0))
+    told = find_bottleneck(timing(wait=5.0, forward=5.0), 4, CPU)
     assert told.gain == 2.0
     assert "wait for pictures 50% of the time" in str(told)
     assert str(told).endswith("(up to 2.0 times as fast).")
