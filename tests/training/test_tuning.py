@@ -139,27 +139,22 @@ def test_the_largest_size_that_fits_is_found_if_larger_ones_fail(limit):
     assert len(asked) < 20
 
 
-def test_a_crash_at_one_size_is_skipped_and_two_end_the_growth():
+@pytest.mark.parametrize(("outcome", "chosen", "most"), [("crashed", 32, 128), ("too_slow", 56, 64)])
+def test_growth_ends_at_the_second_crash_or_the_first_size_that_is_too_slow(outcome, chosen, most):
+    found, asked = search(Machine(half=1000.0, outcomes=dict.fromkeys(range(64, 10_000), outcome)))
+    assert (found, max(asked)) == (chosen, most)
+
+
+def test_a_crash_at_one_size_is_skipped():
     assert search(Machine(half=20.0, outcomes={32: "crashed"}))[0] > 32
-    _, asked = search(Machine(half=1000.0, outcomes=dict.fromkeys(range(64, 10_000), "crashed")))
-    assert max(asked) == 128
-
-
-def test_growth_ends_at_a_size_that_is_too_slow():
-    chosen, asked = search(Machine(half=1000.0, outcomes=dict.fromkeys(range(64, 10_000), "too_slow")))
-    assert (chosen, max(asked)) == (56, 64)
 
 
 def test_growth_ends_when_speed_no_longer_rises():
-    _, asked = search(Machine(half=0.01))
-    assert max(asked) <= 32
-
-
-def test_a_machine_that_is_fastest_with_single_pictures_gets_a_small_batch():
     class Falling(Machine):
         def speed(self, size):
             return 100 - size
 
+    assert max(search(Machine(half=0.01))[1]) <= 32
     assert search(Falling())[0] <= 4
 
 
@@ -230,28 +225,24 @@ def test_a_cpu_and_full_precision_keep_their_precision():
 # ---- the proposal
 
 
-def proposal(size, num_ranks=1, loaded_per_s=1e9, **schedule):
+def proposal(size, num_ranks=1, **schedule):
     recipe = replace(TINY, schedule=replace(TINY.schedule, **schedule))
     trial = Machine()(size)
-    return propose(recipe, trial, [trial], device="CPU", num_ranks=num_ranks, loaded_per_s=loaded_per_s)
+    return propose(recipe, trial, [trial], device="CPU", num_ranks=num_ranks, loaded_per_s=1e9)
 
 
-def test_a_smaller_batch_accumulates_to_the_recipes_effective_batch():
-    found = proposal(8, batch_size=16, accumulate=2)
-    assert (found.setting.batch_size, found.accumulate) == (8, 4)
-    assert found.backbone_lr == TINY.schedule.backbone_lr
-
-
-def test_a_larger_batch_does_not_accumulate_and_gets_larger_rates():
-    found = proposal(64, batch_size=16)
-    assert (found.setting.batch_size, found.accumulate) == (64, 1)
-    assert found.head_lr == pytest.approx(2 * TINY.schedule.head_lr)
-
-
-def test_pictures_of_all_ranks_count():
-    found = proposal(8, num_ranks=4, batch_size=8)
-    assert found.accumulate == 1
-    assert found.backbone_lr == pytest.approx(2 * TINY.schedule.backbone_lr)
+@pytest.mark.parametrize(
+    ("size", "num_ranks", "batch_size", "of_recipe", "accumulate", "factor"),
+    [(8, 1, 16, 2, 4, 1), (64, 1, 16, 1, 1, 2), (8, 4, 8, 1, 1, 2), (64, 1, 16, 4, 1, 1)],
+)
+def test_rates_grow_with_the_square_root_of_the_pictures_of_a_step(
+    size, num_ranks, batch_size, of_recipe, accumulate, factor
+):
+    found = proposal(size, num_ranks, batch_size=batch_size, accumulate=of_recipe)
+    assert (found.setting.batch_size, found.accumulate) == (size, accumulate)
+    schedule = TINY.schedule
+    rates = factor * schedule.backbone_lr, factor * schedule.head_lr
+    assert (found.backbone_lr, found.head_lr) == pytest.approx(rates)
 
 
 @pytest.mark.parametrize(
