@@ -1,5 +1,5 @@
 /* A CUDA runtime without a GPU, for rehearsals: loaded before libcudart, it shows PyTorch one device whose memory is the
-   host's. No kernel runs. FAKE_MEMORY_MB, FAKE_CAPABILITY (90 for 9.0) and FAKE_PROCESSORS describe the device. */
+   host's. No kernel runs. FAKE_GPUS, FAKE_MEMORY_MB, FAKE_CAPABILITY (90 for 9.0) and FAKE_PROCESSORS describe it. */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -16,9 +16,10 @@ static int setting(const char *name, int otherwise) {
 static size_t memory_bytes(void) { return (size_t)setting("FAKE_MEMORY_MB", 143000) << 20; }
 
 /* ---- the device */
-cudaError_t cudaGetDeviceCount(int *count) { *count = 1; DONE; }
-cudaError_t cudaGetDevice(int *device) { *device = 0; DONE; }
-cudaError_t cudaSetDevice(int device) { DONE; }
+static __thread int current = 0;
+cudaError_t cudaGetDeviceCount(int *count) { *count = setting("FAKE_GPUS", 1); DONE; }
+cudaError_t cudaGetDevice(int *device) { *device = current; DONE; }
+cudaError_t cudaSetDevice(int device) { current = device; DONE; }
 cudaError_t cudaDriverGetVersion(int *version) { *version = CUDART_VERSION; DONE; }
 cudaError_t cudaRuntimeGetVersion(int *version) { *version = CUDART_VERSION; DONE; }
 cudaError_t cudaDeviceSynchronize(void) { DONE; }
@@ -145,6 +146,8 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *activ
 }
 CUresult cuInit(unsigned flags) { return CUDA_SUCCESS; }
 CUresult cuDriverGetVersion(int *version) { *version = CUDART_VERSION; return CUDA_SUCCESS; }
+CUresult cuCtxGetCurrent(CUcontext *context) { *context = (CUcontext)(size_t)4096; return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext context) { return CUDA_SUCCESS; }
 static CUresult nothing(void) { return CUDA_SUCCESS; }
 cudaError_t cudaGetDriverEntryPointByVersion(
     const char *name, void **found, unsigned version, unsigned long long flags, enum cudaDriverEntryPointQueryResult *result) {

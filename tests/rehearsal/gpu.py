@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,16 +42,89 @@ def library(folder):
     return path
 
 
-def rehearse(recipe, folder, **overrides):
-    """Takes two steps of a recipe and returns the report of step.py."""
-    path = library(folder)
-    environment = os.environ | {
-        "LD_PRELOAD": str(path),
-        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(path.parent), os.environ.get("LD_LIBRARY_PATH")])),
+@cache
+def math_library(folder):
+    """Builds a library whose cuBLAS and cuDNN compute nothing and report success; returns its path."""
+    torch_libraries = (Path(torch.__file__).parent / "lib").glob("libtorch_cuda*.so")
+    listed = subprocess.run(
+        ["nm", "-D", "--undefined-only", *torch_libraries], capture_output=True, text=True, check=True
+    )
+    names = sorted(set(re.findall(r" U ((?:cublas|cudnn)\w+)", listed.stdout)))
+    lines = ["#include <string.h>", "static long handle[64];"]
+    for name in names:
+        if "ErrorString" in name or "StatusString" in name:
+            lines.append(f'const char *{name}() {{ return "rehearsal"; }}')
+        elif "Create" in name:
+            lines.append(f"int {name}(void **made) {{ *made = handle; return 0; }}")
+        elif (answer := _ANSWERS.get(name)) is not None:
+            lines.append(answer)
+        else:
+            lines.append(f"int {name}() {{ return 0; }}")
+    source, path = Path(folder) / "math.c", Path(folder) / "libmath.so"
+    source.write_text("\n".join(lines))
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-w", "-o", path, source], check=True)
+    return path
+
+
+# Where success is not enough: versions, sizes of working memory, and the one algorithm that is offered.
+_SIZE = "int {}({}) {{ *size = 0; return 0; }}"
+_FIND = "int {}({}, int asked, int *count, {} {{ memset(found, 0, 40); found[2] = 1; ((int *)found)[7] = 3; *count = 1; return 0; }}"
+_POINTERS = ", ".join(f"void *p{index}" for index in range(13)).split(", ")
+_ANSWERS = {
+    "cudnnGetVersion": "unsigned long cudnnGetVersion() { return 92200; }",
+    "cudnnGetCudartVersion": "unsigned long cudnnGetCudartVersion() { return 13020; }",
+    "cublasGetPointerMode_v2": "int cublasGetPointerMode_v2(void *h, int *mode) { *mode = 0; return 0; }",
+    "cublasGetMathMode": "int cublasGetMathMode(void *h, int *mode) { *mode = 0; return 0; }",
+    "cublasLtMatmulAlgoGetHeuristic": (
+        f"int cublasLtMatmulAlgoGetHeuristic({', '.join(_POINTERS[:7])}, int asked, void *r, int *count)"
+        " { *count = 1; return 0; }"
+    ),
+}
+for _kind in ("Forward", "BackwardData", "BackwardFilter"):
+    _name = f"cudnnFindConvolution{_kind}AlgorithmEx"
+    _ANSWERS[_name] = _FIND.format(_name, ", ".join(_POINTERS[:8]), "float *found, void *w, unsigned long s)")
+    _name = f"cudnnGetConvolution{_kind}Algorithm_v7"
+    _ANSWERS[_name] = _FIND.format(_name, ", ".join(_POINTERS[:5]), "float *found)")
+    _name = f"cudnnGetConvolution{_kind}WorkspaceSize"
+    _ANSWERS[_name] = _SIZE.format(_name, f"{', '.join(_POINTERS[:5])}, int algorithm, unsigned long *size")
+for _name, _count in (
+    ("cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize", 5),
+    ("cudnnGetBatchNormalizationBackwardExWorkspaceSize", 7),
+    ("cudnnGetBatchNormalizationTrainingExReserveSpaceSize", 2),
+):
+    _taken = ["void *h", "int mode", "int ops", *_POINTERS[:_count], "unsigned long *size"]
+    _ANSWERS[_name] = _SIZE.format(_name, ", ".join(_taken))
+
+
+def on_the_device(folder, *libraries):
+    """The environment of a program that finds the GPU that is not there."""
+    folders = [str(Path(folder)), os.environ.get("LD_LIBRARY_PATH")]
+    return os.environ | {
+        "LD_PRELOAD": " ".join(map(str, [library(folder), *libraries])),
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders)),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
     }
+
+
+def rehearse(recipe, folder, **overrides):
+    """Takes two steps of a recipe and returns the report of step.py."""
     command = [sys.executable, "-W", "ignore", ROOT / "tests" / "rehearsal" / "step.py", recipe, json.dumps(overrides)]
+    environment = on_the_device(folder)
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_program(folder, program, *arguments, ranks=1):
+    """Runs a whole program on a device whose kernels do nothing; returns what it printed, stderr included."""
+    start = [sys.executable, "-X", "faulthandler", "-W", "always"]
+    if ranks > 1:
+        start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "--"]
+    command = [*start, ROOT / "tests" / "rehearsal" / "program.py", ROOT / program, *map(str, arguments)]
+    # The older interface of cuDNN asks for single functions, which can be answered; the newer one builds whole plans.
+    environment = on_the_device(folder, math_library(folder))
+    environment |= {"TORCH_CUDNN_V8_API_DISABLED": "1", "FAKE_GPUS": str(ranks)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout + done.stderr
