@@ -155,9 +155,9 @@ def measure(command: StepProfile) -> Result:
         (case.name, lambda case=case: result.speeds.append(_speed(command, case, device)))  # type: ignore[misc]
         for case in cases(command, device)
     ]
-    jobs.insert(2, ("kernels of a step", lambda: _look_inside(command, device, result)))
+    jobs.insert(6, ("kernels of a step", lambda: _look_inside(command, device, result)))
     if command.data is not None:
-        jobs.insert(3, ("loader alone", lambda: _time_loader(command, result)))
+        jobs.insert(2, ("loader alone", lambda: _time_loader(command, result)))
     for name, job in jobs:
         if time.monotonic() < end:
             job()
@@ -227,6 +227,7 @@ def _speed(command: StepProfile, case: Case, device: torch.device) -> Speed:
     """Measures one case; running out of memory and a failed compilation are results."""
     torch.compiler.reset()
     if device.type == "cuda":
+        torch.cuda.init()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     forecast = FORECASTS.get(case.name) if command.picture_px == 380 else None
