@@ -75,11 +75,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks | None = None) -> Tuned | None:
     """Measures settings, prints the result, and writes `tuning.json` into the run's folder; trains nothing.
 
-    Args:
-        recipe: Its learning rates are taken to be right for its own batch size.
-        manifest: The data.
-        device: The device to tune for.
-        ranks: The ranks that train together. The main one measures on its device, and the others return None.
+    Of ranks that train together, the main one measures on its device, and the others return None.
 
     Raises:
         NothingRan: No setting could be measured.
@@ -122,13 +118,7 @@ def launch(
 ) -> Trial:
     """Measures the setting of a recipe in a new process; a crash or a timeout is an outcome, not an error.
 
-    Args:
-        recipe: Includes the setting.
-        classes: What the outputs mean.
-        device: Where to measure.
-        max_s: Seconds after which the process is killed; three times that if it compiles.
-        budget_s: Seconds of timed windows.
-        measure: What it runs; not a function inside another one.
+    The process is killed after `max_s`, or three times that if it compiles. `budget_s` is that of `time_setting`.
     """
     max_s *= 1 if recipe.hardware.compile == "off" else 3
     context = multiprocessing.get_context("spawn")
@@ -164,7 +154,7 @@ def _work(sender: Connection, threads: int, measure: Callable[..., Trial], recip
     try:
         sender.send(measure(recipe, *work))
     except Exception as error:  # such as that of a compiler
-        note = f"{type(error).__name__}: {error}".strip().splitlines()[-1][:200]
+        note = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         sender.send(Trial(setting=setting_of(recipe), outcome="crashed", note=note))
 
 
@@ -238,11 +228,7 @@ def try_options(
 ) -> Trial:
     """Changes one knob after another; keeps a change if it shortens the whole run, warm-up included, by more than 3 %.
 
-    Args:
-        measure: Measures a setting.
-        chosen: The trial to start from.
-        options: Knobs and their values.
-        num_pictures: Pictures of the whole run on each rank.
+    The run starts from the setting of `chosen`, and trains each rank on `num_pictures`.
     """
 
     def run_s(trial: Trial) -> float:
@@ -284,12 +270,12 @@ def propose(
     the batch size, and the length of an AdamW step hardly depends on the length of the gradient.
 
     Args:
-        recipe: Its rates are those of its own pictures per step.
+        recipe: Its rates are taken to be right for its own pictures per step.
         chosen: The best trial.
         trials: All of them.
         device: Its name.
         num_ranks: Ranks that train together.
-        loaded_per_s: Pictures per second of the recipe's loader.
+        loaded_per_s: Pictures per second of the recipe's loader processes.
     """
     setting, speed, cores, schedule = chosen.setting, chosen.pictures_per_s, cores_available(), recipe.schedule
     wanted = schedule.batch_size * schedule.accumulate

@@ -81,11 +81,7 @@ def with_setting(recipe: Recipe, setting: TrialSetting) -> Recipe:
 def time_setting(recipe: Recipe, classes: TrainingClasses, device: torch.device, budget_s: float) -> Trial:
     """Measures the setting of a recipe. Too little memory is an outcome, not an error.
 
-    Args:
-        recipe: Includes the setting.
-        classes: What the outputs mean.
-        device: Where to measure.
-        budget_s: Seconds of timed windows; a step that takes longer is timed once.
+    The timed windows take `budget_s`; a step that takes longer is timed once.
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)

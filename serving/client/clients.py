@@ -57,26 +57,20 @@ class AsyncClient:
             timeout = httpx.Timeout(None, connect=_CONNECT_S)
             self._http = httpx.AsyncClient(limits=_LIMITS, mounts=_WITHOUT_PROXY, timeout=timeout)
         except (httpx.InvalidURL, ValueError, ImportError) as error:  # ImportError: SOCKS needs another package
-            raise InputError(
-                "a proxy that the environment names cannot be used",
-                limit="an address with http:// or https://",
-                remedy="correct or unset HTTP_PROXY, HTTPS_PROXY and ALL_PROXY",
-            ) from error
+            limit, remedy = "an address with http:// or https://", "correct HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
+            raise InputError("a proxy of the environment cannot be used", limit=limit, remedy=remedy) from error
         self._turns = asyncio.Semaphore(_MOST_QUESTIONS)
 
     async def identify(self, *pictures: Picture, asking: Asking = EVERYTHING) -> Identification:
-        """Identifies the plant that all pictures show, see `Client.identify`."""
+        """See `Client.identify`."""
         return msgspec.json.decode(await self.identify_json(*pictures, asking=asking), type=Identification)
 
     async def identify_json(self, *pictures: Picture, asking: Asking = EVERYTHING) -> bytes:
-        """Identifies the plant that all pictures show, see `Client.identify_json`."""
+        """See `Client.identify_json`."""
         if not 1 <= len(pictures) <= MAX_IMAGES:
-            raise InputError(
-                "one question is about the photographs of one plant",
-                value=f"{len(pictures)} photographs",
-                limit=f"1 to {MAX_IMAGES}",
-                remedy="ask once for each plant, or name a whole folder with `python -m serving.identify_folder`",
-            )
+            value, limit = f"{len(pictures)} photographs", f"1 to {MAX_IMAGES}"
+            remedy = "ask once for each plant, or name a whole folder with `python -m serving.identify_folder`"
+            raise InputError("one question is about one plant", value=value, limit=limit, remedy=remedy)
         async with self._turns:
             data = await asyncio.to_thread(self._read, pictures)
             return await exchange(self._send, self._url, data, asking, timeout_s=self._timeout_s, headers=self._headers)
@@ -144,15 +138,14 @@ class Client:
 
         Raises:
             InputError: There are no pictures, or too many.
-            ServiceRefusal: The request is wrong, what answers is not botanify, or the service was overloaded all the
-                time.
+            ServiceRefusal: The request is wrong, what answers is not botanify, or the service was always overloaded.
             ServiceUnreachable: No service answered in time.
             OSError: A file cannot be read.
         """
         return msgspec.json.decode(self.identify_json(*pictures, asking=asking), type=Identification)
 
     def identify_json(self, *pictures: Picture, asking: Asking = EVERYTHING) -> bytes:
-        """Does the same as `identify`, and returns the answer as the service sent it: JSON in UTF-8."""
+        """Identifies the plant, see `identify`; returns the answer as the service sent it, JSON in UTF-8."""
         return self._wait(self._service.identify_json(*pictures, asking=asking))
 
     def close(self) -> None:

@@ -88,7 +88,7 @@ def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch):
 def test_a_proxy_that_cannot_be_used_is_an_input_error(proxy, monkeypatch):
     monkeypatch.setitem(sys.modules, "socksio", None)  # not among the dependencies
     monkeypatch.setenv("ALL_PROXY", proxy)
-    with pytest.raises(InputError, match="a proxy that the environment names cannot be used"):
+    with pytest.raises(InputError, match="a proxy of the environment cannot be used"):
         Client()
 
 
