@@ -15,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, Thr
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple
@@ -42,11 +42,8 @@ CREATE TABLE IF NOT EXISTS pictures (
 ) WITHOUT ROWID"""
 
 
-class FileStamp(NamedTuple):
-    """Length and modification time of a file."""
-
-    num_bytes: int
-    mtime_ns: int
+FileStamp = tuple[int, int]
+"""Length and modification time (ns) of a file."""
 
 
 class Failure(NamedTuple):
@@ -69,11 +66,16 @@ class ResultsCache:
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._explained():
             self._database = sqlite3.connect(path)
-        try:
-            self._open()
-        except BaseException:
-            self._database.close()
-            raise
+            try:
+                (version,) = self._database.execute("PRAGMA user_version").fetchone()
+                if version not in {0, _VERSION}:
+                    raise sqlite3.DatabaseError(f"version {version}, not {_VERSION}")
+                self._database.execute(_TABLE)
+                self._database.execute(f"PRAGMA user_version = {_VERSION}")
+                self._database.commit()
+            except BaseException:
+                self._database.close()
+                raise
 
     def __enter__(self) -> "ResultsCache":
         return self
@@ -103,15 +105,6 @@ class ResultsCache:
                 self._database.commit()
                 self._committed_at = time.monotonic()
 
-    def _open(self) -> None:
-        with self._explained():
-            (version,) = self._database.execute("PRAGMA user_version").fetchone()
-            if version not in {0, _VERSION}:
-                raise sqlite3.DatabaseError(f"version {version}, not {_VERSION}")
-            self._database.execute(_TABLE)
-            self._database.execute(f"PRAGMA user_version = {_VERSION}")
-            self._database.commit()
-
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """Turns the errors of SQLite into a `DataError`."""
@@ -135,6 +128,7 @@ def _columns(outcome: ImageInfo | Failure) -> tuple[str | int | float | None, ..
     if isinstance(outcome, Failure):
         return outcome.code, outcome.reason, "", 0, 0, "", None, None, None
     taken_at = outcome.taken_at and outcome.taken_at.isoformat()
+    # SQLite's integers are signed, so the hash is stored as text.
     picture = outcome.sha256, outcome.width, outcome.height, f"{outcome.perceptual_hash:016x}"
     return "", "", *picture, taken_at, *(outcome.coordinates or (None, None))
 
@@ -146,7 +140,7 @@ def _image_info(num_bytes: int, sha256: str, width: int, height: int, perceptual
         num_bytes=num_bytes,
         width=width,
         height=height,
-        perceptual_hash=int(perceptual_hash, 16),  # SQLite's integers are signed
+        perceptual_hash=int(perceptual_hash, 16),
         taken_at=datetime.fromisoformat(taken_at) if taken_at else None,
         coordinates=None if latitude is None else (latitude, longitude),
     )
@@ -157,6 +151,7 @@ def _image_info(num_bytes: int, sha256: str, width: int, height: int, perceptual
 # because libjpeg reads the bitstream to its end at any scale.
 _HASHED_SIDE_PX: Final = 128
 _CUT_OFF: Final = "premature end of data segment"  # libjpeg's warning
+_OF_THE_DISK: Final = ("missing_file", "unreadable_file")  # codes of failures that say nothing about the bytes
 _CHUNK: Final = 16  # pictures in one task of a process; the error about a killed process names that many
 _STAMPS_CHUNK: Final = 1000
 _STAMPING_THREADS: Final = 16  # reading file sizes from a network disk is mostly waiting
@@ -191,7 +186,7 @@ def examine(
         with closing(_decode_all(tasks, workers, cache)) as chunks:
             for chunk in track(chunks, "Decoding", -(-len(tasks) // _CHUNK), disable=not tasks):
                 # Only what follows from the bytes is stored: a failed read may succeed the next time.
-                results.add([entry for entry in chunk if not _is_of_the_disk(entry[2])])
+                results.add([each for each in chunk if getattr(each[2], "code", "") not in _OF_THE_DISK])
                 outcomes.update((path, outcome) for path, _, outcome in chunk)
     return [
         _check_size(picture_id, outcomes[file], min_side_px)
@@ -212,18 +207,11 @@ def _check_size(picture_id: str, outcome: ImageInfo | Failure, min_side_px: int)
 def _stamp_files(files: Sequence[str]) -> tuple[dict[str, ImageInfo | Failure], dict[str, FileStamp]]:
     """Returns the failures of files whose metadata cannot be read, and the stamps of the others."""
     chunks = [files[start : start + _STAMPS_CHUNK] for start in range(0, len(files), _STAMPS_CHUNK)]
-    failures: dict[str, ImageInfo | Failure] = {}
-    stamps: dict[str, FileStamp] = {}
     with ThreadPoolExecutor(_STAMPING_THREADS) as threads:
-        for chunk, found in zip(
-            chunks, threads.map(lambda chunk: [_stamp(file) for file in chunk], chunks), strict=True
-        ):
-            for file, stamp in zip(chunk, found, strict=True):
-                if isinstance(stamp, Failure):
-                    failures[file] = stamp
-                else:
-                    stamps[file] = stamp
-    return failures, stamps
+        results = threads.map(lambda chunk: [_stamp(file) for file in chunk], chunks)
+        found = dict(zip(files, chain.from_iterable(results), strict=True))
+    failures: dict[str, ImageInfo | Failure] = {file: each for file, each in found.items() if isinstance(each, Failure)}
+    return failures, {file: each for file, each in found.items() if not isinstance(each, Failure)}
 
 
 def _stamp(file: str) -> FileStamp | Failure:
@@ -231,7 +219,7 @@ def _stamp(file: str) -> FileStamp | Failure:
         status = Path(file).stat()
     except OSError as error:
         return _disk_failure(error)
-    return FileStamp(status.st_size, status.st_mtime_ns)
+    return status.st_size, status.st_mtime_ns
 
 
 def _disk_failure(error: OSError) -> Failure:
@@ -277,10 +265,6 @@ def _decode_all(tasks: Sequence[_Task], workers: int, cache: Path) -> Generator[
         pool.shutdown(cancel_futures=True)
 
 
-def _is_of_the_disk(outcome: ImageInfo | Failure) -> bool:
-    return isinstance(outcome, Failure) and outcome.code in {"missing_file", "unreadable_file"}
-
-
 def _start_process() -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
@@ -301,9 +285,8 @@ def _decode(path: str) -> ImageInfo | Failure:
     except OSError as error:
         return _disk_failure(error)
     except MemoryError as error:
-        raise DataError(
-            "memory ran out while decoding a picture", value=path, remedy="run again with fewer --workers"
-        ) from error
+        remedy = "run again with fewer --workers"
+        raise DataError("memory ran out while decoding a picture", value=path, remedy=remedy) from error
     taken_at, coordinates = _taken(data)
     return ImageInfo(
         sha256=hashlib.sha256(data).hexdigest(),
