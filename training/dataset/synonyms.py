@@ -7,7 +7,7 @@ memory: once for the rows whose name is wanted, and once for each link of the ch
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -25,7 +25,7 @@ _MISSPELT: Final = {
 _NO_SYNONYM: Final = ("misapplied", "pro parte", "proparte", "ambiguous")
 _MOST_LINKS: Final = 5  # from synonym to accepted name; longer chains are errors in the file
 
-Standing = Literal["accepted", "synonym", "unplaced"]
+Standing = Literal["accepted", "synonym", "unplaced"]  # by precedence
 
 
 class AcceptedName(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +78,13 @@ def read_synonyms(path: Path, keys: Collection[str]) -> dict[str, tuple[Accepted
     """
     table = _TaxonFile(path)
     found: dict[str, list[_Row]] = {}
-    for row in table.rows(_wanted_names(keys, table.columns["scientificname"])):
+    for row in table.rows("scientificname", _may_be_any_of(keys)):
         if row.name.key in keys:
             found.setdefault(row.name.key, []).append(row)
-    chosen = {key: _best_standing(rows) for key, rows in found.items()}
+    chosen = {}
+    for key, rows in found.items():
+        best = next(standing for standing in get_args(Standing) if any(row.standing == standing for row in rows))
+        chosen[key] = [row for row in rows if row.standing == best]
     linked = _follow(table, {row.accepted_id for rows in chosen.values() for row in rows if row.standing == "synonym"})
     is_gbif = "canonicalname" in table.columns  # which no other file has
     names = {key: _accepted_names(rows, linked, is_gbif=is_gbif) for key, rows in chosen.items()}
@@ -110,25 +113,23 @@ class _TaxonFile:
                 remedy="set `synonyms` to Taxon.tsv of the archive",
             )
 
-    def rows(self, wanted: "_Wanted") -> Iterator[_Row]:
-        """Yields the plants among the lines that may be wanted."""
+    def rows(self, column: str, test: Callable[[bytes], bool]) -> Iterator[_Row]:
+        """Yields the plants whose value in a column passes a test; a line with too few fields is skipped.
+
+        Lines are tested as bytes, because there are seven million of them.
+        """
         kingdom = self.columns.get("kingdom")
-        for fields in self._lines(wanted):
+        for fields in self._lines(self.columns[column], test):
             row = self._row(fields) if kingdom is None or fields[kingdom] == "Plantae" else None
             if row is not None:
                 yield row
 
-    def _lines(self, wanted: "_Wanted") -> Iterator[list[str]]:
-        """Yields the fields of the lines that may be wanted; a line with too few fields is skipped.
-
-        Lines are tested as bytes, because there are seven million of them.
-        """
-        separator, column, test = self.separator.encode(), wanted.column, wanted.test
-        width, cut = max(self.columns.values()) + 1, wanted.column + 1
+    def _lines(self, column: int, test: Callable[[bytes], bool]) -> Iterator[list[str]]:
+        separator, width = self.separator.encode(), max(self.columns.values()) + 1
         with self.path.open("rb") as stream:
             next(stream)
             for line in stream:
-                head = line.rstrip(b"\r\n").split(separator, cut)
+                head = line.rstrip(b"\r\n").split(separator, column + 1)
                 if len(head) > column and test(head[column].strip()):
                     try:
                         fields = line.decode().rstrip("\r\n").split(self.separator)
@@ -155,14 +156,7 @@ class _TaxonFile:
         return _Row(taxon_id, accepted_id, standing, name, author or name.author, value("family"))
 
 
-class _Wanted(msgspec.Struct, frozen=True):
-    """Which lines to parse: those whose field in a column passes a test."""
-
-    column: int
-    test: Callable[[bytes], bool]
-
-
-def _wanted_names(keys: Collection[str], column: int) -> _Wanted:
+def _may_be_any_of(keys: Collection[str]) -> Callable[[bytes], bool]:
     """Returns a fast test that every row of a wanted name passes, and few others; nearly all fail at the genus."""
     heads = {tuple(key.encode().split()[:2]) for key in keys}
     genera = {spelt for head in heads for spelt in (head[0], head[0].capitalize(), head[0].upper())}
@@ -180,7 +174,7 @@ def _wanted_names(keys: Collection[str], column: int) -> _Wanted:
         epithet = words[1].lower()
         return (genus, epithet) in heads or epithet in b"x+" or not epithet.isascii()
 
-    return _Wanted(column, may_be_wanted)
+    return may_be_wanted
 
 
 def _standing(status: str, *, linked: bool) -> Standing | None:
@@ -191,14 +185,6 @@ def _standing(status: str, *, linked: bool) -> Standing | None:
     return "accepted" if "accepted" in status or status in {"valid", "artificial hybrid"} else "unplaced"
 
 
-def _best_standing(rows: Sequence[_Row]) -> list[_Row]:
-    for standing in ("accepted", "synonym"):
-        best = [row for row in rows if row.standing == standing]
-        if best:
-            return best
-    return list(rows)
-
-
 def _follow(table: _TaxonFile, ids: set[str]) -> dict[str, _Row]:
     """Returns the rows of these identifiers, and of those that they link to, by identifier."""
     known: dict[str, _Row] = {}
@@ -207,8 +193,8 @@ def _follow(table: _TaxonFile, ids: set[str]) -> dict[str, _Row]:
         if not ids:
             break
         requested |= ids
-        for row in table.rows(_Wanted(table.columns["taxonid"], {taxon_id.encode() for taxon_id in ids}.__contains__)):
-            known[row.taxon_id] = row
+        rows = table.rows("taxonid", {taxon_id.encode() for taxon_id in ids}.__contains__)
+        known |= {row.taxon_id: row for row in rows}
         ids = {row.accepted_id for row in known.values() if row.standing == "synonym"} - requested
     return known
 
