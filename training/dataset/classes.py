@@ -332,10 +332,10 @@ def _names_to_check(
 
 def _output(named: NamedClass, merge: MergeRule) -> Output:
     """Returns the output of a class; under "within_sources" a list of synonyms does not change its key."""
+    source, plant = ALL_SOURCES, named.taxon_id
     if merge == "within_sources":
-        written = taxon_id_from_name(named.name.key)
-        return Output(key=f"{named.source}:{written}", source=named.source, taxon_id=named.taxon_id)
-    return Output(key=f"{ALL_SOURCES}:{named.taxon_id}", source=ALL_SOURCES, taxon_id=named.taxon_id)
+        source, plant = named.source, taxon_id_from_name(named.name.key)
+    return Output(key=f"{source}:{plant}", source=source, taxon_id=named.taxon_id)
 
 
 def _taxon(taxon_id: str, group: Sequence[NamedClass], family_of_genus: Mapping[str, str]) -> Taxon:

@@ -114,7 +114,7 @@ _CONNECTIVES: Final = _words(
 )
 # Words of author citations that are also epithets: Pelargonium × hortorum, Psilotum nudum.
 _CITATION_WORDS: Final = _CONNECTIVES | {"auctorum", "hortorum", "lato", "nomen", "nudum", "parte", "stricto"}
-_ENGLISH_WORDS: Final = frozenset({"of", "the", "or", "with", "on"})
+_NO_EPITHETS: Final = _CONNECTIVES | _RANKS.keys() | {"of", "the", "or", "with", "on"}
 
 
 class PlantName(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,10 +227,11 @@ def _parse_scientific(words: Sequence[str], scientific: bool) -> PlantName | Non
     if _opens_author(rest) and _is_author(rest):
         return msgspec.structs.replace(name, author=" ".join(rest))
     rest, nothospecies = _take_hybrid_sign(rest)
-    epithet = _epithet(rest, scientific)
-    if not epithet:
+    epithet, *rest = rest
+    if scientific and epithet[0].isupper():
+        epithet = epithet.lower()
+    if not _is_epithet(epithet):
         return None
-    rest = rest[1:]
     if not _HYBRID_SIGNS.isdisjoint(rest):  # a formula, which names the parents
         formula = " ".join("×" if word in _HYBRID_SIGNS else word for word in [epithet, *rest])
         return msgspec.structs.replace(name, epithet=formula)
@@ -299,29 +300,13 @@ def _names_no_species(words: Sequence[str]) -> bool:
     return first in _NO_SPECIES or (len(words) == 1 and first in _RANKS)
 
 
-def _epithet(words: Sequence[str], scientific: bool) -> str:
-    """Returns the epithet that the words begin with; empty if there is none."""
-    first = words[0]
-    if _is_epithet(first):
-        return first
-    wrongly_capitalized = scientific and first[0].isupper() and _is_epithet(first.lower())
-    return first.lower() if wrongly_capitalized else ""
-
-
 def _is_word(word: str) -> bool:
     """Returns whether a word has only letters, hyphens and, after the first character, digits (generated names)."""
     return word[0].isalpha() and word.replace("-", "").isalnum()
 
 
 def _is_epithet(word: str) -> bool:
-    return (
-        len(word) > 1
-        and _is_word(word)
-        and word.islower()
-        and word not in _CONNECTIVES
-        and word not in _ENGLISH_WORDS
-        and word not in _RANKS
-    )
+    return len(word) > 1 and _is_word(word) and word.islower() and word not in _NO_EPITHETS
 
 
 def _opens_author(words: Sequence[str]) -> bool:
