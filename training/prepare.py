@@ -45,7 +45,6 @@ from training.dataset.report import HTML_FILE, Report, advice, build_report, rep
 from training.dataset.selection import manifest_columns, select_pictures
 from training.dataset.sources.json_layouts import choose_alike, read_negatives
 from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceContents
-from training.dataset.sources.table import read_table
 from training.dataset.splits import Shares, draw_splits, name_codes
 from training.dataset.synonyms import read_synonyms
 from training.drawn import Drawn, write_class_folders
@@ -223,11 +222,8 @@ def read_sources(collection: Collection, base: Path) -> dict[str, SourceContents
     """
     contents = {}
     for name, entry in collection.sources.items():
-        root = (base / entry.root).resolve()
-        if entry.layout == "table":
-            contents[name] = read_table(name, root, entry.license, entry.columns)
-        else:
-            contents[name] = READERS[entry.layout](name, root, entry.license)
+        columns = (entry.columns,) if entry.layout == "table" else ()
+        contents[name] = READERS[entry.layout](name, (base / entry.root).resolve(), entry.license, *columns)
     return contents
 
 

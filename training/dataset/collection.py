@@ -12,13 +12,13 @@ from training.dataset.sources.record import SourceContents
 from training.dataset.sources.table import COLUMNS, read_table
 from training.toml_file import RECIPES, Section, check_section, read_toml
 
-READERS: Final[dict[str, Callable[[str, Path, str], SourceContents]]] = {
+READERS: Final[dict[str, Callable[..., SourceContents]]] = {
     "inaturalist": read_inaturalist,
     "plantnet": read_plantnet,
     "image_folder": read_image_folder,
     "table": read_table,
 }
-"""`layout` in a collection -> reader of a source's name, its root, and the license where it gives none."""
+"""`layout` in a collection -> reader of a source's name, root, license where it gives none, and columns of a table."""
 
 
 MergeRule = Literal["within_sources", "across_sources"]

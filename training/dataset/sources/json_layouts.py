@@ -112,8 +112,7 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
                 limit="one or more annotations of every plant",
                 remedy="download the file again, or delete the category",
             )
-    records = list(train.records("train", default_license))
-    parts = [train]
+    records, parts = list(train.records("train", default_license)), [train]
     if (root / _TEST_FILE).is_file():
         test = _Part(root / _TEST_FILE)
         test.agree_with(train)
@@ -149,11 +148,10 @@ def read_negatives(root: Path) -> dict[str, list[Negative]]:
     for split, file in files.items():
         if file.is_file():
             part = _Part(file)
-            pairs = ((image, part.categories.get(part.category_of.get(image.id, -1))) for image in part.images())
             found[split] = [
                 Negative(_path_below(file, image), sys.intern(category.kingdom), category.name)
-                for image, category in pairs
-                if category is not None and category.kingdom != _PLANTS
+                for image in part.images()
+                if (category := part.categories.get(part.category_of.get(image.id, -1))) and category.kingdom != _PLANTS
             ]
     return found
 
@@ -187,7 +185,6 @@ def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceCon
     records = []
     for picture_id, picture in decode_entries(f"{file}: ", entries.items(), _PlantNetPicture):
         species_id = picture.species_id
-        _require_number(f"{file}: the species id of {picture_id}", species_id)
         if species_id not in plants:
             raise DataError(
                 f"{file}: a species without a name",
@@ -224,36 +221,24 @@ def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceCon
 def _plantnet_plants(file: Path) -> dict[str, SourceClass]:
     plants = {}
     for species_id, name in read_json(file, dict[str, str]).items():
-        _require_number(f"{file}: a species id", species_id)
+        if not species_id.isascii() or not species_id.isdecimal():
+            raise DataError(f"{file}: a species id is not a number", value=species_id, remedy="correct it")
         if not name.strip():
             raise DataError(f"{file}: species {species_id} has an empty name", remedy="add its scientific name")
         plants[species_id] = SourceClass(class_id=species_id, name=name, is_scientific=True)
     return plants
 
 
-def _require_number(what: str, species_id: str) -> None:
-    if not species_id.isascii() or not species_id.isdecimal():
-        raise DataError(f"{what} is not a number", value=species_id, remedy="correct it")
-
-
 def _train_file(root: Path) -> Path:
     for file in _TRAIN_FILES:
         if (root / file).is_file():
             return root / file
-    raise DataError(
-        "no iNaturalist data set in this folder",
-        value=root,
-        limit=f"a folder with {' or '.join(_TRAIN_FILES)}",
-        remedy="point to the folder that holds it",
-    )
+    limit = f"a folder with {' or '.join(_TRAIN_FILES)}"
+    raise DataError("no iNaturalist data set in this folder", value=root, limit=limit, remedy="give another folder")
 
 
 class _Part:
-    """One of the JSON files of iNaturalist.
-
-    Raises:
-        DataError: The file is missing or damaged, or contradicts itself.
-    """
+    """One of the JSON files of iNaturalist, which must not contradict itself."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -299,8 +284,8 @@ class _Part:
         self.plants = train.plants
 
     def images(self) -> Iterator[_Image]:
-        for _, image in decode_entries(f"{self.file}: images", enumerate(self._document.images), _Image):
-            yield image
+        entries = enumerate(self._document.images)
+        return (image for _, image in decode_entries(f"{self.file}: images", entries, _Image))
 
     def records(self, split: Split, default_license: str) -> Iterator[PictureRecord]:
         licenses = {None: default_license} | {

@@ -84,11 +84,6 @@ FAULTS = {
         rf"{METADATA_FILE}: a species without a name \(got 8, of picture ab\): add its name to the file",
     ),
     "an empty name": ({"ab": picture()}, {"1356022": " "}, f"{NAMES_FILE}: species 1356022 has an empty name"),
-    "an id that is not a number": (
-        {"ab": picture(species_id="rose")},
-        {"1356022": CROCUS},
-        rf"{METADATA_FILE}: the species id of ab is not a number \(got rose\)",
-    ),
     "a named id that is not a number": (
         {},
         {"../5": CROCUS},
