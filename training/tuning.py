@@ -38,6 +38,7 @@ _STEP: Final = 8  # tensor cores are fastest at multiples of 8
 _COMPILING_S: Final = 60.0  # least time that compiling takes; it is not tried in shorter runs
 _MIN_STEPS: Final = 8  # per epoch; a larger batch would learn in too few steps from so little data
 _LOADER_S: Final = 5.0  # for which the loader is timed
+_EXIT_S: Final = 10.0  # for a trial to end by itself, which releases what it holds
 
 
 class NothingRan(BotanifyError):
@@ -131,6 +132,7 @@ def launch(
         if not receiver.poll(max_s):
             return Trial(setting=setting_of(recipe), outcome="too_slow", note=f"not done after {max_s:.0f} s")
         trial: Trial = receiver.recv()
+        process.join(_EXIT_S)
     except EOFError:
         process.join()
         code = process.exitcode or 0

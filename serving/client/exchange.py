@@ -111,13 +111,8 @@ async def exchange(
                 f"{shown} did not answer in time (limit {timeout_s:g} s): allow more time, or send smaller pictures."
             ) from None
         except httpx.RequestError as error:
-            cannot_be_sent = isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
-            # The text about a request that cannot be sent can hold its headers, and so the key.
-            reason = type(error).__name__ if cannot_be_sent or not str(error) else error
-            failure = ServiceUnreachable(
-                f"no service answers at {shown} ({reason}): check the address, and that the service runs."
-            )
-            pause_s, num_unreached = math.inf if cannot_be_sent else 0.0, num_unreached + 1
+            num_unreached += 1
+            failure, pause_s = _unreachable(error, shown)
         else:
             if response.status_code == HTTPStatus.OK and _is(Identification, response):
                 return response.content
@@ -129,6 +124,17 @@ async def exchange(
             break
         await _sleep(pause_s)
     raise failure
+
+
+def _unreachable(error: httpx.RequestError, url: str) -> tuple[BotanifyError, float]:
+    """Returns the error of an attempt without an answer, and the least time before another; infinite if none helps."""
+    cannot_be_sent = isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
+    # The text about a request that cannot be sent can hold its headers, and so the key.
+    reason = type(error).__name__ if cannot_be_sent or not str(error) else error
+    failure = ServiceUnreachable(
+        f"no service answers at {url} ({reason}): check the address, and that the service runs."
+    )
+    return failure, math.inf if cannot_be_sent else 0.0
 
 
 def _is(kind: type[Identification | Problem], response: httpx.Response) -> bool:

@@ -220,7 +220,7 @@ def find_bottleneck(timing: EpochTiming, workers: int, device: torch.device) -> 
         return Bottleneck("balanced", f"the network limits the run{gpu}")
     if largest_s == wait_s:
         cores = timing.usage.cores
-        sentence = f"steps wait for pictures {share:.0%} of the time, with --workers {workers} on {cores} cores"
+        sentence = f"steps wait for pictures {share:.0%} of the time (--workers {workers}; cores: {cores})"
         fix = "store smaller pictures in shards (training/prepare.py pack), or use a faster disk or more cores"
         if workers < cores:
             fix = f"--workers {min(max(2 * workers, 4), cores)}"
