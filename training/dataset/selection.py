@@ -36,14 +36,8 @@ def drop_copies(
     """Leaves out byte-for-byte copies.
 
     Of equal files one is kept: by published split, in the order test, validation, calibration, none, train; within a
-    split, the one with the smallest `picture_id`.
-
-    Args:
-        pictures: The pictures of all sources.
-        taxon_of_label: Output key -> taxon. The reason says so if the copies have different taxa.
-
-    Returns:
-        The pictures that are kept, and the other copies, both in the order given.
+    split, the one with the smallest `picture_id`. The reason says so if the copies have different taxa. Both results
+    are in the order given.
     """
     originals: dict[str, LabeledPicture] = {}
     for picture in pictures:
@@ -89,28 +83,9 @@ class Selection(msgspec.Struct, frozen=True, eq=False):
 
 
 def select_pictures(pictures: Sequence[LabeledPicture], near_copies: Codes, taxonomy: Taxonomy) -> Selection:
-    """Leaves out copies, leaks and outputs without pictures.
-
-    Args:
-        pictures: All pictures that decode.
-        near_copies: Group of near copies of each picture; -1 for none.
-        taxonomy: The outputs that the pictures' labels name.
-    """
-    kept, groups, left_out = _leave_out(pictures, near_copies, taxonomy)
-    remaining, emptied = _drop_empty_outputs(taxonomy, {picture.label for picture in kept})
-    names = group_names(groups, [picture.picture_id for picture in kept])
-    return Selection(kept, groups, names, remaining, [*left_out, *emptied])
-
-
-def _leave_out(
-    pictures: Sequence[LabeledPicture], near_copies: Codes, taxonomy: Taxonomy
-) -> tuple[list[LabeledPicture], Codes, list[LeftOut]]:
-    """Leaves out copies and leaks.
+    """Leaves out copies, leaks and outputs without pictures, given each picture's group of near copies, -1 for none.
 
     Groups are joined before copies are dropped: a copy connects its observation with that of the original.
-
-    Returns:
-        The pictures that are kept, the group of each, and what was left out.
     """
     taxon_of_label = {output.key: output.taxon_id for output in taxonomy.outputs}
     unique, left_out = drop_copies(pictures, taxon_of_label)
@@ -129,8 +104,11 @@ def _leave_out(
         reason = f"{relation} {stronger.picture_id}, which is in the {stronger.record.split} split"
         left_out.append(LeftOut(picture=pictures[row].picture_id, code=code, reason=reason))
     stays[leaks] = False
-    kept = np.flatnonzero(stays)
-    return [pictures[row] for row in kept.tolist()], np.unique(groups[kept], return_inverse=True)[1], left_out
+    rows = np.flatnonzero(stays)
+    kept, groups = [pictures[row] for row in rows.tolist()], np.unique(groups[rows], return_inverse=True)[1]
+    remaining, emptied = _drop_empty_outputs(taxonomy, {picture.label for picture in kept})
+    names = group_names(groups, [picture.picture_id for picture in kept])
+    return Selection(kept, groups, names, remaining, [*left_out, *emptied])
 
 
 def _drop_empty_outputs(taxonomy: Taxonomy, labels: set[str]) -> tuple[Taxonomy, list[LeftOut]]:
