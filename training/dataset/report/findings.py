@@ -154,15 +154,7 @@ def build_report(
 ) -> Report:
     """Builds the report from the results of the steps.
 
-    Args:
-        collection: The data sets and the rules.
-        classes: All classes, with the names to check.
-        pictures: All pictures that decode.
-        near_copies: Their groups of near copies.
-        selection: The pictures that are kept.
-        splits: Split of each picture that is kept.
-        left_out: Everything that was left out, from every step.
-        notes: What the readers say about the sources.
+    `pictures` are all that decode, `near_copies` their groups; `splits` are those of the pictures in `selection`.
     """
     if near_copies.num_chained:
         cut = (
@@ -292,8 +284,7 @@ def _reasons(left_out: Sequence[LeftOut]) -> tuple[Reason, ...]:
     return tuple(
         Reason(
             code=code,
-            title=MEANINGS.get(code, UNKNOWN).title,
-            remedy=MEANINGS.get(code, UNKNOWN).remedy,
+            **msgspec.structs.asdict(MEANINGS.get(code, UNKNOWN)),
             num_entries=entries.total(),
             num_pictures=num_pictures[code],
             by_source=dict(entries),

@@ -79,14 +79,6 @@ def render_page(report: Report) -> str:
 
 def advice(report: Report) -> list[str]:
     """Returns sentences on names that are not scientific, pictures with two names, and classes without validation."""
-    sentences = [_on_names(report), _on_validation(report)]
-    if report.two_names:
-        groups = _listed([" = ".join(group) for group in report.two_names], most=3)
-        sentences.append(f"Same picture, or nearly, with two names: {groups}. Of a real copy one name is wrong.")
-    return [sentence for sentence in sentences if sentence]
-
-
-def _on_names(report: Report) -> str:
     sentences = []
     if report.names.misspelt:
         misspelt = [f"{finding.name}: {finding.explanation}" for finding in report.names.misspelt]
@@ -97,7 +89,11 @@ def _on_names(report: Report) -> str:
             f"Class names that cannot be read as plants, and so have no genus: {names}. "
             "Name the folders Common (Scientific), or give a table the column genus."
         )
-    return " ".join(sentences)
+    sentences.append(_on_validation(report))
+    if report.two_names:
+        groups = _listed([" = ".join(group) for group in report.two_names], most=3)
+        sentences.append(f"Same picture, or nearly, with two names: {groups}. Of a real copy one name is wrong.")
+    return [sentence for sentence in sentences if sentence]
 
 
 def _on_validation(report: Report) -> str:
