@@ -69,15 +69,6 @@ def test_the_columns_of_path_and_name_can_be_named(tmp_path, monkeypatch):
     assert Manifest(tmp_path / "data").taxonomy.taxa[0].scientific_name == "Rosa rubra"
 
 
-def test_a_usual_spelling_of_the_path_needs_no_flag(tmp_path, monkeypatch):
-    draw("crimson", "ellipse", 1).save(tmp_path / "a.png")
-    write_table(tmp_path / "list.csv", [("a.png", "Rosa rubra")], ("Filename", "scientific_name"))
-    flags = ["--out", str(tmp_path / "data"), "--workers", "1"]
-    monkeypatch.setattr("sys.argv", ["prepare.py", "table", str(tmp_path / "list.csv"), *flags])
-    main()
-    assert len(Manifest(tmp_path / "data")) == 1
-
-
 def test_what_cannot_be_used_is_listed_with_its_reason(tmp_path):
     root = write_pictures(tmp_path / "flowers", per_class=4)
     folder = root / "Iris caerulea"
