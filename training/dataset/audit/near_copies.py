@@ -13,7 +13,7 @@ such chains grow, and would put thousands of pictures into one split. So a chain
 (`near_groups`). Two near pictures may then be in different groups; `NearGroups.chained` marks them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Final
 
@@ -73,13 +73,8 @@ def near_groups(
     of the remaining ones. A chain of more than 2,048 different hashes is first split with `max_bits` - 1, recursively.
     The result does not depend on the order of the pictures.
 
-    With `names`, all this holds for the pictures of each name, and no group has two names.
-
-    Args:
-        hashes: One for each picture, shape (pictures,).
-        max_bits: Hashes that differ in at most this many bits are near, 0 to 8.
-        max_group: Maximum number of pictures in a group of different hashes.
-        names: What each picture shows, as a number from 0; shape (pictures,).
+    With `names` (numbers from 0), all this holds for the pictures of each name, and no group has two names. Hashes and
+    names have the shape (pictures,).
 
     Raises:
         DataError: `max_bits` is out of range.
@@ -171,7 +166,8 @@ def _components(hashes: _Hashes, max_bits: int) -> _Ints:
     if max_bits == 0 or len(hashes) < 2:
         return chain
     steps: list[_Ints] = []
-    for mask in _masks(hashes, max_bits):
+    for kept in combinations(_blocks(hashes, max_bits + _KEPT_BLOCKS), _KEPT_BLOCKS):
+        mask = np.bitwise_or.reduce(kept)  # near hashes agree in all bits of at least one mask
         done = False
         while not done:
             found, done = _steps_in_buckets(hashes, mask, chain, max_bits)
@@ -219,17 +215,12 @@ def _buckets(hashes: _Hashes, mask: np.uint64, chain: _Ints) -> tuple[_Ints, _In
     """Returns an order in which hashes that agree in a mask are adjacent, and the end of each one's bucket in it."""
     key = hashes & mask
     order = np.argsort(key)
-    bounds = _bounds(key[order])
+    by_key = key[order]
+    bounds = np.concatenate([[0], np.flatnonzero(by_key[1:] != by_key[:-1]) + 1, [len(key)]])
     sizes = np.diff(bounds)
     if sizes.max() > _CROWDED:
         order = np.lexsort((chain, np.bincount(chain)[chain], key))
     return order, np.repeat(bounds[1:], sizes)
-
-
-def _masks(hashes: _Hashes, max_bits: int) -> Iterator[np.uint64]:
-    """Yields the bits that each table sorts by; near hashes agree in all bits of at least one table."""
-    for kept in combinations(_blocks(hashes, max_bits + _KEPT_BLOCKS), _KEPT_BLOCKS):
-        yield np.bitwise_or.reduce(kept)
 
 
 def _blocks(hashes: _Hashes, num_blocks: int) -> list[np.uint64]:
@@ -237,8 +228,3 @@ def _blocks(hashes: _Hashes, num_blocks: int) -> list[np.uint64]:
     ones = [int(((hashes >> np.uint64(bit)) & np.uint64(1)).sum()) for bit in range(_BITS)]
     balanced_first = sorted(range(_BITS), key=lambda bit: abs(2 * ones[bit] - len(hashes)))
     return [np.uint64(sum(1 << bit for bit in balanced_first[block::num_blocks])) for block in range(num_blocks)]
-
-
-def _bounds(key: _Hashes) -> _Ints:
-    """Returns the start of each run of equal keys, and the end of the last."""
-    return np.concatenate([[0], np.flatnonzero(key[1:] != key[:-1]) + 1, [len(key)]])
