@@ -124,13 +124,8 @@ _LONG_STEM: Final = 6  # from this length on, stems that differ by one letter ar
 def similar_pairs(epithets: Sequence[str]) -> list[tuple[int, int]]:
     """Returns pairs of epithets of one genus of which one may be a misspelling of the other.
 
-    They differ by one letter, by their Latin ending, or, if long, by both.
-
-    Args:
-        epithets: In lower case. Those with digits are generated names and never similar.
-
-    Returns:
-        Positions of each pair, ascending.
+    They differ by one letter, by their Latin ending, or, if long, by both. Epithets with digits are generated names and
+    never similar. A pair is two positions, ascending.
     """
     stems = [_stem(epithet) for epithet in epithets]
     # Words that are one letter apart become equal when it is removed from each, so few pairs are left to compare.

@@ -109,7 +109,7 @@ class Manifest:
     @property
     def sha256(self) -> str:
         """SHA-256 of the manifest file, which checkpoints store."""
-        return str((self.table.schema.metadata or {})[_SHA256_KEY].decode())
+        return _sha256_of(self.table)
 
     @property
     def packed_from(self) -> str:
@@ -193,16 +193,10 @@ def write_manifest(
     packed_from: str = "",
     further_files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Writes manifest and taxa: all files are replaced, or none.
+    """Writes manifest and taxa, and further files (name -> content) with them: all are replaced, or none.
 
-    Args:
-        folder: Where to write.
-        columns: Arrow arrays, arrays or lists of equal length, named as in `SCHEMA`.
-        taxonomy: The outputs that the labels name.
-        sources: Root and note of each source.
-        plan: For packed data, the identity of the plan that its shards follow.
-        packed_from: For packed data, the hash of the manifest that it was made from.
-        further_files: Name -> content of other files to replace together with these.
+    The columns are Arrow arrays, arrays or lists of equal length, named as in `SCHEMA`. Packed data gives the identity
+    of the plan that its shards follow, and the hash of the manifest that it was packed from.
     """
     metadata = {"sources": msgspec.json.encode(dict(sources)), "label_hash": taxonomy.label_hash}
     metadata |= {"plan": plan} if plan else {}

@@ -54,12 +54,7 @@ _ENGLISH: Final = _words(
 
 
 def may_be_latin(genus: str, *epithets: str) -> bool:
-    """Returns whether the words may be a scientific name.
-
-    Args:
-        genus: A genus, or what stands in its place.
-        epithets: The words after it; empty ones are ignored.
-    """
+    """Returns whether a genus, or what stands in its place, and the words after it may be a scientific name."""
     first = genus.lower().rstrip(_DIGITS)
     words = [epithet.lower().rstrip(_DIGITS) for epithet in epithets if epithet]
     if {first, first.removesuffix("s")} & _ENGLISH:

@@ -95,11 +95,7 @@ def strongest_rows(published: Codes, groups: Codes) -> Codes:
 def join_groups(*memberships: Codes) -> Codes:
     """Joins groupings: pictures that share a group in any of them, directly or through others, share one in the result.
 
-    Args:
-        memberships: Each of shape (pictures,): the number of the picture's group, -1 for none.
-
-    Returns:
-        Shape (pictures,): the group of each picture, numbered from 0.
+    All have the shape (pictures,); -1 is no group. In the result every picture has a group, numbered from 0.
     """
     num_pictures = len(memberships[0])
     rows, columns, num_nodes = [], [], num_pictures

@@ -46,7 +46,7 @@ class AcceptedName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """One line; all values as written."""
+    """One line."""
 
     taxon_id: str
     accepted_id: str

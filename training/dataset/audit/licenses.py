@@ -53,14 +53,8 @@ def license_id(text: str) -> str:
     """Returns the short identifier of a license, in the form of SPDX.
 
     Recognizes Creative Commons licenses by name, URL and short form. Without a version the identifier has none
-    ("CC-BY-NC"); the country of a ported license is dropped. The function is idempotent.
-
-    Args:
-        text: As a data set writes it.
-
-    Returns:
-        An identifier such as "CC-BY-NC-4.0", "CC0-1.0" or "all-rights-reserved"; "unknown" for an empty text; the text
-        itself if it is not recognized.
+    ("CC-BY-NC"); the country of a ported license is dropped. An empty text is "unknown"; a text that is not recognized
+    is returned as it is. The function is idempotent.
     """
     written = text.strip()
     lower = written.lower()
@@ -93,11 +87,7 @@ def commercial_use(text: str) -> CommercialUse:
 
 
 def joint_commercial_use(licenses: Iterable[str]) -> CommercialUse:
-    """Returns whether several licenses together allow commercial use.
-
-    Returns:
-        "not_allowed" if one forbids commercial use; else "unknown" if one is unknown or there are none; else "allowed".
-    """
+    """Returns "not_allowed" if one forbids commercial use, else "unknown" if one is or none is given, else "allowed"."""
     uses = {commercial_use(text) for text in licenses}
     if "not_allowed" in uses:
         return "not_allowed"
