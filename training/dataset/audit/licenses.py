@@ -87,7 +87,7 @@ def commercial_use(text: str) -> CommercialUse:
 
 
 def joint_commercial_use(licenses: Iterable[str]) -> CommercialUse:
-    """Returns "not_allowed" if one forbids commercial use, else "unknown" if one is or none is given, else "allowed"."""
+    """Returns "not_allowed" if one forbids commercial use, else "unknown" if one is or there are none."""
     uses = {commercial_use(text) for text in licenses}
     if "not_allowed" in uses:
         return "not_allowed"
