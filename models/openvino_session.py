@@ -100,6 +100,25 @@ def has_bf16() -> bool:
     return "BF16" in _import_openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
+def bf16_is_faster() -> bool:
+    """Returns whether networks run faster in bfloat16 than in single precision: with AMX, or with AMD's AVX512-BF16.
+
+    Intel's AVX512-BF16 alone, as in a virtual machine that hides AMX, is slower than single precision
+    (benchmarks/LOG.md).
+    """
+    flags = processor_flags()
+    return "amx_bf16" in flags or ("avx512_bf16" in flags and "AuthenticAMD" in flags)
+
+
+def processor_flags() -> frozenset[str]:
+    """Returns the vendor and the flags of the processor, as Linux names them; empty on other systems."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        wanted = [line for line in lines if line.startswith(("vendor_id", "flags"))]
+        return frozenset(word for line in wanted for word in line.partition(":")[2].split())
+    return frozenset()
+
+
 def _import_openvino() -> Any:
     """Imports OpenVINO without its telemetry, which writes to the home folder and sends data when it is imported."""
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

@@ -227,7 +227,7 @@ def _speed(command: StepProfile, case: Case, device: torch.device) -> Speed:
     """Measures one case; running out of memory and a failed compilation are results."""
     torch.compiler.reset()
     if device.type == "cuda":
-        torch.cuda.init()
+        torch.cuda.set_device(device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     forecast = FORECASTS.get(case.name) if command.picture_px == 380 else None

@@ -40,6 +40,7 @@ from benchmarks.serving.photographs import PHOTOGRAPHS, Photograph, others
 from benchmarks.serving.server_config import Decoding, RivalName, ServerConfig
 from benchmarks.serving.servers import (
     OURS,
+    OURS_IN_BF16,
     Contender,
     Place,
     Running,
@@ -53,6 +54,7 @@ from benchmarks.serving.servers import (
 )
 from models.bundle import load_bundle
 from models.errors import DataError
+from models.openvino_session import processor_flags
 from training.machine import Machine, this_machine
 from training.program import run_program
 
@@ -161,11 +163,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[Choice]
     figures: list[Figures]
     answers: list[AnswerNote]
+    processor_flags: list[str] = []
+    """Those of vector and matrix arithmetic."""
 
-    def ratios(self, rival: Contender, photograph: str, concurrency: int) -> list[float]:
+    def ratios(self, rival: Contender, photograph: str, concurrency: int, ours: Contender = OURS) -> list[float]:
         """How many times as many answers ours gave as a rival, round by round."""
         per_s = {each.contender: each.per_s(photograph, concurrency) for each in self.figures}
-        pairs = zip(per_s.get(OURS, []), per_s.get(rival, []), strict=False)
+        pairs = zip(per_s.get(ours, []), per_s.get(rival, []), strict=False)
         return [ours / other for ours, other in pairs if other > 0]
 
     @property
@@ -198,7 +202,8 @@ def measure(command: Compare) -> Comparison:
     decodings: tuple[Decoding, ...] = ("full", "reduced") if command.also_reduced else ("full",)
     rivals = [Contender(server, decoding) for decoding in decodings for server in command.servers]
     choices = [_choice(command, place, rival, pictures, machine.num_cores) for rival in rivals]
-    plans = {OURS: _plan(dict.fromkeys(command.concurrencies, ServerConfig()))}
+    ours = [OURS, *([OURS_IN_BF16] if "bf16" in place.bundle.record.networks else [])]
+    plans = {each: _plan(dict.fromkeys(command.concurrencies, ServerConfig())) for each in ours}
     plans |= {choice.contender: _plan(choice.best) for choice in choices}
     turns: dict[Contender, list[Turn]] = {contender: [] for contender in plans}
     for number in track(range(command.rounds), "rounds", disable=not sys.stderr.isatty()):
@@ -218,7 +223,8 @@ def measure(command: Compare) -> Comparison:
         own_versions=own_versions(),
         choices=choices,
         figures=[Figures(contender, found) for contender, found in turns.items()],
-        answers=[note for contender in plans for note in _answers(command, place, contender, pictures)],
+        processor_flags=sorted(flag for flag in processor_flags() if flag.startswith(("avx", "amx"))),
+        answers=[note for each in [OURS, *rivals] for note in _answers(command, place, each, pictures)],
     )
     write_result(result, markdown(result), command.out)
     return result
@@ -293,7 +299,8 @@ def markdown(result: Comparison) -> str:
     """The result as tables, medians with their ranges."""
     numbers = result.setting.concurrencies
     kinds = [(photograph.name, number) for photograph in result.photographs for number in numbers]
-    rivals = [each.contender for each in result.figures if each.contender != OURS]
+    ours = [each.contender for each in result.figures if each.contender.server == "ours"]
+    rivals = [each.contender for each in result.figures if each.contender not in ours]
     others_ended = Counter[str]()
     for each in result.figures:
         for word, count in ((w, c) for turn in each.turns for cell in turn.cells for w, c in cell.words.items()):
@@ -311,7 +318,12 @@ def markdown(result: Comparison) -> str:
             "Answers per second of ours as a multiple of each rival's, median [range] of the rounds:",
             table(
                 ["rival", *(f"{name}, {number}" for name, number in kinds)],
-                [[str(rival), *(spread(result.ratios(rival, *kind), 2) for kind in kinds)] for rival in rivals],
+                [
+                    [f"{rival}{', by ours in bf16' if each == OURS_IN_BF16 else ''}"]
+                    + [spread(result.ratios(rival, *kind, each), 2) for kind in kinds]
+                    for each in ours
+                    for rival in rivals
+                ],
             ),
             _costs(result),
             "The best setting of each rival, of all that were tried:",

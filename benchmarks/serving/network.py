@@ -19,7 +19,7 @@ import torch
 import tyro
 
 from models.bundle import Bundle, seal_bundle
-from models.bundle_record import FORMAT_VERSION, Architecture, BundleRecord, NetworkFile, Precision
+from models.bundle_record import BF16_FORMAT_VERSION, FORMAT_VERSION, Architecture, BundleRecord, NetworkFile, Precision
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from models.taxonomy import Output, Taxon, Taxonomy
@@ -50,6 +50,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     """Seed of the weights."""
     fp16: bool = False
     """Also write the network in half precision, for a GPU."""
+    bf16: bool = False
+    """Allow bfloat16 too, which is the file of fp32."""
 
 
 def main() -> None:
@@ -81,7 +83,7 @@ def write(command: Network) -> Bundle:
         if command.fp16:
             files[_FP16_FILE] = path.with_name(_FP16_FILE)
             write_fp16(path, files[_FP16_FILE])
-        bundle = seal_bundle(command.out, _record(architecture, spec, taxonomy, fp16=command.fp16), taxonomy, files)
+        bundle = seal_bundle(command.out, _record(architecture, spec, taxonomy, command), taxonomy, files)
     print(f"Written: {command.out}")
     return bundle
 
@@ -105,12 +107,14 @@ def _estimate_norms(network: PlantNetwork, spec: InputSpec) -> None:
             network(torch.randn(4, 3, spec.height, spec.width))
 
 
-def _record(architecture: Architecture, spec: InputSpec, taxonomy: Taxonomy, *, fp16: bool) -> BundleRecord:
+def _record(architecture: Architecture, spec: InputSpec, taxonomy: Taxonomy, command: Network) -> BundleRecord:
     networks: dict[Precision, NetworkFile] = {"fp32": NetworkFile(_FILE, temperature=1.0, stored_as="float16")}
-    if fp16:
+    if command.bf16:
+        networks["bf16"] = networks["fp32"]
+    if command.fp16:
         networks["fp16"] = NetworkFile(_FP16_FILE, temperature=1.0, stored_as="float16")
     return BundleRecord(
-        format_version=FORMAT_VERSION,
+        format_version=BF16_FORMAT_VERSION if command.bf16 else FORMAT_VERSION,
         name=f"random_{architecture.name}_{spec.height}",
         version="0.0.0",
         architecture=architecture,

@@ -16,6 +16,9 @@ RivalName = Literal["FastAPI", "LitServe", "BentoML"]
 Decoding = Literal["full", "reduced"]
 """full: Pillow decodes at full scale, as the rivals' documentation shows; reduced: our decode at a reduced scale."""
 
+Arithmetic = Literal["fp32", "bf16"]
+"""What our service computes in: fp32 with ONNX Runtime, or bf16 with OpenVINO."""
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
 

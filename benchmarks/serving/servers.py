@@ -16,7 +16,7 @@ import msgspec
 
 from benchmarks.serving.http_client import ConnectionLost, fetch, get, post_picture
 from benchmarks.serving.process_tree import ProcessTree, free_port
-from benchmarks.serving.server_config import Decoding, RivalName, RivalTask, ServerConfig, ServerName
+from benchmarks.serving.server_config import Arithmetic, Decoding, RivalName, RivalTask, ServerConfig, ServerName
 from models.bundle import Bundle
 from models.errors import DataError
 
@@ -40,8 +40,11 @@ class Contender(msgspec.Struct, frozen=True, order=True):
 
     server: ServerName
     decoding: Decoding
+    arithmetic: Arithmetic = "fp32"
 
     def __str__(self) -> str:
+        if self.arithmetic == "bf16":
+            return f"{self.server}, bf16"
         return self.server if self.server == "ours" or self.decoding == "full" else f"{self.server} with our decode"
 
 
@@ -66,6 +69,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 OURS: Final = Contender("ours", "reduced")
+OURS_IN_BF16: Final = Contender("ours", "reduced", "bf16")
 
 
 def candidates(server: ServerName, cores: int) -> Sequence[ServerConfig]:
@@ -162,7 +166,9 @@ def identify(picture: bytes, content_type: str = "image/jpeg") -> bytes:
 def _command(place: Place, contender: Contender, config: ServerConfig, port: int) -> tuple[list[str], dict[str, str]]:
     """The command line of a server, and its further environment variables."""
     if contender.server == "ours":
-        flags = ["--bundle", str(place.bundle.folder.resolve()), "--port", str(port), "--precision", "fp32"]
+        flags = ["--bundle", str(place.bundle.folder.resolve()), "--port", str(port)]
+        flags += ["--precision", contender.arithmetic]
+        flags += ["--provider", "openvino"] if contender.arithmetic == "bf16" else []
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # it may name packages, too
         return [sys.executable, "-m", "serving", *flags, *place.ours], {"PYTHONPATH": os.pathsep.join(paths)}
     network = place.bundle.network("fp32")

@@ -11,7 +11,7 @@ import msgspec
 from models.bundle import Bundle
 from models.bundle_record import BundleRecord, Precision
 from models.errors import InputError
-from models.openvino_session import has_bf16
+from models.openvino_session import bf16_is_faster
 from models.session import NetworkSession
 
 Provider = Literal["cpu", "cuda", "openvino"]
@@ -131,8 +131,8 @@ def choose_policy(*, cuda: bool, num_cores: int, num_threads: int | None, num_ru
 def choose_precision(record: BundleRecord, requested: Precision | None, provider: Provider = "cpu") -> Precision:
     """Returns the requested precision, or else the fastest one in the bundle for the provider and this processor.
 
-    The fastest is int8 on a CPU, fp16 on a GPU, and bf16 with OpenVINO on a processor that has it. A bundle contains
-    them only if they passed their accuracy checks at export.
+    The fastest is int8 on a CPU, fp16 on a GPU, and bf16 with OpenVINO on a processor that is faster in it. A bundle
+    contains them only if they passed their accuracy checks at export.
 
     Raises:
         InputError: bf16 was requested for another provider than OpenVINO, or OpenVINO is not installed.
@@ -145,7 +145,7 @@ def choose_precision(record: BundleRecord, requested: Precision | None, provider
         )
     if requested is not None:
         return requested
-    if provider == "openvino" and "bf16" in record.networks and has_bf16():
+    if provider == "openvino" and "bf16" in record.networks and bf16_is_faster():
         return "bf16"
     order = _GPU_PREFERENCE if provider == "cuda" else _CPU_PREFERENCE
     return next(precision for precision in order if precision in record.networks)

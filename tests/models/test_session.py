@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from models.bundle import load_bundle
 from models.errors import BundleError, InputError
-from models.openvino_session import OpenVinoSession, has_bf16
+from models.openvino_session import OpenVinoSession, bf16_is_faster, has_bf16
 from models.session import LABEL_HASH_FIELD, OUTPUT_KEYS_FIELD, NetworkOutput, OnnxSession
 from models.taxonomy import label_hash
 from tests.models.tiny import NETWORK, SIDE_PX, TAXONOMY, WEIGHTS, metadata_of, write_network
@@ -209,3 +209,18 @@ def test_more_or_fewer_names_than_outputs_are_refused(tmp_path, refusal):
 
 def test_logits_without_an_output_axis_are_refused(tmp_path, refusal):
     assert "got no outputs" in refusal(write_network(tmp_path / NETWORK, flat_logits=True))
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"AuthenticAMD", "avx512_bf16"}, True),
+        ({"GenuineIntel", "avx512_bf16"}, False),
+        ({"GenuineIntel", "avx512_bf16", "amx_bf16"}, True),
+        ({"AuthenticAMD", "avx2"}, False),
+        (set(), False),
+    ],
+)
+def test_bf16_is_chosen_on_processors_that_are_faster_in_it(flags, expected, monkeypatch):
+    monkeypatch.setattr("models.openvino_session.processor_flags", lambda: frozenset(flags))
+    assert bf16_is_faster() is expected

@@ -30,7 +30,7 @@ def test_the_fastest_precision_of_the_device_is_opened_unless_another_is_asked_f
     [("openvino", True, "bf16"), ("openvino", False, "fp32"), ("cpu", True, "fp32"), ("cuda", True, "fp32")],
 )
 def test_bf16_is_for_openvino_on_a_processor_that_has_it(provider, has_bf16, expected, monkeypatch):
-    monkeypatch.setattr("serving.scheduling.networks.has_bf16", lambda: has_bf16)
+    monkeypatch.setattr("serving.scheduling.networks.bf16_is_faster", lambda: has_bf16)
     single = NetworkFile("model.fp32.onnx", temperature=1.0)
     both = bundle_record(networks={"fp32": single, "bf16": single})
     assert choose_precision(both, None, provider) == expected
