@@ -252,12 +252,8 @@ def decode_pictures(
 ) -> tuple[list[LabeledPicture], list[LeftOut]]:
     """Decodes every picture once; returns those that can be used, and the others with the reason."""
     records = [(name, record) for name, source in sources.items() for record in source.records]
-    found = examine(
-        [(f"{name}:{record.path}", sources[name].root / record.path) for name, record in records],
-        cache=cache,
-        workers=workers,
-        min_side_px=min_side_px,
-    )
+    files = [(f"{name}:{record.path}", sources[name].root / record.path) for name, record in records]
+    found = examine(files, cache=cache, workers=workers, min_side_px=min_side_px)
     pictures = [
         LabeledPicture(
             source=name, record=_with_exif(record, info), label=classes.labels[name, record.plant.class_id], info=info
