@@ -135,12 +135,6 @@ def test_a_file_name_that_is_not_utf8_does_not_fail_the_report():
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report).left_out[0].picture == "wild:\\udcff.jpg"
 
 
-def test_a_report_of_no_pictures_is_possible():
-    report = make_report(pictures=[], splits=[])
-    assert report.num_pictures == 0
-    assert "0 pictures in 3 classes" in Page(render_page(report)).text
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_million_and_more_pictures_are_counted_in_seconds():

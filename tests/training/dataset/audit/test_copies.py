@@ -47,11 +47,10 @@ def test_of_equal_copies_the_first_by_id_stays_and_the_others_name_it():
     ]
 
 
-def test_the_reason_names_another_label_of_a_copy():
-    _, copies = drop_copies([picture("a:1.jpg", label="a:rosa-rubra"), picture("b:1.jpg", label="b:iris-caerulea")])
-    assert copies[0].reason == "the same bytes as a:1.jpg, but labeled b:iris-caerulea here and a:rosa-rubra there"
-
-
-def test_labels_of_one_taxon_in_two_sources_agree():
-    _, copies = drop_copies([picture("a:1.jpg", label="a:rosa-rubra"), picture("b:1.jpg", label="b:rosa-purpurea")])
-    assert copies[0].reason == "the same bytes as a:1.jpg"
+def test_the_reason_names_another_label_of_a_copy_if_its_taxon_differs():
+    original, synonym = picture("a:1.jpg", label="a:rosa-rubra"), picture("b:1.jpg", label="b:rosa-purpurea")
+    _, copies = drop_copies([original, synonym, picture("b:2.jpg", label="b:iris-caerulea")])
+    assert [copy.reason for copy in copies] == [
+        "the same bytes as a:1.jpg",
+        "the same bytes as a:1.jpg, but labeled b:iris-caerulea here and a:rosa-rubra there",
+    ]
