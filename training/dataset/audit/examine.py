@@ -163,13 +163,7 @@ _Result = tuple[str, FileStamp, ImageInfo | Failure]
 def examine(
     pictures: Sequence[tuple[str, Path]], *, cache: Path, workers: int, min_side_px: int
 ) -> list[ImageInfo | LeftOut]:
-    """Decodes every picture that is not in the cache.
-
-    Args:
-        pictures: Picture id and file of each; a repeated file is decoded once.
-        cache: SQLite file that keeps the results between runs; created if missing.
-        workers: Processes that decode.
-        min_side_px: Pictures with a shorter side are too small.
+    """Decodes every picture (its id and file) that is not in the cache, an SQLite file.
 
     Returns:
         For each picture, in the order given, what was found or why it cannot be used: code "missing_file",

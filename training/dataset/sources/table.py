@@ -41,19 +41,13 @@ _NOT_TO_THE_DAY: Final = re.compile(r"\d{4}(-\d{2})?")
 def read_table(
     name: str, root: Path, default_license: str = "", columns: Mapping[str, str] | None = None
 ) -> SourceContents:
-    """Reads a CSV list, in its order.
+    """Reads a CSV list (UTF-8, with a header; separated by commas, semicolons or tabs), in its order.
 
     Columns: `path` (absolute, or relative to the list's folder) and `scientific_name`, or `common_name` where that is
     missing; optionally `common_name`, `genus`, `family`, `order`, `gbif_id` (from the first row of the class that has
     one), `split` (train, validation or val, calibration, test), `group`, `author`, `license`, `taken_on` (begins as
     2024-05-31), `latitude` and `longitude` (degrees), and `class_id` if two classes share a name. `COLUMNS` has other
-    spellings. A note tells which columns are not read.
-
-    Args:
-        name: Name of the source in output keys.
-        root: The CSV file, UTF-8, with a header; separated by commas, semicolons or tabs.
-        default_license: License of pictures whose row gives none.
-        columns: Our column -> the column of the list that stands for it.
+    spellings; `columns` maps ours to columns of the list. A note tells which columns are not read.
 
     Raises:
         DataError: The list is missing, not UTF-8 CSV, empty, lacks a column or has one twice, or repeats a path, or a
@@ -201,12 +195,8 @@ def _split(row: _Row) -> Split | None:
         return None
     split = _SPLIT_NAMES.get(name.lower(), name.lower())
     if split not in SPLITS:
-        raise DataError(
-            f"{row.place}: unknown split",
-            value=name,
-            limit=", ".join(SPLITS),
-            remedy="correct it, or leave it empty to have it chosen at random",
-        )
+        remedy = "correct it, or leave it empty to have it chosen at random"
+        raise DataError(f"{row.place}: unknown split", value=name, limit=", ".join(SPLITS), remedy=remedy)
     return split
 
 
