@@ -92,7 +92,7 @@ def create_app(
         deadline_s=settings.deadline_s,
     )
     app = Litestar(
-        route_handlers=route_handlers(with_metrics=settings.metrics is None),
+        route_handlers=route_handlers(with_metrics=settings.metrics is None, with_plantnet=settings.plantnet_api),
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         openapi_config=openapi_config(),

@@ -8,7 +8,7 @@ RFC 7578 (section 4.7) deprecates, is passed on as it is, and the picture decode
 import asyncio
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header  # type: ignore[import-untyped]
@@ -18,7 +18,6 @@ from serving.schemas import MAX_FIELD_BYTES
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
-_IMAGE_FIELD: Final = "image"
 _MAX_PARTS: Final = 64
 _MAX_BOUNDARY_LENGTH: Final = 70  # RFC 2046, section 5.1.1
 _MAX_WARNINGS: Final = 10
@@ -52,6 +51,14 @@ class BodyLimits(msgspec.Struct, frozen=True):
         return min(self.upload_s, self.grace_s + num_bytes / self.bytes_per_s)
 
 
+class FormNames(NamedTuple):
+    """The names of the fields of a form."""
+
+    image: str = "image"
+    parameters: Mapping[str, int] = MAX_FIELD_BYTES
+    """Name of each parameter -> longest value, bytes."""
+
+
 class Body(msgspec.Struct, frozen=True):
     """The content of a body."""
 
@@ -62,7 +69,13 @@ class Body(msgspec.Struct, frozen=True):
     warnings: list[str]
 
 
-async def read_body(content_type: str, content_length: str | None, receive: Receive, limits: BodyLimits) -> Body:
+async def read_body(
+    content_type: str,
+    content_length: str | None,
+    receive: Receive,
+    limits: BodyLimits,
+    names: FormNames = FormNames(),  # noqa: B008  # it is frozen
+) -> Body:
     """Reads the body of a request.
 
     Every content type but multipart/form-data counts as one picture. A Content-Length over the limit is refused before
@@ -84,7 +97,7 @@ async def read_body(content_type: str, content_length: str | None, receive: Rece
     try:
         async with asyncio.timeout(limits.time_limit_s(0)) as upload_timeout:
             chunks = _chunks(receive, what, max_bytes, limits, upload_timeout)
-            return await (_read_form(boundary, chunks, limits) if is_form else _read_raw(chunks))
+            return await (_read_form(boundary, chunks, limits, names) if is_form else _read_raw(chunks))
     except TimeoutError:
         kb_per_s = limits.bytes_per_s / 1e3
         raise SlowBody(
@@ -104,8 +117,8 @@ async def _read_raw(chunks: AsyncIterator[bytes]) -> Body:
     return Body([picture], {}, [])
 
 
-async def _read_form(boundary: str, chunks: AsyncIterator[bytes], limits: BodyLimits) -> Body:
-    form = _Form(limits)
+async def _read_form(boundary: str, chunks: AsyncIterator[bytes], limits: BodyLimits, names: FormNames) -> Body:
+    form = _Form(limits, names)
     try:
         with _parser(boundary) as parser:
             async for chunk in chunks:
@@ -156,8 +169,8 @@ class _Content:
 class _Form:
     """Collects a multipart form from the parser's events."""
 
-    def __init__(self, limits: BodyLimits) -> None:
-        self._limits = limits
+    def __init__(self, limits: BodyLimits, names: FormNames) -> None:
+        self._limits, self._names = limits, names
         self._pictures: list[bytes] = []
         self._fields: dict[str, list[str]] = {}
         self._unknown: list[str] = []
@@ -189,10 +202,11 @@ class _Form:
     def body(self) -> Body:
         """Returns the content of the complete form."""
         if not self._pictures:
-            raise NoImage("the form has no field `image`", remedy=_SEND_A_PICTURE)
+            raise NoImage(f"the form has no field `{self._names.image}`", remedy=_SEND_A_PICTURE)
         for index, picture in enumerate(self._pictures):
             if not picture:
-                raise NoImage("the field `image` is empty", value="0 bytes", remedy=_SEND_A_PICTURE, index=index)
+                problem = f"the field `{self._names.image}` is empty"
+                raise NoImage(problem, value="0 bytes", remedy=_SEND_A_PICTURE, index=index)
         return Body(self._pictures, self._fields, unknown_warnings("form field", self._unknown))
 
     def _begin_part(self, name: str) -> None:
@@ -202,36 +216,36 @@ class _Form:
             raise MalformedBody(
                 "the form has too many parts", limit=f"at most {_MAX_PARTS}", remedy="send fewer fields"
             )
-        if name == _IMAGE_FIELD and len(self._pictures) == self._limits.num_pictures:
+        if name == self._names.image and len(self._pictures) == self._limits.num_pictures:
             raise TooManyImages(
                 "the request has too many pictures",
                 limit=f"at most {self._limits.num_pictures}",
                 remedy="send the best ones of this plant",
             )
-        if name != _IMAGE_FIELD and name not in MAX_FIELD_BYTES:
+        if name != self._names.image and name not in self._names.parameters:
             self._unknown.append(name)
 
     def _add(self, chunk: bytes | bytearray) -> None:
         self._num_bytes += len(chunk)
         self._num_overhead_bytes -= len(chunk)
-        if self._name == _IMAGE_FIELD:
+        if self._name == self._names.image:
             if self._num_bytes > self._limits.picture_bytes:
                 raise _too_large("picture", self._limits.picture_bytes, index=len(self._pictures))
             self._content.write(chunk)
-        elif self._name in MAX_FIELD_BYTES:
-            if self._num_bytes > MAX_FIELD_BYTES[self._name]:
+        elif self._name in self._names.parameters:
+            if self._num_bytes > self._names.parameters[self._name]:
                 raise BadParameter(
                     f"the form field `{self._name}` is too long",
-                    limit=f"at most {MAX_FIELD_BYTES[self._name]} bytes",
+                    limit=f"at most {self._names.parameters[self._name]} bytes",
                     remedy="send a valid value, see /schema",
                 )
             self._content.write(chunk)
 
     def _end_part(self) -> None:
         content = self._content.getvalue()
-        if self._name == _IMAGE_FIELD:
+        if self._name == self._names.image:
             self._pictures.append(content)
-        elif self._name in MAX_FIELD_BYTES:
+        elif self._name in self._names.parameters:
             self._fields.setdefault(self._name, []).append(content.decode("utf-8", "replace"))
         self._content = _Content()
 

@@ -4,7 +4,7 @@ The work on the pictures is a task of its own, so that a deadline or a client th
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ from models.errors import PictureError
 from models.ranking import RankedGroup, RankedTaxon
 from serving.access.control import AccessControl, Client
 from serving.admission import Admission, AdmittedRequest, Readiness
-from serving.bodies import Body, BodyLimits, read_body, unknown_warnings
+from serving.bodies import Body, BodyLimits, FormNames, read_body, unknown_warnings
 from serving.decoding.pool import Decoded, DecoderPool
 from serving.errors import BadPicture, ClientLeft, TimedOut
 from serving.loaded_bundle import LiveBundle, LoadedBundle
@@ -25,7 +25,9 @@ from serving.metrics import Metrics
 from serving.pages import IdentifyOperation, problem_responses
 from serving.schemas import (
     MAX_FIELD_BYTES,
+    Asked,
     CandidatesView,
+    Given,
     GroupScore,
     Identification,
     ImageView,
@@ -55,6 +57,19 @@ class RouteDependencies(msgspec.Struct, frozen=True):
     body_limits: BodyLimits
     deadline_s: float
     """Longest time from the complete upload to the answer, seconds."""
+
+
+class Answered(NamedTuple):
+    """What a request got: the bundle that answered, what was asked, and the answer."""
+
+    loaded: LoadedBundle
+    question: Question
+    plant: PlantAnswer
+    sizes: list[tuple[int, int]]
+    """Upright sizes of the pictures, (width, height) in px."""
+    body: Body
+    warnings: list[str]
+    """A sentence for each part of the request that was ignored."""
 
 
 class _Answer(NamedTuple):
@@ -88,23 +103,51 @@ async def identify(request: AnyRequest, deps: NamedDependency[RouteDependencies]
     client = authorize(deps.access, request)
     query = request.query_params.dict()
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), deps.deadline_s)
-    with deps.live_bundle.current.in_use() as loaded:
-        question, ignored = loaded.question(parse_parameters(query))  # refuses names that it does not know
-        async with deps.admission.enter(client.identity) as admitted:
-            body = await _read(request, admitted, deps)
-            if body.fields:
-                parse_parameters(body.fields)  # a wrong field is an error, even if the query overrides it
-                question, ignored = loaded.question(parse_parameters(body.fields | query))
-            work = _Work(deps, admitted, body.pictures, loaded, question)
-            answer = await work.answer_in_time(wanted_s or deps.deadline_s, _client_left(request))
-    warnings = [*unknown_parameters(request, MAX_FIELD_BYTES), *body.warnings, *ignored]
+
+    def parse(fields: Given) -> Asked:
+        parse_parameters(fields)  # a wrong field is an error, even if the query overrides it
+        return parse_parameters({**fields, **query})
+
+    answered = await answer_pictures(request, deps, client, parse, deadline_s=wanted_s or deps.deadline_s)
+    answered.warnings[:0] = unknown_parameters(request, MAX_FIELD_BYTES)
     headers = {} if wanted_s is None else {"Preference-Applied": f"wait={wanted_s:g}"}
-    return Response(_identification(request_id(request), loaded, question, answer, warnings), headers=headers)
+    return Response(_identification(request_id(request), answered), headers=headers)
 
 
-def authorize(access: AccessControl, request: AnyRequest) -> Client:
-    """Checks the API key and the rate."""
-    client = access.authorize(request.headers, address(request))
+async def answer_pictures(
+    request: AnyRequest,
+    deps: RouteDependencies,
+    client: Client,
+    parse: Callable[[Given], Asked],
+    *,
+    deadline_s: float,
+    names: FormNames = FormNames(),  # noqa: B008  # it is frozen
+) -> Answered:
+    """The way of every identification: admission, body, decoding, network, answer.
+
+    Args:
+        request: Its body holds the pictures.
+        deps: The components.
+        client: Who asks; its rate is counted.
+        parse: What is asked, given the fields of the form. It is called without any before the body is read, so that
+            most errors cost no upload.
+        deadline_s: Longest time from the complete upload to the answer, seconds.
+        names: The names of the form's fields.
+    """
+    with deps.live_bundle.current.in_use() as loaded:
+        question, ignored = loaded.question(parse({}))  # refuses names that it does not know
+        async with deps.admission.enter(client.identity) as admitted:
+            body = await _read(request, admitted, deps, names)
+            if body.fields:
+                question, ignored = loaded.question(parse(body.fields))
+            work = _Work(deps, admitted, body.pictures, loaded, question)
+            plant, sizes = await work.answer_in_time(deadline_s, _client_left(request))
+    return Answered(loaded, question, plant, sizes, body, [*body.warnings, *ignored])
+
+
+def authorize(access: AccessControl, request: AnyRequest, secret: str | None = None) -> Client:
+    """Checks the API key, which is in the headers or is `secret`, and the rate."""
+    client = access.authorize(request.headers, address(request), secret)
     count(access, request, client)
     return client
 
@@ -130,7 +173,7 @@ def unknown_parameters(request: AnyRequest, known: Mapping[str, Any] | set[str])
     return unknown_warnings("query parameter", [name for name in request.query_params if name not in known])
 
 
-async def _read(request: AnyRequest, admitted: AdmittedRequest, deps: RouteDependencies) -> Body:
+async def _read(request: AnyRequest, admitted: AdmittedRequest, deps: RouteDependencies, names: FormNames) -> Body:
     async def receive() -> Mapping[str, Any]:
         message: Mapping[str, Any] = await request.receive()
         deps.admission.hold(admitted, len(message.get("body", b"")))
@@ -139,7 +182,7 @@ async def _read(request: AnyRequest, admitted: AdmittedRequest, deps: RouteDepen
     content_type, content_length = request.headers.get("content-type", ""), request.headers.get("content-length")
     try:
         with deps.metrics.stage_s.labels("read").time():
-            return await read_body(content_type, content_length, receive, deps.body_limits)
+            return await read_body(content_type, content_length, receive, deps.body_limits, names)
     except ClientLeft:
         deps.metrics.cancellations.labels("read").inc()
         raise
@@ -246,10 +289,9 @@ def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:
 # ---- the answer as JSON
 
 
-def _identification(
-    id_of_request: str, loaded: LoadedBundle, question: Question, answer: _Answer, warnings: list[str]
-) -> Identification:
-    plant, record = answer.plant, loaded.bundle.record
+def _identification(id_of_request: str, answered: Answered) -> Identification:
+    loaded, question, plant = answered.loaded, answered.question, answered.plant
+    record = loaded.bundle.record
     return Identification(
         request_id=id_of_request,
         model=ModelName(record.name, record.version, record.label_hash),
@@ -269,9 +311,9 @@ def _identification(
                 weight=picture.weight,
                 predictions=_predictions(picture.taxa, question),
             )
-            for index, ((width, height), picture) in enumerate(zip(answer.sizes, plant.pictures, strict=True))
+            for index, ((width, height), picture) in enumerate(zip(answered.sizes, plant.pictures, strict=True))
         ],
-        warnings=warnings,
+        warnings=answered.warnings,
     )
 
 

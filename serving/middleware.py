@@ -40,7 +40,9 @@ _CONTENT_POLICY: Final = (
 # The viewer of the OpenAPI document uses inline styles; the page does not.
 _VIEWER_POLICY: Final = _CONTENT_POLICY + b"; style-src 'self' 'unsafe-inline'"
 # Probes have no rate; the other routes here ask for a key, and count each request for its client.
-_NOT_BY_ADDRESS: Final = re.compile(r"(GET|HEAD) /(health/(live|ready)|species(/[^/]+)?)|POST /(identify|admin/reload)")
+_NOT_BY_ADDRESS: Final = re.compile(
+    r"(GET|HEAD) /(health/(live|ready)|species(/[^/]+)?)|POST /(identify|v2/identify/[^/]+|admin/reload)"
+)
 # version "-" trace id "-" parent id "-" flags; a later version may have more fields (W3C Trace Context, 3.2.2).
 _TRACEPARENT: Final = re.compile(
     rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?"

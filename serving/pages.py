@@ -208,18 +208,21 @@ class IdentifyOperation(Operation):
                 response.headers = {**(response.headers or {}), **_HEADERS[status]}
 
 
+_PICTURE: Final = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
+IMAGES: Final = Schema(
+    type=OpenAPIType.ARRAY,
+    items=_PICTURE,
+    min_items=1,
+    max_items=MAX_IMAGES,
+    description="Photographs of one plant: JPEG, PNG, WebP, HEIC or AVIF",
+)
+"""The pictures in a form."""
+
+
 def _identify_body() -> RequestBody:
-    picture = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
-    images = Schema(
-        type=OpenAPIType.ARRAY,
-        items=picture,
-        min_items=1,
-        max_items=MAX_IMAGES,
-        description="Photographs of one plant: JPEG, PNG, WebP, HEIC or AVIF",
-    )
-    form = Schema(type=OpenAPIType.OBJECT, properties={"image": images, **_PARAMETERS}, required=["image"])
+    form = Schema(type=OpenAPIType.OBJECT, properties={"image": IMAGES, **_PARAMETERS}, required=["image"])
     content = {"multipart/form-data": OpenAPIMediaType(schema=form)}
-    content |= {kind: OpenAPIMediaType(schema=picture) for kind in _RAW_TYPES}
+    content |= {kind: OpenAPIMediaType(schema=_PICTURE) for kind in _RAW_TYPES}
     return RequestBody(content=content, required=True, description="The photographs of one plant")
 
 

@@ -23,6 +23,7 @@ from serving.identify import (
 from serving.middleware import revalidated
 from serving.model_card import ModelCard, UploadLimits, model_card
 from serving.pages import ADMIN_KEY, OPTIONAL_KEY, page_routes, problem_responses, whole_number_schema
+from serving.plantnet import plantnet_routes
 from serving.schemas import MAX_NAME_LENGTH, Health, check_name_length, parse_whole_number
 from serving.species import SpeciesDetail, SpeciesList, species_detail, species_list
 
@@ -154,10 +155,10 @@ def metrics_text(deps: NamedDependency[RouteDependencies]) -> Response[bytes]:
     return Response(deps.metrics.recent_text(), media_type=deps.metrics.media_type)
 
 
-def route_handlers(*, with_metrics: bool = True) -> list[ControllerRouterHandler]:
-    """Returns every route of the service, by default with `/metrics`."""
-    shown = [metrics_text] if with_metrics else []
-    return [identify, species, taxon, model, reload, live, ready, *shown, *page_routes()]
+def route_handlers(*, with_metrics: bool = True, with_plantnet: bool = False) -> list[ControllerRouterHandler]:
+    """Returns every route of the service, by default with `/metrics` and without Pl@ntNet's interface."""
+    optional = [*([metrics_text] if with_metrics else []), *(plantnet_routes() if with_plantnet else [])]
+    return [identify, species, taxon, model, reload, live, ready, *optional, *page_routes()]
 
 
 def _upload_limits(deps: RouteDependencies) -> UploadLimits:

@@ -43,6 +43,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     taxa_lists: Path | None = None
     """Folder of lists that requests choose with taxa=list:NAME: one file NAME.txt per list, one name of a genus, family
     or species per line; # starts a comment. Read at the start and on reload."""
+    plantnet_api: bool = False
+    """Also answer the interface of Pl@ntNet below /v2, so that programs written for it can use this service."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 accepts connections from other machines."""
     port: Port = 8000

@@ -143,8 +143,8 @@ class AccessControl:
             )
         self._keys = keys
 
-    def authorize(self, headers: Headers, address: str | None) -> Client:
-        """Checks the key of a request. Its rate is checked by `limit`, once the log knows the client.
+    def authorize(self, headers: Headers, address: str | None, secret: str | None = None) -> Client:
+        """Checks the key of a request, in its headers or given. Its rate is checked by `limit`, once the log knows it.
 
         Raises:
             Unauthorized: The service requires a key, and the request has no valid one.
@@ -153,7 +153,7 @@ class AccessControl:
         by_address = f"address {client_network(address)}"
         if self._keys is None:
             return Client("", is_admin=False, identity=by_address)
-        secret = _secret(headers)
+        secret = _secret(headers) or secret
         key = None if secret is None else self._keys.find(secret)
         if key is None:
             self.limit(by_address)

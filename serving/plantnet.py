@@ -1,0 +1,360 @@
+"""The interface of Pl@ntNet (my-api.plantnet.org, version 2), so that programs written for it work with this service.
+
+Only names, forms and errors are translated; the pictures go the way of POST /identify. What this service cannot know,
+such as the organ on a picture, is empty. Source: the API's documentation at my.plantnet.org/doc and its examples.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+from litestar import Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.exceptions import HTTPException
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, Parameter, RequestBody, Schema
+from litestar.params import PathParameter
+from litestar.types import ControllerRouterHandler
+
+from models.taxonomy import Taxon
+from serving.bodies import FormNames
+from serving.errors import BadParameter
+from serving.identify import AnyRequest, RouteDependencies, answer_pictures, authorize
+from serving.pages import IMAGES
+from serving.problems import problem_response
+from serving.schemas import MAX_K, Asked
+from serving.species import LIST_PREFIX
+
+ALL: Final = "all"
+"""The project with every taxon that the model can name."""
+UNLIMITED: Final = 2**31 - 1
+"""Remaining requests where the service sets no rate: the largest number that programs can be expected to read."""
+LANGUAGE: Final = "en"
+_NUM_RESULTS: Final = 10
+_FORM: Final = FormNames("images", {"organs": 64})
+ProjectName = Annotated[str, PathParameter(description="`all`, or the name of a list of taxa of this service")]
+
+
+class Query(msgspec.Struct, frozen=True, rename="camel"):
+    """What was asked."""
+
+    project: str
+    images: list[str]
+    """MD5 of each picture, hexadecimal."""
+    organs: list[str]
+    include_related_images: bool
+    no_reject: bool
+    type: None = None
+
+
+class Name(msgspec.Struct, frozen=True, rename="camel"):
+    """A scientific name."""
+
+    scientific_name_without_author: str
+    scientific_name_authorship: str
+    """Empty if unknown."""
+    scientific_name: str
+
+
+class Species(msgspec.Struct, frozen=True, rename="camel"):
+    """A species, its genus and its family."""
+
+    scientific_name_without_author: str
+    scientific_name_authorship: str
+    scientific_name: str
+    genus: Name
+    family: Name
+    common_names: list[str]
+
+
+class Id(msgspec.Struct, frozen=True):
+    """An identifier in another data base."""
+
+    id: str
+
+
+class Result(msgspec.Struct, frozen=True):
+    """A species and its probability."""
+
+    score: float
+    """Probability in [0, 1]."""
+    species: Species
+    gbif: Id | None
+    powo: Id | None
+    images: list[Any]
+    """Pictures of the species; empty, since the model has none."""
+
+
+class PlantnetAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """The answer to POST /v2/identify."""
+
+    query: Query
+    predicted_organs: list[Any]
+    """Empty: the model tells no organs."""
+    language: str
+    prefered_referential: str
+    """Name of the model. The word is misspelt in the interface."""
+    best_match: str
+    results: list[Result]
+    remaining_identification_requests: int
+    version: str
+
+
+class Project(msgspec.Struct, frozen=True, rename="camel"):
+    """A choice of taxa."""
+
+    id: str
+    title: str
+    description: str
+    species_count: int
+
+
+class ListedSpecies(msgspec.Struct, frozen=True, rename="camel"):
+    """A taxon of GET /v2/species."""
+
+    id: str
+    common_names: list[str]
+    scientific_name_without_author: str
+    scientific_name_authorship: str
+    gbif_id: int | None
+    powo_id: str | None
+    iucn_category: str | None
+
+
+class Failure(msgspec.Struct, frozen=True, rename="camel"):
+    """An error."""
+
+    status_code: int
+    error: str
+    """The HTTP status in words."""
+    message: str
+
+
+class NotFound(HTTPException):
+    """The project is not known, or the pictures show no plant."""
+
+    status_code = 404
+
+
+def failure(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """Returns an error in the form of the interface; logged and counted as the service's own."""
+    if isinstance(error, NotFound):
+        request.scope["state"]["problem_code"] = "not_found"
+        status, message, headers = HTTPStatus.NOT_FOUND, error.detail, {}
+    else:
+        problem = problem_response(request, error)
+        if problem.content is None:
+            return problem
+        status, message, headers = HTTPStatus(problem.content.status), problem.content.detail, dict(problem.headers)
+    return Response(Failure(status, status.phrase, message), status_code=int(status), headers=headers)
+
+
+def _parameter(name: str, kind: OpenAPIType, description: str) -> Parameter:
+    return Parameter(name=name, param_in="query", schema=Schema(type=kind), required=False, description=description)
+
+
+@dataclass
+class _Operation(Operation):
+    """Declares the parameters and the form, which Litestar cannot infer."""
+
+    def __post_init__(self) -> None:
+        form = Schema(
+            type=OpenAPIType.OBJECT,
+            properties={
+                "images": IMAGES,
+                "organs": Schema(type=OpenAPIType.ARRAY, items=Schema(type=OpenAPIType.STRING), description="Ignored"),
+            },
+            required=["images"],
+        )
+        self.request_body = RequestBody(content={"multipart/form-data": OpenAPIMediaType(schema=form)}, required=True)
+        self.parameters = [
+            *(self.parameters or []),
+            _parameter("api-key", OpenAPIType.STRING, "An API key, if the service has API keys"),
+            _parameter("nb-results", OpenAPIType.INTEGER, "Maximum number of species to list"),
+            _parameter("no-reject", OpenAPIType.BOOLEAN, "List species even if the pictures show no plant"),
+            _parameter("lang", OpenAPIType.STRING, "Language of the common names"),
+            _parameter("include-related-images", OpenAPIType.BOOLEAN, "Accepted; the model has no pictures"),
+        ]
+
+
+@post(
+    "/v2/identify/{project:str}",
+    status_code=200,
+    tags=["Pl@ntNet's interface"],
+    summary="Identify a plant, as Pl@ntNet does",
+    operation_id="plantnet_identify",
+    operation_class=_Operation,
+    exception_handlers={Exception: failure},
+)
+async def identify(
+    request: AnyRequest, deps: NamedDependency[RouteDependencies], project: ProjectName
+) -> Response[PlantnetAnswer]:
+    """Identifies the plant on one to five photographs, the fields `images` of a form."""
+    deps.readiness.require_warm()
+    client = authorize(deps.access, request, request.query_params.get("api-key"))
+    _require_project(deps, project)
+    asked = Asked(
+        top_k=min(_whole_number(request, "nb-results", _NUM_RESULTS), MAX_K),
+        taxa=() if project == ALL else (f"{LIST_PREFIX}{project}",),
+    )
+    answered = await answer_pictures(
+        request, deps, client, lambda _fields: asked, deadline_s=deps.deadline_s, names=_FORM
+    )
+    no_reject = _is_on(request, "no-reject")
+    if answered.plant.verdict.rank == "not_a_plant" and not no_reject:
+        raise NotFound("Species not found")
+    pictures, record = answered.body.pictures, answered.loaded.bundle.record
+    organs = answered.body.fields.get("organs", [])
+    language = request.query_params.get("lang", LANGUAGE)[:20]
+    results = [
+        Result(
+            score=each.score,
+            species=_species(each.taxon, language),
+            gbif=None if each.taxon.gbif_id is None else Id(str(each.taxon.gbif_id)),
+            powo=None,
+            images=[],
+        )
+        for each in answered.plant.taxa
+        if each.score > 0
+    ]
+    answer = PlantnetAnswer(
+        query=Query(
+            project=project,
+            images=await asyncio.to_thread(_hashes, pictures),
+            organs=[*organs, *["auto"] * (len(pictures) - len(organs))],
+            include_related_images=_is_on(request, "include-related-images"),
+            no_reject=no_reject,
+        ),
+        predicted_organs=[],
+        language=language,
+        prefered_referential=record.name,
+        best_match=results[0].species.scientific_name,
+        results=results,
+        remaining_identification_requests=_remaining(request.scope["state"]["quota"]),
+        version=f"{record.created[:10]} ({record.version})",
+    )
+    return Response(answer)
+
+
+@get(
+    "/v2/identify/{project:str}", include_in_schema=False, exception_handlers={Exception: failure}, sync_to_thread=False
+)
+def identify_addresses(request: AnyRequest, deps: NamedDependency[RouteDependencies], project: ProjectName) -> None:
+    """Refuses addresses of pictures: the service fetches nothing from other servers."""
+    authorize(deps.access, request, request.query_params.get("api-key"))
+    _require_project(deps, project)
+    raise BadParameter(
+        "this service fetches no pictures from addresses",
+        remedy="send the pictures themselves with POST, as the form fields `images`",
+    )
+
+
+@get("/v2/_status", include_in_schema=False, sync_to_thread=False)
+def status(deps: NamedDependency[RouteDependencies]) -> dict[str, str]:
+    """Says that the service answers."""
+    deps.readiness.require_ready()
+    return {"status": "ok"}
+
+
+@get("/v2/languages", include_in_schema=False, exception_handlers={Exception: failure}, sync_to_thread=False)
+def languages(request: AnyRequest, deps: NamedDependency[RouteDependencies]) -> list[str]:
+    """The languages of common names."""
+    authorize(deps.access, request, request.query_params.get("api-key"))
+    return [LANGUAGE]
+
+
+@get("/v2/projects", include_in_schema=False, exception_handlers={Exception: failure}, sync_to_thread=False)
+def projects(request: AnyRequest, deps: NamedDependency[RouteDependencies]) -> list[Project]:
+    """All taxa, and the lists of taxa that the operator keeps."""
+    authorize(deps.access, request, request.query_params.get("api-key"))
+    loaded = deps.live_bundle.current
+    record, lists = loaded.bundle.record, loaded.selector.lists
+    everything = Project(ALL, record.name, record.description, len(loaded.taxonomy.taxa))
+    return [everything, *(Project(name, name, "", int(choice.chosen_T.sum())) for name, choice in lists.items())]
+
+
+@get(
+    ["/v2/species", "/v2/projects/{project:str}/species"],
+    include_in_schema=False,
+    exception_handlers={Exception: failure},
+)
+async def species(
+    request: AnyRequest, deps: NamedDependency[RouteDependencies], project: ProjectName = ALL
+) -> Response[bytes]:
+    """The taxa of a project."""
+    authorize(deps.access, request, request.query_params.get("api-key"))
+    _require_project(deps, project)
+    loaded, language = deps.live_bundle.current, request.query_params.get("lang", LANGUAGE)
+    taxa = loaded.taxonomy.taxa
+    chosen_T = np.ones(len(taxa), bool) if project == ALL else loaded.selector.lists[project].chosen_T
+
+    def listed() -> bytes:  # thousands of taxa take the event loop too long
+        return msgspec.json.encode([_listed(taxa[index], language) for index in np.flatnonzero(chosen_T)])
+
+    return Response(await asyncio.to_thread(listed), media_type="application/json")
+
+
+def plantnet_routes() -> list[ControllerRouterHandler]:
+    """Returns the routes of the interface."""
+    return [identify, identify_addresses, status, languages, projects, species]
+
+
+def _require_project(deps: RouteDependencies, project: str) -> None:
+    if project != ALL and project not in deps.live_bundle.current.selector.lists:
+        raise NotFound("Project not found")
+
+
+def _is_on(request: AnyRequest, name: str) -> bool:
+    return request.query_params.get(name, "").lower() in {"true", "1"}
+
+
+def _whole_number(request: AnyRequest, name: str, default: int) -> int:
+    text = request.query_params.get(name, str(default))
+    if re.fullmatch(r"[0-9]{1,9}", text) and int(text) > 0:
+        return int(text)
+    raise BadParameter(
+        f"the parameter `{name}` is out of range",
+        value=repr(text[:40]),
+        limit="a whole number from 1",
+        remedy="correct it, or leave it out",
+    )
+
+
+def _species(taxon: Taxon, language: str) -> Species:
+    name = _name(taxon.scientific_name, taxon.author)
+    return Species(
+        name.scientific_name_without_author,
+        name.scientific_name_authorship,
+        name.scientific_name,
+        genus=_name(taxon.genus),
+        family=_name(taxon.family),
+        common_names=_common_names(taxon, language),
+    )
+
+
+def _listed(taxon: Taxon, language: str) -> ListedSpecies:
+    names = _common_names(taxon, language)
+    return ListedSpecies(taxon.taxon_id, names, taxon.scientific_name, taxon.author, taxon.gbif_id, None, None)
+
+
+def _name(name: str, author: str = "") -> Name:
+    return Name(name, author, f"{name} {author}".strip())
+
+
+def _common_names(taxon: Taxon, language: str) -> list[str]:
+    return list(taxon.common_names) if language == LANGUAGE else []
+
+
+def _hashes(pictures: list[bytes]) -> list[str]:
+    return [hashlib.md5(picture, usedforsecurity=False).hexdigest() for picture in pictures]
+
+
+def _remaining(quota: Mapping[str, str]) -> int:
+    """Reads the header RateLimit that the answer gets: `"client";r=19;t=3`."""
+    found = re.search(r";r=(\d+)", quota.get("RateLimit", ""))
+    return int(found[1]) if found else UNLIMITED

@@ -1,0 +1,182 @@
+"""Pl@ntNet's interface: requests as its clients send them, and the fields that they read."""
+
+import hashlib
+
+import pytest
+from litestar.testing import TestClient
+
+from serving.access.keys import make_key
+from serving.app import create_app
+from serving.plantnet import UNLIMITED
+from serving.settings import Settings
+from tests.serving.conftest import wait_until_ready
+from tests.serving.tiny import RED, TAXA, WHITE, InProcessDecoder, jpeg, seal_tiny_bundle, tables
+
+RED_ROSE, SHOE = jpeg(RED), jpeg(WHITE)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    scratch = tmp_path_factory.mktemp("plantnet")
+    bundle = seal_tiny_bundle(scratch / "tiny", scratch, calibration=tables()).folder
+    (scratch / "lists").mkdir()
+    (scratch / "lists" / "weurope.txt").write_text("Rosa\n")
+    return bundle, scratch / "lists"
+
+
+@pytest.fixture(scope="module")
+def client(folders):
+    bundle, lists = folders
+    chosen = Settings(bundle=bundle, taxa_lists=lists, plantnet_api=True, num_threads=1, num_runs=1)
+    with TestClient(create_app(chosen, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
+        yield wait_until_ready(client)
+
+
+def ask(client, *pictures, project="all", organs=(), **query):
+    names = {name.replace("_", "-"): value for name, value in query.items()}
+    files = [("images", (f"{index}.jpg", data, "image/jpeg")) for index, data in enumerate(pictures)]
+    return client.post(f"/v2/identify/{project}", params=names, files=files, data={"organs": list(organs)})
+
+
+def assert_failure(response, status, error, message):
+    assert response.status_code == status
+    found = response.json()
+    assert (found["statusCode"], found["error"]) == (status, error)
+    assert message in found["message"]
+    assert set(found) == {"statusCode", "error", "message"}
+
+
+def test_an_answer_has_every_field_that_clients_declare(client):
+    response = ask(client, RED_ROSE, RED_ROSE, organs=("flower", "leaf"), nb_results=2, lang="en", api_key="any")
+    assert response.status_code == 200, response.text
+    found = response.json()
+    digest = hashlib.md5(RED_ROSE).hexdigest()
+    assert found["query"] == {
+        "project": "all",
+        "images": [digest, digest],
+        "organs": ["flower", "leaf"],
+        "includeRelatedImages": False,
+        "noReject": False,
+        "type": None,
+    }
+    assert (found["language"], found["preferedReferential"], found["predictedOrgans"]) == ("en", "tiny", [])
+    assert found["bestMatch"] == "Rosa canina"
+    assert found["remainingIdentificationRequests"] == UNLIMITED
+    assert found["version"].endswith(")")
+    best, second = found["results"]
+    assert best["score"] > second["score"]
+    assert best["species"] == {
+        "scientificNameWithoutAuthor": "Rosa canina",
+        "scientificNameAuthorship": "",
+        "scientificName": "Rosa canina",
+        "genus": {"scientificNameWithoutAuthor": "Rosa", "scientificNameAuthorship": "", "scientificName": "Rosa"},
+        "family": {
+            "scientificNameWithoutAuthor": "Rosaceae",
+            "scientificNameAuthorship": "",
+            "scientificName": "Rosaceae",
+        },
+        "commonNames": ["dog rose"],
+    }
+    assert (best["gbif"], best["powo"], best["images"], second["gbif"]) == ({"id": "3003446"}, None, [], None)
+
+
+def test_the_scores_are_those_of_identify(client):
+    ours = client.post("/identify", files=[("image", RED_ROSE)], params={"k": 5}).json()["predictions"]
+    theirs = ask(client, RED_ROSE).json()["results"]
+    assert [each["score"] for each in theirs] == [each["score"] for each in ours]
+
+
+def test_common_names_of_an_unknown_language_are_empty(client):
+    found = ask(client, RED_ROSE, lang="fr").json()
+    assert found["language"] == "fr"
+    assert found["results"][0]["species"]["commonNames"] == []
+    assert client.get("/v2/languages").json() == ["en"]
+
+
+def test_what_is_no_plant_is_not_found_unless_the_client_wants_the_list(client):
+    assert_failure(ask(client, SHOE), 404, "Not Found", "Species not found")
+    found = ask(client, SHOE, no_reject="true").json()
+    assert found["query"]["noReject"] is True
+    assert len(found["results"]) == len(TAXA)
+
+
+def test_a_project_is_a_list_of_taxa(client):
+    found = ask(client, SHOE, project="weurope", no_reject="true").json()
+    assert {each["species"]["genus"]["scientificName"] for each in found["results"]} == {"Rosa"}
+    everything, europe = client.get("/v2/projects").json()
+    assert (everything["id"], everything["speciesCount"]) == ("all", len(TAXA))
+    assert (europe["id"], europe["speciesCount"]) == ("weurope", 2)
+    listed = client.get("/v2/projects/weurope/species").json()
+    assert [each["scientificNameWithoutAuthor"] for each in listed] == ["Rosa canina", "Rosa rugosa"]
+    assert len(client.get("/v2/species").json()) == len(TAXA)
+    for response in (ask(client, RED_ROSE, project="mars"), client.get("/v2/projects/mars/species")):
+        assert_failure(response, 404, "Not Found", "Project not found")
+
+
+@pytest.mark.parametrize(
+    ("pictures", "status", "error", "message"),
+    [
+        ([b""], 400, "Bad Request", "`images` is empty"),
+        ([b"GIF89a no picture of a kind that is read"], 415, "Unsupported Media Type", "not"),
+        ([RED_ROSE[:300]], 422, "Unprocessable", "does not decode"),
+        ([RED_ROSE] * 6, 422, "Unprocessable", "too many pictures"),
+    ],
+)
+def test_errors_have_the_form_of_the_interface(client, pictures, status, error, message):
+    found = ask(client, *pictures, organs=("auto",))
+    assert error in found.json()["error"]
+    assert_failure(found, status, found.json()["error"], message)
+
+
+def test_a_form_without_pictures_is_an_error(client):
+    form = {"files": [("organs", (None, "leaf"))]}
+    assert_failure(client.post("/v2/identify/all", **form), 400, "Bad Request", "no field `images`")
+
+
+def test_a_wrong_number_of_results_is_an_error_and_a_large_one_is_cut(client):
+    assert_failure(ask(client, RED_ROSE, nb_results="few"), 422, "Unprocessable Entity", "`nb-results`")
+    assert len(ask(client, RED_ROSE, nb_results=1000).json()["results"]) == len(TAXA)
+
+
+def test_addresses_of_pictures_are_refused_in_words(client):
+    response = client.get("/v2/identify/all", params={"images": "https://example.org/rose.jpg", "organs": "auto"})
+    assert_failure(response, 422, "Unprocessable Entity", "fetches no pictures from addresses")
+
+
+def test_the_key_of_the_query_is_an_api_key(start, folders):
+    secret, key = make_key("app")
+    client = start(bundle=folders[0], plantnet_api=True, api_keys=key.line, rate_per_minute=60.0, rate_burst=2)
+    assert_failure(ask(client, RED_ROSE), 401, "Unauthorized", "API key")
+    assert_failure(ask(client, RED_ROSE, api_key="wrong"), 401, "Unauthorized", "not valid")
+    left = [ask(client, RED_ROSE, api_key=secret).json()["remainingIdentificationRequests"] for _ in range(2)]
+    assert left == [1, 0]
+    refused = ask(client, RED_ROSE, api_key=secret)
+    assert_failure(refused, 429, "Too Many Requests", "rate")
+    assert refused.headers["Retry-After"] == "1"
+
+
+def test_the_key_is_in_no_log(start, folders, capsys):
+    secret, key = make_key("app")
+    client = start(bundle=folders[0], plantnet_api=True, api_keys=key.line)
+    assert ask(client, RED_ROSE, api_key=secret).status_code == 200
+    said = capsys.readouterr()
+    assert "/v2/identify/{project}" in said.out + said.err
+    assert secret not in said.out + said.err
+    assert client.get("/species", params={"api-key": secret}).status_code == 401  # only this interface reads it there
+
+
+def test_the_interface_is_off_by_default(start):
+    assert ask(start(), RED_ROSE).status_code == 404
+
+
+def test_the_document_lists_the_form_and_the_parameters(client):
+    document = client.get("/schema/openapi.json").json()
+    operation = document["paths"]["/v2/identify/{project}"]["post"]
+    assert {"api-key", "nb-results", "no-reject", "lang", "project"} <= {
+        each["name"] for each in operation["parameters"]
+    }
+    assert "images" in operation["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+
+
+def test_the_status_says_ok(client):
+    assert client.get("/v2/_status").json() == {"status": "ok"}
