@@ -1,0 +1,59 @@
+"""The notebook runs from its first cell to its last, against a service with the demonstration bundle."""
+
+import json
+import shutil
+
+import matplotlib as mpl
+import pytest
+from PIL import Image
+
+from tests.docs.pages import DOCS, ROOT
+from tests.end_to_end.service import running_service
+
+NOTEBOOK = DOCS / "first_steps.ipynb"
+SUNFLOWER = ROOT / "serving" / "web" / "sunflower.jpg"
+
+
+def cells():
+    return [
+        "".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"
+    ]
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    shutil.copy(SUNFLOWER, folder / "anywhere.jpg")
+    exif = Image.Exif()
+    exif.get_ifd(0x8825).update({1: "N", 2: (52.0, 30.0, 0.0), 3: "E", 4: (13.0, 24.0, 0.0)})  # GPS: Berlin
+    Image.open(SUNFLOWER).save(folder / "berlin.jpg", exif=exif)
+    (folder / "broken.jpg").write_bytes(b"no picture")
+    return folder
+
+
+def test_the_notebook_holds_no_output():
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+def test_every_cell_runs(photographs, tmp_path, monkeypatch, capfd):
+    mpl.use("agg")
+    work = tmp_path / "docs"
+    work.mkdir()
+    (tmp_path / "serving").symlink_to(ROOT / "serving")
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("BOTANIFY_PHOTOS", str(photographs))
+    names = {}
+    with running_service(tmp_path / "log", cwd=ROOT) as service:
+        monkeypatch.setenv("BOTANIFY_URL", str(service.base_url))
+        for source in cells():
+            exec(compile(source, NOTEBOOK.name, "exec"), names)  # as a notebook does
+    said = capfd.readouterr().out
+    assert "species Helianthus annuus" in said
+    assert "berlin.jpg ok species Helianthus annuus" in said
+    assert "broken.jpg failed" in said
+    assert [row["path"] for row in names["placed"]] == ["berlin.jpg"]
+    mpl.pyplot.close("all")
