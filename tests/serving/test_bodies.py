@@ -261,7 +261,7 @@ def slow(**changes):
 
 
 def test_trickling_body_is_refused_as_soon_as_it_is_below_the_rate():
-    assert 0.15 < seconds_to_refusal(slow(), b"x", 0.01) < 1.0
+    assert 0.15 < seconds_to_refusal(slow(), b"x", 0.01) < 5  # the whole body would take 10
 
 
 def test_stalled_body_is_refused_when_its_average_is_below_the_rate():
@@ -275,7 +275,7 @@ def test_stalled_body_is_refused_when_its_average_is_below_the_rate():
 
     with pytest.raises(SlowBody):
         asyncio.run(read_body("image/jpeg", None, receive, slow()))
-    assert 0.7 < time.monotonic() - start < 1.5
+    assert 0.7 < time.monotonic() - start < 10  # the limit of the upload is 30
 
 
 def test_body_at_the_rate_is_accepted():
