@@ -24,6 +24,7 @@ from models.answer import AnswerModel
 from models.bundle_record import FILE_NAME, BundleRecord, NetworkFile, Precision, format_of, read_json, read_record
 from models.calibration import CALIBRATION_PART, Calibration, read_calibration
 from models.errors import BundleError
+from models.examples import EXAMPLES_PART, Examples
 from models.openvino_session import OpenVinoSession
 from models.ranking import Floats, output_probabilities
 from models.session import OnnxSession
@@ -38,7 +39,7 @@ WEIGHTS_FILE: Final = "weights.safetensors"
 _OTHER_FILE: Final = b"\n\x08location\x12"
 GOLDEN_PART: Final = "golden"
 GOLDEN_FILE: Final = "golden.json"
-KNOWN_PARTS: Final[frozenset[str]] = frozenset({CALIBRATION_PART, GOLDEN_PART, WEIGHTS_PART})
+KNOWN_PARTS: Final[frozenset[str]] = frozenset({CALIBRATION_PART, EXAMPLES_PART, GOLDEN_PART, WEIGHTS_PART})
 # Half-precision arithmetic changed a probability of the demonstration network by at most 0.0015 on drawn pictures. int8
 # with unfused operators changed it by 0.002 on the most stable of them. A wrong file changes it by far more.
 LARGEST_DIFFERENCE: Final = 0.02
@@ -117,6 +118,11 @@ class Bundle(msgspec.Struct, frozen=True):
         part = self.record.parts.get(CALIBRATION_PART)
         tables = {} if part is None else read_calibration(self.folder / part)
         return tables.get(precision, Calibration())
+
+    def examples(self) -> Examples | None:
+        """Returns the reference pictures, or None if the bundle has none; a BundleError if they are unreadable."""
+        part = self.record.parts.get(EXAMPLES_PART)
+        return None if part is None else Examples(self.folder / part)
 
     def answer_model(self, precision: Precision) -> AnswerModel:
         """Returns what turns the outputs of one network into answers; errors as `network` and `calibration`."""

@@ -296,7 +296,7 @@ def _identification(id_of_request: str, answered: Answered) -> Identification:
         request_id=id_of_request,
         model=ModelName(record.name, record.version, record.label_hash),
         verdict=VerdictView(**msgspec.structs.asdict(plant.verdict)),
-        predictions=_predictions(plant.taxa, question),
+        predictions=_predictions(plant.taxa, question, loaded),
         genera=[GroupScore(group.name, group.score) for group in _possible(plant.genera, question)],
         families=[GroupScore(group.name, group.score) for group in _possible(plant.families, question)],
         plant_score=plant.plant_score,
@@ -309,7 +309,7 @@ def _identification(id_of_request: str, answered: Answered) -> Identification:
                 height=height,
                 plant_score=picture.plant_score,
                 weight=picture.weight,
-                predictions=_predictions(picture.taxa, question),
+                predictions=_predictions(picture.taxa, question, loaded),
             )
             for index, ((width, height), picture) in enumerate(zip(answered.sizes, plant.pictures, strict=True))
         ],
@@ -328,7 +328,7 @@ def _candidates(loaded: LoadedBundle, question: Question, plant: PlantAnswer) ->
         guarantee=found.guarantee,
         num_taxa=found.num_taxa,
         score=found.score,
-        taxa=_predictions(found.taxa, question),
+        taxa=_predictions(found.taxa, question, loaded),
         num_uncalibrated_taxa=found.num_uncalibrated_taxa,
         measured=None if found.guarantee is None else network.measured(question.coverage_kind, question.coverage),
     )
@@ -339,7 +339,7 @@ def _possible(ranked: Sequence[_Ranked], question: Question) -> Sequence[_Ranked
     return ranked if question.allowed_T is None else [each for each in ranked if each.score > 0]
 
 
-def _predictions(ranked: Sequence[RankedTaxon], question: Question) -> list[Prediction]:
+def _predictions(ranked: Sequence[RankedTaxon], question: Question, loaded: LoadedBundle) -> list[Prediction]:
     return [
         Prediction(
             position=position,
@@ -351,6 +351,7 @@ def _predictions(ranked: Sequence[RankedTaxon], question: Question) -> list[Pred
             family=each.taxon.family,
             gbif_id=each.taxon.gbif_id,
             score=each.score,
+            num_images=loaded.num_examples(each.taxon),
         )
         for position, each in enumerate(_possible(ranked, question), start=1)
     ]

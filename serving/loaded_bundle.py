@@ -59,6 +59,7 @@ class LoadedBundle:
         first = networks["throughput"]
         self.providers = first.providers if isinstance(first, OnnxSession | OpenVinoSession) else ()
         self.answer_model = bundle.answer_model(precision)
+        self.examples = bundle.examples()
         self._golden = bundle.golden()
         self._num_users = 0
         self._retired = False
@@ -72,6 +73,10 @@ class LoadedBundle:
     def taxonomy(self) -> Taxonomy:
         """The taxa that the network can name."""
         return self.bundle.taxonomy
+
+    def num_examples(self, taxon: Taxon) -> int:
+        """The number of reference pictures of a taxon."""
+        return 0 if self.examples is None else len(self.examples.of(taxon.taxon_id))
 
     @property
     def calibration(self) -> Calibration:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -25,6 +26,7 @@ from models.taxonomy import Taxon
 from serving.bodies import FormNames
 from serving.errors import BadParameter
 from serving.identify import AnyRequest, RouteDependencies, answer_pictures, authorize
+from serving.loaded_bundle import LoadedBundle
 from serving.pages import IMAGES
 from serving.problems import problem_response
 from serving.schemas import MAX_K, Asked
@@ -78,6 +80,18 @@ class Id(msgspec.Struct, frozen=True):
     id: str
 
 
+class RelatedImage(msgspec.Struct, frozen=True):
+    """A picture of the species."""
+
+    organ: str
+    """Empty: the model does not know it."""
+    author: str
+    license: str
+    citation: str
+    url: dict[str, str]
+    """Of the original (o), the medium (m) and the small (s) size, which are one picture here."""
+
+
 class Result(msgspec.Struct, frozen=True):
     """A species and its probability."""
 
@@ -86,8 +100,8 @@ class Result(msgspec.Struct, frozen=True):
     species: Species
     gbif: Id | None
     powo: Id | None
-    images: list[Any]
-    """Pictures of the species; empty, since the model has none."""
+    images: list[RelatedImage]
+    """Reference pictures of the species, if the request asks for them and the model has some."""
 
 
 class PlantnetAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -178,7 +192,7 @@ class _Operation(Operation):
             _parameter("nb-results", OpenAPIType.INTEGER, "Maximum number of species to list"),
             _parameter("no-reject", OpenAPIType.BOOLEAN, "List species even if the pictures show no plant"),
             _parameter("lang", OpenAPIType.STRING, "Language of the common names"),
-            _parameter("include-related-images", OpenAPIType.BOOLEAN, "Accepted; the model has no pictures"),
+            _parameter("include-related-images", OpenAPIType.BOOLEAN, "Give reference pictures, if the model has some"),
         ]
 
 
@@ -205,7 +219,7 @@ async def identify(
     answered = await answer_pictures(
         request, deps, client, lambda _fields: asked, deadline_s=deps.deadline_s, names=_FORM
     )
-    no_reject = _is_on(request, "no-reject")
+    no_reject, with_images = _is_on(request, "no-reject"), _is_on(request, "include-related-images")
     if answered.plant.verdict.rank == "not_a_plant" and not no_reject:
         raise NotFound("Species not found")
     pictures, record = answered.body.pictures, answered.loaded.bundle.record
@@ -217,7 +231,7 @@ async def identify(
             species=_species(each.taxon, language),
             gbif=None if each.taxon.gbif_id is None else Id(str(each.taxon.gbif_id)),
             powo=None,
-            images=[],
+            images=_images(request, answered.loaded, each.taxon) if with_images else [],
         )
         for each in answered.plant.taxa
         if each.score > 0
@@ -227,7 +241,7 @@ async def identify(
             project=project,
             images=await asyncio.to_thread(_hashes, pictures),
             organs=[*organs, *["auto"] * (len(pictures) - len(organs))],
-            include_related_images=_is_on(request, "include-related-images"),
+            include_related_images=with_images,
             no_reject=no_reject,
         ),
         predicted_organs=[],
@@ -335,6 +349,21 @@ def _species(taxon: Taxon, language: str) -> Species:
         family=_name(taxon.family),
         common_names=_common_names(taxon, language),
     )
+
+
+def _images(request: AnyRequest, loaded: LoadedBundle, taxon: Taxon) -> list[RelatedImage]:
+    examples = [] if loaded.examples is None else loaded.examples.of(taxon.taxon_id)
+    at = f"{request.base_url}species/{quote(taxon.taxon_id, safe='')}/images"
+    return [
+        RelatedImage(
+            organ="",
+            author=each.author,
+            license=each.license,
+            citation=", ".join(filter(None, (each.author, each.source, each.license))),
+            url=dict.fromkeys(("o", "m", "s"), f"{at}/{number}"),
+        )
+        for number, each in enumerate(examples)
+    ]
 
 
 def _listed(taxon: Taxon, language: str) -> ListedSpecies:

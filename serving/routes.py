@@ -89,7 +89,35 @@ def taxon(
             value=repr(taxon_id[:40]),
             remedy="look for its name with /species?q=",
         )
-    return species_detail(request_id(request), found, loaded.num_calibration_plants(found))
+    examples = [] if loaded.examples is None else loaded.examples.of(taxon_id)
+    return species_detail(request_id(request), found, loaded.num_calibration_plants(found), examples)
+
+
+@get(
+    "/species/{taxon_id:str}/images/{number:int}",
+    tags=["model"],
+    summary="A reference picture of a taxon",
+    operation_id="taxon_image",
+    responses=problem_responses(400, 404, 429, 500),
+    media_type="image/webp",
+)
+async def taxon_image(
+    deps: NamedDependency[RouteDependencies],
+    taxon_id: Annotated[str, PathParameter(description="Identifier of the taxon")],
+    number: Annotated[int, PathParameter(description="Position of the picture, from 0")],
+) -> Response[bytes]:
+    """Gives a small picture of the taxon, WebP. It needs no key, so that a page can show it."""
+    examples = deps.live_bundle.current.examples
+    of_taxon = [] if examples is None else examples.of(taxon_id)
+    if examples is None or not 0 <= number < len(of_taxon):
+        raise UnknownTaxon(
+            "there is no such reference picture",
+            value=f"{taxon_id[:40]!r}, picture {number}",
+            limit=f"{len(of_taxon)} pictures of this taxon",
+            remedy="take an address that /species/{taxon_id} lists",
+        )
+    picture = await asyncio.to_thread(examples.picture, of_taxon[number])
+    return Response(picture, media_type="image/webp", headers={"Cache-Control": "max-age=86400"})
 
 
 @get(
@@ -158,7 +186,7 @@ def metrics_text(deps: NamedDependency[RouteDependencies]) -> Response[bytes]:
 def route_handlers(*, with_metrics: bool = True, with_plantnet: bool = False) -> list[ControllerRouterHandler]:
     """Returns every route of the service, by default with `/metrics` and without Pl@ntNet's interface."""
     optional = [*([metrics_text] if with_metrics else []), *(plantnet_routes() if with_plantnet else [])]
-    return [identify, species, taxon, model, reload, live, ready, *optional, *page_routes()]
+    return [identify, species, taxon, taxon_image, model, reload, live, ready, *optional, *page_routes()]
 
 
 def _upload_limits(deps: RouteDependencies) -> UploadLimits:

@@ -60,6 +60,8 @@ class Prediction(msgspec.Struct, frozen=True):
     """Key in the GBIF backbone taxonomy, if known."""
     score: float
     """Probability in [0, 1]."""
+    num_images: int = 0
+    """Number of reference pictures of the taxon, which `/species/{taxon_id}` lists."""
 
 
 class GroupScore(msgspec.Struct, frozen=True):

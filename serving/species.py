@@ -6,12 +6,14 @@ Fields may be added, but never renamed or removed.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from models.errors import InputError
+from models.examples import Example
 from models.taxonomy import KnownName, MatchKind, Rank, TaxaChoice, Taxon, TaxonNames
 from serving.errors import BadParameter
 
@@ -71,6 +73,19 @@ class SpeciesList(msgspec.Struct, frozen=True):
     """A sentence for each part of the request that was ignored."""
 
 
+class ExampleView(msgspec.Struct, frozen=True):
+    """A reference picture, to compare a photograph with."""
+
+    url: str
+    """Where it is: a path on this service."""
+    author: str
+    """Empty if unknown."""
+    license: str
+    """Short identifier, such as CC-BY-4.0."""
+    source: str
+    """Name of the data set."""
+
+
 class SpeciesDetail(msgspec.Struct, frozen=True):
     """A taxon that the model can name, with everything that the model knows about it."""
 
@@ -91,6 +106,8 @@ class SpeciesDetail(msgspec.Struct, frozen=True):
     """Key in the GBIF backbone taxonomy, if known."""
     num_calibration_plants: int | None
     """Number of plants of this taxon on which candidate sets were calibrated; null if the bundle has none."""
+    images: list[ExampleView]
+    """Reference pictures, the most typical first; empty if the bundle has none. Show author and license with them."""
 
 
 def species_list(request_id: str, query: str, limit: int, names: TaxonNames, warnings: list[str]) -> SpeciesList:
@@ -119,8 +136,11 @@ def species_list(request_id: str, query: str, limit: int, names: TaxonNames, war
     )
 
 
-def species_detail(request_id: str, taxon: Taxon, num_calibration_plants: int | None) -> SpeciesDetail:
+def species_detail(
+    request_id: str, taxon: Taxon, num_calibration_plants: int | None, examples: Sequence[Example]
+) -> SpeciesDetail:
     """Builds the response about one taxon."""
+    path = f"/species/{quote(taxon.taxon_id, safe='')}/images"
     return SpeciesDetail(
         request_id=request_id,
         taxon_id=taxon.taxon_id,
@@ -133,6 +153,10 @@ def species_detail(request_id: str, taxon: Taxon, num_calibration_plants: int | 
         family=taxon.family,
         gbif_id=taxon.gbif_id,
         num_calibration_plants=num_calibration_plants,
+        images=[
+            ExampleView(f"{path}/{number}", each.author, each.license, each.source)
+            for number, each in enumerate(examples)
+        ],
     )
 
 

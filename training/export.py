@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -29,6 +29,7 @@ from models.bundle import BUNDLE_FILE, GOLDEN_FILE, GOLDEN_PART, WEIGHTS_FILE, W
 from models.bundle_record import Check, FileName, Metric, Precision
 from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, write_calibration
 from models.errors import BundleError, RecipeError
+from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
 from models.openvino_session import require_bf16
 from models.preprocess import InputSpec
 from models.ranking import RANKS, Rank
@@ -93,6 +94,9 @@ class Export(Section, frozen=True, kw_only=True):
     negatives: tuple[Path, ...] = ()
     """Pictures that show no plant: folders, or CSV lists as for training/train.py. The bundle can then tell plants from
     other things; a few hundred pictures of many kinds are enough."""
+    examples: Annotated[int, msgspec.Meta(ge=0, le=10)] = 0
+    """Reference pictures of each taxon to put into the bundle, small, from training pictures whose license allows it;
+    the service shows them beside its answers."""
     thresholds: tuple[str, ...] = ()
     """Thresholds to use in place of the fitted ones, as in species=0.6 genus=0.5 family=0.5: the smallest (summed)
     probability of a name. A rank whose threshold is given makes no promise."""
@@ -127,6 +131,7 @@ def export(command: Export) -> Bundle:
     if "bf16" in command.precision:
         require_bf16()  # before the hours of fp32
     from training.bundling.candidates import make_bf16, make_fp16, make_fp32
+    from training.bundling.examples import example_pictures
     from training.engine.checkpoint import read_checkpoint
 
     command = _named(command)
@@ -141,6 +146,11 @@ def export(command: Export) -> Bundle:
             candidates["fp16"] = make_fp16(fp32, sets, folder, thresholds)
         if "bf16" in command.precision:
             candidates["bf16"] = make_bf16(fp32, sets, folder, thresholds)
+        if command.examples:
+            features_NF = fp32.network.outputs(sets.features).features
+            chosen = example_pictures(sets.features, features_NF, command.examples)
+            number = write_examples(folder / EXAMPLES_FILE, chosen)
+            print(f"Reference pictures whose license allows to show them: {number:,}")
         bundle = _seal(command, checkpoint, sets, candidates, fp32=fp32, folder=folder)
     _print(bundle)
     return bundle
@@ -270,7 +280,9 @@ def _seal(
         left_out={precision: made.left_out() for precision, made in candidates.items() if not made.passed},
         metrics=fp32.metrics,
         other_data=sets.other_data,
-        parts=_PARTS | ({WEIGHTS_PART: WEIGHTS_FILE} if command.with_weights else {}),
+        parts=_PARTS
+        | ({WEIGHTS_PART: WEIGHTS_FILE} if command.with_weights else {})
+        | ({EXAMPLES_PART: EXAMPLES_FILE} if command.examples else {}),
     )
     golden, card, tables = (folder / name for name in (GOLDEN_FILE, MODEL_CARD_FILE, CALIBRATION_FILE))
     paths = {precision: made.path for precision, made in released.items()}
@@ -296,6 +308,8 @@ def _seal(
     write_calibration(tables, {precision: made.calibration for precision, made in released.items()})
     files = {made.entry.file: made.path for made in released.values()}
     files |= {path.name: path for path in (golden, card, tables)}
+    if command.examples:
+        files[EXAMPLES_FILE] = folder / EXAMPLES_FILE
     if command.with_weights:
         files[WEIGHTS_FILE] = folder / WEIGHTS_FILE
         write_weights(files[WEIGHTS_FILE], checkpoint)

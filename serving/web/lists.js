@@ -1,5 +1,6 @@
 // Builds the lists of an answer: candidates, genera and families, and the pictures. Pure functions from data to elements.
 
+import { comparison } from "./compare.js";
 import { bar, element, printed } from "./elements.js";
 import { count, percent } from "./formats.js";
 import { nameOf, unusedSentence } from "./sentences.js";
@@ -62,7 +63,8 @@ function candidate(prediction) {
       element("p", { className: "candidate__family" }, prediction.family,
         prediction.gbif_id !== null && [prediction.family && " · ", gbifLink(prediction)])),
     element("p", { className: "candidate__score" }, percent(prediction.score)),
-    bar(prediction.score));
+    bar(prediction.score),
+    comparison(prediction));
 }
 
 function gbifLink({ gbif_id: id, scientific_name: name }) {

@@ -38,6 +38,8 @@ export function findSpecies(query, limit, signal) {
   return request(`/species?${new URLSearchParams({ q: query, limit })}`, { signal });
 }
 
+export const describeTaxon = (id) => request(`/species/${encodeURIComponent(id)}`);
+
 async function request(url, options = {}, send = fetch) {
   const key = readKey();
   const headers = { Accept: "application/json, application/problem+json", ...(key && { Authorization: `Bearer ${key}` }) };

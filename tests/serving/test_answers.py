@@ -77,6 +77,7 @@ def test_answer_has_every_field(client):
         "genus": "Rosa",
         "family": "Rosaceae",
         "gbif_id": 3003446,
+        "num_images": 0,
         "score": first["score"],
     }
     assert [prediction["position"] for prediction in answer["predictions"]] == [1, 2, 3, 4, 5]

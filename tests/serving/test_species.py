@@ -103,6 +103,7 @@ def test_taxon_has_every_field(client):
         "family": "Rosaceae",
         "gbif_id": None,
         "num_calibration_plants": None,
+        "images": [],
     }
 
 

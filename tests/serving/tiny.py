@@ -24,6 +24,7 @@ from models.calibration import (
     PlantHead,
     write_calibration,
 )
+from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
 from models.preprocess import InputSpec, picture_to_input
 from models.taxonomy import Output, Taxon, Taxonomy
 from serving.decoding.pool import Decoded
@@ -137,7 +138,7 @@ def tables(**changes):
 
 
 def seal_tiny_bundle(
-    folder, scratch, version="0.0.1", weights=WEIGHTS, calibration=None, golden=None, **network_fields
+    folder, scratch, version="0.0.1", weights=WEIGHTS, calibration=None, golden=None, examples=(), **network_fields
 ):
     """Seals the bundle.
 
@@ -148,6 +149,7 @@ def seal_tiny_bundle(
         weights: Of its network.
         calibration: Its tables, if any.
         golden: Its golden picture, if any.
+        examples: Its reference pictures, as for `write_examples`.
         network_fields: Further fields of its network.
     """
     network = scratch / "model.fp32.onnx"
@@ -157,6 +159,10 @@ def seal_tiny_bundle(
         parts[CALIBRATION_PART] = CALIBRATION_FILE
         files[CALIBRATION_FILE] = scratch / CALIBRATION_FILE
         write_calibration(files[CALIBRATION_FILE], {"fp32": calibration})
+    if examples:
+        parts[EXAMPLES_PART] = EXAMPLES_FILE
+        files[EXAMPLES_FILE] = scratch / EXAMPLES_FILE
+        write_examples(files[EXAMPLES_FILE], examples)
     if golden is not None:
         parts[GOLDEN_PART] = GOLDEN_FILE
         files[GOLDEN_FILE] = scratch / GOLDEN_FILE

@@ -33,6 +33,7 @@ _FORBIDS: Final = re.compile(
     r"\b(?:academic|research|educational|personal)(?: use)?,? only",
     re.IGNORECASE,
 )
+_MAY_BE_SHOWN: Final = re.compile(r"CC0-|CC-PDM-|CC-BY(?!.*ND)")
 _ALLOWS: Final = re.compile(r"CC0-|CC-PDM-|CC-BY(?!.*NC)")
 
 
@@ -84,6 +85,11 @@ def commercial_use(text: str) -> CommercialUse:
     if known == _ALL_RIGHTS_RESERVED or _FORBIDS.search(known) or _RESERVED.search(known.lower()):
         return "not_allowed"
     return "allowed" if _ALLOWS.match(known) else "unknown"
+
+
+def may_be_shown(text: str) -> bool:
+    """Returns whether a license lets anybody show a smaller copy of a picture, with author and license beside it."""
+    return _MAY_BE_SHOWN.match(license_id(text)) is not None
 
 
 def joint_commercial_use(licenses: Iterable[str]) -> CommercialUse:

@@ -1,0 +1,73 @@
+"""Reference pictures of a bundle: near the middle of their taxon, apart from each other, and free to be shown."""
+
+import io
+
+import msgspec
+import numpy as np
+import pytest
+from PIL import Image
+
+from training.bundling.examples import EXAMPLE_PX, typical
+from training.dataset.audit.licenses import may_be_shown
+from training.export import export
+
+
+def directions(*degrees):
+    radians = np.deg2rad(degrees)
+    return np.column_stack([np.cos(radians), np.sin(radians)]).astype(np.float32)
+
+
+def test_the_first_is_the_nearest_to_the_middle_and_an_outlier_is_not_chosen():
+    features = directions(0, 10, 20, 25, 30, 170)  # the last picture is odd
+    chosen = typical(features, 3)
+    assert len(set(chosen)) == 3
+    assert 5 not in chosen
+    assert chosen[0] == np.linalg.norm(features - features.mean(axis=0), axis=1).argmin()
+
+
+def test_further_ones_are_apart_within_the_half_nearest_to_the_middle():
+    assert sorted(typical(directions(*range(21)), 3)) == [5, 10, 15]
+
+
+@pytest.mark.parametrize(("number", "most", "expected"), [(0, 3, 0), (2, 3, 2), (5, 0, 0), (1, 1, 1)])
+def test_there_are_at_most_as_many_as_there_are(number, most, expected):
+    assert len(set(typical(directions(*range(number)).reshape(number, 2), most))) == expected
+
+
+@pytest.mark.parametrize(
+    ("license_", "expected"),
+    [
+        ("CC0-1.0", True),
+        ("CC-BY-4.0", True),
+        ("https://creativecommons.org/licenses/by-nc-sa/3.0/", True),
+        ("CC-BY-ND-4.0", False),
+        ("CC BY-NC-ND", False),
+        ("all rights reserved", False),
+        ("", False),
+        ("ask me", False),
+    ],
+)
+def test_a_picture_is_shown_only_if_its_license_allows_a_smaller_copy(license_, expected):
+    assert may_be_shown(license_) is expected
+
+
+def test_a_bundle_has_small_pictures_of_each_taxon(exporting, monkeypatch):
+    monkeypatch.setattr("training.bundling.examples.may_be_shown", lambda _license: True)
+    bundle = export(msgspec.structs.replace(exporting, examples=2))
+    examples = bundle.examples()
+    for taxon in bundle.taxonomy.taxa:
+        found = examples.of(taxon.taxon_id)
+        assert len(found) == 2
+        for example in found:
+            with Image.open(io.BytesIO(examples.picture(example))) as picture:
+                assert (picture.format, max(picture.size) <= EXAMPLE_PX) == ("WEBP", True)
+
+
+def test_pictures_without_a_license_stay_out(exporting, capsys):
+    bundle = export(msgspec.structs.replace(exporting, examples=2))
+    assert all(bundle.examples().of(taxon.taxon_id) == [] for taxon in bundle.taxonomy.taxa)
+    assert "license allows to show them: 0" in capsys.readouterr().out
+
+
+def test_a_bundle_without_the_flag_has_no_part_for_them(exporting):
+    assert export(exporting).examples() is None
