@@ -12,7 +12,6 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -36,16 +35,10 @@ _MOST_BITS: Final = 4  # of 8, dropped by posterizing
 
 
 def rand_augment(square_HW3: Tensor, num_ops: int, magnitude: int, fill: Color) -> Tensor:
-    """Applies randomly chosen operations one after another; PyTorch's generator chooses.
+    """Applies `num_ops` randomly chosen operations to a uint8 picture; PyTorch's generator chooses.
 
-    Args:
-        square_HW3: uint8.
-        num_ops: Number of operations.
-        magnitude: Strength, 0 to `MOST_MAGNITUDE`; operations with a direction go either way, with equal probability.
-        fill: Color of pixels that come from outside the picture.
-
-    Returns:
-        Same shape and dtype.
+    `magnitude` is from 0 to `MOST_MAGNITUDE`; operations with a direction go either way, with equal probability. `fill`
+    colors what comes from outside the picture.
     """
     image = Image.fromarray(square_HW3.numpy())
     for chosen, sign in zip(torch.randint(len(_NAMES), (num_ops,)).tolist(), torch.rand(num_ops).tolist(), strict=True):
@@ -58,45 +51,13 @@ def _affine(image: Image.Image, matrix: tuple[float, ...], fill: Color) -> Image
     return image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=fill)
 
 
-def _shear_x(image: Image.Image, level: float, fill: Color) -> Image.Image:
-    return _affine(image, (1, _MOST_SHEAR * level, 0, 0, 1, 0), fill)
-
-
-def _shear_y(image: Image.Image, level: float, fill: Color) -> Image.Image:
-    return _affine(image, (1, 0, 0, _MOST_SHEAR * level, 1, 0), fill)
-
-
-def _translate_x(image: Image.Image, level: float, fill: Color) -> Image.Image:
-    return _affine(image, (1, 0, -int(_MOST_TRANSLATION * level * image.width), 0, 1, 0), fill)
-
-
-def _translate_y(image: Image.Image, level: float, fill: Color) -> Image.Image:
-    return _affine(image, (1, 0, 0, 0, 1, -int(_MOST_TRANSLATION * level * image.height)), fill)
-
-
-def _rotate(image: Image.Image, level: float, fill: Color) -> Image.Image:
-    return image.rotate(_MOST_DEGREES * level, fillcolor=fill)
-
-
 def _stretch(image: Image.Image, level: float, middle: float) -> Image.Image:
     """Moves all values away from `middle` or toward it."""
     values = middle + (1 + _MOST_CHANGE * level) * (np.arange(256) - middle)
     return image.point(np.clip(values, 0, 255).astype(int).tolist() * 3)
 
 
-def _brightness(image: Image.Image, level: float, _fill: Color) -> Image.Image:
-    return _stretch(image, level, 0.0)
-
-
-def _contrast(image: Image.Image, level: float, _fill: Color) -> Image.Image:
-    return _stretch(image, level, round(ImageStat.Stat(image.convert("L")).mean[0]))
-
-
-def _color(image: Image.Image, level: float, _fill: Color) -> Image.Image:
-    return ImageEnhance.Color(image).enhance(1 + _MOST_CHANGE * level)
-
-
-def _sharpness(image: Image.Image, level: float, _fill: Color) -> Image.Image:
+def _sharpness(image: Image.Image, level: float) -> Image.Image:
     """Moves away from the picture smoothed by (1 1 1; 1 5 1; 1 1 1) / 13, or toward it; border pixels are unchanged."""
     if min(image.size) < 3:
         return image
@@ -114,35 +75,26 @@ def _sharpness(image: Image.Image, level: float, _fill: Color) -> Image.Image:
     return Image.fromarray(pixels_HW3)
 
 
-def _posterize(image: Image.Image, level: float, _fill: Color) -> Image.Image:
-    return ImageOps.posterize(image, 8 - round(_MOST_BITS * abs(level)))
-
-
-def _solarize(image: Image.Image, level: float, _fill: Color) -> Image.Image:
-    return ImageOps.solarize(image, 255 * (1 - abs(level)))  # type: ignore[arg-type]  # Pillow accepts a float
-
-
-def _without_level(
-    change: Callable[[Image.Image], Image.Image], image: Image.Image, _level: float, _fill: Color
-) -> Image.Image:
-    return change(image)
-
-
 OPERATIONS: Final[dict[str, Callable[[Image.Image, float, Color], Image.Image]]] = {
-    "Identity": partial(_without_level, lambda image: image),
-    "ShearX": _shear_x,
-    "ShearY": _shear_y,
-    "TranslateX": _translate_x,
-    "TranslateY": _translate_y,
-    "Rotate": _rotate,
-    "Brightness": _brightness,
-    "Color": _color,
-    "Contrast": _contrast,
-    "Sharpness": _sharpness,
-    "Posterize": _posterize,
-    "Solarize": _solarize,
-    "AutoContrast": partial(_without_level, ImageOps.autocontrast),
-    "Equalize": partial(_without_level, ImageOps.equalize),
+    "Identity": lambda image, _level, _fill: image,
+    "ShearX": lambda image, level, fill: _affine(image, (1, _MOST_SHEAR * level, 0, 0, 1, 0), fill),
+    "ShearY": lambda image, level, fill: _affine(image, (1, 0, 0, _MOST_SHEAR * level, 1, 0), fill),
+    "TranslateX": lambda image, level, fill: _affine(
+        image, (1, 0, -int(_MOST_TRANSLATION * level * image.width), 0, 1, 0), fill
+    ),
+    "TranslateY": lambda image, level, fill: _affine(
+        image, (1, 0, 0, 0, 1, -int(_MOST_TRANSLATION * level * image.height)), fill
+    ),
+    "Rotate": lambda image, level, fill: image.rotate(_MOST_DEGREES * level, fillcolor=fill),
+    "Brightness": lambda image, level, _fill: _stretch(image, level, 0.0),
+    "Color": lambda image, level, _fill: ImageEnhance.Color(image).enhance(1 + _MOST_CHANGE * level),
+    "Contrast": lambda image, level, _fill: _stretch(image, level, round(ImageStat.Stat(image.convert("L")).mean[0])),
+    "Sharpness": lambda image, level, _fill: _sharpness(image, level),
+    "Posterize": lambda image, level, _fill: ImageOps.posterize(image, 8 - round(_MOST_BITS * abs(level))),
+    # Pillow accepts a float.
+    "Solarize": lambda image, level, _fill: ImageOps.solarize(image, 255 * (1 - abs(level))),  # type: ignore[arg-type]
+    "AutoContrast": lambda image, _level, _fill: ImageOps.autocontrast(image),
+    "Equalize": lambda image, _level, _fill: ImageOps.equalize(image),
 }
 """torchvision's name -> function of an RGB picture, a level from -1 to 1 and the fill color."""
 _NAMES: Final = tuple(OPERATIONS)
@@ -169,14 +121,8 @@ def random_input(data: bytes, recipe: AugmentRecipe, spec: InputSpec, side_px: i
     The crop is chosen first, so that a JPEG is decoded at the smallest sufficient scale. Pixels stay 8-bit until they
     are on the device: collating, sharing between processes and copying then take a quarter of the memory.
 
-    Args:
-        data: A picture file.
-        recipe: Which augmentations, and how strong.
-        spec: Its mean color fills erased rectangles and what RandAugment moves in from outside the picture.
-        side_px: Side of the result, px.
-
-    Returns:
-        Shape (3, side_px, side_px), uint8, channels last in memory.
+    The mean color of `spec` fills erased rectangles and what RandAugment moves in from outside the picture. Returns
+    shape (3, side_px, side_px), uint8, channels last in memory.
 
     Raises:
         PictureError: The bytes do not decode.
@@ -210,26 +156,14 @@ def random_crop(width: int, height: int, recipe: AugmentRecipe) -> Crop:
 
 
 class Normalizer:
-    """Turns batches of 8-bit pixels into network input, on the device.
-
-    Args:
-        spec: Mean and standard deviation.
-        device: Where the batches are.
-    """
+    """Turns batches of 8-bit pixels into network input, on the device of the batches."""
 
     def __init__(self, spec: InputSpec, device: torch.device) -> None:
         mean, std = torch.tensor(spec.mean), torch.tensor(spec.std)
         self._factor, self._shift = (1 / (255 * std)).to(device), (-mean / std).to(device)
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Normalizes a batch.
-
-        Args:
-            pixels: Shape (batch, 3, height, width), uint8.
-
-        Returns:
-            The same shape, float32, channels last in memory.
-        """
+        """Takes uint8 of shape (batch, 3, height, width); returns float32, channels last in memory."""
         width = pixels.shape[3]
         # Over whole rows: three channels at a time take a CPU three times as long. In place: allocation costs more than
         # the arithmetic.
@@ -241,10 +175,7 @@ class Normalizer:
 class BatchMixer:
     """Mixup or CutMix of a whole batch; returns the batch as it is if the recipe has neither.
 
-    Args:
-        recipe: Alphas, and the share of batches to mix.
-        num_outputs: Width of the targets.
-        seed: Seed of all choices, together with the step.
+    All choices follow from the seed and the step. Targets have the width `num_outputs`.
     """
 
     def __init__(self, recipe: AugmentRecipe, num_outputs: int, seed: int) -> None:
@@ -256,17 +187,11 @@ class BatchMixer:
             self._kinds.append(v2.CutMix(alpha=recipe.cutmix, num_classes=num_outputs))
 
     def __call__(self, pixels: Tensor, labels: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Mixes the batch of one step.
+        """Mixes a batch of shape (batch, 3, height, width), the one of a step since the run began.
 
-        Args:
-            pixels: Shape (batch, 3, height, width).
-            labels: Shape (plants,), integers. Pictures beyond them show no plant; they are mixed among themselves, so
-                that mixing does not tell plants from the rest.
-            step: Batches since the run began.
-
-        Returns:
-            Pixels of the same shape, and the targets: probabilities of shape (plants, num_outputs), or the labels
-            unchanged if the recipe has neither mixup nor CutMix.
+        Labels have shape (plants,). Pictures beyond them show no plant; they are mixed among themselves, so that mixing
+        does not tell plants from the rest. Returns pixels, and the targets: probabilities of shape (plants,
+        num_outputs), or the labels unchanged if the recipe has neither mixup nor CutMix.
         """
         if not self._kinds:
             return pixels, labels

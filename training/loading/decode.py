@@ -52,10 +52,7 @@ _TURNS: Final = {
 
 
 class CropReader:
-    """Reads the header of a picture at once, and crops of it on demand.
-
-    Args:
-        data: A picture file.
+    """Reads the header of a picture file at once, and crops of it on demand.
 
     Raises:
         PictureError: The format is not accepted, the header is damaged, or the picture has too many pixels.
@@ -73,25 +70,21 @@ class CropReader:
 
         At a reduced scale the edges of the crop are rounded to pixels of that scale.
 
-        Args:
-            crop: Within the upright picture, `width` x `height`.
-            side_px: Side of the result, px.
-
-        Returns:
-            Shape (side_px, side_px, 3), uint8, contiguous.
+        Returns shape (side_px, side_px, 3), uint8, contiguous.
 
         Raises:
             PictureError: The bytes do not decode.
         """
-        scale = _scale(crop, side_px)
+        short = min(crop.width, crop.height)
+        scale = next((scale for scale in (8, 4, 2) if short // scale >= side_px), 1)
         stored_HW3 = self._decode(scale)
         if stored_HW3 is None:
-            return self._read_with_pillow(crop, scale, side_px)
-        return _upright(_resize(stored_HW3, self._stored(crop), scale, side_px), self._turn)
-
-    def _read_with_pillow(self, crop: Crop, scale: int, side_px: int) -> Tensor:
-        image = read_picture(self._data, math.ceil(min(self.width, self.height) / scale)).image
-        return _resize(np.asarray(image), crop, self.width / image.width, side_px)
+            image = read_picture(self._data, math.ceil(min(self.width, self.height) / scale)).image
+            return _resize(np.asarray(image), crop, self.width / image.width, side_px)
+        square_HW3, turn = _resize(stored_HW3, self._stored(crop), scale, side_px), self._turn
+        if turn.swap:
+            square_HW3 = square_HW3.transpose(0, 1)
+        return square_HW3.flip([axis for axis, flips in ((1, turn.flip_x), (0, turn.flip_y)) if flips]).contiguous()
 
     def _decode(self, scale: int) -> npt.NDArray[np.uint8] | None:
         """The whole stored picture at 1 / scale, or None if simplejpeg cannot or must not decode it."""
@@ -137,12 +130,6 @@ def _turn(data: bytes) -> _Turn:
         return _TURNS.get(exif_orientation(opened), _Turn())
 
 
-def _scale(crop: Crop, side_px: int) -> int:
-    """The largest of 8, 4, 2 and 1 at which the crop is at least as large as the result."""
-    short = min(crop.width, crop.height)
-    return next((scale for scale in (8, 4, 2) if short // scale >= side_px), 1)
-
-
 def _resize(pixels_HW3: npt.NDArray[np.uint8], crop: Crop, scale: float, side_px: int) -> Tensor:
     """Cuts out a crop, given in px of the full scale, and resizes it to a square: bicubic, antialiased."""
     left, top, right, bottom = (
@@ -155,9 +142,3 @@ def _resize(pixels_HW3: npt.NDArray[np.uint8], crop: Crop, scale: float, side_px
         cut_1HW3.permute(0, 3, 1, 2), (side_px, side_px), mode="bicubic", antialias=True
     )
     return resized_13HW[0].permute(1, 2, 0).contiguous()
-
-
-def _upright(square_HW3: Tensor, turn: _Turn) -> Tensor:
-    turned = square_HW3.transpose(0, 1) if turn.swap else square_HW3
-    axes = [axis for axis, flipped in ((1, turn.flip_x), (0, turn.flip_y)) if flipped]
-    return turned.flip(axes).contiguous() if axes else turned.contiguous()
