@@ -6,8 +6,8 @@ import { describeTaxon } from "./service.js";
 /** Returns null for a taxon without pictures. */
 export function comparison({ taxon_id: id, scientific_name: name, num_images: number = 0 }) {
   if (number === 0) return null;
-  const pictures = element("div", { className: "examples" });
-  const details = element("details", { className: "folded candidate__examples" },
+  const pictures = element("div", { className: "references" });
+  const details = element("details", { className: "folded candidate__references" },
     element("summary", {}, "Compare with pictures"), pictures);
   details.addEventListener("toggle", async () => {
     if (!details.open || pictures.childElementCount > 0) return;
@@ -22,7 +22,7 @@ export function comparison({ taxon_id: id, scientific_name: name, num_images: nu
 }
 
 function figure({ url, author, license, source }, name) {
-  return element("figure", { className: "example" },
+  return element("figure", { className: "reference" },
     element("img", { src: url, alt: name, loading: "lazy" }),
     element("figcaption", {}, [author || source, license].join(", ")));
 }

@@ -8,6 +8,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from tests.serving.tiny import BLUE, RED, encode, jpeg
+from tests.serving.web.examples import SPECIES
 from tests.serving.web.tab import PHOTOGRAPHS, accessibility_faults, file, screenshot
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -126,3 +127,19 @@ def test_picture_over_the_limit_of_the_service_is_never_sent(open_tab):
     tab.page.click("text=Remove picture 2")
     tab.answer_text()
     assert len(sent_pictures(tab.asked[0])) == 1
+
+
+def test_reference_pictures_are_loaded_with_author_and_license_when_they_are_asked_for(open_tab):
+    tab = open_tab("narrow")
+    image = {"url": "/rose.jpg", "author": "Ann", "license": "CC-BY-4.0", "source": "drawn"}
+    tab.page.route("**/species/*", lambda route: route.fulfill(json={"images": [image, image]}))
+    tab.page.route("**/rose.jpg", lambda route: route.fulfill(body=DOG_ROSE["buffer"], content_type="image/jpeg"))
+    best, *others = SPECIES["predictions"]
+    tab.show(SPECIES | {"predictions": [best | {"num_images": 2}, *others]})
+    assert tab.page.locator(".candidate__references").count() == 1  # the others have no pictures
+    tab.page.get_by_text("Compare with pictures").click()
+    tab.page.get_by_text("Ann, CC-BY-4.0").first.wait_for()
+    assert tab.page.locator(".reference img").count() == 2
+    assert tab.page.eval_on_selector(".reference img", "image => image.decode().then(() => image.naturalWidth)") > 0
+    assert accessibility_faults(tab.page) == []
+    assert tab.faults == []

@@ -1,7 +1,14 @@
-"""The page for many photographs: its rows as data, in Node.js."""
+"""The page for many photographs: its rows as data, in Node.js, and the page in a browser."""
 
 import csv
 import io
+from pathlib import Path
+
+import pytest
+
+from tests.serving.tiny import GREEN, RED, WHITE, jpeg
+from tests.serving.web.conftest import address_of
+from tests.serving.web.tab import VIEWS, accessibility_faults, file, scrolls_sideways
 
 ANSWER = {
     "verdict": {"rank": "species", "name": "Rosa canina", "score": 0.9, "reason": "", "promise": None},
@@ -43,3 +50,30 @@ def test_the_csv_is_read_back_and_no_cell_is_a_formula(page):
     assert [row["photograph"] for row in read] == ['\'=HYPERLINK("x"), 1.jpg', "daisy.jpg", "broken.jpg"]
     assert [row["best_score"] for row in read] == ["0.9", "0.3", ""]
     assert read[2]["error"] == "The picture cannot be decoded."
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("view", VIEWS)
+def test_each_photograph_gets_a_row_that_outlives_a_reload(new_page, running, view):
+    page = new_page(view)
+    page.goto(f"{address_of(running)}/web/many.html")
+    chosen = [file(f"{number}.jpg", jpeg(color)) for number, color in enumerate((RED, GREEN, WHITE))]
+    page.set_input_files("#files", [*chosen, file("text.jpg", b"no picture")])
+    page.get_by_text("4 photographs answered, 1 of them without an answer.").wait_for()
+    assert accessibility_faults(page) == []
+    assert not scrolls_sideways(page)
+    page.get_by_role("button", name="Least certain first").press("Enter")
+    assert page.inner_text("#rows tr:first-child td").strip() == "text.jpg"
+    page.reload()
+    page.get_by_text("4 photographs answered").wait_for()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as CSV").click()
+    text = Path(download.value.path()).read_text(encoding="utf-8-sig")
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert {row["photograph"] for row in rows} == {"0.jpg", "1.jpg", "2.jpg", "text.jpg"}
+    page.get_by_role("button", name="Clear").click()
+    assert page.locator("#rows tr").count() == 0
+    page.reload()
+    assert page.locator("#rows tr").count() == 0
