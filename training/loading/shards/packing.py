@@ -20,7 +20,6 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import tyro
 from PIL import Image
 from rich.console import Console
@@ -54,38 +53,28 @@ class SourcePicture(msgspec.Struct, frozen=True):
     """A picture of the manifest."""
 
     file: str
-    """Path of its file."""
     length: int
-    """Size of the file, bytes."""
     sha256: str
-    """Hash of the file."""
     width: int
-    """Width of the upright picture, px."""
+    """Of the upright picture, px; so is the height."""
     height: int
-    """Height of the upright picture, px."""
     keep_bytes: bool
     """Whether it is copied byte for byte."""
 
 
-def encode_pictures(sources: Sequence[SourcePicture], short_side_px: int, quality: int) -> list[StoredPicture]:
-    """Encodes several pictures, as one task of a worker process; see `encode_picture`."""
-    return [encode_picture(source, short_side_px, quality) for source in sources]
-
-
 def encode_picture(source: SourcePicture, short_side_px: int, quality: int) -> StoredPicture:
-    """Reads a picture and returns what the shard stores.
-
-    Args:
-        source: The picture.
-        short_side_px: Larger training pictures are reduced to this short side.
-        quality: JPEG quality of the reduced pictures.
+    """Reads a picture and returns what the shard stores: the file, or a JPEG of at most that short side.
 
     Raises:
         DataError: The file is missing, damaged, or has changed since the manifest was written.
     """
     data = _read(source)
     try:
-        if source.keep_bytes or _is_small_enough(data, source, short_side_px):
+        copied = source.keep_bytes
+        if not copied and min(source.width, source.height) <= short_side_px and sniff_format(data) == "JPEG":
+            with open_picture(data) as (_, opened):
+                copied = exif_orientation(opened) == 1
+        if copied:
             return StoredPicture(data, source.sha256, source.width, source.height)
         image = reduce(data, short_side_px)
     except PictureError as error:
@@ -117,17 +106,6 @@ def _read(source: SourcePicture) -> bytes:
     if hashlib.sha256(data).hexdigest() != source.sha256:
         raise _unusable(source, "changed since it was prepared", "its hash differs")
     return data
-
-
-def _is_small_enough(data: bytes, source: SourcePicture, short_side_px: int) -> bool:
-    is_small = min(source.width, source.height) <= short_side_px
-    return is_small and sniff_format(data) == "JPEG" and not _is_turned(data)
-
-
-def _is_turned(data: bytes) -> bool:
-    """Whether the EXIF orientation turns or mirrors the picture."""
-    with open_picture(data) as (_, opened):
-        return exif_orientation(opened) != 1
 
 
 def _unusable(source: SourcePicture, what: str, why: object) -> DataError:
@@ -171,9 +149,9 @@ class PackSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a run of the command."""
 
     num_written: int
-    """Number of shards that this run wrote."""
+    """Shards that this run wrote."""
     num_shards: int
-    """Number of shards of all parts."""
+    """Shards of all parts."""
     num_bytes: int
     """Size of the complete shards."""
     missing: tuple[str, ...]
@@ -191,7 +169,10 @@ def pack(command: Pack) -> PackSummary:
     part, num_parts = _parse_part(command.part)
     options = PackOptions(command.short_side_px, command.quality, command.shard_mb, command.seed)
     manifest = Manifest(command.data)
-    _require_plain_files(manifest)
+    if len(manifest) > 0 and not manifest.place(0).whole:
+        raise DataError(
+            "the data is packed already", value=manifest.folder, remedy="name the folder that it was packed from"
+        )
     plan = make_plan(manifest, options)
     _require_same_plan(command.out, plan)
     command.out.mkdir(parents=True, exist_ok=True)
@@ -235,11 +216,15 @@ def _in_order(
     waiting: deque[Future[list[StoredPicture]]] = deque()
     with clear_error_if_killed():
         for task in _tasks(sources):
-            waiting.append(pool.submit(encode_pictures, task, command.short_side_px, command.quality))
+            waiting.append(pool.submit(_encode_all, task, command.short_side_px, command.quality))
             if len(waiting) >= ahead:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
+
+
+def _encode_all(sources: Sequence[SourcePicture], short_side_px: int, quality: int) -> list[StoredPicture]:
+    return [encode_picture(source, short_side_px, quality) for source in sources]
 
 
 def _tasks(sources: Iterable[SourcePicture]) -> Iterator[list[SourcePicture]]:
@@ -298,35 +283,15 @@ def _parse_part(text: str) -> tuple[int, int]:
     return part, num_parts
 
 
-def _require_plain_files(manifest: Manifest) -> None:
-    if len(manifest) == 0 or manifest.place(0).whole:
-        return
-    raise DataError(
-        "the data is packed already",
-        value=manifest.folder,
-        remedy="name the folder that it was packed from",
-    )
-
-
 def _require_same_plan(folder: Path, plan: ShardPlan) -> None:
     """Raises if the folder holds shards of other data or options, before anything is written."""
-    found = plans_in(folder)
-    if (folder / MANIFEST_FILE).is_file():
-        found.add(_plan_of(folder / MANIFEST_FILE))
-    if found - {plan.identity}:
+    if plans_in(folder) - {plan.identity}:
         raise DataError(
             "the folder holds other data, or shards that were packed with other options",
             value=folder,
             limit="an empty folder, or the folder of an unfinished run with the same options",
             remedy="pass the options of that run, or name another folder",
         )
-
-
-def _plan_of(manifest: Path) -> str:
-    try:
-        return bytes((pq.read_schema(manifest).metadata or {}).get(b"plan", b"")).decode()
-    except (OSError, pa.ArrowInvalid):
-        return "a damaged manifest"
 
 
 def _print_summary(summary: PackSummary, missing_parts: Sequence[int], num_parts: int, folder: Path) -> None:

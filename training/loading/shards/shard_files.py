@@ -10,7 +10,7 @@ written last, so a shard with an index is complete.
 import hashlib
 import io
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, get_args
 
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from models.errors import DataError, RecipeError
 from training.atomic_file import remove_leftovers, replaced
-from training.dataset.manifest import Manifest
+from training.dataset.manifest import MANIFEST_FILE, Manifest
 from training.dataset.sources.record import Split
 
 PLAN_VERSION: Final = 1
@@ -38,26 +38,20 @@ class StoredPicture(msgspec.Struct, frozen=True):
     """A picture as a shard stores it."""
 
     data: bytes
-    """A picture file."""
     sha256: str
-    """Hash of `data`."""
+    """Of `data`."""
     width: int
-    """Width of the upright picture, px."""
+    """Of the upright picture, px; so is the height."""
     height: int
-    """Height of the upright picture, px."""
 
 
 class PackOptions(msgspec.Struct, frozen=True):
-    """The options that decide the content of the shards."""
+    """The options of `pack` that decide the content of the shards."""
 
     short_side_px: int = 440
-    """Training pictures are reduced to this short side, px."""
     quality: int = 90
-    """JPEG quality of the reduced pictures."""
     shard_mb: float = 512
-    """Approximate size of a shard, MB."""
     seed: int = 0
-    """Seed of the order of the training pictures."""
 
     def __post_init__(self) -> None:
         _require_range("--short-side-px", self.short_side_px, 8, 8192)
@@ -74,7 +68,6 @@ class Shard(msgspec.Struct, frozen=True, eq=False):
     name: str
     """File name of the tar."""
     split: Split
-    """Split of all its pictures."""
     rows: npt.NDArray[np.int64]
     """Rows of the source manifest, in the order of the tar."""
 
@@ -116,7 +109,9 @@ def estimate_bytes(manifest: Manifest, options: PackOptions) -> npt.NDArray[np.f
     column = {name: manifest.table[name].to_numpy().astype(np.float64) for name in ("length", "width", "height")}
     short_side = np.minimum(column["width"], column["height"])
     scale = np.minimum(1.0, options.short_side_px / np.maximum(short_side, 1))
-    encoded = column["width"] * column["height"] * scale**2 * _bytes_per_px(options.quality)
+    # libjpeg's quantization scale is 200 - 2 * quality; the 10 keeps quality 100 above zero.
+    bytes_per_px = _BYTES_PER_PX_AT_90 * ((210 - 2 * options.quality) / 30) ** _SIZE_EXPONENT
+    encoded = column["width"] * column["height"] * scale**2 * bytes_per_px
     jpeg = pc.match_substring_regex(manifest.table["path"], r"\.jpe?g$", ignore_case=True).to_numpy()
     kept = pc.not_equal(manifest.table["split"].cast("string"), "train").to_numpy()
     copied = kept | (jpeg & (short_side <= options.short_side_px))
@@ -132,11 +127,6 @@ def shards_of_part(plan: ShardPlan, part: int, num_parts: int) -> list[Shard]:
 def part_of(shard: Shard, num_parts: int) -> int:
     """Number of the part that a shard belongs to, from 1."""
     return shard.number % num_parts + 1
-
-
-def _bytes_per_px(quality: int) -> float:
-    """Bytes per pixel, by libjpeg's quantization scale 200 - 2 * quality; the 10 keeps quality 100 above zero."""
-    return float(_BYTES_PER_PX_AT_90 * ((210 - 2 * quality) / 30) ** _SIZE_EXPONENT)
 
 
 def _cut(
@@ -169,40 +159,6 @@ def _require_range(flag: str, value: float, lowest: float, highest: float) -> No
         )
 
 
-def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> list[int]:
-    """Writes a POSIX (ustar) tar.
-
-    Args:
-        path: The file; it is replaced atomically.
-        members: Name (at most 100 characters) and content of each member.
-
-    Returns:
-        The offset of each member's first byte in the file.
-
-    Raises:
-        OSError: The disk is full or not writable; nothing is left behind.
-    """
-    offsets = []
-    with replaced(path) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            offsets.append(tar.offset + tarfile.BLOCKSIZE)  # after the header, which is one block for a short name
-            tar.addfile(info, io.BytesIO(content))
-    return offsets
-
-
-def tar_members(path: Path) -> dict[int, int]:
-    """Offset of the first byte -> length, of each member, as `tarfile` reads them.
-
-    Raises:
-        OSError: The file is missing.
-        tarfile.TarError: The file is not a tar.
-    """
-    with tarfile.open(path, "r:") as tar:
-        return {member.offset_data: member.size for member in tar}
-
-
 _LONGEST_SUFFIX: Final = 8
 _SCHEMA: Final = pa.schema(
     [
@@ -222,14 +178,7 @@ _TAR_BYTES: Final = b"tar_bytes"
 def write_shard(
     folder: Path, shard: Shard, pictures: Iterable[StoredPicture], manifest: Manifest, plan: ShardPlan
 ) -> None:
-    """Writes a shard, then its index.
-
-    Args:
-        folder: Folder of the shards.
-        shard: The shard.
-        pictures: The pictures of `shard.rows`, in that order.
-        manifest: The source manifest; copied pictures keep the suffix of their path.
-        plan: The plan of the shard.
+    """Writes a shard of the pictures of `shard.rows`, in that order, as a POSIX (ustar) tar, then its index.
 
     Raises:
         OSError: The disk is full or not writable; neither the tar nor the index is left behind.
@@ -237,17 +186,18 @@ def write_shard(
     tar, index = folder / shard.name, index_path(folder, shard)
     index.unlink(missing_ok=True)  # it may be left from a tar that was lost
     names = [_member_name(position, int(row), shard, manifest) for position, row in enumerate(shard.rows)]
-    columns: dict[str, list[object]] = {key: [] for key in ("length", "sha256", "width", "height")}
-
-    def members() -> Iterator[tuple[str, bytes]]:
+    columns: dict[str, list[object]] = {key: [] for key in ("offset", "length", "sha256", "width", "height")}
+    with replaced(tar) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as writer:
         for name, picture in zip(names, pictures, strict=True):
-            for key, values in columns.items():
-                values.append(len(picture.data) if key == "length" else getattr(picture, key))
-            yield name, picture.data
-
-    offsets = write_tar(tar, members())
+            info = tarfile.TarInfo(name)
+            info.size = len(picture.data)
+            columns["offset"].append(writer.offset + tarfile.BLOCKSIZE)  # the header of a short name is one block
+            columns["length"].append(len(picture.data))
+            for key in ("sha256", "width", "height"):
+                columns[key].append(getattr(picture, key))
+            writer.addfile(info, io.BytesIO(picture.data))
     metadata = {_PLAN: plan.identity.encode(), _TAR_BYTES: str(tar.stat().st_size).encode()}
-    table = pa.table({"row": shard.rows, "name": names, "offset": offsets} | columns, _SCHEMA.with_metadata(metadata))
+    table = pa.table({"row": shard.rows, "name": names} | columns, _SCHEMA.with_metadata(metadata))
     with replaced(index) as stream:
         pq.write_table(table, stream)
 
@@ -284,14 +234,14 @@ def index_path(folder: Path, shard: Shard) -> Path:
 
 
 def plans_in(folder: Path) -> set[str]:
-    """Identities of the plans of all indexes in a folder; damaged indexes are ignored."""
+    """Identities of the plans of the manifest and of all indexes in a folder; damaged indexes are ignored."""
     plans = set()
-    for path in folder.glob("*-[0-9]*.parquet"):
+    for path in [*folder.glob("*-[0-9]*.parquet"), *folder.glob(MANIFEST_FILE)]:
         try:
-            metadata = pq.read_schema(path).metadata or {}
+            plans.add((pq.read_schema(path).metadata or {}).get(_PLAN, b"").decode())
         except (OSError, pa.ArrowInvalid):
-            continue
-        plans.add(metadata.get(_PLAN, b"").decode())
+            if path.name == MANIFEST_FILE:
+                plans.add("a damaged manifest")
     return plans
 
 

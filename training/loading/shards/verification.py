@@ -16,7 +16,6 @@ from rich.progress import track
 
 from models.errors import DataError
 from training.dataset.manifest import Manifest
-from training.loading.shards.shard_files import tar_members
 from training.loading.storage import PictureStore
 from training.processes import clean_context, clear_error_if_killed, end_with_parent
 
@@ -104,7 +103,9 @@ def _damaged_tars(manifest: Manifest) -> list[str]:
 
 
 def _members(path: Path) -> dict[int, int] | None:
+    """Offset of the first byte -> length, of each member; None if the file is missing or no tar."""
     try:
-        return tar_members(path)
+        with tarfile.open(path, "r:") as tar:
+            return {member.offset_data: member.size for member in tar}
     except (OSError, tarfile.TarError):
         return None
