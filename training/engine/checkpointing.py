@@ -22,10 +22,7 @@ _ELSE_NEW_RUN: Final = "or start a new run with --weights and another --run"
 
 
 class Checkpointer:
-    """Saves and restores a run. Only the main rank writes; every rank must call `save` and `restore`.
-
-    `global_batch` is how many pictures a batch has on all ranks together.
-    """
+    """Saves and restores a run. Only the main rank writes; every rank must call `save` and `restore`."""
 
     initial_weights: str = ""
     """What was loaded into a new run, in words; a resumed run takes it from its checkpoint."""
@@ -95,8 +92,7 @@ class Checkpointer:
     def restore(self) -> tuple[Path, Position, list[DamagedCheckpoint]]:
         """Loads the newest readable checkpoint into the engine. A schedule that was changed in the recipe takes effect.
 
-        Returns:
-            The path of the checkpoint, the position in it, and the errors of newer ones that could not be read.
+        Returns its path, the position in it, and the errors of newer checkpoints that could not be read.
 
         Raises:
             CheckpointError: There is no checkpoint, or the run cannot continue from it with this recipe and this data.

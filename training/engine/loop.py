@@ -111,13 +111,8 @@ class Trainer:
     def run(self, max_steps: int | None = None, max_seconds: float | None = None) -> Position:
         """Trains to the end of the recipe, or until a limit is reached.
 
-        Args:
-            max_steps: Stop after this many more optimizer steps, with a checkpoint.
-            max_seconds: Stop when the run has trained for this long since it began, not counting validations, with a
-                validation and a checkpoint.
-
-        Returns:
-            How far the run has come.
+        `max_steps` are further optimizer steps. `max_seconds` is the time that the run has trained since it began, not
+        counting validations. The run then stops with a checkpoint, and at the time limit with a validation, too.
 
         Raises:
             Diverged: Too many steps in a row had gradients that are not finite. The last checkpoint is unchanged.
@@ -354,9 +349,7 @@ class Trainer:
 def diagnose(network: nn.Module, pixels: Tensor) -> str:
     """Says in one sentence where the first value that is not finite appears, by a forward pass in FP32.
 
-    Args:
-        network: Is not changed.
-        pixels: The normalized pictures of the last step.
+    `pixels` are the normalized pictures of the last step. The network is not changed.
     """
     lost = [name for name, value in network.named_parameters() if not bool(value.isfinite().all())]
     if lost:

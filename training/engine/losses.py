@@ -86,12 +86,7 @@ class TrainingLoss:
             self._adjustment_C = recipe.logit_adjustment * log_prior_C
 
     def __call__(self, logits_BO: Tensor, targets: Tensor) -> Tensor:
-        """Returns the loss, a scalar.
-
-        Args:
-            logits_BO: Logits of any float dtype.
-            targets: Indices of outputs, shape (B,), or their probabilities, shape (B, O).
-        """
+        """The loss, a scalar; targets are indices of outputs, shape (B,), or their probabilities, shape (B, O)."""
         logits_BC = logits_BO if logits_BO.dtype == torch.float64 else logits_BO.float()
         if targets.is_floating_point():
             targets = targets.to(logits_BC.dtype)
@@ -177,13 +172,9 @@ class WithPlantOutput(nn.Module):
 
 
 def plant_loss(logits_B: Tensor, num_plants: int) -> Tensor:
-    """Binary cross entropy, nats: the mean of its mean over the plants and its mean over the rest.
+    """Binary cross entropy, nats: the mean of its mean over the plants, which come first, and its mean over the rest.
 
-    Both halves have equal weights, so that logit 0 is the border whatever their sizes.
-
-    Args:
-        logits_B: Large for plants, which come first.
-        num_plants: How many they are; at least one.
+    Both halves have equal weights, so that logit 0 is the border whatever their sizes. There is at least one plant.
     """
     plants_B, others_B = logits_B[:num_plants].float(), logits_B[num_plants:].float()
     of_plants = F.softplus(-plants_B).mean()

@@ -77,12 +77,7 @@ class MovingAverage:
 
 
 class Engine:
-    """Trains a network on micro-batches.
-
-    Args:
-        network: The network with its initial weights. It is moved to the device; the recipe decides on its norms.
-        steps_per_epoch: Optimizer steps of an epoch, for the learning rates.
-    """
+    """Trains a network on micro-batches; `steps_per_epoch` are optimizer steps, for the learning rates."""
 
     def __init__(
         self,
@@ -112,7 +107,14 @@ class Engine:
         self._trained = self.with_plant_output or self.network
         self.train_mode()
         self.ema = MovingAverage(self._trained, schedule.ema_decay) if schedule.ema_decay else None
-        self._ddp = self._wrap_ddp(self._trained)
+        self._ddp: Any = self._trained
+        if self.ranks.is_distributed:
+            self._ddp = DistributedDataParallel(
+                self._trained,
+                device_ids=[device] if device.type == "cuda" else None,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+            )
         self._forward = self._ddp
         if hardware.compile != "off":  # around DDP: the compiler then cuts the network where gradients are sent
             self._forward = torch.compile(self._ddp, dynamic=False, mode=hardware.compile)
@@ -153,13 +155,10 @@ class Engine:
     def micro_step(self, pixels: Tensor, labels: Tensor, *, step: int, index: int = 0, window: int = 1) -> None:
         """Adds the gradients of a micro-batch; after the last one of its window the optimizer steps.
 
-        Args:
-            pixels: Shape (B, 3, side, side), uint8.
-            labels: Indices of the outputs, shape (B,), on the CPU; `NOT_A_PLANT` for the pictures at the end that show
-                no plant.
-            step: Optimizer steps before this one. All randomness follows from step, index and rank.
-            index: Index of the micro-batch in its accumulation window.
-            window: Micro-batches in the window, over which gradients are averaged.
+        `pixels` have shape (B, 3, side, side), uint8. `labels` are indices of the outputs, shape (B,), on the CPU;
+        `NOT_A_PLANT` for the pictures at the end that show no plant. All randomness follows from `step` (optimizer
+        steps before this one), `index` (of the micro-batch in its window) and rank. Gradients are averaged over the
+        `window` micro-batches.
         """
         seed, rank = self.recipe.run.seed, self.ranks.rank
         torch.manual_seed(int(np.random.SeedSequence([seed, step, index, rank]).generate_state(1)[0]))
@@ -194,11 +193,7 @@ class Engine:
             self.ema.update(step)
 
     def _prepare(self, pixels: Tensor, labels: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """Copies a micro-batch to the device, normalizes and mixes it; `number` seeds the mixing.
-
-        Returns:
-            The network input of all pictures, and the targets of the plants, which come first.
-        """
+        """The network input of all pictures, and the targets of the plants, which come first; `number` seeds mixing."""
         of_plants = labels[: num_plants(labels)].to(self.device, non_blocking=True)
         mixed, targets = self._mix(self.normalized(pixels), of_plants, number)
         return mixed.contiguous(memory_format=self._memory_format), targets  # mixup on CUDA loses the layout
@@ -306,15 +301,6 @@ class Engine:
             self.scoring_model.get_submodule("plant_output").load_state_dict(plant_output["averaged"])
             self.with_plant_output.plant_output.load_state_dict(plant_output["weights"])  # last: both may be one model
         self._finite_statistics = [value.clone() for value in self._statistics()]
-
-    def _wrap_ddp(self, module: Any) -> Any:
-        """Averages gradients over the ranks, if there are several."""
-        if not self.ranks.is_distributed:
-            return module
-        devices = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(
-            module, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True
-        )
 
 
 @contextmanager

@@ -37,13 +37,7 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     """Evaluates the network that would be exported on the classes of the loss, outputs or taxa.
 
     Every rank evaluates its share of the pictures. If batches are too small for good running statistics of BatchNorm,
-    the statistics are re-estimated first.
-
-    Args:
-        engine: Holds the network.
-        manifest: The data.
-        epoch: The statistics are estimated on training pictures of this epoch.
-        side_px: Size of those pictures.
+    the statistics are re-estimated first, on training pictures of the epoch, of that size.
     """
     ranks = engine.ranks
     if engine.norms.reestimate:
@@ -95,9 +89,8 @@ def reestimate(network: nn.Module, batches: Iterable[Tensor]) -> None:
     its own statistics, as in training, but without dropout and drop path. `torch.optim.swa_utils.update_bn` applies
     both, and averages the variances of the batches, which ignores the differences between their means.
 
-    Args:
-        network: Its running statistics are replaced, except those of norms that are not run. Its modes do not change.
-        batches: Network inputs of shape (B, 3, height, width), on the network's device.
+    Norms that are not run keep theirs; modes do not change. `batches` are inputs of shape (B, 3, height, width), on the
+    network's device.
     """
     moments = {norm: _Moments() for norm in batch_norms(network) if norm.track_running_stats}
     modes = {module: module.training for module in network.modules()}

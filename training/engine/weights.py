@@ -36,26 +36,19 @@ class _Saved(msgspec.Struct, frozen=True):
     """Weights from a file or the hub."""
 
     state: dict[str, Tensor]
-    """Weights, by the tensor names of PlantNetwork."""
+    """By the tensor names of PlantNetwork."""
     output_keys: Sequence[str] | None = None
-    """The key of each classifier row, if the file has them."""
     name: str = ""
     """What they are, in words; empty for a file, whose path is its name."""
 
 
 def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str] | None = None) -> str:
-    """Gives a network its initial weights.
+    """Gives a network its initial weights; returns a sentence about what was loaded.
 
-    Args:
-        network: Filled in place.
-        weights: "imagenet", "none", or a path: a bundle with weights, a checkpoint of this project, a state dict of
-            torch, or safetensors.
-        output_keys: Keys of the network's outputs. With them, the classifier rows of a checkpoint or bundle are copied
-            by key, so that outputs can be added or reordered.
-
-    Returns:
-        A sentence about what was loaded. Rows whose key the file does not have stay random. The whole classifier stays
-        random if the file has no keys and another number of outputs.
+    `weights` is "imagenet", "none", or a path: a bundle with weights, a checkpoint of this project, a state dict of
+    torch, or safetensors. With `output_keys`, the classifier rows of a checkpoint or bundle are copied by key, so that
+    outputs can be added or reordered; rows whose key the file does not have stay random. The whole classifier stays
+    random if the file has no keys and another number of outputs.
 
     Raises:
         CheckpointError: The hub cannot be reached, or the file is missing, damaged or of another network.

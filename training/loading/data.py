@@ -36,12 +36,8 @@ _PREFETCHED_BATCHES: Final = 4  # of each loader process
 class TrainingPictures(Dataset[tuple[Tensor, int]]):
     """Augmented training pictures, indexed by `SampleIndex`.
 
-    Args:
-        store: Reads the picture files.
-        augment: Which augmentations, and how strong.
-        spec: Mean and standard deviation.
-        seed: Seed of the augmentation, together with epoch, row and repeat.
-        negatives: Pictures that show no plant; their label is `NOT_A_PLANT`.
+    Augmentation follows from the seed, the epoch, the row and the repeat. `negatives` show no plant; their label is
+    `NOT_A_PLANT`.
     """
 
     def __init__(

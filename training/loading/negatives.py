@@ -51,10 +51,8 @@ def list_negatives(folders: tuple[Path, ...], splits: tuple[str, ...] = FIT_SPLI
     Only headers are read. Whether a picture decodes is seen when it is loaded. A picture that is listed twice counts
     once: otherwise the fit would know a picture that judges it.
 
-    Args:
-        folders: Folders, read with all folders below them, or CSV lists with the column `path` (absolute, or relative
-            to the list). A folder with a file `labels.csv` is read as that list.
-        splits: Of a list with the column `split`, the rows to take.
+    A folder is read with all folders below it, unless it has a file `labels.csv`. A CSV list has the column `path`
+    (absolute, or relative to the list); if it has the column `split`, the rows of `splits` are taken.
 
     Raises:
         DataError: A folder or list is missing, cannot be read, or has no picture.

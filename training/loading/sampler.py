@@ -85,14 +85,8 @@ def epoch_counts(seed: int, epoch: int, labels: npt.NDArray[np.integer], samplin
     continues where the previous one stopped, within one picture for the rounding. So each picture is sampled its
     expected number of times, rounded up or down, and all pictures take turns at the extra sample.
 
-    Args:
-        seed: Decides the rings and, together with the epoch, the rounding.
-        epoch: The epoch.
-        labels: Class of each picture.
-        sampling: The rule.
-
-    Returns:
-        Shape (len(labels),); adds up to len(labels).
+    The seed decides the rings and, together with the epoch, the rounding. The result has shape (len(labels),) and adds
+    up to len(labels).
     """
     if sampling == "every_picture":
         return np.ones(len(labels), np.int32)
@@ -114,11 +108,7 @@ def epoch_counts(seed: int, epoch: int, labels: npt.NDArray[np.integer], samplin
 
 
 def labels_for_sampling(manifest: Manifest, rows: npt.NDArray[np.integer], target: Target) -> npt.NDArray[np.int64]:
-    """The class of each row, for sampling: its output, or the position of its taxon in the taxonomy.
-
-    Returns:
-        Shape (len(rows),).
-    """
+    """The class of each row, for sampling: its output, or the position of its taxon in the taxonomy."""
     labels: npt.NDArray[np.int64] = manifest.labels[rows]
     if target == "output":
         return labels
@@ -126,11 +116,7 @@ def labels_for_sampling(manifest: Manifest, rows: npt.NDArray[np.integer], targe
 
 
 def expected_samples(sizes: npt.NDArray[np.integer], sampling: Sampling) -> npt.NDArray[np.float64]:
-    """How often a class of each size is sampled in an epoch, on average; 0 for a class without pictures.
-
-    Returns:
-        Shape (len(sizes),); adds up to the number of pictures.
-    """
+    """How often a class of each size is sampled in an epoch, on average; the sum is the number of pictures."""
     weights = np.where(sizes > 0, sizes ** _POWER[sampling], 0.0)
     expected: npt.NDArray[np.float64] = sizes.sum() * weights / weights.sum()
     return expected
@@ -145,17 +131,9 @@ def batches_left(num_pictures: int, global_batch: int, first_picture: int = 0) -
 class EpochBatches(Sampler[list[SampleIndex]]):
     """Batch sampler of one rank. Set `epoch`, `first_picture` (seen on all ranks) and `side_px` before iterating.
 
-    Args:
-        rows: Manifest rows to sample; neighbors in this list should be neighbors on the disk.
-        batch_size: Pictures in a batch of one rank.
-        seed: Seed of the order of every epoch.
-        rank: This rank; it gets its slice of every global batch.
-        num_ranks: Number of ranks.
-        order: Rule for the order of an epoch.
-        sampling: Rule for how often each class is sampled.
-        labels: Class of each row; needed unless sampling is "every_picture".
-        num_negatives: Number of pictures that show no plant.
-        negatives_per_batch: How many of them follow the plants in each batch of one rank.
+    `batch_size` and `negatives_per_batch` are those of one rank, which gets its slice of every global batch. Neighbors
+    in `rows` should be neighbors on the disk. `labels`, the class of each row, are needed unless sampling is
+    "every_picture".
     """
 
     def __init__(

@@ -36,11 +36,7 @@ class PictureStore:
         return PictureStore, (self.manifest,)
 
     def read(self, row: int) -> bytes:
-        """Reads the bytes of one picture.
-
-        Raises:
-            DataError: The picture cannot be read; the message names it.
-        """
+        """Reads the bytes of one picture; see `read_many`."""
         return self.read_many([row])[0]
 
     def read_many(self, rows: Sequence[int]) -> list[bytes]:
@@ -61,7 +57,7 @@ class PictureStore:
                 return Path(place.file).read_bytes()
             data = self._open_shard(place.file).read(place.offset, place.length)
         except OSError as error:
-            raise self._unreadable(row, error) from error
+            raise unreadable(self.manifest.name(row), error) from error
         return self._require_length(row, place, data)
 
     def _read_remote(self, places: dict[int, Place]) -> dict[int, bytes]:
@@ -75,21 +71,20 @@ class PictureStore:
             try:
                 ranges.fetch(file_system)
             except Exception as error:  # the exceptions differ between file systems
-                raise self._unreadable(next(iter(of_protocol)), error) from error
+                raise unreadable(self.manifest.name(next(iter(of_protocol))), error) from error
             for row, place in of_protocol.items():
                 data = ranges.cut(paths[place.file], place.offset, place.length)
                 if isinstance(data, Exception):
-                    raise self._unreadable(row, data) from data
+                    raise unreadable(self.manifest.name(row), data) from data
                 found[row] = self._require_length(row, place, data)
         return found
 
     def _require_length(self, row: int, place: Place, data: bytes) -> bytes:
         if len(data) != place.length:
-            raise self._unreadable(row, f"{len(data)} of {place.length} bytes at {place.offset}: the shard is cut off")
+            raise unreadable(
+                self.manifest.name(row), f"{len(data)} of {place.length} bytes at {place.offset}: the shard is cut off"
+            )
         return data
-
-    def _unreadable(self, row: int, error: object) -> DataError:
-        return unreadable(self.manifest.name(row), error)
 
 
 def unreadable(name: str, error: object) -> DataError:

@@ -140,7 +140,7 @@ def test_a_scaled_loss_whose_gradients_overflow_halves_the_scale_and_skips_the_s
 
 def as_rank(monkeypatch, rank, *flags):
     """An engine of one of two ranks, whose gradients stay on this rank."""
-    monkeypatch.setattr(Engine, "_wrap_ddp", lambda _, module: module)
+    monkeypatch.setattr("training.engine.step.DistributedDataParallel", lambda module, **_: module)
     recipe = command("data", "run", *STILL, *flags).recipe
     torch.manual_seed(0)
     network = PlantNetwork("test_efficientnet", 3, dropout=recipe.network.dropout)
