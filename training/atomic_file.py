@@ -56,12 +56,7 @@ def replace_together(folder: Path, files: Mapping[str, bytes | memoryview]) -> N
 
 
 def remove_leftovers(path: Path, older_than_s: float = 0) -> None:
-    """Removes the temporary files that killed processes left beside a file.
-
-    Args:
-        path: The file.
-        older_than_s: Least age of what is removed; a younger one may belong to a running process.
-    """
+    """Removes the temporary files that killed processes left beside a file; a younger one may be in use."""
     for leftover in path.parent.glob(f".{path.name}.*.part"):
         with suppress(FileNotFoundError):
             if time.time() - leftover.stat().st_mtime >= older_than_s:

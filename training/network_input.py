@@ -28,11 +28,7 @@ def input_spec(recipe: Recipe) -> InputSpec:
 
 
 def stored_input_spec(content: dict[str, Any], origin: str) -> InputSpec:
-    """The preprocessing that a checkpoint was trained with.
-
-    Args:
-        content: The recipe of the checkpoint.
-        origin: Path of the checkpoint, for the error.
+    """The preprocessing that a checkpoint was trained with; `content` is its recipe, and the error names `origin`.
 
     Raises:
         RecipeError: The recipe is not valid.
@@ -55,10 +51,7 @@ def with_input(plain: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
 
 
 def with_fitting_sizes(recipe: Recipe) -> tuple[Recipe, str]:
-    """Rounds the sizes of a recipe to whole patches, if the network cuts pictures into patches.
-
-    Returns:
-        The recipe, and a sentence about what was rounded; empty if nothing was.
+    """Rounds the sizes of a recipe to whole patches; the sentence says what was rounded, and is empty if nothing was.
 
     Raises:
         RecipeError: The network takes one size only, and the recipe has others.
@@ -104,13 +97,8 @@ def require_side(architecture: str, side_px: int) -> None:
 
 
 def _sized(pictures: PictureRecipe, normalization: dict[str, Any]) -> InputSpec:
-    sizes = {
-        "height": pictures.serve_px,
-        "width": pictures.serve_px,
-        "train_px": pictures.picture_px,
-        "crop_fraction": pictures.crop_fraction,
-    }
-    return msgspec.convert(sizes | normalization, InputSpec)
+    sizes = {"height": pictures.serve_px, "width": pictures.serve_px, "train_px": pictures.picture_px}
+    return msgspec.convert(sizes | {"crop_fraction": pictures.crop_fraction} | normalization, InputSpec)
 
 
 @cache  # reading a bundle takes a while, and a run asks several times

@@ -24,8 +24,7 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def clean_context(*preloaded: str) -> BaseContext:
     """The multiprocessing context for worker processes: a fork server, or spawn where the platform has none.
 
-    Args:
-        preloaded: Modules that the server imports when it starts. If it runs already, workers import them themselves.
+    The server imports the preloaded modules when it starts. If it runs already, workers import them themselves.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -52,11 +51,7 @@ def _start_server() -> None:
 
 @contextmanager
 def clear_error_if_killed() -> Iterator[None]:
-    """Converts the error of a pool whose worker process was killed to a `DataError`.
-
-    Raises:
-        DataError: A worker process was killed, most often because memory ran out.
-    """
+    """Converts the error of a pool whose worker process was killed, most often for lack of memory, to a `DataError`."""
     try:
         yield
     except BrokenProcessPool as error:

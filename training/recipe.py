@@ -334,10 +334,8 @@ def sizes_by_flags(pictures: PictureRecipe, picture_px_of_file: int, given: Sequ
     as they are, and must agree. `serve_px` is scaled with `picture_px`, since the best size in the service is a little
     above that of the training (Touvron et al. 2019).
 
-    Args:
-        pictures: The recipe with the flags.
-        picture_px_of_file: `picture_px` of the recipe without the flags.
-        given: Names of the knobs that are flags, which stay as they are.
+    `pictures` have the flags, and `picture_px_of_file` is that of the recipe without them. `given` names the knobs that
+    are flags, which stay as they are.
     """
     sized = _training_sizes(pictures, picture_px_of_file, given)
     if "serve_px" in given:

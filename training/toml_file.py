@@ -20,15 +20,9 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 
 def read_toml(path: Path, known: Sequence[Path], what: str = "recipe") -> tuple[dict[str, Any], str]:
-    """Reads a TOML file.
+    """The content of a TOML file, and the path of the file that was read.
 
-    Args:
-        path: The file; a bare name such as "debug" also finds the known file `debug.toml`.
-        known: Files that a bare name finds; the error lists them.
-        what: What the file is, for the error.
-
-    Returns:
-        The content, and the path of the file that was read.
+    A bare name such as "debug" also finds the known file `debug.toml`. Errors call the file `what`.
 
     Raises:
         RecipeError: The file is missing or not valid TOML.
@@ -48,13 +42,7 @@ def read_toml(path: Path, known: Sequence[Path], what: str = "recipe") -> tuple[
 
 
 def check_section(content: object, kind: type[AnySection], origin: str, what: str = "recipe") -> AnySection:
-    """Converts plain values to a typed record, and checks them.
-
-    Args:
-        content: Values as read from TOML or JSON.
-        kind: Type of the record.
-        origin: Where the values came from, for the error.
-        what: What they are, for the error.
+    """Converts plain values, as read from TOML or JSON, to a typed record, and checks them.
 
     Raises:
         RecipeError: An unknown key, a wrong type or a value out of range; the message gives its path.

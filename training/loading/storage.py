@@ -67,13 +67,13 @@ class PictureStore:
             of_protocol = {row: place for row, place in places.items() if place.file.startswith(f"{protocol}://")}
             paths = {place.file: self._remote_file(place.file)[1] for place in of_protocol.values()}
             file_system = self._remote_file(next(iter(paths)))[0]
-            ranges = _MergedRanges([(paths[place.file], place.offset, place.length) for place in of_protocol.values()])
             try:
-                ranges.fetch(file_system)
+                found_ranges = _read_ranges(
+                    file_system, [(paths[place.file], place.offset, place.length) for place in of_protocol.values()]
+                )
             except Exception as error:  # the exceptions differ between file systems
                 raise unreadable(self.manifest.name(next(iter(of_protocol))), error) from error
-            for row, place in of_protocol.items():
-                data = ranges.cut(paths[place.file], place.offset, place.length)
+            for (row, place), data in zip(of_protocol.items(), found_ranges, strict=True):
                 if isinstance(data, Exception):
                     raise unreadable(self.manifest.name(row), data) from data
                 found[row] = self._require_length(row, place, data)
@@ -110,34 +110,26 @@ class _OpenShard:
             os.close(self._descriptor)
 
 
-class _MergedRanges:
-    """Byte ranges of remote files; ranges that are close together are merged into blocks."""
+def _read_ranges(file_system: Any, ranges: Sequence[tuple[str, int, int]]) -> list[bytes | Exception]:
+    """Reads (path, first byte, length) in one round; ranges that are close together are one request.
 
-    def __init__(self, ranges: Sequence[tuple[str, int, int]]) -> None:
-        """Takes the path, first byte and length of each range."""
-        paths, starts, ends = merge_offset_ranges(
-            [path for path, _, _ in ranges],
-            [start for _, start, _ in ranges],
-            [start + length for _, start, length in ranges],
-            max_gap=_MOST_GAP_BYTES,
-            max_block=_MOST_REQUEST_BYTES,
-        )
-        self._paths, self._starts, self._ends = paths, starts, ends
-        self._keys = list(zip(paths, starts, strict=True))
-        self._contents: list[bytes | Exception] = []
-
-    def fetch(self, file_system: Any) -> None:
-        """Reads all blocks in one round; the error of a block is kept in its place."""
-        self._contents = file_system.cat_ranges(self._paths, self._starts, self._ends, on_error="return")
-
-    def cut(self, path: str, start: int, length: int) -> bytes | Exception:
-        """The bytes of one range, or the error of its block."""
-        number = bisect_right(self._keys, (path, start)) - 1
-        content = self._contents[number]
-        if isinstance(content, Exception):
-            return content
-        first = start - self._starts[number]
-        return content[first : first + length]
+    A request that fails gives its error in the place of each of its ranges.
+    """
+    paths, starts, ends = merge_offset_ranges(
+        [path for path, _, _ in ranges],
+        [start for _, start, _ in ranges],
+        [start + length for _, start, length in ranges],
+        max_gap=_MOST_GAP_BYTES,
+        max_block=_MOST_REQUEST_BYTES,
+    )
+    contents = file_system.cat_ranges(paths, starts, ends, on_error="return")
+    keys = list(zip(paths, starts, strict=True))
+    found: list[bytes | Exception] = []
+    for path, start, length in ranges:
+        number = bisect_right(keys, (path, start)) - 1
+        content, first = contents[number], start - starts[number]
+        found.append(content if isinstance(content, Exception) else content[first : first + length])
+    return found
 
 
 def _remote_file(url: str) -> tuple[Any, str]:
