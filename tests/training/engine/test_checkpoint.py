@@ -71,47 +71,24 @@ def test_a_failed_write_leaves_the_old_checkpoint_and_the_next_write_works(tmp_p
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.pt"]
 
 
-def damaged(kind, path):
-    write_checkpoint(path, TINY)
-    whole = path.read_bytes()
-    if kind == "truncated":
-        path.write_bytes(whole[: len(whole) // 2])
-    elif kind == "empty":
-        path.write_bytes(b"")
-    elif kind == "garbage":
-        path.write_bytes(bytes(range(256)) * 20)
-    elif kind == "a pickle":
-        path.write_bytes(pickle.dumps({"format": 1}))
-    elif kind == "other content":
-        torch.save({"epoch": 3}, path)
-    elif kind == "a tensor":
-        torch.save(torch.zeros(3), path)
-    elif kind == "incomplete":
-        torch.save({"format": FORMAT, "architecture": "x"}, path)
-    elif kind == "from the future":
-        torch.save({**msgspec.structs.asdict(TINY), "format": FORMAT + 1}, path)
-    else:
-        assert kind == "missing"
-        path.unlink()
+DAMAGES = {
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "empty": lambda path: path.write_bytes(b""),
+    "garbage": lambda path: path.write_bytes(bytes(range(256)) * 20),
+    "a pickle": lambda path: path.write_bytes(pickle.dumps({"format": 1})),
+    "other content": lambda path: torch.save({"epoch": 3}, path),
+    "a tensor": lambda path: torch.save(torch.zeros(3), path),
+    "incomplete": lambda path: torch.save({"format": FORMAT, "architecture": "x"}, path),
+    "from the future": lambda path: torch.save({**msgspec.structs.asdict(TINY), "format": FORMAT + 1}, path),
+    "missing": lambda path: path.unlink(),
+}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "truncated",
-        "empty",
-        "garbage",
-        "a pickle",
-        "other content",
-        "a tensor",
-        "incomplete",
-        "from the future",
-        "missing",
-    ],
-)
+@pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_checkpoint_is_one_clear_error(kind, tmp_path):
     path = tmp_path / "last.pt"
-    damaged(kind, path)
+    write_checkpoint(path, TINY)
+    DAMAGES[kind](path)
     with pytest.raises(CheckpointError) as caught:
         read_checkpoint(path)
     message = str(caught.value)

@@ -48,12 +48,6 @@ def test_the_global_generator_is_restored():
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("side_px", [32, 47, 96])
-def test_an_input_has_the_given_side(side_px):
-    pixels = seeded_input(1, side_px=side_px)
-    assert (pixels.shape, pixels.dtype) == ((3, side_px, side_px), torch.uint8)
-
-
 def test_inputs_are_resized_and_normalized_as_in_service(monkeypatch):
     monkeypatch.setattr(augment, "FLIPPED", 0.0)
     monkeypatch.setattr(augment, "CROP_RATIO_MAX", 1.0)

@@ -96,12 +96,15 @@ def test_the_error_of_a_missing_object_names_the_picture(packed, bucket):
     assert manifest.name(4) in str(caught.value)
 
 
-def test_the_error_of_a_truncated_object_names_the_picture(packed, bucket):
-    manifest = Manifest(packed, "counting://flowers")
-    bucket.pipe(manifest.place(0).file, b"short")
+@pytest.mark.parametrize("is_remote", [True, False])
+def test_the_error_of_a_truncated_shard_names_the_picture(is_remote, packed, bucket, tmp_path):
+    for path in packed.glob("*.tar"):
+        bucket.pipe(f"counting://flowers/{path.name}", path.read_bytes()[:600])
+        (tmp_path / path.name).write_bytes(path.read_bytes()[:600])
+    manifest = Manifest(packed, "counting://flowers" if is_remote else str(tmp_path))
     with pytest.raises(DataError, match="cut off") as caught:
-        PictureStore(manifest).read_many([0])
-    assert manifest.name(0) in str(caught.value)
+        PictureStore(manifest).read(3)
+    assert manifest.name(3) in str(caught.value)
 
 
 @pytest.mark.parametrize("shards", ["s3://flowers", "nonsense://flowers"])
@@ -116,15 +119,6 @@ def test_the_error_of_a_missing_file_names_the_picture(tmp_path):
     manifest.path(1).unlink()
     with pytest.raises(DataError, match=f"cannot be read: {manifest.place(1).file}"):
         PictureStore(manifest).read(1)
-
-
-def test_the_error_of_a_truncated_shard_names_the_picture(packed, tmp_path):
-    for path in packed.glob("*.tar"):
-        (tmp_path / path.name).write_bytes(path.read_bytes()[:600])
-    manifest = Manifest(packed, str(tmp_path))
-    with pytest.raises(DataError, match="cut off") as caught:
-        PictureStore(manifest).read(3)
-    assert manifest.name(3) in str(caught.value)
 
 
 def test_few_shards_are_open_at_the_same_time_and_all_are_read(packed, originals, monkeypatch):
