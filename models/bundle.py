@@ -219,7 +219,7 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
             shutil.copyfile(path, draft / name)
         (draft / TAXA_FILE).write_bytes(_pretty_json(taxonomy))
         hashes = {path.name: file_sha256(path) for path in sorted(draft.iterdir())}
-        sealed = msgspec.structs.replace(record, files=hashes, format_version=format_of(record))
+        sealed = msgspec.structs.replace(record, files=hashes, format_version=format_of(record, taxonomy))
         (draft / BUNDLE_FILE).write_bytes(_pretty_json(sealed))
         load_bundle(draft)
         for path in (*draft.iterdir(), draft):

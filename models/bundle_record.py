@@ -1,9 +1,10 @@
-"""The records of `bundle.json`, and the reader of formats 1 to 3. `models/bundle.py` verifies the files.
+"""The records of `bundle.json`, and the reader of formats 1 to 4. `models/bundle.py` verifies the files.
 
 The rule for changes: a field that an older reader cannot ignore, because answers would differ without it, raises the
 format version. A field that it can ignore is added with a default, and the version stays. Readers therefore ignore
 unknown fields of these records, and name them in `Bundle.warnings`. Format 3 is format 2 with the precision bf16, which
-names the file of fp32; a bundle without it has format 2. In `input`, `thresholds` and the other JSON files
+names the file of fp32; format 4 also has names in several languages and POWO ids in `taxa.json`. A bundle without these
+has format 2. In `input`, `thresholds` and the other JSON files
 every field changes answers: any new field there raises the version, and an unknown one is an error.
 """
 
@@ -17,6 +18,7 @@ from models.calibration import CoverageKind
 from models.errors import BotanifyError, BundleError
 from models.preprocess import InputSpec
 from models.ranking import Promises, Thresholds
+from models.taxonomy import Taxonomy
 
 Precision = Literal["fp32", "fp16", "int8", "bf16"]
 """bf16 is the file of fp32, computed in bfloat16 with OpenVINO; it has its own temperature, checks and tables."""
@@ -168,8 +170,10 @@ class BundleRecord(msgspec.Struct, frozen=True):
 
 
 FORMAT_VERSION: Final = 2
-"""What is written, unless the bundle has the precision bf16."""
+"""What is written, unless the bundle has something newer."""
 BF16_FORMAT_VERSION: Final = 3
+NEWEST_FORMAT_VERSION: Final = 4
+"""What is written for a bundle with names by language or POWO ids."""
 _FORMAT_1_KEYS: Final = {"gates": "checks", "licences": "licenses"}
 _FORMAT_1_LACKS: Final = (
     "The bundle has format 1, which does not say with which manifest and commit its network was trained. Its figures "
@@ -179,8 +183,10 @@ _FORMAT_1_LACKS: Final = (
 )
 
 
-def format_of(record: BundleRecord) -> int:
-    """Returns the oldest format that holds a record, so that older readers read it if they can."""
+def format_of(record: BundleRecord, taxonomy: Taxonomy) -> int:
+    """Returns the oldest format that holds a bundle, so that older readers read it if they can."""
+    if any(taxon.names or taxon.powo_id for taxon in taxonomy.taxa):
+        return NEWEST_FORMAT_VERSION
     has_bf16 = "bf16" in {*record.networks, *record.left_out}
     return BF16_FORMAT_VERSION if has_bf16 else FORMAT_VERSION
 
@@ -206,12 +212,12 @@ def read_record(path: Path) -> tuple[BundleRecord, tuple[str, ...]]:
             limit="a JSON object with format_version",
             remedy="fetch or export the bundle again",
         ) from error
-    if version not in (1, FORMAT_VERSION, BF16_FORMAT_VERSION):
-        newer = isinstance(version, int) and version > BF16_FORMAT_VERSION
+    if version not in range(1, NEWEST_FORMAT_VERSION + 1):
+        newer = isinstance(version, int) and version > NEWEST_FORMAT_VERSION
         raise BundleError(
             f"{path} has another bundle format",
             value=version,
-            limit=f"format 1 to {BF16_FORMAT_VERSION}",
+            limit=f"format 1 to {NEWEST_FORMAT_VERSION}",
             remedy="update botanify, or export the bundle again" if newer else "export the bundle again",
         )
     if version == 1:  # the keys of a recipe are not the bundle's

@@ -22,6 +22,8 @@ from models.errors import DataError
 
 Rank = Literal["species", "genus"]
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
+LANGUAGE: Final = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8}){0,3}"
+"""A language code (BCP 47), such as "de" or "pt-BR"."""
 
 
 class Taxon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -50,6 +52,20 @@ class Taxon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Common names, the best known first."""
     gbif_id: int | None = None
     """Key in the GBIF backbone taxonomy, if known."""
+    powo_id: str = ""
+    """Id in Plants of the World Online and in the International Plant Names Index, such as "30001404-2", if known."""
+    names: dict[str, tuple[str, ...]] = {}
+    """Language in lower case ("de", "pt-br") -> common names in it, the preferred first."""
+
+    def common_names_in(self, languages: Iterable[str]) -> tuple[str, ...]:
+        """Returns the common names in the first of these languages that has some, else `common_names`."""
+        for language in languages:
+            found = self.names.get(language.lower()) or self.names.get(language.lower().partition("-")[0])
+            if found:
+                return found
+            if language.lower().startswith("en") and self.common_names:
+                break
+        return self.common_names
 
     def __post_init__(self) -> None:
         if self.rank == "genus" and not self.genus:
@@ -276,4 +292,4 @@ def _names(taxon: Taxon) -> Iterable[tuple[NameKind, str]]:
         yield "family", taxon.family
     yield "accepted", taxon.scientific_name
     yield from (("synonym", name) for name in taxon.synonyms)
-    yield from (("common", name) for name in taxon.common_names)
+    yield from (("common", name) for names in (taxon.common_names, *taxon.names.values()) for name in names)

@@ -12,7 +12,7 @@ import msgspec
 from litestar import Request, Response, post
 from litestar.di import NamedDependency
 
-from models.answer import PlantAnswer, Question
+from models.answer import Candidates, PlantAnswer, Question
 from models.errors import PictureError
 from models.ranking import RankedGroup, RankedTaxon
 from serving.access.control import AccessControl, Client
@@ -36,6 +36,7 @@ from serving.schemas import (
     VerdictView,
     parse_parameters,
     preferred_deadline,
+    wanted_languages,
 )
 
 AnyRequest = Request[Any, Any, Any]
@@ -68,6 +69,7 @@ class Answered(NamedTuple):
     sizes: list[tuple[int, int]]
     """Upright sizes of the pictures, (width, height) in px."""
     body: Body
+    asked: Asked
     warnings: list[str]
     """A sentence for each part of the request that was ignored."""
 
@@ -111,7 +113,8 @@ async def identify(request: AnyRequest, deps: NamedDependency[RouteDependencies]
     answered = await answer_pictures(request, deps, client, parse, deadline_s=wanted_s or deps.deadline_s)
     answered.warnings[:0] = unknown_parameters(request, MAX_FIELD_BYTES)
     headers = {} if wanted_s is None else {"Preference-Applied": f"wait={wanted_s:g}"}
-    return Response(_identification(request_id(request), answered), headers=headers)
+    languages = wanted_languages(answered.asked.lang, request.headers.get("accept-language", ""))
+    return Response(_identification(request_id(request), answered, languages), headers=headers)
 
 
 async def answer_pictures(
@@ -135,14 +138,16 @@ async def answer_pictures(
         names: The names of the form's fields.
     """
     with deps.live_bundle.current.in_use() as loaded:
-        question, ignored = loaded.question(parse({}))  # refuses names that it does not know
+        asked = parse({})
+        question, ignored = loaded.question(asked)  # refuses names that it does not know
         async with deps.admission.enter(client.identity) as admitted:
             body = await _read(request, admitted, deps, names)
             if body.fields:
-                question, ignored = loaded.question(parse(body.fields))
+                asked = parse(body.fields)
+                question, ignored = loaded.question(asked)
             work = _Work(deps, admitted, body.pictures, loaded, question)
             plant, sizes = await work.answer_in_time(deadline_s, _client_left(request))
-    return Answered(loaded, question, plant, sizes, body, [*body.warnings, *ignored])
+    return Answered(loaded, question, plant, sizes, body, asked, [*body.warnings, *ignored])
 
 
 def authorize(access: AccessControl, request: AnyRequest, secret: str | None = None) -> Client:
@@ -289,18 +294,25 @@ def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:
 # ---- the answer as JSON
 
 
-def _identification(id_of_request: str, answered: Answered) -> Identification:
+def _identification(id_of_request: str, answered: Answered, languages: Sequence[str]) -> Identification:
     loaded, question, plant = answered.loaded, answered.question, answered.plant
     record = loaded.bundle.record
+
+    def predictions(ranked: Sequence[RankedTaxon]) -> list[Prediction]:
+        return [
+            _prediction(position, each, loaded, languages)
+            for position, each in enumerate(_possible(ranked, question), start=1)
+        ]
+
     return Identification(
         request_id=id_of_request,
         model=ModelName(record.name, record.version, record.label_hash),
         verdict=VerdictView(**msgspec.structs.asdict(plant.verdict)),
-        predictions=_predictions(plant.taxa, question, loaded),
+        predictions=predictions(plant.taxa),
         genera=[GroupScore(group.name, group.score) for group in _possible(plant.genera, question)],
         families=[GroupScore(group.name, group.score) for group in _possible(plant.families, question)],
         plant_score=plant.plant_score,
-        candidates=_candidates(loaded, question, plant),
+        candidates=_candidates(loaded, question, plant.candidates, predictions),
         discarded_mass=plant.discarded_mass,
         images=[
             ImageView(
@@ -309,7 +321,7 @@ def _identification(id_of_request: str, answered: Answered) -> Identification:
                 height=height,
                 plant_score=picture.plant_score,
                 weight=picture.weight,
-                predictions=_predictions(picture.taxa, question, loaded),
+                predictions=predictions(picture.taxa),
             )
             for index, ((width, height), picture) in enumerate(zip(answered.sizes, plant.pictures, strict=True))
         ],
@@ -317,8 +329,12 @@ def _identification(id_of_request: str, answered: Answered) -> Identification:
     )
 
 
-def _candidates(loaded: LoadedBundle, question: Question, plant: PlantAnswer) -> CandidatesView | None:
-    found = plant.candidates
+def _candidates(
+    loaded: LoadedBundle,
+    question: Question,
+    found: Candidates | None,
+    predictions: Callable[[Sequence[RankedTaxon]], list[Prediction]],
+) -> CandidatesView | None:
     if found is None or question.coverage is None:
         return None
     network = loaded.bundle.network(loaded.precision)
@@ -328,7 +344,7 @@ def _candidates(loaded: LoadedBundle, question: Question, plant: PlantAnswer) ->
         guarantee=found.guarantee,
         num_taxa=found.num_taxa,
         score=found.score,
-        taxa=_predictions(found.taxa, question, loaded),
+        taxa=predictions(found.taxa),
         num_uncalibrated_taxa=found.num_uncalibrated_taxa,
         measured=None if found.guarantee is None else network.measured(question.coverage_kind, question.coverage),
     )
@@ -339,19 +355,18 @@ def _possible(ranked: Sequence[_Ranked], question: Question) -> Sequence[_Ranked
     return ranked if question.allowed_T is None else [each for each in ranked if each.score > 0]
 
 
-def _predictions(ranked: Sequence[RankedTaxon], question: Question, loaded: LoadedBundle) -> list[Prediction]:
-    return [
-        Prediction(
-            position=position,
-            rank=each.taxon.rank,
-            taxon_id=each.taxon.taxon_id,
-            scientific_name=each.taxon.scientific_name,
-            common_names=each.taxon.common_names,
-            genus=each.taxon.genus,
-            family=each.taxon.family,
-            gbif_id=each.taxon.gbif_id,
-            score=each.score,
-            num_images=loaded.num_examples(each.taxon),
-        )
-        for position, each in enumerate(_possible(ranked, question), start=1)
-    ]
+def _prediction(position: int, ranked: RankedTaxon, loaded: LoadedBundle, languages: Sequence[str]) -> Prediction:
+    taxon = ranked.taxon
+    return Prediction(
+        position=position,
+        rank=taxon.rank,
+        taxon_id=taxon.taxon_id,
+        scientific_name=taxon.scientific_name,
+        common_names=taxon.common_names_in(languages),
+        genus=taxon.genus,
+        family=taxon.family,
+        gbif_id=taxon.gbif_id,
+        powo_id=taxon.powo_id or None,
+        score=ranked.score,
+        num_images=loaded.num_examples(taxon),
+    )

@@ -38,6 +38,7 @@ from litestar.response import Redirect
 from litestar.types import ControllerRouterHandler
 
 from models.calibration import CoverageKind
+from models.taxonomy import LANGUAGE
 from serving.middleware import REVALIDATE, accepts_gzip, entity_tag, revalidated
 from serving.problems import MEDIA_TYPE, codes_by_status
 from serving.schemas import DEFAULT_K, MAX_COVERAGE, MAX_IMAGES, MAX_K, MAX_NAME_LENGTH, MAX_TAXA, MIN_COVERAGE, Problem
@@ -148,6 +149,11 @@ _PARAMETERS: Final[dict[str, Schema]] = {
         max_items=MAX_TAXA,
         description="The taxa that can be the answer, repeated: names of genera, families and species, synonyms, "
         "common names, or `list:NAME` for a list that the operator keeps",
+    ),
+    "lang": Schema(
+        type=OpenAPIType.STRING,
+        pattern=f"^{LANGUAGE}$",
+        description="Language of the common names, such as de; by default as the header Accept-Language prefers",
     ),
 }
 

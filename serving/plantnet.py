@@ -230,7 +230,7 @@ async def identify(
             score=each.score,
             species=_species(each.taxon, language),
             gbif=None if each.taxon.gbif_id is None else Id(str(each.taxon.gbif_id)),
-            powo=None,
+            powo=Id(each.taxon.powo_id) if each.taxon.powo_id else None,
             images=_images(request, answered.loaded, each.taxon) if with_images else [],
         )
         for each in answered.plant.taxa
@@ -279,7 +279,7 @@ def status(deps: NamedDependency[RouteDependencies]) -> dict[str, str]:
 def languages(request: AnyRequest, deps: NamedDependency[RouteDependencies]) -> list[str]:
     """The languages of common names."""
     authorize(deps.access, request, request.query_params.get("api-key"))
-    return [LANGUAGE]
+    return sorted({LANGUAGE, *(each for taxon in deps.live_bundle.current.taxonomy.taxa for each in taxon.names)})
 
 
 @get("/v2/projects", include_in_schema=False, exception_handlers={Exception: failure}, sync_to_thread=False)
@@ -368,7 +368,8 @@ def _images(request: AnyRequest, loaded: LoadedBundle, taxon: Taxon) -> list[Rel
 
 def _listed(taxon: Taxon, language: str) -> ListedSpecies:
     names = _common_names(taxon, language)
-    return ListedSpecies(taxon.taxon_id, names, taxon.scientific_name, taxon.author, taxon.gbif_id, None, None)
+    powo_id = taxon.powo_id or None
+    return ListedSpecies(taxon.taxon_id, names, taxon.scientific_name, taxon.author, taxon.gbif_id, powo_id, None)
 
 
 def _name(name: str, author: str = "") -> Name:
@@ -376,7 +377,7 @@ def _name(name: str, author: str = "") -> Name:
 
 
 def _common_names(taxon: Taxon, language: str) -> list[str]:
-    return list(taxon.common_names) if language == LANGUAGE else []
+    return list(taxon.names.get(language.lower()) or (taxon.common_names if language == LANGUAGE else ()))
 
 
 def _hashes(pictures: list[bytes]) -> list[str]:

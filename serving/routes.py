@@ -1,6 +1,7 @@
 """The routes beside POST /identify, which has a module of its own."""
 
 import asyncio
+from functools import partial
 from typing import Annotated, Final
 
 from litestar import Response, get, post
@@ -24,11 +25,21 @@ from serving.middleware import revalidated
 from serving.model_card import ModelCard, UploadLimits, model_card
 from serving.pages import ADMIN_KEY, OPTIONAL_KEY, page_routes, problem_responses, whole_number_schema
 from serving.plantnet import plantnet_routes
-from serving.schemas import MAX_NAME_LENGTH, Health, check_name_length, parse_whole_number
+from serving.schemas import (
+    MAX_NAME_LENGTH,
+    Health,
+    check_name_length,
+    parse_language,
+    parse_whole_number,
+    wanted_languages,
+)
 from serving.species import SpeciesDetail, SpeciesList, species_detail, species_list
 
 _DEFAULT_LIMIT: Final = 20
 _MAX_LIMIT: Final = 200
+LanguageName = Annotated[
+    str, QueryParameter(description="Language of the common names, such as de; by default as Accept-Language prefers")
+]
 
 
 @get(
@@ -55,14 +66,17 @@ async def species(
             description="Maximum number of taxa to return", schema_extra=whole_number_schema(_MAX_LIMIT, _DEFAULT_LIMIT)
         ),
     ] = str(_DEFAULT_LIMIT),
+    lang: LanguageName = "",
 ) -> SpeciesList:
     """Finds taxa by the first letters of a word in one of their names, and says whether the model knows the name."""
     authorize(deps.access, request)
     max_taxa = parse_whole_number("limit", limit, _MAX_LIMIT)
     check_name_length("q", q)
-    names, warnings = deps.live_bundle.current.names, unknown_parameters(request, {"q", "limit"})
+    names, warnings = deps.live_bundle.current.names, unknown_parameters(request, {"q", "limit", "lang"})
+    languages = wanted_languages(parse_language(lang), request.headers.get("accept-language", ""))
     # In a thread, because it compares every name, which is slow for many taxa.
-    return await asyncio.to_thread(species_list, request_id(request), q, max_taxa, names, warnings)
+    search = partial(species_list, languages=languages, warnings=warnings)
+    return await asyncio.to_thread(search, request_id(request), q, max_taxa, names)
 
 
 @get(
@@ -70,7 +84,7 @@ async def species(
     tags=["model"],
     summary="One taxon that the model can name",
     operation_id="taxon",
-    responses=problem_responses(400, 401, 404, 429, 500),
+    responses=problem_responses(400, 401, 404, 422, 429, 500),
     security=OPTIONAL_KEY,
     sync_to_thread=False,
 )
@@ -78,6 +92,7 @@ def taxon(
     request: AnyRequest,
     deps: NamedDependency[RouteDependencies],
     taxon_id: Annotated[str, PathParameter(description="Identifier of the taxon, as in answers and in `/species`")],
+    lang: LanguageName = "",
 ) -> SpeciesDetail:
     """Describes one taxon: its accepted name with the author, its synonyms and its common names."""
     authorize(deps.access, request)
@@ -90,7 +105,8 @@ def taxon(
             remedy="look for its name with /species?q=",
         )
     examples = [] if loaded.examples is None else loaded.examples.of(taxon_id)
-    return species_detail(request_id(request), found, loaded.num_calibration_plants(found), examples)
+    languages = wanted_languages(parse_language(lang), request.headers.get("accept-language", ""))
+    return species_detail(request_id(request), found, loaded.num_calibration_plants(found), examples, languages)
 
 
 @get(

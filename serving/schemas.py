@@ -12,7 +12,7 @@ import msgspec
 from models.bundle_record import MeasuredCoverage
 from models.calibration import CoverageKind
 from models.ranking import Promise, VerdictRank
-from models.taxonomy import Rank
+from models.taxonomy import LANGUAGE, Rank
 from serving.errors import BadParameter
 
 
@@ -52,12 +52,15 @@ class Prediction(msgspec.Struct, frozen=True):
     """Stable identifier of the taxon."""
     scientific_name: str
     common_names: tuple[str, ...]
+    """In the language that the request asks for, where the model knows some in it."""
     genus: str
     """Empty for a class that is known by its common name alone."""
     family: str
     """Empty if unknown."""
     gbif_id: int | None
     """Key in the GBIF backbone taxonomy, if known."""
+    powo_id: str | None
+    """Id in Plants of the World Online and in the International Plant Names Index, if known."""
     score: float
     """Probability in [0, 1]."""
     num_images: int = 0
@@ -177,8 +180,12 @@ MAX_FIELD_BYTES: Final[Mapping[str, int]] = {
     "coverage": 64,
     "coverage_kind": 64,
     "taxa": 4 * MAX_NAME_LENGTH,  # UTF-8 takes up to four bytes for a character
+    "lang": 64,
 }
 """Name of each parameter -> longest form field, bytes."""
+
+_MAX_HEADER_LENGTH: Final = 1_000  # that is read; real ones are about a tenth as long
+_LANGUAGE_RANGE: Final = re.compile(rf"(?P<language>{LANGUAGE})(?:\s*;\s*q=(?P<weight>[01](?:\.[0-9]{{0,3}})?))?")
 
 Given = Mapping[str, Sequence[str]]
 """Name of a parameter -> its values in the order of the request, unparsed."""
@@ -195,6 +202,8 @@ class Asked(msgspec.Struct, frozen=True):
     """Whether that holds for the mean plant ("marginal") or for the mean taxon ("macro")."""
     taxa: tuple[str, ...] = ()
     """Names of the taxa that can be the answer, and `list:NAME`; none for all taxa."""
+    lang: str | None = None
+    """Language of the common names; None for those that the header Accept-Language prefers."""
 
 
 def parse_parameters(given: Given) -> Asked:
@@ -208,6 +217,7 @@ def parse_parameters(given: Given) -> Asked:
         coverage=_parse_coverage(given["coverage"][-1]) if given.get("coverage") else None,
         coverage_kind=_parse_coverage_kind(_last(given, "coverage_kind", "marginal")),
         taxa=_parse_taxa(given.get("taxa", ())),
+        lang=parse_language(_last(given, "lang", "")),
     )
 
 
@@ -278,6 +288,34 @@ def check_name_length(parameter: str, text: str) -> None:
         )
 
 
+def parse_language(text: str) -> str | None:
+    """Parses the parameter `lang`; None if it is empty.
+
+    Raises:
+        BadParameter: It is not a language code.
+    """
+    if text and not re.fullmatch(LANGUAGE, text):
+        raise BadParameter(
+            "the parameter `lang` is not a language code",
+            value=repr(text[:40]),
+            limit="a code such as de or pt-BR",
+            remedy="correct it, or leave it out",
+        )
+    return text.replace("_", "-") or None
+
+
+def wanted_languages(lang: str | None, accept_language: str) -> tuple[str, ...]:
+    """Returns the languages of common names by preference: `lang`, or those of the header (RFC 9110, 12.5.4)."""
+    if lang is not None:
+        return (lang,)
+    weighted: list[tuple[float, str]] = []
+    for each in accept_language[:_MAX_HEADER_LENGTH].split(","):
+        match = _LANGUAGE_RANGE.fullmatch(each.strip())
+        if match and (weight := float(match["weight"] or 1)) > 0:
+            weighted.append((-weight, match["language"]))
+    return tuple(language for _, language in sorted(weighted, key=lambda pair: pair[0]))
+
+
 def _last(given: Given, name: str, default: str) -> str:
     values = given.get(name)
     return values[-1] if values else default
@@ -288,7 +326,6 @@ def _last(given: Given, name: str, default: str) -> str:
 # One element of a comma-separated list. Commas in a quoted string do not separate; an unclosed quote runs to the end.
 _ELEMENT: Final = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*"?)+')
 _SECONDS: Final = re.compile(r'([0-9]+)|"([0-9]+)"')
-_MAX_PREFER_LENGTH: Final = 1_000  # of all Prefer headers together; real ones are about a tenth as long
 
 
 def preferred_deadline(preferences: Sequence[str], max_s: float) -> float | None:
@@ -298,7 +335,7 @@ def preferred_deadline(preferences: Sequence[str], max_s: float) -> float | None
     `wait=0` is treated as malformed, because no answer could be given in time.
     """
     text = ",".join(preferences)
-    if len(text) > _MAX_PREFER_LENGTH:
+    if len(text) > _MAX_HEADER_LENGTH:
         return None
     for element in _ELEMENT.findall(text):
         name, _, value = element.partition(";")[0].partition("=")

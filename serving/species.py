@@ -53,6 +53,8 @@ class SpeciesEntry(msgspec.Struct, frozen=True):
     """Empty if unknown."""
     gbif_id: int | None
     """Key in the GBIF backbone taxonomy, if known."""
+    powo_id: str | None
+    """Id in Plants of the World Online and in the International Plant Names Index, if known."""
     match: NameMatchView | None
     """Why it was found; null if the query was empty."""
 
@@ -104,13 +106,19 @@ class SpeciesDetail(msgspec.Struct, frozen=True):
     """Empty if unknown."""
     gbif_id: int | None
     """Key in the GBIF backbone taxonomy, if known."""
+    powo_id: str | None
+    """Id in Plants of the World Online and in the International Plant Names Index, if known."""
     num_calibration_plants: int | None
     """Number of plants of this taxon on which candidate sets were calibrated; null if the bundle has none."""
+    names: dict[str, tuple[str, ...]]
+    """Language -> common names in it, the preferred first; empty if the model has no names by language."""
     images: list[ExampleView]
     """Reference pictures, the most typical first; empty if the bundle has none. Show author and license with them."""
 
 
-def species_list(request_id: str, query: str, limit: int, names: TaxonNames, warnings: list[str]) -> SpeciesList:
+def species_list(
+    request_id: str, query: str, limit: int, names: TaxonNames, *, languages: Sequence[str], warnings: list[str]
+) -> SpeciesList:
     """Searches and builds the response; slow for many taxa."""
     found = names.search(query, limit)
     status, message = _status(query.strip(), names, is_start=bool(found))
@@ -121,10 +129,11 @@ def species_list(request_id: str, query: str, limit: int, names: TaxonNames, war
                 taxon_id=each.taxon.taxon_id,
                 rank=each.taxon.rank,
                 scientific_name=each.taxon.scientific_name,
-                common_names=each.taxon.common_names,
+                common_names=each.taxon.common_names_in(languages),
                 genus=each.taxon.genus,
                 family=each.taxon.family,
                 gbif_id=each.taxon.gbif_id,
+                powo_id=each.taxon.powo_id or None,
                 match=None if each.match is None else NameMatchView(each.match.kind, each.match.name),
             )
             for each in found
@@ -137,7 +146,11 @@ def species_list(request_id: str, query: str, limit: int, names: TaxonNames, war
 
 
 def species_detail(
-    request_id: str, taxon: Taxon, num_calibration_plants: int | None, examples: Sequence[Example]
+    request_id: str,
+    taxon: Taxon,
+    num_calibration_plants: int | None,
+    examples: Sequence[Example],
+    languages: Sequence[str],
 ) -> SpeciesDetail:
     """Builds the response about one taxon."""
     path = f"/species/{quote(taxon.taxon_id, safe='')}/images"
@@ -148,10 +161,12 @@ def species_detail(
         scientific_name=taxon.scientific_name,
         author=taxon.author,
         synonyms=taxon.synonyms,
-        common_names=taxon.common_names,
+        common_names=taxon.common_names_in(languages),
         genus=taxon.genus,
         family=taxon.family,
         gbif_id=taxon.gbif_id,
+        powo_id=taxon.powo_id or None,
+        names=taxon.names,
         num_calibration_plants=num_calibration_plants,
         images=[
             ExampleView(f"{path}/{number}", each.author, each.license, each.source)

@@ -41,6 +41,7 @@ from training.dataset.audit.near_copies import near_copy_groups
 from training.dataset.classes import Classes, build_classes, names_to_look_up
 from training.dataset.collection import READERS, Collection, read_collection
 from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
+from training.dataset.name_table import with_names
 from training.dataset.report import HTML_FILE, Report, advice, build_report, report_files
 from training.dataset.selection import manifest_columns, select_pictures
 from training.dataset.sources.json_layouts import choose_alike, read_negatives
@@ -81,6 +82,11 @@ class OneSource(Preparation, frozen=True, kw_only=True):
     """Share of each class's pictures that becomes test, unless the data set has a test split."""
     seed: int = 0
     """Seed of the random choice of these pictures."""
+    synonyms: Path | None = None
+    """Darwin Core Taxon file (GBIF's backbone, Kew's WCVP) with accepted names, synonyms, families and identifiers."""
+    names: Path | None = None
+    """CSV table of common names in several languages and of identifiers: taxon, language, name, preferred, gbif_id,
+    powo_id."""
     near_copy_bits: int = 4
     """Pictures whose 64-bit perceptual hashes differ in at most this many bits go to one split."""
 
@@ -179,13 +185,15 @@ def prepare(command: Folder | Table | Sources) -> Report:
     else:
         collection, base = _collection_of_one(command), Path()
     sources = read_sources(collection, base)
-    classes = name_classes(collection, base, sources)
+    classes, notes = name_classes(collection, base, sources), [note for each in sources.values() for note in each.notes]
+    if collection.names is not None:
+        taxonomy, note = with_names(classes.taxonomy, base / collection.names)
+        classes, notes = msgspec.structs.replace(classes, taxonomy=taxonomy), [*notes, note]
     command.out.mkdir(parents=True, exist_ok=True)
     pictures, unusable = decode_pictures(
         sources, classes, cache=command.out / CACHE_FILE, workers=command.workers, min_side_px=collection.min_side_px
     )
     left_out = [entry for source in sources.values() for entry in source.left_out]
-    notes = [note for source in sources.values() for note in source.notes]
     spec = DatasetSpec(collection, {name: source.root for name, source in sources.items()}, classes, notes)
     report = write_dataset(spec, pictures, [*left_out, *unusable], command.out)
     _print_report(report, command.out)
@@ -210,6 +218,7 @@ def _collection_of_one(command: Folder | Table) -> Collection:
         "test_share": command.test_share,
         "seed": command.seed,
         "near_copy_bits": command.near_copy_bits,
+        **{key: str(path.resolve()) for key in ("synonyms", "names") if (path := getattr(command, key)) is not None},
     }
     return check_section(content, Collection, origin="of this command", what="flags")
 

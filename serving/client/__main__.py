@@ -45,6 +45,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Whether that holds for the mean plant (marginal) or for the mean taxon (macro)."""
     taxa: tuple[str, ...] = ()
     """Names of the taxa that can be the answer, or list:NAME."""
+    lang: str = ""
+    """Language of the common names, such as de."""
     timeout_s: float = 120.0
     """Longest time for the answer with all attempts, seconds."""
     max_side_px: int | None = None
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _ask(command: Ask) -> None:
     key = command.api_key or os.environ.get("BOTANIFY_API_KEY", "")
-    asking = Asking(k=command.k, coverage=command.coverage, coverage_kind=command.coverage_kind, taxa=command.taxa)
+    asking = Asking(**{name: getattr(command, name) for name in Asking.__struct_fields__})
     with Client(command.url, api_key=key, timeout_s=command.timeout_s, max_side_px=command.max_side_px) as client:
         answer = client.identify_json(*command.photographs, asking=asking)
     if command.json:

@@ -35,11 +35,15 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     """Whether that holds for the mean plant or for the mean taxon."""
     taxa: Sequence[str] = ()
     """Name or names of the taxa that can be the answer, and of lists, as `POST /identify` takes them; none for all."""
+    lang: str = ""
+    """Language of the common names, such as "de"; empty for those that the model gives by default."""
 
     def parameters(self) -> list[tuple[str, str]]:
         """The query."""
         names = [self.taxa] if isinstance(self.taxa, str) else self.taxa  # a text is also a sequence of letters
         found = [("k", str(self.k)), *(("taxa", name) for name in names)]
+        if self.lang:
+            found.append(("lang", self.lang))
         if self.coverage is not None:
             found += [("coverage", f"{self.coverage:.9g}"), ("coverage_kind", self.coverage_kind)]
         return found

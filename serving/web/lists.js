@@ -60,14 +60,18 @@ function candidate(prediction) {
       element("p", { className: "candidate__name" }, printed(nameOf(prediction)),
         prediction.rank === "genus" && element("span", { className: "tag" }, "genus only")),
       names && element("p", { className: "candidate__common" }, names),
-      element("p", { className: "candidate__family" }, prediction.family,
-        prediction.gbif_id !== null && [prediction.family && " · ", gbifLink(prediction)])),
+      element("p", { className: "candidate__family" }, [prediction.family, ...links(prediction)]
+        .filter(Boolean).flatMap((part, index) => (index ? [" · ", part] : [part])))),
     element("p", { className: "candidate__score" }, percent(prediction.score)),
     bar(prediction.score),
     comparison(prediction));
 }
 
-function gbifLink({ gbif_id: id, scientific_name: name }) {
-  return element("a", { href: `https://www.gbif.org/species/${encodeURIComponent(id)}`, rel: "noreferrer", target: "_blank",
-    "aria-label": `${name} at GBIF, opens a new tab` }, "GBIF");
+function links({ gbif_id: gbif, powo_id: powo, scientific_name: name }) {
+  const link = (site, href) => element("a", { href, rel: "noreferrer", target: "_blank",
+    "aria-label": `${name} at ${site}, opens a new tab` }, site);
+  return [
+    gbif !== null && link("GBIF", `https://www.gbif.org/species/${encodeURIComponent(gbif)}`),
+    powo && link("POWO", `https://powo.science.kew.org/taxon/urn:lsid:ipni.org:names:${encodeURIComponent(powo)}`),
+  ];
 }

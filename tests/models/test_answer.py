@@ -70,7 +70,9 @@ def test_the_order_of_pictures_does_not_matter(seed, num_pictures, things):
     assert scores_of(first) == pytest.approx(scores_of(second), abs=1e-6)
     assert first.plant_score == pytest.approx(second.plant_score, abs=1e-6)
     assert (first.verdict.rank, first.verdict.name) == (second.verdict.rank, second.verdict.name)
-    assert {entry.taxon for entry in first.candidates.taxa} == {entry.taxon for entry in second.candidates.taxa}
+    assert {entry.taxon.taxon_id for entry in first.candidates.taxa} == {
+        entry.taxon.taxon_id for entry in second.candidates.taxa
+    }
 
 
 @settings(max_examples=50, deadline=None)

@@ -1,4 +1,4 @@
-"""Formats 1 to 3 are read, another format is named, and an unknown field is ignored with a warning."""
+"""Formats 1 to 4 are read, another format is named, and an unknown field is ignored with a warning."""
 
 import json
 
@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from models.bundle import BUNDLE_FILE, load_bundle
-from models.bundle_record import BF16_FORMAT_VERSION, FORMAT_VERSION, LeftOut, NetworkFile
+from models.bundle_record import BF16_FORMAT_VERSION, FORMAT_VERSION, NEWEST_FORMAT_VERSION, LeftOut, NetworkFile
 from models.errors import BundleError
-from tests.models.tiny import bundle_record, seal_tiny
+from tests.models.tiny import TAXONOMY, bundle_record, seal_tiny
 
 
 def edit(folder, change):
@@ -95,13 +95,20 @@ def test_only_a_bundle_that_names_bf16_has_format_3_which_older_readers_refuse(t
     assert seal_tiny(tmp_path / "single", network_file).record.format_version == FORMAT_VERSION
 
 
+def test_only_a_bundle_with_names_by_language_or_powo_ids_has_format_4(tmp_path, network_file):
+    for number, more in enumerate(({"names": {"de": ("Rose",)}}, {"powo_id": "732025-1"})):
+        taxa = tuple(replace(taxon, **more) for taxon in TAXONOMY.taxa)
+        found = seal_tiny(tmp_path / str(number), network_file, taxonomy=replace(TAXONOMY, taxa=taxa))
+        assert (found.record.format_version, found.taxonomy.taxa) == (NEWEST_FORMAT_VERSION, taxa)
+
+
 # ---- other formats
 
 
 @pytest.mark.parametrize(
     ("version", "remedy"),
     [
-        (BF16_FORMAT_VERSION + 1, "update botanify"),
+        (NEWEST_FORMAT_VERSION + 1, "update botanify"),
         (99, "update botanify"),
         (0, "export the bundle again"),
         (-1, "export the bundle again"),
@@ -120,7 +127,7 @@ def test_other_format_is_named_before_anything_in_it_is_read(sealed, version, re
     with pytest.raises(BundleError, match="has another bundle format") as caught:
         load_bundle(sealed)
     message = str(caught.value)
-    assert "expected format 1 to 3" in message
+    assert "expected format 1 to 4" in message
     assert message.rpartition(": ")[2].startswith(remedy)
     assert "damage" not in message
 

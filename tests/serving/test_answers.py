@@ -77,6 +77,7 @@ def test_answer_has_every_field(client):
         "genus": "Rosa",
         "family": "Rosaceae",
         "gbif_id": 3003446,
+        "powo_id": "732025-1",
         "num_images": 0,
         "score": first["score"],
     }
@@ -210,9 +211,9 @@ def test_wrong_form_field_is_refused_beside_a_right_query(client, k):
 
 def test_unknown_fields_and_parameters_are_ignored_with_a_warning(client):
     body = form(part("organ", b"leaf"), part("image", jpeg()), part("organ", b"flower"))
-    response = client.post("/identify?lang=en", content=body, headers=FORM)
+    response = client.post("/identify?language=en", content=body, headers=FORM)
     assert response.status_code == 200
     assert response.json()["warnings"] == [
-        "The query parameter 'lang' is not known and was ignored.",
+        "The query parameter 'language' is not known and was ignored.",
         "The form field 'organ' is not known and was ignored.",
     ]

@@ -77,7 +77,12 @@ def test_an_answer_has_every_field_that_clients_declare(client):
         },
         "commonNames": ["dog rose"],
     }
-    assert (best["gbif"], best["powo"], best["images"], second["gbif"]) == ({"id": "3003446"}, None, [], None)
+    assert (best["gbif"], best["powo"], best["images"], second["gbif"]) == (
+        {"id": "3003446"},
+        {"id": "732025-1"},
+        [],
+        None,
+    )
 
 
 def test_the_scores_are_those_of_identify(client):
@@ -86,11 +91,13 @@ def test_the_scores_are_those_of_identify(client):
     assert [each["score"] for each in theirs] == [each["score"] for each in ours]
 
 
-def test_common_names_of_an_unknown_language_are_empty(client):
+def test_common_names_are_in_the_language_of_the_request_or_empty(client):
     found = ask(client, RED_ROSE, lang="fr").json()
     assert found["language"] == "fr"
     assert found["results"][0]["species"]["commonNames"] == []
-    assert client.get("/v2/languages").json() == ["en"]
+    german = ask(client, RED_ROSE, lang="de").json()["results"][0]["species"]["commonNames"]
+    assert german == ["Hundsrose", "Heckenrose"]
+    assert client.get("/v2/languages").json() == ["de", "en", "pt-br"]
 
 
 def test_what_is_no_plant_is_not_found_unless_the_client_wants_the_list(client):

@@ -9,7 +9,7 @@ from models.taxonomy import TaxonNames
 from serving.errors import BadParameter
 from serving.species import TaxaSelector, read_taxa_lists, species_list
 from tests.models.tiny import species, taxonomy_of
-from tests.serving.tiny import TAXA, TAXONOMY, assert_problem
+from tests.serving.tiny import TAXA, TAXONOMY, assert_problem, jpeg
 
 PRIMROSES = TaxonNames(
     taxonomy_of(
@@ -24,7 +24,7 @@ PRIMROSES = TaxonNames(
 
 
 def answer(query):
-    return species_list("id", query, 20, PRIMROSES, [])
+    return species_list("id", query, 20, PRIMROSES, languages=(), warnings=[])
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,43 @@ def test_species_entry_has_every_field(client):
         "genus": "Rosa",
         "family": "Rosaceae",
         "gbif_id": 3003446,
+        "powo_id": "732025-1",
         "match": {"kind": "prefix", "name": "Rosa canina"},
     }
+
+
+@pytest.mark.parametrize(
+    ("lang", "accepted", "expected"),
+    [
+        ("de", "", ["Hundsrose", "Heckenrose"]),
+        ("DE-at", "", ["Hundsrose", "Heckenrose"]),
+        ("pt_BR", "de", ["rosa-canina"]),
+        ("", "fr;q=0.9, de-CH;q=0.8, en;q=0.1", ["Hundsrose", "Heckenrose"]),
+        ("", "en-US,de;q=0.5", ["dog rose"]),
+        ("", "de;q=0", ["dog rose"]),
+        ("", "x" * 5000, ["dog rose"]),
+        ("ja", "de", ["dog rose"]),
+    ],
+)
+def test_common_names_are_in_the_language_of_the_request(client, lang, accepted, expected):
+    asked = {"params": {"lang": lang} if lang else {}, "headers": {"Accept-Language": accepted}}
+    entry = client.get("/species/rosa-canina", **asked).json()
+    assert (entry["common_names"], entry["names"]["de"]) == (expected, ["Hundsrose", "Heckenrose"])
+    answer = client.post("/identify", content=jpeg(), **asked).json()
+    assert answer["predictions"][0]["common_names"] == expected
+    assert answer["predictions"][0]["powo_id"] == "732025-1"
+
+
+def test_a_name_in_any_language_finds_the_plant_also_as_the_only_allowed_one(client):
+    (entry,) = client.get("/species", params={"q": "heckenr"}).json()["species"]
+    assert (entry["taxon_id"], entry["match"]) == ("rosa-canina", {"kind": "prefix", "name": "Heckenrose"})
+    answer = client.post("/identify", content=jpeg(), params={"taxa": "Hundsrose"}).json()
+    assert [each["taxon_id"] for each in answer["predictions"]] == ["rosa-canina"]
+
+
+@pytest.mark.parametrize("path", ["/species", "/species/rosa-canina"])
+def test_a_language_that_is_none_is_a_problem(client, path):
+    assert_problem(client.get(path, params={"lang": "../de"}), 422, "bad_parameter")
 
 
 @pytest.mark.parametrize("query", [{"limit": "0"}, {"limit": "201"}, {"limit": "x"}, {"q": "x" * 201}])
@@ -102,6 +137,8 @@ def test_taxon_has_every_field(client):
         "genus": "Rosa",
         "family": "Rosaceae",
         "gbif_id": None,
+        "powo_id": None,
+        "names": {},
         "num_calibration_plants": None,
         "images": [],
     }

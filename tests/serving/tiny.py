@@ -36,12 +36,15 @@ RED, GREEN, BLUE = (230, 20, 20), (20, 230, 20), (20, 20, 230)
 WHITE = (250, 250, 250)  # no plant, says the plant head of `tables`
 
 TAXA = (
-    Taxon("rosa-canina", "species", "Rosa canina", "Rosa", "Rosaceae", common_names=("dog rose",), gbif_id=3003446),
+    Taxon(
+        "rosa-canina", "species", "Rosa canina", "Rosa", "Rosaceae", common_names=("dog rose",),
+        gbif_id=3003446, powo_id="732025-1", names={"de": ("Hundsrose", "Heckenrose"), "pt-br": ("rosa-canina",)},
+    ),
     Taxon("rosa-rugosa", "species", "Rosa rugosa", "Rosa", "Rosaceae", synonyms=("Rosa ferox",)),
     Taxon("bellis-perennis", "species", "Bellis perennis", "Bellis", "Asteraceae", common_names=("daisy",)),
     Taxon("crocus", "genus", "Crocus", "Crocus", "Iridaceae"),
     Taxon("crocus-vernus", "species", "Crocus vernus", "Crocus", "Iridaceae", common_names=("spring crocus",)),
-)
+)  # fmt: skip
 # Six outputs for five taxa: the daisy is in two data sets.
 OUTPUTS = tuple(
     Output(f"{source}:{taxon_id}", source, taxon_id)

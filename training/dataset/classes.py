@@ -354,6 +354,7 @@ def _taxon(taxon_id: str, group: Sequence[NamedClass], family_of_genus: Mapping[
         gbif_id=accepted.gbif_id
         if accepted
         else next((named.plant.gbif_id for named in own if named.plant.gbif_id), None),
+        powo_id=accepted.powo_id if accepted else "",
     )
 
 

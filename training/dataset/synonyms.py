@@ -13,6 +13,7 @@ import msgspec
 
 from models.errors import DataError
 from models.taxonomy import Rank
+from training.dataset.name_table import powo_id_of
 from training.dataset.names import PlantName, parse_name
 
 _REQUIRED: Final = ("taxonid", "scientificname", "acceptednameusageid", "taxonomicstatus")
@@ -43,6 +44,8 @@ class AcceptedName(msgspec.Struct, frozen=True, kw_only=True):
     family: str = ""
     gbif_id: int | None = None
     """The row's number in GBIF's backbone, for files with GBIF's column `canonicalName`."""
+    powo_id: str = ""
+    """The row's `scientificNameID` in Kew's files."""
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -54,6 +57,7 @@ class _Row(msgspec.Struct, frozen=True):
     name: PlantName
     author: str
     family: str
+    powo_id: str
 
 
 def read_synonyms(path: Path, keys: Collection[str]) -> dict[str, tuple[AcceptedName, ...]]:
@@ -66,7 +70,8 @@ def read_synonyms(path: Path, keys: Collection[str]) -> dict[str, tuple[Accepted
     Args:
         path: UTF-8 text without quoting, a header line, separated by tabs or (as Kew's) by "|". Columns, in any case
             and order: taxonID, scientificName, acceptedNameUsageID, taxonomicStatus; optionally
-            scientificNameAuthorship, family, canonicalName, and kingdom, of which only Plantae is read.
+            scientificNameAuthorship, family, canonicalName, scientificNameID (Kew's), and kingdom, of which only
+            Plantae is read.
         keys: Wanted names, as `PlantName.key`.
 
     Returns:
@@ -153,7 +158,8 @@ class _TaxonFile:
         standing = _standing(value("taxonomicstatus").lower(), linked=accepted_id not in {"", taxon_id})
         if standing is None:
             return None
-        return _Row(taxon_id, accepted_id, standing, name, author or name.author, value("family"))
+        powo_id = powo_id_of(value("scientificnameid"))
+        return _Row(taxon_id, accepted_id, standing, name, author or name.author, value("family"), powo_id)
 
 
 def _may_be_any_of(keys: Collection[str]) -> Callable[[bytes], bool]:
@@ -220,16 +226,21 @@ def _end_of_chain(row: _Row, linked: dict[str, _Row]) -> _Row | None:
 
 
 def _agreed(rows: Sequence[_Row], *, is_gbif: bool) -> AcceptedName:
-    """Returns the name of rows with the same key; author, family and number are empty if the rows disagree."""
+    """Returns the name of rows with the same key; what the rows disagree about is empty."""
     name = rows[0].name
-    taxon_ids, authors, families = ({getattr(row, field) for row in rows} for field in ("taxon_id", "author", "family"))
-    taxon_id = taxon_ids.pop() if len(taxon_ids) == 1 else ""
+
+    def agreed(field: str) -> str:
+        values = {getattr(row, field) for row in rows}
+        return values.pop() if len(values) == 1 else ""
+
+    taxon_id = agreed("taxon_id")
     return AcceptedName(
         key=name.key,
         scientific_name=name.scientific_name,
         rank=name.rank,
         genus=name.genus,
-        author=authors.pop() if len(authors) == 1 else "",
-        family=families.pop() if len(families) == 1 else "",
+        author=agreed("author"),
+        family=agreed("family"),
         gbif_id=int(taxon_id) if is_gbif and taxon_id.isdecimal() else None,
+        powo_id=agreed("powo_id"),
     )

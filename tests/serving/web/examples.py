@@ -55,6 +55,7 @@ def prediction(position, score):
         "genus": name.split()[0],
         "family": family,
         "gbif_id": 3118771 if position == 1 else None,
+        "powo_id": "119003-2" if position == 1 else None,
         "num_images": 0,
         "score": score,
     }

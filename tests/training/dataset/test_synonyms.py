@@ -161,3 +161,9 @@ def test_a_large_file_is_read_without_being_held(tmp_path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert set(read_synonyms(path, keys)) == keys
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB; the file has 40 MB
+
+
+def test_kews_table_gives_the_id_of_the_accepted_name(tmp_path):
+    header = (*HEADER, "scientificNameID")
+    rows = [[*row(1, "Anemone nemorosa", accepted=2), "ipni:77-1"], [*ACCEPTED, "ipni:30001404-2"]]
+    assert look_up(write(tmp_path, *rows, header=header), "anemone nemorosa").powo_id == "30001404-2"

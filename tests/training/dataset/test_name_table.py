@@ -1,0 +1,68 @@
+"""Names in several languages and identifiers, from a table."""
+
+import pytest
+
+from models.errors import DataError
+from tests.models.tiny import genus_only, species, taxonomy_of
+from training.dataset.name_table import with_names
+
+TAXONOMY = taxonomy_of(
+    species("Helianthus annuus", common_names=("sunflower",), gbif_id=9206251),
+    species("Rosa canina", synonyms=("Rosa corymbifera",)),
+    genus_only("Rosa"),
+)
+
+
+def read(folder, text):
+    path = folder / "names.csv"
+    path.write_text(text, encoding="utf-8")
+    return with_names(TAXONOMY, path)
+
+
+def test_names_keep_their_order_behind_the_preferred_one(tmp_path):
+    taxonomy, note = read(
+        tmp_path,
+        "taxon,language,name,preferred\n"
+        "Helianthus annuus L.,de,Gewöhnliche Sonnenblume,\nhelianthus-annuus,de,Sonnenblume,true\n"
+        "9206251,pt_BR,girassol,\n"
+        "Rosa corymbifera,fr,rosier des chiens,\nRosa,fr,rosier,\nQuercus robur,de,Stieleiche,\nRosa,,rose,\n",
+    )
+    sunflower, dog_rose, rose = taxonomy.taxa
+    assert sunflower.names == {"de": ("Sonnenblume", "Gewöhnliche Sonnenblume"), "pt-br": ("girassol",)}
+    assert sunflower.common_names == ("sunflower",)
+    assert (dog_rose.names, rose.names) == ({"fr": ("rosier des chiens",)}, {"fr": ("rosier",)})
+    assert all(fact in note for fact in ("3 of 3 taxa", "3 languages", "2 rows"))
+
+
+def test_identifiers_are_read_in_every_usual_form(tmp_path):
+    taxonomy, _ = read(
+        tmp_path,
+        "taxon;gbif_id;powo_id\nRosa canina;8395064;ipni:732025-1\n"
+        "Helianthus annuus;;urn:lsid:ipni.org:names:119003-2\n",
+    )
+    assert [(taxon.gbif_id, taxon.powo_id) for taxon in taxonomy.taxa] == [
+        (9206251, "119003-2"),
+        (8395064, "732025-1"),
+        (None, ""),
+    ]
+
+
+def test_the_table_of_names_of_gbifs_backbone_is_read_as_it_is(tmp_path):
+    text = 'taxonID\tvernacularName\tlanguage\tsource\n9206251\tMaravilla "grande\tes\tX\n1\tname\ten\tY\n'
+    assert read(tmp_path, text)[0].taxa[0].names == {"es": ('Maravilla "grande',)}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("taxon,name\nRosa canina,rose\n", "lacks columns"),
+        ("", "lacks columns"),
+        ("taxon,language,name\nQuercus robur,de,Eiche\n", "names no taxon"),
+        ("taxon,language,name\nRosa canina,german!,Rose\n", "line 2"),
+        ("taxon,gbif_id\nRosa canina,many\n", "many"),
+        ("taxon,powo_id\nRosa canina,rose\n", "30001404-2"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_an_error(tmp_path, text, what):
+    with pytest.raises(DataError, match=what):
+        read(tmp_path, text)

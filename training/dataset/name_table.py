@@ -1,0 +1,159 @@
+"""Common names in several languages and identifiers of taxa, from a table that the user has (`--names`)."""
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from models.errors import DataError
+from models.taxonomy import LANGUAGE, Taxon, Taxonomy, taxon_id_from_name
+from training.dataset.names import parse_name
+
+# Our columns and how the Darwin Core tables of GBIF and Kew spell them; case and signs do not matter.
+_COLUMNS: Final = {
+    "taxon": ("scientificname", "taxonid"),
+    "language": ("lang",),
+    "name": ("vernacularname", "commonname"),
+    "preferred": ("ispreferredname",),
+    "gbif_id": ("taxonkey",),
+    "powo_id": ("ipniid", "scientificnameid"),
+}
+_FORM: Final = "CSV in UTF-8 with the columns taxon, and language with name, gbif_id or powo_id (docs/train.md)"
+_YES: Final = frozenset({"1", "true", "yes"})
+_POWO: Final = re.compile(r"(?:urn:lsid:ipni\.org:names:|ipni:)?(\d+-\d+)")
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """One row, whose cells are checked."""
+
+    language: str
+    name: str
+    preferred: bool
+    gbif_id: int | None
+    powo_id: str
+
+
+def powo_id_of(text: str) -> str:
+    """Returns the id in "ipni:30001404-2", "urn:lsid:ipni.org:names:30001404-2" or "30001404-2", else ""."""
+    found = _POWO.fullmatch(text.strip())
+    return found[1] if found else ""
+
+
+def with_names(taxonomy: Taxonomy, path: Path) -> tuple[Taxonomy, str]:
+    """Adds the names and identifiers of a table to a taxonomy.
+
+    Args:
+        taxonomy: Its taxa are found by id, GBIF key, accepted name or synonym, with or without author.
+        path: CSV (UTF-8, with a header; separated by commas, semicolons or tabs). A row has `taxon`, and `language` (as
+            in de or pt-BR) with `name`, and `preferred` if that name comes first; or `gbif_id`, `powo_id`.
+
+    Returns:
+        The new taxonomy, and a sentence about what was read.
+
+    Raises:
+        DataError: The table cannot be read, lacks a column or has a wrong cell, or names no taxon of the taxonomy.
+    """
+    position_of = _finder(taxonomy)
+    rows: dict[int, list[_Row]] = {}
+    num_ignored = 0
+    for place, cells in _cells(path):
+        index = position_of(cells["taxon"])
+        if index is None or (cells.get("name") and not cells.get("language")):
+            num_ignored += 1
+        else:
+            rows.setdefault(index, []).append(_row(place, cells))
+    if not rows:
+        raise DataError(f"{path} names no taxon of the data", limit=_FORM, remedy="write the names as in the data")
+    taxa = tuple(_with_rows(taxon, rows.get(index, [])) for index, taxon in enumerate(taxonomy.taxa))
+    languages = {row.language for each in rows.values() for row in each if row.language}
+    note = f"{path.name}: names or ids of {len(rows):,} of {len(taxa):,} taxa, names in {len(languages):,} languages"
+    ignored = f"; {num_ignored:,} rows about other plants or without a language were ignored" if num_ignored else ""
+    return msgspec.structs.replace(taxonomy, taxa=taxa), f"{note}{ignored}."
+
+
+def _finder(taxonomy: Taxonomy) -> Callable[[str], int | None]:
+    """Returns a function that finds the position of a taxon by what a table writes."""
+    positions: dict[str, int] = {}
+    for index, taxon in enumerate(taxonomy.taxa):
+        ids = map(taxon_id_from_name, (taxon.scientific_name, *taxon.synonyms))
+        for name in (taxon.taxon_id, str(taxon.gbif_id or taxon.taxon_id), *ids):
+            positions.setdefault(name, index)
+
+    def find(text: str) -> int | None:
+        if text in positions or text.isdecimal():
+            return positions.get(text)
+        try:
+            return positions.get(taxon_id_from_name(parse_name(text, scientific=True).key))
+        except DataError:  # a name of a virus and similar
+            return None
+
+    return cache(find)
+
+
+def _with_rows(taxon: Taxon, rows: list[_Row]) -> Taxon:
+    names: dict[str, tuple[str, ...]] = {}
+    for row in sorted(rows, key=lambda row: (row.language, not row.preferred)):  # a stable sort keeps the table's order
+        if row.name:
+            names[row.language] = tuple(dict.fromkeys((*names.get(row.language, ()), row.name)))
+    return msgspec.structs.replace(
+        taxon,
+        names=names or taxon.names,
+        gbif_id=next((row.gbif_id for row in rows if row.gbif_id is not None), taxon.gbif_id),
+        powo_id=next((row.powo_id for row in rows if row.powo_id), taxon.powo_id),
+    )
+
+
+def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yields place and cells, by our columns, of each row."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            first = stream.readline()
+            stream.seek(0)
+            separator = max(",;\t", key=first.count)
+            quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL  # GBIF's tables have stray quotes
+            reader = csv.DictReader(stream, delimiter=separator, quoting=quoting)
+            columns = _find_columns(path, reader.fieldnames or ())
+            for row in reader:
+                cells = {ours: (row[theirs] or "").strip() for ours, theirs in columns.items()}
+                yield f"{path}, line {reader.line_num}", cells
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise DataError("the table of names cannot be read", value=error, limit=_FORM, remedy="correct it") from error
+
+
+def _find_columns(path: Path, header: Sequence[str]) -> dict[str, str]:
+    """Returns our column -> column of the table."""
+    spelled = {re.sub(r"[\W_]", "", column.lower()): column for column in reversed(header)}
+    found = {
+        ours: next((spelled[each] for each in (ours.replace("_", ""), *others) if each in spelled), "")
+        for ours, others in _COLUMNS.items()
+    }
+    found = {ours: column for ours, column in found.items() if column}
+    if "taxon" not in found or not ({"language", "name"} <= {*found} or {"gbif_id", "powo_id"} & {*found}):
+        raise DataError(
+            f"{path} lacks columns", value=", ".join(header) or "an empty file", limit=_FORM, remedy="add them"
+        )
+    return found
+
+
+def _row(place: str, cells: dict[str, str]) -> _Row:
+    language, name, gbif_id, powo_id = (cells.get(column, "") for column in ("language", "name", "gbif_id", "powo_id"))
+    wrong = ""
+    if name and not re.fullmatch(LANGUAGE, language):
+        wrong = f"language {language[:40]!r}, expected a code such as de or pt-BR"
+    elif gbif_id and not (gbif_id.isascii() and gbif_id.isdecimal()):
+        wrong = f"gbif_id {gbif_id[:40]!r}, expected a number"
+    elif powo_id and not powo_id_of(powo_id):
+        wrong = f"powo_id {powo_id[:40]!r}, expected as in 30001404-2"
+    if wrong:
+        raise DataError(f"{place}: a cell cannot be used", value=wrong, remedy="correct or empty the cell")
+    return _Row(
+        language=language.lower().replace("_", "-") if name else "",
+        name=name,
+        preferred=cells.get("preferred", "").lower() in _YES,
+        gbif_id=int(gbif_id) if gbif_id else None,
+        powo_id=powo_id_of(powo_id),
+    )
