@@ -114,8 +114,8 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
             first = stream.readline()
             stream.seek(0)
             separator = max(",;\t", key=first.count)
-            quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL  # GBIF's tables have stray quotes
-            reader = csv.DictReader(stream, delimiter=separator, quoting=quoting)
+            plain = separator == "\t"  # GBIF's tables have stray quotes
+            reader = csv.DictReader(stream, delimiter=separator, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL)
             columns = _find_columns(path, reader.fieldnames or ())
             for row in reader:
                 cells = {ours: (row[theirs] or "").strip() for ours, theirs in columns.items()}
