@@ -27,11 +27,11 @@ ENV INSTALL="uv/bin/uv pip install --python /opt/venv/bin/python --no-cache --co
 
 FROM uv AS cpu-packages
 # The packages bring their tests and the data for these.
-RUN ${INSTALL} --extra serve \
+RUN ${INSTALL} --extra serve --extra corrections \
     && find /opt/venv -type d \( -name tests -o -path '*/onnx/backend/test' \) -prune -exec rm -r {} +
 
 FROM uv AS gpu-packages
-RUN ${INSTALL} --extra serve-gpu
+RUN ${INSTALL} --extra serve-gpu --extra corrections
 
 FROM uv AS folders-packages
 RUN ${INSTALL} --extra serve --extra folders

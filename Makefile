@@ -119,16 +119,16 @@ define install
 endef
 
 .venv/.ready-serve-$(key): .venv/.ready-uv-$(key)
-	$(call install,serve$(comma)folders$(comma)client)
+	$(call install,serve$(comma)folders$(comma)client$(comma)corrections)
 	@touch $@
 
 .venv/.ready-train-$(key): .venv/.ready-uv-$(key)
-	$(call install,serve$(comma)folders$(comma)client$(comma)train$(comma)dev)
+	$(call install,serve$(comma)folders$(comma)client$(comma)corrections$(comma)train$(comma)dev)
 	@touch .venv/.ready-serve-$(key) $@
 
 # The pages list what the programs of training and serving say of themselves, so all of them must be installed.
 .venv/.ready-docs-$(key): .venv/.ready-uv-$(key)
-	$(call install,serve$(comma)folders$(comma)client$(comma)train$(comma)dev$(comma)docs)
+	$(call install,serve$(comma)folders$(comma)client$(comma)corrections$(comma)train$(comma)dev$(comma)docs)
 	@touch .venv/.ready-serve-$(key) .venv/.ready-train-$(key) $@
 
 comma := ,

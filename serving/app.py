@@ -10,12 +10,14 @@ from litestar import Litestar
 from litestar.config.compression import CompressionConfig
 from litestar.di import Provide
 
+from models.errors import InputError
 from models.session import NetworkSession
 from serving.access.control import AccessControl, RateLimiter
 from serving.access.keys import read_keys
 from serving.access.origins import cors_config
 from serving.admission import Admission, AdmissionLimits, Readiness
 from serving.bodies import BodyLimits
+from serving.corrections.desk import CorrectionDesk
 from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.identify import RouteDependencies
 from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
@@ -81,6 +83,7 @@ def create_app(
         is_warm=lambda: live_bundle.is_warm,
         is_healthy=lambda: decoder.num_alive > 0 and live_bundle.current.scheduler.is_healthy,
     )
+    desk = _correction_desk(settings)
     deps = RouteDependencies(
         admission=admission,
         access=access,
@@ -90,15 +93,20 @@ def create_app(
         live_bundle=live_bundle,
         body_limits=_body_limits(settings),
         deadline_s=settings.deadline_s,
+        desk=desk,
     )
     app = Litestar(
-        route_handlers=route_handlers(with_metrics=settings.metrics is None, with_plantnet=settings.plantnet_api),
+        route_handlers=route_handlers(
+            with_metrics=settings.metrics is None,
+            with_plantnet=settings.plantnet_api,
+            with_corrections=desk is not None,
+        ),
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         openapi_config=openapi_config(),
         compression_config=_COMPRESSION,
         cors_config=cors_config(settings.cors_origins, has_keys=access.requires_key),
-        lifespan=[_lifespan(live_bundle, decoder, on_failure)],
+        lifespan=[_lifespan(live_bundle, decoder, desk, on_failure)],
         logging_config=None,  # serving.metrics configures logging; Litestar's own configuration changes in 3.0
         request_max_body_size=None,  # serving.bodies limits the body
     )
@@ -109,6 +117,19 @@ def create_app(
         varies_by_origin=bool(app.cors_config and not app.cors_config.is_allow_all_origins),
     )
     return Service(app, readiness, admission, metrics)
+
+
+def _correction_desk(settings: Settings) -> CorrectionDesk | None:
+    if settings.corrections is None:
+        return None
+    try:
+        from serving.corrections.store import Store  # the extra `corrections` is optional
+    except ImportError as error:
+        raise InputError(
+            "--corrections needs more packages", value=error, remedy="python -m pip install -e '.[corrections]'"
+        ) from error
+    store = Store(settings.corrections, settings.corrections_database, settings.corrections_bytes)
+    return CorrectionDesk(store, settings.corrections_days)
 
 
 def _decoder_pool(settings: Settings, metrics: Metrics) -> DecoderPool:
@@ -136,7 +157,10 @@ def _body_limits(settings: Settings) -> BodyLimits:
 
 
 def _lifespan(
-    live_bundle: LiveBundle, decoder: DecoderPool, on_failure: Callable[[Exception], None] | None
+    live_bundle: LiveBundle,
+    decoder: DecoderPool,
+    desk: CorrectionDesk | None,
+    on_failure: Callable[[Exception], None] | None,
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     """Returns the application's lifespan.
 
@@ -156,14 +180,19 @@ def _lifespan(
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        task = asyncio.create_task(warm_up())
+        tasks = [asyncio.create_task(warm_up())]
+        if desk is not None:
+            tasks.append(asyncio.create_task(desk.purge_forever()))
         on_sighup(asyncio.get_running_loop(), live_bundle.request_reload)
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await live_bundle.close()
             await decoder.close()
+            if desk is not None:
+                await asyncio.to_thread(desk.close)
 
     return lifespan

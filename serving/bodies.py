@@ -57,13 +57,14 @@ class FormNames(NamedTuple):
     image: str = "image"
     parameters: Mapping[str, int] = MAX_FIELD_BYTES
     """Name of each parameter -> longest value, bytes."""
+    needs_image: bool = True
 
 
 class Body(msgspec.Struct, frozen=True):
     """The content of a body."""
 
     pictures: list[bytes]
-    """At least one; none is empty."""
+    """At least one, unless the form may have none; none is empty."""
     fields: dict[str, list[str]]
     """The parameters in the form: name -> values in order, unparsed."""
     warnings: list[str]
@@ -201,7 +202,7 @@ class _Form:
 
     def body(self) -> Body:
         """Returns the content of the complete form."""
-        if not self._pictures:
+        if not self._pictures and self._names.needs_image:
             raise NoImage(f"the form has no field `{self._names.image}`", remedy=_SEND_A_PICTURE)
         for index, picture in enumerate(self._pictures):
             if not picture:

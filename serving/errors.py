@@ -71,6 +71,18 @@ class UnknownTaxon(RequestError):
     code = "unknown_taxon"
 
 
+class UnknownAnswer(RequestError):
+    """The service does not know the answer that is corrected, or the correction."""
+
+    code = "unknown_answer"
+
+
+class StoreFull(RequestError):
+    """There is no room for more pictures of corrections."""
+
+    code = "store_full"
+
+
 class BadPicture(RequestError):
     """One picture of the request is refused.
 
@@ -127,6 +139,12 @@ class Overloaded(Unavailable):
     """More work is waiting than can be done in time."""
 
     code = "overloaded"
+
+
+class StoreUnavailable(Unavailable):
+    """The store of corrections cannot be written now."""
+
+    code = "store_unavailable"
 
 
 class NotReady(Unavailable):

@@ -4,6 +4,7 @@ The work on the pictures is a task of its own, so that a deadline or a client th
 """
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -18,6 +19,7 @@ from models.ranking import RankedGroup, RankedTaxon
 from serving.access.control import AccessControl, Client
 from serving.admission import Admission, AdmittedRequest, Readiness
 from serving.bodies import Body, BodyLimits, FormNames, read_body, unknown_warnings
+from serving.corrections.desk import CorrectionDesk, RecentAnswer
 from serving.decoding.pool import Decoded, DecoderPool
 from serving.errors import BadPicture, ClientLeft, TimedOut
 from serving.loaded_bundle import LiveBundle, LoadedBundle
@@ -58,6 +60,8 @@ class RouteDependencies(msgspec.Struct, frozen=True):
     body_limits: BodyLimits
     deadline_s: float
     """Longest time from the complete upload to the answer, seconds."""
+    desk: CorrectionDesk | None = None
+    """Takes corrections of answers, if the service keeps them."""
 
 
 class Answered(NamedTuple):
@@ -113,6 +117,8 @@ async def identify(request: AnyRequest, deps: NamedDependency[RouteDependencies]
     answered = await answer_pictures(request, deps, client, parse, deadline_s=wanted_s or deps.deadline_s)
     answered.warnings[:0] = unknown_parameters(request, MAX_FIELD_BYTES)
     headers = {} if wanted_s is None else {"Preference-Applied": f"wait={wanted_s:g}"}
+    if deps.desk is not None:
+        deps.desk.remember(request_id(request), await _recent(answered, client))
     languages = wanted_languages(answered.asked.lang, request.headers.get("accept-language", ""))
     return Response(_identification(request_id(request), answered, languages), headers=headers)
 
@@ -141,7 +147,7 @@ async def answer_pictures(
         asked = parse({})
         question, ignored = loaded.question(asked)  # refuses names that it does not know
         async with deps.admission.enter(client.identity) as admitted:
-            body = await _read(request, admitted, deps, names)
+            body = await read(request, admitted, deps, names)
             if body.fields:
                 asked = parse(body.fields)
                 question, ignored = loaded.question(asked)
@@ -178,7 +184,9 @@ def unknown_parameters(request: AnyRequest, known: Mapping[str, Any] | set[str])
     return unknown_warnings("query parameter", [name for name in request.query_params if name not in known])
 
 
-async def _read(request: AnyRequest, admitted: AdmittedRequest, deps: RouteDependencies, names: FormNames) -> Body:
+async def read(request: AnyRequest, admitted: AdmittedRequest, deps: RouteDependencies, names: FormNames) -> Body:
+    """Reads the body of an admitted request."""
+
     async def receive() -> Mapping[str, Any]:
         message: Mapping[str, Any] = await request.receive()
         deps.admission.hold(admitted, len(message.get("body", b"")))
@@ -289,6 +297,24 @@ def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:
         return decoded
     finally:
         del outcomes, outcome  # an error references this frame, which would keep all pictures alive
+
+
+async def _recent(answered: Answered, client: Client) -> RecentAnswer:
+    """Returns what a correction of the answer needs."""
+
+    def hashes() -> frozenset[str]:
+        return frozenset(hashlib.sha256(picture).hexdigest() for picture in answered.body.pictures)
+
+    record = answered.loaded.bundle.record
+    return RecentAnswer(
+        identity=client.identity,
+        person=client.name,
+        model=f"{record.name} {record.version}",
+        label_hash=record.label_hash,
+        verdict_rank=answered.plant.verdict.rank,
+        predictions=tuple((each.taxon.taxon_id, each.score) for each in answered.plant.taxa),
+        sha256s=await asyncio.to_thread(hashes),
+    )
 
 
 # ---- the answer as JSON

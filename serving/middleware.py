@@ -41,7 +41,9 @@ _CONTENT_POLICY: Final = (
 _VIEWER_POLICY: Final = _CONTENT_POLICY + b"; style-src 'self' 'unsafe-inline'"
 # Probes have no rate; the other routes here ask for a key, and count each request for its client.
 _NOT_BY_ADDRESS: Final = re.compile(
-    r"(GET|HEAD) /(health/(live|ready)|species(/[^/]+)?)|POST /(identify|v2/identify/[^/]+|admin/reload)"
+    r"(GET|HEAD) /(health/(live|ready)|species(/[^/]+)?)|"
+    r"POST /(identify|identify/[^/]+/correction|v2/identify/[^/]+|admin/reload)|"
+    r"DELETE /corrections/[^/]+"
 )
 # version "-" trace id "-" parent id "-" flags; a later version may have more fields (W3C Trace Context, 3.2.2).
 _TRACEPARENT: Final = re.compile(

@@ -67,6 +67,13 @@ class UploadLimits(msgspec.Struct, frozen=True):
     """Largest request, bytes: all pictures, fields and headers of the form."""
 
 
+class CorrectionsView(msgspec.Struct, frozen=True):
+    """How the service keeps what people say about answers."""
+
+    days: int
+    """How long."""
+
+
 class ModelCard(msgspec.Struct, frozen=True):
     """What the bundle says about the model that answers."""
 
@@ -118,9 +125,11 @@ class ModelCard(msgspec.Struct, frozen=True):
     """A sentence for each thing that the bundle lacks, or that this version of the service ignores."""
     limits: UploadLimits
     """What the service accepts, so that a client can refuse a picture before it sends it."""
+    corrections: CorrectionsView | None
+    """How it keeps corrections; null if it keeps none."""
 
 
-def model_card(loaded: LoadedBundle, limits: UploadLimits) -> ModelCard:
+def model_card(loaded: LoadedBundle, limits: UploadLimits, correction_days: int | None = None) -> ModelCard:
     """Builds the response of `/model`."""
     bundle, precision = loaded.bundle, loaded.precision
     record, ranks = bundle.record, [taxon.rank for taxon in bundle.taxonomy.taxa]
@@ -152,6 +161,7 @@ def model_card(loaded: LoadedBundle, limits: UploadLimits) -> ModelCard:
         other_data=record.other_data,
         warnings=bundle.warnings,
         limits=limits,
+        corrections=None if correction_days is None else CorrectionsView(correction_days),
     )
 
 

@@ -32,6 +32,7 @@ _STATUS_AND_TITLE: Final[dict[str, tuple[int, str]]] = {
     "unauthorized": (401, "An API key is needed"),
     "not_found": (404, "Not found"),
     "unknown_taxon": (404, "The model does not know the taxon"),
+    "unknown_answer": (404, "The answer is not known"),
     "method_not_allowed": (405, "The method is not allowed"),
     "slow_body": (408, "The upload took too long"),
     "reload_refused": (409, "The bundle cannot be used"),
@@ -44,8 +45,10 @@ _STATUS_AND_TITLE: Final[dict[str, tuple[int, str]]] = {
     "rate_limited": (429, "Too many requests"),
     "internal": (500, "Internal error"),
     "overloaded": (503, "The service is overloaded"),
+    "store_unavailable": (503, "The correction could not be stored"),
     "not_ready": (503, "The service is not ready"),
     "timed_out": (504, "The answer took too long"),
+    "store_full": (507, "There is no room for more pictures"),
 }
 _FRAMEWORK_CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 _FRAMEWORK_DETAILS: Final = {

@@ -10,6 +10,7 @@ from litestar.params import PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from models.errors import InputError
+from serving.correct import correction_routes
 from serving.errors import ReloadRefused, UnknownTaxon
 from serving.identify import (
     AnyRequest,
@@ -21,6 +22,7 @@ from serving.identify import (
     request_id,
     unknown_parameters,
 )
+from serving.loaded_bundle import LoadedBundle
 from serving.middleware import revalidated
 from serving.model_card import ModelCard, UploadLimits, model_card
 from serving.pages import ADMIN_KEY, OPTIONAL_KEY, page_routes, problem_responses, whole_number_schema
@@ -147,7 +149,7 @@ async def taxon_image(
 )
 def model(deps: NamedDependency[RouteDependencies]) -> ModelCard:
     """Describes the model that answers: its input, thresholds, figures, data sets and licenses."""
-    return model_card(deps.live_bundle.current, _upload_limits(deps))
+    return _card(deps, deps.live_bundle.current)
 
 
 @post(
@@ -168,7 +170,7 @@ async def reload(request: AnyRequest, deps: NamedDependency[RouteDependencies]) 
     deps.readiness.require_warm()
     count(deps.access, request, deps.access.authorize_admin(request.headers, address(request)))
     try:
-        return model_card(await deps.live_bundle.reload(), _upload_limits(deps))
+        return _card(deps, await deps.live_bundle.reload())
     except InputError as error:
         raise ReloadRefused(error.problem, value=error.value, limit=error.limit, remedy=error.remedy) from error
 
@@ -199,12 +201,19 @@ def metrics_text(deps: NamedDependency[RouteDependencies]) -> Response[bytes]:
     return Response(deps.metrics.recent_text(), media_type=deps.metrics.media_type)
 
 
-def route_handlers(*, with_metrics: bool = True, with_plantnet: bool = False) -> list[ControllerRouterHandler]:
-    """Returns every route of the service, by default with `/metrics` and without Pl@ntNet's interface."""
-    optional = [*([metrics_text] if with_metrics else []), *(plantnet_routes() if with_plantnet else [])]
+def route_handlers(
+    *, with_metrics: bool = True, with_plantnet: bool = False, with_corrections: bool = False
+) -> list[ControllerRouterHandler]:
+    """Returns every route of the service, by default with `/metrics`, without Pl@ntNet's interface and corrections."""
+    optional: list[ControllerRouterHandler] = [metrics_text] if with_metrics else []
+    if with_plantnet:
+        optional += plantnet_routes()
+    if with_corrections:
+        optional += correction_routes()
     return [identify, species, taxon, taxon_image, model, reload, live, ready, *optional, *page_routes()]
 
 
-def _upload_limits(deps: RouteDependencies) -> UploadLimits:
+def _card(deps: RouteDependencies, loaded: LoadedBundle) -> ModelCard:
     limits = deps.body_limits
-    return UploadLimits(limits.num_pictures, limits.picture_bytes, limits.request_bytes)
+    uploads = UploadLimits(limits.num_pictures, limits.picture_bytes, limits.request_bytes)
+    return model_card(loaded, uploads, None if deps.desk is None else deps.desk.days)

@@ -45,6 +45,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     or species per line; # starts a comment. Read at the start and on reload."""
     plantnet_api: bool = False
     """Also answer the interface of Pl@ntNet below /v2, so that programs written for it can use this service."""
+    corrections: Path | None = None
+    """Folder in which to keep what people say about answers, and those of their pictures that they give; by default
+    nothing is kept. Needs the extra corrections."""
+    corrections_database: str = ""
+    """Address of a PostgreSQL database for corrections: postgresql+psycopg://USER:PASSWORD@HOST/NAME; by default an
+    SQLite file in that folder."""
+    corrections_bytes: Bytes = 10_000_000_000
+    """Most bytes of all pictures of corrections."""
+    corrections_days: Annotated[int, msgspec.Meta(ge=1, le=36_500)] = 365
+    """How long corrections are kept, days."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 accepts connections from other machines."""
     port: Port = 8000

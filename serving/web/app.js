@@ -4,6 +4,7 @@
 import { setUpSpeciesSearch, showModel } from "./about.js";
 import { showAnswer } from "./answer.js";
 import { setUpChoice } from "./choice.js";
+import { correction } from "./correct.js";
 import { count } from "./formats.js";
 import { refusal } from "./limits.js";
 import { currentModel, modelOf, wantedCoverage } from "./model.js";
@@ -43,10 +44,10 @@ async function requestAnswer(files, signal) {
   render([progress.node], `Looking at ${count(files.length, "picture")}.`);
   try {
     await pause(DEBOUNCE_MS, signal);
-    const { answer, elapsedMs } = await answerTo(files, progress, signal);
+    const { answer, pictures, elapsedMs } = await answerTo(files, progress, signal);
     const model = await modelOf(answer);
     signal.throwIfAborted();
-    render(showAnswer(answer, model, elapsedMs), announcement(answer, model));
+    render([...showAnswer(answer, model, elapsedMs), correction(answer, model, pictures)].filter(Boolean), announcement(answer, model));
   } catch (problem) {
     if (!signal.aborted) showFailure(toServiceProblem(problem), files);
   }
@@ -80,7 +81,7 @@ async function send(pictures, wish, progress, signal) {
   };
   try {
     onSent(0);
-    return { answer: await identify(pictures, wish, { signal, onSent }), elapsedMs: performance.now() - startMs };
+    return { pictures, answer: await identify(pictures, wish, { signal, onSent }), elapsedMs: performance.now() - startMs };
   } finally {
     clearInterval(clock);
   }

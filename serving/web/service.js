@@ -7,6 +7,7 @@ import { upload } from "./upload.js";
 export const MAX_PICTURES = 5; // in one request
 
 const TEMPORARY = new Set([408, 429]); // client errors after which the same request may succeed later
+const NO_CONTENT = 204;
 const UNAUTHORIZED = 401;
 
 /** A failure with a title and a detail for people; `index` is the position of the refused picture, from 0. */
@@ -32,6 +33,18 @@ export function identify(files, { coverage, taxa }, { signal, onSent }) {
   return request("/identify", { body: form, signal, onSent }, upload);
 }
 
+/** Says what the plant of an answer is: `taxon` (an id) or `other` (words); keeps the pictures given. */
+export function correctAnswer(requestId, { taxon, other, certain }, pictures) {
+  const form = new FormData();
+  if (taxon) form.append("taxon", taxon);
+  else form.append("other", other);
+  form.append("certain", String(certain));
+  for (const file of pictures) form.append("image", file, file.name || "picture");
+  return request(`/identify/${encodeURIComponent(requestId)}/correction`, { method: "POST", body: form });
+}
+
+export const takeBack = (id) => request(`/corrections/${encodeURIComponent(id)}`, { method: "DELETE" });
+
 export const describeModel = () => request("/model");
 
 export function findSpecies(query, limit, signal) {
@@ -46,6 +59,7 @@ async function request(url, options = {}, send = fetch) {
   let response, body;
   try {
     response = await send(url, { headers, ...options });
+    if (response.status === NO_CONTENT) return null;
     body = await response.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;

@@ -1,0 +1,171 @@
+"""Answers POST /identify/{request_id}/correction, what a person says of an answer, and takes it back."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+from litestar import delete, post
+from litestar.di import NamedDependency
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, Parameter, RequestBody, Schema
+from litestar.params import PathParameter
+from litestar.types import ControllerRouterHandler
+
+from serving.bodies import Body, FormNames
+from serving.corrections.desk import CorrectionDesk
+from serving.errors import BadParameter, MalformedBody
+from serving.identify import AnyRequest, RouteDependencies, authorize, read
+from serving.pages import IMAGES, OPTIONAL_KEY, problem_responses
+from serving.schemas import MAX_NAME_LENGTH, Given, check_name_length
+
+_FORM: Final = FormNames(
+    parameters={"taxon": 4 * MAX_NAME_LENGTH, "other": 4 * MAX_NAME_LENGTH, "certain": 16}, needs_image=False
+)
+_TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
+
+
+class CorrectionView(msgspec.Struct, frozen=True):
+    """A correction that is kept."""
+
+    correction_id: str
+    """With it, `DELETE /corrections/{correction_id}` takes the correction back."""
+    taxon_id: str | None
+    """What the plant is; null if the model does not know that plant."""
+    name: str
+    num_pictures: int
+    """Number of pictures that are kept."""
+    days: int
+    """How long they are kept."""
+
+
+@dataclass
+class _Operation(Operation):
+    """Declares the parameters and the form, which Litestar cannot infer."""
+
+    def __post_init__(self) -> None:
+        text = Schema(type=OpenAPIType.STRING, max_length=MAX_NAME_LENGTH)
+        fields = {
+            "taxon": ("What the plant is: a taxon id, or a name that means one taxon of the model", text),
+            "other": ("What the plant is, in words, if the model does not know it", text),
+            "certain": ("Whether you are certain; default false", Schema(type=OpenAPIType.BOOLEAN)),
+        }
+        form = Schema(
+            type=OpenAPIType.OBJECT, properties={"image": IMAGES, **{name: kind for name, (_, kind) in fields.items()}}
+        )
+        self.request_body = RequestBody(
+            content={"multipart/form-data": OpenAPIMediaType(schema=form)},
+            description="The pictures that may be kept, the same bytes as were identified; none keeps none",
+        )
+        self.parameters = [
+            *(self.parameters or []),
+            *(
+                Parameter(name=name, param_in="query", schema=kind, description=what)
+                for name, (what, kind) in fields.items()
+            ),
+        ]
+        self.security = OPTIONAL_KEY
+
+
+@post(
+    "/identify/{id_of_request:str}/correction",
+    status_code=200,
+    tags=["corrections"],
+    summary="Say what the plant is",
+    operation_id="correct",
+    operation_class=_Operation,
+    responses=problem_responses(400, 401, 404, 408, 413, 422, 429, 500, 503, 507),
+)
+async def correct(
+    request: AnyRequest,
+    deps: NamedDependency[RouteDependencies],
+    id_of_request: Annotated[str, PathParameter(description="`request_id` of the answer")],
+) -> CorrectionView:
+    """Keeps what you say about an answer, right or wrong, and those of its pictures that you send again.
+
+    The answer must be one of the last that this service gave you. A second correction of it replaces the first.
+    """
+    client, desk = authorize(deps.access, request), _desk(deps)
+    answer = desk.find(id_of_request, client.identity)
+    async with deps.admission.enter(client.identity) as admitted:
+        body = Body([], {}, [])
+        if (content_type := request.headers.get("content-type", "")).lower().startswith("multipart/"):
+            body = await read(request, admitted, deps, _FORM)
+        elif content_type:
+            raise MalformedBody(
+                "the body is not a form", value=content_type[:60], limit="multipart/form-data, or no body"
+            )
+        given = {**body.fields, **request.query_params.dict()}
+        (taxon_id, name), is_certain = _taxon(deps, given), _is_certain(given)
+        await desk.correct(answer, taxon_id, name, certain=is_certain, pictures=body.pictures)
+    return CorrectionView(
+        correction_id=answer.correction_id,
+        taxon_id=taxon_id,
+        name=name,
+        num_pictures=len(body.pictures),
+        days=desk.days,
+    )
+
+
+@delete(
+    "/corrections/{correction_id:str}",
+    status_code=204,
+    tags=["corrections"],
+    summary="Take a correction back",
+    operation_id="delete_correction",
+    responses=problem_responses(401, 404, 429, 500, 503),
+    security=OPTIONAL_KEY,
+)
+async def delete_correction(
+    request: AnyRequest,
+    deps: NamedDependency[RouteDependencies],
+    correction_id: Annotated[str, PathParameter(description="As `POST /identify/{request_id}/correction` gave it")],
+) -> None:
+    """Deletes a correction and its pictures."""
+    authorize(deps.access, request)
+    await _desk(deps).delete(correction_id)
+
+
+def correction_routes() -> list[ControllerRouterHandler]:
+    """Returns the routes of corrections."""
+    return [correct, delete_correction]
+
+
+def _desk(deps: RouteDependencies) -> CorrectionDesk:
+    assert deps.desk is not None  # the routes exist only with it
+    return deps.desk
+
+
+def _taxon(deps: RouteDependencies, given: Given) -> tuple[str | None, str]:
+    """Returns the id of the taxon, None if the model does not know it, and its name."""
+    names, others = ([each.strip() for each in given.get(name, ()) if each.strip()] for name in ("taxon", "other"))
+    if len(names) + len(others) != 1:
+        raise BadParameter(
+            "a correction needs `taxon` or `other`, once",
+            value=f"{len(names)} and {len(others)}",
+            remedy="send one of them",
+        )
+    check_name_length("taxon" if names else "other", (names or others)[0])
+    if others:
+        if not others[0].isprintable():
+            raise BadParameter("the parameter `other` has characters that cannot be printed", remedy="send plain text")
+        return None, others[0]
+    loaded = deps.live_bundle.current
+    known, taxon = loaded.names.find(names[0]), loaded.taxonomy.by_id.get(names[0])
+    if taxon is None and known is not None and len(known.taxa) == 1:
+        taxon = loaded.taxonomy.taxa[int(known.taxa[0])]
+    if taxon is None:
+        raise BadParameter(
+            "the parameter `taxon` means no single taxon of the model",
+            value=repr(names[0][:40]),
+            limit="a taxon id, or a name of one taxon",
+            remedy="look for it with /species?q=, or send it as `other`",
+        )
+    return taxon.taxon_id, taxon.scientific_name
+
+
+def _is_certain(given: Given) -> bool:
+    text = (given.get("certain") or ["false"])[-1].lower()
+    if text not in _TRUE | _FALSE:
+        raise BadParameter(
+            "the parameter `certain` is out of range", value=repr(text[:40]), limit="true or false", remedy="correct it"
+        )
+    return text in _TRUE

@@ -1,0 +1,226 @@
+"""Program: what people said about answers, for training and to look at.
+
+Commands:
+  python -m serving.corrections list DIR                                  one line each
+  python -m serving.corrections review DIR ID... --reviewer ann           notes that they are right (or --wrong)
+  python -m serving.corrections export DIR --reviewer ann --out NEW       pictures and a table for prepare.py table
+  python -m serving.corrections report DIR                                where the model and people disagree
+  python -m serving.corrections delete DIR ID...                          with their pictures
+"""
+
+import csv
+import shutil
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import numpy as np
+import tyro
+from PIL import Image
+
+from models.errors import BotanifyError, InputError
+from models.metrics import NUM_BINS, calibration_error, reliability_bins, share
+from models.program import quiet_when_output_closes
+from serving.corrections.correction import Correction
+
+if TYPE_CHECKING:
+    from serving.corrections.store import Store
+
+TABLE_FILE: Final = "corrections.csv"
+_MOST_LISTED: Final = 30
+Ids = Annotated[tuple[str, ...], tyro.conf.Positional]
+
+
+class _OfStore(msgspec.Struct, frozen=True, kw_only=True):
+    folder: tyro.conf.Positional[Path]
+    """The folder of --corrections."""
+    database: str = ""
+    """As --corrections-database of the service."""
+
+
+class List(_OfStore, frozen=True, kw_only=True):
+    """Lists the corrections, the oldest first."""
+
+
+class Review(_OfStore, frozen=True, kw_only=True):
+    """Notes what a reviewer says of corrections."""
+
+    ids: Ids
+    """Their ids."""
+    reviewer: str
+    """Name of the reviewer."""
+    wrong: bool = False
+    """They are wrong."""
+
+
+class Export(_OfStore, frozen=True, kw_only=True):
+    """Writes confirmed corrections with pictures as a table for `prepare.py table`."""
+
+    out: Path
+    """New folder."""
+    reviewer: str = ""
+    """Takes what this person has corrected (by the name of the API key) or found right."""
+    people: int = 0
+    """Takes what so many people, told apart by API keys, say alike about one picture; 0 for the reviewer alone."""
+
+
+class Report(_OfStore, frozen=True, kw_only=True):
+    """Compares the model with what people are certain of, and no reviewer found wrong."""
+
+    by: Annotated[str, tyro.conf.arg(name="model")] = ""
+    """Name and version of one model; by default all that answered."""
+
+
+class Delete(_OfStore, frozen=True, kw_only=True):
+    """Deletes corrections and their pictures."""
+
+    ids: Ids
+    """Their ids."""
+
+
+Command = List | Review | Export | Report | Delete
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the program with the arguments of the command line, or those given."""
+    try:
+        with quiet_when_output_closes():
+            command: Command = tyro.cli(
+                Command, args=arguments, prog="python -m serving.corrections", description=__doc__
+            )
+            from serving.corrections.store import opened  # the extra `corrections` is optional
+
+            with opened(command.folder, command.database) as store:
+                sys.stdout.write(f"{_run(command, store)}\n")
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"botanify: there is no package {error.name}: python -m pip install -e '.[corrections]'\n")
+        raise SystemExit(1) from None
+    except (BotanifyError, OSError) as error:
+        sys.stderr.write(f"botanify: {error}\n")
+        raise SystemExit(1) from None
+
+
+def _run(command: Command, store: "Store") -> str:
+    match command:
+        case Export():
+            return export(command, store)
+        case Report():
+            return report([each for each in store.all() if command.by in {"", each.model}])
+        case Review():
+            number = store.review(command.ids, command.reviewer, accepted=not command.wrong)
+            return (
+                f"{number:,} of {len(command.ids):,} corrections are noted as {'wrong' if command.wrong else 'right'}."
+            )
+        case Delete():
+            return f"{store.delete(command.ids):,} of {len(command.ids):,} corrections are deleted."
+        case _:
+            return "\n".join(_line(each) for each in store.all()) or "There are no corrections."
+
+
+def _line(each: Correction) -> str:
+    state = {None: "", True: f"right, says {each.reviewer}", False: f"wrong, says {each.reviewer}"}[each.accepted]
+    said = "right" if each.taxon_id == each.predicted else each.name
+    parts = (each.correction_id, each.created, each.person, f"{each.predicted} {each.score:.2f}", said)
+    certain = "certain" if each.certain else "not certain"
+    return "  ".join(filter(None, (*parts, certain, f"{len(each.pictures)} pictures", state)))
+
+
+def export(command: Export, store: "Store") -> str:
+    """Writes the table and copies of the pictures; returns a sentence.
+
+    Raises:
+        InputError: The folder exists, nothing says what is confirmed, or nothing is.
+    """
+    if command.out.exists():
+        raise InputError("the folder exists already", value=command.out, remedy="choose a new one with --out")
+    if not command.reviewer and command.people < 1:
+        raise InputError("nothing says which corrections to trust", remedy="give --reviewer NAME or --people N")
+    chosen = confirmed(list(store.all()), command.reviewer, command.people)
+    if not any(each.pictures for each in chosen):
+        raise InputError("no confirmed correction has a picture", remedy="review some, or ask fewer people to agree")
+    draft = command.out.with_name(f".{command.out.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    (draft / "pictures").mkdir(parents=True)
+    rows: dict[str, tuple[str, str, str, str]] = {}
+    for each in chosen:
+        for sha256 in each.pictures:
+            path = store.path(sha256)
+            with Image.open(path) as picture:
+                name = f"pictures/{sha256}.{(picture.format or 'jpeg').lower()}"
+            shutil.copyfile(path, draft / name)
+            rows[name] = (name, each.name, each.correction_id, each.model)
+    with (draft / TABLE_FILE).open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([("path", "scientific_name", "group", "model"), *rows.values()])
+    draft.rename(command.out)
+    return (
+        f"{len(rows):,} pictures of {len(chosen):,} corrections. "
+        f"Next: python training/prepare.py table {command.out / TABLE_FILE} --out DATA"
+    )
+
+
+def confirmed(all_of_them: Sequence[Correction], reviewer: str, people: int) -> list[Correction]:
+    """Returns the corrections that the reviewer, or so many people about one of its pictures, confirm."""
+    said: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for each in all_of_them:
+        if each.person and each.certain:
+            for sha256 in each.pictures:
+                said[sha256, each.name].add(each.person)
+
+    def is_confirmed(each: Correction) -> bool:
+        if each.accepted is False:
+            return False
+        if reviewer and ((each.accepted and each.reviewer == reviewer) or (each.certain and each.person == reviewer)):
+            return True
+        return people > 0 and any(len(said[sha256, each.name]) >= people for sha256 in each.pictures)
+
+    return [each for each in all_of_them if is_confirmed(each)]
+
+
+def report(all_of_them: Iterable[Correction]) -> str:
+    """Returns how often the model was right, in all, by its score, by taxon and by week."""
+    trusted = [each for each in all_of_them if each.certain and each.accepted is not False]
+    if not trusted:
+        return "No correction is certain."
+    right_N = np.array([each.taxon_id == each.predicted for each in trusted])
+    score_N = np.array([each.score for each in trusted])
+    lines = [
+        _shares("all", right_N),
+        f"mean score {score_N.mean():.3f}; "
+        f"calibration error {calibration_error(score_N, right_N, np.arange(len(trusted))).value:.3f}",
+        "\nscore: how often right",
+        *(
+            f"  {each.low:.2f} to {each.low + 1 / NUM_BINS:.2f}: {each.accuracy:.1%} of {each.num_pictures:,}"
+            for each in reliability_bins(score_N, right_N)
+        ),
+    ]
+    groups = {"what the plant was": [each.name for each in trusted], "week": [_week(each.created) for each in trusted]}
+    for title, names in groups.items():
+        lines.append(f"\n{title}: how often right")
+        by_name: dict[str, list[bool]] = defaultdict(list)
+        for name, is_right in zip(names, right_N.tolist(), strict=True):
+            by_name[name].append(is_right)
+        order = sorted(
+            by_name.items(), key=lambda item: (item[0] if title == "week" else -item[1].count(False), item[0])
+        )
+        lines += [f"  {_shares(name, np.array(found))}" for name, found in order[:_MOST_LISTED]]
+    said = "People correct what is wrong more often than what is right, so these figures are lower than the true ones."
+    return "\n".join([*lines, "", said])
+
+
+def _shares(name: str, right_N: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> str:
+    found = share(int(right_N.sum()), len(right_N))
+    low, high = found.interval_95
+    return f"{name}: {found.value:.1%} of {found.num_pictures:,} right ({low:.1%} to {high:.1%})"
+
+
+def _week(created: str) -> str:
+    year, week, _ = date.fromisoformat(created[:10]).isocalendar()
+    return f"{year}-W{week:02}"
+
+
+if __name__ == "__main__":
+    main()

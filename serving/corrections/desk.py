@@ -1,0 +1,166 @@
+"""Takes corrections from requests to the store: remembers recent answers, and writes in a thread of its own.
+
+Answers never wait for the store: they are remembered in memory, and a full disk or a locked database costs corrections
+alone.
+"""
+
+import asyncio
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+import structlog
+
+from serving.corrections.correction import Correction
+from serving.errors import BadParameter, StoreUnavailable, UnknownAnswer
+
+if TYPE_CHECKING:
+    from serving.corrections.store import Store
+
+_MAX_ANSWERS: Final = 10_000  # about 10 MB
+_MAX_WAITING: Final = 200
+_PURGE_EVERY_S: Final = 3_600.0
+_RETRY_S: Final = 5
+
+_Result = TypeVar("_Result")
+_log = structlog.get_logger(__name__)
+
+
+class RecentAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that can be corrected."""
+
+    identity: str
+    """Of the client that got it."""
+    person: str
+    """Name of its API key, if it has one."""
+    model: str
+    label_hash: str
+    verdict_rank: str
+    predictions: tuple[tuple[str, float], ...]
+    """Taxon id and probability of the most likely taxa; at least one."""
+    sha256s: frozenset[str]
+    """Of the pictures."""
+    correction_id: str = msgspec.field(default_factory=lambda: secrets.token_hex(16))
+
+
+class CorrectionDesk:
+    """Remembers answers and stores corrections.
+
+    Args:
+        store: Where corrections go.
+        days: How long they are kept.
+    """
+
+    def __init__(self, store: "Store", days: int) -> None:
+        self.days = days
+        self._store = store
+        self._answers: OrderedDict[str, RecentAnswer] = OrderedDict()
+        self._thread = ThreadPoolExecutor(1, "corrections")
+        self._num_waiting = 0
+
+    def remember(self, request_id: str, answer: RecentAnswer) -> None:
+        """Remembers an answer, and forgets the oldest one if there are too many."""
+        self._answers[request_id] = answer
+        if len(self._answers) > _MAX_ANSWERS:
+            self._answers.popitem(last=False)
+
+    def find(self, request_id: str, identity: str) -> RecentAnswer:
+        """Returns an answer.
+
+        Raises:
+            UnknownAnswer: It is forgotten, or another client got it.
+        """
+        answer = self._answers.get(request_id)
+        if answer is None or answer.identity != identity:
+            raise UnknownAnswer(
+                "the service does not know this answer, or gave it to another client",
+                value=repr(request_id[:40]),
+                limit=f"one of the last {_MAX_ANSWERS:,} answers since its start",
+                remedy="identify the pictures again",
+            )
+        return answer
+
+    async def correct(
+        self, answer: RecentAnswer, taxon_id: str | None, name: str, *, certain: bool, pictures: Sequence[bytes]
+    ) -> None:
+        """Stores what a person says about an answer, in place of what they said before.
+
+        Args:
+            answer: The answer.
+            taxon_id: What the plant is, if the model knows it.
+            name: Its scientific name, or what the person wrote.
+            certain: Whether the person is certain.
+            pictures: Pictures of the answer that the person gives.
+
+        Raises:
+            BadParameter: A picture is none of those that were identified.
+            StoreFull: There is no room for the pictures.
+            StoreUnavailable: The store cannot be written now.
+        """
+        predicted, score = answer.predictions[0]
+        correction = Correction(
+            correction_id=answer.correction_id,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            person=answer.person,
+            model=answer.model,
+            label_hash=answer.label_hash,
+            verdict_rank=answer.verdict_rank,
+            predicted=predicted,
+            score=score,
+            predictions=msgspec.json.encode(answer.predictions).decode(),
+            taxon_id=taxon_id,
+            name=name,
+            certain=certain,
+        )
+
+        def put() -> None:
+            if any(hashlib.sha256(picture).hexdigest() not in answer.sha256s for picture in pictures):
+                raise BadParameter(
+                    "a picture is none of those that were identified", remedy="send the same bytes again"
+                )
+            self._store.put(correction, pictures)
+
+        await self._in_thread(put)
+
+    async def delete(self, correction_id: str) -> None:
+        """Deletes a correction and its pictures; errors as `find` and `correct`."""
+        if not await self._in_thread(lambda: self._store.delete([correction_id])):
+            raise UnknownAnswer(
+                "there is no such correction", value=repr(correction_id[:40]), remedy="it may have been deleted already"
+            )
+
+    async def purge_forever(self) -> None:
+        """Deletes what is too old, at once and then every hour."""
+        while True:
+            try:
+                number = await self._in_thread(lambda: self._store.purge(self.days))
+            except StoreUnavailable:
+                number = 0
+            if number:
+                _log.info("corrections_expired", number=number)
+            await asyncio.sleep(_PURGE_EVERY_S)
+
+    def close(self) -> None:
+        """Finishes what was begun, and closes the store."""
+        self._thread.shutdown()
+        self._store.close()
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        if self._num_waiting >= _MAX_WAITING:
+            raise StoreUnavailable.with_retry("too many corrections are waiting for the store", _RETRY_S)
+        self._num_waiting += 1
+        task = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        task.add_done_callback(self._one_less)
+        try:
+            return await task
+        except StoreUnavailable as error:
+            _log.error("correction_not_stored", error=" ".join(str(error.__cause__).split())[:300])
+            raise
+
+    def _one_less(self, _: Any) -> None:
+        self._num_waiting -= 1

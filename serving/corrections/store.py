@@ -1,0 +1,277 @@
+"""The store of corrections: a database (SQLite in the folder, or PostgreSQL), and pictures beside it by their hash.
+
+A correction that was accepted is on the disk: its pictures first, then its row. A process that is killed between the
+two leaves a picture without a row, which `purge` deletes. Times are UTC as ISO 8601 text, which both databases sort.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Self
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    Engine,
+    Float,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    delete,
+    event,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from models.errors import InputError
+from serving.corrections.correction import Correction
+from serving.errors import StoreFull, StoreUnavailable
+
+DATABASE_FILE: Final = "corrections.sqlite"
+_PICTURES: Final = "pictures"
+_MIGRATIONS: Final = Path(__file__).with_name("migrations")
+_LOCK_S: Final = 5  # a writer waits so long for another one
+_ORPHAN_S: Final = 3_600.0  # a picture without a row is younger only while its row is being written
+
+metadata = MetaData()
+corrections = Table(
+    "corrections",
+    metadata,
+    Column("correction_id", String(32), primary_key=True),
+    Column("created", String(32), nullable=False, index=True),
+    Column("person", String(200), nullable=False),
+    Column("model", String(200), nullable=False),
+    Column("label_hash", String(64), nullable=False),
+    Column("verdict_rank", String(20), nullable=False),
+    Column("predicted", String(200), nullable=False),
+    Column("score", Float, nullable=False),
+    Column("predictions", Text, nullable=False),
+    Column("taxon_id", String(200)),
+    Column("name", String(200), nullable=False),
+    Column("certain", Boolean, nullable=False),
+    Column("reviewer", String(200), nullable=False),
+    Column("accepted", Boolean),
+)
+pictures = Table(
+    "pictures",
+    metadata,
+    Column("correction_id", ForeignKey("corrections.correction_id", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("sha256", String(64), nullable=False, index=True),
+    Column("num_bytes", Integer, nullable=False),
+)
+
+
+class Store:
+    """The corrections in a folder.
+
+    Args:
+        folder: Holds the pictures, and the SQLite file; made if it is missing.
+        database: Address of a PostgreSQL database, such as postgresql+psycopg://user@host/name; empty for SQLite.
+        max_bytes: Most bytes of all pictures.
+
+    Raises:
+        InputError: The folder or the database cannot be used.
+    """
+
+    def __init__(self, folder: Path, database: str = "", max_bytes: int = 10_000_000_000) -> None:
+        self._folder, self._max_bytes = folder, max_bytes
+        try:
+            (folder / _PICTURES).mkdir(parents=True, exist_ok=True)
+            self._engine = _open(database or f"sqlite:///{folder.resolve() / DATABASE_FILE}")
+            with self._engine.begin() as connection:
+                _migrate(connection)
+        except (OSError, SQLAlchemyError, ArgumentError) as error:
+            raise InputError(
+                "the store of corrections cannot be opened",
+                value=" ".join(str(error).split())[:300],
+                limit="a folder that can be written to, and SQLite or postgresql+psycopg://USER@HOST/NAME",
+                remedy="correct --corrections or --corrections-database",
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._engine.dispose()
+
+    def put(self, correction: Correction, contents: Sequence[bytes]) -> None:
+        """Stores a correction, in place of an earlier one with the same id.
+
+        Args:
+            correction: Its `pictures` are ignored.
+            contents: The pictures that the person gave.
+
+        Raises:
+            StoreFull: There is no room for the pictures.
+            StoreUnavailable: The disk is full, or the database is locked, full or away.
+        """
+        with _told():
+            self._put(correction, contents)
+
+    def _put(self, correction: Correction, contents: Sequence[bytes]) -> None:
+        hashes = [hashlib.sha256(content).hexdigest() for content in contents]
+        self._require_room(dict(zip(hashes, map(len, contents), strict=True)))
+        for name, content in zip(hashes, contents, strict=True):
+            self._write(name, content)
+        row = {column.name: getattr(correction, column.name) for column in corrections.columns}
+        rows = [
+            {"correction_id": correction.correction_id, "position": position, "sha256": name, "num_bytes": len(content)}
+            for position, (name, content) in enumerate(zip(hashes, contents, strict=True))
+        ]
+        with self._engine.begin() as connection:
+            replaced = _delete(connection, [correction.correction_id])
+            connection.execute(insert(corrections), row)
+            if rows:
+                connection.execute(insert(pictures), rows)
+        for name, content in zip(hashes, contents, strict=True):
+            self._write(name, content)  # again if another process has just deleted its last row
+        self._unlink_unused(set(replaced) - set(hashes))
+
+    def delete(self, ids: Collection[str]) -> int:
+        """Deletes corrections and the pictures that no other one has; returns how many there were."""
+        with self._engine.begin() as connection:
+            number = connection.execute(select(func.count()).where(corrections.c.correction_id.in_(ids))).scalar_one()
+            names = _delete(connection, ids)
+        self._unlink_unused(names)
+        return int(number)
+
+    def purge(self, days: int) -> int:
+        """Deletes what is older than `days`, and pictures that belong to nothing; returns the number of corrections."""
+        before = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds")
+        with _told():
+            with self._engine.connect() as connection:
+                old = connection.execute(select(corrections.c.correction_id).where(corrections.c.created < before))
+                ids = list(old.scalars())
+            files = [(path, path.stat().st_mtime) for path in (self._folder / _PICTURES).glob("*/*")]
+            self._unlink_unused({path.name for path, written in files if time.time() - written > _ORPHAN_S})
+        return self.delete(ids) if ids else 0
+
+    def review(self, ids: Collection[str], reviewer: str, *, accepted: bool) -> int:
+        """Notes what a reviewer says; returns how many of the corrections there are."""
+        changed = update(corrections).where(corrections.c.correction_id.in_(ids))
+        with self._engine.begin() as connection:
+            return connection.execute(changed.values(reviewer=reviewer, accepted=accepted)).rowcount
+
+    def all(self) -> Iterator[Correction]:
+        """Yields all corrections, the oldest first."""
+        with self._engine.connect() as connection:
+            named: dict[str, list[str]] = {}
+            for row in connection.execute(select(pictures).order_by(pictures.c.position)):
+                named.setdefault(row.correction_id, []).append(row.sha256)
+            ordered = select(corrections).order_by(corrections.c.created, corrections.c.correction_id)
+            for row in connection.execute(ordered):
+                yield Correction(**row._asdict(), pictures=tuple(named.get(row.correction_id, ())))
+
+    def path(self, sha256: str) -> Path:
+        """Returns where a picture is."""
+        return self._folder / _PICTURES / sha256[:2] / sha256
+
+    def _require_room(self, sizes: dict[str, int]) -> None:
+        new = sum(size for name, size in sizes.items() if not self.path(name).exists())
+        if not new:
+            return
+        each = select(pictures.c.sha256, func.max(pictures.c.num_bytes).label("size")).group_by(pictures.c.sha256)
+        with self._engine.connect() as connection:
+            kept = connection.execute(select(func.sum(each.subquery().c.size))).scalar() or 0
+        if kept + new > self._max_bytes:
+            raise StoreFull(
+                "the store of corrections has no room for these pictures",
+                value=f"{(kept + new) / 1e6:,.1f} MB",
+                limit=f"{self._max_bytes / 1e6:,.1f} MB",
+                remedy="send the correction without pictures, or ask the operator",
+            )
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Writes a picture atomically, unless it is there."""
+        path = self.path(name)
+        if path.exists():
+            return
+        path.parent.mkdir(exist_ok=True)
+        draft = path.with_name(f".{name}.{os.getpid()}")
+        try:
+            with draft.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            draft.rename(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _unlink_unused(self, names: Collection[str]) -> None:
+        for name in names:
+            with self._engine.connect() as connection:
+                used = connection.execute(select(pictures.c.sha256).where(pictures.c.sha256 == name).limit(1)).first()
+            if used is None:
+                self.path(name.removeprefix(".")[:64]).with_name(name).unlink(missing_ok=True)
+
+
+def _delete(connection: Connection, ids: Collection[str]) -> list[str]:
+    """Deletes the rows of corrections; returns the hashes of their pictures."""
+    names = list(connection.execute(select(pictures.c.sha256).where(pictures.c.correction_id.in_(ids))).scalars())
+    connection.execute(delete(corrections).where(corrections.c.correction_id.in_(ids)))  # with the rows of pictures
+    return names
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turns errors of disk and database into one that the client may try again."""
+    try:
+        yield
+    except (OSError, SQLAlchemyError) as error:
+        raise StoreUnavailable.with_retry("the store of corrections cannot be used now", _LOCK_S) from error
+
+
+def _open(address: str) -> Engine:
+    is_sqlite = address.startswith("sqlite:")
+    engine = create_engine(
+        address,
+        pool_pre_ping=True,
+        connect_args={"timeout": _LOCK_S} if is_sqlite else {"connect_timeout": int(_LOCK_S)},
+    )
+    if is_sqlite:
+
+        @event.listens_for(engine, "connect")
+        def configure(connection: Any, _: object) -> None:
+            for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+                connection.execute(f"PRAGMA {setting}")
+
+    return engine
+
+
+def _migrate(connection: Connection) -> None:
+    """Brings the tables to the schema of this version."""
+    if connection.dialect.name == "postgresql":  # two services may start at the same time
+        connection.execute(text("SELECT pg_advisory_xact_lock(7110427)"))
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+@contextmanager
+def opened(folder: Path, database: str) -> Iterator[Store]:
+    """Opens a store that is there, for the programs."""
+    if not folder.is_dir():
+        raise InputError("no such folder of corrections", value=folder, remedy="give the folder of --corrections")
+    with Store(folder, database) as store:
+        yield store

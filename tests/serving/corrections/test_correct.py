@@ -1,0 +1,197 @@
+"""Corrections over HTTP: kept with their answer and the pictures that were given, replaced, taken back, refused."""
+
+import sqlite3
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from litestar.testing import TestClient
+from msgspec.structs import replace
+
+from models.errors import InputError
+from serving.access.keys import make_key
+from serving.app import create_app
+from serving.corrections.store import DATABASE_FILE, Store
+from tests.serving.conftest import wait_until_ready
+from tests.serving.tiny import GREEN, InProcessDecoder, assert_problem, jpeg
+
+ROSE, DAISY = jpeg(), jpeg(GREEN)
+
+
+@contextmanager
+def running(settings, folder, **more):
+    chosen = replace(settings, corrections=folder, **more)
+    with TestClient(create_app(chosen, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
+        yield wait_until_ready(client)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "corrections"
+
+
+@pytest.fixture
+def client(settings, folder):
+    with running(settings, folder) as client:
+        yield client
+
+
+def ask(client, *pictures, **more):
+    return client.post("/identify", files=[("image", each) for each in pictures or (ROSE,)], **more).json()[
+        "request_id"
+    ]
+
+
+def correct(client, request_id, *pictures, headers=None, **fields):
+    files = [("image", each) for each in pictures]
+    return client.post(f"/identify/{request_id}/correction", files=files or None, params=fields, headers=headers)
+
+
+def kept(folder):
+    with Store(folder) as store:
+        return list(store.all())
+
+
+def files(folder):
+    return {path.name for path in folder.glob("pictures/*/*")}
+
+
+def test_a_correction_is_kept_with_its_answer_and_the_pictures_that_were_given(client, folder):
+    body = correct(client, ask(client, ROSE, DAISY), DAISY, taxon="Rosa rugosa", certain="true").json()
+    assert (body["taxon_id"], body["name"], body["num_pictures"], body["days"]) == (
+        "rosa-rugosa",
+        "Rosa rugosa",
+        1,
+        365,
+    )
+    (found,) = kept(folder)
+    assert (found.correction_id, found.taxon_id, found.certain) == (body["correction_id"], "rosa-rugosa", True)
+    assert (found.model, found.verdict_rank, found.person) == ("tiny 0.0.1", found.verdict_rank, "")
+    assert found.predicted in found.predictions
+    assert 0 < found.score < 1
+    with Store(folder) as store:
+        assert [store.path(sha256).read_bytes() for sha256 in found.pictures] == [DAISY]
+
+
+def test_without_the_flag_nothing_is_kept_and_there_is_no_route(settings, tmp_path):
+    with TestClient(create_app(settings, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
+        wait_until_ready(client)
+        assert_problem(correct(client, ask(client), taxon="crocus"), 404, "not_found")
+        assert client.get("/model").json()["corrections"] is None
+    assert not list(tmp_path.rglob("*.sqlite"))
+
+
+def test_without_pictures_none_is_kept_and_a_plant_may_be_one_that_the_model_does_not_know(client, folder):
+    assert correct(client, ask(client), other="Quercus suber").json()["taxon_id"] is None
+    (found,) = kept(folder)
+    assert (found.name, found.taxon_id, found.certain, found.pictures) == ("Quercus suber", None, False, ())
+    assert files(folder) == set()
+
+
+def test_a_second_correction_replaces_the_first_with_its_pictures(client, folder):
+    request_id = ask(client, ROSE, DAISY)
+    first = correct(client, request_id, ROSE, taxon="rosa-canina").json()
+    second = correct(client, request_id, DAISY, taxon="Hundsrose").json()
+    assert first["correction_id"] == second["correction_id"]
+    (found,) = kept(folder)
+    assert files(folder) == set(found.pictures)
+    assert len(found.pictures) == 1
+
+
+def test_a_correction_is_taken_back_with_its_pictures_but_those_of_others_stay(client, folder):
+    first, second = (correct(client, ask(client), ROSE, taxon="crocus").json()["correction_id"] for _ in range(2))
+    assert client.delete(f"/corrections/{first}").status_code == 204
+    assert len(files(folder)) == 1
+    assert client.delete(f"/corrections/{second}").status_code == 204
+    assert (files(folder), kept(folder)) == (set(), [])
+    assert_problem(client.delete(f"/corrections/{second}"), 404, "unknown_answer")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"taxon": "crocus", "other": "a crocus"},
+        {"taxon": "no such plant"},
+        {"taxon": "Rosa"},
+        {"other": "x" * 201},
+        {"other": "a\x00b"},
+        {"taxon": "crocus", "certain": "maybe"},
+    ],
+)
+def test_a_correction_that_says_nothing_clear_is_refused(client, folder, fields):
+    assert_problem(correct(client, ask(client), **fields), 422, "bad_parameter")
+    assert kept(folder) == []
+
+
+def test_only_pictures_that_were_identified_are_kept(client, folder):
+    assert_problem(correct(client, ask(client), DAISY, taxon="crocus"), 422, "bad_parameter")
+    assert (files(folder), kept(folder)) == (set(), [])
+    answer = client.post(f"/identify/{ask(client)}/correction", content=ROSE, headers={"Content-Type": "image/jpeg"})
+    assert_problem(answer, 400, "malformed_body")
+
+
+def test_an_answer_is_corrected_only_by_the_client_that_got_it(settings, folder):
+    ann, bob = (make_key(name) for name in ("ann", "bob"))
+    keys = ",".join(key.line for _, key in (ann, bob))
+    with running(settings, folder, api_keys=keys) as client:
+        mine, theirs = ({"Authorization": f"Bearer {secret}"} for secret, _ in (ann, bob))
+        request_id = ask(client, headers=mine)
+        assert_problem(correct(client, request_id, taxon="crocus"), 401, "unauthorized")
+        assert_problem(correct(client, request_id, taxon="crocus", headers=theirs), 404, "unknown_answer")
+        assert correct(client, request_id, taxon="crocus", headers=mine).status_code == 200
+        assert_problem(correct(client, "nosuch", taxon="crocus", headers=mine), 404, "unknown_answer")
+    assert [each.person for each in kept(folder)] == ["ann"]
+
+
+def test_a_full_store_refuses_pictures_but_neither_answers_nor_words(settings, folder):
+    with running(settings, folder, corrections_bytes=len(ROSE) + 1) as client:
+        assert correct(client, ask(client), ROSE, taxon="crocus").status_code == 200
+        assert correct(client, ask(client), ROSE, taxon="crocus").status_code == 200  # the same bytes need no room
+        request_id = ask(client, DAISY)
+        assert_problem(correct(client, request_id, DAISY, taxon="crocus"), 507, "store_full")
+        assert correct(client, request_id, taxon="crocus").status_code == 200
+
+
+@pytest.fixture
+def hasty_client(settings, folder, monkeypatch):
+    monkeypatch.setattr("serving.corrections.store._LOCK_S", 0.1)
+    with running(settings, folder) as client:
+        yield client
+
+
+def test_a_locked_database_and_a_broken_disk_cost_no_answer(hasty_client, folder, monkeypatch):
+    client, request_id = hasty_client, ask(hasty_client)
+    with sqlite3.connect(folder / DATABASE_FILE, isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        response = correct(client, request_id, taxon="crocus")
+        assert_problem(response, 503, "store_unavailable")
+        assert response.headers["retry-after"]
+        assert ask(client)
+        other.execute("ROLLBACK")
+    monkeypatch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    assert_problem(correct(client, request_id, ROSE, taxon="crocus"), 503, "store_unavailable")
+    assert ask(client)
+    monkeypatch.undo()
+    assert (files(folder), kept(folder)) == (set(), [])
+    assert correct(client, request_id, ROSE, taxon="crocus").status_code == 200
+
+
+def test_what_is_too_old_goes_at_the_next_start(settings, folder):
+    with running(settings, folder) as client:
+        correct(client, ask(client), ROSE, taxon="crocus")
+    with sqlite3.connect(folder / DATABASE_FILE) as database:
+        database.execute("UPDATE corrections SET created = '2020-01-01T00:00:00+00:00'")
+    with running(settings, folder):
+        pass
+    assert (files(folder), kept(folder)) == (set(), [])
+
+
+def test_a_folder_or_database_that_cannot_be_used_is_one_error(settings, tmp_path):
+    (tmp_path / "file").touch()
+    for more in (
+        {"corrections": tmp_path / "file"},
+        {"corrections": tmp_path / "x", "corrections_database": "oracle:x"},
+    ):
+        with pytest.raises(InputError, match="store of corrections"):
+            create_app(replace(settings, **more), decoder=InProcessDecoder())

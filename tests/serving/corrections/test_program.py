@@ -1,0 +1,118 @@
+"""The program that lists, reviews, exports and reports corrections."""
+
+import csv
+
+import pytest
+
+from serving.corrections.__main__ import TABLE_FILE, main
+from serving.corrections.correction import Correction
+from serving.corrections.store import Store
+from tests.serving.tiny import BLUE, GREEN, jpeg
+from training.prepare import Table, prepare
+
+ROSE, DAISY, CROCUS = jpeg(), jpeg(GREEN), jpeg(BLUE)
+
+
+def correction(number, name="Rosa rugosa", **more):
+    fields = {
+        "correction_id": f"{number:032x}",
+        "created": f"2026-10-{number + 1:02}T12:00:00+00:00",
+        "person": "",
+        "model": "tiny 0.0.1",
+        "label_hash": "",
+        "verdict_rank": "species",
+        "predicted": "rosa-canina",
+        "score": 0.9,
+        "predictions": "[]",
+        "taxon_id": name.lower().replace(" ", "-"),
+        "name": name,
+        "certain": True,
+    }
+    return Correction(**(fields | more))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "kept"
+
+
+def fill(folder, *entries):
+    with Store(folder) as store:
+        for each, *pictures in entries:
+            store.put(each, pictures)
+
+
+def run(capsys, *arguments):
+    main([*map(str, arguments)])
+    return capsys.readouterr().out
+
+
+def table(folder):
+    with (folder / TABLE_FILE).open(newline="") as stream:
+        return [(row["scientific_name"], (folder / row["path"]).read_bytes()) for row in csv.DictReader(stream)]
+
+
+def test_what_a_reviewer_found_right_is_exported_and_prepared(folder, tmp_path, capsys):
+    fill(folder, (correction(0), ROSE), (correction(1, "Crocus vernus"), CROCUS), (correction(2), DAISY))
+    assert "2 of 2" in run(capsys, "review", folder, f"{0:032x}", f"{1:032x}", "--reviewer", "ann")
+    assert "1 of 1" in run(capsys, "review", folder, f"{2:032x}", "--reviewer", "ann", "--wrong")
+    assert "prepare.py table" in run(capsys, "export", folder, "--reviewer", "ann", "--out", tmp_path / "out")
+    assert table(tmp_path / "out") == [("Rosa rugosa", ROSE), ("Crocus vernus", CROCUS)]
+    report = prepare(Table(table=tmp_path / "out" / TABLE_FILE, out=tmp_path / "data", workers=1))
+    assert (report.num_pictures, report.num_outputs) == (2, 2)
+
+
+def test_a_named_reviewer_needs_no_review_of_their_own_corrections(folder, tmp_path, capsys):
+    fill(folder, (correction(0, person="ann"), ROSE), (correction(1, person="bob"), DAISY))
+    run(capsys, "export", folder, "--reviewer", "ann", "--out", tmp_path / "out")
+    assert table(tmp_path / "out") == [("Rosa rugosa", ROSE)]
+
+
+def test_people_agree_only_as_different_keys_about_one_picture(folder, tmp_path, capsys):
+    same = [correction(number, person=person) for number, person in enumerate(("ann", "bob", "ann", "", ""))]
+    fill(folder, *((each, ROSE) for each in same[:2]), *((each, DAISY) for each in same[2:]))
+    run(capsys, "export", folder, "--people", "2", "--out", tmp_path / "out")
+    assert table(tmp_path / "out") == [("Rosa rugosa", ROSE)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        ((), "--reviewer NAME or --people N"),
+        (("--reviewer", "zoe"), "no confirmed"),
+        (("--people", "3"), "no confirmed"),
+    ],
+)
+def test_an_export_of_nothing_says_why(folder, tmp_path, capsys, flags, what):
+    fill(folder, (correction(0, person="ann"), ROSE))
+    with pytest.raises(SystemExit):
+        main(["export", str(folder), "--out", str(tmp_path / "out"), *flags])
+    assert what in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_report_counts_what_people_are_certain_of(folder, capsys):
+    right = [correction(number, "Rosa canina") for number in range(6)]
+    wrong = [correction(number, "Crocus vernus", score=0.3) for number in range(6, 10)]
+    unsure = correction(10, certain=False)
+    fill(folder, *((each,) for each in (*right, *wrong, unsure)))
+    said = run(capsys, "report", folder)
+    assert "all: 60.0% of 10 right" in said
+    assert "Crocus vernus: 0.0% of 4 right" in said
+    assert "2026-W40: 100.0% of 4 right" in said
+    assert "0.27 to 0.33: 0.0% of 4" in said
+    assert "No correction is certain." in run(capsys, "report", folder, "--model", "other 1")
+
+
+def test_corrections_are_listed_and_deleted_with_their_pictures(folder, capsys):
+    fill(folder, (correction(0), ROSE), (correction(1), DAISY))
+    assert "1 of 1 corrections are deleted" in run(capsys, "delete", folder, f"{0:032x}")
+    (line,) = run(capsys, "list", folder).splitlines()
+    assert f"{1:032x}" in line
+    assert [path.read_bytes() for path in folder.glob("pictures/*/*")] == [DAISY]
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["list", str(tmp_path / "nosuch")])
+    assert capsys.readouterr().err.startswith("botanify: no such folder of corrections")

@@ -1,0 +1,41 @@
+"""The buttons under an answer, in a browser with a service that keeps corrections."""
+
+import pytest
+
+from serving.corrections.store import Store
+from tests.serving.program import service
+from tests.serving.web.conftest import address_of
+from tests.serving.web.tab import PHOTOGRAPHS, Tab, accessibility_faults, screenshot, scrolls_sideways
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize("view", ["wide", "phone"])
+def test_a_person_confirms_corrects_and_takes_back(browser, new_page, bundle_folder, tmp_path, view):
+    folder = tmp_path / "kept"
+    with service(bundle_folder, "--corrections", str(folder)) as running:
+        tab = Tab(new_page(view), address_of(running))
+        tab.choose(PHOTOGRAPHS[1])
+        tab.answer_text()
+        page = tab.page
+        assert accessibility_faults(page) == []
+        assert not scrolls_sideways(page)
+        page.get_by_role("button", name="Yes, Rosa canina").click()
+        page.get_by_text("Kept: Rosa canina, 0 photographs").wait_for()
+        page.get_by_label("may keep my photograph").check()
+        page.get_by_label("I am certain").check()
+        page.get_by_label("It is").fill("Crocus ver")
+        page.locator("option[value='Crocus vernus']").wait_for(state="attached")
+        page.get_by_label("It is").fill("Crocus vernus")
+        page.get_by_label("It is").press("Enter")
+        page.get_by_text("Kept: Crocus vernus, 1 photograph, for 365 days").wait_for()
+        screenshot(page, f"correction_{view}")
+        assert accessibility_faults(page) == []
+        with Store(folder) as store:
+            (kept,) = store.all()
+            assert (kept.taxon_id, kept.certain) == ("crocus-vernus", True)
+            assert store.path(kept.pictures[0]).read_bytes() == PHOTOGRAPHS[1]["buffer"]
+            page.get_by_role("button", name="Take it back").click()
+            page.get_by_text("It is deleted.").wait_for()
+            assert list(store.all()) == []
+        assert tab.faults == []
