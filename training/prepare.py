@@ -3,13 +3,14 @@
 Commands:
   python training/prepare.py folder DIR --out DATA          a folder with one folder of pictures for each class
   python training/prepare.py table LIST.csv --out DATA      a CSV list
+  python training/prepare.py inaturalist-export observations.csv --out DATA   observations that you exported there
   python training/prepare.py sources data_5337 --out DATA   several data sets, listed in a TOML file
   python training/prepare.py pack DATA --out PACKED         packs pictures into shards, for fast loading
   python training/prepare.py verify PACKED                  compares every stored picture with its hash
   python training/prepare.py negatives DIR --out LIST.csv   lists pictures without a plant of an iNaturalist folder
   python training/prepare.py drawn DIR                      draws class folders of invented plants, for rehearsals
 
-The first three read the data sets' lists and folders, name the classes before the hours of decoding, decode every
+The first four read the data sets' lists and folders, name the classes before the hours of decoding, decode every
 picture once (a later run continues), leave out copies and leaks, draw the splits, and write manifest and report.
 """
 
@@ -44,6 +45,7 @@ from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
 from training.dataset.name_table import with_names
 from training.dataset.report import HTML_FILE, Report, advice, build_report, report_files
 from training.dataset.selection import manifest_columns, select_pictures
+from training.dataset.sources.inaturalist_export import import_observations
 from training.dataset.sources.json_layouts import choose_alike, read_negatives
 from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceContents
 from training.dataset.splits import Shares, draw_splits, name_codes
@@ -112,6 +114,18 @@ class Table(OneSource, frozen=True, kw_only=True):
     """Its column of names, scientific or common; default: scientific_name, or common_name where that is missing."""
 
 
+class InaturalistExport(OneSource, frozen=True, kw_only=True):
+    """The CSV file of iNaturalist's page "Export observations"; photographs are downloaded, one a second.
+
+    They are kept in OUT/photographs with author, license, date and place; the same command continues.
+    """
+
+    export: tyro.conf.Positional[Path]
+    """The CSV file, with the columns id, scientific_name and image_url."""
+    photographs: Path | None = None
+    """Folder of photographs that you have, named by the id of their observation (123.jpg), instead of a download."""
+
+
 class Sources(Preparation, frozen=True, kw_only=True):
     """Several data sets, listed with their rules in a TOML file."""
 
@@ -134,7 +148,7 @@ class Negatives(Section, frozen=True, kw_only=True):
     """Seed of the random choice."""
 
 
-Command = Folder | Table | Sources | Pack | Verify | Negatives | Drawn
+Command = Folder | Table | InaturalistExport | Sources | Pack | Verify | Negatives | Drawn
 
 
 def main() -> None:
@@ -159,6 +173,13 @@ def run(command: Command) -> None:
         case Drawn():
             drawn = len(write_class_folders(command))
             print(f"Drawn: {drawn:,} pictures. Next: python training/prepare.py folder {command.out} --out DATA")
+        case InaturalistExport():
+            imported = import_observations(command.export, command.out, command.photographs)
+            print(f"{imported.num_pictures:,} photographs of observations, {len(imported.left_out):,} left out")
+            for sentence in imported.left_out[:_MOST_LISTED]:
+                print(f"  {sentence}")
+            same = {name: getattr(command, name) for name in OneSource.__struct_fields__}
+            prepare(Table(table=imported.table, **same | {"source": command.source or "inaturalist"}))
         case _:
             prepare(command)
 
@@ -274,9 +295,9 @@ def decode_pictures(
 
 
 def _with_exif(record: PictureRecord, info: ImageInfo) -> PictureRecord:
-    """Returns the record with day and place of the picture's EXIF where the data set gives none."""
+    """Returns the record with day and place of the picture's EXIF where it has none; no place of what was planted."""
     taken_on = record.taken_on or (info.taken_at and info.taken_at.date())
-    coordinates = record.coordinates or info.coordinates
+    coordinates = None if record.cultivated else record.coordinates or info.coordinates
     if (taken_on, coordinates) == (record.taken_on, record.coordinates):
         return record
     return msgspec.structs.replace(record, taken_on=taken_on, coordinates=coordinates)

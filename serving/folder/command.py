@@ -63,6 +63,8 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     truth: str | None = None
     """Column of --list with true names or taxon ids, or `folder`, if the names of the folders are the true ones: tells
     how often the answers are right, and writes truth.json."""
+    darwin_core: bool = False
+    """Also write the plants that have a name as a Darwin Core archive, for GBIF and collection databases."""
     copy_to: Path | None = None
     """Copy the photographs into this folder, into one folder for each name."""
 

@@ -16,6 +16,7 @@ from serving.folder import Outcome
 from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
 from serving.folder.copies import copy_photographs, require_outside
+from serving.folder.darwin_core import DARWIN_CORE_FILE, write_darwin_core
 from serving.folder.output import open_output
 from serving.folder.photographs import Store, open_store, printable
 from serving.folder.plan import Part, Plan, count_plans, extend_plan, read_plan
@@ -191,7 +192,7 @@ class _FolderRun:
     def _is_finished(self, former: RunRecord) -> bool:
         """Whether there is nothing new, as far as that is seen without looking at each file."""
         command = self._command
-        wants_more = command.retry_failed or command.copy_to is not None or command.truth is not None
+        wants_more = command.retry_failed or command.darwin_core or command.copy_to or command.truth
         if not former.is_complete or wants_more or former.listed != _what_is_listed(command):
             return False
         if former.num_plans != count_plans(self._output, former.run_id):
@@ -294,6 +295,9 @@ class _FolderRun:
         outcome = self._say(record)
         if self._command.truth is not None:
             self._judge(self._command.truth, plan, files)
+        if self._command.darwin_core:
+            number = write_darwin_core(self._output, files.rows(plan), record.run_id)
+            _tell(f"{number:,} occurrences: {self._command.out}/{DARWIN_CORE_FILE}")
         if self._command.copy_to is not None:
             copy_photographs(files.rows(plan), plan.plants(), self._store, self._command.copy_to)
         return outcome

@@ -49,6 +49,8 @@ class PictureRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     taken_on: date | None = None
     coordinates: tuple[float, float] | None = None
     """Latitude and longitude, degrees."""
+    cultivated: bool = False
+    """Whether somebody planted it, so that the place says nothing about where it grows; the manifest has no place."""
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):

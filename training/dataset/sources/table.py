@@ -31,9 +31,11 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "license": ("licence", "licensename"),
     "taken_on": ("takenat", "observedon", "eventdate", "datetaken", "date"),
     "latitude": ("lat", "decimallatitude"),
+    "cultivated": ("captivecultivated", "captive"),
     "longitude": ("lon", "lng", "long", "decimallongitude"),
 }
 _CLASS_COLUMNS: Final = ("common_name", "genus", "family", "order")
+_YES: Final = frozenset({"true", "1", "yes", "cultivated"})
 _SPLIT_NAMES: Final = {"val": "validation", "valid": "validation"}
 _NOT_TO_THE_DAY: Final = re.compile(r"\d{4}(-\d{2})?")
 
@@ -46,8 +48,9 @@ def read_table(
     Columns: `path` (absolute, or relative to the list's folder) and `scientific_name`, or `common_name` where that is
     missing; optionally `common_name`, `genus`, `family`, `order`, `gbif_id` (from the first row of the class that has
     one), `split` (train, validation or val, calibration, test), `group`, `author`, `license`, `taken_on` (begins as
-    2024-05-31), `latitude` and `longitude` (degrees), and `class_id` if two classes share a name. `COLUMNS` has other
-    spellings; `columns` maps ours to columns of the list. A note tells which columns are not read.
+    2024-05-31), `latitude` and `longitude` (degrees), `cultivated` (true or false), and `class_id` if two classes share
+    a name. `COLUMNS` has other spellings; `columns` maps ours to columns of the list. A note tells which columns are
+    not read.
 
     Raises:
         DataError: The list is missing, not UTF-8 CSV, empty, lacks a column or has one twice, or repeats a path, or a
@@ -186,6 +189,7 @@ def _record(row: _Row, plants: dict[str, SourceClass], default_license: str) -> 
         license=sys.intern(row["license"] or default_license),
         taken_on=_day(row),
         coordinates=_coordinates(row),
+        cultivated=row["cultivated"].lower() in _YES,
     )
 
 

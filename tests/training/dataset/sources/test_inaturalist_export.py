@@ -1,0 +1,146 @@
+"""Observations that iNaturalist exported: photographs are downloaded with care, and become training data."""
+
+import csv
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pyarrow.parquet as pq
+import pytest
+
+from models.errors import DataError
+from tests.serving.tiny import BLUE, GREEN, RED, draw, jpeg
+from training.dataset.sources import inaturalist_export
+from training.dataset.sources.inaturalist_export import import_observations
+from training.prepare import InaturalistExport, run
+
+
+def observation(number, name="Rosa canina", url="", **more):
+    return {
+        "id": number, "observed_on": "2024-05-31", "user_login": "ann", "license": "CC-BY-NC", "image_url": url,
+        "latitude": "51.5", "longitude": "-0.1", "captive_cultivated": "false", "scientific_name": name,
+        "common_name": "dog rose", "iconic_taxon_name": "Plantae", **more,
+    }  # fmt: skip
+
+
+HEADER = [*observation(0)]
+PICTURES = {"/1/medium.jpg": jpeg(RED), "/2/medium.jpg": jpeg(GREEN), "/3/medium.jpg": jpeg(BLUE)}
+
+
+class Server:
+    """Gives pictures; what it does first at a path can be chosen."""
+
+    def __init__(self):
+        self.asked, self.first = Counter(), {}
+
+    @contextmanager
+    def running(self):
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                outer.asked[self.path] += 1
+                content = PICTURES.get(self.path)
+                what = outer.first.get(self.path) if outer.asked[self.path] == 1 else None
+                if what == "cut":
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(len(content)))
+                    self.end_headers()
+                    self.wfile.write(content[:50])
+                    return
+                self.send_response(what or (404 if content is None else 200))
+                self.end_headers()
+                self.wfile.write(b"" if what else content or b"")
+
+            def log_message(self, *_):
+                pass
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            yield f"http://127.0.0.1:{server.server_port}"
+            server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(inaturalist_export, "_PAUSE_S", 0.001)
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+def write(path, rows):
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, HEADER)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_observations_become_training_data_with_author_license_date_and_place(server, tmp_path, capsys):
+    with server.running() as url:
+        export = write(
+            tmp_path / "observations.csv",
+            [
+                observation(1, url=f"{url}/1/medium.jpg"),
+                observation(2, "Bellis perennis", f"{url}/2/medium.jpg", captive_cultivated="true"),
+                observation(3, "Apis mellifera", f"{url}/3/medium.jpg", iconic_taxon_name="Insecta"),
+                observation(4, "Quercus robur", f"{url}/4/medium.jpg"),
+                observation(5, "", f"{url}/3/medium.jpg"),
+                observation(6, "Quercus robur", "file:///etc/passwd"),
+            ],
+        )
+        run(InaturalistExport(export=export, out=tmp_path / "data", workers=1))
+    said = capsys.readouterr().out
+    for words in ("2 photographs of observations, 4 left out", "no plant: Insecta", "status 404", "cannot be fetched"):
+        assert words in said
+    rows = pq.read_table(tmp_path / "data" / "manifest.parquet").to_pylist()
+    rose, daisy = sorted(rows, key=lambda row: row["path"])
+    assert (rose["author"], rose["licence"], str(rose["taken_on"])) == ("ann", "CC-BY-NC", "2024-05-31")
+    assert (rose["latitude"], daisy["latitude"]) == (51.5, None)  # the place of a planted one says nothing
+    assert "/3/medium.jpg" not in server.asked
+
+
+@pytest.mark.parametrize("first", [500, 429, "cut"])
+def test_a_failed_download_is_tried_again_and_a_second_run_asks_for_nothing(server, tmp_path, first):
+    server.first["/1/medium.jpg"] = first
+    with server.running() as url:
+        export = write(tmp_path / "observations.csv", [observation(1, url=f"{url}/1/medium.jpg")])
+        for _ in range(2):
+            imported = import_observations(export, tmp_path / "data")
+            assert (imported.num_pictures, imported.left_out) == (1, ())
+    assert server.asked["/1/medium.jpg"] == 2
+    assert [path.read_bytes() for path in tmp_path.glob("data/photographs/*")] == [PICTURES["/1/medium.jpg"]]
+
+
+def test_requests_keep_their_distance(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(inaturalist_export, "_PAUSE_S", 0.2)
+    slept = []
+    monkeypatch.setattr(inaturalist_export.time, "sleep", slept.append)
+    with server.running() as url:
+        rows = [observation(number, url=f"{url}/{number}/medium.jpg") for number in (1, 2, 3)]
+        import_observations(write(tmp_path / "observations.csv", rows), tmp_path / "data")
+    assert [seconds > 0.1 for seconds in slept] == [False, True, True]
+
+
+def test_photographs_of_a_folder_are_found_by_their_observation(tmp_path):
+    (tmp_path / "mine").mkdir()
+    draw(RED).save(tmp_path / "mine" / "1.PNG")
+    export = write(tmp_path / "observations.csv", [observation(1), observation(2)])
+    imported = import_observations(export, tmp_path / "data", tmp_path / "mine")
+    assert imported.num_pictures == 1
+    assert "2.jpg" in imported.left_out[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [("id,scientific_name\n", "image_url"), ("", "empty file"), (HEADER and ",".join(HEADER) + "\n", "no photograph")],
+)
+def test_an_export_that_cannot_be_used_is_one_error(tmp_path, content, what):
+    path = tmp_path / "observations.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=what):
+        import_observations(path, tmp_path / "data")

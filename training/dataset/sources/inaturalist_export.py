@@ -1,0 +1,186 @@
+"""Turns the CSV file of iNaturalist's page "Export observations" into a list of pictures for `prepare.py table`.
+
+The photographs are downloaded, one at a time and slowly, since iNaturalist asks for at most one request a second; or
+they are in a folder already. The list is in the same folder, so that a second run continues.
+"""
+
+import csv
+import http.client
+import io
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from models.errors import DataError
+from training.atomic_file import replaced
+
+TABLE_FILE: Final = "observations.csv"
+_PICTURES: Final = "photographs"
+_NEEDED: Final = ("id", "scientific_name", "image_url")
+# Our column -> theirs. Their coordinates are public ones: iNaturalist has moved those of rare plants by up to 20 km.
+_COLUMNS: Final = {
+    "scientific_name": "scientific_name",
+    "common_name": "common_name",
+    "group": "id",
+    "author": "user_login",
+    "license": "license",
+    "taken_on": "observed_on",
+    "latitude": "latitude",
+    "longitude": "longitude",
+    "cultivated": "captive_cultivated",
+}
+_SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".heic")
+_ATTEMPTS: Final = 5
+_PAUSE_S: Final = 1.0
+_TIMEOUT_S: Final = 60.0
+_MAX_BYTES: Final = 50_000_000
+_AGENT: Final = "botanify/0.2 (training data from an export of observations)"
+_GONE: Final = frozenset({401, 403, 404, 410})
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What an export gave."""
+
+    table: Path
+    """A list for `prepare.py table`."""
+    num_pictures: int
+    left_out: tuple[str, ...]
+    """A sentence for each observation without a picture, a name or a plant."""
+
+
+def import_observations(
+    export: Path, out: Path, photographs: Path | None = None, *, tell: Callable[[str], None] = print
+) -> Imported:
+    """Downloads the photographs of an export, and writes the list of them.
+
+    Args:
+        export: The CSV file, with the columns id, scientific_name and image_url; optionally common_name, user_login,
+            license, observed_on, latitude, longitude, captive_cultivated and iconic_taxon_name.
+        out: Folder for photographs and list.
+        photographs: Folder of photographs, named by the id of their observation (123.jpg), instead of a download.
+        tell: Gets a sentence about the progress now and then.
+
+    Raises:
+        DataError: The export cannot be read, or no photograph is left. What was downloaded stays.
+    """
+    left_out: list[str] = []
+    rows = []
+    (out / _PICTURES).mkdir(parents=True, exist_ok=True)
+    fetch = _Downloader(out, tell) if photographs is None else _Finder(photographs)
+    for row in _observations(export):
+        name = f"observation {row['id']}"
+        if not row["scientific_name"]:
+            left_out.append(f"{name} has no scientific name")
+        elif row.get("iconic_taxon_name") not in {None, "", "Plantae"}:
+            left_out.append(f"{name} is no plant: {row['iconic_taxon_name']}")
+        else:
+            path, reason = fetch(row)
+            if path is None:
+                left_out.append(f"{name} has no photograph: {reason}")
+            else:
+                rows.append({"path": path, **{ours: row.get(theirs, "") for ours, theirs in _COLUMNS.items()}})
+    if not rows:
+        raise DataError("the export gave no photograph", value="; ".join(left_out[:3]), remedy="check its columns")
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, ["path", *_COLUMNS])
+    writer.writeheader()
+    writer.writerows(rows)
+    with replaced(out / TABLE_FILE) as stream:
+        stream.write(text.getvalue().encode())
+    return Imported(out / TABLE_FILE, len(rows), tuple(left_out))
+
+
+def _observations(export: Path) -> Iterator[dict[str, str]]:
+    try:
+        with export.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream)
+            missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
+            if missing:
+                raise DataError(
+                    f"{export} lacks the column {' and '.join(missing)}",
+                    value=", ".join(reader.fieldnames or ()) or "an empty file",
+                    remedy="choose these columns when you export your observations",
+                )
+            for row in reader:
+                yield {name: (value or "").strip() for name, value in row.items() if name}
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{export} cannot be read", value=error, remedy="give the CSV file of the export") from error
+
+
+class _Finder:
+    """Finds photographs in a folder by the id of their observation."""
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise DataError("the folder of photographs does not exist", value=folder, remedy="correct --photographs")
+        self._folder = folder.resolve()
+        self._paths = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in _SUFFIXES}
+
+    def __call__(self, row: Mapping[str, str]) -> tuple[str | None, str]:
+        path = self._paths.get(row["id"])
+        return (None, f"no {row['id']}.jpg in {self._folder}") if path is None else (str(path.resolve()), "")
+
+
+class _Downloader:
+    """Downloads photographs one at a time, with pauses; those that are there already are not asked for again."""
+
+    def __init__(self, out: Path, tell: Callable[[str], None]) -> None:
+        self._out, self._tell = out, tell
+        self._next_at = 0.0
+        self._number = 0
+
+    def __call__(self, row: Mapping[str, str]) -> tuple[str | None, str]:
+        """Returns the path of a photograph below the folder, or None and why there is none."""
+        address = urlsplit(row["image_url"])
+        if address.scheme not in {"http", "https"} or not row["id"].isalnum():
+            return None, f"the address {row['image_url'][:100]!r} cannot be fetched"
+        suffix = PurePosixPath(address.path).suffix.lower()
+        name = f"{_PICTURES}/{row['id']}{suffix if suffix in _SUFFIXES else '.jpg'}"
+        if (self._out / name).exists():
+            return name, ""
+        content, reason = self._content(row["image_url"])
+        if content is None:
+            return None, reason
+        with replaced(self._out / name) as stream:
+            stream.write(content)
+        self._number += 1
+        if self._number % 100 == 0:
+            self._tell(f"{self._number:,} photographs downloaded")
+        return name, ""
+
+    def _content(self, url: str) -> tuple[bytes | None, str]:
+        reason = ""
+        for attempt in range(_ATTEMPTS):
+            time.sleep(max(0.0, self._next_at - time.monotonic()))
+            wait_s = _PAUSE_S
+            try:
+                request = urllib.request.Request(url, headers={"User-Agent": _AGENT})  # http(s) alone
+                with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+                    content: bytes = response.read(_MAX_BYTES + 1)
+                    whole = int(response.headers.get("Content-Length") or len(content))
+                if len(content) > _MAX_BYTES:
+                    return None, f"it has more than {_MAX_BYTES / 1e6:g} MB"
+                if len(content) == whole:
+                    return content, ""
+                reason = "the connection ended early"
+            except urllib.error.HTTPError as error:
+                reason = f"status {error.code}"
+                if error.code in _GONE:
+                    return None, reason
+                wait_s = _retry_after_s(error.headers)
+            except (OSError, http.client.HTTPException) as error:
+                reason = str(error)
+            finally:
+                self._next_at = time.monotonic() + max(wait_s, _PAUSE_S * 2**attempt if reason else _PAUSE_S)
+        return None, f"{reason}, after {_ATTEMPTS} attempts; the same command tries again"
+
+
+def _retry_after_s(headers: Any) -> float:
+    text = headers.get("Retry-After", "") if headers else ""
+    return min(float(text), 600.0) if text.isdecimal() else _PAUSE_S
