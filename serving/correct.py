@@ -15,12 +15,11 @@ from serving.corrections.desk import CorrectionDesk
 from serving.errors import BadParameter, MalformedBody
 from serving.identify import AnyRequest, RouteDependencies, authorize, read
 from serving.pages import IMAGES, OPTIONAL_KEY, problem_responses
-from serving.schemas import MAX_NAME_LENGTH, Given, check_name_length
+from serving.schemas import MAX_NAME_LENGTH, Given, check_name_length, parse_switch
 
 _FORM: Final = FormNames(
     parameters={"taxon": 4 * MAX_NAME_LENGTH, "other": 4 * MAX_NAME_LENGTH, "certain": 16}, needs_image=False
 )
-_TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
 
 
 class CorrectionView(msgspec.Struct, frozen=True):
@@ -94,7 +93,10 @@ async def correct(
                 "the body is not a form", value=content_type[:60], limit="multipart/form-data, or no body"
             )
         given = {**body.fields, **request.query_params.dict()}
-        (taxon_id, name), is_certain = _taxon(deps, given), _is_certain(given)
+        (taxon_id, name), is_certain = (
+            _taxon(deps, given),
+            parse_switch("certain", (given.get("certain") or ["false"])[-1]),
+        )
         await desk.correct(answer, taxon_id, name, certain=is_certain, pictures=body.pictures)
     return CorrectionView(
         correction_id=answer.correction_id,
@@ -160,12 +162,3 @@ def _taxon(deps: RouteDependencies, given: Given) -> tuple[str | None, str]:
             remedy="look for it with /species?q=, or send it as `other`",
         )
     return taxon.taxon_id, taxon.scientific_name
-
-
-def _is_certain(given: Given) -> bool:
-    text = (given.get("certain") or ["false"])[-1].lower()
-    if text not in _TRUE | _FALSE:
-        raise BadParameter(
-            "the parameter `certain` is out of range", value=repr(text[:40]), limit="true or false", remedy="correct it"
-        )
-    return text in _TRUE

@@ -4,17 +4,23 @@ The work on the pictures is a task of its own, so that a deadline or a client th
 """
 
 import asyncio
+import base64
 import hashlib
+import io
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from litestar import Request, Response, post
 from litestar.di import NamedDependency
+from PIL import Image
 
 from models.answer import Candidates, PlantAnswer, Question
 from models.errors import PictureError
+from models.preprocess import InputSpec
 from models.ranking import RankedGroup, RankedTaxon
 from serving.access.control import AccessControl, Client
 from serving.admission import Admission, AdmittedRequest, Readiness
@@ -41,6 +47,7 @@ from serving.schemas import (
     wanted_languages,
 )
 
+_PREVIEW_PX: Final = 256
 AnyRequest = Request[Any, Any, Any]
 _Ranked = TypeVar("_Ranked", RankedTaxon, RankedGroup)
 
@@ -72,6 +79,8 @@ class Answered(NamedTuple):
     plant: PlantAnswer
     sizes: list[tuple[int, int]]
     """Upright sizes of the pictures, (width, height) in px."""
+    previews: list[str | None]
+    """Of each picture a small one as a data URL, if asked for."""
     body: Body
     asked: Asked
     warnings: list[str]
@@ -79,10 +88,11 @@ class Answered(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """The answer about one plant, and the upright sizes of its pictures, (width, height) in px."""
+    """The answer about one plant; upright sizes of its pictures, (width, height) in px; and previews, if asked for."""
 
     plant: PlantAnswer
     sizes: list[tuple[int, int]]
+    previews: list[str | None]
 
 
 # asyncio keeps only weak references to tasks, and a task may outlive its request.
@@ -151,9 +161,9 @@ async def answer_pictures(
             if body.fields:
                 asked = parse(body.fields)
                 question, ignored = loaded.question(asked)
-            work = _Work(deps, admitted, body.pictures, loaded, question)
-            plant, sizes = await work.answer_in_time(deadline_s, _client_left(request))
-    return Answered(loaded, question, plant, sizes, body, asked, [*body.warnings, *ignored])
+            work = _Work(deps, admitted, body.pictures, loaded, question, with_previews=asked.preview)
+            plant, sizes, previews = await work.answer_in_time(deadline_s, _client_left(request))
+    return Answered(loaded, question, plant, sizes, previews, body, asked, [*body.warnings, *ignored])
 
 
 def authorize(access: AccessControl, request: AnyRequest, secret: str | None = None) -> Client:
@@ -217,7 +227,10 @@ class _Work:
         pictures: Sequence[bytes],
         loaded: LoadedBundle,
         question: Question,
+        *,
+        with_previews: bool,
     ) -> None:
+        self._with_previews = with_previews
         self._deps, self._admitted, self._pictures = deps, admitted, pictures
         self._loaded, self._question = loaded, question
         self._stage = "decode"
@@ -268,7 +281,10 @@ class _Work:
         output = await self._loaded.scheduler.run(pixels, self._admitted.virtual_starts_s, alone=alone)
         with self._deps.metrics.stage_s.labels("rank").time():
             plant = self._loaded.answer(output, self._question)
-        return _Answer(plant, [(picture.width, picture.height) for picture in decoded])
+        previews: list[str | None] = [None] * len(decoded)
+        if self._with_previews:
+            previews = await asyncio.to_thread(lambda: [_preview(each, self._loaded.spec) for each in pixels])
+        return _Answer(plant, [(picture.width, picture.height) for picture in decoded], previews)
 
     async def _decode_all(self) -> list[Decoded]:
         """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
@@ -282,6 +298,16 @@ class _Work:
 
         calls = map(decode, self._pictures, self._admitted.virtual_starts_s)
         return _all_decoded(await asyncio.gather(*calls, return_exceptions=True))
+
+
+def _preview(pixels: npt.NDArray[np.float32], spec: InputSpec) -> str:
+    """Returns the network's input, shape (3, height, width), as a data URL."""
+    rgb = pixels.transpose(1, 2, 0) * np.array(spec.std) + np.array(spec.mean)
+    image = Image.fromarray((rgb.clip(0, 1) * 255).round().astype(np.uint8))
+    image.thumbnail((_PREVIEW_PX, _PREVIEW_PX))
+    encoded = io.BytesIO()
+    image.save(encoded, "WEBP", quality=75)
+    return f"data:image/webp;base64,{base64.b64encode(encoded.getvalue()).decode()}"
 
 
 def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:
@@ -348,8 +374,11 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
                 plant_score=picture.plant_score,
                 weight=picture.weight,
                 predictions=predictions(picture.taxa),
+                preview=preview,
             )
-            for index, ((width, height), picture) in enumerate(zip(answered.sizes, plant.pictures, strict=True))
+            for index, ((width, height), picture, preview) in enumerate(
+                zip(answered.sizes, plant.pictures, answered.previews, strict=True)
+            )
         ],
         warnings=answered.warnings,
     )

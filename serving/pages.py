@@ -150,6 +150,11 @@ _PARAMETERS: Final[dict[str, Schema]] = {
         description="The taxa that can be the answer, repeated: names of genera, families and species, synonyms, "
         "common names, or `list:NAME` for a list that the operator keeps",
     ),
+    "preview": Schema(
+        type=OpenAPIType.BOOLEAN,
+        default=False,
+        description="Send back what the network saw of each picture, as a small WebP; few browsers show HEIC",
+    ),
     "lang": Schema(
         type=OpenAPIType.STRING,
         pattern=f"^{LANGUAGE}$",

@@ -113,6 +113,8 @@ class ImageView(msgspec.Struct, frozen=True):
     """Share of this picture in the answer; the shares of all pictures sum to 1."""
     predictions: list[Prediction]
     """The three most likely taxa on this picture alone."""
+    preview: str | None = None
+    """What the network saw of it, as a data URL with a WebP of at most 256 px; null without the parameter `preview`."""
 
 
 class Identification(msgspec.Struct, frozen=True):
@@ -181,6 +183,7 @@ MAX_FIELD_BYTES: Final[Mapping[str, int]] = {
     "coverage_kind": 64,
     "taxa": 4 * MAX_NAME_LENGTH,  # UTF-8 takes up to four bytes for a character
     "lang": 64,
+    "preview": 16,
 }
 """Name of each parameter -> longest form field, bytes."""
 
@@ -204,6 +207,8 @@ class Asked(msgspec.Struct, frozen=True):
     """Names of the taxa that can be the answer, and `list:NAME`; none for all taxa."""
     lang: str | None = None
     """Language of the common names; None for those that the header Accept-Language prefers."""
+    preview: bool = False
+    """Whether to send small pictures back, since few browsers show HEIC."""
 
 
 def parse_parameters(given: Given) -> Asked:
@@ -218,6 +223,7 @@ def parse_parameters(given: Given) -> Asked:
         coverage_kind=_parse_coverage_kind(_last(given, "coverage_kind", "marginal")),
         taxa=_parse_taxa(given.get("taxa", ())),
         lang=parse_language(_last(given, "lang", "")),
+        preview=parse_switch("preview", _last(given, "preview", "false")),
     )
 
 
@@ -286,6 +292,24 @@ def check_name_length(parameter: str, text: str) -> None:
             limit=f"at most {MAX_NAME_LENGTH}",
             remedy="send one name",
         )
+
+
+def parse_switch(name: str, text: str) -> bool:
+    """Parses a parameter that is on or off.
+
+    Raises:
+        BadParameter: It is neither.
+    """
+    if text.lower() in {"true", "1"}:
+        return True
+    if text.lower() in {"false", "0"}:
+        return False
+    raise BadParameter(
+        f"the parameter `{name}` is out of range",
+        value=repr(text[:40]),
+        limit="true or false",
+        remedy="correct it, or leave it out",
+    )
 
 
 def parse_language(text: str) -> str | None:

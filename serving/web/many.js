@@ -35,7 +35,9 @@ async function work() {
     const { signal } = stopping;
     pictures.set(nameOf(file), URL.createObjectURL(file));
     try {
-      rows.push(rowOf(nameOf(file), await answerTo(file, signal)));
+      const answer = await answerTo(file, signal);
+      if (answer.images[0].preview) pictures.set(nameOf(file), answer.images[0].preview);
+      rows.push(rowOf(nameOf(file), answer));
     } catch (problem) {
       if (!signal.aborted) rows.push(failedRow(nameOf(file), problem.detail || problem.title || String(problem)));
     }
@@ -50,7 +52,7 @@ async function answerTo(file, signal) {
   const sent = await shrunk([file], signal);
   for (let numRetries = 0; ; numRetries += 1) {
     try {
-      return await identify(sent, { coverage: null, taxa: [] }, { signal, onSent: () => {} });
+      return await identify(sent, { coverage: null, taxa: [], preview: /\.hei[cf]$/i.test(file.name) }, { signal, onSent: () => {} });
     } catch (problem) {
       const waitS = waitBeforeRetry(problem, numRetries);
       if (signal.aborted || waitS === null) throw problem;
@@ -87,7 +89,7 @@ function statusSentence() {
 function tableRow(row) {
   const address = pictures.get(row.photograph);
   const picture = address && element("img", { src: address, alt: "", loading: "lazy" });
-  picture?.addEventListener("error", () => picture.remove(), { once: true }); // HEIC, which few browsers show
+  picture?.addEventListener("error", () => picture.remove(), { once: true }); // HEIC before its answer
   return element("tr", {},
     element("td", {}, element("div", { className: "many__photo" }, picture, element("span", {}, row.photograph))),
     element("td", {}, row.error || (row.verdict_name ? scientificName(row.verdict_name) : RANKS[row.verdict_rank] ?? row.verdict_rank),

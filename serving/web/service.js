@@ -22,11 +22,13 @@ export class ServiceProblem extends Error {
  * Identifies the plant on the pictures.
  *
  * @param coverage How often the set of candidates shall hold the right plant, or null for no set.
+ * @param preview Whether the service sends small pictures back.
  * @param taxa Names that restrict the answer, unless there are none.
  * @param onSent Called with the share of the pictures that has been sent, from 0 to 1.
  */
-export function identify(files, { coverage, taxa }, { signal, onSent }) {
+export function identify(files, { coverage, taxa, preview = false }, { signal, onSent }) {
   const form = new FormData();
+  if (preview) form.append("preview", "true");
   if (coverage !== null) form.append("coverage", coverage);
   for (const name of taxa) form.append("taxa", name);
   for (const file of files) form.append("image", file, file.name || "picture");

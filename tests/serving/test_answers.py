@@ -1,5 +1,6 @@
 """Answers to valid requests."""
 
+import base64
 import io
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_answer_has_every_field(client):
     assert set(answer["verdict"]) == {"rank", "name", "score", "reason", "promise", "unknown_plant"}
     (image,) = answer["images"]
     assert image.pop("predictions") == answer["predictions"][:3]
-    assert image == {"index": 0, "width": 64, "height": 48, "plant_score": None, "weight": 1.0}
+    assert image == {"index": 0, "width": 64, "height": 48, "plant_score": None, "weight": 1.0, "preview": None}
     assert answer["warnings"] == []
     first = answer["predictions"][0]
     assert first == {
@@ -82,6 +83,16 @@ def test_answer_has_every_field(client):
         "score": first["score"],
     }
     assert [prediction["position"] for prediction in answer["predictions"]] == [1, 2, 3, 4, 5]
+
+
+def test_a_preview_shows_what_the_network_saw(client):
+    body = client.post("/identify?preview=true", content=jpeg(GREEN)).json()
+    kind, _, content = body["images"][0]["preview"].partition(",")
+    assert kind == "data:image/webp;base64"
+    with Image.open(io.BytesIO(base64.b64decode(content))) as preview:
+        assert (preview.format, preview.size) == ("WEBP", (SIDE_PX, SIDE_PX))
+        assert np.allclose(np.asarray(preview).mean(axis=(0, 1)), GREEN, atol=6)
+    assert_problem(client.post("/identify?preview=maybe", content=jpeg()), 422, "bad_parameter")
 
 
 def test_scores_are_the_softmax_with_outputs_of_one_taxon_summed(client):

@@ -69,7 +69,7 @@ def picture(index, weight, plant_score=None, best=1, size=(519, 500)):
     """Gives what an answer says about one picture; `best` is the position of its best prediction."""
     return {
         "index": index, "width": size[0], "height": size[1], "plant_score": plant_score, "weight": weight,
-        "predictions": [prediction(best, 0.8), prediction(best + 1, 0.1)],
+        "predictions": [prediction(best, 0.8), prediction(best + 1, 0.1)], "preview": None,
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.tiny import GREEN, RED, WHITE, jpeg
+from tests.serving.tiny import GREEN, RED, SIDE_PX, WHITE, jpeg
 from tests.serving.web.conftest import address_of
 from tests.serving.web.tab import VIEWS, accessibility_faults, file, scrolls_sideways
 
@@ -60,8 +60,11 @@ def test_each_photograph_gets_a_row_that_outlives_a_reload(new_page, running, vi
     page = new_page(view)
     page.goto(f"{address_of(running)}/web/many.html")
     chosen = [file(f"{number}.jpg", jpeg(color)) for number, color in enumerate((RED, GREEN, WHITE))]
+    chosen[1]["name"] = "1.heic"  # the service looks at the bytes, the page at the name
     page.set_input_files("#files", [*chosen, file("text.jpg", b"no picture")])
     page.get_by_text("4 photographs answered, 1 of them without an answer.").wait_for()
+    preview = page.locator("#rows img[src^='data:image/webp']")
+    assert preview.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == SIDE_PX
     assert accessibility_faults(page) == []
     assert not scrolls_sideways(page)
     page.get_by_role("button", name="Least certain first").press("Enter")
@@ -72,7 +75,7 @@ def test_each_photograph_gets_a_row_that_outlives_a_reload(new_page, running, vi
         page.get_by_role("button", name="Save as CSV").click()
     text = Path(download.value.path()).read_text(encoding="utf-8-sig")
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    assert {row["photograph"] for row in rows} == {"0.jpg", "1.jpg", "2.jpg", "text.jpg"}
+    assert {row["photograph"] for row in rows} == {"0.jpg", "1.heic", "2.jpg", "text.jpg"}
     page.get_by_role("button", name="Clear").click()
     assert page.locator("#rows tr").count() == 0
     page.reload()
