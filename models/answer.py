@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.calibration import Calibration, CoverageKind, candidate_set
+from models.place import PlaceModel, Where
 from models.ranking import (
     Floats,
     Promises,
@@ -48,6 +49,8 @@ class AnswerModel(msgspec.Struct, frozen=True):
     is_held_out: bool = True
     """Whether the network was not trained on the calibration plants, as far as is known. Otherwise its candidate sets
     have no guarantee."""
+    place: PlaceModel | None = None
+    """What answers with a place need; None if the bundle has no prior, or place does not help its network."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -60,6 +63,19 @@ class Question(msgspec.Struct, frozen=True):
     coverage_kind: CoverageKind = "marginal"
     allowed_T: npt.NDArray[np.bool_] | None = None
     """Whether each taxon can be the answer, at least one; None for all."""
+    where: Where | None = None
+    """Where and when the plant was photographed; None if that shall not count."""
+
+
+class PlaceNote(msgspec.Struct, frozen=True):
+    """How place changed an answer."""
+
+    vision_T: npt.NDArray[np.float64]
+    """Probability of each taxon without place."""
+    ratio_T: npt.NDArray[np.float64]
+    """What place multiplied the probability of each taxon with, before all were made to sum to 1."""
+    sentence: str | None
+    """Why the likeliest taxon is another one than without place; None if it is the same."""
 
 
 class Candidates(msgspec.Struct, frozen=True):
@@ -103,6 +119,8 @@ class PlantAnswer(msgspec.Struct, frozen=True):
     """None if the client asked for none or the model has no table for them."""
     discarded_mass: float | None
     """Probability of the taxa that the client ruled out; None if it ruled out none."""
+    place: PlaceNote | None = None
+    """None if the answer does not rest on a place."""
 
 
 def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, question: Question) -> PlantAnswer:
@@ -120,6 +138,11 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     weight_B = np.full(len(logits_BO), 1 / len(logits_BO))
     if plant_B is not None and model.calibration.cutoffs is not None:
         weight_B = picture_weights(plant_B, model.calibration.cutoffs.plant)
+    vision_T = _taxon_probabilities(combine_pictures(logits_BO, weight_B), model, allowed_T)
+    place = None
+    if question.where is not None and model.place is not None:
+        logits_BO, model, place = _with_place(logits_BO, vision_T, model, model.place, question.where)
+        all_BT = _taxon_probabilities(logits_BO, model)
     combined_O = combine_pictures(logits_BO, weight_B)
     taxa_T = _taxon_probabilities(combined_O, model, allowed_T)
     alone_BT = all_BT if allowed_T is None else _taxon_probabilities(logits_BO, model, allowed_T)
@@ -129,6 +152,8 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     if verdict is None:
         promises = model.promises if allowed_T is None else Promises()
         verdict = decide(ranking, model.thresholds, promises, _shared_ranks(allowed_T, model.taxonomy))
+    if place is not None and place.sentence is not None:
+        verdict = msgspec.structs.replace(verdict, reason=f"{verdict.reason} {place.sentence}")
     discarded_mass = None
     if allowed_T is not None:
         discarded_mass = float(min(_taxon_probabilities(combined_O, model)[~allowed_T].sum(), 1.0))
@@ -148,7 +173,37 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         plant_score=plant,
         candidates=_candidates(alone_BT, weight_B > 0, taxa_T, model, question),
         discarded_mass=discarded_mass,
+        place=place,
     )
+
+
+def _with_place(
+    logits_BO: npt.NDArray[np.float64],
+    vision_T: npt.NDArray[np.float64],
+    model: AnswerModel,
+    place: PlaceModel,
+    where: Where,
+) -> tuple[npt.NDArray[np.float64], AnswerModel, PlaceNote]:
+    """Returns the logits with the place, the model with what was fitted with places, and a note for the answer."""
+    factor_T = place.log_factors(where)
+    shift_O = model.temperature * factor_T[model.taxonomy.taxon_of_output]
+    placed = msgspec.structs.replace(
+        model,
+        temperature=place.rule.temperature,
+        thresholds=place.rule.thresholds,
+        promises=place.rule.promises,
+        calibration=msgspec.structs.replace(model.calibration, conformal=place.conformal),
+    )
+    before, after = int(vision_T.argmax()), int((vision_T * np.exp(factor_T)).argmax())
+    sentence = None
+    if before != after:
+        (rare, total), (frequent, _) = (place.prior.records(where, taxon) for taxon in (before, after))
+        one, other = (model.taxonomy.taxa[taxon].scientific_name for taxon in (before, after))
+        sentence = (
+            f"Place decided: of {total:,} plant records within about 200 km, {frequent:,} are {other} and "
+            f"{rare:,} are {one}, which the pictures alone would name."
+        )
+    return logits_BO + shift_O, placed, PlaceNote(vision_T, np.exp(factor_T), sentence)
 
 
 def picture_weights(plant_B: npt.NDArray[np.float64], cutoff: float) -> npt.NDArray[np.float64]:

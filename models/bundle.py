@@ -26,6 +26,7 @@ from models.calibration import CALIBRATION_PART, Calibration, read_calibration
 from models.errors import BundleError
 from models.examples import EXAMPLES_PART, Examples
 from models.openvino_session import OpenVinoSession
+from models.place import PLACE_PART, PlaceModel, read_place
 from models.ranking import Floats, output_probabilities
 from models.session import OnnxSession
 from models.taxonomy import Taxonomy
@@ -39,7 +40,9 @@ WEIGHTS_FILE: Final = "weights.safetensors"
 _OTHER_FILE: Final = b"\n\x08location\x12"
 GOLDEN_PART: Final = "golden"
 GOLDEN_FILE: Final = "golden.json"
-KNOWN_PARTS: Final[frozenset[str]] = frozenset({CALIBRATION_PART, EXAMPLES_PART, GOLDEN_PART, WEIGHTS_PART})
+KNOWN_PARTS: Final = frozenset({CALIBRATION_PART, EXAMPLES_PART, GOLDEN_PART, PLACE_PART, WEIGHTS_PART})
+WITH_PLACE: Final = "+place"
+"""Ends the name of the tables in `calibration.npz` that hold for answers with a place."""
 # Half-precision arithmetic changed a probability of the demonstration network by at most 0.0015 on drawn pictures. int8
 # with unfused operators changed it by 0.002 on the most stable of them. A wrong file changes it by far more.
 LARGEST_DIFFERENCE: Final = 0.02
@@ -113,8 +116,11 @@ class Bundle(msgspec.Struct, frozen=True):
         part = self.record.parts.get(GOLDEN_PART)
         return None if part is None else read_json(self.folder / part, Golden)
 
-    def calibration(self, precision: Precision) -> Calibration:
-        """Returns the tables of one network, all None if the bundle has none; a BundleError if they are unreadable."""
+    def calibration(self, precision: str) -> Calibration:
+        """Returns the tables of one network, all None if the bundle has none; a BundleError if they are unreadable.
+
+        `WITH_PLACE` after the precision gives those for answers with a place.
+        """
         part = self.record.parts.get(CALIBRATION_PART)
         tables = {} if part is None else read_calibration(self.folder / part)
         return tables.get(precision, Calibration())
@@ -134,7 +140,15 @@ class Bundle(msgspec.Struct, frozen=True):
             promises=network.promises,
             calibration=self.calibration(precision),
             is_held_out=not self.record.other_data,
+            place=self._place_model(precision),
         )
+
+    def _place_model(self, precision: Precision) -> PlaceModel | None:
+        part, rule = self.record.parts.get(PLACE_PART), self.network(precision).place
+        if part is None or rule is None:
+            return None
+        prior = read_place(self.folder / part, len(self.taxonomy.taxa))
+        return PlaceModel(prior, rule, self.calibration(f"{precision}{WITH_PLACE}").conformal)
 
     def weights_path(self) -> Path:
         """Returns the path of the weights that a training can start from; a BundleError if there are none."""
@@ -324,6 +338,8 @@ def _check_tables(folder: Path, record: BundleRecord, taxonomy: Taxonomy) -> Ite
             _require_equal(*num_features, part, len(found.features.center_F))
         if found.plant_head:
             _require_equal(*num_features, part, len(found.plant_head.weight_F))
+    if PLACE_PART in record.parts:
+        read_place(folder / record.parts[PLACE_PART], len(taxonomy.taxa))
     for precision in sorted(record.networks.keys() - tables.keys()):
         yield (
             f"The bundle has no calibration tables for its {precision} network. With that network the service cannot "

@@ -16,6 +16,7 @@ import msgspec
 
 from models.calibration import CoverageKind
 from models.errors import BotanifyError, BundleError
+from models.place import PlaceRule
 from models.preprocess import InputSpec
 from models.ranking import Promises, Thresholds
 from models.taxonomy import Taxonomy
@@ -87,6 +88,8 @@ class NetworkFile(msgspec.Struct, frozen=True):
     """How the file was made, in words."""
     coverages: tuple[MeasuredCoverage, ...] = ()
     """Measured coverages of its candidate sets; empty if they were not measured."""
+    place: PlaceRule | None = None
+    """How place changes its scores; None without the part `place`, or if place does not help this network."""
 
     def measured(self, kind: CoverageKind, coverage: float) -> MeasuredCoverage | None:
         """Returns what was measured for a coverage, or None."""

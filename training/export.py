@@ -25,12 +25,22 @@ explain_missing_packages(INSTALL)
 import msgspec
 import tyro
 
-from models.bundle import BUNDLE_FILE, GOLDEN_FILE, GOLDEN_PART, WEIGHTS_FILE, WEIGHTS_PART, Bundle, seal_bundle
+from models.bundle import (
+    BUNDLE_FILE,
+    GOLDEN_FILE,
+    GOLDEN_PART,
+    WEIGHTS_FILE,
+    WEIGHTS_PART,
+    WITH_PLACE,
+    Bundle,
+    seal_bundle,
+)
 from models.bundle_record import Check, FileName, Metric, Precision
-from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, write_calibration
+from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, Calibration, write_calibration
 from models.errors import BundleError, RecipeError
 from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
 from models.openvino_session import require_bf16
+from models.place import PLACE_FILE, PLACE_PART, write_place
 from models.preprocess import InputSpec
 from models.ranking import RANKS, Rank
 from training.bundling.model_card import (
@@ -268,6 +278,7 @@ def _seal(
 
     manifest, spec = sets.validation.manifest, sets.validation.spec
     released = {precision: made for precision, made in candidates.items() if made.passed}
+    place = next((made.place for made in released.values() if made.place is not None), None)
     record = describe(
         checkpoint,
         manifest,
@@ -282,7 +293,8 @@ def _seal(
         other_data=sets.other_data,
         parts=_PARTS
         | ({WEIGHTS_PART: WEIGHTS_FILE} if command.with_weights else {})
-        | ({EXAMPLES_PART: EXAMPLES_FILE} if command.examples else {}),
+        | ({EXAMPLES_PART: EXAMPLES_FILE} if command.examples else {})
+        | ({PLACE_PART: PLACE_FILE} if place is not None else {}),
     )
     golden, card, tables = (folder / name for name in (GOLDEN_FILE, MODEL_CARD_FILE, CALIBRATION_FILE))
     paths = {precision: made.path for precision, made in released.items()}
@@ -305,11 +317,19 @@ def _seal(
         ),
     )
     card.write_text(model_card(record, manifest.taxonomy, *sections), encoding="utf-8")
-    write_calibration(tables, {precision: made.calibration for precision, made in released.items()})
+    placed = {
+        f"{precision}{WITH_PLACE}": Calibration(conformal=made.place.conformal)
+        for precision, made in released.items()
+        if made.place is not None
+    }
+    write_calibration(tables, {precision: made.calibration for precision, made in released.items()} | placed)
     files = {made.entry.file: made.path for made in released.values()}
     files |= {path.name: path for path in (golden, card, tables)}
     if command.examples:
         files[EXAMPLES_FILE] = folder / EXAMPLES_FILE
+    if place is not None:
+        files[PLACE_FILE] = folder / PLACE_FILE
+        write_place(files[PLACE_FILE], place.prior)
     if command.with_weights:
         files[WEIGHTS_FILE] = folder / WEIGHTS_FILE
         write_weights(files[WEIGHTS_FILE], checkpoint)

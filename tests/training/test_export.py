@@ -14,7 +14,7 @@ from models.network import PlantNetwork
 from models.preprocess import picture_to_input
 from training.bundling import bundle_description
 from training.bundling.onnx_file import fold_batch_norm, round_to_half
-from training.bundling.tables import fit_temperature
+from training.bundling.temperature import fit_temperature
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.export import _named, _picture_sets, export

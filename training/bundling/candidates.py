@@ -24,6 +24,7 @@ from training.bundling.evaluated_network import (
 )
 from training.bundling.fp16 import write_fp16, write_rounded
 from training.bundling.onnx_file import write_fp32
+from training.bundling.place import FittedPlace
 from training.engine.checkpoint import Checkpoint
 from training.evaluation.predict import Logits
 from training.evaluation.predictions import Outputs, Predictions, chunks
@@ -51,6 +52,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """Its entry in `bundle.json`."""
     calibration: Calibration = Calibration()
     """Its tables."""
+    place: FittedPlace | None = None
+    """How place changes its answers, and the tables for them."""
 
     @property
     def passed(self) -> bool:
@@ -82,7 +85,7 @@ def make_fp32(
     require_parity(parity)
     evaluated = evaluate_network(network, sets, thresholds)
     entry = _entry(evaluated, network.path, parity, rounding_check(same_weights, exact, compared.name))
-    return Candidate(network.path, entry, evaluated.fitted.calibration), evaluated
+    return Candidate(network.path, entry, evaluated.fitted.calibration, evaluated.fitted.place), evaluated
 
 
 def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
@@ -113,7 +116,7 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
         metrics=(*evaluated.metrics, _lost(fp32, evaluated, sets)),
         note=_FP16_NOTE,
     )
-    return Candidate(path, entry, evaluated.fitted.calibration)
+    return Candidate(path, entry, evaluated.fitted.calibration, evaluated.fitted.place)
 
 
 def make_bf16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
@@ -133,7 +136,7 @@ def make_bf16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
         metrics=(*evaluated.metrics, _lost(fp32, evaluated, sets)),
         note=_BF16_NOTE,
     )
-    return Candidate(path, entry, evaluated.fitted.calibration)
+    return Candidate(path, entry, evaluated.fitted.calibration, evaluated.fitted.place)
 
 
 def _lost(fp32: EvaluatedNetwork, other: EvaluatedNetwork, sets: PictureSets) -> Metric:
@@ -142,13 +145,14 @@ def _lost(fp32: EvaluatedNetwork, other: EvaluatedNetwork, sets: PictureSets) ->
 
 
 def _entry(evaluated: EvaluatedNetwork, path: Path, *checks: Check) -> NetworkFile:
-    fitted = evaluated.fitted.thresholds
+    fitted, place = evaluated.fitted.thresholds, evaluated.fitted.place
     return NetworkFile(
         file=path.name,
         temperature=evaluated.temperature,
         thresholds=fitted.thresholds,
         promises=fitted.promises,
         coverages=evaluated.coverages,
+        place=None if place is None else place.rule,
         stored_as="float16",
         checks=checks,
     )

@@ -13,19 +13,28 @@ from models.bundle_record import MeasuredCoverage, Metric
 from models.metrics import Share
 from models.preprocess import InputSpec
 from models.ranking import Rank
+from training.bundling.place import LEAST_RECORDS, FittedPlace, PlacedRows, Ratios, fit_prior, records_of
 from training.bundling.tables import (
     FittedTables,
     LabeledOutputs,
+    PlaceData,
     TableData,
     fit_tables,
-    fit_temperature,
     training_prior,
 )
+from training.bundling.temperature import fit_temperature
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.evaluation.answers import coverage_figures
 from training.evaluation.pictures import PictureFiles, Pictures, pictures_of
-from training.evaluation.predictions import Outputs, Predictions, Rows, calibrated_predictions, one_picture_each
+from training.evaluation.predictions import (
+    ChosenRows,
+    Outputs,
+    Predictions,
+    Rows,
+    calibrated_predictions,
+    one_picture_each,
+)
 from training.evaluation.split_metrics import SplitMetrics, split_metrics
 
 
@@ -142,7 +151,11 @@ def evaluate_network(
     )
     predictions = predictions_on(network, sets.test, temperature)
     fitted = fit_tables(_table_data(network, sets), temperature, thresholds)
-    metrics = (*_metrics(split_metrics(predictions), sets.test.name), *_rejection_metrics(fitted))
+    metrics = (
+        *_metrics(split_metrics(predictions), sets.test.name),
+        *_rejection_metrics(fitted),
+        *_place_metrics(network, sets.test, temperature, fitted.place),
+    )
     model = AnswerModel(sets.test.manifest.taxonomy, temperature, calibration=fitted.calibration)
     coverages = tuple(
         MeasuredCoverage(
@@ -182,7 +195,17 @@ def _table_data(network: CachedNetwork, sets: PictureSets) -> TableData:
         num_pictures=len(held_out),
         other_data=sets.other_data,
         negatives_data="" if files is None else files.name,
+        place=_place_data(sets, held_out.rows[chosen]),
     )
+
+
+def _place_data(sets: PictureSets, calibration_rows: npt.NDArray[np.int64]) -> PlaceData | None:
+    trained_on = sets.features.manifest
+    records, _ = records_of(trained_on, trained_on.rows_of("train"))
+    if len(records) < LEAST_RECORDS:
+        return None
+    prior = fit_prior(records, len(trained_on.taxonomy.taxa))
+    return PlaceData(prior, *records_of(sets.temperature.manifest, calibration_rows))
 
 
 def _metrics(measured: SplitMetrics, data: str) -> list[Metric]:
@@ -193,6 +216,26 @@ def _metrics(measured: SplitMetrics, data: str) -> list[Metric]:
             metrics.append(Metric(name, figure.value, data, figure.num_pictures, figure.interval_95))
         else:
             metrics.append(Metric(name, figure, data, measured.top1_taxon.num_pictures))
+    return metrics
+
+
+def _place_metrics(
+    network: CachedNetwork, test: Pictures, temperature: float, place: FittedPlace | None
+) -> list[Metric]:
+    """Measures the test pictures that have a place, with and without it."""
+    if place is None:
+        return []
+    records, has_place = records_of(test.manifest, test.rows)
+    if not len(records):
+        return []
+    chosen, taxonomy, data = np.flatnonzero(has_place), test.manifest.taxonomy, f"{test.name}, those with a place"
+    rows, labels = ChosenRows(network.logits(test), chosen), test.labels[chosen]
+    metrics = []
+    placed = PlacedRows(rows, Ratios(place.prior, records), place.rule, taxonomy, temperature)
+    for name, logits, divisor in (("off", rows, temperature), ("on", placed, place.rule.temperature)):
+        found = split_metrics(calibrated_predictions(logits, labels, chosen, taxonomy, divisor))
+        for figure, share in (("top1_taxon", found.top1_taxon), ("ece", found.ece)):
+            metrics.append(Metric(f"{figure}_place_{name}", share.value, data, len(chosen), share.interval_95))
     return metrics
 
 

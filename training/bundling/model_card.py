@@ -16,7 +16,8 @@ from models.calibration import Calibration
 from models.metrics import NUM_BINS, ReliabilityBin
 from models.ranking import RANKS, Promise, Rank
 from models.taxonomy import Taxonomy
-from training.bundling.tables import MOST_PICTURES, FittedTables
+from training.bundling.tables import FittedTables
+from training.bundling.temperature import MOST_PICTURES
 from training.bundling.thresholds import MIN_NAMED, FittedThreshold, FittedThresholds
 from training.evaluation.provenance import OTHER_DATA
 from training.toml_file import Section

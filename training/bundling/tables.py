@@ -3,20 +3,19 @@
 Letters in names: N calibration plants, one picture each; M pictures without a plant; T taxa.
 """
 
-import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize_scalar
 
 from models.calibration import Calibration, Cutoffs, FeatureTable, FittedOn, conformal_table_of
-from models.metrics import Share, negative_log_likelihood, share
-from models.ranking import RANKS, Rank, output_probabilities
+from models.metrics import Share, share
+from models.place import PlacePrior
+from models.ranking import RANKS, Promises, Rank
 from models.taxonomy import Taxonomy
+from training.bundling.place import FittedPlace, Records, fit_place
 from training.bundling.rejection import (
     FittedHead,
     HeadInputs,
@@ -30,68 +29,12 @@ from training.bundling.thresholds import FittedThresholds, fit_thresholds
 from training.evaluation.answers import distances, plant_scores
 from training.evaluation.predictions import (
     Outputs,
-    Plants,
     Predictions,
-    Rows,
     calibrated_predictions,
     chunks,
-    picture_weights,
 )
 from training.evaluation.predictions import named as named_at
 from training.evaluation.split_metrics import Scores, auroc
-
-LEAST: Final = 0.05
-MOST: Final = 20.0
-MOST_PICTURES: Final = 20_000
-"""Pictures that are used at most: one number needs no more, and all 89,000 take minutes."""
-_TOLERANCE: Final = 1e-8  # of the logarithm; a minimum cannot be told more exactly from values in double precision
-
-
-def fit_temperature(
-    logits: Rows, labels: npt.NDArray[np.int64], taxonomy: Taxonomy, plants: Plants, most: int = MOST_PICTURES
-) -> float:
-    """Finds the temperature that gives the labeled taxa the highest likelihood (Brent's method).
-
-    Args:
-        logits: Logits of the network file that will be served, shape (num_pictures, num_outputs).
-        labels: Positions of the labeled outputs, shape (num_pictures,).
-        taxonomy: Gives the taxon of each output; the outputs of a taxon are summed, as in the service.
-        plants: Plant of each picture; every plant weighs the same, however many pictures of it there are.
-        most: Number of pictures that are used at most, see `plants_drawn`.
-
-    Returns:
-        A temperature in [0.05, 20]: below 1 it raises the highest probability, above 1 it lowers it.
-    """
-    chosen = plants_drawn(plants, most)
-    logits, taxa, weights = logits[chosen], taxonomy.taxon_of_output[labels[chosen]], picture_weights(plants)[chosen]
-
-    def loss(log_temperature: float) -> float:
-        return negative_log_likelihood(right_probabilities(logits, taxa, taxonomy, math.exp(log_temperature)), weights)
-
-    bounds = (math.log(LEAST), math.log(MOST))
-    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": _TOLERANCE})
-    return math.exp(found.x)
-
-
-def plants_drawn(plants: Plants, most: int, seed: int = 0) -> npt.NDArray[np.intp]:
-    """Draws whole plants, at least one, while all their pictures fit in; returns their positions, ascending."""
-    if len(plants) <= most:
-        return np.arange(len(plants))
-    _, plant_N, counts = np.unique(plants, return_inverse=True, return_counts=True)
-    order = np.random.default_rng(seed).permutation(len(counts))
-    num_drawn = max(int((np.cumsum(counts[order]) <= most).sum()), 1)
-    return np.flatnonzero(np.isin(plant_N, order[:num_drawn]))
-
-
-def right_probabilities(
-    logits: Rows, taxa: npt.NDArray[np.intp], taxonomy: Taxonomy, temperature: float
-) -> npt.NDArray[np.float64]:
-    """Returns the probability of the right taxon of each picture, without those of all other taxa."""
-    right = np.empty(len(taxa))
-    for part in chunks(*logits.shape):
-        is_right = taxonomy.taxon_of_output == taxa[part, None]
-        right[part] = (output_probabilities(logits[part], temperature) * is_right).sum(axis=1)
-    return right
 
 
 class LabeledOutputs(msgspec.Struct, frozen=True):
@@ -125,6 +68,19 @@ class TableData(msgspec.Struct, frozen=True):
     calibration plants, so they prove nothing."""
     negatives_data: str = "pictures without a plant"
     """What the pictures without a plant are, in words."""
+    place: "PlaceData | None" = None
+    """None if too few training pictures have a place."""
+
+
+class PlaceData(msgspec.Struct, frozen=True):
+    """Where the pictures were taken."""
+
+    prior: PlacePrior
+    """Fitted on training pictures."""
+    records: Records
+    """Of the calibration plants that have a place."""
+    has_place_N: npt.NDArray[np.bool_]
+    """Which of the calibration plants these are."""
 
 
 class Rejection(msgspec.Struct, frozen=True):
@@ -165,6 +121,8 @@ class FittedTables(msgspec.Struct, frozen=True):
     """None without pictures that show no plant."""
     left_out: LeftOutPlants | None = None
     """None if there is one taxon only."""
+    place: FittedPlace | None = None
+    """None if there are too few places, or if they do not help."""
 
 
 def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float]) -> FittedTables:
@@ -212,6 +170,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     thresholds = fit_thresholds(found.subset(kept_N).rank_scores, fixed)
     if data.other_data:
         thresholds = thresholds.without_promises()
+    place = _fit_place(data, temperature, kept_N, fixed)
     left_out = None
     if len(strange_N):
         named_N = (strange_N >= cutoffs.familiar) & named_at(strangers.species_N, thresholds.species.threshold)
@@ -220,7 +179,30 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
             named_N &= plant_scores(head.head, *seen) >= head.cutoff
         left_out = LeftOutPlants(data.data, auroc(familiar_N, strange_N), share(int(named_N.sum()), len(named_N)))
     rejection = _rejection(data, calibration, thresholds, head, temperature) if head else None
-    return FittedTables(calibration, thresholds, rejection, left_out)
+    return FittedTables(calibration, thresholds, rejection, left_out, place)
+
+
+def _fit_place(
+    data: TableData, temperature: float, kept_N: npt.NDArray[np.bool_], fixed: Mapping[Rank, float]
+) -> FittedPlace | None:
+    if data.place is None:
+        return None
+    chosen = np.flatnonzero(data.place.has_place_N)
+    plants = data.calibration
+    found = fit_place(
+        data.place.prior,
+        data.place.records,
+        plants.outputs.choose(chosen).logits,
+        plants.labels[chosen],
+        taxonomy=data.taxonomy,
+        temperature=temperature,
+        kept_N=kept_N[chosen],
+        prior_T=data.prior_T,
+        fixed=fixed,
+    )
+    if found is not None and data.other_data:
+        found = msgspec.structs.replace(found, rule=msgspec.structs.replace(found.rule, promises=Promises()))
+    return found
 
 
 class _Strangers(msgspec.Struct, frozen=True):

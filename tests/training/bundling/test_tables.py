@@ -19,15 +19,8 @@ from tests.training.bundling.drawn_outputs import (
     table_data,
 )
 from tests.training.small import make_taxonomy
-from training.bundling.tables import (
-    LEAST,
-    MOST,
-    fit_tables,
-    fit_temperature,
-    plants_drawn,
-    right_probabilities,
-    training_prior,
-)
+from training.bundling.tables import fit_tables, training_prior
+from training.bundling.temperature import LEAST, MOST, fit_temperature, plants_drawn, right_probabilities
 from training.evaluation.predictions import Outputs, store_outputs
 
 

@@ -1,0 +1,169 @@
+"""The prior of place and season, and answers that rest on it: properties for any records."""
+
+from datetime import date
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.answer import AnswerModel, Question, answer_plant
+from models.errors import BundleError
+from models.place import SIDES_KM, PlaceModel, PlaceRule, Where, cell_at, read_place, write_place
+from models.ranking import Thresholds
+from tests.models.tiny import species, taxonomy_of
+from training.bundling.place import Records, count_records
+
+NUM_TAXA = 4
+TAXONOMY = taxonomy_of(*(species(f"Rosa {name}", "Rosaceae") for name in ("alba", "canina", "gallica", "rugosa")))
+BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
+LOGITS = np.array([[2.0, 1.8, 0.0, 0.0]])
+places = st.builds(
+    Where,
+    latitude=st.floats(-90, 90),
+    longitude=st.floats(-180, 180),
+    day=st.none() | st.dates(date(1900, 1, 1), date(2100, 12, 31)),
+)
+
+
+def records(*entries):
+    """Records of (taxon, place, month, how many)."""
+    columns = list(
+        zip(*((taxon, *where, month) for taxon, where, month, many in entries for _ in range(many)), strict=True)
+    )
+    return Records(*(np.array(column) for column in columns))
+
+
+def prior_of(*entries, trust=10.0):
+    return count_records(records(*entries), NUM_TAXA, trust)
+
+
+# Taxon 0 grows in Berlin in May, 1 in Sydney, 2 in both; of taxon 3 nothing is known.
+PRIOR = prior_of((0, BERLIN, 5, 60), (1, SYDNEY, 5, 60), (2, BERLIN, 11, 30), (2, SYDNEY, 11, 30))
+
+
+def model_of(prior=PRIOR, weight=1.0, floor=0.2, **more):
+    rule = PlaceRule(weight, floor, 1.0, Thresholds())
+    return AnswerModel(TAXONOMY, 1.0, place=PlaceModel(prior, rule, None), **more)
+
+
+def scores(where, model=None):
+    answer = answer_plant(LOGITS, np.zeros((1, 3)), model or model_of(), Question(where=where))
+    found = {ranked.taxon.taxon_id: ranked.score for ranked in answer.taxa}
+    return np.array([found[taxon.taxon_id] for taxon in TAXONOMY.taxa]), answer
+
+
+def test_a_taxon_is_likelier_where_and_when_it_is_recorded():
+    here, there = (PRIOR.log_ratios(Where(*place)) for place in (BERLIN, SYDNEY))
+    assert here[0] > 0 > here[1]
+    assert there[1] > 0 > there[0]
+    assert abs(here[2]) < 0.5
+    may, november = (PRIOR.log_ratios(Where(*BERLIN, date(2026, month, 15))) for month in (5, 11))
+    assert may[0] > here[0] > november[0]
+    assert november[2] > may[2]
+
+
+@settings(max_examples=100, deadline=None)
+@given(places)
+def test_the_floor_holds_everywhere_and_an_unknown_taxon_is_neither_raised_nor_lowered(where):
+    model = model_of()
+    factor = model.place.log_factors(where)
+    assert np.isfinite(factor).all()
+    assert (np.abs(factor) <= -np.log(0.2) + 1e-9).all()
+    assert PRIOR.log_ratios(where)[3] == 0
+    found, _ = scores(where, model)
+    alone, _ = scores(None, model)
+    assert found.sum() == pytest.approx(1)
+    assert (found >= alone * 0.2**2 - 1e-12).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(-90, 90), st.sampled_from(SIDES_KM))
+def test_the_date_line_does_not_divide_a_place(latitude, side_km):
+    assert cell_at(latitude, 180.0, side_km) == cell_at(latitude, -180.0, side_km)
+
+
+@pytest.mark.parametrize("side_km", SIDES_KM)
+def test_poles_and_edges_have_cells_and_cells_are_alike_in_size(side_km):
+    rng = np.random.default_rng(0)
+    latitude, longitude = np.degrees(np.arcsin(rng.uniform(-1, 1, 100_000))), rng.uniform(-180, 180, 100_000)
+    cells = [cell_at(*place, side_km) for place in zip(latitude[:5000], longitude[:5000], strict=True)]
+    assert min(cells) >= 0
+    for pole in (90.0, -90.0):
+        near = {cell_at(pole, longitude, side_km) for longitude in (-180.0, 0.0, 180.0)}
+        assert len(near) <= 6
+    per_cell = 4 * np.pi * 6371**2 / (max(cells) + 1)
+    assert per_cell == pytest.approx(side_km**2, rel=0.25)
+
+
+def test_29_february_and_31_december_are_days_like_others():
+    for day in (date(2024, 2, 29), date(2025, 12, 31), date(2026, 1, 1)):
+        assert np.isfinite(PRIOR.log_ratios(Where(*BERLIN, day))).all()
+    december, january = (PRIOR.log_ratios(Where(*BERLIN, date(2026, month, 1))) for month in (12, 1))
+    assert december[2] > january[2]  # next to November, on the circle of months
+
+
+@settings(max_examples=50, deadline=None)
+@given(places)
+def test_the_score_of_a_taxon_rises_with_its_ratio(where):
+    model = model_of()
+    factor = model.place.log_factors(where)
+    change = np.log(scores(where, model)[0] / scores(None, model)[0])
+    assert np.diff(change) == pytest.approx(np.diff(factor), abs=1e-9)
+
+
+def test_without_a_place_nothing_changes_and_a_flat_prior_changes_nothing():
+    plain = AnswerModel(TAXONOMY, 1.0)
+    expected, answer = scores(None, plain)
+    assert answer.place is None
+    assert np.array_equal(scores(None)[0], expected)
+    flat = prior_of(*((taxon, place, 0, 25) for taxon in range(3) for place in (BERLIN, SYDNEY)))
+    assert scores(Where(*BERLIN), model_of(flat))[0] == pytest.approx(expected, abs=1e-12)
+
+
+def test_an_answer_says_when_place_decided_and_shows_both_opinions():
+    found, answer = scores(Where(*SYDNEY))
+    assert answer.taxa[0].taxon.scientific_name == "Rosa canina"
+    assert "Place decided: of 90 plant records within about 200 km, 60 are Rosa canina and 0 are Rosa alba" in (
+        answer.verdict.reason
+    )
+    assert answer.place.vision_T.argmax() == 0
+    expected = answer.place.vision_T * answer.place.ratio_T
+    assert found == pytest.approx(expected / expected.sum())
+    _, here = scores(Where(*BERLIN))
+    assert "Place decided" not in here.verdict.reason
+
+
+def test_thresholds_of_answers_with_a_place_are_their_own():
+    strict = PlaceRule(1.0, 0.2, 1.0, Thresholds(species=1.0, genus=1.0, family=1.0))
+    model = AnswerModel(TAXONOMY, 1.0, Thresholds(species=0.1), place=PlaceModel(PRIOR, strict, None))
+    assert scores(None, model)[1].verdict.rank == "species"
+    assert scores(Where(*BERLIN), model)[1].verdict.rank == "uncertain"
+
+
+def test_the_part_is_read_back_and_a_damaged_one_is_refused(tmp_path):
+    path = tmp_path / "place.npz"
+    write_place(path, PRIOR)
+    again = read_place(path, NUM_TAXA)
+    where = Where(*BERLIN, date(2026, 5, 1))
+    assert np.array_equal(again.log_ratios(where), PRIOR.log_ratios(where))
+    with pytest.raises(BundleError, match="fit together"):
+        read_place(path, NUM_TAXA + 1)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(BundleError):
+        read_place(path, NUM_TAXA)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("0/taxon_E", 9), ("0/taxon_E", -1), ("1/count_E", 0), ("2/start_C", 5), ("trust", np.nan), ("month_TBM", -1)],
+)
+def test_numbers_that_lead_to_wrong_answers_are_refused(tmp_path, name, value):
+    path = tmp_path / "place.npz"
+    write_place(path, PRIOR)
+    with np.load(path) as file:
+        arrays = dict(file)
+    arrays[name] = np.full_like(arrays[name], value)
+    np.savez(path, **arrays)
+    with pytest.raises(BundleError):
+        read_place(path, NUM_TAXA)

@@ -1,0 +1,233 @@
+"""Fits the part `place` of a bundle on the coordinates and dates of training pictures, and the rule that uses it.
+
+The rule is fitted on calibration plants with a place: the weight and the floor at which the right taxon is likeliest;
+then the thresholds, promises and candidate sets that hold with a place.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date
+from itertools import product
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from models.calibration import ConformalTable, conformal_table_of
+from models.metrics import negative_log_likelihood
+from models.place import SIDES_KM, CellCounts, PlacePrior, PlaceRule, Where, band_at, cells_at
+from models.ranking import Rank, Thresholds
+from models.taxonomy import Taxonomy
+from training.bundling.temperature import fit_temperature
+from training.bundling.thresholds import fit_thresholds
+from training.dataset.manifest import Manifest
+from training.evaluation.predictions import ChosenRows, Rows, calibrated_predictions
+
+LEAST_RECORDS: Final = 1_000
+"""Training pictures with a place that a prior needs."""
+LEAST_PLANTS: Final = 100
+"""Calibration plants with a place that a rule needs."""
+WEIGHTS: Final = (0.5, 1.0)
+FLOORS: Final = (0.7, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
+MOST_LOST: Final = 0.01
+"""Largest fall of top-1 if every plant stood at the place of another: what is out of its range keeps its name."""
+TRUSTS: Final = (10.0, 30.0, 100.0, 300.0, 1000.0)
+_MOST_PLANTS: Final = 5_000  # on which weight and floor are chosen
+_HELD_OUT: Final = 10  # every tenth place is held out while `trust` is chosen
+
+
+class Records(msgspec.Struct, frozen=True):
+    """Pictures with a place."""
+
+    taxon_N: npt.NDArray[np.int64]
+    latitude_N: npt.NDArray[np.float64]
+    longitude_N: npt.NDArray[np.float64]
+    month_N: npt.NDArray[np.int64]
+    """1 to 12; 0 if the day is unknown."""
+
+    def __len__(self) -> int:
+        return len(self.taxon_N)
+
+    def subset(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "Records":
+        """Returns some of the pictures."""
+        return Records(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
+
+    def places(self) -> Iterator[Where]:
+        """Yields the place of each picture; of its day only the month is known."""
+        for latitude, longitude, month in zip(self.latitude_N, self.longitude_N, self.month_N, strict=True):
+            yield Where(float(latitude), float(longitude), date(2000, int(month), 15) if month else None)
+
+
+def records_of(manifest: Manifest, rows: npt.NDArray[np.int64]) -> tuple[Records, npt.NDArray[np.bool_]]:
+    """Returns the pictures of these rows that have a place, and which of the rows these are."""
+    table = manifest.table.select(["latitude", "longitude", "taken_on"]).take(rows)
+    latitude, longitude = (
+        table[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in ("latitude", "longitude")
+    )
+    days = table["taken_on"].to_numpy(zero_copy_only=False).astype("datetime64[M]")
+    month = np.where(np.isnat(days), 0, days.astype(np.int64) % 12 + 1)
+    has_place = np.isfinite(latitude) & np.isfinite(longitude)
+    taxa = manifest.taxonomy.taxon_of_output[manifest.labels[rows]]
+    found = Records(np.asarray(taxa, np.int64), latitude, longitude, month)
+    return found.subset(has_place), has_place
+
+
+def fit_prior(records: Records, num_taxa: int) -> PlacePrior:
+    """Counts the records, and chooses how far a cell is trusted by the likelihood of held-out records."""
+    held_out = cells_at(records.latitude_N, records.longitude_N, SIDES_KM[0] / 10) % _HELD_OUT == 0
+    kept, tested = records.subset(~held_out), records.subset(held_out)
+    chosen = TRUSTS[2]
+    if len(kept) and len(tested):
+        draft = count_records(kept, num_taxa, chosen)
+        sample = tested.subset(np.random.default_rng(0).permutation(len(tested))[:2000])
+        chosen = max(TRUSTS, key=lambda trust: _likelihood(msgspec.structs.replace(draft, trust=trust), sample))
+    return count_records(records, num_taxa, chosen)
+
+
+def count_records(records: Records, num_taxa: int, trust: float) -> PlacePrior:
+    """Returns the prior with these records."""
+    levels = []
+    for side_km in SIDES_KM:
+        cell_N = cells_at(records.latitude_N, records.longitude_N, side_km)
+        pair, count_E = np.unique(cell_N * num_taxa + records.taxon_N, return_counts=True)
+        cell_C, start_C = np.unique(pair // num_taxa, return_index=True)
+        levels.append(
+            CellCounts(
+                cell_C.astype(np.int32),
+                start_C.astype(np.int64),
+                (pair % num_taxa).astype(np.int32),
+                count_E.astype(np.int32),
+            )
+        )
+    month_TBM = np.zeros((num_taxa, 3, 12), np.int32)
+    dated = records.month_N > 0
+    band_N = np.array([band_at(latitude) for latitude in records.latitude_N[dated]], np.int64)
+    np.add.at(month_TBM, (records.taxon_N[dated], band_N, records.month_N[dated] - 1), 1)
+    return PlacePrior(tuple(levels), month_TBM, trust)
+
+
+def _likelihood(prior: PlacePrior, records: Records) -> float:
+    """Mean log probability of the right taxon by place alone."""
+    world_T = np.maximum(prior.counts, 1) / max(prior.counts.sum(), 1)
+    total = 0.0
+    for where, taxon in zip(records.places(), records.taxon_N, strict=True):
+        score_T = world_T * np.exp(prior.log_ratios(where))
+        total += float(np.log(score_T[taxon] / score_T.sum()))
+    return total / len(records)
+
+
+def choose_rule(measure: Callable[[PlaceRule | None], tuple[float, float]]) -> PlaceRule | None:
+    """Chooses the weight and the floor; None if none helps.
+
+    Args:
+        measure: Gives the loss with a rule (None for no place), and top-1 with exchanged places. The rule with the
+            smallest loss is chosen of those that cost at most `MOST_LOST` of that.
+    """
+    best, (best_loss, alone) = None, measure(None)
+    for weight, floor in product(WEIGHTS, FLOORS):
+        rule = PlaceRule(weight, floor, 1.0, Thresholds())
+        loss, exchanged = measure(rule)
+        if loss < best_loss and exchanged >= alone - MOST_LOST:
+            best, best_loss = rule, loss
+    return best
+
+
+class FittedPlace(msgspec.Struct, frozen=True):
+    """The rule of one network, and its table for candidate sets."""
+
+    prior: PlacePrior
+    rule: PlaceRule
+    conformal: ConformalTable
+    num_plants: int
+    """Calibration plants with a place."""
+    top1: tuple[float, float]
+    """Share of these named right as the likeliest taxon, without and with place."""
+
+
+def fit_place(
+    prior: PlacePrior,
+    records: Records,
+    logits: Rows,
+    labels: npt.NDArray[np.int64],
+    *,
+    taxonomy: Taxonomy,
+    temperature: float,
+    kept_N: npt.NDArray[np.bool_],
+    prior_T: npt.NDArray[np.float64],
+    fixed: Mapping[Rank, float],
+) -> FittedPlace | None:
+    """Fits the rule on calibration plants with a place; None if there are too few, or if place does not help.
+
+    Args:
+        prior: Fitted on training pictures.
+        records: Place of each plant.
+        logits: Of each plant.
+        labels: Position of each plant's output.
+        taxonomy: Gives the taxon of each output.
+        temperature: Of the network.
+        kept_N: Which plants reach the cutoffs.
+        prior_T: Share of each taxon among the training pictures.
+        fixed: Thresholds of some ranks.
+    """
+    if len(records) < LEAST_PLANTS:
+        return None
+
+    random = np.random.default_rng(0)
+    some = random.permutation(len(records))[:_MOST_PLANTS]
+    here, exchanged = (Ratios(prior, records.subset(rows))[:] for rows in (some, random.permutation(some)))
+    own, own_labels = ChosenRows(logits, some)[np.arange(len(some))], labels[some]
+
+    def measure(rule: PlaceRule | None) -> tuple[float, float]:
+        rows = [
+            own if rule is None else PlacedRows(own, each, rule, taxonomy, temperature) for each in (here, exchanged)
+        ]
+        found, elsewhere = (calibrated_predictions(each, own_labels, some, taxonomy, temperature) for each in rows)
+        return negative_log_likelihood(found.right_N), float(elsewhere.top_k_hits(1).mean())
+
+    best = choose_rule(measure)
+    if best is None:
+        return None
+    everything = np.arange(len(records))
+    rows = PlacedRows(logits, Ratios(prior, records), best, taxonomy, temperature)
+    sharpened = fit_temperature(rows, labels, taxonomy, everything)
+    alone = calibrated_predictions(logits, labels, everything, taxonomy, temperature)
+    found = calibrated_predictions(rows, labels, everything, taxonomy, sharpened)
+    fitted = fit_thresholds(found.subset(kept_N).rank_scores, fixed)
+    rule = msgspec.structs.replace(best, temperature=sharpened, thresholds=fitted.thresholds, promises=fitted.promises)
+    conformal = conformal_table_of(found.right_N, found.taxon_labels_N, prior_T)
+    top1 = float(alone.top_k_hits(1).mean()), float(found.top_k_hits(1).mean())
+    return FittedPlace(prior, rule, conformal, len(records), top1)
+
+
+class Ratios:
+    """Log ratios of all taxa at some places, shape (N, T); computed when they are read."""
+
+    def __init__(self, prior: PlacePrior, records: Records) -> None:
+        self._prior, self._places = prior, list(records.places())
+        self.shape = (len(records), len(prior.counts))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, chosen: slice | npt.NDArray[np.intp], /) -> npt.NDArray[np.float32]:
+        """Computes rows."""
+        rows = [self._prior.log_ratios(self._places[position]) for position in np.arange(len(self))[chosen]]
+        return np.array(rows, dtype=np.float32).reshape(-1, self.shape[1])
+
+
+class PlacedRows:
+    """Logits to which the place of each row is added, as an answer does; computed when they are read."""
+
+    def __init__(self, logits: Rows, ratios: Rows, rule: PlaceRule, taxonomy: Taxonomy, temperature: float) -> None:
+        self.shape = logits.shape
+        self._logits, self._ratios, self._rule = logits, ratios, rule
+        self._taxonomy, self._temperature = taxonomy, temperature
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, chosen: slice | npt.NDArray[np.intp], /) -> npt.NDArray[np.float32]:
+        """Computes rows."""
+        factors_NT = self._rule.log_factors(self._ratios[chosen])
+        shift_NO = self._temperature * factors_NT[:, self._taxonomy.taxon_of_output]
+        return np.asarray(self._logits[chosen] + shift_NO, dtype=np.float32)
