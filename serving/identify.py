@@ -8,6 +8,7 @@ import base64
 import hashlib
 import io
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import date
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -18,13 +19,15 @@ from litestar import Request, Response, post
 from litestar.di import NamedDependency
 from PIL import Image
 
-from models.answer import Candidates, PlantAnswer, Question
+from models.answer import Candidates, PlaceNote, PlantAnswer, Question
 from models.errors import PictureError
+from models.place import Where
 from models.preprocess import InputSpec
 from models.ranking import RankedGroup, RankedTaxon
 from serving.access.control import AccessControl, Client
 from serving.admission import Admission, AdmittedRequest, Readiness
 from serving.bodies import Body, BodyLimits, FormNames, read_body, unknown_warnings
+from serving.capture import read_capture
 from serving.corrections.desk import CorrectionDesk, RecentAnswer
 from serving.decoding.pool import Decoded, DecoderPool
 from serving.errors import BadPicture, ClientLeft, TimedOut
@@ -161,7 +164,7 @@ async def answer_pictures(
             if body.fields:
                 asked = parse(body.fields)
                 question, ignored = loaded.question(asked)
-            work = _Work(deps, admitted, body.pictures, loaded, question, with_previews=asked.preview)
+            work = _Work(deps, admitted, body.pictures, loaded, question, asked=asked)
             plant, sizes, previews = await work.answer_in_time(deadline_s, _client_left(request))
     return Answered(loaded, question, plant, sizes, previews, body, asked, [*body.warnings, *ignored])
 
@@ -228,9 +231,10 @@ class _Work:
         loaded: LoadedBundle,
         question: Question,
         *,
-        with_previews: bool,
+        asked: Asked,
     ) -> None:
-        self._with_previews = with_previews
+        self._with_previews = asked.preview
+        self._use_exif = asked.use_exif and not asked.cultivated and loaded.answer_model.place is not None
         self._deps, self._admitted, self._pictures = deps, admitted, pictures
         self._loaded, self._question = loaded, question
         self._stage = "decode"
@@ -277,6 +281,8 @@ class _Work:
         decoded = await self._decode_all()
         self._stage = "run"
         alone = self._deps.admission.num_pictures == 1
+        if self._use_exif and self._question.where is None:
+            self._question = msgspec.structs.replace(self._question, where=await asyncio.to_thread(self._exif_place))
         pixels = [picture.pixels for picture in decoded]
         output = await self._loaded.scheduler.run(pixels, self._admitted.virtual_starts_s, alone=alone)
         with self._deps.metrics.stage_s.labels("rank").time():
@@ -285,6 +291,15 @@ class _Work:
         if self._with_previews:
             previews = await asyncio.to_thread(lambda: [_preview(each, self._loaded.spec) for each in pixels])
         return _Answer(plant, [(picture.width, picture.height) for picture in decoded], previews)
+
+    def _exif_place(self) -> Where | None:
+        """Returns place and day of the first picture that has a place; all have been decoded."""
+        for data in self._pictures:
+            taken = read_capture(data)
+            if taken.latitude is not None and taken.longitude is not None:
+                day = date.fromisoformat(taken.taken_at[:10]) if taken.taken_at else None
+                return Where(taken.latitude, taken.longitude, day)
+        return None
 
     async def _decode_all(self) -> list[Decoded]:
         """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
@@ -350,9 +365,9 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
     loaded, question, plant = answered.loaded, answered.question, answered.plant
     record = loaded.bundle.record
 
-    def predictions(ranked: Sequence[RankedTaxon]) -> list[Prediction]:
+    def predictions(ranked: Sequence[RankedTaxon], place: PlaceNote | None = None) -> list[Prediction]:
         return [
-            _prediction(position, each, loaded, languages)
+            _prediction(position, each, loaded, languages, place)
             for position, each in enumerate(_possible(ranked, question), start=1)
         ]
 
@@ -360,12 +375,13 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
         request_id=id_of_request,
         model=ModelName(record.name, record.version, record.label_hash),
         verdict=VerdictView(**msgspec.structs.asdict(plant.verdict)),
-        predictions=predictions(plant.taxa),
+        predictions=predictions(plant.taxa, plant.place),
         genera=[GroupScore(group.name, group.score) for group in _possible(plant.genera, question)],
         families=[GroupScore(group.name, group.score) for group in _possible(plant.families, question)],
         plant_score=plant.plant_score,
         candidates=_candidates(loaded, question, plant.candidates, predictions),
         discarded_mass=plant.discarded_mass,
+        uses_place=plant.place is not None,
         images=[
             ImageView(
                 index=index,
@@ -410,8 +426,11 @@ def _possible(ranked: Sequence[_Ranked], question: Question) -> Sequence[_Ranked
     return ranked if question.allowed_T is None else [each for each in ranked if each.score > 0]
 
 
-def _prediction(position: int, ranked: RankedTaxon, loaded: LoadedBundle, languages: Sequence[str]) -> Prediction:
+def _prediction(
+    position: int, ranked: RankedTaxon, loaded: LoadedBundle, languages: Sequence[str], place: PlaceNote | None
+) -> Prediction:
     taxon = ranked.taxon
+    at = loaded.position_of[taxon.taxon_id]
     return Prediction(
         position=position,
         rank=taxon.rank,
@@ -423,5 +442,7 @@ def _prediction(position: int, ranked: RankedTaxon, loaded: LoadedBundle, langua
         gbif_id=taxon.gbif_id,
         powo_id=taxon.powo_id or None,
         score=ranked.score,
+        vision_score=None if place is None else float(place.vision_T[at]),
+        prior=None if place is None else float(place.ratio_T[at]),
         num_images=loaded.num_examples(taxon),
     )

@@ -60,6 +60,7 @@ class LoadedBundle:
         self.providers = first.providers if isinstance(first, OnnxSession | OpenVinoSession) else ()
         self.answer_model = bundle.answer_model(precision)
         self.examples = bundle.examples()
+        self.position_of = {taxon.taxon_id: index for index, taxon in enumerate(bundle.taxonomy.taxa)}
         self._golden = bundle.golden()
         self._num_users = 0
         self._retired = False
@@ -101,7 +102,12 @@ class LoadedBundle:
         warnings = list(allowed.warnings)
         if asked.coverage is not None and self.calibration.conformal is None:
             warnings.append("The parameter 'coverage' was ignored: this model has no table for candidate sets.")
-        return Question(asked.top_k, asked.coverage, asked.coverage_kind, allowed.allowed_T), tuple(warnings)
+        where = None if asked.cultivated else asked.where
+        if (where is not None or asked.use_exif) and self.answer_model.place is None:
+            warnings.append("Place and date were ignored: this model has no prior of place.")
+            where = None
+        question = Question(asked.top_k, asked.coverage, asked.coverage_kind, allowed.allowed_T, where)
+        return question, tuple(warnings)
 
     def answer(self, output: NetworkOutput, question: Question) -> PlantAnswer:
         """Answers a question about the plant that all pictures show; `output` has a row for each.

@@ -67,6 +67,17 @@ class UploadLimits(msgspec.Struct, frozen=True):
     """Largest request, bytes: all pictures, fields and headers of the form."""
 
 
+class PlaceFacts(msgspec.Struct, frozen=True):
+    """What the model knows about places, and how far an answer with a place follows it."""
+
+    num_records: int
+    """Training pictures with a place."""
+    num_unknown_taxa: int
+    """Taxa without any: place neither raises nor lowers them."""
+    most_lowered: float
+    """Place multiplies the score of a taxon by no less than this, against a taxon as frequent there as in the world."""
+
+
 class CorrectionsView(msgspec.Struct, frozen=True):
     """How the service keeps what people say about answers."""
 
@@ -125,6 +136,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """A sentence for each thing that the bundle lacks, or that this version of the service ignores."""
     limits: UploadLimits
     """What the service accepts, so that a client can refuse a picture before it sends it."""
+    place: PlaceFacts | None
+    """What it knows about places; null if nothing, or if places do not help it."""
     corrections: CorrectionsView | None
     """How it keeps corrections; null if it keeps none."""
 
@@ -161,8 +174,17 @@ def model_card(loaded: LoadedBundle, limits: UploadLimits, correction_days: int 
         other_data=record.other_data,
         warnings=bundle.warnings,
         limits=limits,
+        place=_place_facts(loaded),
         corrections=None if correction_days is None else CorrectionsView(correction_days),
     )
+
+
+def _place_facts(loaded: LoadedBundle) -> PlaceFacts | None:
+    place = loaded.answer_model.place
+    if place is None:
+        return None
+    counts = place.prior.counts
+    return PlaceFacts(int(counts.sum()), int((counts == 0).sum()), float(place.rule.floor**place.rule.weight))
 
 
 def _calibration_facts(loaded: LoadedBundle) -> CalibrationFacts | None:

@@ -155,6 +155,28 @@ _PARAMETERS: Final[dict[str, Schema]] = {
         default=False,
         description="Send back what the network saw of each picture, as a small WebP; few browsers show HEIC",
     ),
+    "latitude": Schema(
+        type=OpenAPIType.NUMBER,
+        minimum=-90,
+        maximum=90,
+        description="Where the plant grows, degrees north (WGS 84); with `longitude`",
+    ),
+    "longitude": Schema(
+        type=OpenAPIType.NUMBER, minimum=-180, maximum=180, description="Degrees east; with `latitude`"
+    ),
+    "date": Schema(
+        type=OpenAPIType.STRING,
+        format=OpenAPIFormat.DATE,
+        description="Day of the photograph; counts with a place only",
+    ),
+    "use_exif": Schema(
+        type=OpenAPIType.BOOLEAN,
+        default=False,
+        description="Take place and day from the EXIF data of the pictures if the request does not say them",
+    ),
+    "cultivated": Schema(
+        type=OpenAPIType.BOOLEAN, default=False, description="The plant was planted: its place does not count"
+    ),
     "lang": Schema(
         type=OpenAPIType.STRING,
         pattern=f"^{LANGUAGE}$",

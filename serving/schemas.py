@@ -5,12 +5,14 @@ Fields may be added, but never renamed or removed.
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Final, cast, get_args
 
 import msgspec
 
 from models.bundle_record import MeasuredCoverage
 from models.calibration import CoverageKind
+from models.place import Where
 from models.ranking import Promise, VerdictRank
 from models.taxonomy import LANGUAGE, Rank
 from serving.errors import BadParameter
@@ -63,6 +65,11 @@ class Prediction(msgspec.Struct, frozen=True):
     """Id in Plants of the World Online and in the International Plant Names Index, if known."""
     score: float
     """Probability in [0, 1]."""
+    vision_score: float | None = None
+    """Probability without the place; null if the answer does not rest on a place."""
+    prior: float | None = None
+    """How many times as likely the taxon is at this place and month as in the world, as far as the answer believes it;
+    null if it does not rest on a place."""
     num_images: int = 0
     """Number of reference pictures of the taxon, which `/species/{taxon_id}` lists."""
 
@@ -132,6 +139,8 @@ class Identification(msgspec.Struct, frozen=True):
     """The candidate set; null without the parameter `coverage`, or if the model has no table for it."""
     discarded_mass: float | None
     """Probability of the taxa outside of the parameter `taxa`; null without it."""
+    uses_place: bool
+    """Whether the answer rests on a place, that of the request or, with `use_exif`, of a picture."""
     images: list[ImageView]
     warnings: list[str]
     """A sentence for each part of the request that was ignored."""
@@ -184,6 +193,11 @@ MAX_FIELD_BYTES: Final[Mapping[str, int]] = {
     "taxa": 4 * MAX_NAME_LENGTH,  # UTF-8 takes up to four bytes for a character
     "lang": 64,
     "preview": 16,
+    "latitude": 64,
+    "longitude": 64,
+    "date": 32,
+    "use_exif": 16,
+    "cultivated": 16,
 }
 """Name of each parameter -> longest form field, bytes."""
 
@@ -209,6 +223,12 @@ class Asked(msgspec.Struct, frozen=True):
     """Language of the common names; None for those that the header Accept-Language prefers."""
     preview: bool = False
     """Whether to send small pictures back, since few browsers show HEIC."""
+    where: Where | None = None
+    """Where and when the plant was photographed."""
+    use_exif: bool = False
+    """Whether to take that from the EXIF data of the pictures if the request does not say it."""
+    cultivated: bool = False
+    """Whether the plant was planted, so that its place says nothing."""
 
 
 def parse_parameters(given: Given) -> Asked:
@@ -224,6 +244,9 @@ def parse_parameters(given: Given) -> Asked:
         taxa=_parse_taxa(given.get("taxa", ())),
         lang=parse_language(_last(given, "lang", "")),
         preview=parse_switch("preview", _last(given, "preview", "false")),
+        where=_parse_where(given),
+        use_exif=parse_switch("use_exif", _last(given, "use_exif", "false")),
+        cultivated=parse_switch("cultivated", _last(given, "cultivated", "false")),
     )
 
 
@@ -292,6 +315,36 @@ def check_name_length(parameter: str, text: str) -> None:
             limit=f"at most {MAX_NAME_LENGTH}",
             remedy="send one name",
         )
+
+
+def _parse_where(given: Given) -> Where | None:
+    latitude, longitude, day = (_last(given, name, "") for name in ("latitude", "longitude", "date"))
+    if not latitude and not longitude:
+        return None
+    return Where(_parse_degrees("latitude", latitude, 90), _parse_degrees("longitude", longitude, 180), _parse_day(day))
+
+
+def _parse_degrees(name: str, text: str, most: int) -> float:
+    if re.fullmatch(r"-?[0-9]{1,3}(\.[0-9]{1,20})?", text) and abs(float(text)) <= most:
+        return float(text)
+    raise BadParameter(
+        f"the parameter `{name}` is out of range",
+        value=repr(text[:40]),
+        limit=f"degrees from -{most} to {most}, with the other coordinate",
+        remedy="send latitude and longitude, or neither",
+    )
+
+
+def _parse_day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text[:10]) if text else None
+    except ValueError:
+        raise BadParameter(
+            "the parameter `date` is not a day",
+            value=repr(text[:40]),
+            limit="a day such as 2026-05-31",
+            remedy="correct it, or leave it out",
+        ) from None
 
 
 def parse_switch(name: str, text: str) -> bool:

@@ -50,6 +50,8 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of the lists that --taxa names: one file NAME.txt per list, one name per line."""
     coverage: Annotated[float, msgspec.Meta(ge=MIN_COVERAGE, le=MAX_COVERAGE)] | None = None
     """Adds the column `candidates`: the taxa among which the right one is so often, such as 0.9."""
+    place: Literal["exif"] | None = None
+    """exif: place (to 0.1 degrees) and day of a photograph count, if the bundle knows places."""
     min_score: Share | None = None
     """Verdicts with a lower score become `uncertain`; without it, the bundle's own thresholds decide alone."""
     max_failure_rate: Share = 1.0
@@ -133,6 +135,7 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
             "k": self.k,
             "coverage": self.coverage,
             "min_score": self.min_score,
+            **({"place": self.place} if self.place else {}),
             "group_by": self.group_by and printable(self.group_by),
             "taxa": [printable(name) for name in self.taxa],
             "taxa_lists": self._list_hashes(),

@@ -7,12 +7,16 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import date
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from models.errors import BotanifyError, DataError, InputError
+from models.place import Where
 from models.session import NetworkOutput
+from serving.capture import read_capture
 from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.errors import TooLarge, Unavailable
 from serving.folder.command import IdentifyFolder
@@ -20,7 +24,7 @@ from serving.folder.photographs import Photograph, open_store
 from serving.folder.plan import Part
 from serving.folder.plants import Plant
 from serving.folder.results import BundleName, PartFiles, bundle_name
-from serving.folder.rows import Failure, Row, Seen, answered, failed, of_bundle, read_capture
+from serving.folder.rows import Failure, Row, Seen, answered, failed, of_bundle
 from serving.loaded_bundle import LoadedBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
 from serving.schemas import Asked
@@ -47,7 +51,9 @@ class Worker:
     ) -> None:
         self._files, self._loaded, self._decoder = files, loaded, decoder
         self._store, self._min_score = open_store(command.photographs), command.min_score
-        self._question, warnings = loaded.question(Asked(command.k, command.coverage, "marginal", command.taxa))
+        self._uses_exif = command.place == "exif"
+        asked = Asked(command.k, command.coverage, "marginal", command.taxa, use_exif=self._uses_exif)
+        self._question, warnings = loaded.question(asked)
         for warning in warnings:
             sys.stderr.write(f"warning: {warning}\n")
         runs = loaded.policy.num_workers * loaded.policy.batch_sizes[-1]
@@ -129,8 +135,11 @@ class Worker:
         if not outputs:
             return failed(plant, failures)
         together = NetworkOutput(*(np.concatenate(arrays) for arrays in zip(*outputs, strict=True)))
+        question = self._question
+        if self._uses_exif:
+            question = msgspec.structs.replace(question, where=_where(seen))
         try:
-            answer = self._loaded.answer(together, self._question)
+            answer = self._loaded.answer(together, question)
         except BotanifyError as error:
             return failed(plant, [*failures, Failure.of(error)])
         return answered(plant, answer, seen, failures, self._min_score)
@@ -158,6 +167,15 @@ class Worker:
                 "the file is too large", value=f"{photograph.num_bytes} bytes", limit=f"{MAX_PICTURE_BYTES} bytes"
             )
         return data
+
+
+def _where(seen: Sequence[Seen]) -> Where | None:
+    """Returns place and day of the first photograph that has a place, to a tenth of a degree."""
+    for taken in (each.capture for each in seen):
+        if taken.latitude is not None and taken.longitude is not None:
+            day = date.fromisoformat(taken.taken_at[:10]) if taken.taken_at else None
+            return Where(round(taken.latitude, 1), round(taken.longitude, 1), day)
+    return None
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ import { correction } from "./correct.js";
 import { count } from "./formats.js";
 import { refusal } from "./limits.js";
 import { currentModel, modelOf, wantedCoverage } from "./model.js";
+import { setUpPlace } from "./place.js";
 import { announceProblem, showProblem } from "./problem.js";
 import { showBusy, showProgress } from "./progress.js";
 import { retrySentence, waitBeforeRetry } from "./retry.js";
@@ -22,6 +23,7 @@ const CLOCK_MS = 100;
 const find = (id) => document.getElementById(id);
 const tray = setUpTray(ask);
 const choice = setUpChoice(onChoiceChanged);
+const place = setUpPlace(document.querySelector(".choice"), () => { if (tray.files().length) ask(); });
 let request = new AbortController();
 
 /** Cancels the request in flight and sends the pictures once neither they nor the choice of plants change. */
@@ -59,7 +61,7 @@ async function answerTo(files, progress, signal) {
   const model = await currentModel();
   const refused = refusal(pictures, model?.limits ?? null);
   if (refused) throw new ServiceProblem(refused);
-  const wish = { coverage: wantedCoverage(model), taxa: choice.names() };
+  const wish = { coverage: wantedCoverage(model), taxa: choice.names(), where: place.where() };
   for (let numRetries = 0; ; numRetries += 1) {
     try {
       return await send(pictures, wish, progress, signal);
@@ -134,3 +136,4 @@ function render(nodes, sentence) {
 
 setUpSpeciesSearch();
 showModel(tray.add);
+currentModel().then((model) => { if (model) place.show(model); });

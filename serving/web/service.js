@@ -23,11 +23,13 @@ export class ServiceProblem extends Error {
  *
  * @param coverage How often the set of candidates shall hold the right plant, or null for no set.
  * @param preview Whether the service sends small pictures back.
+ * @param where Latitude, longitude and date of the plant, or null.
  * @param taxa Names that restrict the answer, unless there are none.
  * @param onSent Called with the share of the pictures that has been sent, from 0 to 1.
  */
-export function identify(files, { coverage, taxa, preview = false }, { signal, onSent }) {
+export function identify(files, { coverage, taxa, preview = false, where = null }, { signal, onSent }) {
   const form = new FormData();
+  if (where !== null) for (const [name, value] of Object.entries(where)) form.append(name, value);
   if (preview) form.append("preview", "true");
   if (coverage !== null) form.append("coverage", coverage);
   for (const name of taxa) form.append("taxa", name);

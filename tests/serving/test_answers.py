@@ -60,7 +60,7 @@ def test_answer_has_every_field(client):
     answer = identify(client, jpeg(RED, (64, 48)))
     assert set(answer) == {
         "request_id", "model", "verdict", "predictions", "genera", "families", "images", "warnings",
-        "plant_score", "candidates", "discarded_mass",
+        "plant_score", "candidates", "discarded_mass", "uses_place",
     }  # fmt: skip
     assert answer["model"] == {"name": "tiny", "version": "0.0.1", "label_hash": TAXONOMY.label_hash}
     assert set(answer["verdict"]) == {"rank", "name", "score", "reason", "promise", "unknown_plant"}
@@ -79,6 +79,8 @@ def test_answer_has_every_field(client):
         "family": "Rosaceae",
         "gbif_id": 3003446,
         "powo_id": "732025-1",
+        "vision_score": None,
+        "prior": None,
         "num_images": 0,
         "score": first["score"],
     }

@@ -25,6 +25,7 @@ from models.calibration import (
     write_calibration,
 )
 from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
+from models.place import PLACE_FILE, PLACE_PART, write_place
 from models.preprocess import InputSpec, picture_to_input
 from models.taxonomy import Output, Taxon, Taxonomy
 from serving.decoding.pool import Decoded
@@ -141,7 +142,15 @@ def tables(**changes):
 
 
 def seal_tiny_bundle(
-    folder, scratch, version="0.0.1", weights=WEIGHTS, calibration=None, golden=None, examples=(), **network_fields
+    folder,
+    scratch,
+    version="0.0.1",
+    weights=WEIGHTS,
+    calibration=None,
+    golden=None,
+    examples=(),
+    place=None,
+    **network_fields,
 ):
     """Seals the bundle.
 
@@ -153,6 +162,7 @@ def seal_tiny_bundle(
         calibration: Its tables, if any.
         golden: Its golden picture, if any.
         examples: Its reference pictures, as for `write_examples`.
+        place: Its prior of place and the rule of its network, if any.
         network_fields: Further fields of its network.
     """
     network = scratch / "model.fp32.onnx"
@@ -166,6 +176,11 @@ def seal_tiny_bundle(
         parts[EXAMPLES_PART] = EXAMPLES_FILE
         files[EXAMPLES_FILE] = scratch / EXAMPLES_FILE
         write_examples(files[EXAMPLES_FILE], examples)
+    if place is not None:
+        prior, network_fields["place"] = place
+        parts[PLACE_PART] = PLACE_FILE
+        files[PLACE_FILE] = scratch / PLACE_FILE
+        write_place(files[PLACE_FILE], prior)
     if golden is not None:
         parts[GOLDEN_PART] = GOLDEN_FILE
         files[GOLDEN_FILE] = scratch / GOLDEN_FILE

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
 import models.preprocess  # noqa: F401 - opens HEIF
-from serving.folder.rows import Capture, read_capture
+from serving.capture import Capture, read_capture
 
 
 def photograph(taken=None, offset=None, place=None, file_format="JPEG"):

@@ -25,6 +25,7 @@ from tests.serving.folder.photograph_folder import (
     rows_of,
     write_list,
 )
+from tests.serving.test_place import PRIOR, RULE, SYDNEY, photograph
 from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, seal_tiny_bundle, tables
 
 
@@ -43,6 +44,20 @@ from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, seal_tiny_bundle, 
 def test_a_number_out_of_its_range_is_refused_by_the_name_of_its_flag(flags, words):
     with pytest.raises(InputError, match=words):
         IdentifyFolder(out="out", **flags)
+
+
+def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for_and_coarsely(tmp_path, out):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    bundle = seal_tiny_bundle(scratch / "tiny", scratch, place=(PRIOR, RULE)).folder
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    (folder / "rose.jpg").write_bytes(photograph(SYDNEY))
+    identify(folder, out, bundle)
+    identify(folder, tmp_path / "placed", bundle, place="exif")
+    (plain,), (placed,) = (rows_of(each).values() for each in (out, tmp_path / "placed"))
+    assert (plain["name_1"], placed["name_1"]) == ("Rosa canina", "Rosa rugosa")
+    assert "Place decided" in placed["reason"]
 
 
 def test_a_share_cannot_change_the_work_of_all():

@@ -56,6 +56,8 @@ def prediction(position, score):
         "family": family,
         "gbif_id": 3118771 if position == 1 else None,
         "powo_id": "119003-2" if position == 1 else None,
+        "vision_score": None,
+        "prior": None,
         "num_images": 0,
         "score": score,
     }
@@ -94,6 +96,7 @@ def answer(rank="species", name="Helianthus annuus", score=0.98, reason="species
         "families": [{"name": "Asteraceae", "score": score}],
         "candidates": candidates(1),
         "discarded_mass": None,
+        "uses_place": False,
         "images": [picture(0, 1.0, 0.97)],
         "warnings": [],
     }

@@ -1,0 +1,153 @@
+"""Answers with a place and a day: from the request or from the picture, if that is asked for, and never otherwise."""
+
+import io
+from datetime import date
+
+import numpy as np
+import pytest
+from litestar.testing import TestClient
+from PIL import ExifTags, Image
+
+from models.place import PlaceRule, Where
+from models.ranking import Thresholds
+from serving.app import create_app
+from serving.settings import Settings
+from tests.serving.conftest import wait_until_ready
+from tests.serving.tiny import RED, TAXA, InProcessDecoder, assert_problem, draw, jpeg, seal_tiny_bundle
+from training.bundling.place import Records, count_records
+
+BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
+# Rosa canina grows in Berlin, Rosa rugosa in Sydney; nothing is known of the others.
+PRIOR = count_records(
+    Records(*(np.array(column) for column in zip(*([(0, *BERLIN, 6)] * 60 + [(1, *SYDNEY, 1)] * 60), strict=True))),
+    len(TAXA),
+    10.0,
+)
+RULE = PlaceRule(1.0, 0.05, 1.0, Thresholds())
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    scratch = tmp_path_factory.mktemp("place")
+    folder = seal_tiny_bundle(scratch / "tiny", scratch, place=(PRIOR, RULE)).folder
+    settings = Settings(bundle=folder, num_threads=1, num_runs=1, plantnet_api=True)
+    with TestClient(create_app(settings, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
+        yield wait_until_ready(client)
+
+
+def ask(client, picture=None, **parameters):
+    response = client.post("/identify", content=picture or jpeg(), params=parameters)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def at(place, **more):
+    return {"latitude": str(place[0]), "longitude": str(place[1]), **more}
+
+
+def named(answer):
+    return [each["taxon_id"] for each in answer["predictions"]]
+
+
+def photograph(place):
+    """A picture with the place in its EXIF data."""
+    exif = Image.Exif()
+    gps = exif.get_ifd(ExifTags.IFD.GPSInfo)
+    for value, tag, reference, signs in (
+        (place[0], ExifTags.GPS.GPSLatitude, ExifTags.GPS.GPSLatitudeRef, "NS"),
+        (place[1], ExifTags.GPS.GPSLongitude, ExifTags.GPS.GPSLongitudeRef, "EW"),
+    ):
+        gps[tag], gps[reference] = (abs(value), 0.0, 0.0), signs[value < 0]
+    stream = io.BytesIO()
+    draw(RED).save(stream, "JPEG", exif=exif)
+    return stream.getvalue()
+
+
+def test_a_place_changes_the_answer_and_both_opinions_are_shown(client):
+    plain, there = ask(client), ask(client, **at(SYDNEY))
+    assert (named(plain)[0], named(there)[0]) == ("rosa-canina", "rosa-rugosa")
+    assert (plain["uses_place"], there["uses_place"]) == (False, True)
+    assert plain["predictions"][0]["prior"] is None
+    vision = {each["taxon_id"]: each["score"] for each in plain["predictions"]}
+    for each in there["predictions"]:
+        assert each["vision_score"] == pytest.approx(vision[each["taxon_id"]])
+        assert 0.05 <= each["prior"] <= 20
+    assert "Place decided: of 60 plant records" in there["verdict"]["reason"]
+    unknown = next(each for each in there["predictions"] if each["taxon_id"] == "crocus")
+    assert unknown["prior"] == 1
+
+
+def test_a_day_counts_with_a_place(client):
+    summer, winter = (
+        next(
+            each["prior"]
+            for each in ask(client, **at(BERLIN, date=day))["predictions"]
+            if each["taxon_id"] == "rosa-canina"
+        )
+        for day in ("2026-06-15", "2026-12-15")
+    )
+    assert summer > winter
+    assert PRIOR.log_ratios(Where(*BERLIN, date(2026, 6, 15)))[0] > 0
+
+
+@pytest.mark.parametrize(
+    "parameters", [{}, {"date": "2026-06-15"}, at(SYDNEY, cultivated="true"), {"use_exif": "true"}]
+)
+def test_without_a_place_nothing_changes(client, parameters):
+    plain, found = ask(client), ask(client, **parameters)
+    for answer in (plain, found):
+        del answer["request_id"]
+    assert found == plain
+
+
+def test_the_place_of_a_picture_counts_only_if_that_is_asked_for(client):
+    picture = photograph(SYDNEY)
+    assert named(ask(client, picture))[0] == "rosa-canina"
+    assert named(ask(client, picture, use_exif="true"))[0] == "rosa-rugosa"
+    assert named(ask(client, picture, use_exif="true", cultivated="true"))[0] == "rosa-canina"
+    assert named(ask(client, picture, use_exif="true", **at(BERLIN)))[0] == "rosa-canina"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"latitude": "52"},
+        {"longitude": "13"},
+        at((90.5, 0)),
+        at((0, -180.5)),
+        at(("nan", 0)),
+        at(("1e1", 0)),
+        at(BERLIN, date="31.12.2026"),
+        at(BERLIN, date="2026-02-30"),
+        {"use_exif": "perhaps"},
+    ],
+)
+def test_a_place_that_is_none_is_a_problem(client, parameters):
+    assert_problem(client.post("/identify", content=jpeg(), params=parameters), 422, "bad_parameter")
+
+
+@pytest.mark.parametrize("place", [(90, 0), (-90, 180), (0, -180)])
+def test_the_ends_of_the_world_are_places(client, place):
+    assert ask(client, **at(place))["uses_place"]
+
+
+def test_no_place_is_in_the_log_or_the_metrics(client, capsys):
+    ask(client, photograph(SYDNEY), use_exif="true", **at((12.3456, 65.4321)))
+    said = capsys.readouterr()
+    for text in (said.out, said.err, client.get("/metrics").text):
+        assert "12.34" not in text
+        assert "65.43" not in text
+        assert "151.2" not in text
+
+
+def test_the_model_card_says_what_the_model_knows_of_places(client):
+    assert client.get("/model").json()["place"] == {"num_records": 120, "num_unknown_taxa": 3, "most_lowered": 0.05}
+
+
+def test_a_model_without_a_prior_says_that_it_ignores_the_place(settings):
+    with TestClient(create_app(settings, decoder=InProcessDecoder()).app) as client:
+        wait_until_ready(client)
+        answer = ask(client, **at(SYDNEY))
+        assert (named(answer)[0], answer["uses_place"]) == ("rosa-canina", False)
+        assert answer["warnings"] == ["Place and date were ignored: this model has no prior of place."]
+        assert client.get("/model").json()["place"] is None

@@ -1,0 +1,55 @@
+"""A bundle of data with coordinates has a prior of place, and the service's answers use it."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from models.answer import Question, answer_plant
+from models.bundle import WITH_PLACE
+from models.place import Where
+from training.bundling import evaluated_network, place
+from training.bundling.place import Records
+from training.export import export
+
+BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
+
+
+@pytest.fixture
+def bundle(exporting, monkeypatch):
+    """Every second class was photographed in Berlin in June, the others in Sydney in January; few pictures suffice."""
+
+    def records_of(manifest, rows):
+        taxon = manifest.taxonomy.taxon_of_output[manifest.labels[rows]]
+        east = taxon % 2 == 1
+        latitude, longitude = np.where(east, SYDNEY[0], BERLIN[0]), np.where(east, SYDNEY[1], BERLIN[1])
+        return Records(taxon.astype(np.int64), latitude, longitude, np.where(east, 1, 6)), np.ones(len(rows), bool)
+
+    monkeypatch.setattr(evaluated_network, "records_of", records_of)
+    monkeypatch.setattr(evaluated_network, "LEAST_RECORDS", 1)
+    monkeypatch.setattr(place, "LEAST_PLANTS", 1)
+    monkeypatch.setattr(place, "MOST_LOST", 1.0)
+    return export(replace(exporting, out=exporting.out.with_name("placed")))
+
+
+def test_a_bundle_of_data_with_places_has_a_prior_and_answers_with_it(bundle):
+    network = bundle.network("fp32")
+    assert network.place is not None
+    assert bundle.calibration(f"fp32{WITH_PLACE}").conformal is not None
+    assert {"top1_taxon_place_off", "top1_taxon_place_on", "ece_place_off", "ece_place_on"} <= {
+        metric.name for metric in bundle.record.metrics
+    }
+    assert "Place and season: learned from" in (bundle.folder / "MODEL_CARD.md").read_text()
+    model = bundle.answer_model("fp32")
+    logits, features = np.zeros((1, len(bundle.taxonomy.outputs))), np.ones((1, 256))
+    named = {}
+    for where in (None, Where(*BERLIN), Where(*SYDNEY)):
+        answer = answer_plant(logits, features, model, Question(where=where))
+        named[where] = bundle.taxonomy.taxa.index(answer.taxa[0].taxon)
+    assert named[Where(*BERLIN)] % 2 == 0
+    assert named[Where(*SYDNEY)] % 2 == 1
+
+
+def test_a_bundle_of_data_without_places_has_none(exporting, tmp_path):
+    found = export(replace(exporting, out=tmp_path / "plain"))
+    assert found.network("fp32").place is None
+    assert "place" not in found.record.parts
