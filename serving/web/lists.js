@@ -61,9 +61,9 @@ function candidate(prediction) {
         prediction.rank === "genus" && element("span", { className: "tag" }, "genus only")),
       names && element("p", { className: "candidate__common" }, names),
       element("p", { className: "candidate__family" }, [prediction.family, ...links(prediction)]
-        .filter(Boolean).flatMap((part, index) => (index ? [" · ", part] : [part])))),
-    Number.isFinite(prediction.prior) && element("p", { className: "candidate__place" },
-      `Pictures alone ${percent(prediction.vision_score)}, place and season × ${prediction.prior.toFixed(2)}`),
+        .filter(Boolean).flatMap((part, index) => (index ? [" · ", part] : [part]))),
+      Number.isFinite(prediction.prior) && element("p", { className: "candidate__family" },
+        `Pictures alone ${percent(prediction.vision_score)}, place and season × ${prediction.prior.toFixed(2)}`)),
     element("p", { className: "candidate__score" }, percent(prediction.score)),
     bar(prediction.score),
     comparison(prediction));
