@@ -157,13 +157,15 @@ def look_at(flora: Flora, taxon_N: npt.NDArray[np.int64], random: np.random.Gene
     return Vision(taxa, logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))
 
 
-def placed(vision: Vision, ratio_NK: npt.NDArray[np.floating], rule: PlaceRule | None) -> Floats:
+def placed(
+    vision: Vision, ratio_NK: npt.NDArray[np.floating], rule: PlaceRule | None, temperature: float = 1.0
+) -> Floats:
     """Probabilities with place, shape (N, K); without it for no rule."""
     score = vision.log_p
     if rule is not None:
         limit = -np.log(rule.floor)
         score = score + rule.weight * np.clip(ratio_NK, -limit, limit)
-    score = np.exp(score - score.max(axis=1, keepdims=True))
+    score = np.exp((score - score.max(axis=1, keepdims=True)) / temperature)
     return np.asarray(score / score.sum(axis=1, keepdims=True))
 
 
@@ -224,10 +226,16 @@ def judge(ratios: LogRatios, vision: Vision, here: Records, elsewhere: Records) 
         return -float(np.log(right + 1e-12).mean()), (placed(fit, exchanged, rule).argmax(axis=1) == 0).mean()
 
     rule = choose_rule(measure)
+
+    def loss_at(temperature: float) -> float:
+        return -float(np.log(placed(fit, here_NK[:half], rule, temperature)[:, 0] + 1e-12).mean())
+
+    temperature = min(np.geomspace(0.5, 2, 41).tolist(), key=loss_at)
     result: dict[str, object] = {"num_tested": len(test.taxa)}
     result |= {"weight": 0} if rule is None else {"weight": rule.weight, "floor": rule.floor}
-    for name, chosen in (("without", None), ("with", rule)):
-        scores, strays = (placed(test, ratio_NK[half:], chosen) for ratio_NK in (here_NK, elsewhere_NK))
+    result["temperature"] = round(temperature, 3)
+    for name, chosen, divisor in (("without", None, 1.0), ("with", rule, temperature)):
+        scores, strays = (placed(test, each[half:], chosen, divisor) for each in (here_NK, elsewhere_NK))
         right = scores.argmax(axis=1) == 0
         error = calibration_error(scores.max(axis=1), right, np.arange(len(right)))
         result[name] = {
