@@ -61,10 +61,10 @@ class Prediction(msgspec.Struct, frozen=True):
     """Empty if unknown."""
     gbif_id: int | None
     """Key in the GBIF backbone taxonomy, if known."""
-    powo_id: str | None
-    """Id in Plants of the World Online and in the International Plant Names Index, if known."""
     score: float
     """Probability in [0, 1]."""
+    powo_id: str | None = None
+    """Id in Plants of the World Online and in the International Plant Names Index, if known."""
     vision_score: float | None = None
     """Probability without the place; null if the answer does not rest on a place."""
     prior: float | None = None
@@ -139,11 +139,11 @@ class Identification(msgspec.Struct, frozen=True):
     """The candidate set; null without the parameter `coverage`, or if the model has no table for it."""
     discarded_mass: float | None
     """Probability of the taxa outside of the parameter `taxa`; null without it."""
-    uses_place: bool
-    """Whether the answer rests on a place, that of the request or, with `use_exif`, of a picture."""
     images: list[ImageView]
     warnings: list[str]
     """A sentence for each part of the request that was ignored."""
+    uses_place: bool = False
+    """Whether the answer rests on a place, that of the request or, with `use_exif`, of a picture."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):

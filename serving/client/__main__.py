@@ -47,6 +47,12 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the taxa that can be the answer, or list:NAME."""
     lang: str = ""
     """Language of the common names, such as de."""
+    latitude: float | None = None
+    """Where the plant grows, degrees north; with --longitude."""
+    longitude: float | None = None
+    """Degrees east."""
+    date: str = ""
+    """Day of the photograph, such as 2026-05-31; counts with a place."""
     timeout_s: float = 120.0
     """Longest time for the answer with all attempts, seconds."""
     max_side_px: int | None = None

@@ -38,12 +38,21 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     lang: str = ""
     """Language of the common names, such as "de"; empty for those that the model gives by default."""
 
+    latitude: float | None = None
+    """Where the plant grows, degrees north; with `longitude`. It counts if the model knows places."""
+    longitude: float | None = None
+    """Degrees east."""
+    date: str = ""
+    """Day of the photograph, such as "2026-05-31"; counts with a place."""
+
     def parameters(self) -> list[tuple[str, str]]:
         """The query."""
         names = [self.taxa] if isinstance(self.taxa, str) else self.taxa  # a text is also a sequence of letters
         found = [("k", str(self.k)), *(("taxa", name) for name in names)]
-        if self.lang:
-            found.append(("lang", self.lang))
+        texts = ((name, getattr(self, name)) for name in ("lang", "date"))
+        places = ((name, getattr(self, name)) for name in ("latitude", "longitude"))
+        found += [(name, text) for name, text in texts if text]
+        found += [(name, f"{degrees:.6f}") for name, degrees in places if degrees is not None]
         if self.coverage is not None:
             found += [("coverage", f"{self.coverage:.9g}"), ("coverage_kind", self.coverage_kind)]
         return found

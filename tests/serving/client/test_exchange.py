@@ -78,6 +78,15 @@ def test_the_only_taxon_may_be_a_text():
     assert Asking(taxa="Rosa").parameters() == Asking(taxa=["Rosa"]).parameters() == [("k", "5"), ("taxa", "Rosa")]
 
 
+def test_a_place_and_a_language_are_sent_as_the_service_takes_them():
+    asked = Asking(latitude=-1e-7, longitude=13.4, date="2026-05-31", lang="de")
+    sent = dict(asked.parameters())
+    assert {name: sent[name] for name in ("latitude", "longitude", "date", "lang")} == {
+        "latitude": "-0.000000", "longitude": "13.400000", "date": "2026-05-31", "lang": "de",
+    }  # fmt: skip
+    assert parse_parameters({name: [value] for name, value in sent.items()}).where.longitude == 13.4
+
+
 def test_a_coverage_is_sent_with_the_digits_that_the_service_takes():
     sent = dict(Asking(coverage=0.7 + 0.2).parameters())["coverage"]  # 0.8999999999999999
     assert parse_parameters({"coverage": [sent]}).coverage == 0.9
