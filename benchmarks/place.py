@@ -303,7 +303,7 @@ def main() -> None:
     small = {"megabytes": round(len(stored.getvalue()) / 1e6, 2), "ms_an_answer": time_ms(ask, places)}
     file.unlink()
     result = {
-        "command": " ".join(["python benchmarks/place.py", *sys.argv[1:]]),
+        "command": " ".join(["python benchmarks/place.py", *(Path(argument).name for argument in sys.argv[1:])]),
         "machine": msgspec.to_builtins(this_machine()) | {"commit": current_commit()},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": "generated" if command.records is None else command.records.name,
