@@ -152,7 +152,8 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     if verdict is None:
         promises = model.promises if allowed_T is None else Promises()
         verdict = decide(ranking, model.thresholds, promises, _shared_ranks(allowed_T, model.taxonomy))
-    if place is not None and place.sentence is not None:
+    is_about_a_name = verdict.rank != "not_a_plant" and not verdict.unknown_plant
+    if place is not None and place.sentence is not None and is_about_a_name:
         verdict = msgspec.structs.replace(verdict, reason=f"{verdict.reason} {place.sentence}")
     discarded_mass = None
     if allowed_T is not None:

@@ -203,7 +203,8 @@ def read_place(path: Path, num_taxa: int) -> PlacePrior:
 
 def _is_sound(prior: PlacePrior, num_taxa: int) -> bool:
     """Whether an index or a count of the tables can lead to an error or a wrong number."""
-    if prior.month_TBM.shape != (num_taxa, 3, 12) or prior.month_TBM.min(initial=0) < 0:
+    months = prior.month_TBM
+    if months.shape != (num_taxa, 3, 12) or months.dtype.kind != "i" or months.min(initial=0) < 0:
         return False
     if not (np.isfinite(prior.trust) and prior.trust > 0):
         return False
@@ -216,6 +217,8 @@ def _is_sound(prior: PlacePrior, num_taxa: int) -> bool:
         edges = np.concatenate((level.start_C, [len(level.taxon_E)]))
         if edges[0] != 0 or (np.diff(edges) <= 0).any() or (np.diff(level.cell_C) <= 0).any():
             return False
-        if level.taxon_E.min(initial=0) < 0 or level.taxon_E.max(initial=-1) >= num_taxa or level.count_E.min() < 1:
+        if level.taxon_E.min(initial=0) < 0 or level.taxon_E.max(initial=-1) >= num_taxa:
+            return False
+        if (level.count_E < 1).any():
             return False
     return True

@@ -51,6 +51,7 @@ from serving.schemas import (
 )
 
 _PREVIEW_PX: Final = 256
+_MAX_REMEMBERED: Final = 10  # taxa of an answer that can be corrected
 AnyRequest = Request[Any, Any, Any]
 _Ranked = TypeVar("_Ranked", RankedTaxon, RankedGroup)
 
@@ -350,10 +351,10 @@ async def _recent(answered: Answered, client: Client) -> RecentAnswer:
     return RecentAnswer(
         identity=client.identity,
         person=client.name,
-        model=f"{record.name} {record.version}",
+        model=f"{record.name} {record.version}"[:200],
         label_hash=record.label_hash,
         verdict_rank=answered.plant.verdict.rank,
-        predictions=tuple((each.taxon.taxon_id, each.score) for each in answered.plant.taxa),
+        predictions=tuple((each.taxon.taxon_id, each.score) for each in answered.plant.taxa[:_MAX_REMEMBERED]),
         sha256s=await asyncio.to_thread(hashes),
     )
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import numpy as np
 import tyro
-from PIL import Image
 
 from models.errors import BotanifyError, InputError
 from models.metrics import NUM_BINS, calibration_error, reliability_bins, share
+from models.preprocess import sniff_format
 from models.program import quiet_when_output_closes
 from serving.corrections.correction import Correction
 
@@ -149,8 +149,7 @@ def export(command: Export, store: "Store") -> str:
     for each in chosen:
         for sha256 in each.pictures:
             path = store.path(sha256)
-            with Image.open(path) as picture:
-                name = f"pictures/{sha256}.{(picture.format or 'jpeg').lower()}"
+            name = f"pictures/{sha256}.{sniff_format(path.read_bytes()).lower()}"
             shutil.copyfile(path, draft / name)
             rows[name] = (name, each.name, each.correction_id, each.model)
     with (draft / TABLE_FILE).open("w", newline="", encoding="utf-8") as stream:

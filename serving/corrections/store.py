@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -46,6 +47,7 @@ DATABASE_FILE: Final = "corrections.sqlite"
 _PICTURES: Final = "pictures"
 _MIGRATIONS: Final = Path(__file__).with_name("migrations")
 _LOCK_S: Final = 5  # a writer waits so long for another one
+_AT_ONCE: Final = 500  # ids in a statement
 _ORPHAN_S: Final = 3_600.0  # a picture without a row is younger only while its row is being written
 
 metadata = MetaData()
@@ -148,12 +150,20 @@ class Store:
         self._unlink_unused(set(replaced) - set(hashes))
 
     def delete(self, ids: Collection[str]) -> int:
-        """Deletes corrections and the pictures that no other one has; returns how many there were."""
-        with self._engine.begin() as connection:
-            number = connection.execute(select(func.count()).where(corrections.c.correction_id.in_(ids))).scalar_one()
-            names = _delete(connection, ids)
-        self._unlink_unused(names)
-        return int(number)
+        """Deletes corrections and the pictures that no other one has; returns how many there were.
+
+        Raises:
+            StoreUnavailable: As `put`.
+        """
+        number = 0
+        with _told():
+            for some in _batched(ids):
+                with self._engine.begin() as connection:
+                    found = select(corrections.c.correction_id).where(corrections.c.correction_id.in_(some))
+                    number += len(connection.execute(found).all())
+                    names = _delete(connection, some)
+                self._unlink_unused(names)
+        return number
 
     def purge(self, days: int) -> int:
         """Deletes what is older than `days`, and pictures that belong to nothing; returns the number of corrections."""
@@ -168,9 +178,12 @@ class Store:
 
     def review(self, ids: Collection[str], reviewer: str, *, accepted: bool) -> int:
         """Notes what a reviewer says; returns how many of the corrections there are."""
-        changed = update(corrections).where(corrections.c.correction_id.in_(ids))
-        with self._engine.begin() as connection:
-            return connection.execute(changed.values(reviewer=reviewer, accepted=accepted)).rowcount
+        number = 0
+        with _told(), self._engine.begin() as connection:
+            for some in _batched(ids):
+                changed = update(corrections).where(corrections.c.correction_id.in_(some))
+                number += connection.execute(changed.values(reviewer=reviewer, accepted=accepted)).rowcount
+        return number
 
     def all(self) -> Iterator[Correction]:
         """Yields all corrections, the oldest first."""
@@ -214,6 +227,7 @@ class Store:
                 stream.flush()
                 os.fsync(stream.fileno())
             draft.rename(path)
+            _sync(path.parent)
         finally:
             draft.unlink(missing_ok=True)
 
@@ -230,6 +244,22 @@ def _delete(connection: Connection, ids: Collection[str]) -> list[str]:
     names = list(connection.execute(select(pictures.c.sha256).where(pictures.c.correction_id.in_(ids))).scalars())
     connection.execute(delete(corrections).where(corrections.c.correction_id.in_(ids)))  # with the rows of pictures
     return names
+
+
+def _batched(ids: Collection[str]) -> Iterator[list[str]]:
+    """Yields the ids in lists that a statement can hold."""
+    rest = iter(ids)
+    while some := list(islice(rest, _AT_ONCE)):
+        yield some
+
+
+def _sync(folder: Path) -> None:
+    """Writes the names in a folder to the disk, without which a power failure may undo a rename."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.answer import AnswerModel, Question, answer_plant
+from models.calibration import Calibration, Cutoffs, FamiliarityTable, FeatureTable
 from models.errors import BundleError
 from models.place import SIDES_KM, PlaceModel, PlaceRule, Where, cell_at, read_place, write_place
 from models.ranking import Thresholds
@@ -134,6 +135,17 @@ def test_an_answer_says_when_place_decided_and_shows_both_opinions():
     assert "Place decided" not in here.verdict.reason
 
 
+def test_place_says_nothing_about_what_is_not_named():
+    nothing = Calibration(
+        features=FeatureTable(np.zeros(3), np.eye(3), np.ones(3), np.eye(3), np.zeros((1, 3))),
+        familiarity=FamiliarityTable(np.array([2.0]), np.array([-1.0])),
+        cutoffs=Cutoffs(familiar=0.9),
+    )
+    _, answer = scores(Where(*SYDNEY), model_of(calibration=nothing))
+    assert answer.verdict.unknown_plant
+    assert "Place decided" not in answer.verdict.reason
+
+
 def test_thresholds_of_answers_with_a_place_are_their_own():
     strict = PlaceRule(1.0, 0.2, 1.0, Thresholds(species=1.0, genus=1.0, family=1.0))
     model = AnswerModel(TAXONOMY, 1.0, Thresholds(species=0.1), place=PlaceModel(PRIOR, strict, None))
@@ -156,14 +168,22 @@ def test_the_part_is_read_back_and_a_damaged_one_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("0/taxon_E", 9), ("0/taxon_E", -1), ("1/count_E", 0), ("2/start_C", 5), ("trust", np.nan), ("month_TBM", -1)],
+    [
+        ("0/taxon_E", 9),
+        ("0/taxon_E", -1),
+        ("1/count_E", 0),
+        ("2/start_C", 5),
+        ("trust", np.nan),
+        ("month_TBM", -1),
+        ("month_TBM", np.nan),
+    ],
 )
 def test_numbers_that_lead_to_wrong_answers_are_refused(tmp_path, name, value):
     path = tmp_path / "place.npz"
     write_place(path, PRIOR)
     with np.load(path) as file:
         arrays = dict(file)
-    arrays[name] = np.full_like(arrays[name], value)
+    arrays[name] = np.full(arrays[name].shape, value)
     np.savez(path, **arrays)
     with pytest.raises(BundleError):
         read_place(path, NUM_TAXA)

@@ -7,7 +7,7 @@ import pytest
 from serving.corrections.__main__ import TABLE_FILE, main
 from serving.corrections.correction import Correction
 from serving.corrections.store import Store
-from tests.serving.tiny import BLUE, GREEN, jpeg
+from tests.serving.tiny import BLUE, GREEN, draw, encode, jpeg
 from training.prepare import Table, prepare
 
 ROSE, DAISY, CROCUS = jpeg(), jpeg(GREEN), jpeg(BLUE)
@@ -110,6 +110,26 @@ def test_corrections_are_listed_and_deleted_with_their_pictures(folder, capsys):
     (line,) = run(capsys, "list", folder).splitlines()
     assert f"{1:032x}" in line
     assert [path.read_bytes() for path in folder.glob("pictures/*/*")] == [DAISY]
+
+
+def test_a_heic_is_exported_too(folder, tmp_path, capsys):
+    heic = encode(draw(GREEN), "HEIF")
+    fill(folder, (correction(0, person="ann"), heic))
+    run(capsys, "export", folder, "--reviewer", "ann", "--out", tmp_path / "out")
+    assert [path.suffix for path in tmp_path.glob("out/pictures/*")] == [".heif"]
+    report = prepare(Table(table=tmp_path / "out" / TABLE_FILE, out=tmp_path / "data", workers=1))
+    assert report.num_pictures == 1
+
+
+def test_more_corrections_than_a_statement_holds_are_reviewed_and_deleted(folder, monkeypatch):
+    monkeypatch.setattr("serving.corrections.store._AT_ONCE", 3)
+    many = [correction(number, created="2020-01-01T00:00:00+00:00") for number in range(10)]
+    fill(folder, *((each,) for each in many))
+    with Store(folder) as store:
+        ids = [each.correction_id for each in many]
+        assert store.review(ids, "ann", accepted=True) == len(many)
+        assert store.purge(365) == len(many)
+        assert list(store.all()) == []
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
