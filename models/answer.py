@@ -73,9 +73,7 @@ class PlaceNote(msgspec.Struct, frozen=True):
     vision_T: npt.NDArray[np.float64]
     """Probability of each taxon without place."""
     ratio_T: npt.NDArray[np.float64]
-    """What place multiplied the probability of each taxon with, before all were made to sum to 1."""
-    sentence: str | None
-    """Why the likeliest taxon is another one than without place; None if it is the same."""
+    """What place multiplied the probability of each taxon with, before the temperature and the sum of 1."""
 
 
 class Candidates(msgspec.Struct, frozen=True):
@@ -152,9 +150,9 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     if verdict is None:
         promises = model.promises if allowed_T is None else Promises()
         verdict = decide(ranking, model.thresholds, promises, _shared_ranks(allowed_T, model.taxonomy))
-    is_about_a_name = verdict.rank != "not_a_plant" and not verdict.unknown_plant
-    if place is not None and place.sentence is not None and is_about_a_name:
-        verdict = msgspec.structs.replace(verdict, reason=f"{verdict.reason} {place.sentence}")
+    if place is not None and model.place is not None and question.where is not None and verdict.rank == "species":
+        sentence = _what_place_decided(vision_T, taxa_T, model, model.place, question.where)
+        verdict = msgspec.structs.replace(verdict, reason=f"{verdict.reason} {sentence}".rstrip())
     discarded_mass = None
     if allowed_T is not None:
         discarded_mass = float(min(_taxon_probabilities(combined_O, model)[~allowed_T].sum(), 1.0))
@@ -195,16 +193,28 @@ def _with_place(
         promises=place.rule.promises,
         calibration=msgspec.structs.replace(model.calibration, conformal=place.conformal),
     )
-    before, after = int(vision_T.argmax()), int((vision_T * np.exp(factor_T)).argmax())
-    sentence = None
-    if before != after:
-        (rare, total), (frequent, _) = (place.prior.records(where, taxon) for taxon in (before, after))
-        one, other = (model.taxonomy.taxa[taxon].scientific_name for taxon in (before, after))
-        sentence = (
-            f"Place decided: of {total:,} plant records within about 200 km, {frequent:,} are {other} and "
-            f"{rare:,} are {one}, which the pictures alone would name."
-        )
-    return logits_BO + shift_O, placed, PlaceNote(vision_T, np.exp(factor_T), sentence)
+    return logits_BO + shift_O, placed, PlaceNote(vision_T, np.exp(factor_T))
+
+
+def _what_place_decided(
+    vision_T: npt.NDArray[np.float64],
+    taxa_T: npt.NDArray[np.float64],
+    model: AnswerModel,
+    place: PlaceModel,
+    where: Where,
+) -> str:
+    """Says why another taxon ranks first than without place; nothing if it is the same."""
+    before, after = int(vision_T.argmax()), int(taxa_T.argmax())
+    if before == after:
+        return ""
+    (rare, total), (frequent, _) = (place.prior.records(where, taxon) for taxon in (before, after))
+    one, other = (model.taxonomy.taxa[taxon].scientific_name for taxon in (before, after))
+    if not total:
+        return f"Place or season decided: {one} would rank first by the pictures alone."
+    return (
+        f"Place or season decided: of {total:,} plant records within about 200 km, {frequent:,} are {other} and "
+        f"{rare:,} are {one}, which would rank first by the pictures alone."
+    )
 
 
 def picture_weights(plant_B: npt.NDArray[np.float64], cutoff: float) -> npt.NDArray[np.float64]:

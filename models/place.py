@@ -54,7 +54,7 @@ class PlaceRule(msgspec.Struct, frozen=True):
     """Least ratio; 1 / floor is the largest. So place lowers no taxon by more than `floor ** weight` against one that
     is as frequent there as in the world."""
     temperature: Annotated[float, msgspec.Meta(ge=0.01, le=100.0)]
-    """Divides the logits after place has been added, in units of the network's own temperature; fitted with places."""
+    """Divides the logits after place has been added to them; fitted with places."""
     thresholds: Thresholds
     """Fitted on calibration plants with their places."""
     promises: Promises = Promises()

@@ -59,11 +59,14 @@ class Taxon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     def common_names_in(self, languages: Iterable[str]) -> tuple[str, ...]:
         """Returns the common names in the first of these languages that has some, else `common_names`."""
-        for language in languages:
-            found = self.names.get(language.lower()) or self.names.get(language.lower().partition("-")[0])
+        for language in map(str.lower, languages):
+            parts = language.split("-")
+            exact = ["-".join(parts[:count]) for count in range(len(parts), 0, -1)]  # RFC 4647, 3.4
+            wider = [each for each in self.names if each.partition("-")[0] == parts[0]]
+            found = next((self.names[each] for each in (*exact, *wider) if self.names.get(each)), ())
             if found:
                 return found
-            if language.lower().startswith("en") and self.common_names:
+            if parts[0] == "en" and self.common_names:
                 break
         return self.common_names
 

@@ -92,12 +92,10 @@ async def correct(
             raise MalformedBody(
                 "the body is not a form", value=content_type[:60], limit="multipart/form-data, or no body"
             )
-        given = {**body.fields, **request.query_params.dict()}
-        (taxon_id, name), is_certain = (
-            _taxon(deps, given),
-            parse_switch("certain", (given.get("certain") or ["false"])[-1]),
-        )
-        await desk.correct(answer, taxon_id, name, certain=is_certain, pictures=body.pictures)
+    given = {**body.fields, **request.query_params.dict()}
+    taxon_id, name = _taxon(deps, given)
+    is_certain = parse_switch("certain", (given.get("certain") or ["false"])[-1])
+    await desk.correct(answer, taxon_id, name, certain=is_certain, pictures=body.pictures)
     return CorrectionView(
         correction_id=answer.correction_id,
         taxon_id=taxon_id,
@@ -146,12 +144,13 @@ def _taxon(deps: RouteDependencies, given: Given) -> tuple[str | None, str]:
             remedy="send one of them",
         )
     check_name_length("taxon" if names else "other", (names or others)[0])
-    if others:
+    loaded = deps.live_bundle.current
+    known = loaded.names.find((names or others)[0])
+    if others and (known is None or len(known.taxa) != 1):
         if not others[0].isprintable():
             raise BadParameter("the parameter `other` has characters that cannot be printed", remedy="send plain text")
         return None, others[0]
-    loaded = deps.live_bundle.current
-    known, taxon = loaded.names.find(names[0]), loaded.taxonomy.by_id.get(names[0])
+    taxon = loaded.taxonomy.by_id.get((names or others)[0])
     if taxon is None and known is not None and len(known.taxa) == 1:
         taxon = loaded.taxonomy.taxa[int(known.taxa[0])]
     if taxon is None:

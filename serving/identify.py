@@ -19,7 +19,7 @@ from litestar import Request, Response, post
 from litestar.di import NamedDependency
 from PIL import Image
 
-from models.answer import Candidates, PlaceNote, PlantAnswer, Question
+from models.answer import PlaceNote, PlantAnswer, Question
 from models.errors import PictureError
 from models.place import Where
 from models.preprocess import InputSpec
@@ -380,7 +380,7 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
         genera=[GroupScore(group.name, group.score) for group in _possible(plant.genera, question)],
         families=[GroupScore(group.name, group.score) for group in _possible(plant.families, question)],
         plant_score=plant.plant_score,
-        candidates=_candidates(loaded, question, plant.candidates, predictions),
+        candidates=_candidates(loaded, question, plant, predictions),
         discarded_mass=plant.discarded_mass,
         uses_place=plant.place is not None,
         images=[
@@ -404,9 +404,10 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
 def _candidates(
     loaded: LoadedBundle,
     question: Question,
-    found: Candidates | None,
-    predictions: Callable[[Sequence[RankedTaxon]], list[Prediction]],
+    plant: PlantAnswer,
+    predictions: Callable[[Sequence[RankedTaxon], PlaceNote | None], list[Prediction]],
 ) -> CandidatesView | None:
+    found, place = plant.candidates, plant.place
     if found is None or question.coverage is None:
         return None
     network = loaded.bundle.network(loaded.precision)
@@ -416,9 +417,11 @@ def _candidates(
         guarantee=found.guarantee,
         num_taxa=found.num_taxa,
         score=found.score,
-        taxa=predictions(found.taxa),
+        taxa=predictions(found.taxa, place),
         num_uncalibrated_taxa=found.num_uncalibrated_taxa,
-        measured=None if found.guarantee is None else network.measured(question.coverage_kind, question.coverage),
+        measured=None
+        if found.guarantee is None or place is not None
+        else network.measured(question.coverage_kind, question.coverage),
     )
 
 

@@ -319,9 +319,10 @@ def check_name_length(parameter: str, text: str) -> None:
 
 def _parse_where(given: Given) -> Where | None:
     latitude, longitude, day = (_last(given, name, "") for name in ("latitude", "longitude", "date"))
+    known_day = _parse_day(day)
     if not latitude and not longitude:
         return None
-    return Where(_parse_degrees("latitude", latitude, 90), _parse_degrees("longitude", longitude, 180), _parse_day(day))
+    return Where(_parse_degrees("latitude", latitude, 90), _parse_degrees("longitude", longitude, 180), known_day)
 
 
 def _parse_degrees(name: str, text: str, most: int) -> float:
@@ -337,7 +338,9 @@ def _parse_degrees(name: str, text: str, most: int) -> float:
 
 def _parse_day(text: str) -> date | None:
     try:
-        return date.fromisoformat(text[:10]) if text else None
+        if text and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+            raise ValueError
+        return date.fromisoformat(text) if text else None
     except ValueError:
         raise BadParameter(
             "the parameter `date` is not a day",

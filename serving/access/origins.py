@@ -49,7 +49,7 @@ def cors_config(origins: Sequence[str], *, has_keys: bool) -> CORSConfig | None:
             _require_origin(origin)
     return CORSConfig(
         allow_origins=list(origins),
-        allow_methods=["GET", "HEAD", "POST"],
+        allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=_ALLOWED_HEADERS,
         expose_headers=_EXPOSED_HEADERS,
         max_age=_MAX_AGE_S,

@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -146,19 +147,42 @@ def export(command: Export, store: "Store") -> str:
     shutil.rmtree(draft, ignore_errors=True)
     (draft / "pictures").mkdir(parents=True)
     rows: dict[str, tuple[str, str, str, str]] = {}
+    names, groups = _names_of(chosen), _groups_of(chosen)
     for each in chosen:
         for sha256 in each.pictures:
-            path = store.path(sha256)
-            name = f"pictures/{sha256}.{sniff_format(path.read_bytes()).lower()}"
-            shutil.copyfile(path, draft / name)
-            rows[name] = (name, each.name, each.correction_id, each.model)
+            with suppress(FileNotFoundError):  # a service deletes what is too old meanwhile
+                if len(names[sha256]) == 1:
+                    content = store.path(sha256).read_bytes()
+                    name = f"pictures/{sha256}.{sniff_format(content).lower()}"
+                    (draft / name).write_bytes(content)
+                    rows[name] = (name, each.name, groups[sha256], each.model)
+    disputed = sum(len(found) > 1 for found in names.values())
     with (draft / TABLE_FILE).open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows([("path", "scientific_name", "group", "model"), *rows.values()])
     draft.rename(command.out)
     return (
-        f"{len(rows):,} pictures of {len(chosen):,} corrections. "
+        f"{len(rows):,} pictures of {len(chosen):,} corrections; {disputed:,} with two names were left out. "
         f"Next: python training/prepare.py table {command.out / TABLE_FILE} --out DATA"
     )
+
+
+def _names_of(chosen: Iterable[Correction]) -> dict[str, set[str]]:
+    """Returns the names that each picture got."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for each in chosen:
+        for sha256 in each.pictures:
+            names[sha256].add(each.name)
+    return names
+
+
+def _groups_of(chosen: Iterable[Correction]) -> dict[str, str]:
+    """Returns the plant of each picture: corrections that share a picture are about one plant."""
+    groups: dict[str, str] = {}
+    for each in chosen:
+        joined = {groups[sha256] for sha256 in each.pictures if sha256 in groups}
+        groups |= dict.fromkeys(each.pictures, each.correction_id)
+        groups = {sha256: each.correction_id if group in joined else group for sha256, group in groups.items()}
+    return groups
 
 
 def confirmed(all_of_them: Sequence[Correction], reviewer: str, people: int) -> list[Correction]:

@@ -6,6 +6,7 @@ alone.
 
 import asyncio
 import hashlib
+import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from serving.corrections.store import Store
 
 _MAX_ANSWERS: Final = 10_000  # about 10 MB
-_MAX_WAITING: Final = 200
+_MAX_WAITING: Final = 32  # what waits holds pictures in memory
 _PURGE_EVERY_S: Final = 3_600.0
 _RETRY_S: Final = 5
 
@@ -59,13 +60,13 @@ class CorrectionDesk:
     def __init__(self, store: "Store", days: int) -> None:
         self.days = days
         self._store = store
-        self._answers: OrderedDict[str, RecentAnswer] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, str], RecentAnswer] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, "corrections")
         self._num_waiting = 0
 
     def remember(self, request_id: str, answer: RecentAnswer) -> None:
         """Remembers an answer, and forgets the oldest one if there are too many."""
-        self._answers[request_id] = answer
+        self._answers[answer.identity, request_id] = answer  # clients may choose the same id
         if len(self._answers) > _MAX_ANSWERS:
             self._answers.popitem(last=False)
 
@@ -75,8 +76,8 @@ class CorrectionDesk:
         Raises:
             UnknownAnswer: It is forgotten, or another client got it.
         """
-        answer = self._answers.get(request_id)
-        if answer is None or answer.identity != identity:
+        answer = self._answers.get((identity, request_id))
+        if answer is None:
             raise UnknownAnswer(
                 "the service does not know this answer, or gave it to another client",
                 value=repr(request_id[:40]),
@@ -129,7 +130,8 @@ class CorrectionDesk:
 
     async def delete(self, correction_id: str) -> None:
         """Deletes a correction and its pictures; errors as `find` and `correct`."""
-        if not await self._in_thread(lambda: self._store.delete([correction_id])):
+        is_one = re.fullmatch(r"[0-9a-f]{32}", correction_id) is not None
+        if not is_one or not await self._in_thread(lambda: self._store.delete([correction_id])):
             raise UnknownAnswer(
                 "there is no such correction", value=repr(correction_id[:40]), remedy="it may have been deleted already"
             )
@@ -139,7 +141,8 @@ class CorrectionDesk:
         while True:
             try:
                 number = await self._in_thread(lambda: self._store.purge(self.days))
-            except StoreUnavailable:
+            except Exception as error:  # expired pictures must go after any failure
+                _log.error("corrections_not_purged", error=type(error).__name__)
                 number = 0
             if number:
                 _log.info("corrections_expired", number=number)
@@ -159,7 +162,7 @@ class CorrectionDesk:
         try:
             return await task
         except StoreUnavailable as error:
-            _log.error("correction_not_stored", error=" ".join(str(error.__cause__).split())[:300])
+            _log.error("store_unavailable", error=" ".join(str(error.__cause__).split())[:300])
             raise
 
     def _one_less(self, _: Any) -> None:

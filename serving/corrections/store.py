@@ -8,7 +8,7 @@ import hashlib
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,9 @@ from typing import Any, Final, Self
 
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy import (
+    URL,
     Boolean,
     Column,
     Connection,
@@ -33,11 +35,12 @@ from sqlalchemy import (
     event,
     func,
     insert,
+    make_url,
     select,
     text,
     update,
 )
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from models.errors import InputError
 from serving.corrections.correction import Correction
@@ -95,10 +98,10 @@ class Store:
         self._folder, self._max_bytes = folder, max_bytes
         try:
             (folder / _PICTURES).mkdir(parents=True, exist_ok=True)
-            self._engine = _open(database or f"sqlite:///{folder.resolve() / DATABASE_FILE}")
+            self._engine = _open(make_url(database) if database else _sqlite(folder))
             with self._engine.begin() as connection:
                 _migrate(connection)
-        except (OSError, SQLAlchemyError, ArgumentError) as error:
+        except (OSError, SQLAlchemyError, ValueError, ImportError, CommandError) as error:
             raise InputError(
                 "the store of corrections cannot be opened",
                 value=" ".join(str(error).split())[:300],
@@ -172,9 +175,14 @@ class Store:
             with self._engine.connect() as connection:
                 old = connection.execute(select(corrections.c.correction_id).where(corrections.c.created < before))
                 ids = list(old.scalars())
-            files = [(path, path.stat().st_mtime) for path in (self._folder / _PICTURES).glob("*/*")]
-            self._unlink_unused({path.name for path, written in files if time.time() - written > _ORPHAN_S})
-        return self.delete(ids) if ids else 0
+            number = self.delete(ids) if ids else 0
+            old_files = set()
+            for path in (self._folder / _PICTURES).glob("*/*"):
+                with suppress(FileNotFoundError):  # another service renamed or deleted it
+                    if time.time() - path.stat().st_mtime > _ORPHAN_S:
+                        old_files.add(path.name)
+            self._unlink_unused(old_files)
+        return number
 
     def review(self, ids: Collection[str], reviewer: str, *, accepted: bool) -> int:
         """Notes what a reviewer says; returns how many of the corrections there are."""
@@ -271,12 +279,18 @@ def _told() -> Iterator[None]:
         raise StoreUnavailable.with_retry("the store of corrections cannot be used now", _LOCK_S) from error
 
 
-def _open(address: str) -> Engine:
-    is_sqlite = address.startswith("sqlite:")
+def _sqlite(folder: Path) -> URL:
+    return URL.create("sqlite", database=str(folder.resolve() / DATABASE_FILE))
+
+
+def _open(address: URL) -> Engine:
+    is_sqlite = address.get_backend_name() == "sqlite"
+    limits = {"connect_timeout": _LOCK_S, "options": f"-c statement_timeout={1000 * _LOCK_S}"}
     engine = create_engine(
         address,
         pool_pre_ping=True,
-        connect_args={"timeout": _LOCK_S} if is_sqlite else {"connect_timeout": int(_LOCK_S)},
+        hide_parameters=True,  # errors are logged; parameters are what people wrote
+        connect_args={"timeout": _LOCK_S} if is_sqlite else limits,
     )
     if is_sqlite:
 
@@ -301,7 +315,7 @@ def _migrate(connection: Connection) -> None:
 @contextmanager
 def opened(folder: Path, database: str) -> Iterator[Store]:
     """Opens a store that is there, for the programs."""
-    if not folder.is_dir():
+    if not (folder / (_PICTURES if database else DATABASE_FILE)).exists():
         raise InputError("no such folder of corrections", value=folder, remedy="give the folder of --corrections")
     with Store(folder, database) as store:
         yield store

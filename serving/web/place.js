@@ -9,7 +9,7 @@ const TIMEOUT_MS = 20_000;
  * Sets up the control after another one; it stays hidden until the model is known to use places.
  *
  * @param onChange Called after each change.
- * @returns where() gives latitude, longitude and date, or null; show(model) shows the control if the model uses places.
+ * @returns where() gives latitude and longitude, or null; show(model) shows the control if the model uses places.
  */
 export function setUpPlace(after, onChange) {
   let where = null;
@@ -19,7 +19,7 @@ export function setUpPlace(after, onChange) {
   const ask = element("button", { type: "button", className: "button button--quiet", onclick: () => locate() }, "Use where I am");
   const forget = element("button", { type: "button", className: "button button--quiet", hidden: true, onclick: () => set(null, "") }, "Forget it");
   const known = element("p", {});
-  const control = element("details", { className: "folded place", hidden: true }, element("summary", {}, "Place and season (optional)"),
+  const control = element("details", { className: "folded place", hidden: true }, element("summary", {}, "Place (optional)"),
     known, element("div", { className: "buttons" }, ask, forget), status, map);
   after.after(control);
 
@@ -31,7 +31,7 @@ export function setUpPlace(after, onChange) {
     status.textContent = "Asking this device …";
     navigator.geolocation.getCurrentPosition(({ coords }) => {
       const [latitude, longitude] = [coords.latitude, coords.longitude].map((value) => Math.round(value * STEP) / STEP);
-      set({ latitude, longitude, date: today() }, `${inWords(latitude, "N", "S")}, ${inWords(longitude, "E", "W")}, today. Only this coarse place is sent, with each answer.`);
+      set({ latitude, longitude }, `${inWords(latitude, "N", "S")}, ${inWords(longitude, "E", "W")}. Only this coarse place is sent, with each answer.`);
     }, ({ message }) => set(null, `The place is not known: ${message || "the device did not tell it"}.`), { timeout: TIMEOUT_MS });
   }
 
@@ -59,9 +59,4 @@ export function setUpPlace(after, onChange) {
 
 function inWords(degrees, positive, negative) {
   return `${Math.abs(degrees).toFixed(1)}° ${degrees < 0 ? negative : positive}`;
-}
-
-function today() {
-  const now = new Date();
-  return [now.getFullYear(), now.getMonth() + 1, now.getDate()].map((part) => String(part).padStart(2, "0")).join("-");
 }

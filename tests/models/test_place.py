@@ -125,14 +125,15 @@ def test_without_a_place_nothing_changes_and_a_flat_prior_changes_nothing():
 def test_an_answer_says_when_place_decided_and_shows_both_opinions():
     found, answer = scores(Where(*SYDNEY))
     assert answer.taxa[0].taxon.scientific_name == "Rosa canina"
-    assert "Place decided: of 90 plant records within about 200 km, 60 are Rosa canina and 0 are Rosa alba" in (
-        answer.verdict.reason
+    assert (
+        "Place or season decided: of 90 plant records within about 200 km, 60 are Rosa canina and 0 are Rosa alba"
+        in (answer.verdict.reason)
     )
     assert answer.place.vision_T.argmax() == 0
     expected = answer.place.vision_T * answer.place.ratio_T
     assert found == pytest.approx(expected / expected.sum())
     _, here = scores(Where(*BERLIN))
-    assert "Place decided" not in here.verdict.reason
+    assert "Place or season decided" not in here.verdict.reason
 
 
 def test_place_says_nothing_about_what_is_not_named():
@@ -143,7 +144,7 @@ def test_place_says_nothing_about_what_is_not_named():
     )
     _, answer = scores(Where(*SYDNEY), model_of(calibration=nothing))
     assert answer.verdict.unknown_plant
-    assert "Place decided" not in answer.verdict.reason
+    assert "Place or season decided" not in answer.verdict.reason
 
 
 def test_thresholds_of_answers_with_a_place_are_their_own():

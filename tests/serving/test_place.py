@@ -72,7 +72,7 @@ def test_a_place_changes_the_answer_and_both_opinions_are_shown(client):
     for each in there["predictions"]:
         assert each["vision_score"] == pytest.approx(vision[each["taxon_id"]])
         assert 0.05 <= each["prior"] <= 20
-    assert "Place decided: of 60 plant records" in there["verdict"]["reason"]
+    assert "Place or season decided: of 60 plant records" in there["verdict"]["reason"]
     unknown = next(each for each in there["predictions"] if each["taxon_id"] == "crocus")
     assert unknown["prior"] == 1
 

@@ -167,7 +167,7 @@ def test_a_locked_database_and_a_broken_disk_cost_no_answer(hasty_client, folder
         response = correct(client, request_id, taxon="crocus")
         assert_problem(response, 503, "store_unavailable")
         assert response.headers["retry-after"]
-        assert_problem(client.delete("/corrections/nosuch"), 503, "store_unavailable")
+        assert_problem(client.delete(f"/corrections/{0:032x}"), 503, "store_unavailable")
         assert ask(client)
         other.execute("ROLLBACK")
     monkeypatch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))

@@ -57,7 +57,7 @@ def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for_and_coarsely
     identify(folder, tmp_path / "placed", bundle, place="exif")
     (plain,), (placed,) = (rows_of(each).values() for each in (out, tmp_path / "placed"))
     assert (plain["name_1"], placed["name_1"]) == ("Rosa canina", "Rosa rugosa")
-    assert "Place decided" in placed["reason"]
+    assert "Place or season decided" in placed["reason"]
 
 
 def test_a_share_cannot_change_the_work_of_all():

@@ -7,6 +7,7 @@ they are in a folder already. The list is in the same folder, so that a second r
 import csv
 import http.client
 import io
+import re
 import time
 import urllib.error
 import urllib.request
@@ -41,6 +42,8 @@ _PAUSE_S: Final = 1.0
 _TIMEOUT_S: Final = 60.0
 _MAX_BYTES: Final = 50_000_000
 _AGENT: Final = "botanify/0.2 (training data from an export of observations)"
+# Names of families, orders, classes and phyla (ICN, articles 16 to 18), and of groups above them.
+_ABOVE_GENUS: Final = re.compile(r"\w+(?:aceae|oideae|inae|ales|opsida|phyta|phytina)|Plantae|Angiospermae|Life")
 _GONE: Final = frozenset({401, 403, 404, 410})
 
 
@@ -77,6 +80,8 @@ def import_observations(
         name = f"observation {row['id']}"
         if not row["scientific_name"]:
             left_out.append(f"{name} has no scientific name")
+        elif _ABOVE_GENUS.fullmatch(row["scientific_name"]):
+            left_out.append(f"{name} is known to no genus: {row['scientific_name']}")
         elif row.get("iconic_taxon_name") not in {None, "", "Plantae"}:
             left_out.append(f"{name} is no plant: {row['iconic_taxon_name']}")
         else:
@@ -137,8 +142,11 @@ class _Downloader:
 
     def __call__(self, row: Mapping[str, str]) -> tuple[str | None, str]:
         """Returns the path of a photograph below the folder, or None and why there is none."""
-        address = urlsplit(row["image_url"])
-        if address.scheme not in {"http", "https"} or not row["id"].isalnum():
+        try:
+            address = urlsplit(row["image_url"])
+        except ValueError:
+            address = urlsplit("")
+        if address.scheme not in {"http", "https"} or not (row["id"].isalnum() and row["image_url"].isascii()):
             return None, f"the address {row['image_url'][:100]!r} cannot be fetched"
         suffix = PurePosixPath(address.path).suffix.lower()
         name = f"{_PICTURES}/{row['id']}{suffix if suffix in _SUFFIXES else '.jpg'}"
@@ -174,7 +182,7 @@ class _Downloader:
                 if error.code in _GONE:
                     return None, reason
                 wait_s = _retry_after_s(error.headers)
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 reason = str(error)
             finally:
                 self._next_at = time.monotonic() + max(wait_s, _PAUSE_S * 2**attempt if reason else _PAUSE_S)
