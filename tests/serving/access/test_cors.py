@@ -58,7 +58,7 @@ def test_preflight_of_an_allowed_origin_needs_no_key(client, origin):
     assert answer.status_code == 204
     assert answer.headers["access-control-allow-origin"] == origin
     assert answer.headers["access-control-max-age"] == "7200"
-    assert set(answer.headers["access-control-allow-methods"].split(", ")) == {"GET", "HEAD", "POST"}
+    assert set(answer.headers["access-control-allow-methods"].split(", ")) == {"GET", "HEAD", "POST", "DELETE"}
     assert "access-control-allow-credentials" not in answer.headers
 
 
@@ -71,7 +71,7 @@ def test_preflight_of_an_allowed_origin_needs_no_key(client, origin):
         ("http://garden.example", "POST", "content-type"),
         ("https://garden.example:8443", "POST", "content-type"),
         ("null", "POST", "content-type"),
-        (GARDEN, "DELETE", "content-type"),
+        (GARDEN, "PUT", "content-type"),
         (GARDEN, "POST", "x-forwarded-for"),
     ],
 )
