@@ -1,6 +1,5 @@
 """fp16: computes in half precision, for GPUs. Pictures go in and logits come out as float32."""
 
-import logging
 import os
 from pathlib import Path
 
@@ -8,26 +7,21 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.errors import BotanifyError
 from training.bundling.onnx_file import require_opset
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # as in models/session.py: before ONNX Runtime is first imported
 
 
 def fold_constants(source: Path, target: Path) -> None:
-    """Writes a copy of a network with all constants folded, weights in float32, and all shapes inferred.
+    """Writes a copy of a network with all constants folded, weights in float32, and all shapes inferred."""
+    import onnxruntime
 
-    Raises:
-        BotanifyError: ONNX Runtime could not fold the constants; it only logs that.
-    """
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    logging.getLogger("onnxruntime.quantization.shape_inference").setLevel(logging.CRITICAL)  # raised below instead
-    quant_pre_process(source, target, skip_symbolic_shape=True)  # only transformers need symbolic shapes
-    model = onnx.load(target)
-    constants = {initializer.name for initializer in model.graph.initializer}
-    if any(node.op_type == "Cast" and node.input[0] in constants for node in model.graph.node):
-        raise BotanifyError(f"ONNX Runtime could not fold the constants of {source.name}; install the locked versions.")
+    # The two steps of ONNX Runtime's quant_pre_process, which forgets the first one before 1.31.
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(target)
+    onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    onnx.shape_inference.infer_shapes_path(target, target)
 
 
 def restore_metadata(path: Path, like: Path) -> None:
