@@ -137,24 +137,24 @@ def test_every_command_is_parsed_and_run_once(script, tiny, tmp_path):
     assert (again, asked) == (0, [])
 
 
-@pytest.mark.parametrize(("script", "bring"), [*((script, "") for script in NUMBERED), ("2_scratch.sh", "weights")])
+@pytest.mark.parametrize(("script", "bring"), [*((script, "") for script in NUMBERED), ("5_scratch.sh", "weights")])
 def test_the_copied_results_fit_the_limits_of_a_lent_machine(script, bring, tmp_path):
     assert run(script, tmp_path, **({"BRING": bring} if bring else {}))[0] == 0
     places = copied(tmp_path)
     assert 0 < len(places) <= 8
     assert max(place.count("/") for place in places) <= 2
-    if script == "1_speed.sh":
+    if script == "4_speed.sh":
         assert {"train_speed.json", "optimizations.json", "state.tar.gz"} <= places
-    if script == "2_scratch.sh":
+    if script == "5_scratch.sh":
         part = "weights.part.00" if bring == "weights" else "scratch.part.00"
         assert f"scratch/{part}" in places
         assert "scratch/log.jsonl" in places or bring == "weights"
-    if script == "5_demonstration.sh":
+    if script == "1_plants.sh":
         names = ("log.jsonl", "bundle-test.json", "demonstration.part.00")
         assert places == {f"demonstration/{name}" for name in names}
 
 
-@pytest.mark.parametrize("script", ["1_speed.sh", "3_sweep.sh"])
+@pytest.mark.parametrize("script", ["4_speed.sh", "6_sweep.sh"])
 def test_a_paused_sweep_copies_its_table_and_its_finished_runs(script, tmp_path):
     code, asked, _ = run(script, tmp_path, FAILS="benchmark.py", CODE="75")
     assert code == 75
@@ -170,8 +170,8 @@ def test_another_machine_resumes_from_the_state_file(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
     other.mkdir()
-    run("1_speed.sh", one, FAILS="benchmark.py", CODE="75")
-    code, asked, _ = run("1_speed.sh", other, STATE=str(one / "out" / "state.tar.gz"), FAILS="benchmark.py", CODE="75")
+    run("4_speed.sh", one, FAILS="benchmark.py", CODE="75")
+    code, asked, _ = run("4_speed.sh", other, STATE=str(one / "out" / "state.tar.gz"), FAILS="benchmark.py", CODE="75")
     assert code == 75
     assert [words for words in asked if "train_speed.json" in words[-1]] == []
     assert "drawn" in {word for words in asked for word in words}  # the pictures are drawn again
@@ -182,7 +182,7 @@ def test_another_machine_resumes_from_the_state_file(tmp_path):
 @pytest.mark.slow
 def test_a_command_that_can_resume_is_paused_when_the_time_is_over(tmp_path):
     began = time.monotonic()
-    code, asked, _ = run("2_scratch.sh", tmp_path, LASTS="train.py", LIMIT_S="4")
+    code, asked, _ = run("5_scratch.sh", tmp_path, LASTS="train.py", LIMIT_S="4")
     assert code == 75
     assert time.monotonic() - began < 60
     assert asked[-1][0].endswith("train.py")
@@ -191,14 +191,14 @@ def test_a_command_that_can_resume_is_paused_when_the_time_is_over(tmp_path):
 @pytest.mark.slow
 def test_a_command_that_ran_out_of_time_is_repeated(tmp_path):
     for _ in range(2):
-        code, asked, _ = run("2_scratch.sh", tmp_path, LASTS="small_weights.py", LIMIT_S="4")
+        code, asked, _ = run("5_scratch.sh", tmp_path, LASTS="small_weights.py", LIMIT_S="4")
         assert (code, asked[-1][0]) == (75, "benchmarks/gpu/small_weights.py")
-    assert run("2_scratch.sh", tmp_path, LIMIT_S="60")[0] == 0
+    assert run("5_scratch.sh", tmp_path, LIMIT_S="60")[0] == 0
 
 
 @pytest.mark.parametrize("code", [1, 137])
 def test_a_failure_ends_a_script_with_its_own_code(code, tmp_path):
-    assert run("2_scratch.sh", tmp_path, FAILS="train.py", CODE=str(code))[0] == code
+    assert run("5_scratch.sh", tmp_path, FAILS="train.py", CODE=str(code))[0] == code
 
 
 def test_failed_tests_end_the_script_with_an_error_after_everything_else(tmp_path):
@@ -215,31 +215,31 @@ def test_the_tests_are_not_skipped_silently_without_a_gpu(tmp_path):
 
 
 def test_the_service_is_skipped_with_a_reason_where_its_packages_are_missing(tmp_path):
-    code, asked, _ = run("6_service.sh", tmp_path, LACKS="litestar")
+    code, asked, _ = run("3_service.sh", tmp_path, LACKS="litestar")
     assert (code, asked) == (0, [])
     assert copied(tmp_path) == {"service/skipped.txt"}
     assert (tmp_path / "out" / "service" / "skipped.txt").read_text() == "skipped: not installed: litestar\n"
 
 
 def test_a_script_without_time_pauses_before_its_first_command(tmp_path):
-    assert run("3_sweep.sh", tmp_path, LIMIT_S="0")[:2] == (75, [])
+    assert run("6_sweep.sh", tmp_path, LIMIT_S="0")[:2] == (75, [])
 
 
 def test_a_script_asks_for_its_weights(tmp_path):
-    code, asked, said = run("3_sweep.sh", tmp_path, WEIGHTS=str(tmp_path / "missing.pt"))
+    code, asked, said = run("6_sweep.sh", tmp_path, WEIGHTS=str(tmp_path / "missing.pt"))
     assert (code, asked) == (1, [])
-    assert "2_scratch.sh first" in said
+    assert "5_scratch.sh first" in said
 
 
 def test_the_ablation_takes_its_size_from_variables(tmp_path):
-    asked = run("3_sweep.sh", tmp_path, SEEDS="5 6", ARMS="batch_16 fp16", EPOCHS="7")[1]
+    asked = run("6_sweep.sh", tmp_path, SEEDS="5 6", ARMS="batch_16 fp16", EPOCHS="7")[1]
     sweep = understood(*asked[-1])
     assert (sweep.seeds, sweep.only) == ((5, 6), ("batch_16", "fp16"))
     assert parse(["b4_5337", *sweep.flags]).recipe.schedule.epochs == 7
 
 
 def test_the_demonstration_takes_further_flags_of_the_training(tmp_path):
-    asked = run("5_demonstration.sh", tmp_path, EPOCHS="500", FLAGS="--picture-px 192 --progressive 0 96 450 192")[1]
+    asked = run("1_plants.sh", tmp_path, EPOCHS="500", FLAGS="--picture-px 192 --progressive 0 96 450 192")[1]
     (recipe,) = (understood(*words).recipe for words in asked if words[0].endswith("train.py"))
     assert recipe.schedule.epochs == 500
     assert (recipe.pictures.progressive, recipe.pictures.picture_px) == (((0, 96), (450, 192)), 192)
@@ -248,7 +248,7 @@ def test_the_demonstration_takes_further_flags_of_the_training(tmp_path):
 
 @pytest.mark.parametrize(
     ("script", "argument", "bring"),
-    [("2_scratch.sh", "", "all"), ("5_demonstration.sh", "", "all"), ("3_sweep.sh", "nosuch", "")],
+    [("5_scratch.sh", "", "all"), ("1_plants.sh", "", "all"), ("6_sweep.sh", "nosuch", "")],
 )
 def test_an_unknown_argument_is_an_error(script, argument, bring, tmp_path):
     code, asked, said = run(script, tmp_path, *filter(None, [argument]), BRING=bring or "bundle")

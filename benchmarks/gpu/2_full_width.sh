@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# 8. The reference recipe from shards for five minutes (b4_5337_scratch at 320 px, with pictures of 420 px), and the time
+# 2. The reference recipe from shards for five minutes (b4_5337_scratch at 320 px, with pictures of 420 px), and the time
 # of an epoch of 1.6 million pictures by it.
 source "$(dirname "$0")/bootstrap.sh"
 keep epoch-time 'epoch-time.json' 'epoch-time/log.jsonl'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# 2. Trains EfficientNet-B4 with 5,337 outputs from random weights on drawn plants of as many species, exports a
+# 5. Trains EfficientNet-B4 with 5,337 outputs from random weights on drawn plants of as many species, exports a
 # bundle, measures it, also with drawn plants of which it knows no species (30 % of all), and sends one
-# request to the service. The bundle with its figures, and the weights for script 3, are copied to OUT in parts
+# request to the service. The bundle with its figures, and the weights for script 6, are copied to OUT in parts
 # of 15 MB.
 #
 # BRING=bundle    (default) log, figures and bundle: cat scratch.part.* | tar -xz

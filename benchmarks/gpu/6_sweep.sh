@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# 3. A sweep on 200 drawn species, from the weights of 2_scratch.sh (or WEIGHTS).
+# 6. A sweep on 200 drawn species, from the weights of 5_scratch.sh (or WEIGHTS).
 #
-# 3_sweep.sh ablation       effect of each part of the recipe
-# 3_sweep.sh batch_sizes    effect of the batch size on speed, memory, and accuracy after equal epochs
+# 6_sweep.sh ablation       effect of each part of the recipe
+# 6_sweep.sh batch_sizes    effect of the batch size on speed, memory, and accuracy after equal epochs
 #
 # Variables: EPOCHS, SEEDS, ARMS (default: all). They must stay the same when the script is started again.
 source "$(dirname "$0")/bootstrap.sh"
@@ -15,7 +15,7 @@ keep . "$sweep/$sweep*"
 remember "$sweep/machine.json" "$sweep/*/run.json"
 weights=${WEIGHTS:-$WORK/weights.safetensors}
 if [[ ! -e $weights ]]; then
-    echo "error: no weights at $weights: run benchmarks/gpu/2_scratch.sh first, or set WEIGHTS" >&2
+    echo "error: no weights at $weights: run benchmarks/gpu/5_scratch.sh first, or set WEIGHTS" >&2
     exit 1
 fi
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# 1. Speed of this project's training loop and of timm's, then the effect of each optimization.
+# 4. Speed of this project's training loop and of timm's, then the effect of each optimization.
 source "$(dirname "$0")/bootstrap.sh"
 keep . 'train-speed/train_speed.json' 'optimizations/optimizations*'
 remember 'done/train-speed*' 'train-speed/train_speed.json' \

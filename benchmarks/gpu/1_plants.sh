@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# 5. The demonstration bundle: the recipe `plants` from ImageNet weights on the photographs of data_plants, with pictures of
+# 1. The demonstration bundle: the recipe `plants` from ImageNet weights on the photographs of data_plants, with pictures of
 # other things as negatives; exported in fp32 and fp16, and measured on the test split.
 #
 # PHOTOGRAPHS  folder of the photographs: plants, flowers17, other_things and unknown_plants (default data/photographs)

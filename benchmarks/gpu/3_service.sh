@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# 6. The service on CUDA with EfficientNet-B4 at 380 px, 5,337 outputs and random weights in fp16: pictures a second
+# 3. The service on CUDA with EfficientNet-B4 at 380 px, 5,337 outputs and random weights in fp16: pictures a second
 # against the network alone, by batch size, latency, the first request, and that it refuses to start without CUDA.
 #
 # Without the service's packages or an ONNX Runtime for CUDA it is skipped, and skipped.txt says why. To take them along:
