@@ -82,7 +82,10 @@ def this_machine() -> Machine:
 
 @cache
 def current_commit() -> str:
-    """The git commit of this checkout at the first call, with "+" if it has changes; "unknown" outside a checkout."""
+    """The git commit of this checkout at the first call, with "+" if it has changes.
+
+    A copy without .git has what the variable GIT_COMMIT says, or "unknown".
+    """
     root = Path(__file__).parents[1]
     try:
         commit = subprocess.run(
@@ -93,7 +96,7 @@ def current_commit() -> str:
             check=True,
         )
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("GIT_COMMIT", "unknown")
     return commit.stdout.strip()
 
 

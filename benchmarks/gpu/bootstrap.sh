@@ -8,6 +8,7 @@
 # STATE     state.tar.gz from the OUT of another machine; finished measurements in it are not repeated
 # TINY=1    small sizes, for a few minutes on a CPU
 # PYTHON    default: .venv/bin/python if there is one, else python3
+# GIT_COMMIT  for a copy without .git, such as on a lent machine: its commit, which each result names
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 WORK=${WORK:-runs/gpu} LIMIT_S=${LIMIT_S:-480} TINY=${TINY:-0}
@@ -15,6 +16,10 @@ OUT=${OUT:-$WORK/out}
 if [[ -z ${PYTHON:-} ]]; then
     PYTHON=python3
     if [[ -x .venv/bin/python ]]; then PYTHON=.venv/bin/python; fi
+fi
+if [[ -z ${GIT_COMMIT:-} ]] && ! git rev-parse --quiet --verify HEAD >/dev/null 2>&1; then
+    echo "error: this copy has no .git, and each result names its commit: set GIT_COMMIT to it" >&2
+    exit 1
 fi
 mkdir -p "$WORK/done" "$OUT"
 if [[ -n ${STATE:-} && ! -e $WORK/done/state ]]; then

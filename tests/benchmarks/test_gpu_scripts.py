@@ -214,6 +214,17 @@ def test_the_tests_are_not_skipped_silently_without_a_gpu(tmp_path):
     assert "sees no GPU" in said
 
 
+def test_a_copy_without_git_is_asked_for_its_commit_which_results_then_name(tmp_path):
+    copy = tmp_path / "copy"
+    for folder in ("benchmarks/gpu", "tests"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    hidden = {"GIT_CEILING_DIRECTORIES": str(tmp_path)}
+    code, asked, said = run(copy / "benchmarks" / "gpu" / "0_first.sh", tmp_path, **hidden, GIT_COMMIT="")
+    assert (code, asked) == (1, [])
+    assert said == "error: this copy has no .git, and each result names its commit: set GIT_COMMIT to it\n"
+    assert run(copy / "benchmarks" / "gpu" / "0_first.sh", tmp_path, **hidden, GIT_COMMIT="0" * 40)[0] == 0
+
+
 def test_the_service_is_skipped_with_a_reason_where_its_packages_are_missing(tmp_path):
     code, asked, _ = run("3_service.sh", tmp_path, LACKS="litestar")
     assert (code, asked) == (0, [])
