@@ -31,10 +31,11 @@ from torch import nn
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from benchmarks.result import command_line
 from models.metrics import calibration_error
 from models.place import PlacePrior, PlaceRule, Where, write_place
 from training.bundling.place import Records, choose_rule, fit_prior
-from training.machine import current_commit, this_machine
+from training.machine import this_machine
 
 NUM_TAXA: Final = 5_337
 NUM_TOWNS: Final = 300
@@ -303,8 +304,8 @@ def main() -> None:
     small = {"megabytes": round(len(stored.getvalue()) / 1e6, 2), "ms_an_answer": time_ms(ask, places)}
     file.unlink()
     result = {
-        "command": " ".join(["python benchmarks/place.py", *(Path(argument).name for argument in sys.argv[1:])]),
-        "machine": msgspec.to_builtins(this_machine()) | {"commit": current_commit()},
+        "command": command_line(),
+        "machine": msgspec.to_builtins(this_machine()),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": "generated" if command.records is None else command.records.name,
         "num_records": len(known),

@@ -3,10 +3,13 @@
 `benchmarks/tables.py` copies the table into the pages, so a result stays readable when its program changes or goes.
 """
 
+import re
+import shlex
 import statistics
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -14,11 +17,12 @@ from models.errors import DataError
 from models.metrics import Share
 from training.atomic_file import replaced
 
+ROOT: Final = Path(__file__).resolve().parents[1]
 AnyResult = TypeVar("AnyResult", bound=msgspec.Struct)
 
 
 def write_result(result: msgspec.Struct, markdown: str, out: Path | None) -> None:
-    """Prints the table and, if a path is given, writes the result with it.
+    """Prints the table and, if a path is given, writes the result with it and the command.
 
     Raises:
         OSError: The file cannot be written.
@@ -26,9 +30,17 @@ def write_result(result: msgspec.Struct, markdown: str, out: Path | None) -> Non
     print(markdown)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        content = msgspec.to_builtins(result, enc_hook=str) | {"markdown": markdown}
+        content = msgspec.to_builtins(result, enc_hook=str) | {"command": command_line(), "markdown": markdown}
         with replaced(out) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+
+
+def command_line() -> str:
+    """The command that started this program; of absolute paths, which mean nothing elsewhere, only the last part."""
+    program = Path(sys.argv[0]).resolve()
+    shown = program.relative_to(ROOT) if program.is_relative_to(ROOT) else program.name
+    words = [re.sub(r"(^|=)[~/].*/", r"\1", word) for word in sys.argv[1:]]
+    return shlex.join(["python", str(shown), *words])
 
 
 def read_result(path: Path, kind: type[AnyResult]) -> AnyResult:
