@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # 0. What a first machine with a GPU must tell, in one call: the tests that need a GPU, a short run that torchrun starts,
-# and a profile of training steps beside the forecasts. Failed tests do not stop the rest; the script then ends with 1.
+# the speed of our training loop and of timm's, and a profile of training steps beside the forecasts. Failed tests do not
+# stop the rest; the script then ends with 1.
 source "$(dirname "$0")/bootstrap.sh"
-keep . 'tests/gpu.xml' 'tests/gpu.txt' 'tests/torchrun.txt' 'step_profile.json'
+keep . 'tests/gpu.xml' 'tests/gpu.txt' 'tests/torchrun.txt' 'train_speed.json' 'step_profile.json'
 
 found='import sys, timm, torch
 print("Python", sys.version.split()[0], "torch", torch.__version__, "timm", timm.__version__)
@@ -11,10 +12,13 @@ if [[ $TINY == 1 ]]; then
     # The same tests as on a GPU are collected, and the runs through Trainer take place on the CPU.
     found=pass chosen=(-m 'not slow' -k 'gpu or GPU or CPU') device=cpu
     pictures=(48 8 0.1 8)
-    profile=(--architecture test_efficientnet --num-outputs 20 --picture-px 32 --batch-sizes 4 8 --workers 0)
+    network=(--architecture test_efficientnet --num-outputs 20 --picture-px 32)
+    loops=("${network[@]}" --amp off --batch-size 4 --rounds 1 --steps 2)
+    profile=("${network[@]}" --batch-sizes 4 8 --workers 0)
 else
     chosen=(-m gpu) device=cuda
     pictures=(440 40 0.1 24)
+    loops=(--rounds 3 --steps 15)
     profile=(--workers "$(nproc)")
 fi
 if ! "$PYTHON" -c "$found"; then
@@ -36,6 +40,8 @@ step gpu-tests env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 bash -o pipefail -c '
 step torchrun bash -o pipefail -c 'rm -rf "$2"; "${@:3}" 2>&1 | tee "$1"' -- "$WORK/tests/torchrun.txt" \
     "$WORK/torchrun" "$PYTHON" -m torch.distributed.run --standalone --nproc-per-node 1 -- training/train.py debug \
     --data "$WORK/torchrun-data" --run "$WORK/torchrun" --device "$device" --epochs 4 --validate-every-epochs 2
+step loops "$PYTHON" benchmarks/train_speed.py --device "$device" --arms ours timm "${loops[@]}" \
+    --out "$WORK/train_speed.json"
 drawn first "${pictures[@]}"
 step step-profile "$PYTHON" benchmarks/gpu/step_profile.py --device "$device" --data "$WORK/first-packed" "${profile[@]}" \
     --seconds "$(($(left) - 45))" --out "$WORK/step_profile.json"

@@ -204,7 +204,7 @@ def test_a_failure_ends_a_script_with_its_own_code(code, tmp_path):
 def test_failed_tests_end_the_script_with_an_error_after_everything_else(tmp_path):
     code, asked, said = run("0_first.sh", tmp_path, FAILS="pytest", CODE="1")
     assert (code, asked[-1][0]) == (1, "benchmarks/gpu/step_profile.py")
-    assert copied(tmp_path) == {"gpu.xml", "gpu.txt", "torchrun.txt", "step_profile.json"}
+    assert copied(tmp_path) == {"gpu.xml", "gpu.txt", "torchrun.txt", "train_speed.json", "step_profile.json"}
     assert "tests failed" in said
 
 
