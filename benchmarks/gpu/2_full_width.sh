@@ -15,4 +15,4 @@ else
 fi
 step epoch-time-trained "$PYTHON" training/train.py b4_5337_scratch --data "$WORK/epoch-time-data-packed" \
     --run "$WORK/epoch-time" --auto-resume "${flags[@]}"
-step epoch-time "$PYTHON" benchmarks/gpu/epoch_time.py "$WORK/epoch-time" --out "$WORK/epoch-time.json"
+step epoch-time "$PYTHON" benchmarks/gpu/epoch_time.py "$WORK/epoch-time" --forecast "full width" --out "$WORK/epoch-time.json"

@@ -14,6 +14,8 @@ if not __package__:
 import msgspec
 import tyro
 
+from benchmarks.gpu import forecasts
+from benchmarks.gpu.forecasts import Compared, compare
 from benchmarks.result import write_result
 from models.errors import DataError
 from training.machine import Machine, this_machine
@@ -28,6 +30,8 @@ class EpochTime(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of the run, on this machine."""
     pictures: int = 1_600_000
     """Pictures of the large data set."""
+    forecast: str = ""
+    """Name of the forecast that the speed is compared with."""
     out: Path
     """File for the result, JSON."""
 
@@ -56,6 +60,7 @@ class Result(msgspec.Struct, frozen=True):
     """Pictures of the large data set."""
     epoch_h: float
     """Hours that they would take by `per_s`."""
+    forecasts: list[Compared]
 
 
 def main() -> None:
@@ -78,8 +83,9 @@ def epoch_time(command: EpochTime) -> Result:
     uses = [epoch["use"] for epoch in epochs]
     running_s = sum(use["seconds"] for use in uses)
     recipe = next(event["recipe"] for event in events if event["event"] == "start")
+    machine = this_machine()
     result = Result(
-        machine=this_machine(),
+        machine=machine,
         measured_on=datetime.now(UTC).date().isoformat(),
         recipe={name: recipe[name] for name in ("network", "pictures", "augment", "hardware")}
         | {"batch_size": recipe["schedule"]["batch_size"], "workers": recipe["data"]["workers"]},
@@ -92,16 +98,18 @@ def epoch_time(command: EpochTime) -> Result:
         memory_gb=max((epoch["memory_gb"] for epoch in epochs if epoch["memory_gb"] is not None), default=None),
         pictures=command.pictures,
         epoch_h=round(command.pictures / (num_pictures / seconds) / 3600, 3),
+        forecasts=compare({command.forecast: num_pictures / seconds}, machine),
     )
     write_result(result, markdown(result), command.out)
     return result
 
 
 def markdown(result: Result) -> str:
-    """The result in one sentence."""
+    """The result in one sentence, and its forecast."""
     return (
         f"{result.machine}: {result.num_epochs} epochs, {result.num_pictures:,} pictures in {result.seconds:.0f} s: "
         f"{result.per_s:.1f}/s. An epoch of {result.pictures:,} pictures takes {result.epoch_h:.2f} h."
+        f"{forecasts.markdown(result.forecasts)}"
     )
 
 

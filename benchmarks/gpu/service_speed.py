@@ -27,6 +27,8 @@ import numpy as np
 import onnxruntime
 import tyro
 
+from benchmarks.gpu import forecasts
+from benchmarks.gpu.forecasts import Compared, compare
 from benchmarks.result import table, write_result
 from benchmarks.serving.flags import ENVIRONMENT, Network, PictureFile, network_of, picture_file
 from benchmarks.serving.load import closed_loop, one_by_one, percentile
@@ -42,7 +44,6 @@ from serving.scheduling.networks import choose_policy, open_networks
 from training.machine import Machine, this_machine
 from training.program import run_program
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 Provider = Literal["cpu", "cuda"]
 _LATER: Final = 20  # requests that the first one is compared with
 _FIRST_RUN_S: Final = 120.0
@@ -119,6 +120,7 @@ class Result(msgspec.Struct, frozen=True):
     alone: list[BatchRate]
     start: Start
     served: list[Served]
+    forecasts: list[Compared]
 
 
 def main() -> None:
@@ -144,8 +146,10 @@ def measure(command: ServiceSpeed) -> Result:
     alone = [_rate(session, bundle, size, policy.num_workers, command.seconds) for size in policy.batch_sizes]
     del session  # its memory is the service's now
     start, served = _serve(command, bundle, pictures)
+    machine = this_machine()
+    measured = {f"service, {each.picture}": each.per_s for each in served if each.clients == command.clients}
     result = Result(
-        machine=this_machine(),
+        machine=machine,
         measured_on=datetime.now(UTC).date().isoformat(),
         provider=command.provider,
         precision=command.precision,
@@ -157,6 +161,7 @@ def measure(command: ServiceSpeed) -> Result:
         alone=alone,
         start=start,
         served=served,
+        forecasts=compare({"network of the service": alone[-1].per_s} | measured, machine),
     )
     write_result(result, markdown(result), command.out)
     return result
@@ -195,7 +200,7 @@ def markdown(result: Result) -> str:
             table(["batch", "pictures/s, network alone", "ms a run"], rates),
             table(columns, served),
             f"One picture alone: {result.single_ms:.1f} ms in the network. Ready after {start.ready_s:.1f} s; first "
-            f"request {start.first_ms:.0f} ms, later ones {later_ms:.0f} ms.",
+            f"request {start.first_ms:.0f} ms, later ones {later_ms:.0f} ms.{forecasts.markdown(result.forecasts)}",
         ]
     )
 

@@ -28,6 +28,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.gpu import forecasts
+from benchmarks.gpu.forecasts import Compared, compare
 from benchmarks.result import table, write_result
 from benchmarks.train_speed import TrainSpeed, wait_for
 from benchmarks.train_speed_arms import generated_batches
@@ -42,13 +44,6 @@ from training.machine import Machine, this_machine
 from training.program import run_program
 from training.recipe import Compile, DataRecipe, HardwareRecipe, Recipe
 
-# Forecasts for an H200 (pictures a second, at least and at most) at 380 px and 5,337 outputs, made before anything ran
-# on one: from the bytes that a step moves (2.2 GB a picture at 4.3 TB/s) and the time the host takes to start kernels.
-FORECASTS: Final = {
-    "fp16, batch 16": (420.0, 520.0),
-    "fp16, batch 128": (1200.0, 1400.0),
-    "fp16, batch 128, compiled default": (1600.0, 2000.0),
-}
 _LARGEST_KERNELS: Final = 30
 _LEAST_S: Final = 3.0  # of a measurement
 _WARMUP_STEPS: Final = 5
@@ -111,7 +106,6 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """Peak GPU memory; None on a CPU."""
     warmup_s: float | None = None
     """Time of the first steps, with compilation and the choice of kernels, s."""
-    forecast: tuple[float, float] | None = None
     failed: str | None = None
 
 
@@ -136,6 +130,7 @@ class Result(msgspec.Struct, kw_only=True):
     operations: list[Kernel] = []
     loader_per_s: float | None = None
     """Pictures a second of the loader alone."""
+    forecasts: list[Compared] = []
     left_out: list[str] = []
 
 
@@ -166,6 +161,8 @@ def measure(command: StepProfile) -> Result:
         with replaced(command.out) as stream:
             stream.write(msgspec.json.encode(result, enc_hook=str))
         print(f"{name}: {'left out' if name in result.left_out else 'done'}", flush=True)
+    measured = {speed.name: speed.per_s for speed in result.speeds if speed.per_s is not None}
+    result.forecasts = compare(measured, result.machine)
     write_result(result, markdown(result), command.out)
     return result
 
@@ -230,7 +227,6 @@ def _speed(command: StepProfile, case: Case, device: torch.device) -> Speed:
         torch.cuda.set_device(device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    forecast = FORECASTS.get(case.name) if command.picture_px == 380 else None
     try:
         engine, batches = _engine(command, case, device)
         began = time.perf_counter()
@@ -241,7 +237,7 @@ def _speed(command: StepProfile, case: Case, device: torch.device) -> Speed:
             host, whole = _take(engine, batches, range(num_steps, num_steps + 10), device)
             num_steps, host_s, all_s = num_steps + 10, host_s + host, all_s + whole
     except Exception as error:  # whatever one case cannot do, the next one may
-        return Speed(name=case.name, forecast=forecast, failed=f"{type(error).__name__}: {error}"[:300])
+        return Speed(name=case.name, failed=f"{type(error).__name__}: {error}"[:300])
     steps = num_steps - _WARMUP_STEPS
     return Speed(
         name=case.name,
@@ -249,7 +245,6 @@ def _speed(command: StepProfile, case: Case, device: torch.device) -> Speed:
         host_ms=round(1e3 * host_s / steps, 2),
         memory_gb=round(torch.cuda.max_memory_allocated(device) / 1e9, 2) if device.type == "cuda" else None,
         warmup_s=round(warmup_s, 1),
-        forecast=forecast,
     )
 
 
@@ -327,16 +322,16 @@ def markdown(result: Result) -> str:
     rows = []
     for speed in result.speeds:
         figures = [speed.per_s, speed.host_ms, speed.memory_gb]
-        forecast = "" if speed.forecast is None else " to ".join(f"{value:,.0f}" for value in speed.forecast)
         failed = [speed.failed.partition("\n")[0][:60], "", ""] if speed.failed else None
         cells = failed or ["" if value is None else f"{value:,.1f}" for value in figures]
-        rows.append([speed.name, *cells, forecast])
-    columns = ["steps", "pictures/s", "host, ms a step", "memory, GB", "forecast for an H200"]
+        rows.append([speed.name, *cells])
+    columns = ["steps", "pictures/s", "host, ms a step", "memory, GB"]
     loader = "" if result.loader_per_s is None else f"\nLoader alone: {result.loader_per_s:,.0f} pictures/s.\n"
     largest = [[f"`{each.name}`", str(each.calls), f"{each.ms:.2f}"] for each in result.kernels[:10]]
     kernels = f"\n{table(['largest kernels', 'calls', 'ms'], largest)}\n" if largest else ""
     left_out = f"\nLeft out for lack of time: {'; '.join(result.left_out)}.\n" if result.left_out else ""
-    return f"{result.machine}.\n\n{table(columns, rows)}\n{loader}{kernels}{left_out}"
+    compared = forecasts.markdown(result.forecasts)
+    return f"{result.machine}.\n\n{table(columns, rows)}\n{loader}{kernels}{left_out}{compared}"
 
 
 if __name__ == "__main__":
