@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # 5. Trains EfficientNet-B4 with 5,337 outputs from random weights on drawn plants of as many species, exports a
-# bundle, measures it, also with drawn plants of which it knows no species (30 % of all), and sends one
-# request to the service. The bundle with its figures, and the weights for script 6, are copied to OUT in parts
-# of 15 MB.
+# bundle, and measures it, also with drawn plants of which it knows no species (30 % of all). The bundle with its
+# figures, and the weights for script 6, are copied to OUT in parts of 15 MB.
 #
 # BRING=bundle    (default) log, figures and bundle: cat scratch.part.* | tar -xz
 # BRING=weights   cat weights.part.* > weights.safetensors. Set it when the script has ended; it then only copies.
@@ -41,11 +40,8 @@ step "$name-exported" bash -c 'rm -rf "$0" && exec "$@"' "$bundle" "$PYTHON" tra
     --note "Trained on drawn plants of invented species: a rehearsal, of no use on photographs."
 step "$name-evaluated" "$PYTHON" training/evaluate.py --bundle "$bundle" --checkpoint "$run/best.pt" \
     --data "$data" --unknown "$WORK/outside-raw" --out "$WORK/$name-files/evaluation" --workers "$(nproc)"
-picture=$(find "$WORK/flora-raw" -name '*.jpg' -print -quit)
-step "$name-asked" "$PYTHON" benchmarks/gpu/ask.py --bundle "$bundle" --picture "$picture" \
-    --out "$WORK/$name-files/answer.json"
 # shellcheck disable=SC2016 # the inner shell expands them
 step "$name-parts" bash -o pipefail -c '
     rm -rf "$0" && mkdir "$0"
-    tar -C "$1" -cz bundle evaluation answer.json | split -b 15000000 -d - "$0/scratch.part."
+    tar -C "$1" -cz bundle evaluation | split -b 15000000 -d - "$0/scratch.part."
     split -b 15000000 -d "$2" "$0/weights.part."' "$WORK/$name-parts" "$WORK/$name-files" "$weights"

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import tyro
 
-from benchmarks.gpu.ask import Ask
 from benchmarks.gpu.epoch_time import EpochTime
 from benchmarks.gpu.service_speed import ServiceSpeed
 from benchmarks.gpu.small_weights import SmallWeights
@@ -90,7 +89,6 @@ COMMANDS = {
     "train_speed.py": TrainSpeed,
     "export.py": Export,
     "evaluate.py": Evaluate,
-    "ask.py": Ask,
     "small_weights.py": SmallWeights,
     "network.py": Network,
     "service_speed.py": ServiceSpeed,
