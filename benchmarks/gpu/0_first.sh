@@ -5,9 +5,12 @@
 source "$(dirname "$0")/bootstrap.sh"
 keep . 'tests/gpu.xml' 'tests/gpu.txt' 'tests/torchrun.txt' 'train_speed.json' 'step_profile.json'
 
+# Results name the card and its driver, which NVML tells them.
 found='import sys, timm, torch
+from training.machine import find_gpus
 print("Python", sys.version.split()[0], "torch", torch.__version__, "timm", timm.__version__)
-print(torch.cuda.get_device_name())'
+print(torch.cuda.get_device_name(), *find_gpus())
+sys.exit(not find_gpus()[0])'
 if [[ $TINY == 1 ]]; then
     # The same tests as on a GPU are collected, and the runs through Trainer take place on the CPU.
     found=pass chosen=(-m 'not slow' -k 'gpu or GPU or CPU') device=cpu
@@ -22,7 +25,7 @@ else
     profile=(--workers "$(nproc)")
 fi
 if ! "$PYTHON" -c "$found"; then
-    echo "error: $PYTHON sees no GPU; with TINY=1 the tests run on a CPU" >&2
+    echo "error: PyTorch or NVML (libnvidia-ml.so.1) sees no GPU with $PYTHON; with TINY=1 the tests run on a CPU" >&2
     exit 1
 fi
 # Only files with such tests are read: others import the service's packages, which may be missing. Of the plugins only the
