@@ -114,7 +114,7 @@ def create_app(
         with_refusals(app.asgi_handler, app.cors_config, access),
         metrics,
         is_draining=lambda: readiness.is_draining,
-        varies_by_origin=bool(app.cors_config and not app.cors_config.is_allow_all_origins),
+        cors=app.cors_config,
     )
     return Service(app, readiness, admission, metrics)
 

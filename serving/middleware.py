@@ -22,7 +22,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from serving.access.control import AccessControl
-from serving.access.origins import refused_preflight
+from serving.access.origins import headers_for_pages, refused_preflight
 from serving.errors import ClientLeft, NotReady, RateLimited, RequestError
 from serving.metrics import Metrics
 from serving.problems import send_problem
@@ -96,8 +96,8 @@ class ObservabilityMiddleware:
         metrics: Counts the requests.
         is_draining: Whether the service is shutting down. Each response then closes its connection, so that the
             client's next request goes to another instance.
-        varies_by_origin: Whether responses depend on the header Origin. Then every one says so: a cache could give a
-            page of an allowed origin what it stored for a stranger.
+        cors: Which pages of other origins may read responses. If they are not all, every response says that it depends
+            on the header Origin: a cache could give a page of an allowed origin what it stored for a stranger.
     """
 
     def __init__(
@@ -106,17 +106,16 @@ class ObservabilityMiddleware:
         metrics: Metrics,
         is_draining: Callable[[], bool] = lambda: False,
         *,
-        varies_by_origin: bool = False,
+        cors: CORSConfig | None = None,
     ) -> None:
-        self._app, self._metrics, self._is_draining = app, metrics, is_draining
-        self._vary = b"Accept-Encoding, Origin" if varies_by_origin else b"Accept-Encoding"
+        self._app, self._metrics, self._is_draining, self._cors = app, metrics, is_draining, cors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one ASGI connection."""
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, send, self._is_draining, self._vary)
+        exchange = _Exchange(scope, send, self._is_draining, self._cors)
         trace_fields = exchange.trace.log_fields if exchange.trace else {}
         with structlog.contextvars.bound_contextvars(request_id=exchange.request_id, **trace_fields):
             try:
@@ -147,7 +146,7 @@ class ObservabilityMiddleware:
 class _Exchange:
     """One request and its response."""
 
-    def __init__(self, scope: Any, send: Send, is_draining: Callable[[], bool], vary: bytes) -> None:
+    def __init__(self, scope: Any, send: Send, is_draining: Callable[[], bool], cors: CORSConfig | None) -> None:
         self.started = time.perf_counter()
         sent_id = next((value for name, value in scope["headers"] if name.lower() == b"x-request-id"), b"")
         self.request_id = sent_id.decode() if _VALID_ID.fullmatch(sent_id) else uuid.uuid4().hex
@@ -156,7 +155,7 @@ class _Exchange:
         self.status = 0
         self._is_read = scope["method"] in {"GET", "HEAD"}
         self._has_no_body = scope["method"] == "HEAD"
-        self._send, self._is_draining, self._vary = send, is_draining, vary
+        self._send, self._is_draining, self._cors = send, is_draining, cors
         self.scope: Any = {**scope, "method": "GET"} if self._has_no_body else scope
         coding = b",".join(value for name, value in scope["headers"] if name == b"accept-encoding")
         if not accepts_gzip(coding.decode("latin-1")):  # Litestar ignores the weight in "gzip;q=0"
@@ -187,8 +186,11 @@ class _Exchange:
                 completed.append((name, value))
         present = {name.lower() for name, _ in completed}
         quota = self.scope["state"].get("quota", {})  # serving.identify.count knows it
+        is_readable = self.method == "OPTIONS" or b"access-control-allow-origin" in present
+        cors = {} if is_readable else headers_for_pages(self._cors, self.scope["headers"])
+        is_for_all = self._cors is None or self._cors.is_allow_all_origins
         completed += [
-            (b"vary", self._vary),
+            (b"vary", b"Accept-Encoding" if is_for_all else b"Accept-Encoding, Origin"),
             (b"x-request-id", self.request_id.encode()),
             (b"x-content-type-options", b"nosniff"),
             (b"referrer-policy", b"no-referrer"),
@@ -196,7 +198,7 @@ class _Exchange:
                 b"content-security-policy",
                 _VIEWER_POLICY if self.scope["path"].startswith("/schema") else _CONTENT_POLICY,
             ),
-            *((name.encode(), value.encode()) for name, value in quota.items()),
+            *((name.lower().encode(), value.encode()) for name, value in {**quota, **cors}.items()),
         ]
         if self.trace is not None:
             completed.append(self.trace.header)

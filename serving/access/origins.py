@@ -1,7 +1,7 @@
 """Where requests may come from: web pages of other origins (CORS), and proxies that name the client's address."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Final
 
@@ -71,6 +71,14 @@ def refused_preflight(config: CORSConfig, origin: str | None, method: str | None
     if any(name.strip().lower() not in allowed for name in headers.split(",") if name.strip()):
         return "these headers"
     return None
+
+
+def headers_for_pages(config: CORSConfig | None, request: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Returns the headers with which a page of an allowed origin can read a response that Litestar has not seen."""
+    origin = dict(request).get(b"origin", b"").decode("latin-1")
+    if origin and config and config.is_origin_allowed(origin):
+        return {"Access-Control-Allow-Origin": origin, **config.simple_headers}  # the latter has "*" for all origins
+    return {}
 
 
 def _require_origin(origin: str) -> None:

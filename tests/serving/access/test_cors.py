@@ -1,12 +1,14 @@
 """Cross-origin requests: which origins are allowed, and which headers their pages can read."""
 
+import asyncio
+
 import pytest
 from litestar import Litestar, get, post
 from litestar.params import FromQuery
 from litestar.testing import TestClient
 
 from models.errors import InputError
-from serving.access.control import AccessControl
+from serving.access.control import AccessControl, RateLimiter
 from serving.access.origins import cors_config
 from serving.errors import Overloaded, RateLimited, Unauthorized
 from serving.metrics import Metrics
@@ -32,8 +34,7 @@ def identify(status: FromQuery[int]) -> None:
     raise PROBLEMS.get(status) or ZeroDivisionError
 
 
-@pytest.fixture
-def client():
+def app_with_layers(access):
     app = Litestar(
         [model, identify],
         cors_config=cors_config([GARDEN, "http://localhost:3000"], has_keys=True),
@@ -41,9 +42,14 @@ def client():
         openapi_config=None,
         logging_config=None,
     )
-    layers = with_refusals(app.asgi_handler, app.cors_config, AccessControl())
-    app.asgi_handler = ObservabilityMiddleware(layers, Metrics(), varies_by_origin=True)
-    with TestClient(app, raise_server_exceptions=False) as client:
+    layers = with_refusals(app.asgi_handler, app.cors_config, access)
+    app.asgi_handler = ObservabilityMiddleware(layers, Metrics(), cors=app.cors_config)
+    return app
+
+
+@pytest.fixture
+def client():
+    with TestClient(app_with_layers(AccessControl()), raise_server_exceptions=False) as client:
         yield client
 
 
@@ -99,12 +105,43 @@ def test_other_preflights_are_refused(client, origin, method, headers):
 def test_allowed_page_can_read_every_response_and_its_headers(client, method, address, status):
     answer = client.request(method, address, headers={"Origin": GARDEN})
     assert answer.status_code == status
-    assert answer.headers["access-control-allow-origin"] == GARDEN
-    assert answer.headers["vary"] == "Accept-Encoding, Origin"
-    exposed = set(answer.headers["access-control-expose-headers"].split(", "))
+    assert_readable(answer.headers)
+
+
+def assert_readable(headers):
+    assert headers["access-control-allow-origin"] == GARDEN
+    assert headers["vary"] == "Accept-Encoding, Origin"
+    exposed = set(headers["access-control-expose-headers"].split(", "))
     assert exposed == {
         "X-Request-ID", "Retry-After", "Preference-Applied", "RateLimit", "RateLimit-Policy", "traceresponse"
     }  # fmt: skip
+
+
+def test_allowed_page_can_read_that_its_address_asks_too_often():
+    with TestClient(app_with_layers(AccessControl(rate_limiter=RateLimiter(1, 1)))) as client:
+        for _ in range(50):
+            assert client.get("/model").status_code == 200
+        refused = client.get("/model", headers={"Origin": GARDEN})
+        assert_problem(refused, 429, "rate_limited")
+        assert refused.headers["retry-after"] == "2"
+        assert_readable(refused.headers)
+        assert "access-control-allow-origin" not in client.get("/model", headers={"Origin": OTHER}).headers
+
+
+def test_allowed_page_can_read_that_the_shutdown_ended_its_request():
+    async def cancelled(scope, receive, send):
+        raise asyncio.CancelledError
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    config = cors_config([GARDEN], has_keys=True)
+    scope = {"type": "http", "method": "GET", "path": "/model", "headers": [(b"origin", GARDEN.encode())]}
+    asyncio.run(ObservabilityMiddleware(cancelled, Metrics(), cors=config)(scope, None, send))
+    assert sent[0]["status"] == 503
+    assert_readable({name.decode(): value.decode() for name, value in sent[0]["headers"]})
 
 
 @pytest.mark.parametrize("address", ["/model", "/nowhere"])
