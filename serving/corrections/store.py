@@ -303,9 +303,9 @@ def _open(address: URL) -> Engine:
 
 
 def _migrate(connection: Connection) -> None:
-    """Brings the tables to the schema of this version."""
-    if connection.dialect.name == "postgresql":  # two services may start at the same time
-        connection.execute(text("SELECT pg_advisory_xact_lock(7110427)"))
+    """Brings the tables to the schema of this version; another service that starts at the same time waits."""
+    is_postgresql = connection.dialect.name == "postgresql"
+    connection.execute(text("SELECT pg_advisory_xact_lock(7110427)" if is_postgresql else "BEGIN IMMEDIATE"))
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection

@@ -1,7 +1,9 @@
 """Corrections over HTTP: kept with their answer and the pictures that were given, replaced, taken back, refused."""
 
 import sqlite3
-from contextlib import contextmanager
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -186,6 +188,27 @@ def test_what_is_too_old_goes_at_the_next_start(settings, folder):
     with running(settings, folder):
         pass
     assert (files(folder), kept(folder)) == (set(), [])
+
+
+OPEN_WHEN_TOLD = """
+import sys
+from pathlib import Path
+from serving.corrections.store import Store
+print("ready", flush=True)
+sys.stdin.readline()
+Store(Path(sys.argv[1])).close()
+"""
+
+
+def test_services_that_open_a_new_folder_at_the_same_moment_all_start(folder):
+    command = [sys.executable, "-c", OPEN_WHEN_TOLD, folder]
+    with ExitStack() as stack:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        services = [stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(3)]
+        assert [each.stdout.readline() for each in services] == ["ready\n"] * 3
+        for each in services:
+            each.stdin.close()
+        assert [each.wait() for each in services] == [0, 0, 0]
 
 
 def test_a_folder_or_database_that_cannot_be_used_is_one_error(settings, tmp_path):
