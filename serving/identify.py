@@ -234,7 +234,7 @@ class _Work:
         *,
         asked: Asked,
     ) -> None:
-        self._with_previews = asked.preview
+        self._with_previews, self._day = asked.preview, asked.day
         self._use_exif = asked.use_exif and not asked.cultivated and loaded.answer_model.place is not None
         self._deps, self._admitted, self._pictures = deps, admitted, pictures
         self._loaded, self._question = loaded, question
@@ -294,12 +294,12 @@ class _Work:
         return _Answer(plant, [(picture.width, picture.height) for picture in decoded], previews)
 
     def _exif_place(self) -> Where | None:
-        """Returns place and day of the first picture that has a place; all have been decoded."""
+        """Returns the place of the first picture that has one, and the day of the request or else of that picture."""
         for data in self._pictures:
             taken = read_capture(data)
             if taken.latitude is not None and taken.longitude is not None:
-                day = date.fromisoformat(taken.taken_at[:10]) if taken.taken_at else None
-                return Where(taken.latitude, taken.longitude, day)
+                taken_on = date.fromisoformat(taken.taken_at[:10]) if taken.taken_at else None
+                return Where(taken.latitude, taken.longitude, self._day or taken_on)
         return None
 
     async def _decode_all(self) -> list[Decoded]:

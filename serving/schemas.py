@@ -225,8 +225,10 @@ class Asked(msgspec.Struct, frozen=True):
     """Whether to send small pictures back, since few browsers show HEIC."""
     where: Where | None = None
     """Where and when the plant was photographed."""
+    day: date | None = None
+    """When, also without a place."""
     use_exif: bool = False
-    """Whether to take that from the EXIF data of the pictures if the request does not say it."""
+    """Whether to take that from the EXIF data of the pictures if the request names no place; `day` still wins."""
     cultivated: bool = False
     """Whether the plant was planted, so that its place says nothing."""
 
@@ -237,6 +239,7 @@ def parse_parameters(given: Given) -> Asked:
     Raises:
         BadParameter: A value is out of range.
     """
+    day = _parse_day(_last(given, "date", ""))
     return Asked(
         top_k=parse_whole_number("k", _last(given, "k", str(DEFAULT_K)), MAX_K),
         coverage=_parse_coverage(given["coverage"][-1]) if given.get("coverage") else None,
@@ -244,7 +247,8 @@ def parse_parameters(given: Given) -> Asked:
         taxa=_parse_taxa(given.get("taxa", ())),
         lang=parse_language(_last(given, "lang", "")),
         preview=parse_switch("preview", _last(given, "preview", "false")),
-        where=_parse_where(given),
+        where=_parse_where(given, day),
+        day=day,
         use_exif=parse_switch("use_exif", _last(given, "use_exif", "false")),
         cultivated=parse_switch("cultivated", _last(given, "cultivated", "false")),
     )
@@ -317,12 +321,11 @@ def check_name_length(parameter: str, text: str) -> None:
         )
 
 
-def _parse_where(given: Given) -> Where | None:
-    latitude, longitude, day = (_last(given, name, "") for name in ("latitude", "longitude", "date"))
-    known_day = _parse_day(day)
+def _parse_where(given: Given, day: date | None) -> Where | None:
+    latitude, longitude = (_last(given, name, "") for name in ("latitude", "longitude"))
     if not latitude and not longitude:
         return None
-    return Where(_parse_degrees("latitude", latitude, 90), _parse_degrees("longitude", longitude, 180), known_day)
+    return Where(_parse_degrees("latitude", latitude, 90), _parse_degrees("longitude", longitude, 180), day)
 
 
 def _parse_degrees(name: str, text: str, most: int) -> float:

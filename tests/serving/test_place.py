@@ -17,6 +17,7 @@ from tests.serving.tiny import RED, TAXA, InProcessDecoder, assert_problem, draw
 from training.bundling.place import Records, count_records
 
 BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
+SUMMER, WINTER = "2026-06-15", "2026-12-15"
 # Rosa canina grows in Berlin, Rosa rugosa in Sydney; nothing is known of the others.
 PRIOR = count_records(
     Records(*(np.array(column) for column in zip(*([(0, *BERLIN, 6)] * 60 + [(1, *SYDNEY, 1)] * 60), strict=True))),
@@ -45,13 +46,19 @@ def at(place, **more):
     return {"latitude": str(place[0]), "longitude": str(place[1]), **more}
 
 
+def prior_of_rose(answer):
+    return next(each["prior"] for each in answer["predictions"] if each["taxon_id"] == "rosa-canina")
+
+
 def named(answer):
     return [each["taxon_id"] for each in answer["predictions"]]
 
 
-def photograph(place):
-    """A picture with the place in its EXIF data."""
+def photograph(place, day=None):
+    """A picture with the place and the day in its EXIF data."""
     exif = Image.Exif()
+    if day is not None:
+        exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = f"{day.replace('-', ':')} 12:00:00"
     gps = exif.get_ifd(ExifTags.IFD.GPSInfo)
     for value, tag, reference, signs in (
         (place[0], ExifTags.GPS.GPSLatitude, ExifTags.GPS.GPSLatitudeRef, "NS"),
@@ -78,14 +85,7 @@ def test_a_place_changes_the_answer_and_both_opinions_are_shown(client):
 
 
 def test_a_day_counts_with_a_place(client):
-    summer, winter = (
-        next(
-            each["prior"]
-            for each in ask(client, **at(BERLIN, date=day))["predictions"]
-            if each["taxon_id"] == "rosa-canina"
-        )
-        for day in ("2026-06-15", "2026-12-15")
-    )
+    summer, winter = (prior_of_rose(ask(client, **at(BERLIN, date=day))) for day in (SUMMER, WINTER))
     assert summer > winter
     assert PRIOR.log_ratios(Where(*BERLIN, date(2026, 6, 15)))[0] > 0
 
@@ -106,6 +106,13 @@ def test_the_place_of_a_picture_counts_only_if_that_is_asked_for(client):
     assert named(ask(client, picture, use_exif="true"))[0] == "rosa-rugosa"
     assert named(ask(client, picture, use_exif="true", cultivated="true"))[0] == "rosa-canina"
     assert named(ask(client, picture, use_exif="true", **at(BERLIN)))[0] == "rosa-canina"
+
+
+def test_the_day_of_the_request_wins_over_that_of_a_picture(client):
+    picture = photograph(BERLIN, WINTER)
+    summer, winter = (prior_of_rose(ask(client, **at(BERLIN, date=day))) for day in (SUMMER, WINTER))
+    assert prior_of_rose(ask(client, picture, use_exif="true")) == winter
+    assert prior_of_rose(ask(client, picture, use_exif="true", date=SUMMER)) == summer
 
 
 @pytest.mark.parametrize(
