@@ -7,7 +7,7 @@ two leaves a picture without a row, which `purge` deletes. Times are UTC as ISO 
 import hashlib
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -44,7 +44,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models.errors import InputError
 from serving.corrections.correction import Correction
-from serving.errors import StoreFull, StoreUnavailable
+from serving.errors import BadParameter, StoreFull, StoreUnavailable
 
 DATABASE_FILE: Final = "corrections.sqlite"
 _PICTURES: Final = "pictures"
@@ -127,6 +127,7 @@ class Store:
             contents: The pictures that the person gave.
 
         Raises:
+            BadParameter: A text is too long.
             StoreFull: There is no room for the pictures.
             StoreUnavailable: The disk is full, or the database is locked, full or away.
         """
@@ -134,11 +135,12 @@ class Store:
             self._put(correction, contents)
 
     def _put(self, correction: Correction, contents: Sequence[bytes]) -> None:
+        row = {column.name: getattr(correction, column.name) for column in corrections.columns}
+        _require_short(row)
         hashes = [hashlib.sha256(content).hexdigest() for content in contents]
         self._require_room(dict(zip(hashes, map(len, contents), strict=True)))
         for name, content in zip(hashes, contents, strict=True):
             self._write(name, content)
-        row = {column.name: getattr(correction, column.name) for column in corrections.columns}
         rows = [
             {"correction_id": correction.correction_id, "position": position, "sha256": name, "num_bytes": len(content)}
             for position, (name, content) in enumerate(zip(hashes, contents, strict=True))
@@ -185,7 +187,13 @@ class Store:
         return number
 
     def review(self, ids: Collection[str], reviewer: str, *, accepted: bool) -> int:
-        """Notes what a reviewer says; returns how many of the corrections there are."""
+        """Notes what a reviewer says; returns how many of the corrections there are.
+
+        Raises:
+            BadParameter: The name of the reviewer is too long.
+            StoreUnavailable: As `put`.
+        """
+        _require_short({"reviewer": reviewer})
         number = 0
         with _told(), self._engine.begin() as connection:
             for some in _batched(ids):
@@ -245,6 +253,19 @@ class Store:
                 used = connection.execute(select(pictures.c.sha256).where(pictures.c.sha256 == name).limit(1)).first()
             if used is None:
                 self.path(name.removeprefix(".")[:64]).with_name(name).unlink(missing_ok=True)
+
+
+def _require_short(row: Mapping[str, Any]) -> None:
+    """Checks the lengths of texts, of which SQLite takes any."""
+    for column, value in row.items():
+        limit = getattr(corrections.c[column].type, "length", None)
+        if limit and len(value or "") > limit:
+            raise BadParameter(
+                f"the store of corrections cannot hold the text of `{column}`",
+                value=f"{len(value)} characters",
+                limit=f"at most {limit}",
+                remedy="send a shorter one; any plant can be named as `other`",
+            )
 
 
 def _delete(connection: Connection, ids: Collection[str]) -> list[str]:

@@ -15,7 +15,7 @@ from serving.access.keys import make_key
 from serving.app import create_app
 from serving.corrections.store import DATABASE_FILE, Store
 from tests.serving.conftest import wait_until_ready
-from tests.serving.tiny import GREEN, InProcessDecoder, assert_problem, jpeg
+from tests.serving.tiny import GREEN, TAXA, TAXONOMY, InProcessDecoder, assert_problem, jpeg, seal_tiny_bundle
 
 ROSE, DAISY = jpeg(), jpeg(GREEN)
 
@@ -124,6 +124,19 @@ def test_a_correction_is_taken_back_with_its_pictures_but_those_of_others_stay(c
 def test_a_correction_that_says_nothing_clear_is_refused(client, folder, fields):
     assert_problem(correct(client, ask(client), **fields), 422, "bad_parameter")
     assert kept(folder) == []
+
+
+def test_a_name_that_is_too_long_for_postgresql_is_refused_with_sqlite_too(settings, folder, tmp_path, monkeypatch):
+    taxa = [replace(taxon, scientific_name="Rosa " + "x" * 196) for taxon in TAXA[:1]] + list(TAXA[1:])
+    monkeypatch.setattr("tests.serving.tiny.TAXONOMY", replace(TAXONOMY, taxa=tuple(taxa)))
+    named_long = seal_tiny_bundle(tmp_path / "named_long", tmp_path).folder
+    with running(settings, folder, bundle=named_long) as client:
+        problem = assert_problem(correct(client, ask(client), taxon="rosa-canina"), 422, "bad_parameter")
+        assert "201 characters" in problem["detail"]
+        assert "at most 200" in problem["detail"]
+        assert correct(client, ask(client), other="a wild rose").status_code == 200
+    with Store(folder) as store, pytest.raises(InputError, match="at most 200"):
+        store.review([each.correction_id for each in store.all()], "r" * 201, accepted=True)
 
 
 def test_only_pictures_that_were_identified_are_kept(client, folder):
