@@ -22,6 +22,13 @@ def test_request_id_of_the_client_is_in_headers_body_and_log(client):
     assert [line["request_id"] for line in lines] == ["plant-42"]
 
 
+@pytest.mark.parametrize("sent", ["a b", "x" * 129, "garden/42", "/", ".", ".."])
+def test_request_id_that_cannot_be_a_part_of_an_address_is_replaced(client, sent):
+    answer = client.post("/identify", files=images(jpeg()), headers={"x-request-id": sent})
+    assert re.fullmatch("[0-9a-f]{32}", answer.json()["request_id"])
+    assert answer.headers["x-request-id"] == answer.json()["request_id"]
+
+
 def test_each_request_has_one_log_line_without_file_names(client):
     with structlog.testing.capture_logs() as lines:
         client.post("/identify?k=2", files=[("image", ("my garden.jpg", jpeg(), "image/jpeg"))])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from litestar.testing import TestClient
@@ -73,6 +74,12 @@ def test_a_correction_is_kept_with_its_answer_and_the_pictures_that_were_given(c
     assert 0 < found.score < 1
     with Store(folder) as store:
         assert [store.path(sha256).read_bytes() for sha256 in found.pictures] == [DAISY]
+
+
+@pytest.mark.parametrize("sent", ["plant-42", "garden/42", "..", "5%", "a?b#c", "x" * 128])
+def test_an_answer_is_corrected_whatever_id_its_client_has_chosen(client, sent):
+    request_id = ask(client, headers={"X-Request-ID": sent})
+    assert correct(client, quote(request_id, safe=""), taxon="crocus").status_code == 200
 
 
 def test_without_the_flag_nothing_is_kept_and_there_is_no_route(settings, tmp_path):
