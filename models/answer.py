@@ -101,6 +101,8 @@ class PictureAnswer(msgspec.Struct, frozen=True):
     """Probability that it shows a plant, or None without a plant head."""
     taxa: list[RankedTaxon]
     """Its most likely taxa."""
+    place: PlaceNote | None = None
+    """None if the answer does not rest on a place."""
 
 
 class PlantAnswer(msgspec.Struct, frozen=True):
@@ -137,8 +139,9 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     if plant_B is not None and model.calibration.cutoffs is not None:
         weight_B = picture_weights(plant_B, model.calibration.cutoffs.plant)
     vision_T = _taxon_probabilities(combine_pictures(logits_BO, weight_B), model, allowed_T)
-    place = None
+    place, vision_BT = None, all_BT
     if question.where is not None and model.place is not None:
+        vision_BT = _taxon_probabilities(logits_BO, model, allowed_T)
         logits_BO, model, place = _with_place(logits_BO, vision_T, model, model.place, question.where)
         all_BT = _taxon_probabilities(logits_BO, model)
     combined_O = combine_pictures(logits_BO, weight_B)
@@ -166,6 +169,7 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
                 weight=float(weight),
                 plant_score=None if plant_B is None else float(plant_B[index]),
                 taxa=best_taxa(alone_BT[index], model.taxonomy, _TAXA_PER_PICTURE),
+                place=None if place is None else PlaceNote(vision_BT[index], place.ratio_T),
             )
             for index, weight in enumerate(weight_B)
         ],

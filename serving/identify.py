@@ -366,7 +366,7 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
     loaded, question, plant = answered.loaded, answered.question, answered.plant
     record = loaded.bundle.record
 
-    def predictions(ranked: Sequence[RankedTaxon], place: PlaceNote | None = None) -> list[Prediction]:
+    def predictions(ranked: Sequence[RankedTaxon], place: PlaceNote | None) -> list[Prediction]:
         return [
             _prediction(position, each, loaded, languages, place)
             for position, each in enumerate(_possible(ranked, question), start=1)
@@ -390,7 +390,7 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
                 height=height,
                 plant_score=picture.plant_score,
                 weight=picture.weight,
-                predictions=predictions(picture.taxa),
+                predictions=predictions(picture.taxa, picture.place),
                 preview=preview,
             )
             for index, ((width, height), picture, preview) in enumerate(

@@ -13,7 +13,7 @@ from models.ranking import Thresholds
 from serving.app import create_app
 from serving.settings import Settings
 from tests.serving.conftest import wait_until_ready
-from tests.serving.tiny import RED, TAXA, InProcessDecoder, assert_problem, draw, jpeg, seal_tiny_bundle
+from tests.serving.tiny import GREEN, RED, TAXA, InProcessDecoder, assert_problem, draw, jpeg, seal_tiny_bundle
 from training.bundling.place import Records, count_records
 
 BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
@@ -82,6 +82,23 @@ def test_a_place_changes_the_answer_and_both_opinions_are_shown(client):
     assert "Place or season decided: of 60 plant records" in there["verdict"]["reason"]
     unknown = next(each for each in there["predictions"] if each["taxon_id"] == "crocus")
     assert unknown["prior"] == 1
+
+
+@pytest.mark.parametrize("more", [{}, {"taxa": "Rosa"}])
+def test_each_picture_shows_both_opinions_too(client, more):
+    pictures = [("image", each) for each in (jpeg(), jpeg(GREEN))]
+    plain, there = (
+        client.post("/identify", files=pictures, params={**where, **more}).json()["images"]
+        for where in ({}, at(SYDNEY))
+    )
+    for without, placed in zip(plain, there, strict=True):
+        vision = {each["taxon_id"]: each["score"] for each in without["predictions"]}
+        both = [each for each in placed["predictions"] if each["taxon_id"] in vision]
+        assert both
+        for each in both:
+            assert each["vision_score"] == pytest.approx(vision[each["taxon_id"]])
+            assert 0.05 <= each["prior"] <= 20
+        assert {each["vision_score"] for each in without["predictions"]} == {None}
 
 
 def test_a_day_counts_with_a_place(client):
