@@ -24,7 +24,16 @@ _COLUMNS: Final = {
 }
 _FORM: Final = "CSV in UTF-8 with the columns taxon, and language with name, gbif_id or powo_id (docs/train.md)"
 _YES: Final = frozenset({"1", "true", "yes"})
+_MOST_LISTED: Final = 100
+# Codes of ISO 639-2 for the languages that docs/ names. RFC 5646, 2.2.1, wants the shorter code, and browsers send it.
+_SHORTER: Final = {"deu": "de", "ger": "de", "eng": "en", "spa": "es", "fra": "fr", "fre": "fr", "por": "pt"}
 _POWO: Final = re.compile(r"(?:urn:lsid:ipni\.org:names:|ipni:)?(\d+-\d+)")
+# Column, what its cells match, and the same in words.
+_FORMS: Final = (
+    ("language", LANGUAGE, "a code such as de or pt-BR"),
+    ("gbif_id", "[0-9]+", "a number"),
+    ("powo_id", _POWO, "as in 30001404-2"),
+)
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -59,13 +68,22 @@ def with_names(taxonomy: Taxonomy, path: Path) -> tuple[Taxonomy, str]:
     """
     position_of = _finder(taxonomy)
     rows: dict[int, list[_Row]] = {}
-    num_ignored = 0
-    for place, cells in _cells(path):
+    num_ignored, faults = 0, []
+    for line, cells in _cells(path):
         index = position_of(cells["taxon"])
-        if index is None or (cells.get("name") and not cells.get("language")):
+        if index is None or (cells["name"] and not cells["language"]):
             num_ignored += 1
+        elif fault := _fault(cells):
+            faults.append(f"line {line}: {fault}")
         else:
-            rows.setdefault(index, []).append(_row(place, cells))
+            rows.setdefault(index, []).append(_row(cells))
+    if faults:
+        more = f"; and {len(faults) - _MOST_LISTED:,} more" if len(faults) > _MOST_LISTED else ""
+        raise DataError(
+            f"{path}: cells of {len(faults):,} rows cannot be used",
+            value="; ".join(faults[:_MOST_LISTED]) + more,
+            remedy="correct or empty the cells; a name without a language is ignored",
+        )
     if not rows:
         raise DataError(f"{path} names no taxon of the data", limit=_FORM, remedy="write the names as in the data")
     taxa = tuple(_with_rows(taxon, rows.get(index, [])) for index, taxon in enumerate(taxonomy.taxa))
@@ -107,8 +125,8 @@ def _with_rows(taxon: Taxon, rows: list[_Row]) -> Taxon:
     )
 
 
-def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields place and cells, by our columns, of each row."""
+def _cells(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields line and cells, by our columns, of each row."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             first = stream.readline()
@@ -118,8 +136,9 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
             reader = csv.DictReader(stream, delimiter=separator, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL)
             columns = _find_columns(path, reader.fieldnames or ())
             for row in reader:
-                cells = {ours: (row[theirs] or "").strip() for ours, theirs in columns.items()}
-                yield f"{path}, line {reader.line_num}", cells
+                found = {ours: (row[theirs] or "").strip() for ours, theirs in columns.items()}
+                cells = dict.fromkeys(_COLUMNS, "") | found
+                yield reader.line_num, cells if cells["name"] else cells | {"language": ""}
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise DataError("the table of names cannot be read", value=error, limit=_FORM, remedy="correct it") from error
 
@@ -139,21 +158,21 @@ def _find_columns(path: Path, header: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _row(place: str, cells: dict[str, str]) -> _Row:
-    language, name, gbif_id, powo_id = (cells.get(column, "") for column in ("language", "name", "gbif_id", "powo_id"))
-    wrong = ""
-    if name and not re.fullmatch(LANGUAGE, language):
-        wrong = f"language {language[:40]!r}, expected a code such as de or pt-BR"
-    elif gbif_id and not (gbif_id.isascii() and gbif_id.isdecimal()):
-        wrong = f"gbif_id {gbif_id[:40]!r}, expected a number"
-    elif powo_id and not powo_id_of(powo_id):
-        wrong = f"powo_id {powo_id[:40]!r}, expected as in 30001404-2"
-    if wrong:
-        raise DataError(f"{place}: a cell cannot be used", value=wrong, remedy="correct or empty the cell")
+def _fault(cells: dict[str, str]) -> str:
+    """Returns what is wrong with the cells of a row, or nothing."""
+    return " and ".join(
+        f"{column} {cells[column][:40]!r}, expected {words}"
+        for column, form, words in _FORMS
+        if cells[column] and not re.fullmatch(form, cells[column])
+    )
+
+
+def _row(cells: dict[str, str]) -> _Row:
+    language, *subtags = re.split("[-_]", cells["language"].lower())
     return _Row(
-        language=language.lower().replace("_", "-") if name else "",
-        name=name,
-        preferred=cells.get("preferred", "").lower() in _YES,
-        gbif_id=int(gbif_id) if gbif_id else None,
-        powo_id=powo_id_of(powo_id),
+        language="-".join((_SHORTER.get(language, language), *subtags)),
+        name=cells["name"],
+        preferred=cells["preferred"].lower() in _YES,
+        gbif_id=int(cells["gbif_id"] or 0) or None,
+        powo_id=powo_id_of(cells["powo_id"]),
     )

@@ -66,3 +66,36 @@ def test_the_table_of_names_of_gbifs_backbone_is_read_as_it_is(tmp_path):
 def test_a_table_that_cannot_be_used_is_an_error(tmp_path, text, what):
     with pytest.raises(DataError, match=what):
         read(tmp_path, text)
+
+
+def test_all_cells_that_cannot_be_used_are_in_one_error(tmp_path):
+    text = (
+        "taxon,language,name,gbif_id,powo_id\nRosa canina,german!,Rose,,\nRosa canina,de,Hundsrose,,\n"
+        "Quercus robur,?,Eiche,,\nRosa canina,de,Rose,many,rose\nRosa,d,Rose,,\n"
+    )
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, text)
+    for fact in (
+        "3 rows",
+        "line 2: language 'german!'",
+        "line 5: gbif_id 'many'",
+        "and powo_id 'rose'",
+        "line 6: language 'd'",
+    ):
+        assert fact in str(caught.value)
+    assert "line 4" not in str(caught.value)
+
+
+def test_an_error_about_many_cells_stays_short(tmp_path):
+    with pytest.raises(DataError, match=r"1,000 rows.*line 101: .*; and 900 more") as caught:
+        read(tmp_path, "taxon,language,name\n" + "Rosa canina,?,Rose\n" * 1000)
+    assert "line 102" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [("deu", "de"), ("GER", "de"), ("fra", "fr"), ("fre", "fr"), ("deu-AT", "de-at"), ("haw", "haw")],
+)
+def test_a_code_of_three_letters_is_that_of_two_which_requests_use(tmp_path, written, kept):
+    taxonomy, _ = read(tmp_path, f"taxon,language,name\nRosa canina,{written},Rose\n")
+    assert taxonomy.taxa[1].names == {kept: ("Rose",)}
