@@ -36,6 +36,7 @@ _COLUMNS: Final = {
     "longitude": "longitude",
     "cultivated": "captive_cultivated",
 }
+_IF_EMPTY: Final = {"license": "all rights reserved"}  # what iNaturalist means by it
 _SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".heic")
 _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 1.0
@@ -113,7 +114,7 @@ def _observations(export: Path) -> Iterator[dict[str, str]]:
                     remedy="choose these columns when you export your observations",
                 )
             for row in reader:
-                yield {name: (value or "").strip() for name, value in row.items() if name}
+                yield {name: (value or "").strip() or _IF_EMPTY.get(name, "") for name, value in row.items() if name}
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{export} cannot be read", value=error, remedy="give the CSV file of the export") from error
 

@@ -72,9 +72,9 @@ def server():
     return Server()
 
 
-def write(path, rows):
+def write(path, rows, header=HEADER):
     with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, HEADER)
+        writer = csv.DictWriter(stream, header, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
     return path
@@ -102,6 +102,20 @@ def test_observations_become_training_data_with_author_license_date_and_place(se
     assert (rose["author"], rose["licence"], str(rose["taken_on"])) == ("ann", "CC-BY-NC", "2024-05-31")
     assert (rose["latitude"], daisy["latitude"]) == (51.5, None)  # the place of a planted one says nothing
     assert "/3/medium.jpg" not in server.asked
+
+
+@pytest.mark.parametrize(("has_column", "expected"), [(True, "all-rights-reserved"), (False, "CC0-1.0")])
+def test_an_empty_license_reserves_all_rights_whatever_the_command_says_of_others(tmp_path, has_column, expected):
+    pictures = tmp_path / "mine"
+    pictures.mkdir()
+    rows = [observation(1), observation(2, "Bellis perennis", license="")]
+    for number, color in ((1, RED), (2, GREEN)):
+        draw(color).save(pictures / f"{number}.png")
+    header = [name for name in HEADER if has_column or name != "license"]
+    export = write(tmp_path / "observations.csv", rows, header)
+    run(InaturalistExport(export=export, out=tmp_path / "data", photographs=pictures, license="CC0", workers=1))
+    kept = pq.read_table(tmp_path / "data" / "manifest.parquet").to_pylist()
+    assert [row["licence"] for row in kept if row["path"].endswith("2.png")] == [expected]
 
 
 @pytest.mark.parametrize("first", [500, 429, "cut"])
