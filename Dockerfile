@@ -53,6 +53,8 @@ COPY serving/ serving/
 # Compiled here, because the root file system may be read-only.
 RUN python -m compileall -q .
 ENV PYTHONDONTWRITEBYTECODE=1
+# For BOTANIFY_CORRECTIONS: a new volume takes the owner of the folder.
+RUN install --directory --owner 10001 --group 10001 /corrections
 USER 10001:10001
 EXPOSE 8000
 # The start may take longer than the service waits for the first run of its network (300 s); it is healthy as soon as it

@@ -17,6 +17,21 @@ def check(document, folder):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+def test_compose_adds_the_volume_of_corrections(tmp_path):
+    folder = tmp_path / "service"
+    folder.mkdir()
+    files = ("compose.yaml", "compose.corrections.yaml")
+    for name in files:
+        document = read_yaml(SERVICE / name)
+        document.pop("name", None)  # newer than Debian's version
+        (folder / name).write_text(yaml.safe_dump(document))
+    command = ["docker-compose", *(f"--file={folder / name}" for name in files), "config"]
+    shown = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    service = yaml.safe_load(shown)["services"]["service"]
+    assert {"BOTANIFY_METRICS", "BOTANIFY_CORRECTIONS"} <= {*service["environment"]}
+    assert "/corrections" in str(service["volumes"])
+
+
 def test_compose_accepts_the_file_and_refuses_a_misspelled_field(tmp_path):
     document = read_yaml(SERVICE / "compose.yaml")
     del document["name"]  # newer than Debian's version

@@ -57,7 +57,18 @@ def test_a_misspelled_field_is_refused():
 
 
 @needs("kubectl")
-@pytest.mark.parametrize("component", COMPONENTS)
+def test_corrections_go_with_a_bundle_of_ones_own_and_let_the_service_out(tmp_path):
+    documents = {document["kind"]: document for document in build("cpu", ["bundle-volume", "corrections"], tmp_path)}
+    pod = documents["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {"BOTANIFY_BUNDLE", "BOTANIFY_CORRECTIONS"} < {variable["name"] for variable in container["env"]}
+    assert [volume["name"] for volume in pod["volumes"]] == ["corrections", "registry"]
+    network = documents["NetworkPolicy"]["spec"]
+    assert (len(network["ingress"]), len(network["egress"])) == (2, 2)
+
+
+@needs("kubectl")
+@pytest.mark.parametrize("component", [name for name in COMPONENTS if name.startswith("bundle-")])
 def test_component_mounts_the_bundle_that_the_service_opens(component, tmp_path):
     (deployment,) = (one for one in build("cpu", [component], tmp_path) if one["kind"] == "Deployment")
     pod = deployment["spec"]["template"]["spec"]

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -25,7 +26,7 @@ from tests.deploy.service_files import (
 )
 
 DEFAULTS = Settings()
-COMPOSE = read_yaml(SERVICE / "compose.yaml")
+COMPOSE, CORRECTIONS = (read_yaml(SERVICE / name) for name in ("compose.yaml", "compose.corrections.yaml"))
 BASE = {document["kind"]: document for path, document in manifests().items() if path.parts[0] == "base"}
 POD = BASE["Deployment"]["spec"]["template"]
 (CONTAINER,) = POD["spec"]["containers"]
@@ -119,6 +120,17 @@ def test_compose_mounts_what_exists_and_waits_for_the_service_to_stop():
     assert grace_s >= DEFAULTS.shutdown_s + STOP_MARGIN_S
 
 
+def test_compose_keeps_corrections_in_a_volume_that_the_user_of_the_image_may_write_to():
+    service = CORRECTIONS["services"]["service"]
+    (mount,) = service["volumes"]
+    volume, folder = mount.split(":")
+    assert volume in CORRECTIONS["volumes"]
+    assert load_settings([], service["environment"]).corrections == Path(folder)
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    user = re.search(r"useradd --uid (\d+)", dockerfile)[1]
+    assert f"install --directory --owner {user} --group {user} {folder}\n" in dockerfile
+
+
 def test_prometheus_finds_the_pods_and_calls_them_as_the_alerts_do():
     (job,) = read_yaml(PROMETHEUS / "kubernetes.yml")["scrape_configs"]
     (kept,) = (rule for rule in job["relabel_configs"] if rule.get("action") == "keep")
@@ -173,7 +185,7 @@ def test_ports_are_those_that_the_service_opens():
 
 
 def environment_variables():
-    documents = [yaml.safe_dump(document) for document in [*manifests().values(), COMPOSE]]
+    documents = [yaml.safe_dump(document) for document in [*manifests().values(), COMPOSE, CORRECTIONS]]
     texts = [*documents, (ROOT / "Dockerfile").read_text()]
     return {name for text in texts for name in re.findall(r"\bBOTANIFY_(\w+)", text)}
 
@@ -192,6 +204,21 @@ def test_pods_run_as_the_user_of_the_image_without_privileges():
             assert security["readOnlyRootFilesystem"]
             assert not security["allowPrivilegeEscalation"]
             assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_corrections_of_all_pods_are_on_one_volume_and_in_a_database_whose_address_is_a_secret():
+    folder = KUBERNETES / "components" / "corrections"
+    pod = read_yaml(folder / "deployment.yaml")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
+    assert mount["name"] == volume["name"]
+    variables = {variable["name"]: variable for variable in container["env"]}
+    assert variables["BOTANIFY_CORRECTIONS"]["value"] == mount["mountPath"]
+    secret = variables["BOTANIFY_CORRECTIONS_DATABASE"]["valueFrom"]["secretKeyRef"]
+    command = f"secret generic {secret['name']} \\\n#       --from-literal={secret['key']}=postgresql+psycopg://"
+    assert command in (folder / "kustomization.yaml").read_text()
+    allowed = [rule["ports"][0]["port"] for rule in read_yaml(folder / "network.yaml")["spec"]["egress"]]
+    assert allowed == [5432, 53]
 
 
 def overlay(name, file):
