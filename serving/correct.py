@@ -143,20 +143,20 @@ def _taxon(deps: RouteDependencies, given: Given) -> tuple[str | None, str]:
             value=f"{len(names)} and {len(others)}",
             remedy="send one of them",
         )
-    check_name_length("taxon" if names else "other", (names or others)[0])
+    [text] = names or others
+    check_name_length("taxon" if names else "other", text)
     loaded = deps.live_bundle.current
-    known = loaded.names.find((names or others)[0])
-    if others and (known is None or len(known.taxa) != 1):
-        if not others[0].isprintable():
+    known = loaded.names.find(text)
+    only = loaded.taxonomy.taxa[int(known.taxa[0])] if known is not None and len(known.taxa) == 1 else None
+    if others and only is None:
+        if not text.isprintable():
             raise BadParameter("the parameter `other` has characters that cannot be printed", remedy="send plain text")
-        return None, others[0]
-    taxon = loaded.taxonomy.by_id.get((names or others)[0])
-    if taxon is None and known is not None and len(known.taxa) == 1:
-        taxon = loaded.taxonomy.taxa[int(known.taxa[0])]
+        return None, text
+    taxon = loaded.taxonomy.by_id.get(text) or only
     if taxon is None:
         raise BadParameter(
             "the parameter `taxon` means no single taxon of the model",
-            value=repr(names[0][:40]),
+            value=repr(text[:40]),
             limit="a taxon id, or a name of one taxon",
             remedy="look for it with /species?q=, or send it as `other`",
         )
