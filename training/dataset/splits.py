@@ -8,8 +8,9 @@ groups at a time. The choice depends on hashes of the groups' names, not on the 
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import time, timedelta
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime, time, timedelta
 from typing import Final
 
 import msgspec
@@ -19,7 +20,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from models.taxonomy import Taxonomy
-from training.dataset.sources.record import LabeledPicture, Split
+from training.dataset.sources.record import Coordinates, LabeledPicture, Split
 
 Codes = npt.NDArray[np.int64]
 _MOMENT: Final = timedelta(minutes=1)
@@ -52,27 +53,20 @@ def _moments(pictures: Sequence[LabeledPicture]) -> dict[int, tuple[str, ...]]:
         if each.info.taken_at and each.info.taken_at.time() != time.min and not each.record.group
     ]
     found: dict[int, tuple[str, ...]] = {}
-    recent: list[tuple[LabeledPicture, tuple[str, ...]]] = []
-    for *_, row in sorted(timed):
-        each = pictures[row]
-        recent = [(other, moment) for other, moment in recent if _within_a_minute(other, each)]
-        own = (each.source, each.label, each.record.path)
-        found[row] = next((moment for other, moment in reversed(recent) if _at_one_place(other, each)), own)
-        recent.append((each, found[row]))
+    recent: list[tuple[str, str, datetime, str, int]] = []  # of the class, within a minute
+    for source, label, taken_at, path, row in sorted(timed):
+        recent = [each for each in recent if each[:2] == (source, label) and taken_at - each[2] <= _MOMENT]
+        place = pictures[row].info.coordinates
+        beside = [each[-1] for each in recent if _at_one_place(pictures[each[-1]].info.coordinates, place)]
+        found[row] = found[beside[-1]] if beside else (source, label, path)
+        recent.append((source, label, taken_at, path, row))
     return found
 
 
-def _within_a_minute(first: LabeledPicture, other: LabeledPicture) -> bool:
-    start, end = first.info.taken_at, other.info.taken_at
-    of_one_class = (first.source, first.label) == (other.source, other.label)
-    return of_one_class and start is not None and end is not None and end - start <= _MOMENT
-
-
-def _at_one_place(first: LabeledPicture, other: LabeledPicture) -> bool:
-    place, other_place = first.info.coordinates, other.info.coordinates
-    if place is None or other_place is None:
-        return place == other_place
-    north, east = place[0] - other_place[0], (place[1] - other_place[1]) * math.cos(math.radians(place[0]))
+def _at_one_place(first: Coordinates | None, other: Coordinates | None) -> bool:
+    if first is None or other is None:
+        return first == other
+    north, east = first[0] - other[0], (first[1] - other[1]) * math.cos(math.radians(first[0]))
     return math.hypot(north, east) <= _ONE_PLACE_DEGREES
 
 
@@ -104,11 +98,14 @@ def join_groups(*memberships: Codes) -> Codes:
         rows.append(members)
         columns.append(num_nodes + membership[members])
         num_nodes += int(membership.max(initial=-1)) + 1
-    row, column = np.concatenate(rows), np.concatenate(columns)
-    graph = coo_array((np.ones(len(row), dtype=np.int8), (row, column)), shape=(num_nodes, num_nodes))
-    _, labels = connected_components(graph, directed=False)
-    _, groups = np.unique(labels[:num_pictures], return_inverse=True)
-    return np.asarray(groups, dtype=np.int64)
+    connected = connected_parts(num_nodes, np.concatenate(rows), np.concatenate(columns))
+    return np.unique(connected[:num_pictures], return_inverse=True)[1]
+
+
+def connected_parts(num_nodes: int, ends: Codes, other_ends: Codes) -> Codes:
+    """Returns the part of each node of a graph, given both ends of its edges."""
+    graph = coo_array((np.ones(len(ends), dtype=np.bool_), (ends, other_ends)), shape=(num_nodes, num_nodes))
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
 
 
 def group_names(groups: Codes, picture_ids: Sequence[str]) -> list[str]:
@@ -122,7 +119,7 @@ def group_names(groups: Codes, picture_ids: Sequence[str]) -> list[str]:
 
 SPLITS_BY_STRENGTH: Final[tuple[Split, ...]] = ("train", "calibration", "validation", "test")
 _STRENGTH: Final[dict[Split | None, int]] = {None: -1} | {split: at for at, split in enumerate(SPLITS_BY_STRENGTH)}
-_TRAIN, _TEST = _STRENGTH["train"], _STRENGTH["test"]
+_TRAIN: Final = _STRENGTH["train"]
 
 
 class Shares(msgspec.Struct, frozen=True):
@@ -131,32 +128,6 @@ class Shares(msgspec.Struct, frozen=True):
     test: float = 0.0
     validation: float = 0.0
     calibration: float = 0.0
-
-
-class Candidates(msgspec.Struct, frozen=True):
-    """The pictures to split, as arrays with one number for each picture."""
-
-    group_names: Sequence[str]
-    """Name of each picture's group, the only input of its random number."""
-    labels: Codes
-    sources: Codes
-    groups: Codes
-    published: Codes
-    """Published split: its position in `SPLITS_BY_STRENGTH`, or -1."""
-
-
-def draw_splits(
-    pictures: Sequence[LabeledPicture], groups: Codes, group_names: Sequence[str], shares: Shares, seed: int
-) -> list[Split]:
-    """Assigns each picture to a split (see `assign_splits`), given number and name of each picture's group."""
-    candidates = Candidates(
-        group_names=group_names,
-        labels=numbered(picture.label for picture in pictures),
-        sources=numbered(picture.source for picture in pictures),
-        groups=groups,
-        published=published_codes([picture.record.split for picture in pictures]),
-    )
-    return [SPLITS_BY_STRENGTH[code] for code in assign_splits(candidates, shares, seed).tolist()]
 
 
 def numbered(names: Iterable[str]) -> Codes:
@@ -176,105 +147,72 @@ def straddling(published: Codes, groups: Codes) -> npt.NDArray[np.bool_]:
     A picture without a published split counts as weaker than every split but train: as a training picture it would leak
     the group's validation or test pictures. In a group of training pictures it becomes one.
     """
-    strongest = np.full(int(groups.max(initial=-1)) + 1, -1, dtype=np.int64)
-    np.maximum.at(strongest, groups, published)
-    of_group = strongest[groups]
-    return (of_group > _TRAIN) & (published < of_group)
+    strongest = published[strongest_rows(published, groups)[groups]]
+    return (strongest > _TRAIN) & (published < strongest)
 
 
-def assign_splits(candidates: Candidates, shares: Shares, seed: int) -> Codes:
-    """Assigns each picture to a split; no group may straddle published splits (see `straddling`).
+def draw_splits(
+    pictures: Sequence[LabeledPicture], groups: Codes, group_names: Sequence[str], shares: Shares, seed: int
+) -> list[Split]:
+    """Assigns each picture to a split, given number and name of its group; none may straddle (see `straddling`).
 
     In sources without a published test split, `shares.test` of each class becomes test; then validation and calibration
     in the same way. A group can only move if none of its pictures' sources publishes the split. A class keeps at least
     one training group.
-
-    Returns:
-        Position in `SPLITS_BY_STRENGTH`; shape (pictures,).
     """
-    split_of_group = np.full(int(candidates.groups.max(initial=-1)) + 1, _TRAIN, dtype=np.int64)
-    np.maximum.at(split_of_group, candidates.groups, candidates.published)
-    taken = np.zeros(len(split_of_group), dtype=bool)  # groups with a published split never become test
-    taken[candidates.groups[candidates.published >= 0]] = True
-    draws = _draws(candidates, seed)
-    for column, (split, share) in enumerate(
-        (("test", shares.test), ("validation", shares.validation), ("calibration", shares.calibration))
-    ):
-        code = SPLITS_BY_STRENGTH.index(split)
-        # A group can move if no source of its pictures publishes the split.
-        publishing = np.unique(candidates.sources[candidates.published == code])
-        open_groups = split_of_group == _TRAIN
-        open_groups[candidates.groups[np.isin(candidates.sources, publishing)]] = False
-        if code == _TEST:
-            open_groups &= ~taken
-        split_of_group[_cut(candidates, open_groups, split_of_group, share, draws[:, column])] = code
-    return np.asarray(split_of_group[candidates.groups])
+    labels = numbered(picture.label for picture in pictures)
+    sources = numbered(picture.source for picture in pictures)
+    published = published_codes([picture.record.split for picture in pictures])
+    split_of_group = np.full(int(groups.max(initial=-1)) + 1, _TRAIN, dtype=np.int64)
+    np.maximum.at(split_of_group, groups, published)
+    draws = _draws(groups, group_names, seed)
+    for column, split in enumerate(SPLITS_BY_STRENGTH[:0:-1]):
+        training = split_of_group == _TRAIN
+        may_move = training.copy()
+        may_move[groups[np.isin(sources, sources[published == _STRENGTH[split]])]] = False
+        if split == "test":  # which a group with a published split never becomes
+            may_move[groups[published >= 0]] = False
+        rows = training[groups]
+        chosen = _cut(labels[rows], groups[rows], may_move, getattr(shares, split), draws[:, column])
+        split_of_group[chosen] = _STRENGTH[split]
+    return [SPLITS_BY_STRENGTH[code] for code in split_of_group[groups].tolist()]
 
 
 def _cut(
-    candidates: Candidates,
-    open_groups: npt.NDArray[np.bool_],
-    split_of_group: Codes,
-    share: float,
-    draw: npt.NDArray[np.uint64],
-) -> Codes:
-    """Chooses groups, in the order of their random numbers, while they bring each class nearer to its share."""
+    labels: Codes, groups: Codes, may_move: npt.NDArray[np.bool_], share: float, draw: npt.NDArray[np.uint64]
+) -> list[int]:
+    """Chooses groups, in the order of their random numbers, while they bring each class nearer to its share.
+
+    `labels` and `groups` are those of the training pictures. No class loses its last training group.
+    """
     if share == 0:
-        return np.array([], dtype=np.int64)
-    classes = _TrainingGroups(candidates, split_of_group == _TRAIN)
+        return []
+    pairs, counts = np.unique(labels * len(draw) + groups, return_counts=True)
+    label_of, group_of = np.divmod(pairs, len(draw))
+    num_left = Counter(label_of.tolist())  # training groups of each class
+    labels_of: dict[int, list[int]] = {}
+    for label, group in zip(label_of.tolist(), group_of.tolist(), strict=True):
+        labels_of.setdefault(group, []).append(label)
+    order = np.lexsort((draw[group_of], label_of))
+    order = order[may_move[group_of[order]]]
     chosen: set[int] = set()
-    for groups, counts in classes.by_label(open_groups, draw):
-        given, wanted = 0, round(share * sum(counts))
-        for group, count in zip(groups, counts, strict=True):
-            nearer = given + count / 2 <= wanted
-            if group in chosen or (nearer and classes.spare(group)):
+    for rows in np.split(order, np.flatnonzero(np.diff(label_of[order])) + 1):  # class by class
+        given, wanted = 0, round(share * int(counts[rows].sum()))
+        for group, count in zip(group_of[rows].tolist(), counts[rows].tolist(), strict=True):
+            is_wanted = given + count / 2 <= wanted and all(num_left[label] > 1 for label in labels_of[group])
+            if is_wanted and group not in chosen:
+                chosen.add(group)
+                num_left.subtract(labels_of[group])
+            if group in chosen:
                 given += count
-                classes.take(group, chosen)
-    return np.array(sorted(chosen), dtype=np.int64)
+    return sorted(chosen)
 
 
-class _TrainingGroups:
-    """The training groups of each class, counted so that no class loses its last one."""
-
-    def __init__(self, candidates: Candidates, training: npt.NDArray[np.bool_]) -> None:
-        self._num_groups = len(training)
-        rows = training[candidates.groups]
-        pairs = candidates.labels[rows] * self._num_groups + candidates.groups[rows]
-        self._pairs, self._counts = np.unique(pairs, return_counts=True)
-        labels, groups = np.divmod(self._pairs, self._num_groups)
-        self._left = np.bincount(labels).tolist()
-        self._labels_of: dict[int, list[int]] = {}
-        for label, group in zip(labels.tolist(), groups.tolist(), strict=True):
-            self._labels_of.setdefault(group, []).append(label)
-
-    def by_label(
-        self, open_groups: npt.NDArray[np.bool_], draw: npt.NDArray[np.uint64]
-    ) -> Iterator[tuple[list[int], list[int]]]:
-        """Yields for each class the groups that may move, by random number, and the number of its pictures in each."""
-        labels, groups = np.divmod(self._pairs, self._num_groups)
-        order = np.lexsort((draw[groups], labels))
-        order = order[open_groups[groups[order]]]
-        starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
-        for rows in np.split(order, starts[1:]) if len(order) else ():
-            yield groups[rows].tolist(), self._counts[rows].tolist()
-
-    def spare(self, group: int) -> bool:
-        """Returns whether every class of the group has another training group."""
-        return all(self._left[label] > 1 for label in self._labels_of[group])
-
-    def take(self, group: int, chosen: set[int]) -> None:
-        """Moves a group from training to the chosen ones."""
-        if group not in chosen:
-            chosen.add(group)
-            for label in self._labels_of[group]:
-                self._left[label] -= 1
-
-
-def _draws(candidates: Candidates, seed: int) -> npt.NDArray[np.uint64]:
+def _draws(groups: Codes, group_names: Sequence[str], seed: int) -> npt.NDArray[np.uint64]:
     """Returns three random numbers for each group, from its name; shape (groups, 3)."""
-    groups, first = np.unique(candidates.groups, return_index=True)
-    draws = np.zeros((int(candidates.groups.max(initial=-1)) + 1, 3), dtype=np.uint64)
-    for group, at in zip(groups.tolist(), first.tolist(), strict=True):
-        digest = hashlib.sha256(f"{seed}/{candidates.group_names[at]}".encode()).digest()
+    draws = np.zeros((int(groups.max(initial=-1)) + 1, 3), dtype=np.uint64)
+    numbers, first = np.unique(groups, return_index=True)
+    for group, at in zip(numbers.tolist(), first.tolist(), strict=True):
+        digest = hashlib.sha256(f"{seed}/{group_names[at]}".encode()).digest()
         draws[group] = np.frombuffer(digest, dtype="<u8", count=3)
     return draws

@@ -3,7 +3,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.dataset.splits import SPLITS_BY_STRENGTH, Candidates, Shares, assign_splits, published_codes, straddling
+from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
+from training.dataset.splits import Shares, numbered, published_codes, straddling
+from training.dataset.splits import draw_splits as splits_of
 
 
 class Drawn(NamedTuple):
@@ -16,23 +18,19 @@ class Drawn(NamedTuple):
     source: str = "s"
 
 
-def as_candidates(pictures):
-    def numbered(values):
-        return np.unique(np.array(values), return_inverse=True)[1]
-
-    return Candidates(
-        group_names=[picture.group for picture in pictures],
-        labels=numbered([picture.label for picture in pictures]),
-        sources=numbered([picture.source for picture in pictures]),
-        groups=numbered([picture.group for picture in pictures]),
-        published=published_codes([picture.published for picture in pictures]),
-    )
+INFO = ImageInfo(sha256="0" * 64, num_bytes=1, width=64, height=64, perceptual_hash=0)
 
 
-def draw_splits(pictures, seed=0, validation=0.2, test=0.2, calibration=0.0):
+def draw_splits(drawn, seed=0, validation=0.2, test=0.2, calibration=0.0):
+    pictures = []
+    for each in drawn:
+        plant = SourceClass(class_id=each.label, name=each.label)
+        record = PictureRecord(path=each.name, plant=plant, split=each.published)
+        pictures.append(LabeledPicture(source=each.source, record=record, label=each.label, info=INFO))
+    names = [each.group for each in drawn]
     shares = Shares(test=test, validation=validation, calibration=calibration)
-    codes = assign_splits(as_candidates(pictures), shares, seed)
-    return {picture.name: SPLITS_BY_STRENGTH[code] for picture, code in zip(pictures, codes, strict=True)}
+    splits = splits_of(pictures, numbered(names), names, shares, seed)
+    return {each.name: split for each, split in zip(drawn, splits, strict=True)}
 
 
 def generated(num_classes=4, per_class=30, per_group=1, published=None, source="s"):

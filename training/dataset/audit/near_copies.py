@@ -20,20 +20,15 @@ from typing import Final
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
-from models.errors import DataError
 from training.dataset.sources.record import LabeledPicture
+from training.dataset.splits import Codes, connected_parts
 
 # The hashes of pictures of a single color, which say nothing about what the pictures show.
 _FEATURELESS: Final = (0, 1 << 63)
 
 _Hashes = npt.NDArray[np.uint64]
-_Ints = npt.NDArray[np.int64]
-
 _BITS: Final = 64
-_MOST_BITS: Final = 8
 _KEPT_BLOCKS: Final = 3  # that near hashes agree in; more of them make more tables, each with fewer chance matches
 _CROWDED: Final = 256  # buckets above this size are sorted by chain, so that known pairs are skipped
 _STEPS_AT_ONCE: Final = 4_000_000  # near pairs, 64 MB
@@ -43,17 +38,17 @@ _GIANT: Final = 2048  # hashes; up to this size all distances of a chain are com
 class NearGroups(msgspec.Struct, frozen=True, eq=False):
     """Pictures in groups of near copies."""
 
-    group_of: npt.NDArray[np.int64]
+    group_of: Codes
     """Group of each picture, from 0, in ascending order of the groups' smallest hashes; -1 for no group."""
     num_chained: int
     """Chains of near pictures that were cut, because their ends differ too much or they have too many pictures."""
     chained: npt.NDArray[np.bool_]
     """Whether each picture was in such a chain; it may then have a near copy outside of its group."""
-    any_name: npt.NDArray[np.int64]
+    any_name: Codes
     """Group of each picture if the names are ignored."""
 
 
-def near_copy_groups(pictures: Sequence[LabeledPicture], names: npt.NDArray[np.int64], max_bits: int) -> NearGroups:
+def near_copy_groups(pictures: Sequence[LabeledPicture], names: Codes, max_bits: int) -> NearGroups:
     """Groups near copies of one name (see `near_groups`); pictures of a single color get no group."""
     hashes = np.array([picture.info.perceptual_hash for picture in pictures], dtype=np.uint64)
     found = near_groups(hashes, max_bits, names=names)
@@ -62,9 +57,7 @@ def near_copy_groups(pictures: Sequence[LabeledPicture], names: npt.NDArray[np.i
     return msgspec.structs.replace(found, group_of=group_of, any_name=any_name)
 
 
-def near_groups(
-    hashes: _Hashes, max_bits: int, max_group: int = 50, names: npt.NDArray[np.int64] | None = None
-) -> NearGroups:
+def near_groups(hashes: _Hashes, max_bits: int, max_group: int = 50, names: Codes | None = None) -> NearGroups:
     """Groups pictures whose perceptual hashes are near one another.
 
     Pictures with equal hashes always share a group. Different hashes that are connected by steps of at most `max_bits`
@@ -75,17 +68,7 @@ def near_groups(
 
     With `names` (numbers from 0), all this holds for the pictures of each name, and no group has two names. Hashes and
     names have the shape (pictures,).
-
-    Raises:
-        DataError: `max_bits` is out of range.
     """
-    if not 0 <= max_bits <= _MOST_BITS:
-        raise DataError(
-            "near_copy_bits is out of range",
-            value=f"{max_bits} bits",
-            limit=f"0 to {_MOST_BITS} of {_BITS} bits",
-            remedy="lower near_copy_bits",
-        )
     unique, row = np.unique(hashes, return_inverse=True)
     chain = _components(unique, max_bits)
     any_name = _grouped(unique, row, chain, np.zeros_like(row), max_bits=max_bits, max_group=max_group)
@@ -95,7 +78,7 @@ def near_groups(
     return msgspec.structs.replace(found, any_name=any_name.group_of)
 
 
-def _grouped(unique: _Hashes, row: _Ints, chain: _Ints, names: _Ints, *, max_bits: int, max_group: int) -> NearGroups:
+def _grouped(unique: _Hashes, row: Codes, chain: Codes, names: Codes, *, max_bits: int, max_group: int) -> NearGroups:
     """Cuts the chains of hashes, each name by itself, given the position of each picture's hash and its name."""
     num_names = int(names.max(initial=0)) + 1
     pairs, entry, num_pictures = np.unique(row * num_names + names, return_inverse=True, return_counts=True)
@@ -111,7 +94,7 @@ def _grouped(unique: _Hashes, row: _Ints, chain: _Ints, names: _Ints, *, max_bit
     return NearGroups(group_of=number[piece], num_chained=int(cut.sum()), chained=cut[chain], any_name=number[piece])
 
 
-def _cut_chains(unique: _Hashes, num_pictures: _Ints, chain: _Ints, max_bits: int, max_group: int) -> _Ints:
+def _cut_chains(unique: _Hashes, num_pictures: Codes, chain: Codes, max_bits: int, max_group: int) -> Codes:
     """Returns the piece of each hash; pieces are numbered in ascending order of their smallest hashes."""
     order = np.argsort(chain, kind="stable")
     starts = np.flatnonzero(np.diff(chain[order], prepend=-1))
@@ -125,7 +108,7 @@ def _cut_chains(unique: _Hashes, num_pictures: _Ints, chain: _Ints, max_bits: in
     return np.asarray(np.unique(first, return_inverse=True)[1])
 
 
-def _cut(hashes: _Hashes, num_pictures: _Ints, max_bits: int, max_group: int) -> _Ints:
+def _cut(hashes: _Hashes, num_pictures: Codes, max_bits: int, max_group: int) -> Codes:
     """Cuts one chain of different hashes, in ascending order; returns the position of each piece's smallest hash."""
     if len(hashes) > _GIANT:
         finer = _components(hashes, max_bits - 1)
@@ -139,9 +122,7 @@ def _cut(hashes: _Hashes, num_pictures: _Ints, max_bits: int, max_group: int) ->
     return np.asarray(smallest[back])
 
 
-def _around_leaders(
-    distances: npt.NDArray[np.uint8], num_pictures: _Ints, max_bits: int, max_group: int
-) -> npt.NDArray[np.int64]:
+def _around_leaders(distances: npt.NDArray[np.uint8], num_pictures: Codes, max_bits: int, max_group: int) -> Codes:
     """Returns the piece of each hash of a chain, given all distances, shape (hashes, hashes)."""
     near = distances <= max_bits
     in_reach = near @ num_pictures
@@ -160,12 +141,12 @@ def _around_leaders(
     return piece
 
 
-def _components(hashes: _Hashes, max_bits: int) -> _Ints:
+def _components(hashes: _Hashes, max_bits: int) -> Codes:
     """Returns the chain of each hash; hashes that are connected by steps of at most `max_bits` share a chain."""
     chain = np.arange(len(hashes))
     if max_bits == 0 or len(hashes) < 2:
         return chain
-    steps: list[_Ints] = []
+    steps: list[Codes] = []
     for kept in combinations(_blocks(hashes, max_bits + _KEPT_BLOCKS), _KEPT_BLOCKS):
         mask = np.bitwise_or.reduce(kept)  # near hashes agree in all bits of at least one mask
         done = False
@@ -177,15 +158,13 @@ def _components(hashes: _Hashes, max_bits: int) -> _Ints:
     return _joined(chain, steps) if steps else chain
 
 
-def _joined(chain: _Ints, steps: Sequence[_Ints]) -> _Ints:
+def _joined(chain: Codes, steps: Sequence[Codes]) -> Codes:
     """Joins the chains that further steps, shape (steps, 2), connect."""
     from_to = chain[np.concatenate(steps)].T
-    size = len(chain)
-    graph = coo_array((np.ones(from_to.shape[1], np.bool_), (from_to[0], from_to[1])), shape=(size, size))
-    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)[chain]
+    return connected_parts(len(chain), from_to[0], from_to[1])[chain]
 
 
-def _steps_in_buckets(hashes: _Hashes, mask: np.uint64, chain: _Ints, max_bits: int) -> tuple[_Ints, bool]:
+def _steps_in_buckets(hashes: _Hashes, mask: np.uint64, chain: Codes, max_bits: int) -> tuple[Codes, bool]:
     """Compares the hashes that agree in the bits of a mask.
 
     The last chain of a bucket is not compared with itself. Many hashes that are all near one another (the largest
@@ -198,7 +177,7 @@ def _steps_in_buckets(hashes: _Hashes, mask: np.uint64, chain: _Ints, max_bits: 
     hash_at, chain_at = hashes[order], chain[order]
     first = np.flatnonzero(chain_at != chain_at[bucket_end - 1])
     mates = bucket_end[first] - first
-    found: list[_Ints] = [np.empty((0, 2), np.int64)]
+    found: list[Codes] = [np.empty((0, 2), np.int64)]
     offset = num_found = 0
     while len(first) and num_found < _STEPS_AT_ONCE:
         offset += 1
@@ -211,7 +190,7 @@ def _steps_in_buckets(hashes: _Hashes, mask: np.uint64, chain: _Ints, max_bits: 
     return np.concatenate(found), not len(first)
 
 
-def _buckets(hashes: _Hashes, mask: np.uint64, chain: _Ints) -> tuple[_Ints, _Ints]:
+def _buckets(hashes: _Hashes, mask: np.uint64, chain: Codes) -> tuple[Codes, Codes]:
     """Returns an order in which hashes that agree in a mask are adjacent, and the end of each one's bucket in it."""
     key = hashes & mask
     order = np.argsort(key)

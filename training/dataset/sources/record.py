@@ -12,6 +12,8 @@ import msgspec
 
 Split = Literal["train", "validation", "calibration", "test"]
 SPLITS: Final[tuple[Split, ...]] = get_args(Split)
+Coordinates = tuple[float, float]
+"""Latitude and longitude, degrees."""
 
 
 class SourceClass(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +49,7 @@ class PictureRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     license: str = ""
     """As written; empty means unknown."""
     taken_on: date | None = None
-    coordinates: tuple[float, float] | None = None
-    """Latitude and longitude, degrees."""
+    coordinates: Coordinates | None = None
     cultivated: bool = False
     """Whether somebody planted it, so that the place says nothing about where it grows; the manifest has no place."""
 
@@ -93,8 +94,8 @@ class ImageInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """64-bit pHash of the upright picture (a DCT; Zauner 2010); near copies differ in few bits."""
     taken_at: datetime | None = None
     """When it was taken, by its EXIF, on the camera's clock."""
-    coordinates: tuple[float, float] | None = None
-    """Latitude and longitude by its EXIF, degrees."""
+    coordinates: Coordinates | None = None
+    """By its EXIF."""
 
 
 class LabeledPicture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
