@@ -6,6 +6,7 @@ train): the network would otherwise train on what it is later measured on. Outpu
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -36,36 +37,26 @@ def drop_copies(
     """Leaves out byte-for-byte copies.
 
     Of equal files one is kept: by published split, in the order test, validation, calibration, none, train; within a
-    split, the one with the smallest `picture_id`. The reason says so if the copies have different taxa. Both results
-    are in the order given.
+    split, the one with the smallest `picture_id`. The reason says so if the copies have different taxa.
     """
     originals: dict[str, LabeledPicture] = {}
     for picture in pictures:
         known = originals.setdefault(picture.info.sha256, picture)
         if known is not picture and _precedence(picture) < _precedence(known):
             originals[picture.info.sha256] = picture
-    kept: list[LabeledPicture] = []
     copies: list[LeftOut] = []
     for picture in pictures:
         original = originals[picture.info.sha256]
-        if picture is original:
-            kept.append(picture)
-        else:
+        if picture is not original:
             reason = f"the same bytes as {original.picture_id}"
             if taxon_of_label[picture.label] != taxon_of_label[original.label]:
                 reason += f", but labeled {picture.label} here and {original.label} there"
             copies.append(LeftOut(picture=picture.picture_id, code="copy", reason=reason))
-    return kept, copies
+    return list(originals.values()), copies
 
 
 def _precedence(picture: LabeledPicture) -> tuple[int, str]:
     return _PRECEDENCE[picture.record.split], picture.picture_id
-
-
-_LEAKS: Final = {
-    True: ("observation_split", "it belongs to the same observation as"),
-    False: ("near_copy", "it, or another picture of its observation, is a near copy of"),
-}
 
 
 class Selection(msgspec.Struct, frozen=True, eq=False):
@@ -95,12 +86,14 @@ def select_pictures(pictures: Sequence[LabeledPicture], near_copies: Codes, taxo
     published = published_codes([picture.record.split for picture in pictures])
     leaks = np.flatnonzero(straddling(published, groups) & stays)
     of_observation = straddling(published, observations)
-    strongest = {True: strongest_rows(published, observations), False: strongest_rows(published, groups)}
-    group_of = {True: observations, False: groups}
+    strongest = np.where(
+        of_observation, strongest_rows(published, observations)[observations], strongest_rows(published, groups)[groups]
+    )
     for row in leaks.tolist():
-        same = bool(of_observation[row])
-        code, relation = _LEAKS[same]
-        stronger = pictures[strongest[same][group_of[same][row]]]
+        code, relation = "near_copy", "it, or another picture of its observation, is a near copy of"
+        if of_observation[row]:
+            code, relation = "observation_split", "it belongs to the same observation as"
+        stronger = pictures[strongest[row]]
         reason = f"{relation} {stronger.picture_id}, which is in the {stronger.record.split} split"
         left_out.append(LeftOut(picture=pictures[row].picture_id, code=code, reason=reason))
     stays[leaks] = False
@@ -129,7 +122,7 @@ def manifest_columns(
 ) -> dict[str, Sequence[Any]]:
     """Returns the columns for `write_manifest`, given split and name of the group of each picture."""
     records, infos = [picture.record for picture in pictures], [picture.info for picture in pictures]
-    license_ids = {text: license_id(text) for text in {record.license for record in records}}
+    identifier = cache(license_id)
     unknown = (None, None)
     return {
         "picture_id": [picture.picture_id for picture in pictures],
@@ -141,7 +134,7 @@ def manifest_columns(
         "label": [picture.label for picture in pictures],
         "split": splits,
         "group": groups,
-        "licence": [license_ids[record.license] for record in records],
+        "licence": [identifier(record.license) for record in records],
         "author": [record.author for record in records],
         "taken_on": [record.taken_on for record in records],
         "latitude": [(record.coordinates or unknown)[0] for record in records],

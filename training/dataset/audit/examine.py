@@ -11,34 +11,33 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from datetime import datetime
-from itertools import chain, islice
+from itertools import islice
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 import imagehash
+import msgspec
 import simplejpeg
 from PIL import ExifTags, Image
 from rich.progress import track
 
 from models.errors import DataError, PictureError, UnreadableImage
 from models.preprocess import read_picture
-from training.dataset.sources.record import ImageInfo, LeftOut
+from training.dataset.sources.record import Coordinates, ImageInfo, LeftOut
 from training.processes import clean_context, end_with_parent
 
 # Raise this number when the same bytes may give another result, such as another perceptual hash.
-_VERSION: Final = 3
+_VERSION: Final = 4
 _COMMIT_EVERY_S: Final = 1.0
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS pictures (
     path TEXT PRIMARY KEY, num_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,  -- of the file
-    code TEXT NOT NULL, reason TEXT NOT NULL,                                      -- empty if the picture decodes
-    sha256 TEXT NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL, perceptual_hash TEXT NOT NULL,
-    taken_at TEXT, latitude REAL, longitude REAL                                   -- by EXIF
+    outcome BLOB NOT NULL                                                          -- JSON of what was found
 ) WITHOUT ROWID"""
 
 
@@ -53,97 +52,42 @@ class Failure(NamedTuple):
     reason: str
 
 
-class ResultsCache:
-    """The results of this run and of earlier ones; a context manager that commits at its end.
+Outcome = ImageInfo | Failure
+"""In JSON an object or an array, so that one is told from the other."""
+_OUTCOME: Final = msgspec.json.Decoder[Outcome](Outcome)
+
+
+@contextmanager
+def _results_cache(path: Path) -> Iterator[sqlite3.Connection]:
+    """Opens the results of this run and of earlier ones, and commits at the end.
 
     Raises:
         DataError: The file is damaged, of another version, or cannot be written.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._committed_at = time.monotonic()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self._explained():
-            self._database = sqlite3.connect(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with closing(sqlite3.connect(path)) as database:
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version not in {0, _VERSION}:
+                raise sqlite3.DatabaseError(f"version {version}, not {_VERSION}")
+            database.execute(_TABLE)
+            database.execute(f"PRAGMA user_version = {_VERSION}")
             try:
-                (version,) = self._database.execute("PRAGMA user_version").fetchone()
-                if version not in {0, _VERSION}:
-                    raise sqlite3.DatabaseError(f"version {version}, not {_VERSION}")
-                self._database.execute(_TABLE)
-                self._database.execute(f"PRAGMA user_version = {_VERSION}")
-                self._database.commit()
-            except BaseException:
-                self._database.close()
-                raise
-
-    def __enter__(self) -> "ResultsCache":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            with self._explained():
-                self._database.commit()
-        finally:
-            self._database.close()
-
-    def unchanged(self, stamps: Mapping[str, FileStamp]) -> Iterator[tuple[str, ImageInfo | Failure]]:
-        """Yields the stored results of files that still have the length and time of their stamps."""
-        with self._explained():
-            for path, num_bytes, mtime_ns, code, reason, *info in self._database.execute("SELECT * FROM pictures"):
-                if stamps.get(path) == (num_bytes, mtime_ns):
-                    yield path, Failure(code, reason) if code else _image_info(num_bytes, *info)
-
-    def add(self, found: Sequence[tuple[str, FileStamp, ImageInfo | Failure]]) -> None:
-        """Stores results, each with length and time of the file before it was read."""
-        rows = [(path, *stamp, *_columns(outcome)) for path, stamp, outcome in found]
-        with self._explained():
-            self._database.executemany("REPLACE INTO pictures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-            if time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
-                self._database.commit()
-                self._committed_at = time.monotonic()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turns the errors of SQLite into a `DataError`."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:  # full disk, read-only folder, lock
-            raise DataError(
-                f"the results cache {self.path} cannot be used",
-                value=error,
-                remedy="free disk space, or end the other program that uses it, and run again: it continues from there",
-            ) from error
-        except (sqlite3.DatabaseError, ValueError) as error:
-            raise DataError(
-                f"the results cache {self.path} is damaged or was written by another version",
-                value=error,
-                remedy="delete it: the pictures are then decoded again",
-            ) from error
-
-
-def _columns(outcome: ImageInfo | Failure) -> tuple[str | int | float | None, ...]:
-    if isinstance(outcome, Failure):
-        return outcome.code, outcome.reason, "", 0, 0, "", None, None, None
-    taken_at = outcome.taken_at and outcome.taken_at.isoformat()
-    # SQLite's integers are signed, so the hash is stored as text.
-    picture = outcome.sha256, outcome.width, outcome.height, f"{outcome.perceptual_hash:016x}"
-    return "", "", *picture, taken_at, *(outcome.coordinates or (None, None))
-
-
-def _image_info(num_bytes: int, sha256: str, width: int, height: int, perceptual_hash: str, *exif: Any) -> ImageInfo:
-    taken_at, latitude, longitude = exif
-    return ImageInfo(
-        sha256=sha256,
-        num_bytes=num_bytes,
-        width=width,
-        height=height,
-        perceptual_hash=int(perceptual_hash, 16),
-        taken_at=datetime.fromisoformat(taken_at) if taken_at else None,
-        coordinates=None if latitude is None else (latitude, longitude),
-    )
+                yield database
+            finally:
+                database.commit()
+    except sqlite3.OperationalError as error:  # full disk, read-only folder, lock
+        raise DataError(
+            f"the results cache {path} cannot be used",
+            value=error,
+            remedy="free disk space, or end the other program that uses it, and run again: it continues from there",
+        ) from error
+    except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
+        raise DataError(
+            f"the results cache {path} is damaged or was written by another version",
+            value=error,
+            remedy="delete it: the pictures are then decoded again",
+        ) from error
 
 
 # A JPEG may be decoded at 1/2, 1/4 or 1/8, down to this side: four times the 32 px that the hash is computed from. The
@@ -157,7 +101,7 @@ _STAMPS_CHUNK: Final = 1000
 _STAMPING_THREADS: Final = 16  # reading file sizes from a network disk is mostly waiting
 
 _Task = tuple[str, FileStamp]
-_Result = tuple[str, FileStamp, ImageInfo | Failure]
+_Result = tuple[str, FileStamp, Outcome]
 
 
 def examine(
@@ -174,21 +118,32 @@ def examine(
     """
     files = [str(file.absolute()) for _, file in pictures]
     outcomes, stamps = _stamp_files(list(dict.fromkeys(files)))
-    with ResultsCache(cache) as results:
-        outcomes.update(results.unchanged(stamps))
+    with _results_cache(cache) as database:
+        for path, num_bytes, mtime_ns, outcome in database.execute("SELECT * FROM pictures"):
+            if stamps.get(path) == (num_bytes, mtime_ns):
+                outcomes[path] = _OUTCOME.decode(outcome)
         tasks = [(path, stamp) for path, stamp in stamps.items() if path not in outcomes]
+        committed_at = time.monotonic()
         with closing(_decode_all(tasks, workers, cache)) as chunks:
             for chunk in track(chunks, "Decoding", -(-len(tasks) // _CHUNK), disable=not tasks):
-                # Only what follows from the bytes is stored: a failed read may succeed the next time.
-                results.add([each for each in chunk if getattr(each[2], "code", "") not in _OF_THE_DISK])
                 outcomes.update((path, outcome) for path, _, outcome in chunk)
+                # Only what follows from the bytes is stored: a failed read may succeed the next time.
+                rows = [
+                    (path, *stamp, msgspec.json.encode(outcome))
+                    for path, stamp, outcome in chunk
+                    if getattr(outcome, "code", "") not in _OF_THE_DISK
+                ]
+                database.executemany("REPLACE INTO pictures VALUES (?, ?, ?, ?)", rows)
+                if time.monotonic() - committed_at > _COMMIT_EVERY_S:
+                    database.commit()
+                    committed_at = time.monotonic()
     return [
         _check_size(picture_id, outcomes[file], min_side_px)
         for (picture_id, _), file in zip(pictures, files, strict=True)
     ]
 
 
-def _check_size(picture_id: str, outcome: ImageInfo | Failure, min_side_px: int) -> ImageInfo | LeftOut:
+def _check_size(picture_id: str, outcome: Outcome, min_side_px: int) -> ImageInfo | LeftOut:
     if isinstance(outcome, Failure):
         return LeftOut(picture=picture_id, code=outcome.code, reason=outcome.reason)
     side_px = min(outcome.width, outcome.height)
@@ -198,14 +153,17 @@ def _check_size(picture_id: str, outcome: ImageInfo | Failure, min_side_px: int)
     return outcome
 
 
-def _stamp_files(files: Sequence[str]) -> tuple[dict[str, ImageInfo | Failure], dict[str, FileStamp]]:
+def _stamp_files(files: Sequence[str]) -> tuple[dict[str, Outcome], dict[str, FileStamp]]:
     """Returns the failures of files whose metadata cannot be read, and the stamps of the others."""
-    chunks = [files[start : start + _STAMPS_CHUNK] for start in range(0, len(files), _STAMPS_CHUNK)]
-    with ThreadPoolExecutor(_STAMPING_THREADS) as threads:
-        results = threads.map(lambda chunk: [_stamp(file) for file in chunk], chunks)
-        found = dict(zip(files, chain.from_iterable(results), strict=True))
-    failures: dict[str, ImageInfo | Failure] = {file: each for file, each in found.items() if isinstance(each, Failure)}
-    return failures, {file: each for file, each in found.items() if not isinstance(each, Failure)}
+    failures: dict[str, Outcome] = {}
+    stamps: dict[str, FileStamp] = {}
+    with ThreadPool(_STAMPING_THREADS) as threads:
+        for file, found in zip(files, threads.map(_stamp, files, _STAMPS_CHUNK), strict=True):
+            if isinstance(found, Failure):
+                failures[file] = found
+            else:
+                stamps[file] = found
+    return failures, stamps
 
 
 def _stamp(file: str) -> FileStamp | Failure:
@@ -269,7 +227,7 @@ def _decode_chunk(chunk: Sequence[_Task]) -> list[_Result]:
     return [(path, stamp, _decode(path)) for path, stamp in chunk]
 
 
-def _decode(path: str) -> ImageInfo | Failure:
+def _decode(path: str) -> Outcome:
     try:
         data = Path(path).read_bytes()
         picture = read_picture(data, min_side_px=_HASHED_SIDE_PX)
@@ -294,7 +252,7 @@ def _decode(path: str) -> ImageInfo | Failure:
     )
 
 
-def _taken(data: bytes) -> tuple[datetime | None, tuple[float, float] | None]:
+def _taken(data: bytes) -> tuple[datetime | None, Coordinates | None]:
     """Returns when and where a picture was taken, by its EXIF; None for what is missing, damaged or not set."""
     try:
         exif = Image.open(io.BytesIO(data)).getexif()
@@ -311,7 +269,7 @@ def _taken(data: bytes) -> tuple[datetime | None, tuple[float, float] | None]:
     return taken_at, _coordinates(gps)
 
 
-def _coordinates(gps: Mapping[int, Any]) -> tuple[float, float] | None:
+def _coordinates(gps: Mapping[int, Any]) -> Coordinates | None:
     tags = ExifTags.GPS
     try:
         found = []
