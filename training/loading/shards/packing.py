@@ -27,19 +27,20 @@ from rich.progress import track
 
 from models.errors import DataError, PictureError, RecipeError
 from models.preprocess import exif_orientation, open_picture, read_picture, sniff_format
+from training.atomic_file import remove_leftovers
 from training.dataset.manifest import MANIFEST_FILE, Manifest, write_manifest
 from training.loading.shards.shard_files import (
+    STORED_COLUMNS,
     PackOptions,
     Shard,
     ShardPlan,
     StoredPicture,
+    index_path,
     is_complete,
     make_plan,
     part_of,
     plans_in,
     read_index,
-    remove_shard_leftovers,
-    shards_of_part,
     write_shard,
 )
 from training.processes import clean_context, clear_error_if_killed, end_with_parent
@@ -122,27 +123,18 @@ _TASK_BYTES: Final = 2_000_000  # one camera file, or many small files
 _MOST_LISTED: Final = 10
 
 
-class Pack(msgspec.Struct, frozen=True, kw_only=True):
+class Pack(PackOptions, frozen=True, kw_only=True):
     """Packs prepared pictures into tar shards. If it was killed, the same command continues where it stopped."""
 
     data: tyro.conf.Positional[Path]
     """Folder of prepared data."""
     out: Path
     """Folder for the shards, the manifest and the taxa."""
-    short_side_px: int = 440
-    """Training pictures are reduced to this short side, px; smaller ones are copied. Pictures of the other splits are
-    always copied."""
-    quality: int = 90
-    """JPEG quality of training pictures that are reduced."""
-    shard_mb: float = 512
-    """Approximate size of a shard, MB."""
     part: str = "1/1"
     """Part of the shards to pack: 2/4 is the second of four parts, which may run on four machines. The run that finds
     all shards complete writes the manifest; with separate disks, copy the files to one folder and run once more."""
     workers: int = os.cpu_count() or 1
     """Processes that decode and encode pictures."""
-    seed: int = 0
-    """Seed of the order of the training pictures."""
 
 
 class PackSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,23 +154,23 @@ def pack(command: Pack) -> PackSummary:
     """Packs one part, and writes the manifest when all parts are complete.
 
     Raises:
-        RecipeError: An option is out of range.
+        RecipeError: The part is malformed.
         DataError: The data is missing or has changed since it was prepared, or the folder holds other shards.
         OSError: The disk is full or not writable; complete shards stay, incomplete ones are removed.
     """
     part, num_parts = _parse_part(command.part)
-    options = PackOptions(command.short_side_px, command.quality, command.shard_mb, command.seed)
     manifest = Manifest(command.data)
     if len(manifest) > 0 and not manifest.place(0).whole:
         raise DataError(
             "the data is packed already", value=manifest.folder, remedy="name the folder that it was packed from"
         )
-    plan = make_plan(manifest, options)
+    plan = make_plan(manifest, command)
     _require_same_plan(command.out, plan)
     command.out.mkdir(parents=True, exist_ok=True)
-    own = shards_of_part(plan, part, num_parts)
+    own = [shard for shard in plan.shards if part_of(shard, num_parts) == part]
     for shard in own:
-        remove_shard_leftovers(command.out, shard)
+        for path in (command.out / shard.name, index_path(command.out, shard)):
+            remove_leftovers(path)  # of killed runs; safe, since only one part writes this shard
     pending = [shard for shard in own if not is_complete(command.out, shard, plan)]
     _write_shards(command, pending, manifest, plan)
     missing = [shard for shard in plan.shards if not is_complete(command.out, shard, plan)]
@@ -255,11 +247,10 @@ def _source(manifest: Manifest, row: int, shard: Shard) -> SourcePicture:
 
 def _write_joint_manifest(folder: Path, manifest: Manifest, plan: ShardPlan) -> None:
     """Writes the manifest of all shards; its rows are in the order of the shards' bytes. Idempotent."""
-    indexes = [read_index(folder, shard) for shard in plan.shards]
-    index = pa.concat_tables(indexes).combine_chunks()
+    index = pa.concat_tables([read_index(folder, shard) for shard in plan.shards]).combine_chunks()
     columns = manifest.table.take(index["row"])
     packed = {name: columns[name] for name in columns.column_names}
-    packed |= {name: index[name] for name in ("offset", "length", "sha256", "width", "height")}
+    packed |= {name: index[name] for name in STORED_COLUMNS}
     names = pa.array([shard.name for shard in plan.shards])
     codes = pa.array([shard.number for shard in plan.shards for _ in shard.rows], pa.int32())
     packed["shard"] = pa.DictionaryArray.from_arrays(codes, names)

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from models.errors import DataError, RecipeError
-from training.atomic_file import remove_leftovers, replaced
-from training.dataset.manifest import MANIFEST_FILE, Manifest
+from training.atomic_file import replaced
+from training.dataset.manifest import MANIFEST_FILE, SCHEMA, Manifest
 from training.dataset.sources.record import Split
 
 PLAN_VERSION: Final = 1
@@ -32,6 +32,12 @@ _MEMBER_OVERHEAD_BYTES: Final = 512 + 256  # a tar header, and half a block of p
 # Photographs of plants at short side 512 and quality 90, 4:2:0: 0.20 to 0.39 bytes a pixel (measured with Pillow).
 _BYTES_PER_PX_AT_90: Final = 0.3
 _SIZE_EXPONENT: Final = -0.65  # of the size in libjpeg's quantization scale, fitted at quality 50 to 100
+_RANGES: Final = {
+    "short_side_px": (8, 8192),
+    "quality": (50, 100),
+    "seed": (0, 2**63),
+    "shard_mb": (0.001, 100_000),
+}
 
 
 class StoredPicture(msgspec.Struct, frozen=True):
@@ -49,15 +55,25 @@ class PackOptions(msgspec.Struct, frozen=True):
     """The options of `pack` that decide the content of the shards."""
 
     short_side_px: int = 440
+    """Training pictures are reduced to this short side, px; smaller ones are copied. Pictures of the other splits are
+    always copied."""
     quality: int = 90
+    """JPEG quality of training pictures that are reduced."""
     shard_mb: float = 512
+    """Approximate size of a shard, MB."""
     seed: int = 0
+    """Seed of the order of the training pictures."""
 
     def __post_init__(self) -> None:
-        _require_range("--short-side-px", self.short_side_px, 8, 8192)
-        _require_range("--quality", self.quality, 50, 100)
-        _require_range("--seed", self.seed, 0, 2**63)
-        _require_range("--shard-mb", self.shard_mb, 0.001, 100_000)
+        for name, (lowest, highest) in _RANGES.items():
+            value = getattr(self, name)
+            if not lowest <= value <= highest:
+                raise RecipeError(
+                    f"--{name.replace('_', '-')} is out of range",
+                    value=value,
+                    limit=f"{lowest:g} to {highest:g}",
+                    remedy="pass a value in this range",
+                )
 
 
 class Shard(msgspec.Struct, frozen=True, eq=False):
@@ -119,11 +135,6 @@ def estimate_bytes(manifest: Manifest, options: PackOptions) -> npt.NDArray[np.f
     return stored
 
 
-def shards_of_part(plan: ShardPlan, part: int, num_parts: int) -> list[Shard]:
-    """The shards of one part, which is numbered from 1."""
-    return [shard for shard in plan.shards if part_of(shard, num_parts) == part]
-
-
 def part_of(shard: Shard, num_parts: int) -> int:
     """Number of the part that a shard belongs to, from 1."""
     return shard.number % num_parts + 1
@@ -143,32 +154,20 @@ def _cut(
 def _identity(manifest: Manifest, options: PackOptions, shards: Sequence[Shard]) -> str:
     """Hashes the assignment as well, to detect a NumPy version that shuffles otherwise."""
     digest = hashlib.sha256(f"{PLAN_VERSION} {manifest.sha256} ".encode())
-    digest.update(msgspec.json.encode(options))
+    digest.update(msgspec.json.encode({name: getattr(options, name) for name in PackOptions.__struct_fields__}))
     for shard in shards:
         digest.update(shard.name.encode() + shard.rows.astype("<i8").tobytes())
     return digest.hexdigest()
 
 
-def _require_range(flag: str, value: float, lowest: float, highest: float) -> None:
-    if not lowest <= value <= highest:
-        raise RecipeError(
-            f"{flag} is out of range",
-            value=value,
-            limit=f"{lowest:g} to {highest:g}",
-            remedy="pass a value in this range",
-        )
-
-
 _LONGEST_SUFFIX: Final = 8
+STORED_COLUMNS: Final = ("offset", "length", "sha256", "width", "height")
+"""Columns of the manifest that describe the stored picture."""
 _SCHEMA: Final = pa.schema(
     [
         pa.field("row", pa.int64(), nullable=False),  # of the manifest that was packed
         pa.field("name", pa.string(), nullable=False),  # of the tar's member
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("length", pa.int64(), nullable=False),
-        pa.field("sha256", pa.string(), nullable=False),
-        pa.field("width", pa.int32(), nullable=False),
-        pa.field("height", pa.int32(), nullable=False),
+        *(SCHEMA.field(name) for name in STORED_COLUMNS),
     ]
 )
 _PLAN: Final = b"plan"
@@ -185,19 +184,17 @@ def write_shard(
     """
     tar, index = folder / shard.name, index_path(folder, shard)
     index.unlink(missing_ok=True)  # it may be left from a tar that was lost
-    names = [_member_name(position, int(row), shard, manifest) for position, row in enumerate(shard.rows)]
-    columns: dict[str, list[object]] = {key: [] for key in ("offset", "length", "sha256", "width", "height")}
+    rows = []
     with replaced(tar) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as writer:
-        for name, picture in zip(names, pictures, strict=True):
-            info = tarfile.TarInfo(name)
+        for position, (row, picture) in enumerate(zip(shard.rows.tolist(), pictures, strict=True)):
+            info = tarfile.TarInfo(_member_name(position, row, shard, manifest))
             info.size = len(picture.data)
-            columns["offset"].append(writer.offset + tarfile.BLOCKSIZE)  # the header of a short name is one block
-            columns["length"].append(len(picture.data))
-            for key in ("sha256", "width", "height"):
-                columns[key].append(getattr(picture, key))
+            offset = writer.offset + tarfile.BLOCKSIZE  # the header of a short name is one block
+            stored = (offset, info.size, picture.sha256, picture.width, picture.height)
+            rows.append({"row": row, "name": info.name, **dict(zip(STORED_COLUMNS, stored, strict=True))})
             writer.addfile(info, io.BytesIO(picture.data))
     metadata = {_PLAN: plan.identity.encode(), _TAR_BYTES: str(tar.stat().st_size).encode()}
-    table = pa.table({"row": shard.rows, "name": names} | columns, _SCHEMA.with_metadata(metadata))
+    table = pa.Table.from_pylist(rows, _SCHEMA.with_metadata(metadata))
     with replaced(index) as stream:
         pq.write_table(table, stream)
 
@@ -243,12 +240,6 @@ def plans_in(folder: Path) -> set[str]:
             if path.name == MANIFEST_FILE:
                 plans.add("a damaged manifest")
     return plans
-
-
-def remove_shard_leftovers(folder: Path, shard: Shard) -> None:
-    """Removes the temporary files that killed runs left of a shard."""
-    for path in (folder / shard.name, index_path(folder, shard)):
-        remove_leftovers(path)  # safe: only one part writes this shard
 
 
 def _member_name(position: int, row: int, shard: Shard, manifest: Manifest) -> str:

@@ -4,7 +4,7 @@ import pytest
 from models.errors import RecipeError
 from tests.training.loading.shards.prepared import write_mixed
 from training.dataset.manifest import Manifest
-from training.loading.shards.shard_files import PackOptions, estimate_bytes, make_plan, shards_of_part
+from training.loading.shards.shard_files import PackOptions, estimate_bytes, make_plan
 
 OPTIONS = PackOptions(short_side_px=64, shard_mb=0.02)
 
@@ -67,12 +67,6 @@ def test_copies_are_estimated_by_their_length_and_reduced_pictures_by_their_pixe
     for row in (paths.index("train/0.jpg"), paths.index("test/0.png")):
         assert lengths[row] <= estimated[row] <= lengths[row] + 1024
     assert 0.2 * 80 * 64 < estimated[paths.index("train/1.jpg")] - 768 < 0.4 * 80 * 64
-
-
-def test_every_shard_belongs_to_exactly_one_part(manifest):
-    plan = make_plan(manifest, OPTIONS)
-    numbers = [shard.number for part in (1, 2, 3) for shard in shards_of_part(plan, part, 3)]
-    assert sorted(numbers) == list(range(len(plan.shards)))
 
 
 @pytest.mark.parametrize(("option", "value"), [("short_side_px", 0), ("quality", 101), ("shard_mb", 0), ("seed", -1)])
