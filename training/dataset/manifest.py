@@ -26,8 +26,9 @@ from training.dataset.sources.record import Split
 
 MANIFEST_FILE: Final = "manifest.parquet"
 INDEX_FILE: Final = "manifest.arrow"
-_SHA256_KEY: Final = b"manifest_sha256"
-_PACKED_FROM_KEY: Final = "packed_from"
+Ints = npt.NDArray[np.int64]
+_SHA256: Final = "manifest_sha256"
+_PACKED_FROM: Final = "packed_from"
 _TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 SCHEMA: Final = pa.schema(
     [
@@ -90,9 +91,8 @@ class Manifest:
         self.folder, self._shards = folder, shards
         self.taxonomy = _read_taxonomy(folder)
         self.table = _open_index(folder, sha256)
-        metadata = self.table.schema.metadata or {}
-        self.sources = msgspec.json.decode(metadata.get(b"sources", b"{}"), type=dict[str, SourceNote])
-        if metadata.get(b"label_hash", b"").decode() != self.taxonomy.label_hash:
+        self.sources = msgspec.json.decode(_fact(self.table, "sources") or "{}", type=dict[str, SourceNote])
+        if _fact(self.table, "label_hash") != self.taxonomy.label_hash:
             raise DataError(
                 f"{MANIFEST_FILE} and {TAXA_FILE} do not belong together",
                 value=folder,
@@ -109,19 +109,19 @@ class Manifest:
     @property
     def sha256(self) -> str:
         """SHA-256 of the manifest file, which checkpoints store."""
-        return _sha256_of(self.table)
+        return _fact(self.table, _SHA256)
 
     @property
     def packed_from(self) -> str:
         """SHA-256 of the manifest that packed data was made from; empty if the data is not packed."""
-        return str((self.table.schema.metadata or {}).get(_PACKED_FROM_KEY.encode(), b"").decode())
+        return _fact(self.table, _PACKED_FROM)
 
     def has_sha256(self, sha256: str) -> bool:
         """Returns whether this manifest, or the one that its packed data was made from, has that hash."""
         return bool(sha256) and sha256 in (self.sha256, self.packed_from)
 
     @property
-    def labels(self) -> npt.NDArray[np.int64]:
+    def labels(self) -> Ints:
         """Position of each picture's output; shape (len(self),). Copies the column; use `label` for single pictures."""
         return np.asarray(self._output_of_code[self._codes("label")])
 
@@ -149,24 +149,28 @@ class Manifest:
 
     def has(self, split: Split) -> bool:
         """Returns whether the split has any picture."""
-        names = self._dictionary("split")
-        return split in names and bool((self._codes("split") == names.index(split)).any())
+        return len(self._rows(split)) > 0
 
-    def rows_of(self, split: Split) -> npt.NDArray[np.int64]:
+    def rows_of(self, split: Split) -> Ints:
         """Returns the rows of a split, in ascending order.
 
         Raises:
             DataError: The split is empty.
         """
-        if not self.has(split):
+        rows = self._rows(split)
+        if len(rows) == 0:
             share = "" if split == "train" else f": --{split}-share 0.1 (in a collection: {split}_share)"
             raise DataError(
                 f"the data has no {split} pictures", value=self.folder, remedy=f"prepare it with that split{share}"
             )
-        return np.flatnonzero(self._codes("split") == self._dictionary("split").index(split))
+        return rows
+
+    def _rows(self, split: Split) -> Ints:
+        names = self._dictionary("split")
+        return np.flatnonzero(self._codes("split") == names.index(split)) if split in names else np.empty(0, np.int64)
 
     @cached_property
-    def _output_of_code(self) -> npt.NDArray[np.int64]:
+    def _output_of_code(self) -> Ints:
         position = {key: index for index, key in enumerate(self.taxonomy.output_keys)}
         return np.array([position[key] for key in self._dictionary("label")], dtype=np.int64)
 
@@ -200,7 +204,7 @@ def write_manifest(
     """
     metadata = {"sources": msgspec.json.encode(dict(sources)), "label_hash": taxonomy.label_hash}
     metadata |= {"plan": plan} if plan else {}
-    metadata |= {_PACKED_FROM_KEY: packed_from} if packed_from else {}
+    metadata |= {_PACKED_FROM: packed_from} if packed_from else {}
     table = pa.table(dict(columns), schema=SCHEMA.with_metadata(metadata))
     taxa = msgspec.json.format(msgspec.json.encode(taxonomy), indent=2) + b"\n"
     parquet = io.BytesIO()
@@ -214,19 +218,18 @@ def _open_index(folder: Path, expected: str) -> pa.Table:
     An index with the expected hash is used as it is, without hashing the manifest.
     """
     index, manifest = folder / INDEX_FILE, folder / MANIFEST_FILE
-    mapped = _map_index(index)
-    if expected and mapped is not None and _sha256_of(mapped) == expected:
+    if expected and (mapped := _map_index(index, expected)) is not None:
         return mapped
     if not manifest.is_file():
         raise _not_prepared(folder)
     sha256 = file_sha256(manifest)
-    if expected and sha256 != expected:
+    if expected not in ("", sha256):
         raise DataError(
             "the data was prepared again while a run was using it",
             value=folder,
             remedy="start the run again; prepare into another folder next time",
         )
-    if mapped is not None and _sha256_of(mapped) == sha256:
+    if (mapped := _map_index(index, sha256)) is not None:
         return mapped
     try:
         table = pq.read_table(manifest).unify_dictionaries().combine_chunks()
@@ -235,15 +238,18 @@ def _open_index(folder: Path, expected: str) -> pa.Table:
     return _write_index(index, table, sha256)
 
 
-def _map_index(index: Path) -> pa.Table | None:
+def _map_index(index: Path, sha256: str) -> pa.Table | None:
+    """Maps the index of the manifest with this hash; None if there is none."""
     try:
-        return pa.ipc.open_file(pa.memory_map(str(index))).read_all()
+        mapped = pa.ipc.open_file(pa.memory_map(str(index))).read_all()
     except (OSError, pa.ArrowInvalid):
         return None
+    return mapped if _fact(mapped, _SHA256) == sha256 else None
 
 
-def _sha256_of(table: pa.Table) -> str:
-    return bytes((table.schema.metadata or {}).get(_SHA256_KEY, b"")).decode()
+def _fact(table: pa.Table, name: str) -> str:
+    """Returns an entry of the table's metadata; empty if it has none."""
+    return bytes((table.schema.metadata or {}).get(name.encode(), b"")).decode()
 
 
 def _write_index(index: Path, table: pa.Table, sha256: str) -> pa.Table:
@@ -251,16 +257,15 @@ def _write_index(index: Path, table: pa.Table, sha256: str) -> pa.Table:
 
     If the file cannot be written (read-only folder, full disk), the rows stay in memory.
     """
-    schema = table.schema.with_metadata((table.schema.metadata or {}) | {_SHA256_KEY: sha256.encode()})
-    table = table.cast(schema)
+    table = table.replace_schema_metadata((table.schema.metadata or {}) | {_SHA256: sha256})
     try:
         remove_leftovers(index, older_than_s=60)
-        with replaced(index) as stream, pa.ipc.new_file(stream, schema) as writer:
+        with replaced(index) as stream, pa.ipc.new_file(stream, table.schema) as writer:
             writer.write_table(table, max_chunksize=max(table.num_rows, 1))
     except OSError:
         return table
-    mapped = _map_index(index)
-    return mapped if mapped is not None and _sha256_of(mapped) == sha256 else table
+    mapped = _map_index(index, sha256)
+    return table if mapped is None else mapped
 
 
 def _read_taxonomy(folder: Path) -> Taxonomy:
