@@ -32,6 +32,7 @@ _BITS: Final = 64
 _KEPT_BLOCKS: Final = 3  # that near hashes agree in; more of them make more tables, each with fewer chance matches
 _CROWDED: Final = 256  # buckets above this size are sorted by chain, so that known pairs are skipped
 _STEPS_AT_ONCE: Final = 4_000_000  # near pairs, 64 MB
+_MOST_PICTURES: Final = 50  # in a group
 _GIANT: Final = 2048  # hashes; up to this size all distances of a chain are computed (2048 squared)
 
 
@@ -57,12 +58,12 @@ def near_copy_groups(pictures: Sequence[LabeledPicture], names: Codes, max_bits:
     return msgspec.structs.replace(found, group_of=group_of, any_name=any_name)
 
 
-def near_groups(hashes: _Hashes, max_bits: int, max_group: int = 50, names: Codes | None = None) -> NearGroups:
+def near_groups(hashes: _Hashes, max_bits: int, names: Codes | None = None) -> NearGroups:
     """Groups pictures whose perceptual hashes are near one another.
 
     Pictures with equal hashes always share a group. Different hashes that are connected by steps of at most `max_bits`
-    form one group if every two of them are that near, and if they have at most `max_group` pictures. Otherwise the
-    chain is cut: the hash with the most pictures near it leads a group of the nearest, up to `max_group`; then the next
+    form one group if every two of them are that near, and if they have at most 50 pictures. Otherwise the
+    chain is cut: the hash with the most pictures near it leads a group of the nearest, up to 50; then the next
     of the remaining ones. A chain of more than 2,048 different hashes is first split with `max_bits` - 1, recursively.
     The result does not depend on the order of the pictures.
 
@@ -71,20 +72,20 @@ def near_groups(hashes: _Hashes, max_bits: int, max_group: int = 50, names: Code
     """
     unique, row = np.unique(hashes, return_inverse=True)
     chain = _components(unique, max_bits)
-    any_name = _grouped(unique, row, chain, np.zeros_like(row), max_bits=max_bits, max_group=max_group)
+    any_name = _grouped(unique, row, chain, np.zeros_like(row), max_bits)
     if names is None:
         return any_name
-    found = _grouped(unique, row, chain, names, max_bits=max_bits, max_group=max_group)
+    found = _grouped(unique, row, chain, names, max_bits)
     return msgspec.structs.replace(found, any_name=any_name.group_of)
 
 
-def _grouped(unique: _Hashes, row: Codes, chain: Codes, names: Codes, *, max_bits: int, max_group: int) -> NearGroups:
+def _grouped(unique: _Hashes, row: Codes, chain: Codes, names: Codes, max_bits: int) -> NearGroups:
     """Cuts the chains of hashes, each name by itself, given the position of each picture's hash and its name."""
     num_names = int(names.max(initial=0)) + 1
     pairs, entry, num_pictures = np.unique(row * num_names + names, return_inverse=True, return_counts=True)
     position, name = np.divmod(pairs, num_names)
     own_chain = np.unique(chain[position] * num_names + name, return_inverse=True)[1]
-    piece = _cut_chains(unique[position], num_pictures, own_chain, max_bits, max_group)
+    piece = _cut_chains(unique[position], num_pictures, own_chain, max_bits)
     chain, piece = own_chain[entry], piece[entry]
     sizes = np.bincount(piece)
     number = np.where(sizes > 1, np.cumsum(sizes > 1) - 1, -1)  # pieces of two or more pictures
@@ -94,7 +95,7 @@ def _grouped(unique: _Hashes, row: Codes, chain: Codes, names: Codes, *, max_bit
     return NearGroups(group_of=number[piece], num_chained=int(cut.sum()), chained=cut[chain], any_name=number[piece])
 
 
-def _cut_chains(unique: _Hashes, num_pictures: Codes, chain: Codes, max_bits: int, max_group: int) -> Codes:
+def _cut_chains(unique: _Hashes, num_pictures: Codes, chain: Codes, max_bits: int) -> Codes:
     """Returns the piece of each hash; pieces are numbered in ascending order of their smallest hashes."""
     order = np.argsort(chain, kind="stable")
     starts = np.flatnonzero(np.diff(chain[order], prepend=-1))
@@ -104,25 +105,25 @@ def _cut_chains(unique: _Hashes, num_pictures: Codes, chain: Codes, max_bits: in
     # A single hash needs no check; two hashes of one name may have been connected by those of other names.
     for at in np.flatnonzero(ends - starts > 1):
         rows = order[starts[at] : ends[at]]
-        first[rows] = rows[_cut(unique[rows], num_pictures[rows], max_bits, max_group)]
+        first[rows] = rows[_cut(unique[rows], num_pictures[rows], max_bits)]
     return np.asarray(np.unique(first, return_inverse=True)[1])
 
 
-def _cut(hashes: _Hashes, num_pictures: Codes, max_bits: int, max_group: int) -> Codes:
+def _cut(hashes: _Hashes, num_pictures: Codes, max_bits: int) -> Codes:
     """Cuts one chain of different hashes, in ascending order; returns the position of each piece's smallest hash."""
     if len(hashes) > _GIANT:
         finer = _components(hashes, max_bits - 1)
-        piece = _cut_chains(hashes, num_pictures, finer, max_bits - 1, max_group)
+        piece = _cut_chains(hashes, num_pictures, finer, max_bits - 1)
     else:
         distances = np.bitwise_count(hashes[:, None] ^ hashes[None, :])
-        if distances.max() <= max_bits and num_pictures.sum() <= max_group:
+        if distances.max() <= max_bits and num_pictures.sum() <= _MOST_PICTURES:
             return np.zeros(len(hashes), np.int64)
-        piece = _around_leaders(distances, num_pictures, max_bits, max_group)
+        piece = _around_leaders(distances, num_pictures, max_bits)
     _, smallest, back = np.unique(piece, return_index=True, return_inverse=True)
     return np.asarray(smallest[back])
 
 
-def _around_leaders(distances: npt.NDArray[np.uint8], num_pictures: Codes, max_bits: int, max_group: int) -> Codes:
+def _around_leaders(distances: npt.NDArray[np.uint8], num_pictures: Codes, max_bits: int) -> Codes:
     """Returns the piece of each hash of a chain, given all distances, shape (hashes, hashes)."""
     near = distances <= max_bits
     in_reach = near @ num_pictures
@@ -134,7 +135,7 @@ def _around_leaders(distances: npt.NDArray[np.uint8], num_pictures: Codes, max_b
         leader = int(np.argmax(np.where(free, in_reach, -1)))  # the smallest hash if several are equal
         members = np.flatnonzero(near[leader] & free)
         members = members[np.argsort(distances[leader, members], kind="stable")]  # the leader comes first
-        within = int(np.searchsorted(np.cumsum(num_pictures[members]), max_group, side="right"))
+        within = int(np.searchsorted(np.cumsum(num_pictures[members]), _MOST_PICTURES, side="right"))
         members = members[: max(within, 1)]
         piece[members] = number
         in_reach -= near[:, members] @ num_pictures[members]

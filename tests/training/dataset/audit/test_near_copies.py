@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from training.dataset.audit import near_copies
 from training.dataset.audit.near_copies import near_copy_groups, near_groups
 from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
 
@@ -84,11 +85,12 @@ def test_every_near_pair_is_found_and_no_other(max_bits):
 
 
 @pytest.mark.parametrize("max_bits", [2, 4, 8])
-def test_hashes_that_agree_in_most_bits_are_compared_just_as_fully(max_bits):
+def test_hashes_that_agree_in_most_bits_are_compared_just_as_fully(max_bits, monkeypatch):
     """Bits that never vary must not weaken the search: 2,000 hashes in 26 of the bits."""
+    monkeypatch.setattr(near_copies, "_MOST_PICTURES", 10**6)
     random = np.random.default_rng(5)
     hashes = (random.integers(0, 2**26, 2000, dtype=np.uint64) << np.uint64(17)) | np.uint64(0xABC)
-    found = near_groups(hashes, max_bits, max_group=10**6)
+    found = near_groups(hashes, max_bits)
     assert partition(found)
     for first, second in near_pairs(hashes, max_bits):
         cut_apart = found.chained[first] and found.chained[second]
@@ -115,9 +117,10 @@ def test_a_chain_is_cut_around_leaders_and_reported():
     assert found.group_of[9] == -1
 
 
-def test_a_large_group_is_cut_at_its_limit():
+def test_a_large_group_is_cut_at_its_limit(monkeypatch):
+    monkeypatch.setattr(near_copies, "_MOST_PICTURES", 20)
     crowd = hashes_of(*(1 << bit for bit in range(64)))  # each 2 bits from every other
-    found = near_groups(crowd, 2, max_group=20)
+    found = near_groups(crowd, 2)
     assert sorted(len(members) for members in partition(found)) == [4, 20, 20, 20]
     assert found.num_chained == 1
 
