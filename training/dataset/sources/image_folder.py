@@ -14,17 +14,10 @@ import msgspec
 
 from models.errors import DataError
 from training.dataset.names import may_be_latin
-from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents, Split
+from training.dataset.sources.record import SPLIT_NAMES, LeftOut, PictureRecord, SourceClass, SourceContents, Split
 
 # Files that are not decoded; any other file is decoded, whatever its name.
 _NO_PICTURES: Final = frozenset({".txt", ".csv", ".json", ".md", ".toml", ".parquet", ".db", ".ini"})
-_SPLITS: Final[dict[str, Split]] = {
-    "train": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "test": "test",
-}
 _COMMON_AND_SCIENTIFIC: Final = re.compile(r"^(?P<common>.+?)\s*\((?P<scientific>[^()]+)\)$")
 # "1. Quercus suber", "001_quercus_suber", "2 Salix alba", but not "4 o'clock" or "3-leaved ivy".
 _NUMBER: Final = re.compile(r"^\d+(?:\s*[._)]\s*|[\s-]+(?=[A-Z×]))(?=\D)")
@@ -54,7 +47,7 @@ def read_image_folder(name: str, root: Path, default_license: str = "") -> Sourc
             template = PictureRecord(path="", plant=plants[folder.name], split=split, license=default_license)
             _read_class(name, folder, f"{prefix}{folder.name}", template, contents)
     if not contents.records:
-        loose = sum(not entry.is_dir() and not _why_no_picture(entry) for entry in _visible(root))
+        loose = _num_loose(root)
         raise DataError(
             f"the folder holds {loose:,} pictures but no class folders" if loose else "the folder holds no pictures",
             value=root,
@@ -83,11 +76,10 @@ def _walked(root: Path) -> Path:
     """Returns the first folder with several folders or that of a split; `root` if pictures come before it."""
     folder = root
     while True:
-        entries = _visible(folder)
-        folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
-        if any(not entry.is_dir() and not _why_no_picture(entry) for entry in entries) or not folders:
+        folders = [entry for entry in _visible(folder) if entry.is_dir(follow_symlinks=False)]
+        if _num_loose(folder) or not folders:
             return root
-        if len(folders) > 1 or folders[0].name.lower() in _SPLITS:
+        if len(folders) > 1 or folders[0].name.lower() in SPLIT_NAMES:
             return folder
         folder = Path(folders[0].path)
 
@@ -97,13 +89,12 @@ def _parts(
 ) -> Iterator[tuple[str, Split | None, list[os.DirEntry[str]]]]:
     """Yields path prefix, split and class folders: once for each split, or once for all without splits."""
     folders = [entry for entry in _visible(root) if entry.is_dir()]
-    splits = [_SPLITS.get(folder.name.lower()) for folder in folders]
+    splits = [SPLIT_NAMES.get(folder.name.lower()) for folder in folders]
     if not splits or None in splits:
         yield "", None, folders
         return
     for folder, split in zip(folders, splits, strict=True):
-        loose = sum(not entry.is_dir() and not _why_no_picture(entry) for entry in _visible(folder))
-        if loose:
+        if loose := _num_loose(folder):
             reason = f"{loose:,} pictures lie beside the class folders of this split"
             contents.left_out.append(
                 LeftOut(picture=f"{name}:{folder.name}", code="no_class", reason=reason, num_pictures=loose)
@@ -145,6 +136,11 @@ def _read_class(
             remedy=f"if its folders are the classes, prepare {folder.path}; otherwise move the pictures up into it",
         )
     contents.records.extend(found)
+
+
+def _num_loose(folder: os.PathLike[str]) -> int:
+    """Returns the number of pictures that lie directly in a folder."""
+    return sum(not entry.is_dir() and not _why_no_picture(entry) for entry in _visible(folder))
 
 
 def _why_no_picture(entry: os.DirEntry[str]) -> str:

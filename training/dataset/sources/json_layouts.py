@@ -20,12 +20,19 @@ import msgspec
 import numpy as np
 
 from models.errors import DataError
-from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass, SourceContents, Split
+from training.dataset.sources.record import (
+    SPLIT_NAMES,
+    Coordinates,
+    LeftOut,
+    PictureRecord,
+    SourceClass,
+    SourceContents,
+    Split,
+)
 
 METADATA_FILE: Final = "plantnet300K_metadata.json"
 NAMES_FILE: Final = "plantnet300K_species_id_2_name.json"
 NAMES_FILE_1_0: Final = "plantnet300K_species_names.json"
-_PLANTNET_SPLITS: Final[dict[str, Split]] = {"train": "train", "val": "validation", "test": "test"}
 _PLANTS: Final = "Plantae"
 _TRAIN_FILES: Final = ("train.json", "train_mini.json")  # the first that exists is read
 _TEST_FILE: Final = "val.json"
@@ -196,7 +203,7 @@ def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceCon
         record = PictureRecord(
             path=f"{images}{picture.split}/{species_id}/{picture_id}.jpg",
             plant=plants[species_id],
-            split=_PLANTNET_SPLITS[picture.split],
+            split=SPLIT_NAMES[picture.split],
             group="" if picture.obs_id is None else sys.intern(str(picture.obs_id)),
             author=sys.intern(picture.author or ""),
             license=sys.intern(picture.license or default_license),
@@ -332,7 +339,7 @@ def _day(text: str) -> date | None:
         return None
 
 
-def _coordinates(latitude: float | None, longitude: float | None) -> tuple[float, float] | None:
+def _coordinates(latitude: float | None, longitude: float | None) -> Coordinates | None:
     if latitude is None or longitude is None or abs(latitude) > 90 or abs(longitude) > 180:
         return None
     return latitude, longitude

@@ -12,6 +12,14 @@ import msgspec
 
 Split = Literal["train", "validation", "calibration", "test"]
 SPLITS: Final[tuple[Split, ...]] = get_args(Split)
+SPLIT_NAMES: Final[dict[str, Split]] = {
+    "train": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+}
+"""How data sets call their splits."""
 Coordinates = tuple[float, float]
 """Latitude and longitude, degrees."""
 

@@ -13,7 +13,15 @@ from typing import Any, Final
 import msgspec
 
 from models.errors import DataError
-from training.dataset.sources.record import SPLITS, PictureRecord, SourceClass, SourceContents, Split
+from training.dataset.sources.record import (
+    SPLIT_NAMES,
+    SPLITS,
+    Coordinates,
+    PictureRecord,
+    SourceClass,
+    SourceContents,
+    Split,
+)
 
 # Our columns and other spellings of each; case, spaces and signs do not matter.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -36,7 +44,6 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }
 _CLASS_COLUMNS: Final = ("common_name", "genus", "family", "order")
 _YES: Final = frozenset({"true", "1", "yes", "cultivated"})
-_SPLIT_NAMES: Final = {"val": "validation", "valid": "validation"}
 _NOT_TO_THE_DAY: Final = re.compile(r"\d{4}(-\d{2})?")
 
 
@@ -194,13 +201,11 @@ def _record(row: _Row, plants: dict[str, SourceClass], default_license: str) -> 
 
 
 def _split(row: _Row) -> Split | None:
-    name = row["split"]
-    if not name:
-        return None
-    split = _SPLIT_NAMES.get(name.lower(), name.lower())
-    if split not in SPLITS:
+    name = row["split"].lower()
+    split = "calibration" if name == "calibration" else SPLIT_NAMES.get(name)
+    if name and split is None:
         remedy = "correct it, or leave it empty to have it chosen at random"
-        raise DataError(f"{row.place}: unknown split", value=name, limit=", ".join(SPLITS), remedy=remedy)
+        raise DataError(f"{row.place}: unknown split", value=row["split"], limit=", ".join(SPLITS), remedy=remedy)
     return split
 
 
@@ -219,7 +224,7 @@ def _day(row: _Row) -> date | None:
         ) from error
 
 
-def _coordinates(row: _Row) -> tuple[float, float] | None:
+def _coordinates(row: _Row) -> Coordinates | None:
     written = row["latitude"], row["longitude"]
     if written == ("", ""):
         return None
