@@ -23,6 +23,9 @@ from torch.utils.data import Sampler
 from training.dataset.manifest import Manifest
 from training.recipe import Order, Sampling, Target
 
+Ints = npt.NDArray[np.integer]
+Rows = npt.NDArray[np.int32]
+
 BLOCK_SIZE: Final = 64
 """Neighboring pictures in a block of the order "blocks": 6 MB at 100 kB a picture."""
 WINDOW_BLOCKS: Final = 64
@@ -44,19 +47,11 @@ class SampleIndex(NamedTuple):
     """How often the epoch has sampled this row before; each repeat is augmented in its own way."""
 
 
-def epoch_order(
-    seed: int,
-    epoch: int,
-    num_pictures: int,
-    order: Order = "shuffled",
-    *,
-    block_size: int = BLOCK_SIZE,
-    window_blocks: int = WINDOW_BLOCKS,
-) -> npt.NDArray[np.int32]:
+def epoch_order(seed: int, epoch: int, num_pictures: int, order: Order) -> Rows:
     """The order of one epoch: a permutation of range(num_pictures), the same on every machine.
 
-    "shuffled" permutes all pictures. "blocks" permutes blocks of `block_size` neighbors, then shuffles the pictures of
-    every `window_blocks` blocks together, so that neighbors are read at about the same time. A batch still has pictures
+    "shuffled" permutes all pictures. "blocks" permutes blocks of `BLOCK_SIZE` neighbors, then shuffles the pictures of
+    every `WINDOW_BLOCKS` blocks together, so that neighbors are read at about the same time. A batch still has pictures
     from many places, so this helps where reads are cached: a disk that reads ahead, or a cache in front of an object
     store.
     """
@@ -65,18 +60,18 @@ def epoch_order(
         order_N = np.arange(num_pictures, dtype=np.int32)
         random.shuffle(order_N)
         return order_N
-    blocks = random.permutation(-(-num_pictures // block_size))
+    blocks = random.permutation(-(-num_pictures // BLOCK_SIZE))
     windows = [np.empty(0, np.int32)]
-    for first in range(0, len(blocks), window_blocks):
-        starts = blocks[first : first + window_blocks, None] * block_size
-        window = (starts + np.arange(block_size)).ravel().astype(np.int32)
+    for first in range(0, len(blocks), WINDOW_BLOCKS):
+        starts = blocks[first : first + WINDOW_BLOCKS, None] * BLOCK_SIZE
+        window = (starts + np.arange(BLOCK_SIZE)).ravel().astype(np.int32)
         window = window[window < num_pictures]  # the last block may be short
         random.shuffle(window)
         windows.append(window)
     return np.concatenate(windows)
 
 
-def epoch_counts(seed: int, epoch: int, labels: npt.NDArray[np.integer], sampling: Sampling) -> npt.NDArray[np.int32]:
+def epoch_counts(seed: int, epoch: int, labels: Ints, sampling: Sampling) -> Rows:
     """How often each picture is sampled in an epoch, which has as many samples as there are pictures.
 
     The share of a class of n pictures is proportional to n ("every_picture"), to the square root of n (Mahajan et al.
@@ -107,19 +102,16 @@ def epoch_counts(seed: int, epoch: int, labels: npt.NDArray[np.integer], samplin
     return counts
 
 
-def labels_for_sampling(manifest: Manifest, rows: npt.NDArray[np.integer], target: Target) -> npt.NDArray[np.int64]:
+def labels_for_sampling(manifest: Manifest, rows: Ints, target: Target) -> Ints:
     """The class of each row, for sampling: its output, or the position of its taxon in the taxonomy."""
-    labels: npt.NDArray[np.int64] = manifest.labels[rows]
-    if target == "output":
-        return labels
-    return manifest.taxonomy.taxon_of_output[labels].astype(np.int64)
+    labels = manifest.labels[rows]
+    return labels if target == "output" else manifest.taxonomy.taxon_of_output[labels]
 
 
-def expected_samples(sizes: npt.NDArray[np.integer], sampling: Sampling) -> npt.NDArray[np.float64]:
+def expected_samples(sizes: Ints, sampling: Sampling) -> npt.NDArray[np.float64]:
     """How often a class of each size is sampled in an epoch, on average; the sum is the number of pictures."""
     weights = np.where(sizes > 0, sizes ** _POWER[sampling], 0.0)
-    expected: npt.NDArray[np.float64] = sizes.sum() * weights / weights.sum()
-    return expected
+    return np.asarray(sizes.sum() * weights / weights.sum())
 
 
 def batches_left(num_pictures: int, global_batch: int, first_picture: int = 0) -> int:
@@ -138,7 +130,7 @@ class EpochBatches(Sampler[list[SampleIndex]]):
 
     def __init__(
         self,
-        rows: npt.NDArray[np.integer],
+        rows: Ints,
         batch_size: int,
         seed: int,
         *,
@@ -146,12 +138,10 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         num_ranks: int = 1,
         order: Order = "shuffled",
         sampling: Sampling = "every_picture",
-        labels: npt.NDArray[np.integer] | None = None,
+        labels: Ints | None = None,
         num_negatives: int = 0,
         negatives_per_batch: int = 0,
     ) -> None:
-        if not 0 <= rank < num_ranks:
-            raise ValueError(f"rank {rank} of {num_ranks}")
         if sampling != "every_picture" and (labels is None or len(labels) != len(rows)):
             raise ValueError(f"{sampling} needs the label of every row")
         self._rows = rows.astype(np.int32)
@@ -192,7 +182,7 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         chosen = zip(order[places].tolist(), turns.tolist(), strict=True)
         return [SampleIndex(epoch, -1 - number, side_px, turn) for number, turn in chosen]
 
-    def _samples(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    def _samples(self) -> tuple[Rows, Rows]:
         """Row and repeat of every sample of the epoch, in order; each of shape (number of rows,)."""
         order = epoch_order(self._seed, self.epoch, len(self._rows), self._order)
         if self._labels is None:
@@ -205,7 +195,7 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         return self._rows[positions[by_repeat]], repeats[by_repeat]
 
 
-def _rings(seed: int, labels: npt.NDArray[np.integer], num_classes: int) -> npt.NDArray[np.int32]:
+def _rings(seed: int, labels: Ints, num_classes: int) -> Rows:
     """Positions of all pictures, class by class; each class is shuffled once for the whole run."""
     shuffled = np.arange(len(labels), dtype=np.int32)
     np.random.default_rng([seed, 0, _RINGS]).shuffle(shuffled)

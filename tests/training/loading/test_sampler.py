@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from training.loading import sampler
 from training.loading.sampler import EpochBatches, SampleIndex, batches_left, epoch_counts, epoch_order
 
 ORDERS = ["shuffled", "blocks"]
@@ -29,16 +30,22 @@ def test_the_order_depends_on_seed_and_epoch_alone(order):
     assert (first != epoch_order(6, 2, 100, order)).any()
 
 
-def test_the_order_is_the_same_on_every_machine_and_with_every_numpy():
-    assert epoch_order(17, 4, 8).tolist() == [5, 2, 7, 3, 6, 0, 1, 4]
-    blocks = epoch_order(17, 4, 11, "blocks", block_size=2, window_blocks=3)
-    assert blocks.tolist() == [4, 10, 7, 5, 6, 2, 8, 1, 0, 9, 3]
+def in_small_blocks(monkeypatch, block_size, window_blocks):
+    monkeypatch.setattr(sampler, "BLOCK_SIZE", block_size)
+    monkeypatch.setattr(sampler, "WINDOW_BLOCKS", window_blocks)
+
+
+def test_the_order_is_the_same_on_every_machine_and_with_every_numpy(monkeypatch):
+    assert epoch_order(17, 4, 8, "shuffled").tolist() == [5, 2, 7, 3, 6, 0, 1, 4]
+    in_small_blocks(monkeypatch, 2, 3)
+    assert epoch_order(17, 4, 11, "blocks").tolist() == [4, 10, 7, 5, 6, 2, 8, 1, 0, 9, 3]
     labels = np.array([0, 0, 3, 0, 0, 0, 0, 0, 2, 0, 0, 0])
     assert epoch_counts(17, 4, labels, "class_balanced").tolist() == [0, 1, 4, 0, 1, 0, 0, 0, 4, 1, 1, 0]
 
 
-def test_blocks_are_shuffled_and_then_pictures_within_their_window():
-    order = epoch_order(3, 1, 1000, "blocks", block_size=8, window_blocks=5)
+def test_blocks_are_shuffled_and_then_pictures_within_their_window(monkeypatch):
+    in_small_blocks(monkeypatch, 8, 5)
+    order = epoch_order(3, 1, 1000, "blocks")
     windows = np.split(order, range(40, 1000, 40))
     for window in windows:
         ordered = np.sort(window).reshape(5, 8)
@@ -172,11 +179,9 @@ def test_the_samples_of_all_classes_are_shuffled():
         assert min(np.bincount(part)[[0, 2, 3, 5]]) >= 10  # 21.75 of 87 on average
 
 
-def test_invalid_arguments_of_the_sampler_are_refused():
+def test_a_sampling_by_class_needs_the_labels():
     with pytest.raises(ValueError, match="needs the label"):
         batches_from(sampling="square_root")
-    with pytest.raises(ValueError, match="rank 2 of 2"):
-        batches_from(rank=2, num_ranks=2)
 
 
 @pytest.fixture(scope="module")
