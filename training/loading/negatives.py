@@ -83,21 +83,17 @@ def num_plants(labels: Tensor) -> int:
 
 def _names(given: Path, splits: tuple[str, ...]) -> list[str]:
     """Paths of the pictures, as they are below the folder or in the list."""
-    if given.is_dir():
-        if (given / _LIST).is_file():
-            return list(_listed(given / _LIST, splits))
-        return sorted(_below(given))
-    if given.is_file():
-        return list(_listed(given, splits))
-    raise DataError("no such folder of pictures without plants", value=given, remedy="correct --negatives")
-
-
-def _below(root: Path) -> Iterator[str]:
-    for folder, folders, files in os.walk(root):
+    table = given / _LIST if given.is_dir() else given
+    if table.is_file():
+        return list(_listed(table, splits))
+    if not given.is_dir():
+        raise DataError("no such folder of pictures without plants", value=given, remedy="correct --negatives")
+    found = []
+    for folder, folders, files in os.walk(given):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            if not name.startswith(".") and Path(name).suffix.lower() not in _NO_PICTURES:
-                yield (Path(folder) / name).relative_to(root).as_posix()
+        paths = [Path(folder, name) for name in files if not name.startswith(".")]
+        found += [path.relative_to(given).as_posix() for path in paths if path.suffix.lower() not in _NO_PICTURES]
+    return sorted(found)
 
 
 def _listed(table: Path, splits: tuple[str, ...]) -> Iterator[str]:

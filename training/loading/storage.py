@@ -46,9 +46,10 @@ class PictureStore:
             DataError: A picture cannot be read; the message names it.
         """
         places = {row: self.manifest.place(row) for row in rows}
-        remote = {row: place for row, place in places.items() if "://" in place.file}
-        found = self._read_remote(remote)
-        found |= {row: self._read_local(row, place) for row, place in places.items() if row not in remote}
+        if any("://" in place.file for place in places.values()):  # the shards, and so all pictures, are in one store
+            found = self._read_remote(places)
+        else:
+            found = {row: self._read_local(row, place) for row, place in places.items()}
         return [found[row] for row in rows]
 
     def _read_local(self, row: int, place: Place) -> bytes:
@@ -61,22 +62,19 @@ class PictureStore:
         return self._require_length(row, place, data)
 
     def _read_remote(self, places: dict[int, Place]) -> dict[int, bytes]:
-        """Reads in one round of requests for each file system; neighbors are read by one request."""
+        """Reads in one round of requests; neighbors are read by one request."""
+        files = {place.file: self._remote_file(place.file) for place in places.values()}
+        ranges = [(files[place.file][1], place.offset, place.length) for place in places.values()]
+        file_system, _ = next(iter(files.values()))
+        try:
+            contents = _read_ranges(file_system, ranges)
+        except Exception as error:  # the exceptions differ between file systems
+            raise unreadable(self.manifest.name(next(iter(places))), error) from error
         found: dict[int, bytes] = {}
-        for protocol in {place.file.partition("://")[0] for place in places.values()}:
-            of_protocol = {row: place for row, place in places.items() if place.file.startswith(f"{protocol}://")}
-            paths = {place.file: self._remote_file(place.file)[1] for place in of_protocol.values()}
-            file_system = self._remote_file(next(iter(paths)))[0]
-            try:
-                found_ranges = _read_ranges(
-                    file_system, [(paths[place.file], place.offset, place.length) for place in of_protocol.values()]
-                )
-            except Exception as error:  # the exceptions differ between file systems
-                raise unreadable(self.manifest.name(next(iter(of_protocol))), error) from error
-            for (row, place), data in zip(of_protocol.items(), found_ranges, strict=True):
-                if isinstance(data, Exception):
-                    raise unreadable(self.manifest.name(row), data) from data
-                found[row] = self._require_length(row, place, data)
+        for (row, place), data in zip(places.items(), contents, strict=True):
+            if isinstance(data, Exception):
+                raise unreadable(self.manifest.name(row), data) from data
+            found[row] = self._require_length(row, place, data)
         return found
 
     def _require_length(self, row: int, place: Place, data: bytes) -> bytes:
