@@ -34,7 +34,6 @@ from training.toml_file import Section, check_section, section_to_plain
 SIDE_PX: Final = 96
 # Split of each picture of a species, by its number; every split has a picture of every species.
 SPLIT_OF_PICTURE: Final[tuple[Split, ...]] = ("test", "validation", "validation", "calibration") + 8 * ("train",)
-_SMALLEST_PX: Final = 16
 _SOURCE: Final = "drawn"
 _PICTURES: Final = "pictures"
 _QUALITY: Final = 90  # JPEG
@@ -79,9 +78,8 @@ def species_name(species: int, seed: int = 0) -> SourceClass:
     `class_id`, which has both names, is called as a class folder.
 
     Raises:
-        InputError: A number is negative, or `species` is 19,200 or higher.
+        InputError: `species` is 19,200 or higher.
     """
-    _require_not_negative(species=species, seed=seed)
     genus_number, member = divmod(species, _SPECIES_PER_GENUS)
     genera, families, nouns = _word_lists(seed)
     num_genera = len(nouns) * (len(_ADJECTIVES) // _SPECIES_PER_GENUS)
@@ -115,37 +113,6 @@ def _word_lists(seed: int) -> tuple[list[str], list[str], list[str]]:
     return genera, families, nouns
 
 
-class _Traits(msgspec.Struct, frozen=True):
-    """What the pictures of a species have in common. Colors are RGB."""
-
-    petal_color: tuple[int, int, int]
-    center_color: tuple[int, int, int]
-    leaf_color: tuple[int, int, int]
-    num_petals: int
-    petal_width: float
-    """Share of its length."""
-    center_radius: float
-    """Share of the flower's radius."""
-    num_leaves: int
-    leaf_width: float
-    """Share of its length."""
-
-
-def _traits(species: int, seed: int) -> _Traits:
-    rng = np.random.default_rng([seed, _TRAITS_STREAM, species])
-    first_hue = np.random.default_rng([seed, _TRAITS_STREAM]).uniform()
-    return _Traits(
-        petal_color=_rgb(first_hue + species * _GOLDEN, rng.uniform(0.55, 0.95), rng.uniform(0.75, 1.0)),
-        center_color=_rgb(rng.uniform(), 0.8, rng.uniform(0.3, 0.9)),
-        leaf_color=_rgb(rng.uniform(0.22, 0.42), rng.uniform(0.4, 0.9), rng.uniform(0.3, 0.65)),
-        num_petals=int(rng.integers(3, 13)),
-        petal_width=rng.uniform(0.2, 0.6),
-        center_radius=rng.uniform(0.12, 0.35),
-        num_leaves=int(rng.integers(2, 9)),
-        leaf_width=rng.uniform(0.15, 0.6),
-    )
-
-
 def draw_plant(species: int, picture: int, *, seed: int = 0, size_px: int = SIDE_PX) -> Image.Image:
     """Draws one picture of a species: leaves, and a flower on top of them, before a blurred background.
 
@@ -154,14 +121,17 @@ def draw_plant(species: int, picture: int, *, seed: int = 0, size_px: int = SIDE
         picture: Number of the picture, from 0.
         seed: Another seed is another flora.
         size_px: Side of the square RGB picture.
-
-    Raises:
-        InputError: A number is negative, or the size is below 16 px.
     """
-    _require_not_negative(species=species, picture=picture, seed=seed)
-    if size_px < _SMALLEST_PX:
-        raise InputError("the picture is too small", value=size_px, limit=f"at least {_SMALLEST_PX} px")
-    traits = _traits(species, seed)
+    # What all pictures of the species have in common. Widths are shares of the length, the last radius of the flower's.
+    rng = np.random.default_rng([seed, _TRAITS_STREAM, species])
+    hue = np.random.default_rng([seed, _TRAITS_STREAM]).uniform() + species * _GOLDEN
+    petal_color = _rgb(hue, rng.uniform(0.55, 0.95), rng.uniform(0.75, 1.0))
+    center_color = _rgb(rng.uniform(), 0.8, rng.uniform(0.3, 0.9))
+    leaf_color = _rgb(rng.uniform(0.22, 0.42), rng.uniform(0.4, 0.9), rng.uniform(0.3, 0.65))
+    num_petals, petal_width = int(rng.integers(3, 13)), rng.uniform(0.2, 0.6)
+    center_radius = rng.uniform(0.12, 0.35)
+    num_leaves, leaf_width = int(rng.integers(2, 9)), rng.uniform(0.15, 0.6)
+
     rng = np.random.default_rng([seed, _PICTURE_STREAM, species, picture])
     side = _OVERSAMPLING * size_px
     blotches = rng.integers(40, 190, size=(6, 6, 3)).astype(np.uint8)
@@ -170,15 +140,15 @@ def draw_plant(species: int, picture: int, *, seed: int = 0, size_px: int = SIDE
     center = rng.uniform(0.38, 0.62, size=2) * side
     radius = rng.uniform(0.24, 0.34) * side
     angle = rng.uniform(0, 2 * math.pi)
-    for leaf in range(traits.num_leaves):
-        turned = angle + 2 * math.pi * (leaf + rng.uniform(-0.2, 0.2)) / traits.num_leaves
-        canvas.polygon(_blade(center, 1.5 * radius, traits.leaf_width, turned), fill=traits.leaf_color)
-    for petal in range(traits.num_petals):
-        turned = angle + 2 * math.pi * petal / traits.num_petals
-        outline = tuple(channel // 2 for channel in traits.petal_color)
-        canvas.polygon(_blade(center, radius, traits.petal_width, turned), fill=traits.petal_color, outline=outline)
-    inner = traits.center_radius * radius
-    canvas.ellipse((*(center - inner), *(center + inner)), fill=traits.center_color)
+    for leaf in range(num_leaves):
+        turned = angle + 2 * math.pi * (leaf + rng.uniform(-0.2, 0.2)) / num_leaves
+        canvas.polygon(_blade(center, 1.5 * radius, leaf_width, turned), fill=leaf_color)
+    for petal in range(num_petals):
+        turned = angle + 2 * math.pi * petal / num_petals
+        outline = tuple(channel // 2 for channel in petal_color)
+        canvas.polygon(_blade(center, radius, petal_width, turned), fill=petal_color, outline=outline)
+    inner = center_radius * radius
+    canvas.ellipse((*(center - inner), *(center + inner)), fill=center_color)
     return image.resize((size_px, size_px), Image.Resampling.BOX)
 
 
@@ -198,12 +168,6 @@ def _rgb(hue: float, saturation: float, value: float) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def _require_not_negative(**numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < 0:
-            raise InputError(f"{name} is negative", value=number, limit="0 or more")
-
-
 class Drawn(Section, frozen=True, kw_only=True):
     """Draws plants of invented species into class folders, for rehearsals without photographs."""
 
@@ -215,7 +179,7 @@ class Drawn(Section, frozen=True, kw_only=True):
     """Number of the first species: those after the species of another folder are unknown to its network."""
     pictures: Annotated[int, msgspec.Meta(ge=1)] = 12
     """Pictures of each species."""
-    size_px: Annotated[int, msgspec.Meta(ge=_SMALLEST_PX)] = SIDE_PX
+    size_px: Annotated[int, msgspec.Meta(ge=16)] = SIDE_PX
     """Side of the square pictures."""
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Another seed is another flora."""
@@ -244,17 +208,15 @@ def _draw_files(root: Path, species: Sequence[int], num_pictures: int, *, seed: 
     folders = {number: species_name(number, seed).class_id for number in species}
     for folder in folders.values():
         (root / folder).mkdir(parents=True, exist_ok=True)
-    wanted = [(number, picture) for number in species for picture in range(num_pictures)]
-    paths = [f"{folders[number]}/{picture:02}.jpg" for number, picture in wanted]
 
-    def draw(place: int) -> None:
-        number, picture = wanted[place]
-        image = draw_plant(number, picture, seed=seed, size_px=size_px)
-        image.save(root / paths[place], quality=_QUALITY)
+    def draw(wanted: tuple[int, int]) -> str:
+        number, picture = wanted
+        path = f"{folders[number]}/{picture:02}.jpg"
+        draw_plant(number, picture, seed=seed, size_px=size_px).save(root / path, quality=_QUALITY)
+        return path
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(draw, range(len(wanted))))
-    return paths
+        return list(pool.map(draw, product(species, range(num_pictures))))
 
 
 def ensure_training_data(data: DataRecipe, seed: int) -> None:
@@ -281,9 +243,8 @@ def ensure_training_data(data: DataRecipe, seed: int) -> None:
 
 
 def _draw_training_data(folder: Path, num_species: int, seed: int) -> None:
-    species = range(num_species)
-    paths = _draw_files(folder / _PICTURES, species, len(SPLIT_OF_PICTURE), seed=seed, size_px=SIDE_PX)
-    plants = [species_name(number, seed) for number in species]
+    paths = _draw_files(folder / _PICTURES, range(num_species), len(SPLIT_OF_PICTURE), seed=seed, size_px=SIDE_PX)
+    plants = [species_name(number, seed) for number in range(num_species)]
     classes = build_classes({_SOURCE: plants}, "within_sources")
     pictures = []
     for place, path in enumerate(paths):
@@ -300,5 +261,5 @@ def _draw_training_data(folder: Path, num_species: int, seed: int) -> None:
         label = classes.labels[_SOURCE, plant.class_id]
         pictures.append(LabeledPicture(source=_SOURCE, record=record, label=label, info=info))
     columns = manifest_columns(pictures, num_species * SPLIT_OF_PICTURE, paths)
-    source = SourceNote(_PICTURES, "Drawn plants of invented species.")
-    write_manifest(folder, columns, classes.taxonomy, {_SOURCE: source})
+    note = SourceNote(_PICTURES, "Drawn plants of invented species.")
+    write_manifest(folder, columns, classes.taxonomy, {_SOURCE: note})

@@ -66,14 +66,6 @@ def test_names_are_unique_and_kin_share_genus_and_family(seed):
         species_name(len(names), seed)
 
 
-@pytest.mark.parametrize(
-    ("species", "picture", "options"), [(-1, 0, {}), (0, -1, {}), (0, 0, {"seed": -1}), (0, 0, {"size_px": 8})]
-)
-def test_numbers_out_of_range_are_rejected(species, picture, options):
-    with pytest.raises(InputError):
-        draw_plant(species, picture, **options)
-
-
 def test_class_folders_have_both_names_and_the_pictures(tmp_path):
     made = write_class_folders(Drawn(out=tmp_path / "out", species=2, first=5, pictures=3, size_px=24))
     assert Counter(file.parent.name for file in made) == {species_name(5).class_id: 3, species_name(6).class_id: 3}
@@ -86,8 +78,9 @@ def test_class_folders_are_not_drawn_into_others_files_or_out_of_range(tmp_path)
     mine.write_bytes(b"precious")
     with pytest.raises(DataError, match="holds other files"):
         write_class_folders(Drawn(out=tmp_path))
-    with pytest.raises(BotanifyError):
-        write_class_folders(Drawn(out=tmp_path / "new", species=0))
+    for wrong in ({"species": 0}, {"first": -1}, {"pictures": 0}, {"seed": -1}, {"size_px": 8}, {"first": 19_200}):
+        with pytest.raises(BotanifyError):
+            write_class_folders(Drawn(out=tmp_path / "new", **wrong))
     assert list(tmp_path.iterdir()) == [mine]
 
 
