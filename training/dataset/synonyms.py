@@ -5,9 +5,10 @@ memory: once for the rows whose name is wanted, and once for each link of the ch
 (nearly always one). A row is parsed only if its first two words are those of a wanted name.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import msgspec
 
@@ -26,7 +27,7 @@ _MISSPELT: Final = {
 _NO_SYNONYM: Final = ("misapplied", "pro parte", "proparte", "ambiguous")
 _MOST_LINKS: Final = 5  # from synonym to accepted name; longer chains are errors in the file
 
-Standing = Literal["accepted", "synonym", "unplaced"]  # by precedence
+Standing = Literal["accepted", "synonym", "unplaced"]  # by precedence, which is also the order of the alphabet
 
 
 class AcceptedName(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,13 +87,12 @@ def read_synonyms(path: Path, keys: Collection[str]) -> dict[str, tuple[Accepted
     for row in table.rows("scientificname", _may_be_any_of(keys)):
         if row.name.key in keys:
             found.setdefault(row.name.key, []).append(row)
-    chosen = {}
     for key, rows in found.items():
-        best = next(standing for standing in get_args(Standing) if any(row.standing == standing for row in rows))
-        chosen[key] = [row for row in rows if row.standing == best]
-    linked = _follow(table, {row.accepted_id for rows in chosen.values() for row in rows if row.standing == "synonym"})
+        best = min(row.standing for row in rows)
+        found[key] = [row for row in rows if row.standing == best]
+    linked = _follow(table, {row.accepted_id for rows in found.values() for row in rows if row.standing == "synonym"})
     is_gbif = "canonicalname" in table.columns  # which no other file has
-    names = {key: _accepted_names(rows, linked, is_gbif=is_gbif) for key, rows in chosen.items()}
+    names = {key: _accepted_names(rows, linked, is_gbif=is_gbif) for key, rows in found.items()}
     return {key: accepted for key, accepted in names.items() if accepted}
 
 
@@ -106,9 +106,9 @@ class _TaxonFile:
         with path.open("rb") as stream:
             header = stream.readline().decode("utf-8-sig", errors="replace").rstrip("\r\n")
         self.separator = "|" if "|" in header else "\t"
-        # By the name in lower case without a prefix such as `dwc:`.
+        # In lower case, without a prefix such as `dwc:`.
         names = [name.rpartition(":")[2].strip().lower() for name in header.split(self.separator)]
-        self.columns = {_MISSPELT.get(name, name): position for position, name in enumerate(names)}
+        self.columns = [_MISSPELT.get(name, name) for name in names]
         missing = [name for name in _REQUIRED if name not in self.columns]
         if missing:
             raise DataError(
@@ -123,43 +123,36 @@ class _TaxonFile:
 
         Lines are tested as bytes, because there are seven million of them.
         """
-        kingdom = self.columns.get("kingdom")
-        for fields in self._lines(self.columns[column], test):
-            row = self._row(fields) if kingdom is None or fields[kingdom] == "Plantae" else None
-            if row is not None:
-                yield row
-
-    def _lines(self, column: int, test: Callable[[bytes], bool]) -> Iterator[list[str]]:
-        separator, width = self.separator.encode(), max(self.columns.values()) + 1
+        separator, position = self.separator.encode(), self.columns.index(column)
         with self.path.open("rb") as stream:
             next(stream)
             for line in stream:
-                head = line.rstrip(b"\r\n").split(separator, column + 1)
-                if len(head) > column and test(head[column].strip()):
-                    try:
-                        fields = line.decode().rstrip("\r\n").split(self.separator)
-                    except UnicodeDecodeError as error:
-                        problem = f"{self.path} is not UTF-8 text"
-                        raise DataError(problem, value=error, remedy="save it as UTF-8") from error
-                    if len(fields) >= width:
-                        yield fields
+                head = line.rstrip(b"\r\n").split(separator, position + 1)
+                if len(head) > position and test(head[position].strip()):
+                    row = self._row(line)
+                    if row is not None:
+                        yield row
 
-    def _row(self, fields: Sequence[str]) -> _Row | None:
-        def value(column: str) -> str:
-            position = self.columns.get(column)
-            return "" if position is None else fields[position].strip()
-
-        author = value("scientificnameauthorship")
+    def _row(self, line: bytes) -> _Row | None:
+        """Parses a line; returns None if it names no plant, or is neither accepted nor a synonym of one."""
         try:
-            name = parse_name(value("scientificname").removesuffix(author), scientific=True)
+            fields = line.decode().rstrip("\r\n").split(self.separator)
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.path} is not UTF-8 text", value=error, remedy="save it as UTF-8") from error
+        cells = defaultdict(str, zip(self.columns, map(str.strip, fields), strict=False))
+        if len(fields) < len(self.columns) or cells.get("kingdom", "Plantae") != "Plantae":
+            return None
+        author = cells["scientificnameauthorship"]
+        try:
+            name = parse_name(cells["scientificname"].removesuffix(author), scientific=True)
         except DataError:  # names of viruses and similar
             return None
-        taxon_id, accepted_id = value("taxonid"), value("acceptednameusageid")
-        standing = _standing(value("taxonomicstatus").lower(), linked=accepted_id not in {"", taxon_id})
+        taxon_id, accepted_id = cells["taxonid"], cells["acceptednameusageid"]
+        standing = _standing(cells["taxonomicstatus"].lower(), linked=accepted_id not in {"", taxon_id})
         if standing is None:
             return None
-        powo_id = powo_id_of(value("scientificnameid"))
-        return _Row(taxon_id, accepted_id, standing, name, author or name.author, value("family"), powo_id)
+        powo_id = powo_id_of(cells["scientificnameid"])
+        return _Row(taxon_id, accepted_id, standing, name, author or name.author, cells["family"], powo_id)
 
 
 def _may_be_any_of(keys: Collection[str]) -> Callable[[bytes], bool]:
@@ -196,12 +189,11 @@ def _follow(table: _TaxonFile, ids: set[str]) -> dict[str, _Row]:
     known: dict[str, _Row] = {}
     requested: set[str] = set()
     for _ in range(_MOST_LINKS):
-        if not ids:
-            break
-        requested |= ids
-        rows = table.rows("taxonid", {taxon_id.encode() for taxon_id in ids}.__contains__)
-        known |= {row.taxon_id: row for row in rows}
-        ids = {row.accepted_id for row in known.values() if row.standing == "synonym"} - requested
+        if ids:
+            requested |= ids
+            rows = table.rows("taxonid", {taxon_id.encode() for taxon_id in ids}.__contains__)
+            known |= {row.taxon_id: row for row in rows}
+            ids = {row.accepted_id for row in known.values() if row.standing == "synonym"} - requested
     return known
 
 
@@ -209,20 +201,14 @@ def _accepted_names(rows: Sequence[_Row], linked: dict[str, _Row], *, is_gbif: b
     """Returns the accepted names that the rows of one name lead to, sorted by key."""
     ends: dict[str, list[_Row]] = {}
     for row in rows:
-        end = _end_of_chain(row, linked)
-        if end is not None and end.name.rank == row.name.rank:
+        end: _Row | None = row
+        for _ in range(_MOST_LINKS):
+            if end is not None and end.standing == "synonym":
+                end = linked.get(end.accepted_id)
+        # A chain that goes on is a cycle.
+        if end is not None and end.standing != "synonym" and end.name.rank == row.name.rank:
             ends.setdefault(end.name.key, []).append(end)
     return tuple(_agreed(ends[key], is_gbif=is_gbif) for key in sorted(ends))
-
-
-def _end_of_chain(row: _Row, linked: dict[str, _Row]) -> _Row | None:
-    for _ in range(_MOST_LINKS + 1):
-        if row.standing != "synonym":
-            return row
-        if row.accepted_id not in linked:
-            return None
-        row = linked[row.accepted_id]
-    return None  # a cycle
 
 
 def _agreed(rows: Sequence[_Row], *, is_gbif: bool) -> AcceptedName:
