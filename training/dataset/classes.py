@@ -127,26 +127,17 @@ def similar_pairs(epithets: Sequence[str]) -> list[tuple[int, int]]:
     They differ by one letter, by their Latin ending, or, if long, by both. Epithets with digits are generated names and
     never similar. A pair is two positions, ascending.
     """
-    stems = [_stem(epithet) for epithet in epithets]
-    # Words that are one letter apart become equal when it is removed from each, so few pairs are left to compare.
     by_form: dict[str, list[int]] = {}
     for at, epithet in enumerate(epithets):
         if not any(char.isdigit() for char in epithet):
-            words = (epithet, stems[at])
-            shorter = {word[:cut] + word[cut + 1 :] for word in words for cut in range(len(word))}
-            for form in shorter.union(words):
+            stem = _stem(epithet)
+            forms = {*_one_letter_open(epithet), f"{stem}+"}
+            if len(stem) >= _LONG_STEM:
+                forms |= {f"{form}+" for form in _one_letter_open(stem)}
+            for form in forms:
                 by_form.setdefault(form, []).append(at)
-    candidates = {pair for positions in by_form.values() for pair in combinations(positions, 2)}
-    return [
-        (one, other)
-        for one, other in sorted(candidates)
-        if epithets[one] != epithets[other]
-        and (
-            stems[one] == stems[other]
-            or _one_letter_apart(epithets[one], epithets[other])
-            or (min(len(stems[one]), len(stems[other])) >= _LONG_STEM and _one_letter_apart(stems[one], stems[other]))
-        )
-    ]
+    pairs = {pair for positions in by_form.values() for pair in combinations(positions, 2)}
+    return sorted((one, other) for one, other in pairs if epithets[one] != epithets[other])
 
 
 def _stem(epithet: str) -> str:
@@ -157,12 +148,12 @@ def _stem(epithet: str) -> str:
     return epithet
 
 
-def _one_letter_apart(first: str, second: str) -> bool:
-    """Returns whether one letter is replaced, added or missing."""
-    short, long = sorted((first, second), key=len)
-    if len(short) == len(long):
-        return sum(one != other for one, other in zip(short, long, strict=True)) == 1
-    return len(long) == len(short) + 1 and any(long[:cut] + long[cut + 1 :] == short for cut in range(len(long)))
+def _one_letter_open(word: str) -> set[str]:
+    """Returns the word with a question mark in place of each letter, and between any two of them.
+
+    Two words have such a form in common if one letter is replaced, added or missing, and in no other case.
+    """
+    return {f"{word[:cut]}?{rest}" for cut in range(len(word) + 1) for rest in (word[cut:], word[cut + 1 :])}
 
 
 class NameFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
