@@ -21,7 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -225,23 +225,20 @@ def prepare(command: Folder | Table | Sources) -> Report:
 
 def _collection_of_one(command: Folder | Table) -> Collection:
     if isinstance(command, Folder):
-        layout, root, folder, columns = "image_folder", command.pictures.resolve(), command.pictures.resolve(), {}
+        root = folder = command.pictures.resolve()
+        entry: dict[str, Any] = {"layout": "image_folder"}
     else:
-        layout, root, folder = "table", command.table.resolve(), command.table.resolve().parent
-        given = {"path": command.path_column, "scientific_name": command.name_column}
-        columns = {ours: theirs for ours, theirs in given.items() if theirs}
+        root, folder = command.table.resolve(), command.table.resolve().parent
+        columns = {"path": command.path_column, "scientific_name": command.name_column}
+        entry = {"layout": "table", "columns": {ours: theirs for ours, theirs in columns.items() if theirs}}
     name = command.source or folder.name.replace(":", "-")
-    content = {
-        "name": name,
-        "sources": {name: {"layout": layout, "root": str(root), "license": command.license, "columns": columns}},
-        "validation_share": command.validation_share,
-        "calibration_share": command.calibration_share,
-        "test_share": command.test_share,
-        "seed": command.seed,
-        "near_copy_bits": command.near_copy_bits,
-        **{key: str(path.resolve()) for key in ("synonyms", "names") if (path := getattr(command, key)) is not None},
+    rules = {
+        key: str(value.resolve()) if isinstance(value, Path) else value
+        for key, value in msgspec.structs.asdict(command).items()
+        if key in Collection.__struct_fields__
     }
-    return check_section(content, Collection, origin="of this command", what="flags")
+    sources = {name: entry | {"root": str(root), "license": command.license}}
+    return check_section({"name": name, "sources": sources} | rules, Collection, origin="of this command", what="flags")
 
 
 def read_sources(collection: Collection, base: Path) -> dict[str, SourceContents]:

@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from models.taxonomy import Output, Taxon, Taxonomy
 from training.atomic_file import replace_together
 from training.dataset.audit.licenses import LicenseSummary
-from training.dataset.classes import NameFinding, NameFindings
+from training.dataset.audit.near_copies import NearGroups
+from training.dataset.classes import Classes, NameFinding, NameFindings
 from training.dataset.collection import Collection, SourceEntry
-from training.dataset.report.findings import MEANINGS, Report, summarize
+from training.dataset.report.findings import MEANINGS, Report, build_report
 from training.dataset.report.page import HTML_FILE, JSON_FILE, advice, render_page, report_files
+from training.dataset.selection import Selection
 from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceClass
 from training.dataset.splits import Shares, draw_splits
 
@@ -88,8 +90,17 @@ def make_report(pictures=PICTURES, splits=SPLITS, left_out=LEFT_OUT, rules=None,
             commercial_use="not_allowed", sentence="May not be used commercially.", licenses={"CC BY-NC": 3, "": 1}
         )
     }
-    given = {"names": names, "licenses": licenses} | findings
-    return summarize(rules or collection(), pictures, splits, left_out, taxonomy(), **given)
+    counted = count(rules or collection(), taxonomy(), pictures, splits, left_out)
+    return msgspec.structs.replace(counted, **{"names": names, "licenses": licenses} | findings)
+
+
+def count(rules, taxa, pictures, splits, left_out=()):
+    """The report on pictures without near copies."""
+    single = np.full(len(pictures), -1)
+    near = NearGroups(group_of=single, num_chained=0, chained=single >= 0, any_name=single)
+    selection = Selection(pictures, groups=single, group_names=[], taxonomy=taxa, left_out=[])
+    classes = Classes(taxonomy=taxa, labels={})
+    return build_report(rules, classes, pictures, near, selection, splits=splits, left_out=left_out)
 
 
 def test_pictures_are_counted_by_source_and_split():
@@ -144,8 +155,7 @@ def test_a_million_and_more_pictures_are_counted_in_seconds():
     pictures = shown * 300
     gc.collect()
     started = time.perf_counter()
-    none = {"names": NameFindings(), "licenses": {}}
-    report = summarize(collection(), pictures, ["train"] * len(pictures), [], taxonomy(names), **none)
+    report = count(collection(), taxonomy(names), pictures, ["train"] * len(pictures))
     assert time.perf_counter() - started < 20
     assert report.num_pictures == 1_601_100
     assert report.classes[0].num_pictures == 300

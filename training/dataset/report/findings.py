@@ -149,69 +149,34 @@ def build_report(
     selection: Selection,
     *,
     splits: Sequence[Split],
-    left_out: Sequence[LeftOut],
+    left_out: Iterable[LeftOut],
     notes: Sequence[str] = (),
 ) -> Report:
     """Builds the report from the results of the steps.
 
     `pictures` are all that decode, `near_copies` their groups; `splits` are those of the pictures in `selection`.
     """
+    kept, taxonomy = selection.pictures, selection.taxonomy
+    counts = Counter(zip((each.source for each in kept), (each.label for each in kept), splits, strict=True))
+    sizes = _class_sizes(taxonomy, counts)
+    few = [size for size in sizes if size.num_pictures < collection.few_pictures]
+    entries = sorted(map(_printable, left_out), key=lambda entry: (entry.code, entry.picture))
+    by_source: dict[str, list[LabeledPicture]] = {name: [] for name in collection.sources}
+    for picture in kept:
+        by_source[picture.source].append(picture)
+    elsewhere = {"name", "description", "sources", "few_pictures"}  # of the page
+    rules = {key: value for key, value in msgspec.structs.asdict(collection).items() if key not in elsewhere}
     if near_copies.num_chained:
         cut = (
             f"Near copies: {near_copies.num_chained:,} chains of near copies were cut because their ends differ too "
             f"much; {int(near_copies.chained.sum()):,} pictures in them may have a near copy in another group."
         )
         notes = (*notes, cut)
-    kept = {id(picture) for picture in selection.pictures}
-    groups = [
-        tuple(sorted(picture.picture_id for picture in group))
-        for group in _members(pictures, near_copies.group_of)
-        if len({picture.info.sha256 for picture in group}) > 1 and any(id(picture) in kept for picture in group)
-    ]
-    return summarize(
-        collection,
-        selection.pictures,
-        splits,
-        left_out,
-        selection.taxonomy,
-        names=classes.names,
-        licenses=license_summaries(selection.pictures),
-        near_copies=sorted(groups),
-        two_names=_two_names(pictures, near_copies, classes.taxonomy),
-        notes=notes,
-    )
-
-
-def summarize(
-    collection: Collection,
-    pictures: Sequence[LabeledPicture],
-    splits: Sequence[Split],
-    left_out: Sequence[LeftOut],
-    taxonomy: Taxonomy,
-    *,
-    names: NameFindings,
-    licenses: Mapping[str, LicenseSummary],
-    near_copies: Sequence[tuple[str, ...]] = (),
-    two_names: Sequence[tuple[str, ...]] = (),
-    notes: Sequence[str] = (),
-) -> Report:
-    """Counts the pictures that are kept, with their splits, and what was left out; adds the other findings."""
-    counts = Counter(
-        zip((picture.source for picture in pictures), (picture.label for picture in pictures), splits, strict=True)
-    )
-    classes = _class_sizes(taxonomy, counts)
-    few = [size for size in classes if size.num_pictures < collection.few_pictures]
-    entries = sorted((_printable(entry) for entry in left_out), key=lambda entry: (entry.code, entry.picture))
-    by_source: dict[str, list[LabeledPicture]] = {name: [] for name in collection.sources}
-    for picture in pictures:
-        by_source[picture.source].append(picture)
-    elsewhere = {"name", "description", "sources", "few_pictures"}  # of the page
-    rules = {key: value for key, value in msgspec.structs.asdict(collection).items() if key not in elsewhere}
     return Report(
         name=collection.name,
         description=collection.description,
         rules={key: "none" if value is None else str(value) for key, value in rules.items()},
-        num_pictures=len(pictures),
+        num_pictures=len(kept),
         num_outputs=len(taxonomy.outputs),
         num_taxa=len(taxonomy.taxa),
         num_left_out=sum(entry.num_pictures for entry in entries),
@@ -221,14 +186,14 @@ def summarize(
         ),
         few_pictures=collection.few_pictures,
         few=tuple(sorted(few, key=lambda size: (size.num_pictures, size.key))),
-        without={split: sum(split not in size.by_split for size in classes) for split in SPLITS},
-        classes=classes,
+        without={split: sum(split not in size.by_split for size in sizes) for split in SPLITS},
+        classes=sizes,
         reasons=_reasons(entries),
         left_out=tuple(entries),
-        names=names,
-        near_copies=tuple(near_copies),
-        two_names=tuple(two_names),
-        licenses=dict(licenses),
+        names=classes.names,
+        near_copies=_near_copies(pictures, near_copies, kept),
+        licenses=license_summaries(kept),
+        two_names=_two_names(pictures, near_copies, classes.taxonomy),
         notes=tuple(notes),
     )
 
@@ -299,9 +264,22 @@ def _printable(entry: LeftOut) -> LeftOut:
     return msgspec.structs.replace(entry, picture=picture, reason=reason)
 
 
+def _near_copies(
+    pictures: Sequence[LabeledPicture], near_copies: NearGroups, kept: Sequence[LabeledPicture]
+) -> tuple[tuple[str, ...], ...]:
+    """Returns the groups with several files of which one is kept, by picture id."""
+    kept_ids = {id(picture) for picture in kept}
+    found = [
+        tuple(sorted(picture.picture_id for picture in group))
+        for group in _members(pictures, near_copies.group_of)
+        if len({picture.info.sha256 for picture in group}) > 1 and any(id(picture) in kept_ids for picture in group)
+    ]
+    return tuple(sorted(found))
+
+
 def _two_names(
     pictures: Sequence[LabeledPicture], near_copies: NearGroups, taxonomy: Taxonomy
-) -> list[tuple[str, ...]]:
+) -> tuple[tuple[str, ...], ...]:
     """Returns the groups of near copies, names ignored, that have several taxa: equal hashes first, ids with names."""
     names = _names(taxonomy)
     found = [
@@ -312,7 +290,7 @@ def _two_names(
         for group in _members(pictures, near_copies.any_name)
         if len({names[picture.label] for picture in group}) > 1
     ]
-    return [group for _, group in sorted(found)]
+    return tuple(group for _, group in sorted(found))
 
 
 def _members(pictures: Sequence[LabeledPicture], group_of: Codes) -> Iterable[list[LabeledPicture]]:
