@@ -189,11 +189,11 @@ def _merged(name: str, group: Sequence[NamedClass]) -> Iterator[NameFinding]:
         by_source.setdefault(named.source, []).append(named)
     for of_source in by_source.values():
         if len(of_source) > 1:
-            yield _finding(name, of_source, "one source writes it in several ways: one output")
+            yield _finding(of_source, "one source writes it in several ways: one output", name)
     if len(by_source) > 1:
-        yield _finding(name, group, "several sources have it: one taxon, whose outputs are summed")
+        yield _finding(group, "several sources have it: one taxon, whose outputs are summed", name)
     if synonyms := [named for named in group if named.is_synonym]:
-        yield _finding(name, synonyms, "synonyms of the accepted name")
+        yield _finding(synonyms, "synonyms of the accepted name", name)
 
 
 def _similar(taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedClass]]) -> Iterator[NameFinding]:
@@ -208,7 +208,7 @@ def _similar(taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedClass]]
             pair = species[one][1], species[other][1]
             classes = [named for taxon in pair for named in by_taxon[taxon.taxon_id]]
             name = f"{pair[0].scientific_name} / {pair[1].scientific_name}"
-            yield _finding(name, classes, "may be one plant: if so, give one of the names under [sources.X.names]")
+            yield _finding(classes, "may be one plant: if so, give one of the names under [sources.X.names]", name)
 
 
 def _misspelt(taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedClass]]) -> Iterator[NameFinding]:
@@ -219,14 +219,13 @@ def _misspelt(taxa: Iterable[Taxon], by_taxon: Mapping[str, Sequence[NamedClass]
         is_latin = taxon.genus or (" " in taxon.scientific_name and may_be_latin(genus, "alba"))
         if is_latin and (meant := similar_genera(genus)):
             explanation = f"no listed genus; perhaps {' or '.join(meant)}"
-            yield from (_finding("", [named], explanation) for named in by_taxon[taxon.taxon_id])
+            yield from (_finding([named], explanation) for named in by_taxon[taxon.taxon_id])
 
 
-def _finding(name: str, classes: Iterable[NamedClass], explanation: str) -> NameFinding:
+def _finding(classes: Sequence[NamedClass], explanation: str, name: str = "") -> NameFinding:
     """Returns the finding on some classes, under the name of the first if none is given."""
-    written = [(named.source, named.plant.name) for named in classes]
-    members = tuple(f"{source}: {as_written}" for source, as_written in written)
-    return NameFinding(name=name or written[0][1], members=members, explanation=explanation)
+    members = tuple(f"{named.source}: {named.plant.name}" for named in classes)
+    return NameFinding(name=name or classes[0].plant.name, members=members, explanation=explanation)
 
 
 TAXONOMY_VERSION: Final = "names as given by the sources"
@@ -300,17 +299,15 @@ def _names_to_check(
     common = "no scientific name; name its folder Common (Scientific), or give its genus"
     several = "a synonym of several names, so it stays as written: "
     ambiguous = [
-        _finding("", [named], several + ", ".join(each.scientific_name for each in named.candidates))
+        _finding([named], several + ", ".join(each.scientific_name for each in named.candidates))
         for named in classes
         if len(named.candidates) > 1
     ]
     merged = [_merged(taxon.scientific_name, by_taxon[taxon.taxon_id]) for taxon in taxa.values()]
     return NameFindings(
         merged=tuple(chain.from_iterable(merged)),
-        genus_level=tuple(
-            _finding("", [named], genus_level) for named in classes if taxa[named.taxon_id].rank == "genus"
-        ),
-        common=tuple(_finding("", [named], common) for named in classes if not taxa[named.taxon_id].genus),
+        genus_level=tuple(_finding([named], genus_level) for named in classes if taxa[named.taxon_id].rank == "genus"),
+        common=tuple(_finding([named], common) for named in classes if not taxa[named.taxon_id].genus),
         misspelt=tuple(_misspelt(taxa.values(), by_taxon)),
         similar=(*_similar(taxa.values(), by_taxon), *ambiguous),
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, cropped_and_resized, needed_side_px, picture_to_input, read_picture
 from training.atomic_file import replaced
-from training.dataset.manifest import Manifest
+from training.dataset.manifest import Ints, Manifest
 from training.loading.augment import BatchMixer, Normalizer, random_input, seeded
 from training.loading.negatives import NOT_A_PLANT, list_negatives, num_plants
 from training.loading.sampler import EpochBatches, SampleIndex, labels_for_sampling
@@ -31,6 +30,7 @@ from training.recipe import NEGATIVES_SHARE, AugmentRecipe, DataRecipe, Recipe, 
 
 EVALUATION_BATCH: Final = 32
 _PREFETCHED_BATCHES: Final = 4  # of each loader process
+_SHARED_MEMORY: Final = "/dev/shm"
 
 
 class TrainingPictures(Dataset[tuple[Tensor, int]]):
@@ -51,12 +51,8 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
         self._store, self._augment, self._spec, self._seed = store, augment, spec, seed
         self._negatives = negatives
 
-    def __getitem__(self, index: SampleIndex) -> tuple[Tensor, int]:
-        """Returns pixels of shape (3, side, side), uint8, and the position of the picture's output."""
-        return self.__getitems__([index])[0]
-
     def __getitems__(self, indexes: Sequence[SampleIndex]) -> list[tuple[Tensor, int]]:
-        """Returns a batch; the files of its plants are read in one round."""
+        """Returns a batch, whose plants are read in one round: pixels of shape (3, side, side), uint8, and labels."""
         plants = [index for index in indexes if index.row >= 0]
         files = self._store.read_many([index.row for index in plants])
         augmented = [self._augmented(index, data) for index, data in zip(plants, files, strict=True)]
@@ -88,20 +84,14 @@ class EvaluationPictures(Dataset[tuple[Tensor, int]]):
     With `normalized` off they stay uint8, a quarter of the bytes, for a device that normalizes them.
     """
 
-    def __init__(
-        self, store: PictureStore, rows: npt.NDArray[np.int64], spec: InputSpec, *, normalized: bool = True
-    ) -> None:
+    def __init__(self, store: PictureStore, rows: Ints, spec: InputSpec, *, normalized: bool = True) -> None:
         self._store, self._rows, self._spec, self._normalized = store, rows, spec, normalized
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, position: int) -> tuple[Tensor, int]:
-        """Returns pixels of shape (3, height, width) and the position of the picture's output."""
-        return self.__getitems__([position])[0]
-
     def __getitems__(self, positions: Sequence[int]) -> list[tuple[Tensor, int]]:
-        """Returns a batch; its files are read in one round."""
+        """Returns a batch, whose files are read in one round: pixels of shape (3, height, width), and labels."""
         rows = [int(self._rows[position]) for position in positions]
         return [self._preprocessed(row, data) for row, data in zip(rows, self._store.read_many(rows), strict=True)]
 
@@ -197,7 +187,7 @@ def training_loader(
 
 def evaluation_loader(
     manifest: Manifest,
-    rows: npt.NDArray[np.int64],
+    rows: Ints,
     spec: InputSpec,
     data: DataRecipe,
     batch_size: int = EVALUATION_BATCH,
@@ -207,9 +197,7 @@ def evaluation_loader(
     return PictureLoader(EvaluationPictures(PictureStore(manifest), rows, spec), batch_size=batch_size, **options)
 
 
-def validation_loader(
-    manifest: Manifest, rows: npt.NDArray[np.int64], spec: InputSpec, data: DataRecipe, *, pin: bool
-) -> PictureLoader:
+def validation_loader(manifest: Manifest, rows: Ints, spec: InputSpec, data: DataRecipe, *, pin: bool) -> PictureLoader:
     """A loader of the same pictures as uint8 in channels-last memory format, as training batches are."""
     return PictureLoader(
         EvaluationPictures(PictureStore(manifest), rows, spec, normalized=False),
@@ -234,7 +222,7 @@ def _worker_options(data: DataRecipe, *, persistent: bool) -> dict[str, Any]:
     }
 
 
-def _require_shared_memory(workers: int, batch_bytes: int, place: str = "/dev/shm") -> None:
+def _require_shared_memory(workers: int, batch_bytes: int) -> None:
     """Checks that the batches that loader processes prepare in advance fit into shared memory.
 
     Where they do not, a loader process dies of a bus error in the middle of a run. Containers often have 64 MB.
@@ -242,13 +230,13 @@ def _require_shared_memory(workers: int, batch_bytes: int, place: str = "/dev/sh
     Raises:
         DataError: They do not fit.
     """
-    if workers == 0 or not Path(place).is_dir():
+    if workers == 0 or not Path(_SHARED_MEMORY).is_dir():
         return
-    needed, free = workers * _PREFETCHED_BATCHES * batch_bytes, shutil.disk_usage(place).free
+    needed, free = workers * _PREFETCHED_BATCHES * batch_bytes, shutil.disk_usage(_SHARED_MEMORY).free
     if needed > free:
         raise DataError(
             "shared memory is too small for the batches of the loader processes",
-            value=f"{free / 1e6:.0f} MB are free in {place}",
+            value=f"{free / 1e6:.0f} MB are free in {_SHARED_MEMORY}",
             limit=f"{needed / 1e6:.0f} MB for {_PREFETCHED_BATCHES} batches of each of {workers} processes",
             remedy="give the container more, as with docker run --shm-size, or use fewer --workers",
         )

@@ -76,7 +76,7 @@ def test_a_batch_is_read_in_one_round(data):
     together = training.__getitems__([SampleIndex(0, row, 32) for row in rows])
     evaluated = EvaluationPictures(store, np.array(rows), spec).__getitems__(range(5))
     assert store.asked == [rows, rows]
-    assert equal(together, [training[SampleIndex(0, row, 32)] for row in rows])
+    assert equal(together, [training.__getitems__([SampleIndex(0, row, 32)])[0] for row in rows])
     assert [label for _, label in evaluated] == [label for _, label in together]
 
 
@@ -94,15 +94,17 @@ def test_shards_give_the_pictures_of_plain_files(tmp_path, monkeypatch):
         pairs = []
         for manifest, at in ((plain, row), (packed, row_of[name])):
             store = PictureStore(manifest)
-            drawn = TrainingPictures(store, unchanged, spec, seed=0)[SampleIndex(0, at, 48)]
-            pairs.append([drawn, EvaluationPictures(store, np.array([at]), spec)[0]])
+            drawn = TrainingPictures(store, unchanged, spec, seed=0).__getitems__([SampleIndex(0, at, 48)])
+            pairs.append(drawn + EvaluationPictures(store, np.array([at]), spec).__getitems__([0]))
         assert equal(*pairs)
 
 
 def test_each_repeat_of_a_picture_is_augmented_in_its_own_way(data):
     pictures = TrainingPictures(PictureStore(Manifest(data)), AugmentRecipe(), InputSpec(32, 32, 32), seed=0)
     row = int(pictures._store.manifest.rows_of("train")[0])
-    first, second, again = (pictures[SampleIndex(0, row, 32, copy)][0] for copy in (0, 1, 0))
+    first, second, again = (
+        pixels for pixels, _ in pictures.__getitems__([SampleIndex(0, row, 32, n) for n in (0, 1, 0)])
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
 

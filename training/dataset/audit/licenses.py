@@ -106,7 +106,7 @@ def license_summaries(pictures: Iterable[LabeledPicture]) -> dict[str, LicenseSu
     authors: dict[str, set[str]] = {}
     for picture in pictures:
         written.setdefault(picture.source, Counter())[picture.record.license] += 1
-        authors.setdefault(picture.source, set()).add(picture.record.author)
+        authors.setdefault(picture.source, {""}).add(picture.record.author)
     summaries = {}
     for source in sorted(written):
         licenses: Counter[str] = Counter()
@@ -117,7 +117,7 @@ def license_summaries(pictures: Iterable[LabeledPicture]) -> dict[str, LicenseSu
             commercial_use=use,
             sentence=_sentence(licenses, use),
             licenses=dict(sorted(licenses.items(), key=lambda entry: (-entry[1], entry[0]))),
-            num_authors=len(authors[source] - {""}),
+            num_authors=len(authors[source]) - 1,
         )
     return summaries
 

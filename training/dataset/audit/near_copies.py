@@ -106,7 +106,7 @@ def _cut_chains(unique: _Hashes, num_pictures: Codes, chain: Codes, max_bits: in
     for at in np.flatnonzero(ends - starts > 1):
         rows = order[starts[at] : ends[at]]
         first[rows] = rows[_cut(unique[rows], num_pictures[rows], max_bits)]
-    return np.asarray(np.unique(first, return_inverse=True)[1])
+    return np.unique(first, return_inverse=True)[1]
 
 
 def _cut(hashes: _Hashes, num_pictures: Codes, max_bits: int) -> Codes:
@@ -120,7 +120,7 @@ def _cut(hashes: _Hashes, num_pictures: Codes, max_bits: int) -> Codes:
             return np.zeros(len(hashes), np.int64)
         piece = _around_leaders(distances, num_pictures, max_bits)
     _, smallest, back = np.unique(piece, return_index=True, return_inverse=True)
-    return np.asarray(smallest[back])
+    return smallest[back]
 
 
 def _around_leaders(distances: npt.NDArray[np.uint8], num_pictures: Codes, max_bits: int) -> Codes:

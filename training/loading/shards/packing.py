@@ -69,7 +69,12 @@ def encode_picture(source: SourcePicture, short_side_px: int, quality: int) -> S
     Raises:
         DataError: The file is missing, damaged, or has changed since the manifest was written.
     """
-    data = _read(source)
+    try:
+        data = Path(source.file).read_bytes()
+    except OSError as error:
+        raise _unusable(source, "cannot be read", error) from error
+    if hashlib.sha256(data).hexdigest() != source.sha256:
+        raise _unusable(source, "changed since it was prepared", "its hash differs")
     try:
         copied = source.keep_bytes
         if not copied and min(source.width, source.height) <= short_side_px and sniff_format(data) == "JPEG":
@@ -97,16 +102,6 @@ def reduce(data: bytes, short_side_px: int) -> Image.Image:
     scale = min(short_side_px / min(picture.width, picture.height), 1.0)
     size = (max(round(picture.width * scale), 1), max(round(picture.height * scale), 1))
     return picture.image if picture.image.size == size else picture.image.resize(size, Image.Resampling.LANCZOS)
-
-
-def _read(source: SourcePicture) -> bytes:
-    try:
-        data = Path(source.file).read_bytes()
-    except OSError as error:
-        raise _unusable(source, "cannot be read", error) from error
-    if hashlib.sha256(data).hexdigest() != source.sha256:
-        raise _unusable(source, "changed since it was prepared", "its hash differs")
-    return data
 
 
 def _unusable(source: SourcePicture, what: str, why: object) -> DataError:
@@ -144,8 +139,6 @@ class PackSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Shards that this run wrote."""
     num_shards: int
     """Shards of all parts."""
-    num_bytes: int
-    """Size of the complete shards."""
     missing: tuple[str, ...]
     """Names of the shards that are not complete yet; the manifest is written when there are none."""
 
@@ -176,40 +169,32 @@ def pack(command: Pack) -> PackSummary:
     missing = [shard for shard in plan.shards if not is_complete(command.out, shard, plan)]
     if not missing:
         _write_joint_manifest(command.out, manifest, plan)
-    summary = PackSummary(
-        num_written=len(pending),
-        num_shards=len(plan.shards),
-        num_bytes=sum((command.out / shard.name).stat().st_size for shard in plan.shards if shard not in missing),
-        missing=tuple(shard.name for shard in missing),
-    )
-    _print_summary(summary, [part_of(shard, num_parts) for shard in missing], num_parts, command.out)
-    return summary
+    _print_outcome(command.out, plan, missing, len(pending), num_parts)
+    names = tuple(shard.name for shard in missing)
+    return PackSummary(num_written=len(pending), num_shards=len(plan.shards), missing=names)
 
 
 def _write_shards(command: Pack, pending: Sequence[Shard], manifest: Manifest, plan: ShardPlan) -> None:
     """Encodes and writes all pending shards; the pool does not wait between two shards."""
     if not pending:
         return
-    workers = max(command.workers, 1)
-    sources = (_source(manifest, int(row), shard) for shard in pending for row in shard.rows)
+    sources = (_source(manifest, row, shard) for shard in pending for row in shard.rows.tolist())
     context = clean_context("training.loading.shards.packing")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
-        encoded = _in_order(pool, sources, command, ahead=_AHEAD * workers)
+    with ProcessPoolExecutor(max(command.workers, 1), mp_context=context, initializer=end_with_parent) as pool:
+        encoded = _in_order(pool, sources, command)
         pictures = iter(track(encoded, "Packing", sum(len(shard.rows) for shard in pending)))
         for shard in pending:
             write_shard(command.out, shard, islice(pictures, len(shard.rows)), manifest, plan)
         next(pictures, None)  # lets the progress bar end
 
 
-def _in_order(
-    pool: ProcessPoolExecutor, sources: Iterable[SourcePicture], command: Pack, ahead: int
-) -> Iterator[StoredPicture]:
-    """Yields encoded pictures in the order of their sources, with at most `ahead` tasks in memory."""
+def _in_order(pool: ProcessPoolExecutor, sources: Iterable[SourcePicture], command: Pack) -> Iterator[StoredPicture]:
+    """Yields encoded pictures in the order of their sources, with at most `_AHEAD` tasks per process in memory."""
     waiting: deque[Future[list[StoredPicture]]] = deque()
     with clear_error_if_killed():
         for task in _tasks(sources):
             waiting.append(pool.submit(_encode_all, task, command.short_side_px, command.quality))
-            if len(waiting) >= ahead:
+            if len(waiting) >= _AHEAD * max(command.workers, 1):
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
@@ -254,14 +239,8 @@ def _write_joint_manifest(folder: Path, manifest: Manifest, plan: ShardPlan) -> 
     names = pa.array([shard.name for shard in plan.shards])
     codes = pa.array([shard.number for shard in plan.shards for _ in shard.rows], pa.int32())
     packed["shard"] = pa.DictionaryArray.from_arrays(codes, names)
-    write_manifest(
-        folder,
-        packed,
-        manifest.taxonomy,
-        manifest.sources,
-        plan=plan.identity,
-        packed_from=manifest.sha256,
-    )
+    taxonomy, sources = manifest.taxonomy, manifest.sources
+    write_manifest(folder, packed, taxonomy, sources, plan=plan.identity, packed_from=manifest.sha256)
 
 
 def _parse_part(text: str) -> tuple[int, int]:
@@ -285,16 +264,18 @@ def _require_same_plan(folder: Path, plan: ShardPlan) -> None:
         )
 
 
-def _print_summary(summary: PackSummary, missing_parts: Sequence[int], num_parts: int, folder: Path) -> None:
+def _print_outcome(folder: Path, plan: ShardPlan, missing: Sequence[Shard], num_written: int, num_parts: int) -> None:
+    packed = [shard for shard in plan.shards if shard not in missing]
+    num_bytes = sum((folder / shard.name).stat().st_size for shard in packed)
     lines = [
-        f"{summary.num_shards - len(summary.missing)} of {summary.num_shards} shards are packed, "
-        f"{summary.num_bytes / 1e9:.2f} GB, {summary.num_written} of them now."
+        f"{len(packed)} of {len(plan.shards)} shards are packed, {num_bytes / 1e9:.2f} GB, {num_written} of them now."
     ]
-    if summary.missing:
-        parts = ", ".join(f"{part}/{num_parts}" for part in sorted(set(missing_parts)))
-        more = ", ..." if len(summary.missing) > _MOST_LISTED else ""
+    if missing:
+        names = ", ".join(shard.name for shard in missing[:_MOST_LISTED])
+        more = ", ..." if len(missing) > _MOST_LISTED else ""
+        parts = ", ".join(f"{part}/{num_parts}" for part in sorted({part_of(shard, num_parts) for shard in missing}))
         lines += [
-            f"Missing: {', '.join(summary.missing[:_MOST_LISTED])}{more}.",
+            f"Missing: {names}{more}.",
             f"Next: run the missing parts ({parts}); the last one writes the manifest.",
         ]
     else:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from models.errors import DataError, RecipeError
 from training.atomic_file import replaced
-from training.dataset.manifest import MANIFEST_FILE, SCHEMA, Manifest
+from training.dataset.manifest import MANIFEST_FILE, SCHEMA, Ints, Manifest
 from training.dataset.sources.record import Split
 
 PLAN_VERSION: Final = 1
@@ -84,7 +84,7 @@ class Shard(msgspec.Struct, frozen=True, eq=False):
     name: str
     """File name of the tar."""
     split: Split
-    rows: npt.NDArray[np.int64]
+    rows: Ints
     """Rows of the source manifest, in the order of the tar."""
 
 
@@ -131,8 +131,7 @@ def estimate_bytes(manifest: Manifest, options: PackOptions) -> npt.NDArray[np.f
     jpeg = pc.match_substring_regex(manifest.table["path"], r"\.jpe?g$", ignore_case=True).to_numpy()
     kept = pc.not_equal(manifest.table["split"].cast("string"), "train").to_numpy()
     copied = kept | (jpeg & (short_side <= options.short_side_px))
-    stored: npt.NDArray[np.float64] = np.where(copied, column["length"], encoded) + _MEMBER_OVERHEAD_BYTES
-    return stored
+    return np.asarray(np.where(copied, column["length"], encoded) + _MEMBER_OVERHEAD_BYTES)
 
 
 def part_of(shard: Shard, num_parts: int) -> int:
@@ -140,9 +139,7 @@ def part_of(shard: Shard, num_parts: int) -> int:
     return shard.number % num_parts + 1
 
 
-def _cut(
-    rows: npt.NDArray[np.int64], stored_bytes: npt.NDArray[np.float64], shard_bytes: float
-) -> list[npt.NDArray[np.int64]]:
+def _cut(rows: Ints, stored_bytes: npt.NDArray[np.float64], shard_bytes: float) -> list[Ints]:
     """Cuts rows into shards of about equal size; none is empty, even if a picture is larger than a shard."""
     before = np.cumsum(stored_bytes) - stored_bytes
     total = float(stored_bytes.sum())

@@ -90,13 +90,12 @@ def _damaged_of(store: PictureStore, rows: list[int]) -> list[str]:
 
 def _damaged_tars(manifest: Manifest) -> list[str]:
     """Local shards whose tar members do not match the manifest."""
-    table = manifest.table.select(["shard", "offset", "length"])
-    table = table.append_column("row", pa.array(np.arange(len(manifest))))
+    table = manifest.table.select(["shard", "offset", "length"]).append_column("row", pa.array(range(len(manifest))))
     grouped = table.group_by("shard").aggregate([("row", "min"), ("offset", "list"), ("length", "list")])
     damaged = []
-    for shard in grouped.to_batches(max_chunksize=1):
-        place = manifest.place(shard["row_min"][0].as_py())
-        expected = dict(zip(shard["offset_list"][0].as_py(), shard["length_list"][0].as_py(), strict=True))
+    for shard in grouped.to_pylist():
+        place = manifest.place(shard["row_min"])
+        expected = dict(zip(shard["offset_list"], shard["length_list"], strict=True))
         if not place.whole and "://" not in place.file and _members(Path(place.file)) != expected:
             damaged.append(f"{place.file} is not a tar of these pictures")
     return damaged
