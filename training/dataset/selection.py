@@ -78,8 +78,7 @@ def select_pictures(pictures: Sequence[LabeledPicture], near_copies: Codes, taxo
 
     Groups are joined before copies are dropped: a copy connects its observation with that of the original.
     """
-    taxon_of_label = {output.key: output.taxon_id for output in taxonomy.outputs}
-    unique, left_out = drop_copies(pictures, taxon_of_label)
+    unique, left_out = drop_copies(pictures, {output.key: output.taxon_id for output in taxonomy.outputs})
     stays = np.isin([id(picture) for picture in pictures], [id(picture) for picture in unique])
     observations = join_groups(observation_codes(pictures))
     groups = join_groups(observations, near_copies, numbered(picture.info.sha256 for picture in pictures))
@@ -122,24 +121,18 @@ def manifest_columns(
 ) -> dict[str, Sequence[Any]]:
     """Returns the columns for `write_manifest`, given split and name of the group of each picture."""
     records, infos = [picture.record for picture in pictures], [picture.info for picture in pictures]
+    coordinates = [record.coordinates or (None, None) for record in records]
     identifier = cache(license_id)
-    unknown = (None, None)
     return {
-        "picture_id": [picture.picture_id for picture in pictures],
-        "source": [picture.source for picture in pictures],
-        "path": [record.path for record in records],
+        **{name: [getattr(picture, name) for picture in pictures] for name in ("picture_id", "source", "label")},
+        **{name: [getattr(record, name) for record in records] for name in ("path", "author", "taken_on")},
+        **{name: [getattr(info, name) for info in infos] for name in ("sha256", "width", "height")},
         "shard": [""] * len(pictures),
         "offset": [0] * len(pictures),
         "length": [info.num_bytes for info in infos],
-        "label": [picture.label for picture in pictures],
         "split": splits,
         "group": groups,
         "licence": [identifier(record.license) for record in records],
-        "author": [record.author for record in records],
-        "taken_on": [record.taken_on for record in records],
-        "latitude": [(record.coordinates or unknown)[0] for record in records],
-        "longitude": [(record.coordinates or unknown)[1] for record in records],
-        "sha256": [info.sha256 for info in infos],
-        "width": [info.width for info in infos],
-        "height": [info.height for info in infos],
+        "latitude": [latitude for latitude, _ in coordinates],
+        "longitude": [longitude for _, longitude in coordinates],
     }

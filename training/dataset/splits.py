@@ -19,7 +19,7 @@ import numpy.typing as npt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from models.taxonomy import Taxonomy
+from models.taxonomy import Taxon, Taxonomy
 from training.dataset.sources.record import Coordinates, LabeledPicture, Split
 
 Codes = npt.NDArray[np.int64]
@@ -70,12 +70,20 @@ def _at_one_place(first: Coordinates | None, other: Coordinates | None) -> bool:
     return math.hypot(north, east) <= _ONE_PLACE_DEGREES
 
 
+def taxon_of_label(taxonomy: Taxonomy) -> dict[str, Taxon]:
+    """Returns key of an output -> its taxon."""
+    taxa = (taxonomy.taxa[position] for position in taxonomy.taxon_of_output)
+    return dict(zip(taxonomy.output_keys, taxa, strict=True))
+
+
 def name_codes(pictures: Sequence[LabeledPicture], taxonomy: Taxonomy) -> Codes:
     """Returns what each picture shows as a number: its taxon, or its genus where a class names no more than that."""
     genera = {taxon.genus for taxon in taxonomy.taxa if taxon.rank == "genus"}
-    names = [taxon.genus if taxon.genus in genera else taxon.taxon_id for taxon in taxonomy.taxa]
-    of_label = dict(zip(taxonomy.output_keys, (names[taxon] for taxon in taxonomy.taxon_of_output), strict=True))
-    return numbered(of_label[picture.label] for picture in pictures)
+    names = {
+        label: taxon.genus if taxon.genus in genera else taxon.taxon_id
+        for label, taxon in taxon_of_label(taxonomy).items()
+    }
+    return numbered(names[picture.label] for picture in pictures)
 
 
 def strongest_rows(published: Codes, groups: Codes) -> Codes:

@@ -1,7 +1,7 @@
 """What a person must know of a preparation, counted: the content of report.json. The page shows the same facts."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -14,7 +14,7 @@ from training.dataset.classes import Classes, NameFindings
 from training.dataset.collection import Collection, SourceEntry
 from training.dataset.selection import Selection
 from training.dataset.sources.record import SPLITS, LabeledPicture, LeftOut, Split
-from training.dataset.splits import Codes
+from training.dataset.splits import Codes, taxon_of_label
 
 
 class Meaning(msgspec.Struct, frozen=True):
@@ -157,13 +157,12 @@ def build_report(
     `pictures` are all that decode, `near_copies` their groups; `splits` are those of the pictures in `selection`.
     """
     kept, taxonomy = selection.pictures, selection.taxonomy
-    counts = Counter(zip((each.source for each in kept), (each.label for each in kept), splits, strict=True))
-    sizes = _class_sizes(taxonomy, counts)
+    sizes = _class_sizes(taxonomy, kept, splits)
     few = [size for size in sizes if size.num_pictures < collection.few_pictures]
     entries = sorted(map(_printable, left_out), key=lambda entry: (entry.code, entry.picture))
-    by_source: dict[str, list[LabeledPicture]] = {name: [] for name in collection.sources}
-    for picture in kept:
-        by_source[picture.source].append(picture)
+    by_source: dict[str, list[tuple[LabeledPicture, Split]]] = {name: [] for name in collection.sources}
+    for picture, split in zip(kept, splits, strict=True):
+        by_source[picture.source].append((picture, split))
     elsewhere = {"name", "description", "sources", "few_pictures"}  # of the page
     rules = {key: value for key, value in msgspec.structs.asdict(collection).items() if key not in elsewhere}
     if near_copies.num_chained:
@@ -180,9 +179,9 @@ def build_report(
         num_outputs=len(taxonomy.outputs),
         num_taxa=len(taxonomy.taxa),
         num_left_out=sum(entry.num_pictures for entry in entries),
-        by_split=_by_split(counts),
+        by_split=_by_split(splits),
         sources=tuple(
-            _source_summary(name, entry, by_source[name], counts, entries) for name, entry in collection.sources.items()
+            _source_summary(name, entry, by_source[name], entries) for name, entry in collection.sources.items()
         ),
         few_pictures=collection.few_pictures,
         few=tuple(sorted(few, key=lambda size: (size.num_pictures, size.key))),
@@ -199,13 +198,9 @@ def build_report(
 
 
 def _source_summary(
-    name: str,
-    entry: SourceEntry,
-    pictures: Sequence[LabeledPicture],
-    counts: Mapping[tuple[str, str, Split], int],
-    left_out: Iterable[LeftOut],
+    name: str, entry: SourceEntry, own: Sequence[tuple[LabeledPicture, Split]], left_out: Iterable[LeftOut]
 ) -> SourceSummary:
-    own = {key: number for key, number in counts.items() if key[0] == name}
+    pictures = [picture for picture, _ in own]
     published = {picture.record.split for picture in pictures}
     short_sides = [min(picture.info.width, picture.info.height) for picture in pictures]
     return SourceSummary(
@@ -213,9 +208,9 @@ def _source_summary(
         layout=entry.layout,
         note=entry.note,
         num_pictures=len(pictures),
-        num_outputs=len({label for _, label, _ in own}),
+        num_outputs=len({picture.label for picture in pictures}),
         num_left_out=sum(each.num_pictures for each in left_out if each.source == name),
-        by_split=_by_split(own),
+        by_split=_by_split(split for _, split in own),
         published=tuple(split for split in SPLITS if split in published),
         num_bytes=sum(picture.info.num_bytes for picture in pictures),
         median_short_side_px=int(np.median(short_sides)) if pictures else 0,
@@ -224,17 +219,20 @@ def _source_summary(
     )
 
 
-def _by_split(counts: Mapping[tuple[str, str, Split], int]) -> dict[Split, int]:
-    return {wanted: sum(number for (_, _, split), number in counts.items() if split == wanted) for wanted in SPLITS}
+def _by_split(splits: Iterable[Split]) -> dict[Split, int]:
+    counts = Counter(splits)
+    return {split: counts[split] for split in SPLITS}
 
 
-def _class_sizes(taxonomy: Taxonomy, counts: Mapping[tuple[str, str, Split], int]) -> tuple[ClassSize, ...]:
-    by_split: dict[str, Counter[Split]] = {output.key: Counter() for output in taxonomy.outputs}
-    for (_, label, split), number in counts.items():
-        by_split[label][split] += number
-    names = _names(taxonomy)
+def _class_sizes(
+    taxonomy: Taxonomy, pictures: Sequence[LabeledPicture], splits: Sequence[Split]
+) -> tuple[ClassSize, ...]:
+    by_split: dict[str, Counter[Split]] = {key: Counter() for key in taxonomy.output_keys}
+    for picture, split in zip(pictures, splits, strict=True):
+        by_split[picture.label][split] += 1
+    taxa = taxon_of_label(taxonomy)
     sizes = [
-        ClassSize(key=key, scientific_name=names[key], num_pictures=own.total(), by_split=dict(own))
+        ClassSize(key=key, scientific_name=taxa[key].scientific_name, num_pictures=own.total(), by_split=dict(own))
         for key, own in by_split.items()
     ]
     return tuple(sorted(sizes, key=lambda size: (-size.num_pictures, size.key)))
@@ -281,7 +279,7 @@ def _two_names(
     pictures: Sequence[LabeledPicture], near_copies: NearGroups, taxonomy: Taxonomy
 ) -> tuple[tuple[str, ...], ...]:
     """Returns the groups of near copies, names ignored, that have several taxa: equal hashes first, ids with names."""
-    names = _names(taxonomy)
+    names = {label: taxon.scientific_name for label, taxon in taxon_of_label(taxonomy).items()}
     found = [
         (
             len({picture.info.perceptual_hash for picture in group}),
@@ -298,9 +296,3 @@ def _members(pictures: Sequence[LabeledPicture], group_of: Codes) -> Iterable[li
     for row in np.flatnonzero(group_of >= 0).tolist():
         members.setdefault(int(group_of[row]), []).append(pictures[row])
     return members.values()
-
-
-def _names(taxonomy: Taxonomy) -> dict[str, str]:
-    """Returns output key -> scientific name."""
-    names = (taxonomy.taxa[position].scientific_name for position in taxonomy.taxon_of_output)
-    return dict(zip(taxonomy.output_keys, names, strict=True))
