@@ -28,7 +28,7 @@ from rich.progress import track
 
 from models.errors import DataError, PictureError, UnreadableImage
 from models.preprocess import read_picture
-from training.dataset.sources.record import Coordinates, ImageInfo, LeftOut
+from training.dataset.sources.record import Coordinates, ImageInfo, LeftOut, place_of
 from training.processes import clean_context, end_with_parent
 
 # Raise this number when the same bytes may give another result, such as another perceptual hash.
@@ -281,9 +281,7 @@ def _coordinates(gps: Mapping[int, Any]) -> Coordinates | None:
             found.append((degrees + minutes / 60 + seconds / 3600) * (-1 if gps[reference] == opposite else 1))
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return None
-    latitude, longitude = found
-    is_place = abs(latitude) <= 90 and abs(longitude) <= 180 and found != [0, 0]  # cameras without a fix write zeros
-    return (latitude, longitude) if is_place else None
+    return place_of(*found) if found != [0, 0] else None  # cameras without a fix write zeros
 
 
 def _require_whole(data: bytes) -> None:

@@ -115,10 +115,7 @@ def _cut(hashes: _Hashes, num_pictures: Codes, max_bits: int) -> Codes:
         finer = _components(hashes, max_bits - 1)
         piece = _cut_chains(hashes, num_pictures, finer, max_bits - 1)
     else:
-        distances = np.bitwise_count(hashes[:, None] ^ hashes[None, :])
-        if distances.max() <= max_bits and num_pictures.sum() <= _MOST_PICTURES:
-            return np.zeros(len(hashes), np.int64)
-        piece = _around_leaders(distances, num_pictures, max_bits)
+        piece = _around_leaders(np.bitwise_count(hashes[:, None] ^ hashes[None, :]), num_pictures, max_bits)
     _, smallest, back = np.unique(piece, return_index=True, return_inverse=True)
     return smallest[back]
 
@@ -128,16 +125,13 @@ def _around_leaders(distances: npt.NDArray[np.uint8], num_pictures: Codes, max_b
     near = distances <= max_bits
     in_reach = near @ num_pictures
     piece = np.full(len(near), -1)
-    for number in range(len(near)):
-        free = piece < 0
-        if not free.any():
-            break
+    while (free := piece < 0).any():
         leader = int(np.argmax(np.where(free, in_reach, -1)))  # the smallest hash if several are equal
         members = np.flatnonzero(near[leader] & free)
         members = members[np.argsort(distances[leader, members], kind="stable")]  # the leader comes first
         within = int(np.searchsorted(np.cumsum(num_pictures[members]), _MOST_PICTURES, side="right"))
         members = members[: max(within, 1)]
-        piece[members] = number
+        piece[members] = leader
         in_reach -= near[:, members] @ num_pictures[members]
     return piece
 

@@ -22,12 +22,12 @@ import numpy as np
 from models.errors import DataError
 from training.dataset.sources.record import (
     SPLIT_NAMES,
-    Coordinates,
     LeftOut,
     PictureRecord,
     SourceClass,
     SourceContents,
     Split,
+    place_of,
 )
 
 METADATA_FILE: Final = "plantnet300K_metadata.json"
@@ -121,13 +121,11 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
             )
     records, parts = list(train.records("train", default_license)), [train]
     if (root / _TEST_FILE).is_file():
-        test = _Part(root / _TEST_FILE)
-        test.agree_with(train)
-        records += test.records("test", default_license)
-        parts.append(test)
-    if len({record.path for record in records}) != len(records):
-        twice, _ = Counter(record.path for record in records).most_common(1)[0]
-        raise DataError(f"two images of {root} have the same file name", value=twice, remedy=_REMEDY)
+        parts.append(_Part(root / _TEST_FILE))
+        parts[1].agree_with(train)
+        records += parts[1].records("test", default_license)
+    if twice := _repeated(record.path for record in records):
+        raise DataError(f"two images of {root} have the same file name", value=twice[0], remedy=_REMEDY)
     others = {number: each for part in parts for number, each in part.categories.items() if each.kingdom != _PLANTS}
     left_out = [
         LeftOut(
@@ -251,13 +249,12 @@ class _Part:
         self.file = file
         self._document = read_json(file, _Document)
         self.categories = {category.id: category for category in self._document.categories}
-        if len(self.categories) != len(self._document.categories):
+        if _repeated(category.id for category in self._document.categories):
             raise DataError(f"two categories of {file} have the same id", remedy=_REMEDY)
         annotations = self._document.annotations
         self.category_of = {annotation.image_id: annotation.category_id for annotation in annotations}
-        if len(self.category_of) != len(annotations):
-            twice, _ = Counter(annotation.image_id for annotation in annotations).most_common(1)[0]
-            raise DataError(f"{file}: image {twice} has two annotations", limit="one for each image", remedy=_REMEDY)
+        if twice := _repeated(annotation.image_id for annotation in annotations):
+            raise DataError(f"{file}: image {twice[0]} has two annotations", limit="one for each image", remedy=_REMEDY)
         if unknown := set(self.category_of.values()) - self.categories.keys():
             raise DataError(
                 f"{file}: an annotation names category {min(unknown)}, which does not exist", remedy=_REMEDY
@@ -311,12 +308,16 @@ class _Part:
                     author=sys.intern(image.rights_holder or ""),  # few authors have many pictures
                     license=licenses.get(image.license, ""),
                     taken_on=_day((image.date or "")[:10]),
-                    coordinates=_coordinates(image.latitude, image.longitude),
+                    coordinates=place_of(image.latitude, image.longitude),
                 )
         if missing:
             raise DataError(
                 f"{self.file}: an annotation names image {min(missing)}, which does not exist", remedy=_REMEDY
             )
+
+
+def _repeated(values: Iterable[Key]) -> list[Key]:
+    return [value for value, number in Counter(values).items() if number > 1]
 
 
 def _path_below(file: Path, image: _Image) -> str:
@@ -337,12 +338,6 @@ def _day(text: str) -> date | None:
         return date.fromisoformat(text)
     except ValueError:
         return None
-
-
-def _coordinates(latitude: float | None, longitude: float | None) -> Coordinates | None:
-    if latitude is None or longitude is None or abs(latitude) > 90 or abs(longitude) > 180:
-        return None
-    return latitude, longitude
 
 
 def read_json(path: Path, kind: type[Kind]) -> Kind:

@@ -24,6 +24,13 @@ Coordinates = tuple[float, float]
 """Latitude and longitude, degrees."""
 
 
+def place_of(latitude: float | None, longitude: float | None) -> Coordinates | None:
+    """Returns the place; None if one of the numbers is missing, or there is no such place."""
+    if latitude is None or longitude is None:
+        return None
+    return (latitude, longitude) if abs(latitude) <= 90 and abs(longitude) <= 180 else None  # nor of NaN
+
+
 class SourceClass(msgspec.Struct, frozen=True, kw_only=True):
     """A class as its data set describes it."""
 

@@ -1,7 +1,6 @@
 """Reads a CSV list of pictures: columns `path` and `scientific_name` or `common_name`, and optional ones."""
 
 import csv
-import math
 import posixpath
 import re
 import sys
@@ -21,6 +20,7 @@ from training.dataset.sources.record import (
     SourceClass,
     SourceContents,
     Split,
+    place_of,
 )
 
 # Our columns and other spellings of each; case, spaces and signs do not matter.
@@ -229,14 +229,14 @@ def _coordinates(row: _Row) -> Coordinates | None:
     if written == ("", ""):
         return None
     try:
-        latitude, longitude = map(float, written)
+        place = place_of(*map(float, written))
     except ValueError:
-        latitude = longitude = math.nan
-    if not (abs(latitude) <= 90 and abs(longitude) <= 180):
+        place = None
+    if place is None:
         raise DataError(
             f"{row.place}: latitude and longitude are not a place",
             value=", ".join(cell or "an empty cell" for cell in written),
             limit="degrees from -90 to 90 and from -180 to 180",
             remedy="correct both, or leave both empty",
         )
-    return latitude, longitude
+    return place
