@@ -47,7 +47,7 @@ from training.dataset.report import HTML_FILE, Report, advice, build_report, rep
 from training.dataset.selection import manifest_columns, select_pictures
 from training.dataset.sources.inaturalist_export import import_observations
 from training.dataset.sources.json_layouts import choose_alike, read_negatives
-from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceContents
+from training.dataset.sources.record import LabeledPicture, LeftOut, SourceContents
 from training.dataset.splits import Shares, draw_splits, name_codes
 from training.dataset.synonyms import read_synonyms
 from training.drawn import Drawn, write_class_folders
@@ -281,23 +281,21 @@ def decode_pictures(
     records = [(name, record) for name, source in sources.items() for record in source.records]
     files = [(f"{name}:{record.path}", sources[name].root / record.path) for name, record in records]
     found = examine(files, cache=cache, workers=workers, min_side_px=min_side_px)
-    pictures = [
-        LabeledPicture(
-            source=name, record=_with_exif(record, info), label=classes.labels[name, record.plant.class_id], info=info
-        )
-        for (name, record), info in zip(records, found, strict=True)
-        if isinstance(info, ImageInfo)
-    ]
-    return pictures, [entry for entry in found if isinstance(entry, LeftOut)]
-
-
-def _with_exif(record: PictureRecord, info: ImageInfo) -> PictureRecord:
-    """Returns the record with day and place of the picture's EXIF where it has none; no place of what was planted."""
-    taken_on = record.taken_on or (info.taken_at and info.taken_at.date())
-    coordinates = None if record.cultivated else record.coordinates or info.coordinates
-    if (taken_on, coordinates) == (record.taken_on, record.coordinates):
-        return record
-    return msgspec.structs.replace(record, taken_on=taken_on, coordinates=coordinates)
+    pictures: list[LabeledPicture] = []
+    unusable: list[LeftOut] = []
+    for (name, record), info in zip(records, found, strict=True):
+        if isinstance(info, LeftOut):
+            unusable.append(info)
+            continue
+        # Day and place are those of the EXIF where the data set gives none; what was planted has no place.
+        taken_on = record.taken_on or (info.taken_at and info.taken_at.date())
+        coordinates = None if record.cultivated else record.coordinates or info.coordinates
+        completed = record
+        if (taken_on, coordinates) != (record.taken_on, record.coordinates):
+            completed = msgspec.structs.replace(record, taken_on=taken_on, coordinates=coordinates)
+        label = classes.labels[name, record.plant.class_id]
+        pictures.append(LabeledPicture(source=name, record=completed, label=label, info=info))
+    return pictures, unusable
 
 
 def write_dataset(

@@ -4,6 +4,7 @@ Classes with the same taxon share one output. Under `within_sources` they share 
 then share the taxon, and an answer sums them, so that it never lists a plant twice.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 import msgspec
 
 from models.errors import DataError
-from models.taxonomy import Output, Rank, Taxon, Taxonomy, fold, taxon_id_from_name
+from models.taxonomy import Output, Taxon, Taxonomy, fold, taxon_id_from_name
 from training.dataset.collection import MergeRule
 from training.dataset.names import PlantName, genus_families, may_be_latin, parse_name, similar_genera
 from training.dataset.sources.record import SourceClass
@@ -114,10 +115,9 @@ def _parse_class_name(source: str, plant: SourceClass, corrected: str, synonyms:
     )
 
 
-# Endings by which an epithet agrees with its genus (alba, albus, album), or which are mistaken for one another
-# (thunbergi, thunbergii).
-_ENDINGS: Final = ("ensis", "ense", "ii", "us", "um", "is", "os", "on", "ae", "a", "e", "i")
-_SHORTEST_STEM: Final = 3
+# Endings, after three letters or more, by which an epithet agrees with its genus (alba, albus, album), or which are
+# mistaken for one another (thunbergi, thunbergii).
+_ENDING: Final = re.compile(r"(?<=...)(?:ensis|ense|ii|[iu]s|um|o[ns]|ae|[aei])$")
 _LONG_STEM: Final = 6  # from this length on, stems that differ by one letter are likely a misspelling
 
 
@@ -130,7 +130,7 @@ def similar_pairs(epithets: Sequence[str]) -> list[tuple[int, int]]:
     by_form: dict[str, list[int]] = {}
     for at, epithet in enumerate(epithets):
         if not any(char.isdigit() for char in epithet):
-            stem = _stem(epithet)
+            stem = _ENDING.sub("", epithet)
             forms = {*_one_letter_open(epithet), f"{stem}+"}
             if len(stem) >= _LONG_STEM:
                 forms |= {f"{form}+" for form in _one_letter_open(stem)}
@@ -138,14 +138,6 @@ def similar_pairs(epithets: Sequence[str]) -> list[tuple[int, int]]:
                 by_form.setdefault(form, []).append(at)
     pairs = {pair for positions in by_form.values() for pair in combinations(positions, 2)}
     return sorted((one, other) for one, other in pairs if epithets[one] != epithets[other])
-
-
-def _stem(epithet: str) -> str:
-    """Returns the word without its ending."""
-    for ending in _ENDINGS:
-        if epithet.endswith(ending) and len(epithet) - len(ending) >= _SHORTEST_STEM:
-            return epithet.removesuffix(ending)
-    return epithet
 
 
 def _one_letter_open(word: str) -> set[str]:
@@ -276,7 +268,12 @@ def build_classes(
         by_taxon.setdefault(named.taxon_id, []).append(named)
     families = {named.genus: named.plant.family for named in reversed(named_classes) if named.plant.family}
     taxa = {taxon_id: _taxon(taxon_id, by_taxon[taxon_id], families) for taxon_id in sorted(by_taxon)}
-    outputs = [_output(named, merge) for named in named_classes]
+    outputs = []
+    for named in named_classes:
+        source, plant = ALL_SOURCES, named.taxon_id
+        if merge == "within_sources":  # a list of synonyms does not change the key
+            source, plant = named.source, taxon_id_from_name(named.name.key)
+        outputs.append(Output(key=f"{source}:{plant}", source=source, taxon_id=named.taxon_id))
     taxonomy = Taxonomy(
         taxonomy_version=f"{TAXONOMY_VERSION}, synonyms by {synonyms_from}" if synonyms_from else TAXONOMY_VERSION,
         taxa=tuple(taxa.values()),
@@ -313,23 +310,23 @@ def _names_to_check(
     )
 
 
-def _output(named: NamedClass, merge: MergeRule) -> Output:
-    """Returns the output of a class; under "within_sources" a list of synonyms does not change its key."""
-    source, plant = ALL_SOURCES, named.taxon_id
-    if merge == "within_sources":
-        source, plant = named.source, taxon_id_from_name(named.name.key)
-    return Output(key=f"{source}:{plant}", source=source, taxon_id=named.taxon_id)
-
-
 def _taxon(taxon_id: str, group: Sequence[NamedClass], family_of_genus: Mapping[str, str]) -> Taxon:
     """Combines the classes of one taxon."""
     accepted = next((named.accepted for named in group if named.accepted), None)
     own = [named for named in group if not named.is_synonym]
     authors = [accepted.author if accepted else "", *(named.name.author for named in own)]
-    rank, scientific_name, genus = _best_name(accepted, own)
+    if accepted:
+        rank, scientific_name, genus = accepted.rank, accepted.scientific_name, accepted.genus
+    else:  # scientific names come before common ones, then names with a hybrid sign or a given genus, earlier names
+        best = max(own, key=lambda named: (not named.name.common, named.name.hybrid, bool(named.plant.genus)))
+        genus, scientific_name = best.genus, best.name.scientific_name
+        rank = best.name.rank if genus else "species"
     families = [*(named.plant.family for named in group), accepted.family if accepted else ""]
     if genus:
         families += [family_of_genus.get(genus, ""), genus_families().get(genus, "")]
+    common_names: dict[str, str] = {}  # without repeats in another case
+    for named in group:
+        common_names.setdefault(fold(named.common_name), named.common_name)
     return Taxon(
         taxon_id=taxon_id,
         rank=rank,
@@ -338,28 +335,9 @@ def _taxon(taxon_id: str, group: Sequence[NamedClass], family_of_genus: Mapping[
         family=next(filter(None, families), ""),
         author=next(filter(None, authors), ""),
         synonyms=tuple(dict.fromkeys(named.name.scientific_name for named in group if named.is_synonym)),
-        common_names=_common_names(group),
+        common_names=tuple(filter(None, common_names.values())),
         gbif_id=accepted.gbif_id
         if accepted
         else next((named.plant.gbif_id for named in own if named.plant.gbif_id), None),
         powo_id=accepted.powo_id if accepted else "",
     )
-
-
-def _best_name(accepted: AcceptedName | None, own: Sequence[NamedClass]) -> tuple[Rank, str, str]:
-    """Returns rank, scientific name and genus of the accepted name, else of the most complete written one.
-
-    Scientific names come before common ones, then names with a hybrid sign, names with a given genus, earlier names.
-    """
-    if accepted:
-        return accepted.rank, accepted.scientific_name, accepted.genus
-    best = max(own, key=lambda named: (not named.name.common, named.name.hybrid, bool(named.plant.genus)))
-    return best.name.rank if best.genus else "species", best.name.scientific_name, best.genus
-
-
-def _common_names(group: Iterable[NamedClass]) -> tuple[str, ...]:
-    """Returns the common names in order, without repeats in another case."""
-    distinct: dict[str, str] = {}
-    for named in group:
-        distinct.setdefault(fold(named.common_name), named.common_name)
-    return tuple(filter(None, distinct.values()))

@@ -89,7 +89,13 @@ class Manifest:
 
     def __init__(self, folder: Path, shards: str = "", *, sha256: str = "") -> None:
         self.folder, self._shards = folder, shards
-        self.taxonomy = _read_taxonomy(folder)
+        try:
+            self.taxonomy = msgspec.json.decode((folder / TAXA_FILE).read_bytes(), type=Taxonomy)
+        except FileNotFoundError as error:
+            raise _not_prepared(folder) from error
+        except msgspec.DecodeError as error:
+            damaged = f"{folder / TAXA_FILE} cannot be read"
+            raise DataError(damaged, value=error, remedy="prepare the data again") from error
         self.table = _open_index(folder, sha256)
         self.sources = msgspec.json.decode(_fact(self.table, "sources") or "{}", type=dict[str, SourceNote])
         if _fact(self.table, "label_hash") != self.taxonomy.label_hash:
@@ -266,15 +272,6 @@ def _write_index(index: Path, table: pa.Table, sha256: str) -> pa.Table:
         return table
     mapped = _map_index(index, sha256)
     return table if mapped is None else mapped
-
-
-def _read_taxonomy(folder: Path) -> Taxonomy:
-    try:
-        return msgspec.json.decode((folder / TAXA_FILE).read_bytes(), type=Taxonomy)
-    except FileNotFoundError as error:
-        raise _not_prepared(folder) from error
-    except msgspec.DecodeError as error:
-        raise DataError(f"{folder / TAXA_FILE} cannot be read", value=error, remedy="prepare the data again") from error
 
 
 def _not_prepared(folder: Path) -> DataError:

@@ -98,22 +98,17 @@ def select_pictures(pictures: Sequence[LabeledPicture], near_copies: Codes, taxo
     stays[leaks] = False
     rows = np.flatnonzero(stays)
     kept, groups = [pictures[row] for row in rows.tolist()], np.unique(groups[rows], return_inverse=True)[1]
-    remaining, emptied = _drop_empty_outputs(taxonomy, {picture.label for picture in kept})
     names = group_names(groups, [picture.picture_id for picture in kept])
-    return Selection(kept, groups, names, remaining, [*left_out, *emptied])
-
-
-def _drop_empty_outputs(taxonomy: Taxonomy, labels: set[str]) -> tuple[Taxonomy, list[LeftOut]]:
-    """Returns the taxonomy of the outputs in `labels`, and the other outputs."""
+    labels = {picture.label for picture in kept}
     outputs = tuple(output for output in taxonomy.outputs if output.key in labels)
     taxon_ids = {output.taxon_id for output in outputs}
     taxa = tuple(taxon for taxon in taxonomy.taxa if taxon.taxon_id in taxon_ids)
-    emptied = [
-        LeftOut(picture=output.key, code="no_pictures", reason="no picture of the class can be used", num_pictures=0)
-        for output in taxonomy.outputs
-        if output.key not in labels
-    ]
-    return msgspec.structs.replace(taxonomy, taxa=taxa, outputs=outputs), emptied
+    reason = "no picture of the class can be used"
+    for output in taxonomy.outputs:
+        if output.key not in labels:
+            left_out.append(LeftOut(picture=output.key, code="no_pictures", reason=reason, num_pictures=0))
+    remaining = msgspec.structs.replace(taxonomy, taxa=taxa, outputs=outputs)
+    return Selection(kept, groups, names, remaining, left_out)
 
 
 def manifest_columns(

@@ -148,9 +148,14 @@ class _TaxonFile:
         except DataError:  # names of viruses and similar
             return None
         taxon_id, accepted_id = cells["taxonid"], cells["acceptednameusageid"]
-        standing = _standing(cells["taxonomicstatus"].lower(), linked=accepted_id not in {"", taxon_id})
-        if standing is None:
+        status = cells["taxonomicstatus"].lower()
+        if any(word in status for word in _NO_SYNONYM):
             return None
+        standing: Standing = "unplaced"
+        if accepted_id not in {"", taxon_id}:
+            standing = "synonym"
+        elif "accepted" in status or status in {"valid", "artificial hybrid"}:
+            standing = "accepted"
         powo_id = powo_id_of(cells["scientificnameid"])
         return _Row(taxon_id, accepted_id, standing, name, author or name.author, cells["family"], powo_id)
 
@@ -174,14 +179,6 @@ def _may_be_any_of(keys: Collection[str]) -> Callable[[bytes], bool]:
         return (genus, epithet) in heads or epithet in b"x+" or not epithet.isascii()
 
     return may_be_wanted
-
-
-def _standing(status: str, *, linked: bool) -> Standing | None:
-    if any(word in status for word in _NO_SYNONYM):
-        return None
-    if linked:
-        return "synonym"
-    return "accepted" if "accepted" in status or status in {"valid", "artificial hybrid"} else "unplaced"
 
 
 def _follow(table: _TaxonFile, ids: set[str]) -> dict[str, _Row]:

@@ -55,8 +55,12 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
         """Returns a batch, whose plants are read in one round: pixels of shape (3, side, side), uint8, and labels."""
         plants = [index for index in indexes if index.row >= 0]
         files = self._store.read_many([index.row for index in plants])
-        augmented = [self._augmented(index, data) for index, data in zip(plants, files, strict=True)]
-        return augmented + [self._negative(index) for index in indexes if index.row < 0]
+        manifest, batch = self._store.manifest, []
+        for index, data in zip(plants, files, strict=True):
+            with seeded(self._seed, index.epoch, index.row, index.repeat), _naming_picture(manifest, index.row):
+                pixels = random_input(data, self._augment, self._spec, index.side_px)
+            batch.append((pixels, manifest.label(index.row)))
+        return batch + [self._negative(index) for index in indexes if index.row < 0]
 
     def _negative(self, index: SampleIndex) -> tuple[Tensor, int]:
         """A picture without a plant, augmented as plants are; the next one takes the place of one that is damaged."""
@@ -70,12 +74,6 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
             value=f"{num_negatives} pictures, first {self._negatives[0]}",
             remedy="restore them, or correct --negatives",
         )
-
-    def _augmented(self, index: SampleIndex, data: bytes) -> tuple[Tensor, int]:
-        manifest = self._store.manifest
-        with seeded(self._seed, index.epoch, index.row, index.repeat), _naming_picture(manifest, index.row):
-            pixels = random_input(data, self._augment, self._spec, index.side_px)
-        return pixels, manifest.label(index.row)
 
 
 class EvaluationPictures(Dataset[tuple[Tensor, int]]):
@@ -93,16 +91,16 @@ class EvaluationPictures(Dataset[tuple[Tensor, int]]):
     def __getitems__(self, positions: Sequence[int]) -> list[tuple[Tensor, int]]:
         """Returns a batch, whose files are read in one round: pixels of shape (3, height, width), and labels."""
         rows = [int(self._rows[position]) for position in positions]
-        return [self._preprocessed(row, data) for row, data in zip(rows, self._store.read_many(rows), strict=True)]
-
-    def _preprocessed(self, row: int, data: bytes) -> tuple[Tensor, int]:
-        with _naming_picture(self._store.manifest, row):
-            if self._normalized:
-                pixels = torch.from_numpy(picture_to_input(data, self._spec)[0])
-            else:
-                image = read_picture(data, min_side_px=needed_side_px(self._spec)).image
-                pixels = torch.from_numpy(np.array(cropped_and_resized(image, self._spec))).permute(2, 0, 1)
-        return pixels, self._store.manifest.label(row)
+        manifest, batch = self._store.manifest, []
+        for row, data in zip(rows, self._store.read_many(rows), strict=True):
+            with _naming_picture(manifest, row):
+                if self._normalized:
+                    pixels = torch.from_numpy(picture_to_input(data, self._spec)[0])
+                else:
+                    image = read_picture(data, min_side_px=needed_side_px(self._spec)).image
+                    pixels = torch.from_numpy(np.array(cropped_and_resized(image, self._spec))).permute(2, 0, 1)
+            batch.append((pixels, manifest.label(row)))
+        return batch
 
 
 class PictureLoader(DataLoader[Any]):

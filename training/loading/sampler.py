@@ -86,7 +86,10 @@ def epoch_counts(seed: int, epoch: int, labels: Ints, sampling: Sampling) -> Row
     if sampling == "every_picture":
         return np.ones(len(labels), np.int32)
     sizes = np.bincount(labels)
-    ring = _rings(seed, labels, len(sizes))
+    ring = np.arange(len(labels), dtype=np.int32)  # the rings of all classes; each is shuffled once for the whole run
+    np.random.default_rng([seed, 0, _RINGS]).shuffle(ring)
+    small = np.min_scalar_type(len(sizes))  # 16-bit integers are radix-sorted, ten times as fast
+    ring = ring[np.argsort(labels[ring].astype(small), kind="stable")]
     present = np.flatnonzero(sizes)
     sizes = sizes[present]
     expected = expected_samples(sizes, sampling)
@@ -193,11 +196,3 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         # All first samples, then all second ones, so that a block of neighbors holds different pictures.
         by_repeat = np.argsort(repeats, kind="stable")[order]
         return self._rows[positions[by_repeat]], repeats[by_repeat]
-
-
-def _rings(seed: int, labels: Ints, num_classes: int) -> Rows:
-    """Positions of all pictures, class by class; each class is shuffled once for the whole run."""
-    shuffled = np.arange(len(labels), dtype=np.int32)
-    np.random.default_rng([seed, 0, _RINGS]).shuffle(shuffled)
-    small = np.min_scalar_type(num_classes)  # 16-bit integers are radix-sorted, ten times as fast
-    return shuffled[np.argsort(labels[shuffled].astype(small), kind="stable")]

@@ -142,7 +142,12 @@ def _components(hashes: _Hashes, max_bits: int) -> Codes:
     if max_bits == 0 or len(hashes) < 2:
         return chain
     steps: list[Codes] = []
-    for kept in combinations(_blocks(hashes, max_bits + _KEPT_BLOCKS), _KEPT_BLOCKS):
+    # Blocks of bits that separate hashes equally well: bits that hardly vary count little.
+    ones = [int(((hashes >> np.uint64(bit)) & np.uint64(1)).sum()) for bit in range(_BITS)]
+    balanced_first = sorted(range(_BITS), key=lambda bit: abs(2 * ones[bit] - len(hashes)))
+    num_blocks = max_bits + _KEPT_BLOCKS
+    blocks = [np.uint64(sum(1 << bit for bit in balanced_first[block::num_blocks])) for block in range(num_blocks)]
+    for kept in combinations(blocks, _KEPT_BLOCKS):
         mask = np.bitwise_or.reduce(kept)  # near hashes agree in all bits of at least one mask
         done = False
         while not done:
@@ -195,10 +200,3 @@ def _buckets(hashes: _Hashes, mask: np.uint64, chain: Codes) -> tuple[Codes, Cod
     if sizes.max() > _CROWDED:
         order = np.lexsort((chain, np.bincount(chain)[chain], key))
     return order, np.repeat(bounds[1:], sizes)
-
-
-def _blocks(hashes: _Hashes, num_blocks: int) -> list[np.uint64]:
-    """Divides the bits into blocks that separate hashes equally well: bits that hardly vary count little."""
-    ones = [int(((hashes >> np.uint64(bit)) & np.uint64(1)).sum()) for bit in range(_BITS)]
-    balanced_first = sorted(range(_BITS), key=lambda bit: abs(2 * ones[bit] - len(hashes)))
-    return [np.uint64(sum(1 << bit for bit in balanced_first[block::num_blocks])) for block in range(num_blocks)]

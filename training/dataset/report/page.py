@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from training.dataset.classes import NameFinding
 from training.dataset.report.findings import ClassSize, Report
 from training.dataset.sources.record import SPLITS
 
@@ -68,7 +67,14 @@ def render_page(report: Report) -> str:
         _groups("Near copies", "The pictures of each group are in one split.", report.near_copies),
         _class_sizes(report),
         "<h2>Names to check</h2>\n",
-        *(_names(title, getattr(report.names, kind)) for kind, title in _NAMES.items()),
+        *(
+            _table(
+                title,
+                ("Name", "As written", "Remark"),
+                [(each.name, ", ".join(each.members), each.explanation) for each in getattr(report.names, kind)],
+            )
+            for kind, title in _NAMES.items()
+        ),
         _licenses(report),
         "<h2>Rules</h2>\n",
         _table("Rules of the collection; edit it to change them", ("Rule", "Value"), list(report.rules.items())),
@@ -174,11 +180,6 @@ def _class_sizes(report: Report) -> str:
     title = f"Classes with fewer than {_plural(report.few_pictures, 'picture')}"
     table = _table(title, ("Class", "Output", "Pictures", *SPLITS), rows)
     return "<h2>Class sizes</h2>\n" + _paragraphs(*missing) + table
-
-
-def _names(title: str, found: Sequence[NameFinding]) -> str:
-    rows = [(finding.name, ", ".join(finding.members), finding.explanation) for finding in found]
-    return _table(title, ("Name", "As written", "Remark"), rows)
 
 
 def _groups(title: str, meaning: str, groups: Sequence[Sequence[str]]) -> str:

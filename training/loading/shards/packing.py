@@ -158,7 +158,13 @@ def pack(command: Pack) -> PackSummary:
             "the data is packed already", value=manifest.folder, remedy="name the folder that it was packed from"
         )
     plan = make_plan(manifest, command)
-    _require_same_plan(command.out, plan)
+    if plans_in(command.out) - {plan.identity}:
+        raise DataError(
+            "the folder holds other data, or shards that were packed with other options",
+            value=command.out,
+            limit="an empty folder, or the folder of an unfinished run with the same options",
+            remedy="pass the options of that run, or name another folder",
+        )
     command.out.mkdir(parents=True, exist_ok=True)
     own = [shard for shard in plan.shards if part_of(shard, num_parts) == part]
     for shard in own:
@@ -251,17 +257,6 @@ def _parse_part(text: str) -> tuple[int, int]:
             "--part is malformed", value=text, limit="i/n with i from 1 to n", remedy="pass --part 2/4, for example"
         )
     return part, num_parts
-
-
-def _require_same_plan(folder: Path, plan: ShardPlan) -> None:
-    """Raises if the folder holds shards of other data or options, before anything is written."""
-    if plans_in(folder) - {plan.identity}:
-        raise DataError(
-            "the folder holds other data, or shards that were packed with other options",
-            value=folder,
-            limit="an empty folder, or the folder of an unfinished run with the same options",
-            remedy="pass the options of that run, or name another folder",
-        )
 
 
 def _print_outcome(folder: Path, plan: ShardPlan, missing: Sequence[Shard], num_written: int, num_parts: int) -> None:

@@ -10,7 +10,7 @@ written last, so a shard with an index is complete.
 import hashlib
 import io
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Final, get_args
 
@@ -109,11 +109,19 @@ def make_plan(manifest: Manifest, options: PackOptions) -> ShardPlan:
             rows = manifest.rows_of(split)
             if split == "train":
                 rows = np.random.default_rng(options.seed).permutation(rows)
-            cut = _cut(rows, stored_bytes[rows], options.shard_mb * 1e6)
-            shards += [
-                Shard(len(shards) + index, f"{split}-{index:05d}.tar", split, part) for index, part in enumerate(cut)
-            ]
-    return ShardPlan(tuple(shards), _identity(manifest, options, shards))
+            before = np.cumsum(stored_bytes[rows]) - stored_bytes[rows]
+            total = float(stored_bytes[rows].sum())
+            num_shards = max(1, int(np.ceil(total / (options.shard_mb * 1e6))))
+            number = np.floor(before * (num_shards / total)).astype(np.int64)
+            # About equal sizes; no shard is empty, even if a picture is larger than a shard.
+            for index, part in enumerate(np.split(rows, np.flatnonzero(np.diff(number)) + 1)):
+                shards.append(Shard(len(shards), f"{split}-{index:05d}.tar", split, part))
+    # The assignment is hashed as well, to detect a NumPy version that shuffles otherwise.
+    digest = hashlib.sha256(f"{PLAN_VERSION} {manifest.sha256} ".encode())
+    digest.update(msgspec.json.encode({name: getattr(options, name) for name in PackOptions.__struct_fields__}))
+    for shard in shards:
+        digest.update(shard.name.encode() + shard.rows.astype("<i8").tobytes())
+    return ShardPlan(tuple(shards), digest.hexdigest())
 
 
 def estimate_bytes(manifest: Manifest, options: PackOptions) -> npt.NDArray[np.float64]:
@@ -137,24 +145,6 @@ def estimate_bytes(manifest: Manifest, options: PackOptions) -> npt.NDArray[np.f
 def part_of(shard: Shard, num_parts: int) -> int:
     """Number of the part that a shard belongs to, from 1."""
     return shard.number % num_parts + 1
-
-
-def _cut(rows: Ints, stored_bytes: npt.NDArray[np.float64], shard_bytes: float) -> list[Ints]:
-    """Cuts rows into shards of about equal size; none is empty, even if a picture is larger than a shard."""
-    before = np.cumsum(stored_bytes) - stored_bytes
-    total = float(stored_bytes.sum())
-    num_shards = max(1, int(np.ceil(total / shard_bytes)))
-    number = np.floor(before * (num_shards / total)).astype(np.int64)
-    return np.split(rows, np.flatnonzero(np.diff(number)) + 1)
-
-
-def _identity(manifest: Manifest, options: PackOptions, shards: Sequence[Shard]) -> str:
-    """Hashes the assignment as well, to detect a NumPy version that shuffles otherwise."""
-    digest = hashlib.sha256(f"{PLAN_VERSION} {manifest.sha256} ".encode())
-    digest.update(msgspec.json.encode({name: getattr(options, name) for name in PackOptions.__struct_fields__}))
-    for shard in shards:
-        digest.update(shard.name.encode() + shard.rows.astype("<i8").tobytes())
-    return digest.hexdigest()
 
 
 _LONGEST_SUFFIX: Final = 8
