@@ -43,12 +43,13 @@ from training.dataset.classes import Classes, build_classes, names_to_look_up
 from training.dataset.collection import READERS, Collection, read_collection
 from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
 from training.dataset.name_table import with_names
-from training.dataset.report import HTML_FILE, Report, advice, build_report, report_files
+from training.dataset.report.findings import Report, build_report
+from training.dataset.report.page import HTML_FILE, advice, report_files
 from training.dataset.selection import manifest_columns, select_pictures
 from training.dataset.sources.inaturalist_export import import_observations
 from training.dataset.sources.json_layouts import choose_alike, read_negatives
-from training.dataset.sources.record import LabeledPicture, LeftOut, SourceContents
-from training.dataset.splits import Shares, draw_splits, name_codes
+from training.dataset.sources.record import LabeledPicture, LeftOut, SourceContents, Split
+from training.dataset.splits import draw_splits, name_codes
 from training.dataset.synonyms import read_synonyms
 from training.drawn import Drawn, write_class_folders
 from training.loading.shards import Pack, Verify, pack, verify
@@ -315,7 +316,11 @@ def write_dataset(
         reasons = [f"{entry.picture}: {entry.reason}" for entry in left_out]
         raise DataError("no picture of the sources can be used", value="; ".join(reasons[:3]), remedy="check the files")
     _require_num_outputs(selection.taxonomy, rules, selection.left_out)
-    shares = Shares(rules.test_share, rules.validation_share, rules.calibration_share)
+    shares: dict[Split, float] = {
+        "test": rules.test_share,
+        "validation": rules.validation_share,
+        "calibration": rules.calibration_share,
+    }
     splits = draw_splits(selection.pictures, selection.groups, selection.group_names, shares, rules.seed)
     report = build_report(
         rules, spec.classes, pictures, near_copies, selection, splits=splits, left_out=left_out, notes=spec.notes

@@ -14,7 +14,7 @@ from PIL import ExifTags, Image, ImageDraw
 
 from tests.training.small import FLOWERS, ROOT, draw, require_one_line, start_program, write_pictures
 from training.dataset.manifest import Manifest
-from training.dataset.report import JSON_FILE
+from training.dataset.report.page import JSON_FILE
 from training.prepare import Folder, Table, main, prepare
 
 

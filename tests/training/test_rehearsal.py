@@ -7,7 +7,7 @@ import pytest
 
 from tests.training.published_layouts import NUM_OUTPUTS, NUM_TAXA, write_published_layouts
 from training.dataset.manifest import Manifest
-from training.dataset.report import JSON_FILE
+from training.dataset.report.page import JSON_FILE
 from training.loading.shards import Verify, verify
 from training.prepare import Sources, prepare
 

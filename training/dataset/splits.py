@@ -9,11 +9,10 @@ groups at a time. The choice depends on hashes of the groups' names, not on the 
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, time, timedelta
 from typing import Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import coo_array
@@ -130,14 +129,6 @@ _STRENGTH: Final[dict[Split | None, int]] = {None: -1} | {split: at for at, spli
 _TRAIN: Final = _STRENGTH["train"]
 
 
-class Shares(msgspec.Struct, frozen=True):
-    """For each split that a source does not publish, the share of each class's training pictures that moves to it."""
-
-    test: float = 0.0
-    validation: float = 0.0
-    calibration: float = 0.0
-
-
 def numbered(names: Iterable[str]) -> Codes:
     """Returns each name as a number; equal names share it."""
     numbers: dict[str, int] = {}
@@ -160,13 +151,17 @@ def straddling(published: Codes, groups: Codes) -> npt.NDArray[np.bool_]:
 
 
 def draw_splits(
-    pictures: Sequence[LabeledPicture], groups: Codes, group_names: Sequence[str], shares: Shares, seed: int
+    pictures: Sequence[LabeledPicture],
+    groups: Codes,
+    group_names: Sequence[str],
+    shares: Mapping[Split, float],
+    seed: int,
 ) -> list[Split]:
     """Assigns each picture to a split, given number and name of its group; none may straddle (see `straddling`).
 
-    In sources without a published test split, `shares.test` of each class becomes test; then validation and calibration
-    in the same way. A group can only move if none of its pictures' sources publishes the split. A class keeps at least
-    one training group.
+    In sources without a published test split, the share of test of each class becomes test; then validation and
+    calibration in the same way. A group can only move if none of its pictures' sources publishes the split. A class
+    keeps at least one training group.
     """
     labels = numbered(picture.label for picture in pictures)
     sources = numbered(picture.source for picture in pictures)
@@ -181,7 +176,7 @@ def draw_splits(
         if split == "test":  # which a group with a published split never becomes
             may_move[groups[published >= 0]] = False
         rows = training[groups]
-        chosen = _cut(labels[rows], groups[rows], may_move, getattr(shares, split), draws[:, column])
+        chosen = _cut(labels[rows], groups[rows], may_move, shares[split], draws[:, column])
         split_of_group[chosen] = _STRENGTH[split]
     return [SPLITS_BY_STRENGTH[code] for code in split_of_group[groups].tolist()]
 

@@ -12,7 +12,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -180,11 +180,8 @@ class BatchMixer:
 
     def __init__(self, recipe: AugmentRecipe, num_outputs: int, seed: int) -> None:
         self._num_outputs, self._seed, self._share = num_outputs, seed, recipe.mix_share
-        self._kinds: list[Any] = []
-        if recipe.mixup > 0:
-            self._kinds.append(v2.MixUp(alpha=recipe.mixup, num_classes=num_outputs))
-        if recipe.cutmix > 0:
-            self._kinds.append(v2.CutMix(alpha=recipe.cutmix, num_classes=num_outputs))
+        strengths = ((v2.MixUp, recipe.mixup), (v2.CutMix, recipe.cutmix))
+        self._kinds = [kind(alpha=alpha, num_classes=num_outputs) for kind, alpha in strengths if alpha > 0]
 
     def __call__(self, pixels: Tensor, labels: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Mixes a batch of shape (batch, 3, height, width), the one of a step since the run began.

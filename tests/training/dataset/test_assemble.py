@@ -9,7 +9,7 @@ import pytest
 
 from models.preprocess import read_picture
 from training.dataset.manifest import Manifest
-from training.dataset.report import HTML_FILE, JSON_FILE
+from training.dataset.report.page import HTML_FILE, JSON_FILE
 from training.prepare import Sources, prepare
 
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", Path(__file__).parents[4] / "shared" / "data"))

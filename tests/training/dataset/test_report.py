@@ -24,7 +24,7 @@ from training.dataset.report.findings import MEANINGS, Report, build_report
 from training.dataset.report.page import HTML_FILE, JSON_FILE, advice, render_page, report_files
 from training.dataset.selection import Selection
 from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceClass
-from training.dataset.splits import Shares, draw_splits
+from training.dataset.splits import draw_splits
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
@@ -169,7 +169,9 @@ def of_size(number, share=0.1, **record):
     """The report on one class with so many pictures, each of its own plant."""
     pictures = [picture(f"rose/{each}.jpg", **record) for each in range(number)]
     names = [str(each) for each in range(number)]
-    splits = draw_splits(pictures, np.arange(number), names, Shares(validation=share), seed=0)
+    splits = draw_splits(
+        pictures, np.arange(number), names, {"test": 0.0, "validation": share, "calibration": 0.0}, seed=0
+    )
     return make_report(pictures, splits, rules=collection(validation_share=share))
 
 

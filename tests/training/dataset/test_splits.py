@@ -4,8 +4,8 @@ from typing import NamedTuple
 import numpy as np
 
 from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
-from training.dataset.splits import Shares, numbered, published_codes, straddling
 from training.dataset.splits import draw_splits as splits_of
+from training.dataset.splits import numbered, published_codes, straddling
 
 
 class Drawn(NamedTuple):
@@ -28,7 +28,7 @@ def draw_splits(drawn, seed=0, validation=0.2, test=0.2, calibration=0.0):
         record = PictureRecord(path=each.name, plant=plant, split=each.published)
         pictures.append(LabeledPicture(source=each.source, record=record, label=each.label, info=INFO))
     names = [each.group for each in drawn]
-    shares = Shares(test=test, validation=validation, calibration=calibration)
+    shares = {"test": test, "validation": validation, "calibration": calibration}
     splits = splits_of(pictures, numbered(names), names, shares, seed)
     return {each.name: split for each, split in zip(drawn, splits, strict=True)}
 

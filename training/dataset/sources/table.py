@@ -68,7 +68,7 @@ def read_table(
     try:
         form = _form(root, columns or {})
         plants = _plants(root, form)  # first, because any row may add to a class
-        records = [_record(row, plants, default_license) for row in _rows(root, form)]
+        records = [_record(row, form.columns, plants, default_license) for row in _rows(root, form)]
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{root} is not a UTF-8 CSV file", value=error, remedy="save it as CSV in UTF-8") from error
     if not records:
@@ -117,32 +117,32 @@ def _form(table: Path, given: Mapping[str, str]) -> _Form:
     return _Form(delimiter, header, columns)
 
 
-class _Row(msgspec.Struct, frozen=True):
-    """One row and its place in the file."""
+class _Row(dict[str, str]):
+    """The cells of a row by our columns, without spaces around them; empty for a column that the list lacks.
 
-    place: str
-    cells: dict[str | Any, str | Any]
-    """Column -> cell; `csv` stores surplus cells under None."""
-    columns: Mapping[str, str]
-    """Our column -> column of the list."""
+    It also has the `name` of the class and its `class_id`, and `place`, the row's place in the file.
+    """
 
-    def __getitem__(self, column: str) -> str:
-        return (self.cells.get(self.columns.get(column, "")) or "").strip()
-
-    @property
-    def name(self) -> str:
-        return self["scientific_name"] or self["common_name"]
-
-    @property
-    def class_id(self) -> str:
-        return self["class_id"] or self.name
+    def __missing__(self, column: str) -> str:
+        return ""
 
 
 def _rows(table: Path, form: _Form) -> Iterator[_Row]:
     with table.open(newline="", encoding="utf-8-sig") as stream:
-        reader: csv.DictReader[str] = csv.DictReader(stream, delimiter=form.delimiter)
+        reader: csv.DictReader[str] = csv.DictReader(stream, delimiter=form.delimiter, restval="")
         for cells in reader:
-            yield _Row(f"{table}, line {reader.line_num}", cells, form.columns)
+            row = _Row({ours: cells[theirs].strip() for ours, theirs in form.columns.items()})
+            row["place"] = f"{table}, line {reader.line_num}"
+            row["name"] = row["scientific_name"] or row["common_name"]
+            row["class_id"] = row["class_id"] or row["name"]
+            surplus = cells.get(None)  # csv stores cells beyond the header here
+            if surplus and any(map(str.strip, surplus)):
+                raise DataError(
+                    f"{row['place']}: more cells than the first line has columns",
+                    value=", ".join(surplus),
+                    remedy='put a name with a comma in quotes: "a, b"',
+                )
+            yield row
 
 
 def _plants(table: Path, form: _Form) -> dict[str, SourceClass]:
@@ -150,16 +150,21 @@ def _plants(table: Path, form: _Form) -> dict[str, SourceClass]:
     facts: dict[str, dict[str, Any]] = {}
     paths: set[str] = set()
     for row in _rows(table, form):
-        _check_cells(row)
+        if not row["path"] or not row["name"]:
+            raise DataError(f"{row['place']}: path or name is empty", remedy="complete or delete the line")
+        if "\0" in row["path"]:
+            raise DataError(
+                f"{row['place']}: the path contains a NUL character", remedy="write the list as plain UTF-8"
+            )
         path = posixpath.normpath(row["path"])
         if path in paths:
-            raise DataError(f"{row.place}: the path is listed twice", value=path, remedy="delete one of the lines")
+            raise DataError(f"{row['place']}: the path is listed twice", value=path, remedy="delete one of the lines")
         paths.add(path)
-        known = facts.setdefault(row.class_id, {"name": row.name})
-        if known["name"] != row.name:
+        known = facts.setdefault(row["class_id"], {"name": row["name"]})
+        if known["name"] != row["name"]:
             raise DataError(
-                f"{row.place}: class {row.class_id} has two names",
-                value=row.name,
+                f"{row['place']}: class {row['class_id']} has two names",
+                value=row["name"],
                 limit=known["name"],
                 remedy="correct the name, or give it a class_id of its own",
             )
@@ -172,29 +177,15 @@ def _plants(table: Path, form: _Form) -> dict[str, SourceClass]:
     return {class_id: SourceClass(class_id=class_id, **known) for class_id, known in facts.items()}
 
 
-def _check_cells(row: _Row) -> None:
-    if not row["path"] or not row.name:
-        raise DataError(f"{row.place}: path or name is empty", remedy="complete or delete the line")
-    if "\0" in row["path"]:
-        raise DataError(f"{row.place}: the path contains a NUL character", remedy="write the list as plain UTF-8")
-    surplus = row.cells.get(None)  # csv stores cells beyond the header here
-    if surplus and any(cell.strip() for cell in surplus):
-        raise DataError(
-            f"{row.place}: more cells than the first line has columns",
-            value=", ".join(surplus),
-            remedy='put a name with a comma in quotes: "a, b"',
-        )
-
-
-def _record(row: _Row, plants: dict[str, SourceClass], default_license: str) -> PictureRecord:
+def _record(row: _Row, columns: Mapping[str, str], plants: dict[str, SourceClass], default: str) -> PictureRecord:
     return PictureRecord(
         path=row["path"],
-        plant=plants[row.class_id],
+        plant=plants[row["class_id"]],
         split=_split(row),
         group=row["group"],
         author=sys.intern(row["author"]),
-        license=sys.intern(row["license"] or default_license),
-        taken_on=_day(row),
+        license=sys.intern(row["license"] or default),
+        taken_on=_day(row, columns.get("taken_on", "")),
         coordinates=_coordinates(row),
         cultivated=row["cultivated"].lower() in _YES,
     )
@@ -205,11 +196,11 @@ def _split(row: _Row) -> Split | None:
     split = "calibration" if name == "calibration" else SPLIT_NAMES.get(name)
     if name and split is None:
         remedy = "correct it, or leave it empty to have it chosen at random"
-        raise DataError(f"{row.place}: unknown split", value=row["split"], limit=", ".join(SPLITS), remedy=remedy)
+        raise DataError(f"{row['place']}: unknown split", value=row["split"], limit=", ".join(SPLITS), remedy=remedy)
     return split
 
 
-def _day(row: _Row) -> date | None:
+def _day(row: _Row, column: str) -> date | None:
     """Returns the day of "2024-05-31", "2024-05-31T10:20" or EXIF's "2024:05:31 10:20:00"; None for a year or month."""
     written = row["taken_on"]
     try:
@@ -217,7 +208,7 @@ def _day(row: _Row) -> date | None:
         return date.fromisoformat(written[:10].replace(":", "-")) if known else None
     except ValueError as error:
         raise DataError(
-            f"{row.place}: {row.columns['taken_on']} is not a date",
+            f"{row['place']}: {column} is not a date",
             value=written,
             limit="a day such as 2024-05-31",
             remedy="correct it, or leave it empty",
@@ -234,7 +225,7 @@ def _coordinates(row: _Row) -> Coordinates | None:
         place = None
     if place is None:
         raise DataError(
-            f"{row.place}: latitude and longitude are not a place",
+            f"{row['place']}: latitude and longitude are not a place",
             value=", ".join(cell or "an empty cell" for cell in written),
             limit="degrees from -90 to 90 and from -180 to 180",
             remedy="correct both, or leave both empty",

@@ -153,7 +153,7 @@ def pack(command: Pack) -> PackSummary:
     """
     part, num_parts = _parse_part(command.part)
     manifest = Manifest(command.data)
-    if len(manifest) > 0 and not manifest.place(0).whole:
+    if not manifest.place(0).whole:
         raise DataError(
             "the data is packed already", value=manifest.folder, remedy="name the folder that it was packed from"
         )
