@@ -1,7 +1,6 @@
 import csv
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -156,20 +155,6 @@ def test_each_class_gives_its_share_to_test_and_validation(tmp_path):
     splits = Counter((path.partition("/")[0], split) for path, split in split_of_each(tmp_path / "data").items())
     for name in FLOWERS:
         assert (splits[name, "train"], splits[name, "validation"], splits[name, "test"]) == (16, 2, 2)
-
-
-def test_splits_do_not_depend_on_the_order_of_the_list(pictures, tmp_path):
-    rows = [(path.relative_to(pictures.parent), path.parent.name) for path in sorted(pictures.rglob("*.jpg"))]
-    found = []
-    for order in range(2):
-        random.Random(order).shuffle(rows)
-        root = tmp_path / str(order) / "drawn"
-        shutil.copytree(pictures, root / pictures.name)
-        table = write_table(root / "list.csv", rows)
-        prepare(Table(table=table, out=tmp_path / f"data{order}", workers=1))
-        found.append(split_of_each(tmp_path / f"data{order}"))
-    assert found[0] == found[1]
-    assert set(found[0].values()) == {"train", "validation", "test"}
 
 
 def test_published_splits_stay(pictures, tmp_path):

@@ -1,24 +1,15 @@
 from datetime import datetime, timedelta
 
-import msgspec
 import numpy as np
 
 from models.taxonomy import Output, Taxon, Taxonomy
-from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
+from tests.training.dataset.labeled import picture
 from training.dataset.splits import (
     group_names,
     join_groups,
     name_codes,
     observation_codes,
 )
-
-ROSE = SourceClass(class_id="1", name="Rosa rubra")
-INFO = ImageInfo(sha256="0" * 64, num_bytes=1, width=64, height=64, perceptual_hash=0)
-
-
-def picture(source, path, group="", label="s:rosa-rubra"):
-    record = PictureRecord(path=path, plant=ROSE, group=group)
-    return LabeledPicture(source=source, record=record, label=label, info=INFO)
 
 
 def test_a_species_has_the_name_of_its_genus_only_where_a_class_has_no_other():
@@ -29,30 +20,26 @@ def test_a_species_has_the_name_of_its_genus_only_where_a_class_has_no_other():
         taxa=tuple(Taxon(taxon_id=id_, rank=rank, scientific_name=id_, genus=of) for id_, (rank, of) in names.items()),
         outputs=tuple(Output(key=f"s:{id_}", source="s", taxon_id=id_) for id_ in names),
     )
-    codes = name_codes([picture("s", name, label=f"s:{name}") for name in names], taxonomy).tolist()
+    codes = name_codes([picture(f"s:{name}", f"s:{name}") for name in names], taxonomy).tolist()
     assert codes[0] == codes[1]
     assert len(set(codes)) == 3
 
 
 def test_equal_observation_numbers_of_two_sources_are_two_observations():
     codes = observation_codes(
-        [picture("a", "1", "7"), picture("b", "1", "7"), picture("a", "2", "7"), picture("a", "3")]
+        [picture("a:1", group="7"), picture("b:1", group="7"), picture("a:2", group="7"), picture("a:3")]
     )
     assert codes.tolist() == [0, 1, 0, -1]
 
 
-def at(second, place=None, path="", start="2024-05-31T10:00", **fields):
-    info = msgspec.structs.replace(
-        INFO, taken_at=datetime.fromisoformat(start) + timedelta(seconds=second), coordinates=place
-    )
-    return msgspec.structs.replace(picture("s", path or str(second), **fields), info=info)
+def at(second, place=None, **fields):
+    taken_at = datetime.fromisoformat("2024-05-31T10:00") + timedelta(seconds=second)
+    return picture(f"s:{second}", facts={"taken_at": taken_at, "coordinates": place}, **fields)
 
 
 def test_pictures_of_a_class_within_a_minute_at_one_place_are_one_plant():
     here, near, there = (50.0, 8.0), (50.0001, 8.0001), (50.0, 8.001)
-    codes = observation_codes(
-        [at(0, here), at(60, near), at(121, here), at(122, there), picture("s", "no time")]
-    ).tolist()
+    codes = observation_codes([at(0, here), at(60, near), at(121, here), at(122, there), picture("s:no time")]).tolist()
     assert codes[0] == codes[1]
     assert codes[4] == -1
     assert len(set(codes)) == 4

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.taxonomy import Output, Taxon, Taxonomy
+from tests.training.dataset.labeled import picture as labeled
 from training.atomic_file import replace_together
 from training.dataset.audit.licenses import LicenseSummary
 from training.dataset.audit.near_copies import NearGroups
@@ -23,7 +24,7 @@ from training.dataset.collection import Collection, SourceEntry
 from training.dataset.report.findings import MEANINGS, Report, build_report
 from training.dataset.report.page import HTML_FILE, JSON_FILE, advice, render_page, report_files
 from training.dataset.selection import Selection
-from training.dataset.sources.record import ImageInfo, LabeledPicture, LeftOut, PictureRecord, SourceClass
+from training.dataset.sources.record import LeftOut, SourceClass
 from training.dataset.splits import draw_splits
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
@@ -36,14 +37,11 @@ LEFT_OUT = [
 ]
 
 
-def picture(path="a.jpg", label=ROSE, side_px=500, num_bytes=1000, source=None, **record):
+def picture(path="a.jpg", label=ROSE, side_px=500, num_bytes=1000, **record):
+    source = label.partition(":")[0]
     plant = SourceClass(class_id=label, name=NAMES.get(label, label))
-    return LabeledPicture(
-        source=source or label.partition(":")[0],
-        record=PictureRecord(path=path, plant=plant, **record),
-        label=label,
-        info=ImageInfo(sha256="0" * 64, num_bytes=num_bytes, width=2 * side_px, height=side_px, perceptual_hash=0),
-    )
+    facts = {"num_bytes": num_bytes, "width": 2 * side_px, "height": side_px}
+    return labeled(f"{source}:{path}", label, plant, facts, **record)
 
 
 PICTURES = [

@@ -3,7 +3,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
+from tests.training.dataset.labeled import picture
 from training.dataset.splits import draw_splits as splits_of
 from training.dataset.splits import numbered, published_codes, straddling
 
@@ -18,15 +18,8 @@ class Drawn(NamedTuple):
     source: str = "s"
 
 
-INFO = ImageInfo(sha256="0" * 64, num_bytes=1, width=64, height=64, perceptual_hash=0)
-
-
 def draw_splits(drawn, seed=0, validation=0.2, test=0.2, calibration=0.0):
-    pictures = []
-    for each in drawn:
-        plant = SourceClass(class_id=each.label, name=each.label)
-        record = PictureRecord(path=each.name, plant=plant, split=each.published)
-        pictures.append(LabeledPicture(source=each.source, record=record, label=each.label, info=INFO))
+    pictures = [picture(f"{each.source}:{each.name}", each.label, split=each.published) for each in drawn]
     names = [each.group for each in drawn]
     shares = {"test": test, "validation": validation, "calibration": calibration}
     splits = splits_of(pictures, numbered(names), names, shares, seed)
@@ -58,8 +51,8 @@ def test_every_class_gives_the_same_share():
 def test_groups_never_straddle():
     pictures = generated(per_group=4)
     splits, of_group = draw_splits(pictures, calibration=0.2), defaultdict(set)
-    for picture in pictures:
-        of_group[picture.group].add(splits[picture.name])
+    for drawn in pictures:
+        of_group[drawn.group].add(splits[drawn.name])
     assert all(len(found) == 1 for found in of_group.values())
     assert set().union(*of_group.values()) == {"train", "validation", "calibration", "test"}
 

@@ -2,19 +2,8 @@
 
 from itertools import permutations
 
+from tests.training.dataset.labeled import picture
 from training.dataset.selection import drop_copies as drop_copies_of
-from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
-
-ROSE = SourceClass(class_id="1", name="Rosa rubra")
-
-
-def picture(picture_id, content="a", split=None, label="all:rosa-rubra"):
-    source, _, path = picture_id.partition(":")
-    facts = ImageInfo(sha256=content * 64, num_bytes=1, width=80, height=64, perceptual_hash=0)
-    return LabeledPicture(
-        source=source, record=PictureRecord(path=path, plant=ROSE, split=split), label=label, info=facts
-    )
-
 
 # Two sources may spell the name of a plant differently, so labels are compared by taxon.
 TAXA = {

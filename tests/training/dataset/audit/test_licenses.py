@@ -5,16 +5,8 @@ import json
 import msgspec
 import pytest
 
+from tests.training.dataset.labeled import picture
 from training.dataset.audit.licenses import commercial_use, joint_commercial_use, license_id, license_summaries
-from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
-
-ROSE = SourceClass(class_id="1", name="Rosa rubra")
-INFO = ImageInfo(sha256="0" * 64, num_bytes=1, width=80, height=64, perceptual_hash=0)
-
-
-def picture(source, number, terms="", author=""):
-    record = PictureRecord(path=f"{number}.jpg", plant=ROSE, license=terms, author=author)
-    return LabeledPicture(source=source, record=record, label="all:rosa-rubra", info=INFO)
 
 
 @pytest.mark.parametrize(
@@ -107,11 +99,11 @@ def test_one_license_that_forbids_commercial_use_decides_for_all():
 
 def test_licenses_and_authors_are_counted_by_source():
     pictures = [
-        picture("wild", 1, "cc-by-nc", "Ann"),
-        picture("wild", 2, "Attribution-NonCommercial License", "Ann"),
-        picture("wild", 3, "CC0", "Bo"),
-        picture("wild", 4),
-        picture("house", 1, "CC BY 4.0", "Cy"),
+        picture("wild:1", license="cc-by-nc", author="Ann"),
+        picture("wild:2", license="Attribution-NonCommercial License", author="Ann"),
+        picture("wild:3", license="CC0", author="Bo"),
+        picture("wild:4"),
+        picture("house:1", license="CC BY 4.0", author="Cy"),
     ]
     found = license_summaries(pictures)
     wild, house = found["wild"], found["house"]

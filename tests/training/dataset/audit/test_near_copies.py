@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.training.dataset.labeled import picture
 from training.dataset.audit import near_copies
 from training.dataset.audit.near_copies import near_copy_groups, near_groups
-from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass
 
 # Generates 1.6 million hashes of one kind, plants near copies, and prints what the grouping took.
 SCALE = """
@@ -159,16 +159,8 @@ def test_no_group_has_two_names_and_none_is_held_together_by_another_name():
 
 
 def test_pictures_of_one_color_are_no_near_copies():
-    rose = PictureRecord(path="a.jpg", plant=SourceClass(class_id="1", name="Rosa"))
-    pictures = [
-        LabeledPicture(
-            source="s",
-            record=rose,
-            label="s:rosa",
-            info=ImageInfo(sha256=str(at), num_bytes=1, width=64, height=64, perceptual_hash=value),
-        )
-        for at, value in enumerate((1 << 63, 0, 1 << 63, 0, 255, 255))  # white, black, white, black, two copies
-    ]
+    hashes = (1 << 63, 0, 1 << 63, 0, 255, 255)  # white, black, white, black, two copies
+    pictures = [picture("s:a.jpg", facts={"perceptual_hash": value}) for value in hashes]
     found = near_copy_groups(pictures, np.zeros(6, np.int64), 4)
     assert found.group_of.tolist()[:4] == found.any_name.tolist()[:4] == [-1] * 4
     assert found.group_of[4] == found.group_of[5] >= 0

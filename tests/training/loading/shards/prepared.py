@@ -6,8 +6,10 @@ import io
 from PIL import Image
 
 from models.preprocess import upright_size
+from tests.training.dataset.labeled import picture
 from tests.training.small import draw, make_taxonomy
 from training.dataset.manifest import SourceNote, write_manifest
+from training.dataset.selection import manifest_columns
 
 COLORS = ("crimson", "royalblue", "gold", "orchid")
 
@@ -26,33 +28,16 @@ def write_prepared(folder, pictures):
     """Writes a data folder of (path, split, bytes), the pictures in `folder/pictures`."""
     root = folder / "pictures"
     taxonomy = make_taxonomy(2)
-    rows = []
-    for number, (path, split, data) in enumerate(pictures):
+    labeled = []
+    for number, (path, _, data) in enumerate(pictures):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(data)
         width, height = upright_size(data)
-        rows.append(
-            {
-                "picture_id": f"drawn:{path}",
-                "source": "drawn",
-                "path": path,
-                "shard": "",
-                "offset": 0,
-                "length": len(data),
-                "label": taxonomy.output_keys[number % 2],
-                "split": split,
-                "group": f"plant {number // 2}",
-                "licence": "CC0",
-                "author": "",
-                "taken_on": None,
-                "latitude": None,
-                "longitude": None,
-                "sha256": hashlib.sha256(data).hexdigest(),
-                "width": width,
-                "height": height,
-            }
-        )
-    columns = {key: [row[key] for row in rows] for key in rows[0]}
+        sha256 = hashlib.sha256(data).hexdigest()
+        facts = {"num_bytes": len(data), "sha256": sha256, "width": width, "height": height}
+        labeled.append(picture(f"drawn:{path}", taxonomy.output_keys[number % 2], facts=facts, license="CC0"))
+    groups = [f"plant {number // 2}" for number in range(len(pictures))]
+    columns = manifest_columns(labeled, [split for _, split, _ in pictures], groups)
     write_manifest(folder, columns, taxonomy, {"drawn": SourceNote("pictures", "Drawn.")})
     return folder
 
