@@ -47,7 +47,7 @@ class NamedClass(msgspec.Struct, frozen=True, kw_only=True):
         return self.candidates[0] if len(self.candidates) == 1 else None
 
 
-def names_to_look_up(classes: Mapping[str, Iterable[SourceClass]], corrections: Corrections | None = None) -> set[str]:
+def names_to_look_up(classes: Mapping[str, Iterable[SourceClass]], corrections: Corrections) -> set[str]:
     """Returns the keys of all names, for `read_synonyms`.
 
     Common names are included: a taxonomy file knows that "Aloe Vera" is a species and that "Venus Flytrap" is not.
@@ -55,7 +55,7 @@ def names_to_look_up(classes: Mapping[str, Iterable[SourceClass]], corrections: 
     Raises:
         DataError: As `parse_class_names`.
     """
-    return {named.name.key for named in parse_class_names(classes, corrections or {}, {})}
+    return {named.name.key for named in parse_class_names(classes, corrections, {})}
 
 
 def parse_class_names(

@@ -208,9 +208,13 @@ def write_manifest(
     The columns are Arrow arrays, arrays or lists of equal length, named as in `SCHEMA`. Packed data gives the identity
     of the plan that its shards follow, and the hash of the manifest that it was packed from.
     """
-    metadata = {"sources": msgspec.json.encode(dict(sources)), "label_hash": taxonomy.label_hash}
-    metadata |= {"plan": plan} if plan else {}
-    metadata |= {_PACKED_FROM: packed_from} if packed_from else {}
+    facts = {
+        "sources": msgspec.json.encode(dict(sources)),
+        "label_hash": taxonomy.label_hash,
+        "plan": plan,
+        _PACKED_FROM: packed_from,
+    }
+    metadata = {name: fact for name, fact in facts.items() if fact}
     table = pa.table(dict(columns), schema=SCHEMA.with_metadata(metadata))
     taxa = msgspec.json.format(msgspec.json.encode(taxonomy), indent=2) + b"\n"
     parquet = io.BytesIO()

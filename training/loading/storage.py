@@ -1,10 +1,9 @@
 """Reads the encoded bytes of pictures: from separate files, from local shards, or from shards in an object store.
 
-Ranges of local shards are read with `os.pread`, which uses no file position, so threads and forked processes can share
-a file. From an object store a batch is read in one round of concurrent range requests.
+Ranges of local shards are read without a file position, so threads can share a file. From an object store a batch is
+read in one round of concurrent range requests.
 """
 
-import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import fsspec
+import pyarrow as pa
 from fsspec.utils import merge_offset_ranges
 
 from models.errors import DataError
@@ -28,7 +28,7 @@ class PictureStore:
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self._open_shard = lru_cache(maxsize=_MOST_OPEN_SHARDS)(_OpenShard)
+        self._open_shard = lru_cache(maxsize=_MOST_OPEN_SHARDS)(pa.OSFile)  # closes what nobody uses
         self._remote_file = lru_cache(maxsize=None)(_remote_file)  # one entry for each shard
 
     def __reduce__(self) -> tuple[type["PictureStore"], tuple[Manifest]]:
@@ -56,7 +56,7 @@ class PictureStore:
         try:
             if place.whole:
                 return Path(place.file).read_bytes()
-            data = self._open_shard(place.file).read(place.offset, place.length)
+            data = self._open_shard(place.file).read_at(place.length, place.offset)
         except OSError as error:
             raise unreadable(self.manifest.name(row), error) from error
         return self._require_length(row, place, data)
@@ -92,20 +92,6 @@ def unreadable(name: str, error: object) -> DataError:
         value=error,
         remedy="restore the file or run training/prepare.py again",
     )
-
-
-class _OpenShard:
-    """An open file. It is closed when the last reference is gone, so never while another thread reads it."""
-
-    def __init__(self, file: str) -> None:
-        self._descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-
-    def read(self, offset: int, length: int) -> bytes:
-        return os.pread(self._descriptor, length, offset)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
 
 
 def _read_ranges(file_system: Any, ranges: Sequence[tuple[str, int, int]]) -> list[bytes | Exception]:

@@ -158,7 +158,6 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 _PLAN: Final = b"plan"
-_TAR_BYTES: Final = b"tar_bytes"
 
 
 def write_shard(
@@ -176,12 +175,19 @@ def write_shard(
         for position, (row, picture) in enumerate(zip(shard.rows.tolist(), pictures, strict=True)):
             info = tarfile.TarInfo(_member_name(position, row, shard, manifest))
             info.size = len(picture.data)
-            offset = writer.offset + tarfile.BLOCKSIZE  # the header of a short name is one block
-            stored = (offset, info.size, picture.sha256, picture.width, picture.height)
-            rows.append({"row": row, "name": info.name, **dict(zip(STORED_COLUMNS, stored, strict=True))})
+            rows.append(
+                {
+                    "row": row,
+                    "name": info.name,
+                    "offset": writer.offset + tarfile.BLOCKSIZE,  # the header of a short name is one block
+                    "length": info.size,
+                    "sha256": picture.sha256,
+                    "width": picture.width,
+                    "height": picture.height,
+                }
+            )
             writer.addfile(info, io.BytesIO(picture.data))
-    metadata = {_PLAN: plan.identity.encode(), _TAR_BYTES: str(tar.stat().st_size).encode()}
-    table = pa.Table.from_pylist(rows, _SCHEMA.with_metadata(metadata))
+    table = pa.Table.from_pylist(rows, _SCHEMA.with_metadata(_facts(folder, shard, plan)))
     with replaced(index) as stream:
         pq.write_table(table, stream)
 
@@ -189,11 +195,14 @@ def write_shard(
 def is_complete(folder: Path, shard: Shard, plan: ShardPlan) -> bool:
     """Whether a shard and its index are there, belong to the plan, and have the recorded size."""
     try:
-        metadata = pq.read_schema(index_path(folder, shard)).metadata or {}
-        tar_bytes = (folder / shard.name).stat().st_size
+        return bool(pq.read_schema(index_path(folder, shard)).metadata == _facts(folder, shard, plan))
     except (OSError, pa.ArrowInvalid):
         return False
-    return metadata.get(_PLAN) == plan.identity.encode() and metadata.get(_TAR_BYTES) == str(tar_bytes).encode()
+
+
+def _facts(folder: Path, shard: Shard, plan: ShardPlan) -> dict[bytes, bytes]:
+    """Metadata of the index of a shard that is written: its plan, and the size of its tar."""
+    return {_PLAN: plan.identity.encode(), b"tar_bytes": str((folder / shard.name).stat().st_size).encode()}
 
 
 def read_index(folder: Path, shard: Shard) -> pa.Table:
