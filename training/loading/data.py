@@ -240,12 +240,6 @@ def _require_shared_memory(workers: int, batch_bytes: int) -> None:
         )
 
 
-def label_names(manifest: Manifest, labels: Sequence[int]) -> list[str]:
-    """Scientific names of outputs by position."""
-    taxonomy = manifest.taxonomy
-    return [taxonomy.taxa[taxonomy.taxon_of_output[label]].scientific_name for label in labels]
-
-
 _CAPTION_PX = 14
 _CAPTION_LINES = 2  # a mixed picture has two names
 _MIN_WIDTH_PX = 180  # for a long name above a small picture
@@ -273,13 +267,15 @@ def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
 
 def caption(manifest: Manifest, shares: Tensor) -> str:
     """The names of a picture's classes, the larger share first: "60% Iris germanica, 40% Viola tricolor"."""
+    taxonomy = manifest.taxonomy
     best = shares.float().topk(min(2, len(shares)))
-    names = label_names(manifest, best.indices.tolist())
+    names: list[str] = [
+        taxonomy.taxa[taxonomy.taxon_of_output[label]].scientific_name for label in best.indices.tolist()
+    ]
     if best.values[0] > _WHOLE:
         return names[0]
-    return ", ".join(
-        f"{value:.0%} {name}" for name, value in zip(names, best.values.tolist(), strict=True) if value > 0
-    )
+    found = zip(best.values.tolist(), names, strict=True)
+    return ", ".join(f"{value:.0%} {name}" for value, name in found if value > 0)
 
 
 def to_pictures(pixels: Tensor, spec: InputSpec) -> list[Image.Image]:

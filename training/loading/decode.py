@@ -95,11 +95,9 @@ class CropReader:
         # would save a twentieth and cost a whole level, so it stays off.
         least = {"min_width": -(-width // scale), "min_height": -(-height // scale)}
         try:
-            decoded = simplejpeg.decode_jpeg(self._data, "RGB", fastupsample=True, **least)
+            return np.asarray(simplejpeg.decode_jpeg(self._data, "RGB", fastupsample=True, **least))
         except ValueError:  # damaged, maybe slightly: Pillow decides, as it does in evaluation
             return None
-        stored_HW3: npt.NDArray[np.uint8] = decoded
-        return stored_HW3
 
     def _stored(self, crop: Crop) -> Crop:
         """The crop in coordinates of the stored picture."""

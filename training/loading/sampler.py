@@ -145,7 +145,7 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         num_negatives: int = 0,
         negatives_per_batch: int = 0,
     ) -> None:
-        if sampling != "every_picture" and (labels is None or len(labels) != len(rows)):
+        if sampling != "every_picture" and labels is None:
             raise ValueError(f"{sampling} needs the label of every row")
         self._rows = rows.astype(np.int32)
         self._labels = None if sampling == "every_picture" or labels is None else labels.astype(np.int32)

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from training.dataset.report.findings import ClassSize, Report
+from training.dataset.report.findings import Report
 from training.dataset.sources.record import SPLITS
 
 HTML_FILE: Final = "report.html"
@@ -108,9 +108,11 @@ def _on_validation(report: Report) -> str:
     if share == 0 or len(publishing) == len(report.sources):
         return ""
     small = [
-        (size.scientific_name, _num_training(size))
+        (size.scientific_name, number)
         for size in reversed(report.classes)
-        if "validation" not in size.by_split and size.key.partition(":")[0] not in publishing and _num_training(size)
+        if "validation" not in size.by_split and size.key.partition(":")[0] not in publishing
+        # Of these pictures the validation split is cut.
+        if (number := size.by_split.get("train", 0) + size.by_split.get("calibration", 0))
     ]
     if not small:
         return ""
@@ -122,11 +124,6 @@ def _on_validation(report: Report) -> str:
         share = math.floor(100 * 0.5 / fewest + 1) / 100
         remedy = f"A larger share gives them one: --validation-share {share} (in a collection: validation_share)."
     return f"Classes too small for a validation picture, with their training pictures: {sizes}. {remedy}"
-
-
-def _num_training(size: ClassSize) -> int:
-    """Returns the number of pictures that the validation split is cut from."""
-    return size.by_split.get("train", 0) + size.by_split.get("calibration", 0)
 
 
 def _listed(names: Sequence[str], most: int = _MOST_SHOWN) -> str:
